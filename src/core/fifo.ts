@@ -1,0 +1,63 @@
+/** What a Fifo holds: an entry that carries its own links, so that queueing allocates nothing. */
+export interface Linked<E> {
+  list: object | undefined
+  previous: E | undefined
+  next: E | undefined
+}
+
+/**
+ * First in, first out, with removal from anywhere: a doubly linked list through the entries themselves.
+ * Every operation is O(1). An entry is in at most one Fifo at a time.
+ */
+export class Fifo<E extends Linked<E>> {
+  first: E | undefined
+  last: E | undefined
+  size = 0
+
+  push(entry: E): void {
+    this.#adopt(entry)
+    entry.previous = this.last
+    if (this.last === undefined) this.first = entry
+    else this.last.next = entry
+    this.last = entry
+  }
+
+  /** Puts the entry before all others. */
+  unshift(entry: E): void {
+    this.#adopt(entry)
+    entry.next = this.first
+    if (this.first === undefined) this.last = entry
+    else this.first.previous = entry
+    this.first = entry
+  }
+
+  /** Takes the entry out, wherever it is. False: it was not in here. */
+  remove(entry: E): boolean {
+    if (entry.list !== this) return false
+    if (entry.previous === undefined) this.first = entry.next
+    else entry.previous.next = entry.next
+    if (entry.next === undefined) this.last = entry.previous
+    else entry.next.previous = entry.previous
+    entry.previous = undefined
+    entry.next = undefined
+    entry.list = undefined
+    this.size -= 1
+    return true
+  }
+
+  shift(): E | undefined {
+    const entry = this.first
+    if (entry !== undefined) this.remove(entry)
+    return entry
+  }
+
+  *[Symbol.iterator](): Generator<E> {
+    for (let entry = this.first; entry !== undefined; entry = entry.next) yield entry
+  }
+
+  #adopt(entry: E): void {
+    if (entry.list !== undefined) throw new TypeError('the entry is already in a queue')
+    entry.list = this
+    this.size += 1
+  }
+}

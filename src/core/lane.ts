@@ -1,0 +1,183 @@
+/**
+ * Lanes, and where they meet.
+ *
+ * A stack of buckets is passed from the client's own to everyone's, and then the gate of the upstream. Lanes whose
+ * stacks agree from some bucket on meet at a *junction* of it; junctions form a tree whose root is the gate:
+ *
+ *     lane (alice, api) --- junction (alice) ---.
+ *     lane (alice, web) ---'                     junction (everyone) --- junction (gate)
+ *     lane (bob, api) ----- junction (bob) -----'
+ *
+ * Each junction has a ring (fair.ts). A lane is in its junction's ring while somebody waits in it; a junction is in its
+ * parent's while its own ring has someone *and* its bucket is free. So the root's ring is non-empty exactly when some
+ * request may leave, and finding it is a walk down the rings. Nobody polls a junction whose bucket has to drain: it
+ * comes back when the bucket's `freeAt` is due. A junction weighs as much as the lanes that wait below it, so that
+ * sharing is among lanes at every depth.
+ */
+
+import type { Bucket } from './bucket.js'
+import { type Contender, Ring } from './fair.js'
+import { Fifo, type Linked } from './fifo.js'
+import type { Timed } from './timeline.js'
+
+/** Who is told about a queued request's fate; each ticket ends with at most one of these. Must not throw. */
+export interface Waiter {
+  /** It is to be sent now. `slot` is the moment it became possible, `now` at or after it. */
+  release(slot: number, now: number): void
+  /** It has waited for its `maxWait`. */
+  expire(now: number): void
+}
+
+/** A bucket instance that requests wait for. */
+export type SharedBucket = Bucket<Outlet>
+
+/** What a lane is of: the identity counts, one object per configured route. */
+export interface LaneRoute {
+  readonly name: string
+  readonly gate: Gate
+}
+
+/** One queued request: the link in its lane and, where it has a `maxWait`, its place among the deadlines. */
+export class Ticket implements Linked<Ticket>, Timed {
+  list: object | undefined = undefined
+  previous: Ticket | undefined = undefined
+  next: Ticket | undefined = undefined
+  due = Infinity
+  place = -1
+  /** When it was released; undefined before. */
+  slot: number | undefined = undefined
+  readonly lane: Lane
+  readonly cost: number
+  readonly arrivedAt: number
+  readonly waiter: Waiter
+
+  constructor(lane: Lane, cost: number, arrivedAt: number, waiter: Waiter) {
+    this.lane = lane
+    this.cost = cost
+    this.arrivedAt = arrivedAt
+    this.waiter = waiter
+  }
+}
+
+/** One key of one route: who waits, in order. It exists while somebody does. */
+export class Lane implements Contender {
+  list: object | undefined = undefined
+  previous: Contender | undefined = undefined
+  next: Contender | undefined = undefined
+  deficit = 0
+  readonly tickets = new Fifo<Ticket>()
+  readonly route: LaneRoute
+  readonly stack: readonly SharedBucket[]
+  readonly parent: Junction
+  readonly weight: number
+
+  constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: Junction, weight: number) {
+    this.route = route
+    this.stack = stack
+    this.parent = parent
+    this.weight = weight
+  }
+
+  headCost(): number {
+    return this.tickets.first!.cost
+  }
+}
+
+/** Where lanes meet that have a bucket, and all that come after it, in common. */
+export class Junction implements Contender {
+  list: object | undefined = undefined
+  previous: Contender | undefined = undefined
+  next: Contender | undefined = undefined
+  weight = 0
+  deficit = 0
+  readonly ring = new Ring()
+  /** Everyone who waits here, in the ring or not. */
+  readonly lanes: Lane[] = []
+  readonly junctions = new Set<Junction>()
+  readonly gate: Gate
+  /** Undefined at the root. */
+  readonly bucket: SharedBucket | undefined
+  readonly parent: Junction | undefined
+
+  constructor(gate: Gate, bucket?: SharedBucket, parent?: Junction) {
+    this.gate = gate
+    this.bucket = bucket
+    this.parent = parent
+  }
+
+  headCost(): number {
+    return this.ring.pick().headCost()
+  }
+}
+
+/** The junctions of one bucket instance, and when it is due to be free: its place on the timeline. */
+export class Outlet implements Timed {
+  due = 0
+  place = -1
+  readonly junctions: Junction[] = []
+}
+
+/** The last passage before an upstream: lets through what its limit of requests in flight allows. */
+export class Gate {
+  readonly junction = new Junction(this)
+  readonly #maxInFlight: number
+  #inFlight = 0
+
+  constructor(maxInFlight = Infinity) {
+    this.#maxInFlight = maxInFlight
+  }
+
+  get open(): boolean {
+    return this.#inFlight < this.#maxInFlight
+  }
+
+  get inFlight(): number {
+    return this.#inFlight
+  }
+
+  enter(): void {
+    this.#inFlight += 1
+  }
+
+  leave(): void {
+    this.#inFlight -= 1
+  }
+}
+
+/** The lane of a route and a stack, which exists from now on. */
+export function openLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane {
+  let junction = route.gate.junction
+  for (let at = stack.length - 1; at >= 0; at -= 1) junction = openJunction(stack[at]!, junction)
+  const known = junction.lanes.find(lane => lane.route === route)
+  if (known !== undefined) return known
+  const lane = new Lane(route, stack, junction, 1)
+  junction.lanes.push(lane)
+  for (let at: Junction | undefined = junction; at !== undefined; at = at.parent) at.weight += lane.weight
+  return lane
+}
+
+function openJunction(bucket: SharedBucket, parent: Junction): Junction {
+  bucket.outlet ??= new Outlet()
+  const known = bucket.outlet.junctions.find(junction => junction.parent === parent)
+  if (known !== undefined) return known
+  const junction = new Junction(parent.gate, bucket, parent)
+  bucket.outlet.junctions.push(junction)
+  parent.junctions.add(junction)
+  return junction
+}
+
+/** Forgets a lane in which nobody waits, and every junction on its way that nobody else passes; outlets stay. */
+export function closeLane(lane: Lane): void {
+  lane.parent.lanes.splice(lane.parent.lanes.indexOf(lane), 1)
+  for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) {
+    at.weight -= lane.weight
+    if (at.lanes.length === 0 && at.junctions.size === 0) closeJunction(at)
+  }
+}
+
+function closeJunction(junction: Junction): void {
+  const { bucket, parent } = junction
+  if (bucket?.outlet === undefined || parent === undefined) return
+  parent.junctions.delete(junction)
+  bucket.outlet.junctions.splice(bucket.outlet.junctions.indexOf(junction), 1)
+}
