@@ -1,4 +1,5 @@
 import { Bucket, type BucketLimits } from './bucket.js'
+import type { Outlet, SharedBucket } from './lane.js'
 
 /** How many instances a newcomer looks at, to find one to evict, when all places are taken. */
 const CANDIDATES = 64
@@ -8,9 +9,9 @@ const SWEEP = 2
 
 /** The instances of one bucket, by key. */
 interface Instances {
-  readonly byKey: Map<string, Bucket>
+  readonly byKey: Map<string, SharedBucket>
   /** Where sweeping goes on. */
-  hand: Iterator<[string, Bucket]>
+  hand: Iterator<[string, SharedBucket]>
 }
 
 /**
@@ -33,7 +34,7 @@ export class Keyspace {
   }
 
   /** The instance of `key`, made when new; undefined: every place is taken by an instance with waiters. */
-  find(limits: BucketLimits, key: string, now: number): Bucket | undefined {
+  find(limits: BucketLimits, key: string, now: number): SharedBucket | undefined {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
     const known = instances.byKey.get(key)
     if (known !== undefined) return known
@@ -42,19 +43,19 @@ export class Keyspace {
     } else {
       this.#sweep(instances, SWEEP, now)
     }
-    const bucket = new Bucket(limits)
+    const bucket = new Bucket<Outlet>(limits)
     instances.byKey.set(key, bucket)
     this.#size += 1
     return bucket
   }
 
   /** Every instance of a bucket, with its key. */
-  entries(name: string): Iterable<[string, Bucket]> {
+  entries(name: string): Iterable<[string, SharedBucket]> {
     return this.#buckets.get(name)?.byKey ?? []
   }
 
   #open(name: string): Instances {
-    const byKey = new Map<string, Bucket>()
+    const byKey = new Map<string, SharedBucket>()
     const instances = { byKey, hand: byKey.entries() }
     this.#buckets.set(name, instances)
     return instances

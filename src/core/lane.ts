@@ -131,6 +131,11 @@ export class Gate {
     return this.#inFlight < this.#maxInFlight
   }
 
+  /** Whether anybody could go if it were open. */
+  get awaited(): boolean {
+    return this.junction.ring.size > 0
+  }
+
   get inFlight(): number {
     return this.#inFlight
   }

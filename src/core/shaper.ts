@@ -47,7 +47,7 @@ export interface Rejection {
    * `max-wait`: the predicted wait is too long. `crowded`: `maxQueued` requests wait already.
    */
   readonly reason: 'overflow' | 'too-costly' | 'max-wait' | 'crowded'
-  /** The buckets that refused. */
+  /** The buckets that refused; for `max-wait` the one with the longest wait. */
   readonly buckets: readonly SharedBucket[]
   /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
   readonly retryAfterMs: number | undefined
@@ -141,13 +141,18 @@ export class Shaper {
   #judge({ stack, cost }: Arrival, now: number, maxWait: number): Rejection | undefined {
     let fits = true
     let wait = 0
+    let slowest: SharedBucket | undefined
     for (const bucket of stack) {
       fits = fits && bucket.excess(cost, now) === 0
-      wait = Math.max(wait, bucket.level(now) / bucket.limits.rate)
+      const drained = bucket.level(now) / bucket.limits.rate
+      if (drained > wait) {
+        wait = drained
+        slowest = bucket
+      }
     }
     if (!fits) return overflow(stack, cost, now)
-    if (wait > maxWait) return { reason: 'max-wait', buckets: [], retryAfterMs: wait - maxWait }
-    return undefined
+    if (wait <= maxWait || slowest === undefined) return undefined
+    return { reason: 'max-wait', buckets: [slowest], retryAfterMs: wait - maxWait }
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number): Verdict {

@@ -1,0 +1,74 @@
+/** The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration. */
+import { readFileSync } from 'node:fs'
+import { Command, CommanderError } from 'commander'
+import { ConfigError } from '../config/load.js'
+import { runCheck } from './check.js'
+import { CommandError } from './command-error.js'
+import { runDemo } from './demo.js'
+import type { CommandOptions } from './options.js'
+import { runStart } from './start.js'
+
+/** Runs the command line and leaves the exit status in the process. */
+export async function main(argv: readonly string[]): Promise<void> {
+  try {
+    await createProgram().parseAsync(argv as string[])
+  } catch (error) {
+    process.exitCode = report(error)
+  }
+}
+
+function createProgram(): Command {
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+    version: string
+  }
+  const program = new Command('shaper')
+    .description('Holds bursts of requests in a queue per client and releases them at exactly r per second.')
+    .version(version)
+    .exitOverride()
+    .showHelpAfterError('(try: shaper --help)')
+    .configureOutput({ outputError: (text, write) => write(`shaper: ${text.replace(/^error: /, '')}`) })
+    .addHelpText('after', '\nExample:\n  shaper start --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10')
+
+  withLimits(program.command('start'))
+    .description('run the proxy')
+    .action(async (options: CommandOptions) => runStart(options))
+    .addHelpText('after', '\nExample:\n  shaper start --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10')
+  withLimits(program.command('check'))
+    .description('validate the configuration; print it with every default, and the longest wait of each bucket')
+    .action((options: CommandOptions) => runCheck(options))
+    .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
+  program
+    .command('demo')
+    .description('a fragile upstream, shaper in front of it and bursts, in one process, seen live')
+    .action(async () => runDemo(process.stdout))
+    .addHelpText('after', '\nExample:\n  shaper demo')
+  for (const command of program.commands) command.exitOverride().configureOutput(program.configureOutput())
+  return program
+}
+
+function withLimits(command: Command): Command {
+  return command
+    .option('-c, --config <file>', 'configuration (default: ./shaper.config.json)')
+    .option('--listen <host:port>', 'where to listen')
+    .option('--upstream <url>', 'where to send requests; "echo:" is built in')
+    .option('--rate <rate>', 'what leaves a bucket, e.g. 5/s or 6/30s')
+    .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
+    .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
+    .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
+    .option('--admin <host:port>', 'where to serve metrics and state')
+    .option('--dry-run', 'decide and log, but hold and reject nothing')
+}
+
+/** Writes an error as lines without a stack; returns the exit status. */
+function report(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
+  if (error instanceof ConfigError) {
+    for (const line of error.message.split('\n')) process.stderr.write(`shaper: ${line}\n`)
+    return 2
+  }
+  if (error instanceof CommandError) {
+    process.stderr.write(`shaper: ${error.message}\n`)
+    return 1
+  }
+  throw error
+}

@@ -1,0 +1,105 @@
+import { isObject } from './draft.js'
+import type { Finding } from './problems.js'
+
+/** What the command line may say; each overrides the file. */
+export interface Flags {
+  listen?: string
+  upstream?: string
+  /** Where the admin server listens. */
+  admin?: string
+  dryRun?: boolean
+  rate?: string
+  capacity?: string
+  /** One part, or several with commas between. */
+  key?: string
+  mode?: string
+}
+
+/** Where in the file a flag put its value: problems there are the flag's. */
+export interface Origin {
+  readonly path: readonly PropertyKey[]
+  readonly flag: string
+}
+
+interface Merged {
+  readonly raw: unknown
+  readonly origins: readonly Origin[]
+  readonly findings: readonly Finding[]
+}
+
+type Tree = Record<string, unknown>
+type Put = (flag: string, path: readonly PropertyKey[], value: unknown) => void
+
+/** The file that flags alone amount to: one bucket, and one route through it. */
+export function fileOfFlags(): Tree {
+  return { buckets: { client: { key: 'ip' } } }
+}
+
+/** Writes the flags into what a file says. Those on buckets and routes need the file to have one of each. */
+export function mergeFlags(file: unknown, flags: Flags): Merged {
+  if (!isObject(file)) return { raw: file, origins: [], findings: [] }
+  const raw = structuredClone(file)
+  const origins: Origin[] = []
+  const put: Put = (flag, path, value) => {
+    set(raw, path, value)
+    origins.push({ path, flag })
+  }
+  if (flags.listen !== undefined)
+    put('--listen', isObject(raw.listen) ? ['listen', 'address'] : ['listen'], flags.listen)
+  if (flags.upstream !== undefined) {
+    put('--upstream', isObject(raw.upstream) ? ['upstream', 'url'] : ['upstream'], flags.upstream)
+  }
+  if (flags.admin !== undefined) {
+    if (isObject(raw.admin)) put('--admin', ['admin', 'listen'], flags.admin)
+    else put('--admin', ['admin'], { listen: flags.admin })
+  }
+  if (flags.dryRun === true) put('--dry-run', ['dryRun'], true)
+  return { raw, origins, findings: [...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)] }
+}
+
+function idleUpstream({ routes }: Tree, { upstream }: Flags): Finding[] {
+  if (upstream === undefined || !Array.isArray(routes) || routes.length === 0) return []
+  if (!routes.every(route => isObject(route) && 'upstream' in route)) return []
+  const message = 'no effect: every route of the file names its own upstream; change the file instead'
+  return [{ path: ['--upstream'], message }]
+}
+
+function mergeLimits(raw: Tree, { rate, capacity, key, mode }: Flags, put: Put): Finding[] {
+  const given = Object.entries({ rate, capacity, key, mode }).filter(([, value]) => value !== undefined)
+  if (given.length === 0) return []
+  const buckets = isObject(raw.buckets) ? Object.keys(raw.buckets) : []
+  const routes = Array.isArray(raw.routes) ? raw.routes.length : 1
+  const [bucket] = buckets
+  if (buckets.length !== 1 || routes !== 1 || bucket === undefined) {
+    const has = `${counted(buckets.length, 'bucket')} and ${counted(routes, 'route')}`
+    const message = `ambiguous: the file has ${has}, and this flag needs one of each; change the file instead`
+    return given.map(([name]) => ({ path: [`--${name}`], message }))
+  }
+  const at = ['buckets', bucket]
+  if (rate !== undefined) put('--rate', [...at, 'rate'], numeric(rate))
+  if (capacity !== undefined) {
+    const target = (raw.buckets as Tree)[bucket]
+    if (isObject(target)) delete target.maxDelay
+    put('--capacity', [...at, 'capacity'], numeric(capacity))
+  }
+  if (key !== undefined) put('--key', [...at, 'key'], key.includes(',') ? key.split(',').map(part => part.trim()) : key)
+  if (mode !== undefined) {
+    raw.routes ??= [{ name: 'default', buckets: [bucket] }]
+    put('--mode', ['routes', 0, 'mode'], mode)
+  }
+  return []
+}
+
+function set(tree: Tree, path: readonly PropertyKey[], value: unknown): void {
+  const parent = path.slice(0, -1).reduce<unknown>((node, step) => (node as Tree | undefined)?.[step as string], tree)
+  if (typeof parent === 'object' && parent !== null) (parent as Tree)[path.at(-1) as string] = value
+}
+
+/** Text that is a number as that number: a flag has no other way to write one. */
+function numeric(text: string): string | number {
+  return /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i.test(text) ? Number(text) : text
+}
+
+function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}

@@ -1,0 +1,115 @@
+import { readFileSync } from 'node:fs'
+import { resolve as resolvePath } from 'node:path'
+import { crossCheck } from './checks.js'
+import { draftOf, isObject } from './draft.js'
+import { type Environment, substitute } from './environment.js'
+import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
+import { readJson } from './json.js'
+import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
+import { resolve } from './resolve.js'
+import { file as fileSchema } from './schema.js'
+import type { Settings } from './settings.js'
+import { unavailable } from './unavailable.js'
+import { quote } from './words.js'
+
+export type { Flags } from './flags.js'
+
+const DEFAULT_FILE = 'shaper.config.json'
+
+/** Something wrong with the configuration; `path` is where, or a flag such as `--rate`, or "" for the whole file. */
+export interface Problem {
+  path: string
+  message: string
+}
+
+/** Everything wrong with a configuration at once: its message has one line for each problem. */
+export class ConfigError extends Error {
+  readonly code = 'SHAPER_CONFIG'
+  readonly problems: readonly Problem[]
+
+  constructor(problems: readonly Problem[]) {
+    super(problems.map(({ path, message }) => (path ? `${path}: ${message}` : message)).join('\n'))
+    this.name = 'ConfigError'
+    this.problems = problems
+  }
+}
+
+/**
+ * Reads a configuration from its text.
+ *
+ * @param options `env` for `${NAME}` (the process's own when absent), `flags` that override the text, `file` its name
+ * @throws ConfigError with every problem there is
+ */
+export function parseConfig(text: string, options: { env?: Environment; flags?: Flags; file?: string } = {}): Settings {
+  const { env = process.env, flags = {}, file = DEFAULT_FILE } = options
+  const { value, findings } = readJson(text, file)
+  if (value === undefined) throw new ConfigError(problemsOf(findings, []))
+  return settle(value, findings, env, flags)
+}
+
+/**
+ * Finds and reads the configuration: the file the user gave, else `./shaper.config.json`, else the flags alone.
+ *
+ * @returns the settings, and the absolute path of the file they came from, if any
+ * @throws ConfigError with every problem there is
+ */
+export function loadConfig(options: { file?: string; flags: Flags; env: NodeJS.ProcessEnv; cwd: string }): {
+  settings: Settings
+  file: string | undefined
+} {
+  const { flags, env, cwd } = options
+  const file = resolvePath(cwd, options.file ?? DEFAULT_FILE)
+  const text = readText(file, options.file)
+  if (text !== undefined)
+    return { settings: parseConfig(text, { env, flags, file: options.file ?? DEFAULT_FILE }), file }
+  const missing = [flags.upstream === undefined && '--upstream URL', flags.rate === undefined && '--rate R'].filter(
+    Boolean,
+  )
+  if (missing.length > 0) {
+    const example = 'shaper start --upstream http://127.0.0.1:9000 --rate 5/s'
+    const message = `there is no ./${DEFAULT_FILE} here, and without a file ${missing.join(' and ')} must be given; type e.g. ${example}, or name a file with -c FILE`
+    throw new ConfigError([{ path: '', message }])
+  }
+  return { settings: settle(fileOfFlags(), [], env, flags), file: undefined }
+}
+
+function readText(file: string, given: string | undefined): string | undefined {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    const { code = String(error) } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT' && given === undefined) return undefined
+    const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
+    const remedy = `name a file that ${code === 'ENOENT' ? 'exists' : 'can be read'}, e.g. -c ${DEFAULT_FILE}`
+    throw new ConfigError([
+      { path: given === undefined ? '' : '-c', message: `${quote(given ?? file)} ${fault}; ${remedy}` },
+    ])
+  }
+}
+
+function settle(file: unknown, sofar: readonly Finding[], env: Environment, flags: Flags): Settings {
+  const substituted = substitute(file, env)
+  const merged = mergeFlags(substituted.value, flags)
+  const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
+  const unset = substituted.findings.filter(finding => !overridden(finding))
+  const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
+
+  const parsed = fileSchema.safeParse(merged.raw)
+  const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
+  const pending = unavailable(merged.raw, found)
+  const crossed = isObject(merged.raw) ? crossCheck(draftOf(merged.raw)).filter(isJudged) : []
+  const problems = problemsOf([...found, ...pending, ...crossed, ...merged.findings], merged.origins)
+  if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
+  return resolve(parsed.data)
+}
+
+function problemsOf(findings: readonly Finding[], origins: readonly Origin[]): Problem[] {
+  const problems = findings.map(({ path, message }) => {
+    const origin = origins.find(({ path: root }) => isWithin(path, root))
+    return { path: origin?.flag ?? formatPath(path), message }
+  })
+  return problems.filter(
+    ({ path, message }, index) =>
+      problems.findIndex(other => other.path === path && other.message === message) === index,
+  )
+}

@@ -1,0 +1,133 @@
+import { formatDuration, formatRate, parseDuration, parseRate } from '../core/rate.js'
+import { formatListen } from './address.js'
+import { staticCosts } from './checks.js'
+import { formatKeyPart } from './key-schema.js'
+import type { BucketSettings, CostSettings, RouteSettings, Settings, UpstreamSettings } from './settings.js'
+
+const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000, ms: 1 } as const
+const LONGEST_SPAN = 120
+
+/** The configuration in the file's own words with every default filled in; parsed again, it is the same. */
+export function effective(settings: Settings): object {
+  const { listen, store, trustProxy, buckets, routes, limits, dryRun, headers } = settings
+  const common = routes[0]?.upstream
+  return {
+    listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
+    ...(common && { upstream: writtenUpstream(common) }),
+    trustProxy,
+    store,
+    buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, writtenBucket(bucket)])),
+    routes: routes.map(route => writtenRoute(route, common)),
+    limits: {
+      maxKeys: limits.maxKeys,
+      maxQueued: limits.maxQueued,
+      headersTimeout: writtenDuration(limits.headersTimeout),
+      keepAliveTimeout: writtenDuration(limits.keepAliveTimeout),
+      maxHeaderSize: limits.maxHeaderSize,
+      shutdownTimeout: writtenDuration(limits.shutdownTimeout),
+    },
+    dryRun,
+    headers,
+  }
+}
+
+function writtenUpstream(upstream: UpstreamSettings): object {
+  const { url, hostHeader, maxInFlight, connectTimeout, responseTimeout, idleTimeout, tls } = upstream
+  return {
+    url,
+    hostHeader,
+    ...(Number.isFinite(maxInFlight) && { maxInFlight }),
+    connectTimeout: writtenDuration(connectTimeout),
+    responseTimeout: writtenDuration(responseTimeout),
+    idleTimeout: writtenDuration(idleTimeout),
+    ...(Object.keys(tls).length > 0 && { tls }),
+  }
+}
+
+function writtenBucket({ key, rate, capacity, status }: BucketSettings): object {
+  const parts = key.parts.map(formatKeyPart)
+  return {
+    key: { from: parts.length === 1 ? parts[0] : parts, missing: key.missing },
+    rate: writtenRate(rate),
+    capacity,
+    status,
+  }
+}
+
+function writtenRoute(route: RouteSettings, common: UpstreamSettings | undefined): object {
+  const { name, match, mode, buckets, cost, maxWait, dryRun, upstream } = route
+  const own = writtenUpstream(upstream)
+  const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(writtenUpstream(common))
+  return {
+    name,
+    match,
+    mode,
+    buckets: buckets.map(bucket => bucket.name),
+    cost: writtenCost(cost),
+    ...(Number.isFinite(maxWait) && { maxWait: writtenDuration(maxWait) }),
+    dryRun,
+    ...(!isCommon && { upstream: own }),
+  }
+}
+
+function writtenCost(cost: CostSettings): unknown {
+  if (cost.kind === 'fixed') return cost.cost
+  if (cost.kind === 'method') return { ...cost.costs, default: cost.default }
+  return { header: cost.name, max: cost.max, default: cost.default }
+}
+
+/** As `formatRate` writes it where that is exact, else a count per several units, else per second in full. */
+function writtenRate(perMs: number): string | number {
+  const exact = (text: string) => parsesTo(text, perMs, parseRate)
+  const short = formatRate(perMs)
+  if (exact(short)) return short
+  for (let span = 1; span <= LONGEST_SPAN; span++) {
+    for (const [unit, ms] of Object.entries(UNITS)) {
+      const count = Math.round(perMs * ms * span)
+      const text = `${count}/${span === 1 ? '' : span}${unit}`
+      if (count > 0 && exact(text)) return text
+    }
+  }
+  const perSecond = perMs * UNITS.s
+  const near = [perSecond, perSecond * (1 + Number.EPSILON), perSecond * (1 - Number.EPSILON)]
+  return near.find(value => parseRate(value) === perMs) ?? perSecond
+}
+
+/** As `formatDuration` writes it where that is exact, else in full. */
+function writtenDuration(ms: number): string {
+  const short = formatDuration(ms)
+  if (parsesTo(short, ms, parseDuration)) return short
+  return `${/e/.test(String(ms)) ? ms.toFixed(20) : ms}ms`
+}
+
+function parsesTo(text: string, value: number, parse: (text: string) => number): boolean {
+  try {
+    return parse(text) === value
+  } catch {
+    return false
+  }
+}
+
+/** How long an admitted request can wait at most on one bucket. */
+export interface LongestWait {
+  name: string
+  /** As `"5/s"`. */
+  rate: string
+  /** Cost units. */
+  capacity: number
+  longestWaitMs: number
+}
+
+/**
+ * Per bucket `(b - c) / r`, c the smallest cost that is known beforehand on any route through it. Only routes in mode
+ * `shape` hold requests: 0 where there is none.
+ */
+export function longestWaits({ buckets, routes }: Settings): LongestWait[] {
+  return buckets.map(({ name, rate, capacity }) => {
+    const amounts = routes
+      .filter(route => route.mode === 'shape' && route.buckets.some(bucket => bucket.name === name))
+      .flatMap(route => staticCosts(route.cost).map(({ amount }) => amount))
+    const longestWaitMs = Math.max(0, (capacity - Math.min(...amounts)) / rate)
+    return { name, rate: formatRate(rate), capacity, longestWaitMs }
+  })
+}

@@ -1,0 +1,103 @@
+/**
+ * The effective configuration: every default filled in, durations in milliseconds, rates in cost units per
+ * millisecond, names resolved. This is what the other rooms read; the file's own vocabulary ends here.
+ */
+export interface Settings {
+  listen: Listen
+  store: 'memory'
+  /** Which hops may set X-Forwarded-For: all, none, a hop count, or addresses, CIDRs and named ranges. */
+  trustProxy: boolean | number | readonly string[]
+  /** In file order. */
+  buckets: readonly BucketSettings[]
+  /** In file order: the first match wins. */
+  routes: readonly RouteSettings[]
+  limits: Limits
+  /** Also folded into each route's own `dryRun`. */
+  dryRun: boolean
+  /** Also folded into each route's own `headers`. */
+  headers: boolean
+}
+
+export interface Listen {
+  /** Without the brackets of an IPv6 address. */
+  host: string
+  /** 0: any free port. */
+  port: number
+  /** File paths. */
+  tls?: { cert: string; key: string }
+}
+
+export interface UpstreamSettings {
+  /** `"http://host:port"`, `"https://host:port"` or `"echo:"`; never a trailing slash. */
+  url: string
+  hostHeader: 'preserve' | 'upstream'
+  /** Infinity when the file sets none. */
+  maxInFlight: number
+  connectTimeout: number
+  responseTimeout: number
+  idleTimeout: number
+  /** `ca` is a file path. */
+  tls: { ca?: string; servername?: string }
+}
+
+/** Header names are lower-cased. */
+export type KeyPart =
+  | { kind: 'all' | 'ip' | 'route' | 'method' | 'host' }
+  | { kind: 'header' | 'cookie' | 'query'; name: string }
+
+export interface KeySettings {
+  parts: readonly KeyPart[]
+  missing: 'ip' | 'reject' | 'all'
+}
+
+export interface BucketSettings {
+  name: string
+  key: KeySettings
+  /** Cost units per millisecond. */
+  rate: number
+  /** Cost units. */
+  capacity: number
+  /** The status of a rejection, 400 to 599. */
+  status: number
+}
+
+export interface MatchSettings {
+  /** Exact, or a prefix where it ends in `*`. */
+  path?: string
+  /** Upper-cased. */
+  method?: readonly string[]
+  /** Lower-cased. */
+  host?: string
+  /** Names lower-cased, values exact. */
+  header?: Readonly<Record<string, string>>
+}
+
+export type CostSettings =
+  | { kind: 'fixed'; cost: number }
+  | { kind: 'method'; costs: Readonly<Record<string, number>>; default: number }
+  | { kind: 'header'; name: string; max: number; default: number }
+
+export interface RouteSettings {
+  name: string
+  match: MatchSettings
+  mode: 'shape' | 'meter' | 'off'
+  buckets: readonly BucketSettings[]
+  cost: CostSettings
+  /** Milliseconds; Infinity when the file sets none. */
+  maxWait: number
+  dryRun: boolean
+  headers: boolean
+  upstream: UpstreamSettings
+}
+
+export interface Limits {
+  /** Bucket instances. */
+  maxKeys: number
+  /** Requests queued in all. */
+  maxQueued: number
+  headersTimeout: number
+  keepAliveTimeout: number
+  /** Bytes. */
+  maxHeaderSize: number
+  shutdownTimeout: number
+}

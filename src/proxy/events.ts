@@ -1,0 +1,17 @@
+/** How a request ended; each ends with exactly one. */
+export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'failed' | 'refused'
+
+/** What a dry run would have done to a request. */
+export type Decision = 'would_reject' | 'would_delay'
+
+/** Who watches: metrics, logs, the demo. Called on the hot path; must not throw. `route` is '' before any matched. */
+export interface Observer {
+  /** A request waits. */
+  queued?(route: string): void
+  /** It leaves the queue for the upstream: `wait` and how late against its slot, in ms. */
+  released?(route: string, wait: number, lateness: number): void
+  finished?(route: string, outcome: Outcome, status: number): void
+  rehearsed?(route: string, decision: Decision): void
+  /** The upstream could not be used. */
+  failed?(route: string, detail: string): void
+}

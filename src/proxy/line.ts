@@ -1,0 +1,32 @@
+import type { Clock } from '../core/clock.js'
+import type { Keyspace } from '../core/keyspace.js'
+import type { Gate } from '../core/lane.js'
+import type { Shaper } from '../core/shaper.js'
+import type { Trust } from './address.js'
+import type { Deadlines } from './deadline.js'
+import type { Observer } from './events.js'
+import type { Route } from './route.js'
+
+/** What all requests have in common: the line of the design, server -> route -> key -> admit -> lane -> forward. */
+export interface Line {
+  readonly clock: Clock
+  readonly shaper: Shaper
+  readonly keyspace: Keyspace
+  readonly routes: readonly Route[]
+  readonly trust: Trust
+  readonly observer: Observer
+  /** For clients that still send a body nobody wants. */
+  readonly linger: Deadlines
+  /** No new requests; connections end after their current one. */
+  readonly draining: boolean
+  /** How many requests have begun and not been answered, refused or abandoned. */
+  inProgress: number
+  /** Called when `inProgress` falls to 0. */
+  idle(): void
+}
+
+/** A request in flight has ended: the next may go. */
+export function leaveGate({ shaper }: Line, gate: Gate): void {
+  gate.leave()
+  if (gate.awaited) shaper.wake(gate)
+}

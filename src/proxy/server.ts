@@ -1,0 +1,224 @@
+/** The server that clients connect to: Node's, set up so that a held request is safe in it. */
+import { readFileSync } from 'node:fs'
+import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
+import { createServer as createTlsServer } from 'node:https'
+import type { AddressInfo, Socket } from 'node:net'
+import type { Settings } from '../config/settings.js'
+import type { Clock } from '../core/clock.js'
+import { Keyspace } from '../core/keyspace.js'
+import { Shaper } from '../core/shaper.js'
+import { createTrust } from './address.js'
+import { Connection } from './connection.js'
+import { Deadlines } from './deadline.js'
+import { type Echo, startEcho } from './echo.js'
+import type { Observer } from './events.js'
+import { Exchange } from './exchange.js'
+import type { Line } from './line.js'
+import { createRoute } from './route.js'
+import { UpgradeExchange } from './upgrade-exchange.js'
+import { createUpstream, type Upstream } from './upstream.js'
+
+/** How long a client may go on sending a body after its answer, in ms. */
+const LINGER = 5_000
+
+export interface RunningProxy {
+  /** Where it listens: `http://host:port`. */
+  readonly url: string
+  readonly line: Line
+  /**
+   * Stops accepting, lets what is queued and in flight go on for up to `timeout` ms, answers the rest 503.
+   * Resolves when every connection is closed.
+   */
+  drain(timeout: number): Promise<void>
+}
+
+export interface ProxyOptions {
+  readonly settings: Settings
+  /** Paces releases. */
+  readonly pacer: Clock
+  /** For timeouts, where a few ms do not matter. */
+  readonly clock: Clock
+  readonly observer?: Observer
+}
+
+/** @throws when the address cannot be listened on or a certificate cannot be read */
+export async function startProxy({ settings, pacer, clock, observer = {} }: ProxyOptions): Promise<RunningProxy> {
+  const upstreams = new Map<object, Upstream>()
+  let echo: Echo | undefined
+  const server = createHttpServer(settings)
+  for (const { upstream } of settings.routes) {
+    if (upstreams.has(upstream)) continue
+    if (upstream.url === 'echo:') echo ??= await startEcho()
+    upstreams.set(upstream, createUpstream(upstream, upstream.url === 'echo:' ? echo!.url : upstream.url, clock))
+  }
+  let drained = (): void => undefined
+  const line: Line & { draining: boolean } = {
+    clock: pacer,
+    shaper: new Shaper({ clock: pacer, maxQueued: settings.limits.maxQueued }),
+    keyspace: new Keyspace(settings.limits.maxKeys),
+    routes: settings.routes.map(route => createRoute(route, upstreams.get(route.upstream)!)),
+    trust: createTrust(settings.trustProxy),
+    observer,
+    linger: new Deadlines(clock, LINGER),
+    draining: false,
+    inProgress: 0,
+    idle: () => drained(),
+  }
+  const connections = serve(server, line)
+  const close = async (): Promise<void> => {
+    line.linger.close()
+    await Promise.all([...[...upstreams.values()].map(upstream => upstream.close()), echo?.close()])
+  }
+  await listen(server, settings).catch(async error => {
+    await close()
+    throw error
+  })
+
+  return {
+    url: urlOf(server, settings),
+    line,
+    async drain(timeout) {
+      line.draining = true
+      const closed = new Promise<void>(resolve => server.close(() => resolve()))
+      await new Promise<void>(resolve => {
+        const cancel = clock.at(clock.now() + timeout, resolve)
+        drained = () => {
+          cancel()
+          resolve()
+        }
+        if (line.inProgress === 0) drained()
+      })
+      for (const connection of connections) connection.cutOff()
+      // What was just answered is written before its connection is closed.
+      const cancel = clock.at(clock.now() + LINGER, () => {
+        for (const { socket } of connections) socket.destroy()
+      })
+      for (const connection of connections) if (connection.current === undefined) connection.socket.destroySoon()
+      await closed
+      cancel()
+      await close()
+    },
+  }
+}
+
+function createHttpServer({ listen, limits }: Settings): Server {
+  const options = {
+    maxHeaderSize: limits.maxHeaderSize,
+    headersTimeout: limits.headersTimeout,
+    keepAliveTimeout: limits.keepAliveTimeout,
+    // A held request whose body is unread must live.
+    requestTimeout: 0,
+    connectionsCheckingInterval: Math.min(1_000, Math.max(50, limits.headersTimeout / 4)),
+    // We answer with a problem document instead.
+    requireHostHeader: false,
+    noDelay: true,
+  }
+  const server =
+    listen.tls === undefined
+      ? createServer(options)
+      : createTlsServer({ ...options, cert: readFileSync(listen.tls.cert), key: readFileSync(listen.tls.key) })
+  server.timeout = 0
+  server.maxHeadersCount = 0
+  return server
+}
+
+/** Returns the open connections. */
+function serve(server: Server, line: Line): ReadonlySet<Connection> {
+  const connections = new Set<Connection>()
+  const known = new WeakMap<Socket, Connection>()
+  const connectionOf = (socket: Socket): Connection => {
+    const existing = known.get(socket)
+    if (existing !== undefined) return existing
+    const connection = new Connection(socket)
+    known.set(socket, connection)
+    connections.add(connection)
+    socket.once('close', () => connections.delete(connection))
+    return connection
+  }
+  const onRequest = (req: IncomingMessage, res: ServerResponse): void => {
+    const connection = connectionOf(req.socket)
+    connection.add(new Exchange(line, connection, req, res))
+  }
+  server.on('request', onRequest)
+  // With a listener Node leaves the 100 to us: it is sent at the release.
+  server.on('checkContinue', onRequest)
+  server.on('upgrade', (req, socket, head) => {
+    if (isWebSocket(req)) {
+      const connection = connectionOf(req.socket)
+      connection.add(new UpgradeExchange(line, connection, req, head))
+    } else {
+      servePlainly(server, req, socket as Socket, head)
+    }
+  })
+  server.on('connect', (_req, socket) => refuse(line, socket as Socket, 405, 'CONNECT is not spoken here'))
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    const { current } = connectionOf(socket as Socket)
+    const turn = current as Exchange | undefined
+    if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
+    else if (turn?.receiving) turn.spoil()
+    else {
+      const [status, detail] = CLIENT_ERRORS[error.code ?? ''] ?? [400, 'the request is malformed']
+      connectionOf(socket as Socket).add({
+        start: () => refuse(line, socket as Socket, status, detail),
+        abandon: () => undefined,
+        cutOff: () => undefined,
+      })
+    }
+  })
+  return connections
+}
+
+const CLIENT_ERRORS: Record<string, [number, string]> = {
+  HPE_HEADER_OVERFLOW: [431, 'the request headers are too large'],
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: [413, 'the chunk extensions are too large'],
+  ERR_HTTP_REQUEST_TIMEOUT: [408, 'the request headers did not come in time'],
+}
+
+/** Answers on a socket that Node's parser has given up on, and closes it. */
+function refuse({ observer }: Line, socket: Socket, status: number, detail: string): void {
+  observer.finished?.('', 'refused', status)
+  const title = STATUS_CODES[status]!
+  const body = JSON.stringify({ type: 'about:blank', title, status, detail })
+  socket.end(
+    `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
+      `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+  )
+  socket.destroySoon()
+}
+
+/** Only this is tunnelled: what an h2c tunnel carries we could not limit. */
+function isWebSocket(req: IncomingMessage): boolean {
+  return req.method === 'GET' && req.headers.upgrade?.trim().toLowerCase() === 'websocket'
+}
+
+/** RFC 9110 7.8: an upgrade that we do not take part in is a plain request. Node has to read it once more as one. */
+function servePlainly(server: Server, req: IncomingMessage, socket: Socket, head: Buffer): void {
+  const { rawHeaders } = req
+  let text = `${req.method} ${req.url} HTTP/${req.httpVersion}\r\n`
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!.toLowerCase()
+    if (name === 'upgrade') continue
+    const kept = name === 'connection' ? rawHeaders[at + 1]!.replace(/\bupgrade\b\s*,?/gi, '') : rawHeaders[at + 1]!
+    text += `${rawHeaders[at]}: ${kept}\r\n`
+  }
+  if (head.length > 0) socket.unshift(head)
+  socket.unshift(Buffer.from(`${text}\r\n`, 'latin1'))
+  server.emit('connection', socket)
+}
+
+function listen(server: Server, settings: Settings): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(settings.listen.port, settings.listen.host, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+}
+
+function urlOf(server: Server, { listen }: Settings): string {
+  const { address, family, port } = server.address() as AddressInfo
+  const any = address === '0.0.0.0' || address === '::'
+  const host = any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address
+  return `${listen.tls === undefined ? 'http' : 'https'}://${host}:${port}`
+}

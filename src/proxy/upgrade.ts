@@ -1,0 +1,227 @@
+/**
+ * Tunnels for upgrade requests (WebSocket). http-proxy makes the request and joins the sockets; around it stand the
+ * fences that it lacks: sockets that break before the 101, answers other than 101, paths and headers byte for byte,
+ * timeouts, and an end that is told once and leaves no socket behind.
+ */
+import type { ClientRequest, IncomingMessage } from 'node:http'
+import { createRequire } from 'node:module'
+import { isIP, type Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import type HttpProxy from 'http-proxy'
+
+// http-proxy keeps `util._extend` as it loads; from Node 22 on its first call would print DEP0060.
+const require = createRequire(import.meta.url)
+const util = require('node:util')
+const { _extend } = util
+util._extend = Object.assign
+const { createProxyServer } = require('http-proxy') as typeof HttpProxy
+util._extend = _extend
+
+/** How long a peer may take to close once the other side is through, in ms. */
+const LINGER = 5_000
+/** What is read ahead of the tunnel to notice a hang-up; a client that sends more hides its own. */
+const MAX_EARLY = 16 * 1024
+/** As for plain requests. */
+const MAX_HEADER_SIZE = 64 * 1024
+/** Made anew, or (Trailer) of no meaning without chunks; Upgrade is part of the answer. */
+const DROPPED = ['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding']
+
+/** `host` is a name or an address (IPv6 without brackets), `servername` what its certificate must name instead. */
+export interface TunnelTarget {
+  readonly protocol: 'http:' | 'https:'
+  readonly host: string
+  readonly port: number
+  readonly ca?: string | Buffer | undefined
+  readonly servername?: string | undefined
+}
+
+export interface TunnelOptions {
+  readonly target: TunnelTarget
+  /** The client's, from Node's 'upgrade' event, and what came with it. */
+  readonly socket: Duplex
+  readonly head: Buffer
+  /** Byte for byte. */
+  readonly path: string
+  /** Towards the upstream: names and values in turn, no hop-by-hop ones, Host first. */
+  readonly headers: readonly string[]
+  /** In ms, 0 for none: to a connection (with TLS), from there to the answer, and without a byte either way. */
+  readonly connectTimeout: number
+  readonly handshakeTimeout: number
+  readonly idleTimeout: number
+  /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
+  readonly onResponse?: ((status: number) => void) | undefined
+  /** Called exactly once, after `openTunnel` has returned. */
+  readonly onEnd: (end: TunnelEnd) => void
+}
+
+/** After `failed` the client's socket is untouched and the caller's to answer; all other sockets are destroyed. */
+export type TunnelEnd =
+  | { readonly kind: 'closed' }
+  | { readonly kind: 'answered'; readonly status: number }
+  | { readonly kind: 'client-gone' }
+  | { readonly kind: 'failed'; readonly status: 502 | 504; readonly error: Error }
+
+/** `close` destroys both sides. */
+export interface Tunnel {
+  close(): void
+}
+
+/** Opens a tunnel for an upgrade request that has been released. */
+export function openTunnel(options: TunnelOptions): Tunnel {
+  const { target, headers } = options
+  const socket = options.socket as Socket
+  let over = false
+  let end: TunnelEnd = { kind: 'client-gone' }
+  let request: ClientRequest | undefined
+  let upstream: Socket | undefined
+  let timer: NodeJS.Timeout | undefined
+  const cut = () => finish(end)
+  const unwatch = watchUpgradeSocket(socket, cut)
+
+  function finish(how: TunnelEnd): void {
+    if (over) return
+    over = true
+    clearTimeout(timer)
+    unwatch()
+    request?.destroy()
+    upstream?.destroy()
+    if (how.kind !== 'failed') socket.destroy()
+    process.nextTick(options.onEnd, how)
+  }
+
+  /** Before there is an answer; afterwards its own end tells. */
+  function fail(status: 502 | 504, error: Error): void {
+    if (end.kind === 'client-gone') finish({ kind: 'failed', status, error })
+  }
+
+  function limit(ms: number, what: string): void {
+    clearTimeout(timer)
+    if (ms > 0) timer = setTimeout(() => fail(504, new Error(`${what} within ${ms} ms`)), ms)
+  }
+
+  /** From here on the client's socket is ours; once all is written to it, it only has to close. */
+  function answered(status: number, how: TunnelEnd): void {
+    end = how
+    clearTimeout(timer)
+    unwatch()
+    socket.once('close', cut).once('finish', () => (timer = setTimeout(cut, LINGER)))
+    if (options.idleTimeout > 0) socket.setTimeout(options.idleTimeout, cut)
+    options.onResponse?.(status)
+  }
+
+  /** Runs before http-proxy's own listener, which writes the 101 from `headers` and then joins the sockets. */
+  function relay(response: IncomingMessage, upgraded: Socket): void {
+    upstream = upgraded
+    answered(101, { kind: 'closed' })
+    if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
+    const byName = new Map<string, string[]>()
+    for (const [name, value] of passedOn(response.rawHeaders)) byName.set(name, [...(byName.get(name) ?? []), value])
+    response.headers = Object.fromEntries(byName) as unknown as IncomingMessage['headers']
+    socket.setDefaultEncoding('latin1')
+    // The client's socket holds all that came, and what it sends is for nobody: once unpiped it must be read on.
+    upgraded.once('close', () => process.nextTick(() => socket.resume().end()))
+    // The client has closed and the upstream has it all: it may go on sending, but not be silent.
+    upgraded.once('finish', () => upgraded.setTimeout(LINGER, () => socket.writableLength === 0 && cut()))
+  }
+
+  /** Instead of http-proxy's, which garbles chunks and trailers: the end of the connection ends the body. */
+  function answer(response: IncomingMessage): void {
+    const status = response.statusCode!
+    answered(status, { kind: 'answered', status })
+    // A FIN would make an answer that was cut short look complete.
+    response.on('error', ignore).once('close', () => response.complete || reset(socket))
+    const lines = passedOn(response.rawHeaders, 'close').map(([name, value]) => `${name}: ${value}\r\n`)
+    socket.write(`HTTP/1.1 ${status} ${response.statusMessage}\r\n${lines.join('')}\r\n`, 'latin1')
+    response.pipe(socket.resume())
+  }
+
+  /** Runs before the request is written; an error listener is there from the start. */
+  function prepare(outgoing: ClientRequest): void {
+    request = outgoing.on('error', ignore).once('upgrade', relay)
+    outgoing.once('socket', connection => {
+      const ready = target.protocol === 'https:' ? 'secureConnect' : 'connect'
+      connection.once(ready, () => limit(options.handshakeTimeout, 'no answer of the upstream'))
+    })
+    // http-proxy would collapse slashes; Node does not check what is assigned.
+    if (/[^\x21-\xff]/.test(options.path)) throw new TypeError('the path does not fit in a request line')
+    outgoing.path = options.path
+    for (const name of outgoing.getHeaderNames()) outgoing.removeHeader(name)
+    for (let at = 0; at < headers.length; at += 2) outgoing.appendHeader(headers[at]!, headers[at + 1]!)
+    outgoing.setHeader('Connection', 'Upgrade').setHeader('Upgrade', 'websocket')
+  }
+
+  function start(): void {
+    // Without a server name Node would check the certificate against the client's Host header.
+    const { servername = isIP(target.host) ? '' : target.host, ...to } = target
+    const settings = { target: to, ssl: { servername, maxHeaderSize: MAX_HEADER_SIZE } } as HttpProxy.ServerOptions
+    const minimal = { method: 'GET', url: '/', headers: { connection: 'upgrade', upgrade: 'websocket' }, socket }
+    const proxy = createProxyServer().once('proxyReqWs', prepare)
+    limit(options.connectTimeout, 'no connection to the upstream')
+    proxy.ws(minimal as unknown as IncomingMessage, socket, Buffer.alloc(0), settings, ignore)
+    // http-proxy's own error listener ends the client's socket, which must stay whole for a 502.
+    request!.removeAllListeners('error').on('error', error => fail(502, error))
+    request!.removeAllListeners('response').once('response', answer)
+  }
+
+  try {
+    if (!socket.destroyed) start()
+  } catch (error) {
+    fail(502, error as Error)
+  }
+  return { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
+}
+
+/**
+ * Fences the socket of an upgrade request that will wait: from now on no error of it is uncaught, also after watching
+ * has stopped. Only a little is read, to notice a hang-up, and it is given back.
+ *
+ * @param gone called once when the client has hung up (its FIN counts); destroying the socket is left to it
+ * @returns stops watching
+ */
+export function watchUpgradeSocket(socket: Duplex, gone: () => void): () => void {
+  const early: Buffer[] = []
+  let size = 0
+  let watching = true
+
+  function read(): void {
+    const chunk: Buffer | null = size < MAX_EARLY ? socket.read() : null
+    size += chunk?.length ?? 0
+    if (chunk !== null) early.push(chunk)
+  }
+
+  function stop(): boolean {
+    if (!watching) return false
+    watching = false
+    socket.off('readable', read).off('end', leave).off('error', leave).off('close', leave)
+    if (size > 0 && !socket.destroyed && !socket.readableEnded) socket.unshift(Buffer.concat(early))
+    return true
+  }
+
+  const leave = () => stop() && gone()
+
+  if (!socket.listeners('error').includes(ignore)) socket.on('error', ignore)
+  socket.on('readable', read).on('end', leave).on('error', leave).on('close', leave)
+  if (socket.destroyed || socket.readableEnded) process.nextTick(leave)
+  else read()
+  return stop
+}
+
+function ignore(): void {}
+
+function reset(socket: Socket): void {
+  try {
+    socket.resetAndDestroy()
+  } catch {
+    // Only plain TCP can; for TLS the missing close_notify says it.
+    socket.destroy()
+  }
+}
+
+/** What of an answer's headers the client gets. */
+function passedOn(raw: readonly string[], close?: 'close'): [name: string, value: string][] {
+  const pairs = Array.from({ length: raw.length / 2 }, (_, at): [string, string] => [raw[2 * at]!, raw[2 * at + 1]!])
+  const named = pairs.flatMap(([name, value]) => (/^connection$/i.test(name) ? value.toLowerCase().split(/[, ]+/) : []))
+  const dropped = new Set([...DROPPED, ...named.filter(name => name !== 'upgrade')])
+  const connection = [close, named.includes('upgrade') && 'Upgrade'].filter(Boolean).join(', ')
+  return [...pairs.filter(([name]) => !dropped.has(name.toLowerCase())), ['Connection', connection]]
+}

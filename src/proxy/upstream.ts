@@ -1,0 +1,71 @@
+import { readFileSync } from 'node:fs'
+import { Pool } from 'undici'
+import type { UpstreamSettings } from '../config/settings.js'
+import type { Clock } from '../core/clock.js'
+import { Gate } from '../core/lane.js'
+import { Deadlines } from './deadline.js'
+
+/** Where requests go: its connections, its gate and its patience. */
+export interface Upstream {
+  readonly settings: UpstreamSettings
+  /** Where it is connected to. */
+  readonly url: string
+  /** Host header towards it when it is not the client's. */
+  readonly authority: string
+  readonly pool: Pool
+  readonly gate: Gate
+  /** From the end of the upload to the answer's headers. */
+  readonly answer: Deadlines
+  /** Between two pieces of a body, in either direction. */
+  readonly progress: Deadlines
+  /** The certificate authority's file, read. */
+  readonly ca: Buffer | undefined
+  close(): Promise<void>
+}
+
+/** Below what servers commonly keep idle connections open for (Node: 5 s), so that reuse seldom meets their close. */
+const KEEP_ALIVE = 4_000
+
+/** An idle connection that the upstream says it closes within this many ms is not reused. */
+const KEEP_ALIVE_MARGIN = 1_000
+
+/**
+ * @param url where to connect to: that of the settings, or of the built-in echo upstream
+ * @throws when the file of `tls.ca` cannot be read
+ */
+export function createUpstream(settings: UpstreamSettings, url: string, clock: Clock): Upstream {
+  const { tls } = settings
+  const ca = tls.ca === undefined ? undefined : readFileSync(tls.ca)
+  const pool = new Pool(url, {
+    pipelining: 1,
+    keepAliveTimeout: KEEP_ALIVE,
+    keepAliveTimeoutThreshold: KEEP_ALIVE_MARGIN,
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    maxHeaderSize: 64 * 1024,
+    strictContentLength: true,
+    autoSelectFamily: true,
+    connect: {
+      timeout: settings.connectTimeout,
+      ...(ca !== undefined && { ca }),
+      ...(tls.servername !== undefined && { servername: tls.servername }),
+    },
+  })
+  const answer = new Deadlines(clock, settings.responseTimeout)
+  const progress = new Deadlines(clock, settings.idleTimeout)
+  return {
+    settings,
+    url,
+    authority: new URL(url).host,
+    pool,
+    gate: new Gate(settings.maxInFlight),
+    answer,
+    progress,
+    ca,
+    async close() {
+      answer.close()
+      progress.close()
+      await pool.destroy()
+    },
+  }
+}
