@@ -1,0 +1,169 @@
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { type AddressInfo, createServer as createTcpServer } from 'node:net'
+import t from 'tap'
+import { request } from 'undici'
+import { shaper } from './command.js'
+
+t.test('flags alone are enough', async t => {
+  const { child, ready, url, finished } = shaper(
+    ['start', '--upstream', 'echo:', '--rate', '5/s', '--listen', '127.0.0.1:0'],
+    { cwd: t.testdir() },
+  )
+  t.match(await ready, /^shaper listening on http:\/\/127\.0\.0\.1:\d+ -> echo:$/)
+  const answers = await Promise.all(Array.from({ length: 6 }, async () => request(await url)))
+  t.same(answers.map(({ statusCode }) => statusCode).sort(), [200, 200, 200, 200, 200, 429], "one second's worth")
+  await Promise.all(answers.map(({ body }) => body.dump()))
+  child.kill('SIGTERM')
+  t.equal((await finished).code, 0)
+})
+
+t.test("the repository's own configuration", async t => {
+  const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'])
+  const answer = await request(`${await url}/any?thing`, { method: 'POST', body: 'hello' })
+  t.match(await answer.body.json(), { method: 'POST', path: '/any?thing', bytes: 5 })
+  t.equal(answer.headers['ratelimit-policy'], '"client";q=10;w=2')
+  child.kill('SIGINT')
+  t.equal((await finished).code, 0)
+})
+
+t.test('a wrong configuration: exit 2, a line for each problem, nothing started', async t => {
+  const cwd = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      upstream: 'echo:',
+      buckets: { client: { rate: '5/w', capacity: 10 }, other: { rat: '5/s' } },
+      routes: [{ name: 'a', buckets: ['clint'] }],
+    }),
+  })
+  const { stderr, stdout, code } = await shaper(['start'], { cwd }).finished
+  t.equal(code, 2)
+  t.equal(stdout, '')
+  const lines = stderr.trim().split('\n')
+  t.ok(lines.includes('shaper: buckets.client.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'), stderr)
+  t.ok(
+    lines.some(line => /buckets\.other\.rat: .*did you mean "rate"/.test(line)),
+    stderr,
+  )
+  t.ok(
+    lines.some(line => /routes\[0\]\.buckets\[0\]: .*"client"/.test(line)),
+    stderr,
+  )
+  t.notMatch(stderr, /\n\s+at /, 'no stack')
+})
+
+t.test('usage errors: exit 2, one line', async t => {
+  const cwd = t.testdir()
+  const cases: [string[], RegExp][] = [
+    [['start'], /shaper start --upstream/],
+    [['start', '--upstream', 'echo:', '--rate', '5/w'], /--rate: "5\/w" is not a rate/],
+    [['start', '--upstream', 'nowhere', '--rate', '5/s'], /--upstream/],
+    [['start', '--colour'], /unknown option '--colour'/],
+    [['strat'], /unknown command 'strat'/],
+    [['start', '-c', 'missing.json'], /missing\.json/],
+    [['start', '--upstream', 'echo:', '--rate', '5/s', '--capacity', '0.5'], /0\.5/],
+  ]
+  for (const [args, message] of cases) {
+    const { code, stderr, stdout } = await shaper(args, { cwd }).finished
+    t.equal(code, 2, args.join(' '))
+    t.match(stderr, message)
+    t.match(stderr, /^shaper: /)
+    t.notMatch(stderr, /\n\s+at /)
+    t.equal(stdout, '')
+  }
+})
+
+t.test('flags that do not say which bucket are refused', async t => {
+  const cwd = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      upstream: 'echo:',
+      buckets: { a: { rate: '5/s', capacity: 10 }, b: { rate: '5/s', capacity: 10 } },
+      routes: [{ buckets: ['a', 'b'] }],
+    }),
+  })
+  const { code, stderr } = await shaper(['start', '--rate', '1/s'], { cwd }).finished
+  t.equal(code, 2)
+  t.match(stderr, /--rate: .*2 buckets/)
+})
+
+t.test('an address that cannot be listened on: exit 1, one line with the remedy', async t => {
+  const taken = createTcpServer().listen(0, '127.0.0.1')
+  await once(taken, 'listening')
+  t.teardown(() => taken.close())
+  const { port } = taken.address() as AddressInfo
+  const flags = ['start', '--upstream', 'echo:', '--rate', '5/s', '--listen']
+  const busy = await shaper([...flags, `127.0.0.1:${port}`], { cwd: t.testdir() }).finished
+  t.equal(busy.code, 1)
+  t.equal(busy.stderr, `shaper: 127.0.0.1:${port} is in use; choose another address with --listen HOST:PORT\n`)
+  const foreign = await shaper([...flags, '192.0.2.1:8080'], { cwd: t.testdir() }).finished
+  t.equal(foreign.code, 1)
+  t.match(foreign.stderr, /^shaper: 192\.0\.2\.1:8080 is not an address of this machine.*\n$/)
+})
+
+t.test('help shows an example for each command', async t => {
+  for (const args of [['--help'], ['start', '--help'], ['check', '--help'], ['demo', '--help']]) {
+    const { code, stdout } = await shaper(args).finished
+    t.equal(code, 0)
+    t.match(stdout, /Example:\n {2}shaper /, args.join(' '))
+  }
+})
+
+t.test('check prints what start would use, and the longest wait', async t => {
+  const { code, stdout } = await shaper(['check']).finished
+  t.equal(code, 0)
+  t.match(stdout, /bucket "client" \(5\/s, capacity 10\): the longest wait is 1\.8s/)
+  const effective = stdout.slice(0, stdout.lastIndexOf('}') + 1)
+  const file = `${t.testdir()}/effective.json`
+  writeFileSync(file, effective)
+  const again = await shaper(['check', '-c', file]).finished
+  t.equal(again.stdout.slice(0, again.stdout.lastIndexOf('}') + 1), effective, 'which reads as itself')
+})
+
+t.test('SIGTERM under load: every request has an answer, exit 0', async t => {
+  const upstream = createServer((_req, res) => res.end('ok')).listen(0, '127.0.0.1')
+  await once(upstream, 'listening')
+  t.teardown(() => upstream.close())
+  const { port } = upstream.address() as AddressInfo
+  const cwd = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      listen: '127.0.0.1:0',
+      upstream: `http://127.0.0.1:${port}`,
+      buckets: { all: { key: 'all', rate: '20/s', capacity: 100 } },
+      limits: { shutdownTimeout: '1s' },
+    }),
+  })
+  const { child, url, finished } = shaper(['start'], { cwd })
+  const target = await url
+  let answered = 0
+  const answers = Array.from({ length: 60 }, async () => {
+    const { statusCode, body } = await request(target)
+    await body.dump()
+    answered += 1
+    if (answered === 3) child.kill('SIGTERM')
+    return statusCode
+  })
+  const statuses = await Promise.all(answers)
+  t.equal((await finished).code, 0)
+  const served = statuses.filter(status => status === 200).length
+  t.ok(served >= 15 && served <= 30, `released on for about a second: ${served}`)
+  t.equal(statuses.filter(status => status === 503).length, 60 - served, 'the rest is told')
+  await t.rejects(request(target), { code: 'ECONNREFUSED' })
+})
+
+t.test('a second signal ends it at once', async t => {
+  const { child, url, finished } = shaper(
+    ['start', '--upstream', 'echo:', '--rate', '1/m', '--capacity', '5', '--listen', '127.0.0.1:0'],
+    {
+      cwd: t.testdir(),
+    },
+  )
+  const target = await url
+  await (await request(target)).body.dump()
+  const waiting = request(target).catch((error: Error) => error)
+  await request(`${target}/`, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
+  child.kill('SIGTERM')
+  await once(child.stderr, 'data')
+  child.kill('SIGTERM')
+  t.equal((await finished).code, 1)
+  t.ok((await waiting) instanceof Error)
+})

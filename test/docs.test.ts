@@ -1,0 +1,61 @@
+/** Every example in README.md and docs/ is run. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import t from 'tap'
+import { parseConfig } from '../src/config/load.js'
+import { ROOT, shaper } from './cli/command.js'
+
+const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${name}`)].filter(name =>
+  name.endsWith('.md'),
+)
+
+function blocks(page: string, language: string): string[] {
+  const text = readFileSync(`${ROOT}/${page}`, 'utf8')
+  return [...text.matchAll(new RegExp(`^\`\`\`${language}\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(match => match[1]!)
+}
+
+for (const page of pages) {
+  t.test(`${page}: configurations are valid`, async t => {
+    for (const block of blocks(page, 'json')) {
+      t.doesNotThrow(() => parseConfig(block, { env: {} }), block)
+    }
+  })
+
+  t.test(`${page}: commands are valid`, async t => {
+    const commands = blocks(page, 'sh').flatMap(block => block.match(/^(?:shaper|node bin\/shaper\.js) .*$/gm) ?? [])
+    for (const command of commands) {
+      const args = command
+        .replace(/^(?:shaper|node bin\/shaper\.js) /, '')
+        .split(/\s+#/)[0]!
+        .trim()
+        .split(/\s+/)
+      if (args[0] !== 'start' && args[0] !== 'check') continue
+      const { code, stderr } = await shaper(['check', ...args.slice(1)]).finished
+      t.equal(code, 0, `${command}: ${stderr}`)
+    }
+  })
+}
+
+t.test('README: the burst of curls comes out one every 200 ms', async t => {
+  const burst = blocks('README.md', 'sh').find(block => block.includes('curl'))!
+  const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'])
+  const target = new URL(await url).host
+  const curls = spawn('bash', ['-c', burst.replace('localhost:8080', target)])
+  let output = ''
+  curls.stdout.on('data', (chunk: Buffer) => {
+    output += chunk
+  })
+  await once(curls, 'close')
+  const answers = [...output.matchAll(/^(\d+) after ([\d.]+) s$/gm)].map(([, status, seconds]) => ({
+    status: Number(status),
+    seconds: Number(seconds),
+  }))
+  t.equal(answers.length, 12)
+  t.equal(answers.filter(({ status }) => status === 429).length, 2)
+  const held = answers.filter(({ status }) => status === 200).map(({ seconds }) => seconds)
+  t.equal(held.length, 10)
+  t.ok(Math.max(...held) > 1.6 && Math.max(...held) < 3, `the last was held for ${Math.max(...held)} s`)
+  child.kill('SIGTERM')
+  t.equal((await finished).code, 0)
+})

@@ -1,0 +1,188 @@
+/**
+ * Real requests through the real proxy to an upstream in its own process, judged by the core on the virtual clock: the
+ * model gets the arrivals as the proxy timed them and says who is admitted and which slot each has.
+ */
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { performance } from 'node:perf_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { gunzipSync } from 'node:zlib'
+import t from 'tap'
+import { Agent, request } from 'undici'
+import { parseConfig } from '../../src/config/load.js'
+import type { Clock } from '../../src/core/clock.js'
+import { createTimerClock } from '../../src/pacing/timer.js'
+import type { Outcome } from '../../src/proxy/events.js'
+import { startProxy } from '../../src/proxy/server.js'
+import { limits, run } from '../core/run.js'
+
+const REQUESTS = 1_600
+const SPAN = 8_000
+const RATE = 4
+const CAPACITY = 8
+
+interface Sent {
+  address: string
+  method: string
+  path: string
+  at: number
+}
+
+/** Mulberry32. */
+function createRandom(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+/** The log's requests, at the times of a bursty process: bursts of 1 to 60, then silence, over SPAN. */
+function readTrace(): Sent[] {
+  const log = fileURLToPath(new URL('../fixtures/apache-access.log.gz', import.meta.url))
+  const random = createRandom(20_150_517)
+  const trace: Sent[] = []
+  let at = 0
+  let left = 0
+  for (const line of gunzipSync(readFileSync(log)).toString().split('\n').slice(0, REQUESTS)) {
+    const [, address, method, path] = /^(\S+) .*?"(\S+) (\S+) HTTP/.exec(line)!
+    if (left === 0) {
+      left = 1 + Math.floor(random() ** 2 * 60)
+      at += -Math.log(1 - random()) * left
+    }
+    left -= 1
+    trace.push({ address: address!, method: method!, path: path!, at })
+  }
+  return trace.map(sent => ({ ...sent, at: (sent.at / at) * SPAN }))
+}
+
+t.test('a day of real requests, compressed', async t => {
+  const upstream = fork(fileURLToPath(new URL('../fixtures/upstream.js', import.meta.url)), { silent: true })
+  t.teardown(() => upstream.disconnect())
+  const [port] = (await once(upstream.stdout!, 'data')) as [Buffer]
+  const upstreamUrl = `http://127.0.0.1:${Number(port)}`
+
+  const timers = createTimerClock()
+  // What the shaper takes for the time of the arrival that it is deciding on.
+  let arrivedAt: number | undefined
+  const pacer: Clock = {
+    now: () => {
+      const now = timers.now()
+      arrivedAt ??= now
+      return now
+    },
+    at: timers.at,
+  }
+  const outcomes: Record<Outcome, number> = {
+    forwarded: 0,
+    rejected: 0,
+    cancelled: 0,
+    expired: 0,
+    failed: 0,
+    refused: 0,
+  }
+  const proxy = await startProxy({
+    settings: parseConfig(
+      JSON.stringify({
+        listen: '127.0.0.1:0',
+        upstream: upstreamUrl,
+        trustProxy: ['loopback'],
+        buckets: { client: { key: 'ip', rate: `${RATE}/s`, capacity: CAPACITY } },
+        routes: [{ name: 'all', buckets: ['client'] }],
+      }),
+    ),
+    pacer,
+    clock: timers,
+    observer: {
+      finished: (_route, outcome) => {
+        outcomes[outcome] += 1
+      },
+    },
+  })
+  t.teardown(() => proxy.drain(1_000))
+  const arrivals: { id: number; at: number }[] = []
+  const { shaper } = proxy.line
+  const admit = shaper.admit.bind(shaper)
+  shaper.admit = (arrival, waiter, maxWait) => {
+    arrivedAt = undefined
+    const verdict = admit(arrival, waiter, maxWait)
+    const { facts } = waiter as unknown as { facts: { rawHeaders: string[] } }
+    const id = Number(facts.rawHeaders[facts.rawHeaders.indexOf('x-id') + 1])
+    arrivals.push({ id, at: arrivedAt! })
+    return verdict
+  }
+
+  const trace = readTrace()
+  const agent = new Agent({ connections: 512 })
+  t.teardown(() => agent.close())
+  const statuses = new Array<number>(trace.length)
+  const start = performance.now() + 100
+  await Promise.all(
+    trace.map(async ({ address, method, path, at }, id) => {
+      await sleep(start + at - performance.now())
+      const headers = { 'x-forwarded-for': address, 'x-id': String(id) }
+      const answer = await request(proxy.url + path, { dispatcher: agent, method: method as 'GET', headers })
+      await answer.body.dump()
+      statuses[id] = answer.statusCode
+    }),
+  )
+
+  const reported = await request(`${upstreamUrl}/report`)
+  const seen = (await reported.body.json()) as { id: number; at: number }[]
+  const toMonotonic = Number(process.hrtime.bigint()) / 1e6 - performance.now()
+  const reached = new Map(seen.map(({ id, at }) => [id, at - toMonotonic]))
+
+  const model = run(
+    [limits(RATE, CAPACITY)],
+    arrivals.map(({ id, at }) => ({ at, keys: [trace[id]!.address] })),
+  )
+  const admitted = new Set(model.admitted.map(index => arrivals[index]!.id))
+  t.equal(arrivals.length, trace.length, 'every request was decided on')
+  const rejected = trace.length - admitted.size
+  t.ok(rejected > 100 && admitted.size > 500, `the trace tries both: ${admitted.size} admitted, ${rejected} rejected`)
+  t.same(
+    statuses.map(status => status === 200),
+    trace.map((_, id) => admitted.has(id)),
+    'admitted and rejected are those of the model',
+  )
+  t.equal(statuses.filter(status => status !== 200 && status !== 429).length, 0, 'no other answers')
+  t.same(outcomes, { ...outcomes, forwarded: admitted.size, rejected, cancelled: 0, expired: 0, failed: 0, refused: 0 })
+  t.equal(seen.length, admitted.size, 'nothing reached the upstream twice, nothing was lost')
+
+  const early: string[] = []
+  const byClient = new Map<string, { slot: number; at: number }[]>()
+  for (const { arrival, slot } of model.released) {
+    const { id } = arrivals[model.outcomes.findIndex(outcome => outcome.arrival === arrival)]!
+    const at = reached.get(id)!
+    if (at < slot! - 0.1) early.push(`${id}: ${slot! - at} ms`)
+    const client = trace[id]!.address
+    byClient.set(client, [...(byClient.get(client) ?? []), { slot: slot!, at }])
+  }
+  t.same(early, [], 'nobody reached the upstream before the slot')
+  const disordered = [...byClient].filter(([, releases]) =>
+    releases.some(
+      ({ slot, at }, index) => index > 0 && (slot <= releases[index - 1]!.slot || at <= releases[index - 1]!.at),
+    ),
+  )
+  t.same(disordered, [], "every client's requests reached the upstream in the order of their arrival")
+  const busiest = [...byClient.values()].map(longestBusyPeriod).sort((a, b) => b.length - a.length)[0]!
+  t.ok(busiest.length > 20, `somebody was busy for long: ${busiest.length} requests`)
+  const rate = ((busiest.length - 1) / (busiest.at(-1)!.at - busiest[0]!.at)) * 1_000
+  t.ok(Math.abs(rate / RATE - 1) < 0.01, `its rate was ${rate.toFixed(3)}/s of ${RATE}/s`)
+})
+
+function longestBusyPeriod(releases: { slot: number; at: number }[]): { slot: number; at: number }[] {
+  let longest: typeof releases = []
+  let current: typeof releases = []
+  for (const release of releases) {
+    const previous = current.at(-1)
+    current =
+      previous !== undefined && release.slot - previous.slot < 1_000 / RATE + 0.001 ? [...current, release] : [release]
+    if (current.length > longest.length) longest = current
+  }
+  return longest
+}
