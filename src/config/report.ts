@@ -1,11 +1,8 @@
-import { formatDuration, formatRate, parseDuration, parseRate } from '../core/rate.js'
 import { formatListen } from './address.js'
 import { staticCosts } from './checks.js'
 import { formatKeyPart } from './key-schema.js'
 import type { BucketSettings, CostSettings, RouteSettings, Settings, UpstreamSettings } from './settings.js'
-
-const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000, ms: 1 } as const
-const LONGEST_SPAN = 120
+import { writtenDuration, writtenRate } from './written.js'
 
 /** The configuration in the file's own words with every default filled in; parsed again, it is the same. */
 export function effective(settings: Settings): object {
@@ -76,38 +73,6 @@ function writtenCost(cost: CostSettings): unknown {
   return { header: cost.name, max: cost.max, default: cost.default }
 }
 
-/** As `formatRate` writes it where that is exact, else a count per several units, else per second in full. */
-function writtenRate(perMs: number): string | number {
-  const exact = (text: string) => parsesTo(text, perMs, parseRate)
-  const short = formatRate(perMs)
-  if (exact(short)) return short
-  for (let span = 1; span <= LONGEST_SPAN; span++) {
-    for (const [unit, ms] of Object.entries(UNITS)) {
-      const count = Math.round(perMs * ms * span)
-      const text = `${count}/${span === 1 ? '' : span}${unit}`
-      if (count > 0 && exact(text)) return text
-    }
-  }
-  const perSecond = perMs * UNITS.s
-  const near = [perSecond, perSecond * (1 + Number.EPSILON), perSecond * (1 - Number.EPSILON)]
-  return near.find(value => parseRate(value) === perMs) ?? perSecond
-}
-
-/** As `formatDuration` writes it where that is exact, else in full. */
-function writtenDuration(ms: number): string {
-  const short = formatDuration(ms)
-  if (parsesTo(short, ms, parseDuration)) return short
-  return `${/e/.test(String(ms)) ? ms.toFixed(20) : ms}ms`
-}
-
-function parsesTo(text: string, value: number, parse: (text: string) => number): boolean {
-  try {
-    return parse(text) === value
-  } catch {
-    return false
-  }
-}
-
 /** How long an admitted request can wait at most on one bucket. */
 export interface LongestWait {
   name: string
@@ -128,6 +93,6 @@ export function longestWaits({ buckets, routes }: Settings): LongestWait[] {
       .filter(route => route.mode === 'shape' && route.buckets.some(bucket => bucket.name === name))
       .flatMap(route => staticCosts(route.cost).map(({ amount }) => amount))
     const longestWaitMs = Math.max(0, (capacity - Math.min(...amounts)) / rate)
-    return { name, rate: formatRate(rate), capacity, longestWaitMs }
+    return { name, rate: writtenRate(rate), capacity, longestWaitMs }
   })
 }

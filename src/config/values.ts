@@ -22,6 +22,17 @@ export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<
   })
 }
 
+/** A parser of another room with this room's messages, which show no credentials. */
+function worded<I, O>(parse: (value: I) => O, say: (refused: Refused) => string): (value: I) => O {
+  return value => {
+    try {
+      return parse(value)
+    } catch (cause) {
+      throw new RangeError(say({ input: value }), { cause })
+    }
+  }
+}
+
 /** An object whose unknown keys are errors, one line of the message for each. */
 export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string) {
   const known = Object.keys(shape)
@@ -45,26 +56,28 @@ const durationError = ({ input }: Refused) =>
 const durationText = z.string({ error: durationError })
 
 const rateError = wants('a rate', 'use e.g. "5/s", "6/30s"')
-export const rate = read(z.union([z.string(), z.number()], { error: rateError }), parseRate)
+export const rate = read(z.union([z.string(), z.number()], { error: rateError }), worded(parseRate, rateError))
 
-export const duration = read(durationText, parseDuration)
+const readDuration = worded(parseDuration, durationError)
+
+export const duration = read(durationText, readDuration)
 
 /** A duration above 0. */
 export const span = read(durationText, text => {
-  const ms = parseDuration(text)
+  const ms = readDuration(text)
   if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
   return ms
 })
 
 /** A duration above 0 that one timer can hold. */
 export const timeout = read(durationText, text => {
-  const ms = parseDuration(text)
+  const ms = readDuration(text)
   if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
   return timerLength(text, ms)
 })
 
 /** A duration that one timer can hold; 0 means at once. */
-export const grace = read(durationText, text => timerLength(text, parseDuration(text)))
+export const grace = read(durationText, text => timerLength(text, readDuration(text)))
 
 function timerLength(text: string, ms: number): number {
   if (ms > LONGEST_TIMER_MS) throw new RangeError(`${quote(text)} is longer than a timer can run; use at most "24d"`)

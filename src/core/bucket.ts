@@ -110,14 +110,18 @@ export class Bucket<Outlet = unknown> {
    * @param now when it happens; what it is late beyond the grace is forfeited
    */
   pass(cost: number, slot: number, now: number): void {
-    const period = 1 / this.limits.rate
-    const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
     this.#held = cost
-    this.#heldAt = forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
+    this.#heldAt = this.#onGrid(slot, now)
   }
 
-  /** Makes the slot of a release free again, if it was the last. */
-  restore(cost: number, slot: number): void {
-    if (this.#heldAt === slot && this.#held === cost) this.#held = 0
+  /** Makes the slot of a release free again, if nothing has passed since. */
+  restore(cost: number, slot: number, releasedAt: number): void {
+    if (this.#held === cost && this.#heldAt === this.#onGrid(slot, releasedAt)) this.#held = 0
+  }
+
+  #onGrid(slot: number, now: number): number {
+    const period = 1 / this.limits.rate
+    const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
+    return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
   }
 }

@@ -43,7 +43,10 @@ export class Ring {
   pick(): Contender {
     for (;;) {
       const contender = this.#contenders.first!
-      if (contender.deficit + TOLERANCE >= contender.headCost()) return contender
+      const cost = contender.headCost()
+      if (contender.deficit + TOLERANCE >= cost) return contender
+      // Still here, so not forgotten.
+      this.#largest = Math.max(this.#largest, cost)
       contender.deficit += this.#grant(contender)
       this.#contenders.remove(contender)
       this.#contenders.push(contender)
@@ -76,7 +79,23 @@ export class Ring {
     this.#leastWeight = Math.min(weight, this.#leastWeight)
   }
 
+  /**
+   * The most cost that the others send before a contender has sent `requests` of its requests, `cost` units in all but
+   * for the rest of the last.
+   */
+  longestWait(contender: Contender, others: { count: number; weight: number }, requests: number, cost: number): number {
+    if (others.count === 0) return 0
+    const alike = this.#smallest === this.#largest
+    const rounds = alike ? requests : requests + (cost + this.#largest) / this.#grant(contender)
+    return rounds * this.#quantum * others.weight + (alike ? 0 : requests * others.count * this.#largest)
+  }
+
+  /** Cost units per turn and weight. */
+  get #quantum(): number {
+    return Math.max(this.#smallest, this.#largest / ROUNDS_PER_REQUEST) / this.#leastWeight
+  }
+
   #grant(contender: Contender): number {
-    return (Math.max(this.#smallest, this.#largest / ROUNDS_PER_REQUEST) / this.#leastWeight) * contender.weight
+    return this.#quantum * contender.weight
   }
 }

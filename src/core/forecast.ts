@@ -1,78 +1,64 @@
 /**
- * When a full bucket has room again, if nobody else comes.
+ * When a bucket's level will have fallen far enough, if nobody else comes.
  *
- * What holds the bucket drains at its rate. What is queued leaves only when it is released, which a bucket elsewhere in
- * its stack may delay: a shared bucket full of one slow client's requests empties at that client's rate. So the answer
- * is the time of the next releases through the bucket, plus the drain of what they held. For a bucket that is the
- * slowest of all its lanes this is `excess / rate`, exactly; where lanes contend for another bucket it supposes that
- * everyone who can go there goes first.
+ * A level falls only while the bucket holds something: `rate` per ms from each release until it has drained. What it
+ * holds now drains for sure. Beyond that, requests have to be released, which other buckets may delay: a shared bucket
+ * that is full of one slow client's requests empties at that client's rate. So the answer is the time until the needed
+ * releases are possible, plus the drain of `excess` at `rate`. For a bucket that is alone in its stacks, or the slowest
+ * of them, this is `excess / rate`, exactly; else it is an upper bound, which supposes that everyone who can go first at
+ * another bucket does. It is never too early.
  */
 
 import type { Junction, SharedBucket } from './lane.js'
 
-/** How many contenders are looked at to find the one that can go first. */
-const LOOKED_AT = 64
+const TOLERANCE = 1e-9
 
-/** @returns ms until a request of `cost`, which is no more than the capacity, is admitted by `bucket` */
-export function timeUntilRoom(bucket: SharedBucket, cost: number, now: number): number {
+/** @returns ms until the bucket's level is `target` cost units */
+export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
   const { rate } = bucket.limits
-  const beyondHold = bucket.excess(cost, now) - bucket.hold(now)
-  if (beyondHold <= 0 || bucket.outlet === undefined) return bucket.excess(cost, now) / rate
+  const excess = bucket.level(now) - target
+  const beyondHold = excess - bucket.hold(now)
+  if (beyondHold <= TOLERANCE || bucket.outlet === undefined) return excess / rate
+  const releases = Math.min(bucket.waiting, Math.ceil(beyondHold / bucket.outlet.leastCost - TOLERANCE))
   let soonest = Infinity
   for (const junction of bucket.outlet.junctions) {
-    const head = headCost(junction)
-    const releases = Math.ceil(beyondHold / head - 1e-9)
-    const first = Math.max(bucket.freeAt - now, timeBelow(junction, now), timeAbove(junction, head, now))
-    soonest = Math.min(
-      soonest,
-      first + (releases - 1) * slowestPeriod(junction, head) + (beyondHold - (releases - 1) * head) / rate,
-    )
+    const ready = Math.max(bucket.freeAt - now, timeBelow(junction, beyondHold, now))
+    soonest = Math.min(soonest, timeAbove(junction, ready, releases, beyondHold, now))
   }
-  return soonest
+  return soonest + beyondHold / rate
 }
 
-/** ms until somebody below the junction has passed all the buckets before it. */
-function timeBelow(junction: Junction, now: number): number {
+/** ms until lanes below the junction have `cost` units ready for its bucket. */
+function timeBelow(junction: Junction, cost: number, now: number): number {
   if (junction.lanes.length > 0) return 0
-  let soonest = Infinity
-  let looked = 0
+  const parts: { at: number; cost: number }[] = []
   for (const below of junction.junctions) {
-    soonest = Math.min(soonest, Math.max(below.bucket!.freeAt - now, timeBelow(below, now)))
-    looked += 1
-    if (looked === LOOKED_AT || soonest <= 0) break
+    const bucket = below.bucket!
+    const ready = Math.min(cost, bucket.queued)
+    // Where the first request covers it all there is nothing to drain between releases.
+    const drain = bucket.outlet!.leastCost + TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
+    const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
+    if (at <= 0 && ready + TOLERANCE >= cost) return 0
+    parts.push({ at, cost: ready })
   }
-  return soonest
+  parts.sort((a, b) => a.at - b.at)
+  let sum = 0
+  for (const part of parts) {
+    sum += part.cost
+    if (sum + TOLERANCE >= cost) return part.at
+  }
+  return parts.at(-1)?.at ?? 0
 }
 
-/** ms until the junction has had its turn at every bucket after it. */
-function timeAbove(junction: Junction, cost: number, now: number): number {
-  let longest = 0
-  for (let at = junction.parent; at?.bucket !== undefined; at = at.parent) {
-    const others = at.lanes.length + at.junctions.size - 1
-    longest = Math.max(longest, at.bucket.freeAt - now + (others * cost) / at.bucket.limits.rate)
+/** ms until the junction, ready in `ready` ms, has had this many turns, for `cost` units, at every bucket after it. */
+function timeAbove(junction: Junction, ready: number, turns: number, cost: number, now: number): number {
+  let time = ready
+  for (let child = junction, at = junction.parent; at?.bucket !== undefined; child = at, at = at.parent) {
+    const { bucket } = at
+    const others = { count: at.lanes.length + at.junctions.size - 1, weight: at.weight - child.weight }
+    const ahead = Math.min(at.ring.longestWait(child, others, turns, cost), bucket.queued)
+    const own = turns > 1 ? cost : 0
+    time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
   }
-  return longest
-}
-
-/** ms between two releases of `cost` through the junction, once everyone else has left. */
-function slowestPeriod(junction: Junction, cost: number): number {
-  let slowest = 0
-  for (let at: Junction | undefined = junction; at?.bucket !== undefined; at = at.parent) {
-    slowest = Math.max(slowest, cost / at.bucket.limits.rate)
-  }
-  for (let at: Junction | undefined = junction; at !== undefined; at = first(at.junctions)) {
-    if (at.bucket !== undefined) slowest = Math.max(slowest, cost / at.bucket.limits.rate)
-  }
-  return slowest
-}
-
-function headCost(junction: Junction): number {
-  let at = junction
-  for (let below = first(at.junctions); at.lanes.length === 0 && below !== undefined; below = first(at.junctions))
-    at = below
-  return at.lanes[0]!.headCost()
-}
-
-function first<T>(set: ReadonlySet<T>): T | undefined {
-  return set.values().next().value
+  return time
 }

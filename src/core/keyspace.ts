@@ -7,6 +7,8 @@ const CANDIDATES = 64
 /** How many it looks at otherwise: more than one, so that sweeping outruns arriving. */
 const SWEEP = 2
 
+const NONE: readonly SharedBucket[] = []
+
 /** The instances of one bucket, by key. */
 interface Instances {
   readonly byKey: Map<string, SharedBucket>
@@ -33,15 +35,19 @@ export class Keyspace {
     return name === undefined ? this.#size : (this.#buckets.get(name)?.byKey.size ?? 0)
   }
 
-  /** The instance of `key`, made when new; undefined: every place is taken by an instance with waiters. */
-  find(limits: BucketLimits, key: string, now: number): SharedBucket | undefined {
+  /**
+   * The instance of `key`, made when new; undefined: every place is taken by an instance with waiters.
+   *
+   * @param keep instances that are about to be used and do not make place for it
+   */
+  find(limits: BucketLimits, key: string, now: number, keep: readonly SharedBucket[] = NONE): SharedBucket | undefined {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
     const known = instances.byKey.get(key)
     if (known !== undefined) return known
     if (this.#size >= this.#maxKeys) {
-      if (!this.#evict(instances, now) && !this.#evictElsewhere(instances, now)) return undefined
+      if (!this.#evict(instances, now, keep) && !this.#evictElsewhere(instances, now, keep)) return undefined
     } else {
-      this.#sweep(instances, SWEEP, now)
+      this.#sweep(instances, SWEEP, now, keep)
     }
     const bucket = new Bucket<Outlet>(limits)
     instances.byKey.set(key, bucket)
@@ -61,33 +67,39 @@ export class Keyspace {
     return instances
   }
 
-  #evictElsewhere(full: Instances, now: number): boolean {
+  #evictElsewhere(full: Instances, now: number, keep: readonly SharedBucket[]): boolean {
     for (const instances of this.#buckets.values()) {
-      if (instances !== full && this.#evict(instances, now)) return true
+      if (instances !== full && this.#evict(instances, now, keep)) return true
     }
     return false
   }
 
   /** Makes one place at least. */
-  #evict(instances: Instances, now: number): boolean {
+  #evict(instances: Instances, now: number, keep: readonly SharedBucket[]): boolean {
     const before = this.#size
-    const emptiest = this.#sweep(instances, CANDIDATES, now)
+    const emptiest = this.#sweep(instances, CANDIDATES, now, keep)
     if (this.#size < before) return true
     return emptiest !== undefined && this.#remove(instances, emptiest)
   }
 
-  /** Looks at `count` instances and drops the idle ones; returns the key of the emptiest other without waiters. */
-  #sweep(instances: Instances, count: number, now: number): string | undefined {
+  /**
+   * Looks at `count` instances, or more until it has found one that may go, and drops the idle ones; returns the key of
+   * the emptiest other one that may go.
+   */
+  #sweep(instances: Instances, count: number, now: number, keep: readonly SharedBucket[]): string | undefined {
+    const before = this.#size
     let emptiest: string | undefined
     let lowest = Infinity
-    for (let looked = 0; looked < Math.min(count, instances.byKey.size); looked += 1) {
+    // One more than there are: the step at which the hand starts anew looks at nobody.
+    for (let looked = 0; looked <= instances.byKey.size; looked += 1) {
+      if (looked >= count && (emptiest !== undefined || this.#size < before || count < CANDIDATES)) break
       const step = instances.hand.next()
       if (step.done) {
         instances.hand = instances.byKey.entries()
         continue
       }
       const [key, bucket] = step.value
-      if (bucket.waiting > 0) continue
+      if (bucket.waiting > 0 || keep.includes(bucket)) continue
       const level = bucket.level(now)
       if (level === 0) this.#remove(instances, key)
       else if (level < lowest) {

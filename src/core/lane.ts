@@ -44,8 +44,10 @@ export class Ticket implements Linked<Ticket>, Timed {
   next: Ticket | undefined = undefined
   due = Infinity
   place = -1
-  /** When it was released; undefined before. */
+  /** The moment at which it could leave; undefined before that, and when it was given back. */
   slot: number | undefined = undefined
+  /** When it left the lane by itself, released or expired. */
+  leftAt = 0
   readonly lane: Lane
   readonly cost: number
   readonly arrivedAt: number
@@ -114,6 +116,8 @@ export class Junction implements Contender {
 export class Outlet implements Timed {
   due = 0
   place = -1
+  /** No request that waits costs less. */
+  leastCost = Infinity
   readonly junctions: Junction[] = []
 }
 

@@ -56,6 +56,12 @@ export function formatDuration(ms: number): string {
   return `${rounded(ms / UNIT_MS[unit])}${unit}`
 }
 
-function rounded(value: number): number {
-  return Number(value.toPrecision(6))
+/** Six digits, without an exponent, which could not be read back. */
+function rounded(value: number): string {
+  const digits = String(Number(value.toPrecision(6)))
+  return digits.includes('e')
+    ? Number(digits)
+        .toFixed(20)
+        .replace(/\.?0+$/, '')
+    : digits
 }

@@ -16,23 +16,11 @@
  */
 
 import type { Cancel, Clock } from './clock.js'
-import { timeUntilRoom } from './forecast.js'
-import {
-  closeLane,
-  type Gate,
-  Junction,
-  type Lane,
-  type LaneRoute,
-  type Outlet,
-  openLane,
-  type SharedBucket,
-  Ticket,
-  type Waiter,
-} from './lane.js'
+import { Fifo } from './fifo.js'
+import { timeUntilLevel } from './forecast.js'
+import { type Gate, type Junction, type LaneRoute, openLane, type SharedBucket, Ticket, type Waiter } from './lane.js'
+import { isFree, SAME_TIME, Schedule } from './schedule.js'
 import { Timeline } from './timeline.js'
-
-/** Times closer than this, in ms, are one: the rounding of sums of periods. */
-const SAME_TIME = 1e-6
 
 /** A request as the core sees it. `stack` is ordered from the client's own bucket to everyone's. */
 export interface Arrival {
@@ -47,7 +35,7 @@ export interface Rejection {
    * `max-wait`: the predicted wait is too long. `crowded`: `maxQueued` requests wait already.
    */
   readonly reason: 'overflow' | 'too-costly' | 'max-wait' | 'crowded'
-  /** The buckets that refused; for `max-wait` the one with the longest wait. */
+  /** The buckets that refused. */
   readonly buckets: readonly SharedBucket[]
   /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
   readonly retryAfterMs: number | undefined
@@ -59,13 +47,11 @@ export type Verdict = 'released' | Ticket | Rejection
 export class Shaper {
   readonly #clock: Clock
   readonly #maxQueued: number
-  readonly #frees = new Timeline<Outlet>()
+  readonly #schedule = new Schedule()
   readonly #deadlines = new Timeline<Ticket>()
-  /** Roots whose rings may have someone to release. */
-  readonly #ready: Junction[] = []
-  /** Taken out of their lanes, their waiters still to be told. */
-  #released: Ticket[] = []
-  #expired: Ticket[] = []
+  /** Released or expired, their waiters still to be told. */
+  readonly #ended = new Fifo<Ticket>()
+  #telling = false
   #queued = 0
   #armedFor = Infinity
   #disarm: Cancel = () => false
@@ -89,7 +75,7 @@ export class Shaper {
     const now = this.#clock.now()
     this.#advance(now)
     const verdict = this.#judge(arrival, now, maxWait) ?? this.#accept(arrival, waiter, maxWait, now)
-    this.#tell(now)
+    this.#tell()
     return verdict
   }
 
@@ -101,10 +87,10 @@ export class Shaper {
     if (rejection === undefined) {
       for (const bucket of arrival.stack) {
         bucket.fill(arrival.cost, now)
-        this.#occupied(bucket)
+        this.#schedule.occupied(bucket)
       }
     }
-    this.#tell(now)
+    this.#tell()
     return rejection ?? 'released'
   }
 
@@ -113,17 +99,18 @@ export class Shaper {
     if (!this.#withdraw(ticket)) return false
     const now = this.#clock.now()
     this.#advance(now)
-    this.#tell(now)
+    this.#tell()
     return true
   }
 
   /** Returns the slot of a released ticket that was not sent after all; where it was a bucket's last, it is used again. */
   giveBack(ticket: Ticket): void {
-    if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back')
+    if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back, and once')
     for (const bucket of ticket.lane.stack) {
-      bucket.restore(ticket.cost, ticket.slot)
-      this.#plan(bucket)
+      bucket.restore(ticket.cost, ticket.slot, ticket.leftAt)
+      this.#schedule.plan(bucket)
     }
+    ticket.slot = undefined
     this.wake()
   }
 
@@ -132,27 +119,17 @@ export class Shaper {
     const now = this.#clock.now()
     this.#advance(now)
     if (gate !== undefined) {
-      this.#ready.push(gate.junction)
+      this.#schedule.gateOpened(gate)
       this.#serve(now, now)
     }
-    this.#tell(now)
+    this.#tell()
   }
 
   #judge({ stack, cost }: Arrival, now: number, maxWait: number): Rejection | undefined {
-    let fits = true
-    let wait = 0
-    let slowest: SharedBucket | undefined
     for (const bucket of stack) {
-      fits = fits && bucket.excess(cost, now) === 0
-      const drained = bucket.level(now) / bucket.limits.rate
-      if (drained > wait) {
-        wait = drained
-        slowest = bucket
-      }
+      if (bucket.excess(cost, now) > 0 || waitOf(bucket, now) > maxWait) return reject(stack, cost, maxWait, now)
     }
-    if (!fits) return overflow(stack, cost, now)
-    if (wait <= maxWait || slowest === undefined) return undefined
-    return { reason: 'max-wait', buckets: [slowest], retryAfterMs: wait - maxWait }
+    return undefined
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number): Verdict {
@@ -160,7 +137,7 @@ export class Shaper {
     if (route.gate.open && stack.every(bucket => isFree(bucket, now))) {
       for (const bucket of stack) {
         bucket.pass(cost, now, now)
-        this.#occupied(bucket)
+        this.#schedule.occupied(bucket)
       }
       route.gate.enter()
       return 'released'
@@ -169,7 +146,10 @@ export class Shaper {
     const lane = openLane(route, stack)
     const ticket = new Ticket(lane, cost, now, waiter)
     this.#queued += 1
-    for (const bucket of stack) bucket.enqueue(cost)
+    for (const bucket of stack) {
+      bucket.enqueue(cost)
+      bucket.outlet!.leastCost = Math.min(bucket.outlet!.leastCost, cost)
+    }
     for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) at.ring.learn(cost, lane.weight)
     lane.tickets.push(ticket)
     if (maxWait < Infinity) {
@@ -177,7 +157,7 @@ export class Shaper {
       this.#deadlines.add(ticket)
     }
     if (lane.tickets.size === 1) {
-      this.#activate(lane, now)
+      this.#schedule.opened(lane, now)
       this.#serve(now, now)
     }
     return ticket
@@ -185,140 +165,63 @@ export class Shaper {
 
   #advance(now: number): void {
     for (;;) {
-      const free = this.#frees.next?.due ?? Infinity
+      const free = this.#schedule.due
       const deadline = this.#deadlines.next?.due ?? Infinity
       if (Math.min(free, deadline) > now + SAME_TIME) return
-      if (free <= deadline + SAME_TIME) this.#serve(this.#free(free), now)
-      else this.#expire(deadline)
+      if (free <= deadline + SAME_TIME) this.#serve(this.#schedule.free(free), now)
+      else this.#expire(deadline, now)
     }
   }
 
-  /** Opens every bucket that becomes free at `due`; returns that time. */
-  #free(due: number): number {
-    let slot = due
-    for (
-      let outlet = this.#frees.next;
-      outlet !== undefined && outlet.due <= due + SAME_TIME;
-      outlet = this.#frees.next
-    ) {
-      this.#frees.remove(outlet)
-      slot = outlet.due
-      for (const junction of outlet.junctions) if (junction.ring.size > 0) this.#activate(junction, slot)
-    }
-    return slot
-  }
-
-  #expire(due: number): void {
+  #expire(due: number, now: number): void {
     for (let ticket = this.#deadlines.next; ticket !== undefined && ticket.due <= due; ticket = this.#deadlines.next) {
       this.#withdraw(ticket)
-      this.#expired.push(ticket)
+      ticket.leftAt = now
+      this.#ended.push(ticket)
     }
   }
 
   #serve(slot: number, now: number): void {
-    for (let root = this.#ready.pop(); root !== undefined; root = this.#ready.pop()) {
-      while (root.ring.size > 0 && root.gate.open) this.#release(root, slot, now)
+    for (let ticket = this.#schedule.next(); ticket !== undefined; ticket = this.#schedule.next()) {
+      ticket.slot = slot
+      ticket.leftAt = now
+      this.#withdraw(ticket)
+      for (const bucket of ticket.lane.stack) {
+        bucket.pass(ticket.cost, slot, now)
+        this.#schedule.occupied(bucket)
+      }
+      ticket.lane.route.gate.enter()
+      this.#ended.push(ticket)
     }
-  }
-
-  #release(root: Junction, slot: number, now: number): void {
-    let next: Lane | Junction = root
-    while (next instanceof Junction) next = next.ring.pick() as Lane | Junction
-    const ticket = next.tickets.first!
-    for (let at: Lane | Junction = next; at.parent !== undefined; at = at.parent) at.deficit -= ticket.cost
-    ticket.slot = slot
-    this.#withdraw(ticket)
-    for (const bucket of ticket.lane.stack) {
-      bucket.pass(ticket.cost, slot, now)
-      this.#occupied(bucket)
-    }
-    root.gate.enter()
-    this.#released.push(ticket)
   }
 
   #withdraw(ticket: Ticket): boolean {
     const { lane, cost } = ticket
-    const { stack } = lane
     if (!lane.tickets.remove(ticket)) return false
     this.#queued -= 1
     this.#deadlines.remove(ticket)
-    for (const bucket of stack) bucket.dequeue(cost)
-    if (lane.tickets.size === 0) {
-      this.#deactivate(lane)
-      closeLane(lane)
-      for (const bucket of stack) this.#forget(bucket)
-    }
+    for (const bucket of lane.stack) bucket.dequeue(cost)
+    if (lane.tickets.size === 0) this.#schedule.closed(lane)
     return true
   }
 
-  /** A bucket for which nobody waits any more needs no place on the timeline. */
-  #forget(bucket: SharedBucket): void {
-    if (bucket.outlet === undefined || bucket.outlet.junctions.length > 0) return
-    this.#frees.remove(bucket.outlet)
-    bucket.outlet = undefined
-  }
-
-  /** A bucket has become busy: who waits for it leaves the rings until it is free. */
-  #occupied(bucket: SharedBucket): void {
-    if (bucket.outlet === undefined) return
-    if (bucket.outlet.place < 0) for (const junction of bucket.outlet.junctions) this.#deactivate(junction)
-    this.#plan(bucket)
-  }
-
-  /** Puts the moment at which a bucket becomes free on the timeline. */
-  #plan({ outlet, freeAt }: SharedBucket): void {
-    if (outlet === undefined) return
-    if (outlet.place >= 0) {
-      this.#frees.move(outlet, freeAt)
-    } else {
-      outlet.due = freeAt
-      this.#frees.add(outlet)
-    }
-  }
-
-  /** Lets a contender that can use a slot into the rings, as far up as buckets are free. */
-  #activate(contender: Lane | Junction, now: number): void {
-    for (let at = contender; ; ) {
-      const { parent } = at
-      if (parent === undefined) {
-        this.#ready.push(at as Junction)
-        return
-      }
-      if (at.list !== undefined) return
-      parent.ring.enter(at)
-      if (parent.bucket !== undefined && !isFree(parent.bucket, now)) {
-        this.#plan(parent.bucket)
-        return
-      }
-      at = parent
-    }
-  }
-
-  /** Puts a contender that can no longer use a slot out of the rings, and whoever was there for its sake only. */
-  #deactivate(contender: Lane | Junction): void {
-    for (let at = contender; at.parent !== undefined && at.list !== undefined; at = at.parent) {
-      at.parent.ring.leave(at)
-      if (at.parent.ring.size > 0) return
-    }
-  }
-
-  #tell(now: number): void {
+  /** Tells the waiters what has become of them, in order; they may call back in. */
+  #tell(): void {
     this.#arm()
-    // Waiters may call back in: what is told is taken off first.
-    if (this.#released.length > 0) {
-      const released = this.#released
-      this.#released = []
-      for (const ticket of released) ticket.waiter.release(ticket.slot!, now)
-    }
-    if (this.#expired.length > 0) {
-      const expired = this.#expired
-      this.#expired = []
-      for (const ticket of expired) ticket.waiter.expire(now)
+    if (this.#telling) return
+    this.#telling = true
+    try {
+      for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
+        if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
+        else ticket.waiter.release(ticket.slot, ticket.leftAt)
+      }
+    } finally {
+      this.#telling = false
     }
   }
 
   #arm(): void {
-    const due = Math.min(this.#frees.next?.due ?? Infinity, this.#deadlines.next?.due ?? Infinity)
+    const due = Math.min(this.#schedule.due, this.#deadlines.next?.due ?? Infinity)
     if (due >= this.#armedFor) return
     this.#disarm()
     this.#armedFor = due
@@ -331,14 +234,21 @@ export class Shaper {
   }
 }
 
-function isFree(bucket: SharedBucket, now: number): boolean {
-  return bucket.freeAt <= now + SAME_TIME
+/** How long what `bucket` holds and what is queued for it takes to leave, less what rounding may add. */
+function waitOf(bucket: SharedBucket, now: number): number {
+  return bucket.level(now) / bucket.limits.rate - SAME_TIME
 }
 
-function overflow(stack: readonly SharedBucket[], cost: number, now: number): Rejection {
+function reject(stack: readonly SharedBucket[], cost: number, maxWait: number, now: number): Rejection {
   const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
   if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
+  let retryAfterMs = 0
+  for (const bucket of stack) {
+    const { rate, capacity } = bucket.limits
+    const target = Math.min(capacity - cost, rate * maxWait)
+    if (bucket.level(now) > target) retryAfterMs = Math.max(retryAfterMs, timeUntilLevel(bucket, target, now))
+  }
   const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
-  const retryAfterMs = Math.max(...full.map(bucket => timeUntilRoom(bucket, cost, now)))
-  return { reason: 'overflow', buckets: full, retryAfterMs }
+  if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
+  return { reason: 'max-wait', buckets: stack.filter(bucket => waitOf(bucket, now) > maxWait), retryAfterMs }
 }

@@ -1,8 +1,8 @@
 /** Runs arrivals through the core on the virtual clock and writes down what became of them. */
-import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, type LaneRoute, type Ticket } from '../../src/core/lane.js'
-import { Keyspace } from '../../src/core/keyspace.js'
 import type { BucketLimits } from '../../src/core/bucket.js'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Keyspace } from '../../src/core/keyspace.js'
+import { Gate, type LaneRoute, type SharedBucket, type Ticket } from '../../src/core/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 
 export interface Arrival {
@@ -17,7 +17,8 @@ export interface Arrival {
 
 export interface Outcome {
   arrival: Arrival
-  verdict: 'released' | 'queued' | 'rejected'
+  /** Undefined until it has arrived. */
+  verdict: 'released' | 'queued' | 'rejected' | undefined
   rejection?: Rejection
   slot?: number
   releasedAt?: number
@@ -27,84 +28,173 @@ export interface Outcome {
 
 export interface Run {
   outcomes: Outcome[]
+  /** Indices of the arrivals that were let in. */
   admitted: number[]
   /** In order of release. */
   released: Outcome[]
+  keyspace: Keyspace
+  shaper: Shaper
+  /** When the last thing happened. */
+  end: number
 }
 
-export function run(
-  stack: BucketLimits[],
-  arrivals: Arrival[],
-  options: { mode?: 'shape' | 'meter'; lateness?: () => number; maxWait?: number; check?: (shaper: Shaper) => void } = {},
-): Run {
-  const clock = createVirtualClock(options.lateness ? { lateness: options.lateness } : {})
-  const shaper = new Shaper({ clock })
+export interface Moment {
+  shaper: Shaper
+  keyspace: Keyspace
+  outcomes: readonly Outcome[]
+  now: number
+}
+
+export interface RunOptions {
+  mode?: 'shape' | 'meter'
+  start?: number
+  lateness?: () => number
+  maxWait?: number
+  maxQueued?: number
+  maxInFlight?: number
+  /** How long the upstream takes for each request, in ms. */
+  service?: number
+  /** Called after everything that happens. */
+  check?: (moment: Moment) => void
+  /** Called before an arrival is decided on, with the buckets it will ask; what it returns, after the verdict. */
+  watch?: (stack: readonly SharedBucket[], now: number) => (verdict: Verdict) => void
+}
+
+export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options: RunOptions = {}): Run {
+  const clock = createVirtualClock({
+    ...(options.start === undefined ? {} : { start: options.start }),
+    ...(options.lateness === undefined ? {} : { lateness: options.lateness }),
+  })
   const keyspace = new Keyspace(1e9)
-  const gate = new Gate()
-  const routes = new Map<string, LaneRoute>()
-  const outcomes: Outcome[] = arrivals.map(arrival => ({ arrival, verdict: 'rejected' }))
+  const outcomes: Outcome[] = arrivals.map(arrival => ({ arrival, verdict: undefined }))
   const released: Outcome[] = []
+  const gate = new Gate(options.maxInFlight)
+  const routes = new Map<string, LaneRoute>()
+  const check = (): void => options.check?.({ shaper, keyspace, outcomes, now: clock.now() })
+  const shaper: Shaper = new Shaper({
+    clock: {
+      now: clock.now,
+      at: (due, wake) =>
+        clock.at(due, () => {
+          wake()
+          check()
+        }),
+    },
+    ...(options.maxQueued === undefined ? {} : { maxQueued: options.maxQueued }),
+  })
+
+  function release(outcome: Outcome, slot: number): void {
+    outcome.slot = slot
+    outcome.releasedAt = clock.now()
+    released.push(outcome)
+    if (options.service === undefined) return
+    clock.at(clock.now() + options.service, () => {
+      gate.leave()
+      shaper.wake(gate)
+      check()
+    })
+  }
+
+  function arrive(outcome: Outcome): Ticket | undefined {
+    const { arrival } = outcome
+    const name = arrival.route ?? 'route'
+    const route = routes.get(name) ?? { name, gate }
+    routes.set(name, route)
+    const keys = arrival.keys ?? ['key']
+    const buckets = stack.map(
+      (limits, place) => keyspace.find(limits, keys[place] ?? keys[0]!, clock.now()) as SharedBucket,
+    )
+    const request = { route, stack: buckets, cost: arrival.cost ?? 1 }
+    const waiter = {
+      release: (slot: number) => release(outcome, slot),
+      expire: () => {
+        outcome.expired = true
+      },
+    }
+    const watched = options.watch?.(buckets, clock.now())
+    const verdict = options.mode === 'meter' ? shaper.meter(request) : shaper.admit(request, waiter, options.maxWait)
+    watched?.(verdict)
+    if (verdict === 'released') {
+      outcome.verdict = 'released'
+      release(outcome, clock.now())
+    } else if ('reason' in verdict) {
+      outcome.verdict = 'rejected'
+      outcome.rejection = verdict
+    } else {
+      outcome.verdict = 'queued'
+      return verdict
+    }
+    return undefined
+  }
 
   const steps: { at: number; order: number; step: () => void }[] = []
-  arrivals.forEach((arrival, index) => {
-    const outcome = outcomes[index]!
+  outcomes.forEach((outcome, index) => {
+    const { at, cancelAt } = outcome.arrival
     let ticket: Ticket | undefined
-    const release = (slot: number, now: number): void => {
-      outcome.slot = slot
-      outcome.releasedAt = now
-      released.push(outcome)
-    }
     steps.push({
-      at: arrival.at,
+      at,
       order: index,
       step: () => {
-        const name = arrival.route ?? 'route'
-        const route = routes.get(name) ?? { name, gate }
-        routes.set(name, route)
-        const keys = arrival.keys ?? ['key']
-        const buckets = stack.map((limits, place) => keyspace.find(limits, keys[place] ?? keys[0]!, clock.now())!)
-        const request = { route, stack: buckets, cost: arrival.cost ?? 1 }
-        const verdict: Verdict =
-          options.mode === 'meter'
-            ? shaper.meter(request)
-            : shaper.admit(request, { release, expire: () => { outcome.expired = true } }, options.maxWait)
-        if (verdict === 'released') {
-          outcome.verdict = 'released'
-          release(clock.now(), clock.now())
-        } else if ('reason' in verdict) {
-          outcome.rejection = verdict
-        } else {
-          outcome.verdict = 'queued'
-          ticket = verdict
-        }
+        ticket = arrive(outcome)
       },
     })
-    if (arrival.cancelAt !== undefined) {
-      steps.push({
-        at: arrival.cancelAt,
-        order: arrivals.length + index,
-        step: () => {
-          if (ticket !== undefined) outcome.cancelled = shaper.cancel(ticket)
-        },
-      })
-    }
+    if (cancelAt === undefined) return
+    steps.push({
+      at: cancelAt,
+      order: outcomes.length + index,
+      step: () => {
+        if (ticket !== undefined) outcome.cancelled = shaper.cancel(ticket)
+      },
+    })
   })
   steps.sort((a, b) => a.at - b.at || a.order - b.order)
   for (const { at, step } of steps) {
     clock.runUntil(at)
     step()
-    options.check?.(shaper)
+    check()
   }
-  clock.runAll()
-  options.check?.(shaper)
+  const end = clock.runAll()
   const admitted = outcomes.flatMap((outcome, index) => (outcome.verdict === 'rejected' ? [] : [index]))
-  return { outcomes, admitted, released }
+  return { outcomes, admitted, released, keyspace, shaper, end }
 }
 
-export function limits(rate: number, capacity: number, name = 'client'): BucketLimits {
-  return { name, rate: rate / 1000, capacity }
+export function limits(perSecond: number, capacity: number, name = 'client'): BucketLimits {
+  return { name, rate: perSecond / 1000, capacity }
 }
 
 export function burst(count: number, gap = 0, from = 0): Arrival[] {
   return Array.from({ length: count }, (_, index) => ({ at: from + index * gap }))
+}
+
+/** The times of the releases, to the nanosecond: sums of periods are rounded. */
+export function slots(run: Run): number[] {
+  return run.released.map(({ slot }) => Math.round(slot! * 1e6) / 1e6)
+}
+
+/** The most cost released beyond what contract 2.4 allows in any window, whichever two releases bound it; 0 or less: kept. */
+export function worstExcess({ rate }: BucketLimits, released: readonly Outcome[]): number {
+  const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
+  const costs = sorted.map(({ arrival }) => arrival.cost ?? 1)
+  const most = Math.max(0, ...costs)
+  let worst = -Infinity
+  for (let from = 0; from < sorted.length; from += 1) {
+    let sum = 0
+    for (let to = from; to < sorted.length; to += 1) {
+      sum += costs[to]!
+      const window = sorted[to]!.releasedAt! - sorted[from]!.releasedAt!
+      worst = Math.max(worst, sum - rate * (window + Math.max(1 / rate, 2)) - most)
+    }
+  }
+  return worst
+}
+
+/** Small reproducible randomness for whole scenarios: mulberry32. */
+export function random(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296
+  }
 }

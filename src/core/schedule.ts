@@ -1,0 +1,133 @@
+/**
+ * Which request can leave, and when: the rings of all junctions, kept true as buckets become busy and free, and the
+ * timeline of the moments at which they become free.
+ *
+ * Between two calls every ring is as lane.ts says: it has a lane that has waiters, or a junction whose own ring has
+ * someone and whose bucket is free. A bucket that is busy and has waiters is on the timeline, once.
+ */
+
+import { closeLane, type Gate, Junction, type Lane, type Outlet, type SharedBucket, type Ticket } from './lane.js'
+import { Timeline } from './timeline.js'
+
+/** Times closer than this, in ms, are one: the rounding of sums of periods. */
+export const SAME_TIME = 1e-6
+
+export function isFree(bucket: SharedBucket, now: number): boolean {
+  return bucket.freeAt <= now + SAME_TIME
+}
+
+export class Schedule {
+  readonly #frees = new Timeline<Outlet>()
+  /** Gates before which someone may stand. */
+  readonly #ready: Gate[] = []
+
+  /** When the next bucket becomes free, in ms; Infinity: none is waited for. */
+  get due(): number {
+    return this.#frees.next?.due ?? Infinity
+  }
+
+  /** The first waiter of a lane has come. */
+  opened(lane: Lane, now: number): void {
+    this.#activate(lane, now)
+  }
+
+  /** The last waiter of a lane has left. */
+  closed(lane: Lane): void {
+    this.#deactivate(lane)
+    closeLane(lane)
+    for (const bucket of lane.stack) {
+      if (bucket.outlet === undefined || bucket.outlet.junctions.length > 0) continue
+      this.#frees.remove(bucket.outlet)
+      bucket.outlet = undefined
+    }
+  }
+
+  /** Somebody has passed a bucket: who waits for it leaves the rings until it is free. */
+  occupied(bucket: SharedBucket): void {
+    if (bucket.outlet === undefined) return
+    if (bucket.outlet.place < 0) for (const junction of bucket.outlet.junctions) this.#deactivate(junction)
+    this.plan(bucket)
+  }
+
+  /** Puts the moment at which a bucket becomes free on the timeline. */
+  plan({ outlet, freeAt }: SharedBucket): void {
+    if (outlet === undefined) return
+    if (outlet.place >= 0) {
+      this.#frees.move(outlet, freeAt)
+    } else {
+      outlet.due = freeAt
+      this.#frees.add(outlet)
+    }
+  }
+
+  /** A gate may have opened. */
+  gateOpened(gate: Gate): void {
+    this.#ready.push(gate)
+  }
+
+  /** Lets all buckets that become free at `due` be free; returns that time. */
+  free(due: number): number {
+    let slot = due
+    let outlet = this.#frees.next
+    while (outlet !== undefined && outlet.due <= due + SAME_TIME) {
+      this.#frees.remove(outlet)
+      slot = outlet.due
+      for (const junction of outlet.junctions) if (junction.ring.size > 0) this.#activate(junction, slot)
+      outlet = this.#frees.next
+    }
+    return slot
+  }
+
+  /** Who leaves next, if anybody can: the walk down the rings. Its turn is charged. */
+  next(): Ticket | undefined {
+    for (let gate = this.#ready.at(-1); gate !== undefined; gate = this.#ready.at(-1)) {
+      if (gate.open && gate.awaited) return pick(gate.junction)
+      this.#ready.pop()
+    }
+    return undefined
+  }
+
+  /** Lets a contender that can use a slot into the rings, as far up as buckets are free. */
+  #activate(contender: Lane | Junction, now: number): void {
+    for (let at = contender; at.list === undefined; ) {
+      const { parent } = at
+      if (parent === undefined) {
+        this.#ready.push((at as Junction).gate)
+        return
+      }
+      parent.ring.enter(at)
+      if (parent.bucket !== undefined && !isFree(parent.bucket, now)) {
+        this.plan(parent.bucket)
+        return
+      }
+      at = parent
+    }
+  }
+
+  /** Puts a contender that can no longer use a slot out of the rings, and whoever was there for its sake only. */
+  #deactivate(contender: Lane | Junction): void {
+    for (let at = contender; at.parent !== undefined && at.list !== undefined; at = at.parent) {
+      at.parent.ring.leave(at)
+      if (at.parent.ring.size > 0) return
+    }
+  }
+}
+
+function pick(root: Junction): Ticket {
+  let next: Lane | Junction = root
+  while (next instanceof Junction) next = next.ring.pick() as Lane | Junction
+  const ticket = next.tickets.first!
+  for (let at: Lane | Junction = next; at.parent !== undefined; at = at.parent) {
+    at.deficit -= ticket.cost
+    yieldTurn(at.parent)
+  }
+  return ticket
+}
+
+/** Where one bucket has several junctions, as before two gates, they take turns: the last to be let in is picked. */
+function yieldTurn(junction: Junction): void {
+  const junctions = junction.bucket?.outlet?.junctions
+  if (junctions === undefined || junctions.length < 2) return
+  junctions.splice(junctions.indexOf(junction), 1)
+  junctions.unshift(junction)
+}

@@ -1,0 +1,93 @@
+import t from 'tap'
+import { faults, least } from './sample.js'
+
+const top = (values: object) => ({ ...least(), ...values })
+
+t.test('addresses to listen on', async t => {
+  const table: [listen: unknown, message: string][] = [
+    [
+      8080,
+      '8080 is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080" or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
+    ],
+    ['localhost', '"localhost" has no port; write "localhost:8080"'],
+    ['::1', '"::1" needs brackets and a port; write "[::1]:8080"'],
+    ['1.2.3.4:70000', '"1.2.3.4:70000" has no such port; ports go from 0 to 65535'],
+    ['999.1.1.1:80', '"999.1.1.1:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
+    ['http://a:80', '"http://a:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
+    ['[::g]:80', '"[::g]:80" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"'],
+  ]
+  for (const [listen, message] of table) t.same(faults(top({ listen })), [`listen: ${message}`], message)
+  t.same(faults(top({ listen: { host: 'a', port: 1 } })), [
+    'listen.address: missing; use e.g. "127.0.0.1:8080", "[::1]:8080"',
+    'listen.host: unknown key; known keys: address, tls',
+    'listen.port: unknown key; known keys: address, tls',
+  ])
+  t.same(faults(top({ listen: { address: ':1', tls: { cert: 'a' } } })), [
+    'listen.tls.key: missing; use e.g. "/etc/shaper/tls.pem"',
+  ])
+})
+
+t.test('URLs of upstreams', async t => {
+  const table: [url: unknown, message: string][] = [
+    ['http://h/api', '"http://h/api" has a path, but requests keep their own; write "http://h"'],
+    ['http://h/?a=1', '"http://h/?a=1" has a query or fragment, but requests keep their own; write "http://h"'],
+    ['http://me:secret@h', '"http://***@h" carries credentials; write "http://h"'],
+    ['localhost:9000', '"localhost:9000" is not an upstream\'s URL; write "http://localhost:9000"'],
+    [
+      'ftp://h',
+      '"ftp://h" is not an upstream\'s URL; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"',
+    ],
+    [
+      'me:secret@h',
+      '"***@h" is not an upstream\'s URL; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"',
+    ],
+    [9000, '9000 is not an upstream\'s URL; use e.g. "http://127.0.0.1:9000" or "echo:", or an object with "url"'],
+  ]
+  for (const [upstream, message] of table) t.same(faults(top({ upstream })), [`upstream: ${message}`], message)
+  t.same(
+    faults(
+      top({
+        upstream: {
+          url: 'x:y@z',
+          maxInFlight: 0,
+          hostHeader: 'none',
+          idleTimeout: '0s',
+          tls: { cert: 'x' },
+          pauseOn: {},
+          retry: { status: [200], max: 0 },
+          learn: 1,
+        },
+      }),
+    ),
+    [
+      'upstream.url: "***@z" is not an upstream\'s URL; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"',
+      'upstream.hostHeader: "none" is not a choice of Host header; use "preserve" or "upstream"',
+      'upstream.maxInFlight: 0 is not a number of requests; use a whole number above 0, e.g. 100',
+      'upstream.idleTimeout: "0s" is no time at all; use e.g. "10s"',
+      'upstream.tls.cert: unknown key; known keys: ca, servername',
+      'upstream.pauseOn.status: missing; use e.g. [429, 503]',
+      'upstream.retry.status[0]: 200 is not a status; use a status from 400 to 599, e.g. 503',
+      'upstream.retry.max: 0 is not a number of tries; use a whole number above 0, e.g. 3',
+      'upstream.learn: 1 is not true or false; write true or false, without quotes',
+    ],
+  )
+  t.same(faults(top({ upstream: {} })), ['upstream.url: missing; use e.g. "http://127.0.0.1:9000" or "echo:"'])
+})
+
+t.test('trusted proxies', async t => {
+  const table: [entry: unknown, message: string][] = [
+    ['10.0.0.0/33', '"10.0.0.0/33" has a prefix above 32; use e.g. "10.0.0.0/32"'],
+    ['fd00::/129', '"fd00::/129" has a prefix above 128; use e.g. "fd00::/128"'],
+    ['10.0.0/8', '"10.0.0/8" is not an address or CIDR; use e.g. "10.0.0.0/8", "fd00::/8", "loopback"'],
+    ['fe80::1%eth0', '"fe80::1%eth0" is not an address or CIDR; use e.g. "10.0.0.0/8", "fd00::/8", "loopback"'],
+    ['lopback', '"lopback" is not a named range; did you mean "loopback"?'],
+    [5, '5 is not an address; use e.g. "10.0.0.0/8", "loopback"'],
+  ]
+  for (const [entry, message] of table) {
+    t.same(faults(top({ trustProxy: ['loopback', entry] })), [`trustProxy[1]: ${message}`], message)
+  }
+  t.same(faults(top({ trustProxy: 'loopback' })), [
+    'trustProxy: "loopback" is not a choice of trusted proxies; use true, false, a hop count, or a list such as ["loopback"]',
+  ])
+  t.same(faults(top({ trustProxy: -1 })), ['trustProxy: -1 is not a hop count; use a whole number of hops, e.g. 1'])
+})

@@ -1,0 +1,181 @@
+import t from 'tap'
+import { availableExample, contractExample, faults, least } from './sample.js'
+
+const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
+const one = { rate: '5/s', capacity: 10 }
+
+t.test('names of buckets', async t => {
+  const file = (buckets: object, routes: object[]) => ({ upstream: 'echo:', buckets, routes })
+  t.same(faults(file({ client: one }, [{ buckets: ['clinet'] }])), [
+    'routes[0].buckets[0]: unknown bucket "clinet"; did you mean "client"?',
+  ])
+  t.same(faults(file({ a: one, b: one }, [{ buckets: ['a'] }, { buckets: ['b', 'login'] }])), [
+    'routes[1].buckets[1]: unknown bucket "login"; known buckets: a, b',
+  ])
+  t.same(faults(file({}, [{ buckets: ['a'] }])), [`routes[0].buckets[0]: unknown bucket "a"; ${ADD_BUCKET}`])
+  t.same(faults(file({ a: one }, [{ buckets: ['a', 'a'] }])), ['routes[0].buckets[1]: "a" is listed twice; remove one'])
+  t.same(faults(file({ a: one }, [{ buckets: ['constructor'] }])), [
+    'routes[0].buckets[0]: unknown bucket "constructor"; known buckets: a',
+  ])
+  t.same(faults({ upstream: 'echo:', buckets: { 'a b': { rate: 'x' } } }), [
+    'buckets["a b"].rate: "x" is not a rate; use e.g. "5/s", "6/30s"',
+    'buckets["a b"]: "a b" is not a name; use 1 to 64 letters, digits, "_", "." or "-"',
+  ])
+})
+
+t.test('routes without buckets', async t => {
+  const file = (route: object) => ({ upstream: 'echo:', routes: [route] })
+  t.same(faults(file({ mode: 'shape' })), [
+    `routes[0].buckets: mode "shape" needs a bucket and the file has none; ${ADD_BUCKET}`,
+  ])
+  t.same(faults(file({ mode: 'meter' })), [
+    `routes[0].buckets: mode "meter" needs a bucket and the file has none; ${ADD_BUCKET}`,
+  ])
+  t.same(faults({ ...least(), routes: [{ buckets: [] }] }), [
+    'routes[0].buckets: the list is empty; name a bucket, or use "mode": "off"',
+  ])
+  t.same(faults({ upstream: 'echo:' }), [`buckets: there is no bucket; ${ADD_BUCKET}`])
+  t.same(faults(file({ mode: 'off' })), [])
+  t.same(faults({ ...least(), routes: [{ mode: 'off', buckets: ['client'] }, {}] }), [])
+})
+
+t.test('names of routes', async t => {
+  t.same(faults({ ...least(), routes: [{ name: 'a' }, {}, { name: 'a' }] }), [
+    'routes[2].name: "a" is already routes[0]; use another name',
+  ])
+})
+
+t.test('upstreams', async t => {
+  const { upstream: _upstream, ...file } = least()
+  const own = { upstream: 'http://h' }
+  const remedy = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
+  t.same(faults(file), [`upstream: missing; ${remedy}`])
+  t.same(faults({ ...file, routes: [{}, {}] }), [`upstream: missing; ${remedy}`])
+  t.same(faults({ ...file, routes: [own, {}] }), [
+    `routes[1].upstream: missing, and there is none at the top of the file; ${remedy}`,
+  ])
+  t.same(faults({ ...file, routes: [own, own] }), [])
+})
+
+t.test('costs that can never fit', async t => {
+  const file = (bucket: object, ...costs: unknown[]) => ({
+    upstream: 'echo:',
+    buckets: { client: { rate: '5/s', ...bucket }, wide: { rate: '5/s', capacity: 1000 } },
+    routes: costs.map(cost => ({ cost, buckets: ['client', 'wide'] })),
+  })
+  t.same(faults(file({ capacity: 10 }, 10, 50)), [
+    'routes[1].cost: 50 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({ capacity: 10 }, { POST: 11 })), [
+    'routes[0].cost.POST: 11 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({ capacity: 0.5 }, { POST: 0.5 })), [
+    'routes[0].cost.default: 1 can never fit bucket "client" (capacity 0.5); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({ capacity: 10 }, { header: 'x', max: 100, default: 20 })), [
+    'routes[0].cost.default: 20 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({}, 6)), [
+    'routes[0].cost: 6 can never fit bucket "client" (capacity 5); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({ maxDelay: '2s' }, 10, 11)), [
+    'routes[1].cost: 11 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
+  ])
+  t.same(faults(file({ capacity: 10 }, { header: 'x', max: 100 })), [], 'what a header may say is no static cost')
+  t.same(faults(file({ capacity: 0.3 }, 0.1 + 0.2)), [], 'binary dust is no cost')
+  t.same(faults({ ...least(), routes: [{ cost: 50, mode: 'off' }] }), [])
+  t.same(faults({ upstream: 'echo:', buckets: { a: { rate: '5/s', capacity: 0.5 } } }), [
+    'buckets.a.capacity: a capacity of 0.5 can never fit a request of cost 1; raise it',
+  ])
+  t.same(faults({ upstream: 'echo:', buckets: { a: { rate: '5/s', maxDelay: '100ms' } } }), [
+    'buckets.a.maxDelay: a capacity of 0.5 can never fit a request of cost 1; raise it',
+  ])
+})
+
+t.test('capacity and maxDelay exclude each other', async t => {
+  t.same(faults({ upstream: 'echo:', buckets: { a: { ...one, maxDelay: '2s' } } }), [
+    'buckets.a.maxDelay: give either capacity or maxDelay; remove one',
+  ])
+})
+
+t.test('what is bad hides nothing else', async t => {
+  const file = {
+    buckets: { bad: { rate: '5/w', rat: 1 }, small: { rate: 'x', capacity: 2, maxDelay: '1s' } },
+    routes: [{ name: 'a', mode: 'on', maxWait: 5, buckets: ['bda', 5, 'small'], cost: 3 }, { name: 'a', cost: 0 }, 7],
+    limits: 5,
+  }
+  t.same(faults(file), [
+    'buckets.bad.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"',
+    'buckets.bad.rat: unknown key; did you mean "rate"?',
+    'buckets.small.rate: "x" is not a rate; use e.g. "5/s", "6/30s"',
+    'routes[0].mode: "on" is not a mode; use "shape", "meter" or "off"',
+    'routes[0].buckets[1]: 5 is not the name of a bucket; use e.g. "client"',
+    'routes[0].maxWait: 5 has no unit; write e.g. "5s" or "5ms"',
+    'routes[1].cost: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")',
+    'routes[2]: 7 is not a route; use e.g. { "match": { "path": "/api/*" }, "buckets": ["client"] }',
+    'limits: 5 is not an object; use e.g. { "maxQueued": 10000 }',
+    'upstream: missing; use e.g. "http://127.0.0.1:9000" or "echo:"',
+    'buckets.small.maxDelay: give either capacity or maxDelay; remove one',
+    'routes[1].name: "a" is already routes[0]; use another name',
+    'routes[0].buckets[0]: unknown bucket "bda"; did you mean "bad"?',
+    'routes[0].cost: 3 can never fit bucket "small" (capacity 2); raise the capacity or lower the cost',
+  ])
+})
+
+t.test('what is bad is not judged as if it were absent', async t => {
+  const file = (bucket: object) => ({
+    upstream: 'echo:',
+    buckets: { a: { rate: '5/s', ...bucket } },
+    routes: [{ cost: 50 }],
+  })
+  t.same(faults(file({ maxDelay: 10 })), ['buckets.a.maxDelay: 10 has no unit; write e.g. "10s" or "10ms"'])
+  t.same(faults(file({ capacity: -1 })), ['buckets.a.capacity: -1 is not a capacity; use a number above 0, e.g. 10'])
+  t.same(faults(file({ rate: 'x' })), ['buckets.a.rate: "x" is not a rate; use e.g. "5/s", "6/30s"'])
+})
+
+t.test('what is still to come', async t => {
+  t.same(faults(contractExample()), [
+    'buckets.login.blockFor: not yet available; remove it',
+    'admin: not yet available; remove it',
+  ])
+  t.same(faults(availableExample()), [])
+  const bucket = { rate: '5/s', overflow: 'fill', blockFor: 'drain', weight: 2, tiers: [{ name: 'gold', rate: '9/s' }] }
+  const upstream = {
+    url: 'echo:',
+    pauseOn: { status: [429], default: '1s', max: '60s' },
+    retry: { status: [503], max: 3 },
+    learn: true,
+  }
+  const file = {
+    upstream,
+    store: { type: 'redis', url: 'redis://h' },
+    buckets: { client: bucket },
+    routes: [{ explain: true, upstream }],
+    pacing: 'precise',
+    admin: { listen: '0.0.0.0:1', token: 'x' },
+  }
+  t.same(faults(file), [
+    'store: redis is not yet available; use "memory"',
+    'buckets.client.overflow: "fill" is not yet available; use "reject"',
+    'buckets.client.blockFor: not yet available; remove it',
+    'buckets.client.tiers: not yet available; remove it',
+    'buckets.client.weight: not yet available; remove it',
+    'upstream.pauseOn: not yet available; remove it',
+    'routes[0].upstream.pauseOn: not yet available; remove it',
+    'upstream.retry: not yet available; remove it',
+    'routes[0].upstream.retry: not yet available; remove it',
+    'upstream.learn: not yet available; remove it',
+    'routes[0].upstream.learn: not yet available; remove it',
+    'routes[0].explain: not yet available; remove it',
+    'admin: not yet available; remove it',
+    'pacing: not yet available; remove it',
+  ])
+  t.same(
+    faults({
+      ...least(),
+      store: { type: 'postgres', url: 'postgres://h/d', table: 't', timeout: '1s', onOutage: 'closed' },
+    }),
+    ['store: postgres is not yet available; use "memory"'],
+  )
+  t.same(faults({ upstream: 'echo:', buckets: { a: { rate: '5/s', overflow: 'reject' } }, store: 'memory' }), [])
+})

@@ -1,0 +1,149 @@
+import t from 'tap'
+import { jsonSchema } from '../../src/config/schema.js'
+import { availableExample, contractExample, least } from './sample.js'
+
+interface Schema {
+  $schema?: string
+  title?: string
+  description?: string
+  default?: unknown
+  type?: string | string[]
+  const?: unknown
+  enum?: unknown[]
+  anyOf?: Schema[]
+  oneOf?: Schema[]
+  properties?: Record<string, Schema>
+  required?: string[]
+  additionalProperties?: boolean | Schema
+  propertyNames?: { pattern?: string }
+  items?: Schema
+  minItems?: number
+  minLength?: number
+  minimum?: number
+  maximum?: number
+  exclusiveMinimum?: number
+}
+
+const schema = jsonSchema() as Schema
+
+/** As much of JSON Schema as the generated one uses; an unknown word in it fails the test. */
+function accepts(schema: Schema, value: unknown): boolean {
+  const { anyOf, oneOf, type } = schema
+  if (anyOf && !anyOf.some(each => accepts(each, value))) return false
+  if (oneOf && oneOf.filter(each => accepts(each, value)).length !== 1) return false
+  if (type !== undefined && ![type].flat().some(each => isOf(each, value))) return false
+  if ('const' in schema && schema.const !== value) return false
+  if (schema.enum && !schema.enum.includes(value)) return false
+  if (typeof value === 'string') return value.length >= (schema.minLength ?? 0)
+  if (typeof value === 'number') {
+    const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema
+    return value >= minimum && value <= maximum && value > exclusiveMinimum
+  }
+  if (Array.isArray(value)) {
+    return value.length >= (schema.minItems ?? 0) && value.every(each => accepts(schema.items ?? {}, each))
+  }
+  return typeof value !== 'object' || value === null || acceptsMembers(schema, value)
+}
+
+function acceptsMembers(
+  { properties = {}, required = [], additionalProperties = true, propertyNames }: Schema,
+  value: object,
+) {
+  return (
+    required.every(key => key in value) &&
+    Object.entries(value).every(([key, inner]) => {
+      if (propertyNames?.pattern !== undefined && !new RegExp(propertyNames.pattern).test(key)) return false
+      const rest = typeof additionalProperties === 'boolean' ? additionalProperties && {} : additionalProperties
+      const inside = properties[key] ?? rest
+      return inside !== false && accepts(inside, inner)
+    })
+  )
+}
+
+function isOf(type: string, value: unknown): boolean {
+  if (type === 'array') return Array.isArray(value)
+  if (type === 'integer') return Number.isInteger(value)
+  if (type === 'object') return typeof value === 'object' && value !== null && !Array.isArray(value)
+  return typeof value === type
+}
+
+function* keysOf(schema: Schema, path: string): Generator<[path: string, schema: Schema]> {
+  for (const [key, inner] of Object.entries(schema.properties ?? {})) {
+    yield [`${path}${key}`, inner]
+    yield* keysOf(inner, `${path}${key}.`)
+  }
+  for (const inner of [...(schema.anyOf ?? []), ...(schema.oneOf ?? []), schema.items, schema.additionalProperties]) {
+    if (typeof inner === 'object') yield* keysOf(inner, path)
+  }
+}
+
+t.test('it says what it is', async t => {
+  t.equal(schema.$schema, 'https://json-schema.org/draft/2020-12/schema')
+  t.equal(schema.title, 'shaper.config.json')
+  t.match(schema.description, /traffic shaper/)
+  t.equal(JSON.stringify(JSON.parse(JSON.stringify(schema))), JSON.stringify(schema))
+})
+
+t.test('it has every key of the file, each described with an example', async t => {
+  const keys = [...keysOf(schema, '')]
+  const upstream = [
+    '',
+    ...['url', 'hostHeader', 'maxInFlight', 'connectTimeout', 'responseTimeout', 'idleTimeout'].map(key => `.${key}`),
+    ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
+      key => `.${key}`,
+    ),
+    ...['retry', 'retry.status', 'retry.max', 'learn'].map(key => `.${key}`),
+  ]
+  const bucket = [
+    'key',
+    'key.from',
+    'key.missing',
+    'rate',
+    'capacity',
+    'maxDelay',
+    'status',
+    'overflow',
+    'blockFor',
+    'tiers',
+    'weight',
+  ]
+  const tier = ['name', 'keys', 'header', 'rate', 'capacity', 'weight']
+  const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'explain']
+  t.strictSame(
+    new Set(keys.map(([path]) => path)),
+    new Set([
+      ...['$schema', 'trustProxy', 'dryRun', 'headers', 'pacing'],
+      ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key'],
+      ...upstream.map(key => `upstream${key}`),
+      ...['store', ...['type', 'url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].map(key => `store.${key}`)],
+      ...['buckets', ...bucket.map(key => `buckets.${key}`), ...tier.map(key => `buckets.tiers.${key}`)],
+      ...['routes', ...route.map(key => `routes.${key}`), ...upstream.map(key => `routes.upstream${key}`)],
+      ...['path', 'method', 'host', 'header'].map(key => `routes.match.${key}`),
+      ...['header', 'max', 'default'].map(key => `routes.cost.${key}`),
+      ...['limits', 'limits.maxKeys', 'limits.maxQueued', 'limits.headersTimeout', 'limits.keepAliveTimeout'],
+      ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
+      ...['admin', 'admin.listen', 'admin.token'],
+    ]),
+  )
+  for (const [path, { description }] of keys) t.match(description, /e\.g\. /, path)
+})
+
+t.test('it tells the defaults as a user would write them', async t => {
+  t.equal(schema.properties?.listen?.default, '127.0.0.1:8080')
+  t.equal(schema.properties?.limits?.properties?.shutdownTimeout?.default, '30s')
+})
+
+t.test('it accepts what is good and refuses what is not', async t => {
+  t.ok(accepts(schema, contractExample()))
+  t.ok(accepts(schema, availableExample()))
+  t.ok(accepts(schema, least()))
+  t.notOk(accepts(schema, { ...least(), upstraem: 'x' }))
+  t.notOk(accepts(schema, { ...least(), listen: 80 }))
+  t.notOk(accepts(schema, { ...least(), buckets: { 'a b': { rate: 1 } } }))
+  t.notOk(accepts(schema, { ...least(), buckets: { a: {} } }))
+  t.notOk(accepts(schema, { ...least(), buckets: { a: { rate: 1, status: 200 } } }))
+  t.notOk(accepts(schema, { ...least(), routes: [] }))
+  t.notOk(accepts(schema, { ...least(), routes: [{ cost: 0 }] }))
+  t.notOk(accepts(schema, { ...least(), routes: [{ mode: 'on' }] }))
+  t.notOk(accepts(schema, { ...least(), store: { type: 'etcd' } }))
+})

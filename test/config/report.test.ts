@@ -1,0 +1,113 @@
+import { isDeepStrictEqual } from 'node:util'
+import fc from 'fast-check'
+import t from 'tap'
+import { effective, longestWaits } from '../../src/config/report.js'
+import { availableExample, least, parse } from './sample.js'
+
+t.test('the effective configuration in the words of the file', async t => {
+  const file = {
+    listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
+    upstream: 'https://h/',
+    buckets: { a: { rate: '6/30s' }, b: { key: ['ip', 'query:q'], rate: '1000/30d', capacity: 9, status: 503 } },
+    routes: [
+      { cost: { header: 'X-Cost', max: 9 } },
+      { mode: 'off', upstream: { url: 'echo:', maxInFlight: 3 }, maxWait: '1500ms' },
+    ],
+  }
+  const upstream = {
+    url: 'https://h',
+    hostHeader: 'preserve',
+    connectTimeout: '5s',
+    responseTimeout: '60s',
+    idleTimeout: '60s',
+  }
+  t.strictSame(JSON.parse(JSON.stringify(effective(parse(file)))), {
+    listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
+    upstream,
+    trustProxy: false,
+    store: 'memory',
+    buckets: {
+      a: { key: { from: 'ip', missing: 'ip' }, rate: '12/m', capacity: 1, status: 429 },
+      b: { key: { from: ['ip', 'query:q'], missing: 'ip' }, rate: '100/3d', capacity: 9, status: 503 },
+    },
+    routes: [
+      {
+        name: 'route-1',
+        match: {},
+        mode: 'shape',
+        buckets: ['a', 'b'],
+        cost: { header: 'x-cost', max: 9, default: 1 },
+        dryRun: false,
+      },
+      {
+        name: 'route-2',
+        match: {},
+        mode: 'off',
+        buckets: [],
+        cost: 1,
+        maxWait: '1.5s',
+        dryRun: false,
+        upstream: { ...upstream, url: 'echo:', maxInFlight: 3 },
+      },
+    ],
+    limits: {
+      maxKeys: 100_000,
+      maxQueued: 10_000,
+      headersTimeout: '10s',
+      keepAliveTimeout: '75s',
+      maxHeaderSize: 16_384,
+      shutdownTimeout: '30s',
+    },
+    dryRun: false,
+    headers: true,
+  })
+})
+
+t.test('it parses to the same settings', async t => {
+  const same = (file: object) => {
+    const settings = parse(file)
+    t.strictSame(parse(effective(settings)), settings)
+  }
+  same(least())
+  same(availableExample())
+  same({
+    ...least(),
+    dryRun: true,
+    headers: false,
+    trustProxy: 3,
+    routes: [{ cost: { post: 2 }, match: { host: 'A', header: { X: 'y' } } }],
+  })
+
+  const units = ['ms', 's', 'm', 'h', 'd']
+  const number = fc.double({ min: 1e-6, max: 1e6, noNaN: true }).map(value => value.toFixed(9))
+  const text = fc.tuple(number, fc.constantFrom(...units)).map(parts => parts.join(''))
+  const rate = fc.oneof(
+    fc.double({ min: 1e-9, max: 1e30, noNaN: true }),
+    fc.tuple(fc.integer({ min: 1, max: 5000 }), fc.integer({ min: 1, max: 120 })).map(parts => `${parts.join('/')}h`),
+    fc.tuple(number, text).map(parts => parts.join('/')),
+  )
+  const property = fc.property(rate, text, fc.double({ min: 1, max: 1e9, noNaN: true }), (rate, delay, capacity) => {
+    const routes = [{ maxWait: delay.replace(/[mhd]$/, 'ms') }]
+    const settings = parse({ upstream: 'echo:', buckets: { a: { rate, capacity } }, routes })
+    return isDeepStrictEqual(parse(effective(settings)), settings)
+  })
+  t.doesNotThrow(() => fc.assert(property, { numRuns: 1_000 }))
+})
+
+t.test('the longest wait of each bucket', async t => {
+  t.strictSame(longestWaits(parse(availableExample())), [
+    { name: 'client', rate: '5/s', capacity: 10, longestWaitMs: 1_800 },
+    { name: 'everyone', rate: '100/s', capacity: 200, longestWaitMs: 1_990 },
+    { name: 'login', rate: '12/m', capacity: 6, longestWaitMs: 0 },
+  ])
+  const waits = (routes: object[]) =>
+    longestWaits(parse({ upstream: 'echo:', buckets: { a: { rate: '1/s', capacity: 10 } }, routes })).map(
+      each => each.longestWaitMs,
+    )
+  t.strictSame(waits([{ cost: 4 }, { cost: 2 }]), [8_000], 'the smallest cost waits longest')
+  t.strictSame(waits([{ cost: { GET: 0.5, default: 3 } }]), [9_500])
+  t.strictSame(waits([{ cost: { header: 'x', max: 9, default: 6 } }]), [4_000])
+  t.strictSame(waits([{ cost: 10 }]), [0])
+  t.strictSame(waits([{ cost: 2 }, { mode: 'meter', cost: 1 }]), [8_000], 'only mode shape holds requests')
+  t.strictSame(waits([{ mode: 'off' }]), [0])
+})

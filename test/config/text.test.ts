@@ -1,0 +1,105 @@
+import t from 'tap'
+import { faults, least, parse } from './sample.js'
+
+t.test('text that is no JSON is one problem with its place', async t => {
+  const table: [text: string, message: string][] = [
+    ['', 'line 1, column 1: expected a value, but the text ends'],
+    ['{\n  "a": 1\n  "b": 2\n}', 'line 3, column 3: expected "," or "}", found a string; the line reads: "b": 2'],
+    [
+      '{ "a": 1, }',
+      'line 1, column 11: expected another key (a comma after the last one is not allowed), found "}"; the line reads: { "a": 1, }',
+    ],
+    [
+      '[1, ]',
+      'line 1, column 5: expected another value (a comma after the last one is not allowed), found "]"; the line reads: [1, ]',
+    ],
+    ['{ // x\n}', 'line 1, column 3: comments are not allowed in JSON; remove it; the line reads: { // x'],
+    ["{ 'a': 1 }", "line 1, column 3: strings take double quotes; the line reads: { 'a': 1 }"],
+    ['{ a: 1 }', 'line 1, column 3: expected a key in double quotes, found "a"; the line reads: { a: 1 }'],
+    ['{ "a" 1 }', 'line 1, column 7: expected ":", found "1"; the line reads: { "a" 1 }'],
+    ['{ "a": nul }', 'line 1, column 8: expected a value, found "nul"; the line reads: { "a": nul }'],
+    [
+      '{ "a": "x\ny" }',
+      'line 1, column 8: this string does not end on its line, or has a bad escape; the line reads: { "a": "x',
+    ],
+    ['{ "a": [1 }', 'line 1, column 11: expected "," or "]", found "}"; the line reads: { "a": [1 }'],
+    ['{} {}', 'line 1, column 4: expected the end of the text, found "{"; the line reads: {} {}'],
+    ['{ "a": 01 }', 'line 1, column 9: expected "," or "}", found "1"; the line reads: { "a": 01 }'],
+    ['{ "token": "s3cret" x', 'line 1, column 21: expected "," or "}", found "x"; the line reads: { "token": "***" x'],
+  ]
+  for (const [text, message] of table) {
+    t.same(faults(text, { file: 'a.json' }), [`a.json is not JSON: ${message}`], message)
+    t.throws(() => JSON.parse(text), 'JSON.parse agrees')
+  }
+})
+
+t.test('text that is JSON is read as such', async t => {
+  const odd =
+    '\uFEFF \t\r\n{ "upstream": "ec\\u0068o:", "buckets": { "a\\u002d1": { "rate": 5e0, "capacity": 1.5E+1 } }, "dryRun": true }\n'
+  const { routes, buckets, dryRun } = parse(odd)
+  t.equal(routes[0]?.upstream.url, 'echo:')
+  t.match(buckets, [{ name: 'a-1', rate: 0.005, capacity: 15 }])
+  t.equal(dryRun, true)
+})
+
+t.test('keys given twice', async t => {
+  t.same(
+    faults(
+      '{"upstream":"echo:","upstream":"echo:","buckets":{"a":{"rate":1,"rate":2}},"routes":[{},{"name":"x","name":"y"}]}',
+    ),
+    [
+      'upstream: given twice; remove one',
+      'buckets.a.rate: given twice; remove one',
+      'routes[1].name: given twice; remove one',
+    ],
+  )
+  t.same(faults('{"upstream":"echo:","buckets":{"__proto__":{"rate":1},"a":{"rate":1}}}'), [
+    'buckets.__proto__: this word cannot be a key; use another',
+  ])
+})
+
+t.test('environment variables', async t => {
+  const file = { ...least(), listen: `\${HOST}:\${PORT}`, buckets: { client: { rate: `\${RATE}` } } }
+  const { listen, buckets } = parse(file, { env: { HOST: '0.0.0.0', PORT: '81', RATE: '7/s' } })
+  t.same(listen, { host: '0.0.0.0', port: 81 })
+  t.equal(buckets[0]?.rate, 0.007)
+  t.same(faults(file, { env: { PORT: '81' } }), [
+    'buckets.client.rate: environment variable "RATE" is not set; set it or write the value here',
+    'listen: environment variable "HOST" is not set; set it or write the value here',
+  ])
+  t.same(faults(file, { env: { HOST: '0.0.0.0', PORT: 'x', RATE: '' } }), [
+    'listen: "0.0.0.0:x" is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080"',
+    'buckets.client.rate: "" is not a rate; use e.g. "5/s", "6/30s"',
+  ])
+  t.same(faults({ ...least(), routes: [{ buckets: [`\${toString}`] }] }), [
+    'routes[0].buckets[0]: environment variable "toString" is not set; set it or write the value here',
+  ])
+  t.equal(parse({ ...least(), listen: `:\${P}` }, { env: { P: '5' }, flags: { listen: ':6' } }).listen.port, 6)
+  t.same(
+    faults({ ...least(), listen: `:\${P}` }, { flags: { listen: ':6' } }),
+    [],
+    'a flag overrides an unset variable',
+  )
+})
+
+t.test('the process is where variables come from unless told otherwise', async t => {
+  process.env.SHAPER_TEST_RATE = '9/s'
+  t.teardown(() => delete process.env.SHAPER_TEST_RATE)
+  const file = { upstream: 'echo:', buckets: { a: { rate: `\${SHAPER_TEST_RATE}` } } }
+  const { parseConfig } = await import('../../src/config/load.js')
+  t.equal(parseConfig(JSON.stringify(file)).buckets[0]?.rate, 0.009)
+})
+
+t.test('secrets stay out of messages', async t => {
+  const env = { PW: 's3cr@t', TOKEN: 's3cr@t' }
+  const file = {
+    upstream: `http://me:\${PW}@h`,
+    store: { type: 'redis', url: `http://me:\${PW}@h`, cluster: [`me:\${PW}@h`] },
+    buckets: { a: { rate: `http://me:\${PW}@h` } },
+    routes: [{ upstream: { url: `me:\${PW}@h/x` } }, { upstream: [`me:\${PW}@h`] }],
+    admin: { listen: 'x', token: [`\${TOKEN}`] },
+  }
+  const lines = faults(file, { env })
+  t.equal(lines.length, 8)
+  t.notMatch(lines.join('\n'), /s3cr|@t/)
+})

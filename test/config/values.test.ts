@@ -1,0 +1,247 @@
+import t from 'tap'
+import { faults, least } from './sample.js'
+
+const KEYS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
+const bucket = (values: object) => ({ upstream: 'echo:', buckets: { a: { rate: '5/s', ...values } } })
+const route = (values: object) => ({ ...least(), routes: [values] })
+const top = (values: object) => ({ ...least(), ...values })
+
+t.test('every bad value has its own message', async t => {
+  const table: [file: object, line: string][] = [
+    [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
+    [bucket({ rate: 0 }), 'buckets.a.rate: 0 is not a rate; use e.g. "5/s", "6/30s"'],
+    [bucket({ rate: null }), 'buckets.a.rate: null is not a rate; use e.g. "5/s", "6/30s"'],
+    [bucket({ rate: {} }), 'buckets.a.rate: an object is not a rate; use e.g. "5/s", "6/30s"'],
+    [{ upstream: 'echo:', buckets: { a: {} } }, 'buckets.a.rate: missing; use e.g. "5/s", "6/30s"'],
+    [bucket({ capacity: 0 }), 'buckets.a.capacity: 0 is not a capacity; use a number above 0, e.g. 10'],
+    [bucket({ capacity: '10' }), 'buckets.a.capacity: "10" is not a capacity; use a number above 0, e.g. 10'],
+    [bucket({ maxDelay: 10 }), 'buckets.a.maxDelay: 10 has no unit; write e.g. "10s" or "10ms"'],
+    [bucket({ maxDelay: '10' }), 'buckets.a.maxDelay: "10" is not a duration; use e.g. "250ms", "10s", "1m"'],
+    [bucket({ maxDelay: true }), 'buckets.a.maxDelay: true is not a duration; use e.g. "250ms", "10s", "1m"'],
+    [
+      bucket({ status: 200 }),
+      'buckets.a.status: 200 is not a status for rejections; use a status from 400 to 599, e.g. 429',
+    ],
+    [
+      bucket({ status: 600 }),
+      'buckets.a.status: 600 is not a status for rejections; use a status from 400 to 599, e.g. 429',
+    ],
+    [
+      bucket({ status: 429.5 }),
+      'buckets.a.status: 429.5 is not a status for rejections; use a status from 400 to 599, e.g. 429',
+    ],
+    [
+      bucket({ overflow: 'drop' }),
+      'buckets.a.overflow: "drop" is not a choice for overflow; use "reject", "fill" or "fair"',
+    ],
+    [bucket({ blockFor: 30 }), 'buckets.a.blockFor: 30 is not a time to block for; use e.g. "30s" or "drain"'],
+    [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is no time at all; use e.g. "10s"'],
+    [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
+    [
+      bucket({ tiers: {} }),
+      'buckets.a.tiers: an object is not a list of tiers; use e.g. [{ "name": "gold", "rate": "50/s" }]',
+    ],
+    [
+      bucket({ tiers: [{ name: 'g', rate: 'x' }] }),
+      'buckets.a.tiers[0].rate: "x" is not a rate; use e.g. "5/s", "6/30s"',
+    ],
+    [bucket({ key: 'ipp' }), 'buckets.a.key: "ipp" is not a key; did you mean "ip"?'],
+    [bucket({ key: 'user' }), `buckets.a.key: "user" is not a key; use ${KEYS}`],
+    [bucket({ key: 5 }), `buckets.a.key: 5 is not a key; use ${KEYS}, or a list of these`],
+    [bucket({ key: 'header:' }), 'buckets.a.key: "header:" names no header; write e.g. "header:NAME"'],
+    [bucket({ key: 'header:a b' }), 'buckets.a.key: "a b" is not a header name; use e.g. "x-api-key"'],
+    [bucket({ key: 'cookie:a;b' }), 'buckets.a.key: "a;b" is not a cookie name; use e.g. "session"'],
+    [bucket({ key: [] }), `buckets.a.key: the list is empty; use ${KEYS}`],
+    [bucket({ key: ['ip', 'hots'] }), 'buckets.a.key[1]: "hots" is not a key; did you mean "host"?'],
+    [bucket({ key: ['ip', 'ip'] }), 'buckets.a.key: "ip" is listed twice; remove one'],
+    [
+      bucket({ key: { from: 'ip', missing: 'drop' } }),
+      'buckets.a.key.missing: "drop" is not a choice for a missing key; use "ip", "reject" or "all"',
+    ],
+    [bucket({ key: { missing: 'ip' } }), `buckets.a.key.from: missing; use ${KEYS}, or a list of these`],
+    [route({ mode: 'on' }), 'routes[0].mode: "on" is not a mode; use "shape", "meter" or "off"'],
+    [route({ name: 'a b' }), 'routes[0].name: "a b" is not a name; use 1 to 64 letters, digits, "_", "." or "-"'],
+    [
+      route({ name: 'a'.repeat(65) }),
+      `routes[0].name: "${'a'.repeat(65)}" is not a name; use 1 to 64 letters, digits, "_", "." or "-"`,
+    ],
+    [route({ match: { path: 'x' } }), 'routes[0].match.path: "x" does not start with "/"; use e.g. "/login", "/api/*"'],
+    [
+      route({ match: { path: '/*/x' } }),
+      'routes[0].match.path: "/*/x" has a "*" that is not at its end; use e.g. "/login", "/api/*"',
+    ],
+    [
+      route({ match: { path: '/x?y' } }),
+      'routes[0].match.path: "/x?y" has a query, a fragment or a space, which no path has; use e.g. "/login", "/api/*"',
+    ],
+    [
+      route({ match: { method: 'PSOT' } }),
+      'routes[0].match.method: "PSOT" is not an HTTP method; did you mean "POST"?',
+    ],
+    [route({ match: { method: ['GET', 5] } }), 'routes[0].match.method[1]: 5 is not an HTTP method; use e.g. "POST"'],
+    [route({ match: { method: [] } }), 'routes[0].match.method: the list is empty; use e.g. ["GET", "HEAD"]'],
+    [
+      route({ match: { host: 'http://a' } }),
+      'routes[0].match.host: "http://a" is not a host; use e.g. "api.example.com"',
+    ],
+    [
+      route({ match: { header: { 'a b': 'x' } } }),
+      'routes[0].match.header["a b"]: "a b" is not a header name; use e.g. "x-api-key"',
+    ],
+    [
+      route({ match: { header: { 'X-A': '1', 'x-a': '2' } } }),
+      'routes[0].match.header.x-a: given twice in different cases; remove one',
+    ],
+    [
+      route({ match: { header: { 'x-a': 1 } } }),
+      'routes[0].match.header.x-a: 1 is not a header value; use a string, e.g. "gold"',
+    ],
+    [
+      route({ cost: 0 }),
+      'routes[0].cost: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")',
+    ],
+    [route({ cost: -1 }), 'routes[0].cost: -1 is not a cost; use a number above 0, e.g. 5'],
+    [
+      route({ cost: '5' }),
+      'routes[0].cost: "5" is not a cost; use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }',
+    ],
+    [route({ cost: { PSOT: 1 } }), 'routes[0].cost.PSOT: "PSOT" is not an HTTP method; did you mean "POST"?'],
+    [
+      route({ cost: { POST: 0 } }),
+      'routes[0].cost.POST: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")',
+    ],
+    [
+      route({ cost: { max: 5 } }),
+      'routes[0].cost.max: only goes with "header"; add e.g. "header": "x-cost" or remove it',
+    ],
+    [route({ cost: { header: 'x-cost' } }), 'routes[0].cost.max: missing; say the most a header may cost, e.g. 100'],
+    [
+      route({ cost: { header: 'x cost', max: 5 } }),
+      'routes[0].cost.header: "x cost" is not a header name; use e.g. "x-api-key"',
+    ],
+    [
+      route({ cost: { header: 'x-cost', max: 2, default: 3 } }),
+      'routes[0].cost.default: 3 is above max (2); lower it or raise max',
+    ],
+    [
+      route({ cost: { header: 'x-cost', max: 2, defualt: 1 } }),
+      'routes[0].cost.defualt: unknown key; did you mean "default"?',
+    ],
+    [route({ maxWait: 10 }), 'routes[0].maxWait: 10 has no unit; write e.g. "10s" or "10ms"'],
+    [route({ buckets: 'client' }), 'routes[0].buckets: "client" is not a list of bucket names; use e.g. ["client"]'],
+    [route({ buckets: ['client', 5] }), 'routes[0].buckets[1]: 5 is not the name of a bucket; use e.g. "client"'],
+    [
+      top({ routes: [5] }),
+      'routes[0]: 5 is not a route; use e.g. { "match": { "path": "/api/*" }, "buckets": ["client"] }',
+    ],
+    [top({ routes: [] }), 'routes: the list is empty; add e.g. { "buckets": ["client"] }, or remove "routes"'],
+    [top({ routes: {} }), 'routes: an object is not a list of routes; use e.g. [{ "buckets": ["client"] }]'],
+    [top({ limits: { maxKeys: 0 } }), 'limits.maxKeys: 0 is not a count; use a whole number above 0, e.g. 100000'],
+    [
+      top({ limits: { maxQueued: 1.5 } }),
+      'limits.maxQueued: 1.5 is not a count; use a whole number above 0, e.g. 10000',
+    ],
+    [
+      top({ limits: { maxHeaderSize: '16k' } }),
+      'limits.maxHeaderSize: "16k" is not a size in bytes; use a whole number of bytes, e.g. 16384',
+    ],
+    [top({ limits: { headersTimeout: '0s' } }), 'limits.headersTimeout: "0s" is no time at all; use e.g. "10s"'],
+    [
+      top({ limits: { keepAliveTimeout: '25d' } }),
+      'limits.keepAliveTimeout: "25d" is longer than a timer can run; use at most "24d"',
+    ],
+    [top({ limits: { shutdownTimeout: 30 } }), 'limits.shutdownTimeout: 30 has no unit; write e.g. "30s" or "30ms"'],
+    [top({ dryRun: 'yes' }), 'dryRun: "yes" is not true or false; write true or false, without quotes'],
+    [top({ headers: 0 }), 'headers: 0 is not true or false; write true or false, without quotes'],
+    [top({ pacing: 'fast' }), 'pacing: "fast" is not a kind of pacing; use "precise" or "timer"'],
+    [
+      top({ store: 'redis' }),
+      'store: "redis" is not a store; use "memory", or an object with "type": "redis" or "postgres"',
+    ],
+    [top({ store: { type: 'etcd' } }), 'store.type: "etcd" is not a kind of store; use "redis" or "postgres"'],
+    [top({ store: { type: 'redis' } }), 'store.url: missing; give url or cluster'],
+    [
+      top({ store: { type: 'redis', url: 'http://h' } }),
+      'store.url: "http://h" is not the URL of this store; use e.g. "redis://127.0.0.1:6379"',
+    ],
+    [top({ store: { type: 'postgres' } }), 'store.url: missing; use e.g. "postgres://127.0.0.1/shaper"'],
+    [
+      top({ store: { type: 'postgres', url: 'postgres://h/d', onOutage: 'x' } }),
+      'store.onOutage: "x" is not a choice for an outage; use "open" or "closed"',
+    ],
+    [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:8080"'],
+    [
+      top({ admin: { listen: '0.0.0.0:9090' } }),
+      `admin.token: missing; an admin server on 0.0.0.0 needs one, e.g. "\${SHAPER_TOKEN}"`,
+    ],
+    [
+      top({ admin: { listen: '0.0.0.0:9090', token: '' } }),
+      `admin.token: not a token; use a string that is not empty, e.g. "\${SHAPER_TOKEN}"`,
+    ],
+  ]
+  for (const [file, line] of table) t.same(faults(file), [line], line)
+})
+
+t.test('unknown keys', async t => {
+  t.same(faults(bucket({ rat: 1, foo: 2 })), [
+    'buckets.a.rat: unknown key; did you mean "rate"?',
+    'buckets.a.foo: unknown key; known keys: key, rate, capacity, maxDelay, status, overflow, blockFor, tiers, weight',
+  ])
+  t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
+  t.same(faults(route({ nmae: 'x', match: { pth: '/' } })), [
+    'routes[0].match.pth: unknown key; did you mean "path"?',
+    'routes[0].nmae: unknown key; did you mean "name"?',
+  ])
+  t.same(faults(top({ upstream: { url: 'echo:', connectTimout: '1s' } })), [
+    'upstream.connectTimout: unknown key; did you mean "connectTimeout"?',
+  ])
+})
+
+t.test('the file must be an object', async t => {
+  const remedy = 'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }'
+  t.same(faults('[]'), [`a list is not an object; ${remedy}`])
+  t.same(faults('null'), [`null is not an object; ${remedy}`])
+})
+
+t.test('no value of any key reaches the user with a message of zod', async t => {
+  const junk = [null, 1.5, -1, '', 'x', true, [], {}, [[]], [{}], { x: { y: 1 } }, ['x'], '5']
+  const wrap: ((value: unknown) => object)[] = [
+    ...[
+      'listen',
+      'upstream',
+      'trustProxy',
+      'store',
+      'buckets',
+      'routes',
+      'limits',
+      'admin',
+      'dryRun',
+      'headers',
+      'pacing',
+      '$schema',
+    ].map(key => (value: unknown) => top({ [key]: value })),
+    ...['key', 'rate', 'capacity', 'maxDelay', 'status', 'overflow', 'blockFor', 'tiers', 'weight'].map(
+      key => (value: unknown) => bucket({ [key]: value }),
+    ),
+    ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain'].map(
+      key => (value: unknown) => route({ [key]: value }),
+    ),
+    ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
+    ...['header', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
+    ...['hostHeader', 'maxInFlight', 'tls', 'pauseOn', 'retry', 'learn'].map(
+      key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } }),
+    ),
+  ]
+  let refused = 0
+  for (const file of wrap) {
+    for (const value of junk) {
+      for (const line of faults(file(value))) {
+        refused++
+        if (/^Invalid|: Invalid|expected .* received|Unrecognized|Too (small|big)|undefined|NaN|\[object/.test(line))
+          t.fail(line)
+        if (!line.includes(';') && !line.endsWith('?')) t.fail(`no remedy: ${line}`)
+      }
+    }
+  }
+  t.ok(refused > 400, `${refused} lines seen`)
+})

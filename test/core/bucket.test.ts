@@ -1,0 +1,156 @@
+import t from 'tap'
+import { Bucket, LEVEL_TOLERANCE } from '../../src/core/bucket.js'
+import { limits } from './run.js'
+
+const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
+
+t.test('a meter, step by step', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  // At `at`: the level before, what is asked, how much of it does not fit; what fits is filled in.
+  const steps: [at: number, level: number, cost: number, excess: number][] = [
+    [0, 0, 4, 0],
+    [0, 4, 6, 0],
+    [0, 10, 1, 1],
+    [100, 9.5, 1, 0.5],
+    [200, 9, 1, 0],
+    [200, 10, 0.001, 0.001],
+    [1_000, 6, 4, 0],
+    [1_000, 10, 3, 3],
+    [1_600, 7, 3, 0],
+    [3_600, 0, 10, 0],
+    [3_600, 10, 10, 10],
+    [9_999, 0, 10.5, 0.5],
+    [9_999, 0, 2.5, 0],
+    [10_199, 1.5, 0, 0],
+    [10_499, 0, 0, 0],
+    [99_999, 0, 0, 0],
+  ]
+  for (const [at, level, cost, excess] of steps) {
+    t.ok(near(bucket.level(at), level), `at ${at}: level ${bucket.level(at)}`)
+    t.ok(near(bucket.excess(cost, at), excess), `at ${at}: ${cost} more exceeds by ${bucket.excess(cost, at)}`)
+    if (excess === 0) bucket.fill(cost, at)
+  }
+})
+
+t.test('b simultaneous requests fit exactly, at any uptime', async t => {
+  for (const start of [0, 1, 86_400_000 * 10 + 0.1, 86_400_000 * 1_000 + 0.7]) {
+    for (const [rate, cost, fit] of [
+      [5, 1, 10],
+      [3, 0.1, 100],
+      [7, 1 / 3, 30],
+    ] as const) {
+      const bucket = new Bucket(limits(rate, 10))
+      let admitted = 0
+      while (bucket.excess(cost, start) === 0) {
+        bucket.fill(cost, start)
+        admitted += 1
+      }
+      t.equal(admitted, fit, `${cost} each at ${start}`)
+    }
+  }
+})
+
+t.test('decisions have a tolerance of a billionth of a unit', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  bucket.fill(9, 0)
+  t.equal(LEVEL_TOLERANCE, 1e-9)
+  t.equal(bucket.excess(1 + 0.9e-9, 0), 0)
+  t.ok(bucket.excess(1 + 1.1e-9, 0) > 0)
+  t.equal(bucket.canEverFit(10), true)
+  t.equal(bucket.canEverFit(10 + 0.9e-9), true)
+  t.equal(bucket.canEverFit(10 + 1.1e-9), false)
+})
+
+t.test('the level counts who waits, whose cost does not leak', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  bucket.pass(2, 0, 0)
+  bucket.enqueue(3)
+  bucket.enqueue(0.5)
+  t.same([bucket.queued, bucket.waiting, bucket.level(0), bucket.freeAt], [3.5, 2, 5.5, 400])
+  t.same([bucket.hold(200), bucket.level(200)], [1, 4.5])
+  t.same([bucket.hold(400), bucket.level(400)], [0, 3.5])
+  t.same([bucket.hold(9_000), bucket.level(9_000)], [0, 3.5])
+  bucket.dequeue(3)
+  bucket.pass(3, 400, 400)
+  t.same([bucket.queued, bucket.waiting, bucket.level(400), bucket.freeAt], [0.5, 1, 3.5, 1_000])
+  bucket.dequeue(0.5)
+  t.same([bucket.queued, bucket.waiting, bucket.level(900)], [0, 0, 0.5])
+})
+
+t.test('what is queued adds up to nothing when the last has left', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  const costs = [0.1, 0.2, 0.3, 0.7]
+  for (const cost of costs) bucket.enqueue(cost)
+  for (const cost of costs) bucket.dequeue(cost)
+  t.equal(bucket.queued, 0)
+  t.equal(bucket.level(0), 0)
+})
+
+t.test('time that goes back does not fill a bucket', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  bucket.fill(5, 1_000)
+  t.equal(bucket.level(0), 5)
+})
+
+t.test('the next slot is counted from the slot, up to the grace; beyond it whole periods are forfeited', async t => {
+  // At 5/s a period is 200 ms and the grace is one period; at 1000/s the grace is 2 ms.
+  const cases: [rate: number, cost: number, slot: number, now: number, freeAt: number][] = [
+    [5, 1, 1_000, 1_000, 1_200],
+    [5, 1, 1_000, 1_001, 1_200],
+    [5, 1, 1_000, 1_199, 1_200],
+    [5, 1, 1_000, 1_200, 1_200],
+    [5, 1, 1_000, 1_200.5, 1_400],
+    [5, 1, 1_000, 1_400, 1_400],
+    [5, 1, 1_000, 1_401, 1_600],
+    [5, 1, 1_000, 11_000, 11_000],
+    [5, 2, 1_000, 1_200, 1_400],
+    [5, 2, 1_000, 1_201, 1_600],
+    [5, 0.5, 1_000, 1_150, 1_100],
+    [5, 0.5, 1_000, 1_201, 1_300],
+    [1_000, 1, 50, 52, 51],
+    [1_000, 1, 50, 52.25, 52],
+    [1_000, 1, 50, 60, 59],
+    [500, 1, 50, 52, 52],
+    [500, 1, 50, 52.5, 54],
+  ]
+  for (const [rate, cost, slot, now, freeAt] of cases) {
+    const bucket = new Bucket(limits(rate, 10))
+    bucket.pass(cost, slot, now)
+    t.ok(near(bucket.freeAt, freeAt), `${rate}/s, ${cost} in slot ${slot} at ${now}: free at ${bucket.freeAt}`)
+    t.equal(bucket.level(0), cost)
+  }
+})
+
+t.test('a slot is restored if it was the last', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  bucket.pass(1, 1_000, 1_000)
+  bucket.restore(1, 1_000, 1_000)
+  t.same([bucket.freeAt, bucket.level(1_000)], [1_000, 0])
+
+  bucket.pass(1, 1_000, 1_000)
+  bucket.pass(1, 1_200, 1_200)
+  bucket.restore(1, 1_000, 1_000)
+  t.equal(bucket.freeAt, 1_400, 'another has passed since')
+  bucket.restore(1, 1_200, 1_200)
+  t.same([bucket.freeAt, bucket.level(1_200)], [1_200, 0])
+
+  bucket.pass(1, 1_400, 1_400)
+  bucket.fill(1, 1_400)
+  bucket.restore(1, 1_400, 1_400)
+  t.equal(bucket.level(1_400), 2, 'a metered request has passed since')
+
+  bucket.pass(4, 3_000, 3_900)
+  t.equal(bucket.freeAt, 4_600, 'what it was late beyond the grace is forfeited: 800 ms')
+  bucket.restore(4, 3_000, 3_900)
+  t.equal(bucket.level(3_900), 0)
+})
+
+t.test('a metered cost is added on what holds the bucket', async t => {
+  const bucket = new Bucket(limits(5, 10))
+  bucket.fill(2, 0)
+  t.equal(bucket.freeAt, 400)
+  bucket.fill(1, 100)
+  t.same([bucket.freeAt, bucket.level(100)], [600, 2.5])
+  bucket.fill(0.5, 10_000)
+  t.same([bucket.freeAt, bucket.level(10_000)], [10_100, 0.5])
+})
