@@ -1,0 +1,60 @@
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { LeakyBucket } from '../../src/index.js'
+
+t.test('the worked example', async t => {
+  const clock = createVirtualClock()
+  const bucket = new LeakyBucket({ rate: '1/s', capacity: 10, clock })
+  t.same(bucket.fillup(2), { level: 2, full: false })
+  t.equal(bucket.ableToAccept(9), false)
+  t.equal(bucket.ableToAccept(8), true)
+  t.equal(bucket.level, 2, 'asking changes nothing')
+  t.same(bucket.tryAdd(3), { admitted: true, level: 5, remaining: 5, retryAfterMs: 0, waitMs: 2_000 })
+  t.same(bucket.tryAdd(6), { admitted: false, level: 5, remaining: 5, retryAfterMs: 1_000, waitMs: 5_000 })
+  clock.runUntil(1_000)
+  t.equal(bucket.tryAdd(6).admitted, true, 'which was true')
+  t.equal(bucket.timeToEmpty(), 10_000)
+  clock.runUntil(11_000)
+  t.equal(bucket.level, 0)
+  clock.runUntil(20_000)
+  t.equal(bucket.level, 0, 'never below')
+})
+
+t.test('fillup clamps at the capacity, and is full for the instant', async t => {
+  const clock = createVirtualClock()
+  const bucket = new LeakyBucket({ rate: 5, capacity: 10, clock })
+  t.same(bucket.fillup(11), { level: 10, full: true })
+  t.equal(bucket.tryAdd().admitted, false)
+  clock.runUntil(100)
+  t.same(bucket.fillup(0), { level: 9.5, full: false })
+})
+
+t.test('a cost above the capacity never fits', async t => {
+  const bucket = new LeakyBucket({ rate: 5, capacity: 10, clock: createVirtualClock() })
+  t.match(bucket.tryAdd(11), { admitted: false, retryAfterMs: Infinity })
+})
+
+t.test('costs may be fractional, and b of them fit at once whatever the time', async t => {
+  const bucket = new LeakyBucket({ rate: '5000/s', capacity: 10, clock: createVirtualClock({ start: 1e9 + 0.1 }) })
+  for (let added = 0; added < 100; added += 1) t.equal(bucket.tryAdd(0.1).admitted, true)
+  t.equal(bucket.tryAdd(0.1).admitted, false)
+})
+
+t.test("on the process's own clock it leaks by itself", async t => {
+  const bucket = new LeakyBucket({ rate: 1_000_000, capacity: 1 })
+  t.equal(bucket.tryAdd().admitted, true)
+  const until = performance.now() + 1
+  while (performance.now() < until);
+  t.equal(bucket.level, 0)
+})
+
+t.test('bad arguments', async t => {
+  t.throws(() => new LeakyBucket({ rate: '5/w', capacity: 10 }), /"5\/w" is not a rate/)
+  for (const capacity of [0, -1, Number.NaN, Infinity]) {
+    t.throws(() => new LeakyBucket({ rate: 5, capacity }), RangeError)
+  }
+  const bucket = new LeakyBucket({ rate: 5, capacity: 10 })
+  for (const cost of [-1, Number.NaN, Infinity]) {
+    for (const verb of ['fillup', 'ableToAccept', 'tryAdd'] as const) t.throws(() => bucket[verb](cost), RangeError)
+  }
+})
