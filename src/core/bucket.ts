@@ -30,6 +30,9 @@
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
 
+/** The rounding of a period at 5000/s after ten days, in cost units, is a tenth of this. */
+const ROUNDING = 1e-5
+
 /** A stall of up to this many ms is made up for at any rate. */
 const SHORTEST_GRACE = 2
 
@@ -40,6 +43,13 @@ export interface BucketLimits {
   readonly rate: number
   /** Cost units. */
   readonly capacity: number
+  /**
+   * What an overflow does besides: nothing (default), fill the bucket to its brim, or make room for a lane that has
+   * less than its share at the expense of the heaviest one.
+   */
+  readonly overflow?: 'reject' | 'fill' | 'fair'
+  /** An overflow blocks the key for so many ms, or until the bucket has drained. */
+  readonly blockFor?: number | 'drain'
 }
 
 /**
@@ -48,7 +58,7 @@ export interface BucketLimits {
  * `Outlet` is whatever those who let requests pass keep about the ones that wait.
  */
 export class Bucket<Outlet = unknown> {
-  readonly limits: BucketLimits
+  #limits: BucketLimits
   /** Cost of the requests that wait to pass through. */
   queued = 0
   /** How many those are. */
@@ -57,14 +67,33 @@ export class Bucket<Outlet = unknown> {
   outlet: Outlet | undefined = undefined
   #held = 0
   #heldAt = 0
+  /** `freeAt`, where it is not to move. */
+  #promised: number | undefined = undefined
+  /** The time at which a block ends, in ms; Infinity: when drained. */
+  #blockedUntil: number | undefined = undefined
 
   constructor(limits: BucketLimits) {
-    this.limits = limits
+    this.#limits = limits
+  }
+
+  get limits(): BucketLimits {
+    return this.#limits
+  }
+
+  /** Changes what the bucket allows; its level stays, and drains at the new rate from now on. */
+  retune(limits: BucketLimits, now: number): void {
+    const hold = this.hold(now)
+    if (hold > 0) {
+      this.#held = hold
+      this.#heldAt = now
+    }
+    this.#promised = undefined
+    this.#limits = limits
   }
 
   /** What is left at `now` of what passed last. */
   hold(now: number): number {
-    return this.#held === 0 ? 0 : Math.max(0, this.#held - Math.max(0, now - this.#heldAt) * this.limits.rate)
+    return this.#held === 0 ? 0 : Math.max(0, this.#held - Math.max(0, now - this.#heldAt) * this.#limits.rate)
   }
 
   level(now: number): number {
@@ -73,24 +102,52 @@ export class Bucket<Outlet = unknown> {
 
   /** When the next release is possible. */
   get freeAt(): number {
-    return this.#heldAt + this.#held / this.limits.rate
+    return this.#promised ?? this.#heldAt + this.#held / this.#limits.rate
   }
 
   /** How much of `cost` does not fit at `now`; 0: it is admitted. */
   excess(cost: number, now: number): number {
-    const excess = this.level(now) + cost - this.limits.capacity
+    const excess = this.level(now) + cost - this.#limits.capacity
     return excess <= LEVEL_TOLERANCE ? 0 : excess
   }
 
   /** Whether `cost` fits when the bucket is empty. */
   canEverFit(cost: number): boolean {
-    return cost <= this.limits.capacity + LEVEL_TOLERANCE
+    return cost <= this.#limits.capacity + LEVEL_TOLERANCE
   }
 
-  /** Adds a metered cost, which passes at once. */
+  /** Adds a metered cost, which passes at once. It takes room, but does not keep those waiting who came before it. */
   fill(cost: number, now: number): void {
+    if (this.waiting > 0) this.#promised = this.freeAt
     this.#held = this.hold(now) + cost
     this.#heldAt = now
+  }
+
+  /** Does to the bucket, which has just overflowed, what its limits say. */
+  punish(now: number): void {
+    const { overflow, blockFor, capacity } = this.#limits
+    if (overflow === 'fill') this.fill(Math.max(0, capacity - this.level(now)), now)
+    if (blockFor !== undefined) this.#blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
+  }
+
+  /** How much longer everything is rejected: 0, ms, or Infinity: until the bucket has drained. */
+  blockedFor(now: number): number {
+    if (this.#blockedUntil === undefined) return 0
+    const over = this.#blockedUntil === Infinity ? this.level(now) <= LEVEL_TOLERANCE : now >= this.#blockedUntil
+    if (over) this.#blockedUntil = undefined
+    return this.#blockedUntil === undefined ? 0 : this.#blockedUntil - now
+  }
+
+  /** Whether it is as good as new. */
+  idle(now: number): boolean {
+    return this.waiting === 0 && this.hold(now) === 0 && this.blockedFor(now) === 0
+  }
+
+  /** Forgets what passed, and any block; what is queued stays. */
+  reset(): void {
+    this.#held = 0
+    this.#promised = undefined
+    this.#blockedUntil = undefined
   }
 
   enqueue(cost: number): void {
@@ -101,6 +158,7 @@ export class Bucket<Outlet = unknown> {
   dequeue(cost: number): void {
     this.waiting -= 1
     this.queued = this.waiting === 0 ? 0 : this.queued - cost
+    if (this.waiting === 0) this.#promised = undefined
   }
 
   /**
@@ -110,8 +168,12 @@ export class Bucket<Outlet = unknown> {
    * @param now when it happens; what it is late beyond the grace is forfeited
    */
   pass(cost: number, slot: number, now: number): void {
-    this.#held = cost
-    this.#heldAt = this.#onGrid(slot, now)
+    const at = this.#onGrid(slot, now)
+    // Nothing is left where all was shaped; what is has been metered.
+    const metered = this.hold(at)
+    this.#promised = undefined
+    this.#held = metered < ROUNDING ? cost : metered + cost
+    this.#heldAt = at
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */
@@ -120,7 +182,7 @@ export class Bucket<Outlet = unknown> {
   }
 
   #onGrid(slot: number, now: number): number {
-    const period = 1 / this.limits.rate
+    const period = 1 / this.#limits.rate
     const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
     return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
   }

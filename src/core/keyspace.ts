@@ -101,7 +101,7 @@ export class Keyspace {
       const [key, bucket] = step.value
       if (bucket.waiting > 0 || keep.includes(bucket)) continue
       const level = bucket.level(now)
-      if (level === 0) this.#remove(instances, key)
+      if (bucket.idle(now)) this.#remove(instances, key)
       else if (level < lowest) {
         lowest = level
         emptiest = key

@@ -18,7 +18,21 @@
 import type { Bucket } from './bucket.js'
 import { type Contender, Ring } from './fair.js'
 import { Fifo, type Linked } from './fifo.js'
-import type { Timed } from './timeline.js'
+import type { Timed, Timeline } from './timeline.js'
+
+/** Why a request is not admitted, or not kept. */
+export interface Rejection {
+  /**
+   * `overflow`: a bucket is full. `blocked`: it overflowed before and its `blockFor` lasts. `too-costly`: the cost is
+   * above a bucket's capacity, it can never pass. `max-wait`: the predicted wait is too long. `crowded`: `maxQueued`
+   * requests wait already.
+   */
+  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded'
+  /** The buckets that refused. */
+  readonly buckets: readonly SharedBucket[]
+  /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
+  readonly retryAfterMs: number | undefined
+}
 
 /** Who is told about a queued request's fate; each ticket ends with at most one of these. Must not throw. */
 export interface Waiter {
@@ -26,6 +40,8 @@ export interface Waiter {
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
   expire(now: number): void
+  /** It has made room for a lane with less than its share. */
+  reject(rejection: Rejection): void
 }
 
 /** A bucket instance that requests wait for. */
@@ -48,6 +64,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   slot: number | undefined = undefined
   /** When it left the lane by itself, released or expired. */
   leftAt = 0
+  /** Set where it was taken out for another. */
+  rejection: Rejection | undefined = undefined
   readonly lane: Lane
   readonly cost: number
   readonly arrivedAt: number
@@ -71,7 +89,11 @@ export class Lane implements Contender {
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
   readonly parent: Junction
-  readonly weight: number
+  weight: number
+  /** Cost of those who wait. */
+  queued = 0
+  /** Its places among the lanes of the buckets that compare them. */
+  readonly standings: Standing[] = []
 
   constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: Junction, weight: number) {
     this.route = route
@@ -112,12 +134,20 @@ export class Junction implements Contender {
   }
 }
 
+/** A lane's place among those of one bucket: the heaviest is due first. */
+export interface Standing extends Timed {
+  readonly lane: Lane
+  readonly among: Timeline<Standing>
+}
+
 /** The junctions of one bucket instance, and when it is due to be free: its place on the timeline. */
 export class Outlet implements Timed {
   due = 0
   place = -1
   /** No request that waits costs less. */
   leastCost = Infinity
+  /** All lanes, the heaviest first; made when first asked for. */
+  heaviest: Timeline<Standing> | undefined = undefined
   readonly junctions: Junction[] = []
 }
 
@@ -153,16 +183,34 @@ export class Gate {
   }
 }
 
-/** The lane of a route and a stack, which exists from now on. */
-export function openLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane {
+/** The lane of a route and a stack, if somebody waits in it. */
+export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane | undefined {
+  let junction: Junction | undefined = route.gate.junction
+  for (let at = stack.length - 1; at >= 0 && junction !== undefined; at -= 1) {
+    const parent: Junction = junction
+    junction = stack[at]!.outlet?.junctions.find(candidate => candidate.parent === parent)
+  }
+  return junction?.lanes.find(lane => lane.route === route)
+}
+
+/** The lane of a route and a stack, which exists from now on and has this weight. */
+export function openLane(route: LaneRoute, stack: readonly SharedBucket[], weight: number): Lane {
+  const known = findLane(route, stack)
+  if (known !== undefined) {
+    if (known.weight !== weight) weigh(known, weight - known.weight)
+    return known
+  }
   let junction = route.gate.junction
   for (let at = stack.length - 1; at >= 0; at -= 1) junction = openJunction(stack[at]!, junction)
-  const known = junction.lanes.find(lane => lane.route === route)
-  if (known !== undefined) return known
-  const lane = new Lane(route, stack, junction, 1)
+  const lane = new Lane(route, stack, junction, 0)
   junction.lanes.push(lane)
-  for (let at: Junction | undefined = junction; at !== undefined; at = at.parent) at.weight += lane.weight
+  weigh(lane, weight)
   return lane
+}
+
+function weigh(lane: Lane, difference: number): void {
+  lane.weight += difference
+  for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) at.weight += difference
 }
 
 function openJunction(bucket: SharedBucket, parent: Junction): Junction {
@@ -178,8 +226,8 @@ function openJunction(bucket: SharedBucket, parent: Junction): Junction {
 /** Forgets a lane in which nobody waits, and every junction on its way that nobody else passes; outlets stay. */
 export function closeLane(lane: Lane): void {
   lane.parent.lanes.splice(lane.parent.lanes.indexOf(lane), 1)
+  weigh(lane, -lane.weight)
   for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) {
-    at.weight -= lane.weight
     if (at.lanes.length === 0 && at.junctions.size === 0) closeJunction(at)
   }
 }

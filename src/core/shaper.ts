@@ -15,11 +15,21 @@
  * expire takes it out, and only who takes it out tells its waiter.
  */
 
+import { judge, timeUntilFit } from './admission.js'
 import type { Cancel, Clock } from './clock.js'
 import { Fifo } from './fifo.js'
-import { timeUntilLevel } from './forecast.js'
-import { type Gate, type Junction, type LaneRoute, openLane, type SharedBucket, Ticket, type Waiter } from './lane.js'
+import {
+  type Gate,
+  type Junction,
+  type LaneRoute,
+  openLane,
+  type Rejection,
+  type SharedBucket,
+  Ticket,
+  type Waiter,
+} from './lane.js'
 import { isFree, SAME_TIME, Schedule } from './schedule.js'
+import { dropStanding, findVictims, updateStanding } from './standing.js'
 import { Timeline } from './timeline.js'
 
 /** A request as the core sees it. `stack` is ordered from the client's own bucket to everyone's. */
@@ -27,19 +37,11 @@ export interface Arrival {
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
   readonly cost: number
+  /** Its lane's share of buckets that it contends for with others; 1 if absent. */
+  readonly weight?: number
 }
 
-export interface Rejection {
-  /**
-   * `overflow`: a bucket is full. `too-costly`: the cost is above a bucket's capacity, it can never pass.
-   * `max-wait`: the predicted wait is too long. `crowded`: `maxQueued` requests wait already.
-   */
-  readonly reason: 'overflow' | 'too-costly' | 'max-wait' | 'crowded'
-  /** The buckets that refused. */
-  readonly buckets: readonly SharedBucket[]
-  /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
-  readonly retryAfterMs: number | undefined
-}
+export type { Rejection } from './lane.js'
 
 /** `released`: send it now, nobody will be told. A ticket: it is queued, its waiter will be told. */
 export type Verdict = 'released' | Ticket | Rejection
@@ -74,7 +76,9 @@ export class Shaper {
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity): Verdict {
     const now = this.#clock.now()
     this.#advance(now)
-    const verdict = this.#judge(arrival, now, maxWait) ?? this.#accept(arrival, waiter, maxWait, now)
+    let rejection = judge(arrival.stack, arrival.cost, maxWait, now)
+    if (rejection?.reason === 'overflow') rejection = this.#overflow(arrival, rejection, maxWait, now)
+    const verdict = rejection ?? this.#accept(arrival, waiter, maxWait, now)
     this.#tell()
     return verdict
   }
@@ -83,12 +87,10 @@ export class Shaper {
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#clock.now()
     this.#advance(now)
-    const rejection = this.#judge(arrival, now, Infinity)
+    let rejection = judge(arrival.stack, arrival.cost, Infinity, now)
+    if (rejection?.reason === 'overflow') rejection = this.#punish(arrival, rejection, Infinity, now)
     if (rejection === undefined) {
-      for (const bucket of arrival.stack) {
-        bucket.fill(arrival.cost, now)
-        this.#schedule.occupied(bucket)
-      }
+      for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
     }
     this.#tell()
     return rejection ?? 'released'
@@ -125,11 +127,30 @@ export class Shaper {
     this.#tell()
   }
 
-  #judge({ stack, cost }: Arrival, now: number, maxWait: number): Rejection | undefined {
-    for (const bucket of stack) {
-      if (bucket.excess(cost, now) > 0 || waitOf(bucket, now) > maxWait) return reject(stack, cost, maxWait, now)
+  /** Makes room for a newcomer with less than its share; else the overflow has its consequences. */
+  #overflow(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection | undefined {
+    const { route, stack, cost, weight = 1 } = arrival
+    const victims: Ticket[] = []
+    for (const bucket of rejection.buckets) {
+      if (bucket.limits.overflow !== 'fair') return this.#punish(arrival, rejection, maxWait, now)
+      const found = findVictims(bucket, [route, stack], weight, cost, bucket.excess(cost, now))
+      if (found === undefined) return this.#punish(arrival, rejection, maxWait, now)
+      victims.push(...found)
     }
-    return undefined
+    for (const ticket of victims) {
+      if (!this.#withdraw(ticket)) continue
+      const retryAfterMs =
+        timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now) + cost / rejection.buckets[0]!.limits.rate
+      ticket.rejection = { reason: 'overflow', buckets: rejection.buckets, retryAfterMs }
+      this.#ended.push(ticket)
+    }
+    return judge(stack, cost, maxWait, now)
+  }
+
+  /** Fills and blocks what overflowed, where its limits say so. */
+  #punish({ stack, cost }: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
+    for (const bucket of buckets) bucket.punish(now)
+    return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now) }
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number): Verdict {
@@ -143,7 +164,7 @@ export class Shaper {
       return 'released'
     }
     if (this.#queued >= this.#maxQueued) return { reason: 'crowded', buckets: [], retryAfterMs: undefined }
-    const lane = openLane(route, stack)
+    const lane = openLane(route, stack, arrival.weight ?? 1)
     const ticket = new Ticket(lane, cost, now, waiter)
     this.#queued += 1
     for (const bucket of stack) {
@@ -152,6 +173,8 @@ export class Shaper {
     }
     for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) at.ring.learn(cost, lane.weight)
     lane.tickets.push(ticket)
+    lane.queued += cost
+    updateStanding(lane)
     if (maxWait < Infinity) {
       ticket.due = now + maxWait
       this.#deadlines.add(ticket)
@@ -200,8 +223,14 @@ export class Shaper {
     if (!lane.tickets.remove(ticket)) return false
     this.#queued -= 1
     this.#deadlines.remove(ticket)
+    lane.queued -= cost
     for (const bucket of lane.stack) bucket.dequeue(cost)
-    if (lane.tickets.size === 0) this.#schedule.closed(lane)
+    if (lane.tickets.size > 0) {
+      updateStanding(lane)
+    } else {
+      dropStanding(lane)
+      this.#schedule.closed(lane)
+    }
     return true
   }
 
@@ -212,7 +241,8 @@ export class Shaper {
     this.#telling = true
     try {
       for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
-        if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
+        if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
+        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
         else ticket.waiter.release(ticket.slot, ticket.leftAt)
       }
     } finally {
@@ -232,23 +262,4 @@ export class Shaper {
     this.#armedFor = Infinity
     this.wake()
   }
-}
-
-/** How long what `bucket` holds and what is queued for it takes to leave, less what rounding may add. */
-function waitOf(bucket: SharedBucket, now: number): number {
-  return bucket.level(now) / bucket.limits.rate - SAME_TIME
-}
-
-function reject(stack: readonly SharedBucket[], cost: number, maxWait: number, now: number): Rejection {
-  const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
-  if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
-  let retryAfterMs = 0
-  for (const bucket of stack) {
-    const { rate, capacity } = bucket.limits
-    const target = Math.min(capacity - cost, rate * maxWait)
-    if (bucket.level(now) > target) retryAfterMs = Math.max(retryAfterMs, timeUntilLevel(bucket, target, now))
-  }
-  const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
-  if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  return { reason: 'max-wait', buckets: stack.filter(bucket => waitOf(bucket, now) > maxWait), retryAfterMs }
 }

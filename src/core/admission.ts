@@ -1,0 +1,49 @@
+/** Whether a stack of buckets takes a request, and if not, why and until when. All or none, without changing anything. */
+
+import { timeUntilLevel } from './forecast.js'
+import type { Rejection, SharedBucket } from './lane.js'
+import { SAME_TIME } from './schedule.js'
+
+/** @param maxWait ms; the predicted wait is the longest of the stack's */
+export function judge(
+  stack: readonly SharedBucket[],
+  cost: number,
+  maxWait: number,
+  now: number,
+): Rejection | undefined {
+  for (const bucket of stack) {
+    if (bucket.excess(cost, now) > 0 || waitOf(bucket, now) > maxWait || bucket.blockedFor(now) > 0) {
+      return rejection(stack, cost, maxWait, now)
+    }
+  }
+  return undefined
+}
+
+/** How long what a bucket holds and what is queued for it takes to leave, less what rounding may add. */
+function waitOf(bucket: SharedBucket, now: number): number {
+  return bucket.level(now) / bucket.limits.rate - SAME_TIME
+}
+
+function rejection(stack: readonly SharedBucket[], cost: number, maxWait: number, now: number): Rejection {
+  const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
+  if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
+  const retryAfterMs = timeUntilFit(stack, cost, maxWait, now)
+  const blocked = stack.filter(bucket => bucket.blockedFor(now) > 0)
+  if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
+  const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
+  if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
+  return { reason: 'max-wait', buckets: stack.filter(bucket => waitOf(bucket, now) > maxWait), retryAfterMs }
+}
+
+/** @returns ms until a request of this cost is admitted if nobody else comes */
+export function timeUntilFit(stack: readonly SharedBucket[], cost: number, maxWait: number, now: number): number {
+  let time = 0
+  for (const bucket of stack) {
+    const { rate, capacity } = bucket.limits
+    const blocked = bucket.blockedFor(now)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    if (bucket.level(now) > target) time = Math.max(time, timeUntilLevel(bucket, target, now))
+    if (blocked < Infinity) time = Math.max(time, blocked)
+  }
+  return time
+}
