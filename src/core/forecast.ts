@@ -50,15 +50,22 @@ function timeBelow(junction: Junction, cost: number, now: number): number {
   return parts.at(-1)?.at ?? 0
 }
 
-/** ms until the junction, ready in `ready` ms, has had this many turns, for `cost` units, at every bucket after it. */
-function timeAbove(junction: Junction, ready: number, turns: number, cost: number, now: number): number {
+/**
+ * ms until the junction, ready in `ready` ms, has sent so many requests, `cost` units in all, through every bucket after
+ * it. Who goes ahead of them at one bucket has to pass the next ones as well.
+ */
+function timeAbove(junction: Junction, ready: number, requests: number, cost: number, now: number): number {
   let time = ready
+  let count = requests
+  let sum = cost
   for (let child = junction, at = junction.parent; at?.bucket !== undefined; child = at, at = at.parent) {
     const { bucket } = at
     const others = { count: at.lanes.length + at.junctions.size - 1, weight: at.weight - child.weight }
-    const ahead = Math.min(at.ring.longestWait(child, others, turns, cost), bucket.queued)
-    const own = turns > 1 ? cost : 0
+    const ahead = Math.min(at.ring.longestWait(child, others, count, sum), bucket.queued)
+    const own = count > 1 ? sum : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
+    count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.outlet!.leastCost))
+    sum += ahead
   }
   return time
 }

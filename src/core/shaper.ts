@@ -16,8 +16,8 @@
  */
 
 import { judge, timeUntilFit } from './admission.js'
+import type { BucketLimits } from './bucket.js'
 import type { Cancel, Clock } from './clock.js'
-import { Fifo } from './fifo.js'
 import {
   type Gate,
   type Junction,
@@ -28,6 +28,8 @@ import {
   Ticket,
   type Waiter,
 } from './lane.js'
+import { Notices } from './notices.js'
+import { replan } from './replan.js'
 import { isFree, SAME_TIME, Schedule } from './schedule.js'
 import { dropStanding, findVictims, updateStanding } from './standing.js'
 import { Timeline } from './timeline.js'
@@ -51,9 +53,7 @@ export class Shaper {
   readonly #maxQueued: number
   readonly #schedule = new Schedule()
   readonly #deadlines = new Timeline<Ticket>()
-  /** Released or expired, their waiters still to be told. */
-  readonly #ended = new Fifo<Ticket>()
-  #telling = false
+  readonly #notices = new Notices()
   #queued = 0
   #armedFor = Infinity
   #disarm: Cancel = () => false
@@ -127,6 +127,51 @@ export class Shaper {
     this.#tell()
   }
 
+  /** Changes what a bucket allows; its level stays, and those who wait for it leave at the new rate. */
+  retune(bucket: SharedBucket, limits: BucketLimits): void {
+    const now = this.#clock.now()
+    this.#advance(now)
+    bucket.retune(limits, now)
+    this.#schedule.plan(bucket)
+    this.#advance(now)
+    this.#tell()
+  }
+
+  /**
+   * After limits have changed: waiters that will now exceed their `maxWait` expire at once.
+   *
+   * @param maxWaitOf ms by route; what it shortens is shortened for those who wait, too
+   * @returns how many expired, by the name of their route
+   */
+  replan(gates: Iterable<Gate>, maxWaitOf: (route: LaneRoute) => number): Map<string, number> {
+    const now = this.#clock.now()
+    this.#advance(now)
+    const expired = new Map<string, number>()
+    for (const gate of gates) {
+      for (const { ticket, maxWait, tooLate } of [...replan(gate, maxWaitOf, now)]) {
+        this.#deadlines.remove(ticket)
+        ticket.due = ticket.arrivedAt + maxWait
+        if (tooLate) {
+          const { name } = ticket.lane.route
+          expired.set(name, (expired.get(name) ?? 0) + 1)
+          this.#drop(ticket, now)
+        } else if (ticket.due < Infinity) {
+          this.#deadlines.add(ticket)
+        }
+      }
+    }
+    this.#advance(now)
+    this.#tell()
+    return expired
+  }
+
+  /** Empties a bucket of what has passed and ends its block: those who wait for it may go. */
+  reset(bucket: SharedBucket): void {
+    bucket.reset()
+    this.#schedule.plan(bucket)
+    this.wake()
+  }
+
   /** Makes room for a newcomer with less than its share; else the overflow has its consequences. */
   #overflow(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection | undefined {
     const { route, stack, cost, weight = 1 } = arrival
@@ -142,7 +187,7 @@ export class Shaper {
       const retryAfterMs =
         timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now) + cost / rejection.buckets[0]!.limits.rate
       ticket.rejection = { reason: 'overflow', buckets: rejection.buckets, retryAfterMs }
-      this.#ended.push(ticket)
+      this.#notices.push(ticket)
     }
     return judge(stack, cost, maxWait, now)
   }
@@ -198,10 +243,14 @@ export class Shaper {
 
   #expire(due: number, now: number): void {
     for (let ticket = this.#deadlines.next; ticket !== undefined && ticket.due <= due; ticket = this.#deadlines.next) {
-      this.#withdraw(ticket)
-      ticket.leftAt = now
-      this.#ended.push(ticket)
+      this.#drop(ticket, now)
     }
+  }
+
+  #drop(ticket: Ticket, now: number): void {
+    this.#withdraw(ticket)
+    ticket.leftAt = now
+    this.#notices.push(ticket)
   }
 
   #serve(slot: number, now: number): void {
@@ -214,7 +263,7 @@ export class Shaper {
         this.#schedule.occupied(bucket)
       }
       ticket.lane.route.gate.enter()
-      this.#ended.push(ticket)
+      this.#notices.push(ticket)
     }
   }
 
@@ -234,20 +283,9 @@ export class Shaper {
     return true
   }
 
-  /** Tells the waiters what has become of them, in order; they may call back in. */
   #tell(): void {
     this.#arm()
-    if (this.#telling) return
-    this.#telling = true
-    try {
-      for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
-        if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
-        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
-        else ticket.waiter.release(ticket.slot, ticket.leftAt)
-      }
-    } finally {
-      this.#telling = false
-    }
+    this.#notices.tell()
   }
 
   #arm(): void {

@@ -106,6 +106,27 @@ t.test('a stack, mixed costs: Retry-After is true', async t => {
   t.comment(`${early} of ${made} longer than needed`)
 })
 
+t.test('a stack of three, unit costs: Retry-After is true', async t => {
+  const sum = { made: 0, broken: [] as Promised[] }
+  for (let seed = 0; seed < 1_000; seed += 1) {
+    const next = random(seed)
+    const pick = (from: number[]): number => from[Math.floor(next() * from.length)]!
+    const stack = [
+      limits(pick([1, 2, 5, 10]), pick([2, 3, 5, 10]), 'client'),
+      limits(pick([1, 3, 8, 20]), pick([2, 5, 10]), 'tenant'),
+      limits(pick([1, 5, 10, 20]), pick([3, 6, 10, 30]), 'everyone'),
+    ]
+    const made = promises(
+      stack,
+      scenario(next, key => [key, key === 'a' ? 't1' : 't2', 'all'], [1]),
+    )
+    sum.made += made.length
+    sum.broken.push(...made.filter(({ kept }) => !kept))
+  }
+  t.ok(sum.made > 3_000)
+  t.equal(sum.broken.length, 0, told(sum.broken, sum.made))
+})
+
 t.test('a stack, maxWait: Retry-After is true', async t => {
   const { made, broken } = count(700, [1], clientAndEveryone, { maxWait: 700 })
   t.ok(made > 1_000)

@@ -1,0 +1,26 @@
+import { Fifo } from './fifo.js'
+import type { Ticket } from './lane.js'
+
+/** Tickets that have left their lanes, whose waiters are still to be told: in order, also when one calls back in. */
+export class Notices {
+  readonly #ended = new Fifo<Ticket>()
+  #telling = false
+
+  push(ticket: Ticket): void {
+    this.#ended.push(ticket)
+  }
+
+  tell(): void {
+    if (this.#telling) return
+    this.#telling = true
+    try {
+      for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
+        if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
+        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
+        else ticket.waiter.release(ticket.slot, ticket.leftAt)
+      }
+    } finally {
+      this.#telling = false
+    }
+  }
+}

@@ -1,0 +1,34 @@
+/** What a change of limits means for those who wait already. */
+
+import type { Gate, Junction, Lane, LaneRoute, Ticket } from './lane.js'
+import { SAME_TIME } from './schedule.js'
+
+/** A waiter and how long it may wait from now on, in ms since its arrival. */
+export interface Replanned {
+  readonly ticket: Ticket
+  readonly maxWait: number
+  /** What is queued before it in its lane cannot leave by then. */
+  readonly tooLate: boolean
+}
+
+/**
+ * Everyone who waits before a gate, in order, with the `maxWait` of their routes: a shorter one counts, a longer one
+ * does not, for it may be the client's own wish.
+ */
+export function* replan(gate: Gate, maxWaitOf: (route: LaneRoute) => number, now: number): Generator<Replanned> {
+  for (const lane of lanesOf(gate.junction)) {
+    const maxWait = maxWaitOf(lane.route)
+    let ahead = 0
+    for (const ticket of [...lane.tickets]) {
+      const longest = Math.min(maxWait, ticket.due - ticket.arrivedAt)
+      const leaves = now + Math.max(0, ...lane.stack.map(bucket => (bucket.hold(now) + ahead) / bucket.limits.rate))
+      const tooLate = leaves > ticket.arrivedAt + longest + SAME_TIME
+      if (!tooLate) ahead += ticket.cost
+      yield { ticket, maxWait: longest, tooLate }
+    }
+  }
+}
+
+function lanesOf(junction: Junction): Lane[] {
+  return [...junction.lanes, ...[...junction.junctions].flatMap(lanesOf)]
+}
