@@ -6,10 +6,14 @@ const MAX_PIPELINED = 64
 
 /** What a connection takes through in turn. */
 export interface Turn {
+  /** Whether the client is still sending it. */
+  readonly receiving: boolean
   /** Its turn has come. */
   start(): void
   /** The client is gone. */
   abandon(): void
+  /** What the client still sends of it cannot be understood. */
+  spoil(): void
   /** The server's time is over. */
   cutOff(): void
 }
@@ -23,53 +27,81 @@ export class Connection {
   /** The peer's address, and what the key `ip` is of it. */
   readonly peer: string
   readonly peerKey: string
+  readonly encrypted: boolean
   current: Turn | undefined
+  /** What came last, while it may still be coming. */
+  #newest: Turn | undefined
   #pending: Turn[] = []
   #full = false
+  #broken = false
 
   constructor(socket: Socket) {
     this.socket = socket
     this.peer = readAddress(socket.remoteAddress ?? '') ?? '0.0.0.0'
     this.peerKey = addressKey(this.peer)
+    this.encrypted = 'encrypted' in socket
     socket.once('close', this.gone)
+    // Node takes its own listener away when a request is no plain one; without any, a reset would end the process.
+    socket.on('error', ignore)
   }
 
-  /** True: what is answered now is the last. */
+  /** Takes no more. */
   get full(): boolean {
-    return this.#full && this.#pending.length === 0
+    return this.#full
   }
 
-  /** False: there are too many already, it is ignored. */
-  add(turn: Turn): boolean {
-    if (this.#full) return false
+  /** Nobody is behind the current one. */
+  get alone(): boolean {
+    return this.#pending.length === 0
+  }
+
+  /** Ignores the turn when there are too many already, or the last answer has been given. */
+  add(turn: Turn): void {
+    if (this.#full) return
+    this.#newest = turn
     if (this.current === undefined) {
       this.current = turn
       turn.start()
-      return true
+      return
     }
     this.#pending.push(turn)
     if (this.#pending.length === MAX_PIPELINED) this.#full = true
-    return true
   }
 
   /** The current one has been answered. */
   done(): void {
+    if (this.#newest === this.current && !this.#newest?.receiving) this.#newest = undefined
     this.current = this.#pending.shift()
     this.current?.start()
   }
 
+  /** What comes cannot be understood, and nothing after it: what it is part of is spoiled, else `refusal` has its turn. */
+  spoil(refusal: Turn): void {
+    if (this.#broken) return
+    this.#broken = true
+    if (this.#newest?.receiving) this.#newest.spoil()
+    else this.add(refusal)
+    this.#full = true
+  }
+
+  /** The answer that is being given is the last one. */
+  last(): void {
+    this.#full = true
+    for (const turn of this.#pending.splice(0)) turn.abandon()
+  }
+
   /** Ends what is going on, and lets nothing follow it. */
   cutOff(): void {
-    for (const turn of this.#pending.splice(0)) turn.abandon()
-    this.#full = true
+    this.last()
     this.current?.cutOff()
   }
 
   readonly gone = (): void => {
-    const turns = this.current === undefined ? this.#pending : [this.current, ...this.#pending]
+    const { current } = this
     this.current = undefined
-    this.#pending = []
-    this.#full = true
-    for (const turn of turns) turn.abandon()
+    this.last()
+    current?.abandon()
   }
 }
+
+function ignore(): void {}

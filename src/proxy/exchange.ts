@@ -6,25 +6,23 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { PassThrough } from 'node:stream'
-import type { SharedBucket } from '../core/lane.js'
-import { Ticket, type Waiter } from '../core/lane.js'
-import type { Rejection } from '../core/shaper.js'
-import { addressKey, clientAddress } from './address.js'
+import { type Rejection, type SharedBucket, Ticket, type Waiter } from '../core/lane.js'
+import type { Arrival } from '../core/shaper.js'
+import { admit, rehearse } from './admission.js'
+import { CHECKED, mayHideHangUp, readAhead } from './body-check.js'
+import { ClientSide } from './client-side.js'
 import type { Connection, Turn } from './connection.js'
 import type { Outcome } from './events.js'
-import { createFeed, type ForwardEnd, Forwarding } from './forward.js'
+import { createFeed } from './feed.js'
+import { type ForwardEnd, Forwarding } from './forward.js'
 import { upstreamHeaders } from './headers.js'
 import { type Line, leaveGate } from './line.js'
-import { lingerOver } from './linger.js'
-import { type Reply, rateLimit, rateLimitPolicy, sendReply } from './reply.js'
+import { rejectionReply } from './rejection.js'
+import { limitHeaders, MALFORMED, type Reply, SHUTTING_DOWN, SOON, tooLate } from './reply.js'
 import { Refusal, type RequestFacts, readRequest } from './request.js'
 import type { Route } from './route.js'
-
-/** A longer unread body may hide from us that the client has hung up (the kernel holds what it sent after it). */
-const HIDING_BODY = 64 * 1024
-
-/** How much of such a body is read before its slot is spent. */
-const CHECKED_BODY = 256 * 1024
+import { findStack } from './stack.js'
+import { hostTowards } from './upstream.js'
 
 const BODY_BUFFER = 64 * 1024
 
@@ -35,8 +33,9 @@ export class Exchange implements Turn, Waiter {
   protected readonly res: ServerResponse
   protected facts!: RequestFacts
   protected route: Route | undefined
+  readonly #client: ClientSide
   #state: 'arriving' | 'waiting' | 'checking' | 'forwarding' | 'over' = 'arriving'
-  #stack: SharedBucket[] = []
+  #stack: readonly SharedBucket[] = []
   #ticket: Ticket | undefined
   #wait = 0
   /** `Prefer: wait` that was honoured, in seconds. */
@@ -46,100 +45,79 @@ export class Exchange implements Turn, Waiter {
   #feed: PassThrough | null = null
   /** In the line's `inProgress`. */
   #counted = false
+  #spoiled = false
 
   constructor(line: Line, connection: Connection, req: IncomingMessage, res: ServerResponse) {
     this.line = line
     this.connection = connection
     this.req = req
     this.res = res
+    this.#client = new ClientSide(line, connection, req, res)
     res.once('finish', this.#finished)
+  }
+
+  get receiving(): boolean {
+    return !this.req.complete
   }
 
   start(): void {
     this.#counted = true
     this.line.inProgress += 1
+    if (this.#spoiled) return this.#answer('refused', MALFORMED)
     const facts = readRequest(this.req)
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
-    if (this.line.draining) return this.#turnAway('shaper is shutting down')
+    if (this.line.draining) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.line.routes.find(candidate => candidate.matches(facts))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
     this.route = route
     if (route.settings.mode === 'off') return this.forward()
-    const missing = this.#collect(route)
-    if (missing !== undefined) return missing()
-    const arrival = { route, stack: this.#stack, cost: route.cost(facts) }
-    if (route.settings.dryRun) this.#rehearse(route, arrival)
-    else if (route.settings.mode === 'meter') this.#meter(route, arrival)
-    else this.#shape(route, arrival)
+    const stack = findStack(this.line, this.connection, route, facts)
+    if (stack instanceof Refusal) {
+      if (!route.settings.dryRun) return this.#refuse(stack)
+      this.line.observer.rehearsed?.(route.name, 'would_reject')
+      return this.forward()
+    }
+    this.#stack = stack
+    const arrival = { route, stack, cost: route.cost(facts) }
+    if (!route.settings.dryRun) return this.#admit(route, arrival)
+    rehearse(this.line, route, arrival)
+    this.forward()
   }
 
-  /** The client hung up. */
   abandon(): void {
     this.settle()
-    const state = this.#state
-    if (state === 'over') {
-      this.#forwarding?.abort()
-      return
-    }
-    if (state === 'waiting') this.line.shaper.cancel(this.#ticket!)
-    this.over('cancelled', 499)
-    if (state === 'checking') this.line.shaper.giveBack(this.#ticket!)
-    this.#forwarding?.abort()
-    this.#feed?.destroy()
+    if (this.#state === 'over') this.#forwarding?.abort()
+    else this.#leave('cancelled', 499)
   }
 
   release(slot: number, now: number): void {
     this.#holdsGate = true
     this.#wait = now - this.#ticket!.arrivedAt
     this.line.observer.released?.(this.route!.name, this.#wait, now - slot)
-    const { chunked, contentLength, expectContinue } = this.facts
-    const hiding = (chunked || (contentLength ?? 0) > HIDING_BODY) && !expectContinue
-    if (!hiding) return this.forward()
+    if (!mayHideHangUp(this.facts)) return this.forward()
     this.#state = 'checking'
-    this.#feed = createFeed(this.req, CHECKED_BODY)
-    this.#checkBody(0, 0)
+    this.#feed = createFeed(this.req, CHECKED)
+    readAhead(this.#feed, () => this.#state === 'checking' && this.forward())
   }
 
   expire(now: number): void {
-    const waited = ((now - this.#ticket!.arrivedAt) / 1_000).toFixed(1)
-    this.#answer('expired', { status: 503, detail: `still queued after ${waited} s`, retryAfterMs: 1_000 })
+    this.#answer('expired', tooLate(now - this.#ticket!.arrivedAt))
   }
 
-  /** Whether the client is still sending its body. */
-  get receiving(): boolean {
-    return !this.req.complete
+  reject(rejection: Rejection): void {
+    this.#reject(this.route!, rejection, this.#ticket!.cost)
   }
 
-  /** The rest of the body cannot be understood. */
   spoil(): void {
-    if (this.#state === 'over') return this.res.socket?.destroy() as undefined
-    if (this.#state === 'waiting') this.line.shaper.cancel(this.#ticket!)
-    this.#forwarding?.abort()
-    if (this.res.headersSent) {
-      this.over('failed', 400)
-      this.res.destroy()
-    } else {
-      this.#answer('failed', { status: 400, detail: 'the request body is malformed', close: true })
-    }
+    if (this.#state === 'arriving') this.#spoiled = true
+    else if (this.#state === 'over') this.connection.socket.destroy()
+    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', MALFORMED)
   }
 
-  /** The time to shut down is over. */
   cutOff(): void {
-    if (this.#state === 'over') return this.#forwarding?.abort()
-    if (this.#state === 'waiting') this.line.shaper.cancel(this.#ticket!)
-    this.#forwarding?.abort()
-    if (this.res.headersSent) {
-      this.over('failed', 503)
-      this.res.destroy()
-    } else {
-      this.#answer(this.#state === 'forwarding' ? 'failed' : 'expired', {
-        status: 503,
-        detail: 'shaper is shutting down',
-        retryAfterMs: 1_000,
-        close: true,
-      })
-    }
+    if (this.#state === 'over') this.#forwarding?.abort()
+    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'expired', SHUTTING_DOWN)
   }
 
   /** Sends the request upstream and the answer back. */
@@ -151,91 +129,54 @@ export class Exchange implements Turn, Waiter {
 
   protected send(): { abort(): void; flushed?(): void } {
     const { facts, req, res } = this
-    const { upstream } = this.route!
     const hasBody = facts.chunked || (facts.contentLength ?? 0) > 0
     this.#feed ??= hasBody ? createFeed(req, BODY_BUFFER) : null
-    return new Forwarding({
-      upstream,
-      facts,
-      headers: this.upstreamHeaders(),
-      body: this.#feed,
-      req,
-      res,
-      answerHeaders: () => this.answerHeaders(),
-      ended: end => this.forwarded(end),
-    })
+    const headers = this.upstreamHeaders()
+    return new Forwarding({ upstream: this.route!.upstream, facts, headers, body: this.#feed, req, res, owner: this })
   }
 
   protected upstreamHeaders(): string[] {
     const { connection, facts, line } = this
-    const { upstream } = this.route!
-    const host = upstream.settings.hostHeader === 'upstream' ? upstream.authority : (facts.host ?? upstream.authority)
-    const peer = {
-      address: connection.peer,
-      trusted: line.trust(connection.peer, 0),
-      encrypted: 'encrypted' in connection.socket,
-    }
-    return upstreamHeaders(facts, peer, host)
+    const { peer: address, encrypted } = connection
+    const peer = { address, encrypted, trusted: line.trust(address, 0) }
+    return upstreamHeaders(facts, peer, hostTowards(this.route!.upstream, facts.host))
   }
 
-  protected forwarded(end: ForwardEnd): void {
-    if (end.kind === 'answered') return this.over('forwarded', this.res.statusCode)
-    this.line.observer.failed?.(this.route!.name, end.detail)
-    if (end.kind === 'broken') this.over('failed', this.res.statusCode)
-    else {
-      this.#answer('failed', { status: end.status, detail: end.detail, close: end.status === 408 })
-    }
-  }
-
-  protected answerHeaders(): string[] {
+  /** What is added to the answer's headers: names and values in turn. */
+  answerHeaders(): string[] {
     const headers: string[] = []
-    const route = this.route!
-    if (route.settings.headers && route.settings.mode !== 'off') {
-      const now = this.line.clock.now()
-      headers.push('RateLimit-Policy', rateLimitPolicy(this.#stack.map(bucket => bucket.limits)))
-      headers.push('RateLimit', rateLimit(this.#stack, now))
+    const { settings } = this.route!
+    if (settings.headers && this.#stack.length > 0) {
+      headers.push(...limitHeaders(this.#stack, this.#stack, this.line.clock.now()))
       headers.push('Server-Timing', `shaper;dur=${this.#wait.toFixed(1)}`)
     }
-    if (this.#preferred !== undefined) headers.push('Preference-Applied', `wait=${this.#preferred}`)
-    if (this.line.draining || this.connection.full) headers.push('Connection', 'close')
+    headers.push(...this.#preference())
+    headers.push(...this.#client.closing())
     return headers
   }
 
-  /** Finds the bucket instances; returns what to do instead where that is not possible. */
-  #collect(route: Route): (() => void) | undefined {
-    const { connection, facts, line } = this
-    const { peer, peerKey } = connection
-    const address = facts.forwardedFor.length === 0 ? peer : clientAddress(peer, facts.forwardedFor, line.trust)
-    const context = { facts, ip: address === peer ? peerKey : addressKey(address), route: route.name }
-    const now = line.clock.now()
-    const keys: string[] = []
-    for (const bucket of route.buckets) {
-      const key = bucket.key(context)
-      if (key === undefined) {
-        const detail = `bucket "${bucket.limits.name}" needs a key that the request does not have`
-        return () => this.#refuse(new Refusal(400, detail))
-      }
-      keys.push(key)
+  /** Forwarding has ended. */
+  forwarded(end: ForwardEnd): void {
+    if (end.kind === 'answered') {
+      this.over('forwarded', this.res.statusCode)
+      return this.#client.linger()
     }
-    for (const [at, bucket] of route.buckets.entries()) {
-      const instance = line.keyspace.find(bucket.limits, keys[at]!, now)
-      if (instance === undefined) return () => this.#turnAway('every key that can be kept has waiters')
-      this.#stack.push(instance)
-    }
-    return undefined
+    this.line.observer.failed?.(this.route!.name, end.detail)
+    if (end.kind === 'broken') this.over('failed', this.res.statusCode)
+    else this.#answer('failed', { status: end.status, detail: end.detail, close: end.status === 408 })
   }
 
-  #shape(route: Route, arrival: { route: Route; stack: SharedBucket[]; cost: number }): void {
+  #admit(route: Route, arrival: Arrival): void {
     let { maxWait } = route.settings
     const { preferWait } = this.facts
-    if (preferWait !== undefined && preferWait * 1_000 <= maxWait) {
+    if (preferWait !== undefined && preferWait * 1_000 <= maxWait && route.settings.mode === 'shape') {
       maxWait = preferWait * 1_000
       this.#preferred = preferWait
     }
-    const verdict = this.line.shaper.admit(arrival, this, maxWait)
+    const verdict = admit(this.line, route, arrival, this, maxWait)
     if (verdict === 'released') {
       this.#holdsGate = true
-      this.line.observer.released?.(route.name, 0, 0)
+      if (route.settings.mode === 'shape') this.line.observer.released?.(route.name, 0, 0)
       this.forward()
     } else if (verdict instanceof Ticket) {
       this.#ticket = verdict
@@ -244,66 +185,43 @@ export class Exchange implements Turn, Waiter {
     } else this.#reject(route, verdict, arrival.cost)
   }
 
-  #meter(route: Route, arrival: { route: Route; stack: SharedBucket[]; cost: number }): void {
-    if (!route.gate.open) return this.#reject(route, { reason: 'crowded', buckets: [], retryAfterMs: 1_000 }, 0)
-    const verdict = this.line.shaper.meter(arrival)
-    if (verdict !== 'released') return this.#reject(route, verdict, arrival.cost)
-    route.gate.enter()
-    this.#holdsGate = true
-    this.forward()
-  }
-
-  /** A dry run: a shadow takes the request's way through the lanes while the request itself is forwarded at once. */
-  #rehearse(route: Route, arrival: { route: Route; stack: SharedBucket[]; cost: number }): void {
-    const { line } = this
-    const shadow: Waiter = { release: () => leaveGate(line, route.gate), expire: () => undefined }
-    const verdict =
-      route.settings.mode === 'meter'
-        ? line.shaper.meter(arrival)
-        : line.shaper.admit(arrival, shadow, route.settings.maxWait)
-    if (verdict === 'released') {
-      if (route.settings.mode === 'shape') leaveGate(line, route.gate)
-    } else line.observer.rehearsed?.(route.name, verdict instanceof Ticket ? 'would_delay' : 'would_reject')
-    this.forward()
-  }
-
-  #reject(route: Route, { reason, buckets, retryAfterMs }: Rejection, cost: number): void {
-    if (reason === 'crowded') return this.#answer('rejected', busy('too many requests are waiting or in flight'))
-    const now = this.line.clock.now()
-    const first = buckets[0]!
-    const statusOf = route.buckets.find(bucket => bucket.limits === first.limits)
-    const headers = ['RateLimit-Policy', rateLimitPolicy(this.#stack.map(bucket => bucket.limits))]
-    headers.push('RateLimit', rateLimit(buckets, now, retryAfterMs))
-    if (this.#preferred !== undefined) headers.push('Preference-Applied', `wait=${this.#preferred}`)
-    const detail = explain(reason, first, cost, now)
-    this.#answer('rejected', { status: statusOf?.status ?? 429, detail, violated: buckets, retryAfterMs, headers })
-  }
-
-  /** Reads on where a hang-up may hide: until the body ends, enough has come, or nothing more comes at once. */
-  #checkBody(held: number, idle: number): void {
-    setImmediate(() => {
-      if (this.#state !== 'checking') return
-      const feed = this.#feed!
-      const now = feed.readableLength + feed.writableLength
-      const quiet = now === held ? idle + 1 : 0
-      if (now >= CHECKED_BODY || quiet > 2) this.forward()
-      else this.#checkBody(now, quiet)
-    })
+  #reject(route: Route, rejection: Rejection, cost: number): void {
+    this.#answer('rejected', rejectionReply(rejection, route, this.#stack, cost, this.line.clock.now()))
   }
 
   #refuse({ status, detail, close }: Refusal): void {
-    this.#answer('refused', { status, detail, close })
+    this.#answer('refused', { status, detail, close, ...(status === 503 && { retryAfterMs: SOON }) })
   }
 
-  #turnAway(detail: string): void {
-    this.#answer('refused', { ...busy(detail), close: this.line.draining })
+  /** Takes it out of wherever it is; its place goes to whoever is next. */
+  #leave(outcome: Outcome, status: number): void {
+    const state = this.#state
+    if (state === 'waiting') this.line.shaper.cancel(this.#ticket!)
+    this.over(outcome, status)
+    if (state === 'checking') this.line.shaper.giveBack(this.#ticket!)
+    this.#forwarding?.abort()
+    this.#feed?.destroy()
+  }
+
+  /** Ends it wherever it is. A client that has part of an answer learns so by the end of its connection. */
+  #stop(outcome: Outcome, reply: Reply): void {
+    this.#leave(outcome, reply.status)
+    if (this.res.headersSent) this.res.destroy()
+    else this.#reply(reply)
   }
 
   #answer(outcome: Outcome, reply: Reply): void {
     this.over(outcome, reply.status)
+    this.#reply(reply)
+  }
+
+  #reply(reply: Reply): void {
     this.beforeReply()
-    sendReply(this.res, { ...reply, close: reply.close || this.line.draining || this.connection.full })
-    if (!this.req.complete) lingerOver(this.req, this.line.linger)
+    this.#client.reply(reply, this.#preference())
+  }
+
+  #preference(): string[] {
+    return this.#preferred === undefined ? [] : ['Preference-Applied', `wait=${this.#preferred}`]
   }
 
   /** Where the answer goes to a socket that is not the response's yet. */
@@ -330,20 +248,4 @@ export class Exchange implements Turn, Waiter {
     this.line.inProgress -= 1
     if (this.line.inProgress === 0) this.line.idle()
   }
-}
-
-function busy(detail: string): Reply {
-  return { status: 503, detail, retryAfterMs: 1_000 }
-}
-
-function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {
-  const { name, capacity, rate } = bucket.limits
-  const level = bucket.level(now)
-  if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
-  if (reason === 'max-wait') return `bucket "${name}" would make it wait ${short(level / rate / 1_000)} s`
-  return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
-}
-
-function short(value: number): string {
-  return String(Number(value.toFixed(2)))
 }

@@ -2,21 +2,31 @@
  * One released request on its way to the upstream and its answer on the way back, on undici's dispatch with raw
  * headers: streamed, with backpressure both ways.
  */
-import { subscribe } from 'node:diagnostics_channel'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { PassThrough } from 'node:stream'
+import type { PassThrough } from 'node:stream'
 import { type Dispatcher, errors } from 'undici'
 import type { Watched } from './deadline.js'
+import { passEarlyHints } from './early-hints.js'
 import { clientHeaders } from './headers.js'
 import type { RequestFacts } from './request.js'
+import { announce, type Reusing } from './reuse.js'
 import type { Upstream } from './upstream.js'
+import { explain, isDisconnect } from './upstream-error.js'
 
 /** How forwarding ended. After `failed` nothing has been written to the client; after `broken` its socket is gone. */
 export type ForwardEnd =
   | { readonly kind: 'answered' }
   | { readonly kind: 'failed'; readonly status: 408 | 502 | 504; readonly detail: string }
   | { readonly kind: 'broken'; readonly detail: string }
+
+/** Whose request it is. */
+export interface ForwardOwner {
+  /** What is added to the answer's headers: names and values in turn. */
+  answerHeaders(): readonly string[]
+  /** Called once, unless aborted. */
+  forwarded(end: ForwardEnd): void
+}
 
 export interface ForwardOptions {
   readonly upstream: Upstream
@@ -27,29 +37,16 @@ export interface ForwardOptions {
   readonly body: PassThrough | null
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  /** What is added to the answer's headers: names and values in turn. */
-  answerHeaders(): readonly string[]
-  /** Called once, unless aborted. */
-  ended(end: ForwardEnd): void
-}
-
-/** What a body is fed through: undici would end its reader, and with it the client's connection. */
-export function createFeed(req: IncomingMessage, highWaterMark: number): PassThrough {
-  const feed = new PassThrough({ highWaterMark })
-  // An abort destroys it with an error that has been told elsewhere.
-  feed.on('error', () => undefined)
-  req.pipe(feed)
-  return feed
+  readonly owner: ForwardOwner
 }
 
 const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
 
-export class Forwarding implements Dispatcher.DispatchHandler, Watched {
+export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
   next: Watched | undefined = undefined
   overAt = 0
-  /** Whether the connection had served a request before: then its end may be a race and not a failure. */
   reused = false
   readonly #options: ForwardOptions
   #controller: Dispatcher.DispatchController | undefined
@@ -92,7 +89,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched {
       controller.abort(new errors.RequestAbortedError())
       return
     }
-    starting = this
+    announce(this)
     const { upstream, body } = this.#options
     if (body === null || body.readableEnded) this.#await()
     else {
@@ -103,19 +100,25 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched {
 
   onResponseStart(controller: Dispatcher.DispatchController, status: number, headers: object, message?: string): void {
     if (this.#phase === 'over') return
-    const { res, req, upstream, facts } = this.#options
+    const { res, req, upstream, facts, owner } = this.#options
     if (status < 200) {
-      if (status === 103 && req.httpVersionMinor > 0) passEarlyHints(res, headers)
+      if (status === 103 && req.httpVersionMinor > 0) passEarlyHints(req, controller.rawHeaders as Buffer[])
       return
     }
-    const trailers = req.httpVersionMinor > 0
-    const answer = clientHeaders(controller.rawHeaders as Buffer[], trailers)
-    for (const part of this.#options.answerHeaders()) answer.push(part)
+    const coding = (headers as Record<string, string | string[] | undefined>)['transfer-encoding']
+    if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
+      this.#fail(502, `the upstream's transfer coding is not known (${coding})`)
+      controller.abort(new errors.RequestAbortedError())
+      return
+    }
+    const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
+    const answer = clientHeaders(controller.rawHeaders as Buffer[], !bodiless && req.httpVersionMinor > 0)
+    for (const part of owner.answerHeaders()) answer.push(part)
     res.sendDate = false
     res.writeHead(status, message !== undefined && /[^\t\x20-\x7e]/.test(message) ? '' : message, answer)
     this.#phase = 'answering'
     upstream.answer.unwatch(this)
-    if (facts.method === 'HEAD' || status === 204 || status === 304) this.#complete()
+    if (bodiless) this.#complete()
     else upstream.progress.watch(this)
   }
 
@@ -172,7 +175,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched {
   }
 
   readonly #progress = (): void => {
-    if (this.#phase === 'uploading') this.#options.upstream.progress.watch(this)
+    const moving = this.#phase === 'uploading' || this.#phase === 'answering'
+    if (moving) this.#options.upstream.progress.watch(this)
   }
 
   readonly #uploaded = (): void => {
@@ -186,27 +190,30 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched {
   }
 
   #complete(): void {
-    const { res, upstream, ended } = this.#options
+    const { res, upstream, owner } = this.#options
     upstream.answer.unwatch(this)
     // A client that does not take the rest must not hold it for ever.
     upstream.progress.watch(this)
     this.#phase = 'flushing'
     this.#releaseBody()
     res.end()
-    ended({ kind: 'answered' })
+    owner.forwarded({ kind: 'answered' })
   }
 
   #fail(status: 408 | 502 | 504, detail: string): void {
     this.#finish()
-    this.#options.ended({ kind: 'failed', status, detail })
+    this.#options.owner.forwarded({ kind: 'failed', status, detail })
   }
 
   /** The client has part of the answer: only a closed connection tells it that the rest does not come. */
   #break(detail: string): void {
     const answered = this.#phase === 'flushing'
+    const { req, res, owner } = this.#options
     this.#finish()
-    this.#options.res.destroy()
-    if (!answered) this.#options.ended({ kind: 'broken', detail })
+    // To a client of HTTP/1.0 a FIN could be the end of the body.
+    if (req.httpVersionMinor === 0) reset(req.socket)
+    res.destroy()
+    if (!answered) owner.forwarded({ kind: 'broken', detail })
   }
 
   #finish(): void {
@@ -233,39 +240,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched {
   }
 }
 
-/** The forwarding whose headers undici is about to write; undici writes them before it returns to anyone else. */
-let starting: Forwarding | undefined
-const served = new WeakSet<Socket>()
-subscribe('undici:client:sendHeaders', message => {
-  const { socket } = message as { socket: Socket }
-  if (starting !== undefined) starting.reused = served.has(socket)
-  starting = undefined
-  served.add(socket)
-})
-
-function isDisconnect(error: Error): boolean {
-  const code = (error as NodeJS.ErrnoException).code
-  return code === 'UND_ERR_SOCKET' || code === 'ECONNRESET' || code === 'EPIPE'
-}
-
-const REASONS: Record<string, readonly [502 | 504, string]> = {
-  ECONNREFUSED: [502, 'the upstream refused the connection'],
-  ENOTFOUND: [502, "the upstream's name does not resolve"],
-  EAI_AGAIN: [502, "the upstream's name does not resolve"],
-  ETIMEDOUT: [504, 'the connection to the upstream was not established in time'],
-  UND_ERR_CONNECT_TIMEOUT: [504, 'the connection to the upstream was not established in time'],
-  UND_ERR_HEADERS_OVERFLOW: [502, "the upstream's headers are too large"],
-}
-
-function explain(error: Error): readonly [502 | 504, string] {
-  const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
-  const code = (cause as NodeJS.ErrnoException).code ?? ''
-  if (REASONS[code] !== undefined) return REASONS[code]
-  if (isDisconnect(cause)) return [502, 'the upstream closed the connection before it answered']
-  return [502, `the upstream could not be used or its answer not be understood (${code || cause.message})`]
-}
-
-function passEarlyHints(res: ServerResponse, headers: object): void {
-  const { link } = headers as { link?: string | string[] }
-  if (link !== undefined && !res.headersSent) res.writeEarlyHints({ link })
+function reset(socket: Socket): void {
+  // Only plain TCP can; TLS tells a cut from an end by its own close.
+  if (!('encrypted' in socket)) socket.resetAndDestroy()
 }

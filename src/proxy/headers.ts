@@ -48,7 +48,7 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, host: string | 
   headers.push('X-Forwarded-Proto', (peer.trusted ? proto : undefined) ?? (peer.encrypted ? 'https' : 'http'))
   const forwardedHost = (peer.trusted ? originalHost : undefined) ?? facts.host
   if (forwardedHost !== undefined) headers.push('X-Forwarded-Host', forwardedHost)
-  headers.push('Via', '1.1 shaper')
+  headers.push('Via', facts.oldHttp ? '1.0 shaper' : '1.1 shaper')
   return headers
 }
 
@@ -56,20 +56,23 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, host: string | 
  * Headers towards the client.
  *
  * @param rawHeaders as undici gives them, names and values in turn
- * @param trailers whether the client's connection can carry trailers
+ * @param chunkable whether the body may be sent in chunks: after others there are no trailers to announce
  */
-export function clientHeaders(rawHeaders: readonly Buffer[], trailers: boolean): string[] {
+export function clientHeaders(rawHeaders: readonly Buffer[], chunkable: boolean): string[] {
   const headers: string[] = []
   let connection = NONE
+  let chunked = chunkable
   for (let at = 0; at < rawHeaders.length; at += 2) {
-    if (rawHeaders[at]!.length !== 10) continue
-    if (rawHeaders[at]!.toString('latin1').toLowerCase() !== 'connection') continue
-    connection = [...connection, ...listed(rawHeaders[at + 1]!.toString('latin1'))]
+    const { length } = rawHeaders[at]!
+    if (length !== 10 && length !== 14) continue
+    const lower = rawHeaders[at]!.toString('latin1').toLowerCase()
+    if (lower === 'connection') connection = [...connection, ...listed(rawHeaders[at + 1]!.toString('latin1'))]
+    else if (lower === 'content-length') chunked = false
   }
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!.toString('latin1')
     const lower = name.toLowerCase()
-    if (isHopByHop(lower, connection) || (lower === 'trailer' && !trailers)) continue
+    if (isHopByHop(lower, connection) || (lower === 'trailer' && !chunked)) continue
     headers.push(name, rawHeaders[at + 1]!.toString('latin1'))
   }
   return headers

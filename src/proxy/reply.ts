@@ -5,6 +5,9 @@ import { type Bucket, type BucketLimits, LEVEL_TOLERANCE } from '../core/bucket.
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'
 
+/** What sums of periods may be too long by, in ms, without being rounded up for it. */
+const ROUNDING = 1e-9
+
 export interface Reply {
   readonly status: number
   readonly detail: string
@@ -17,13 +20,28 @@ export interface Reply {
   readonly close?: boolean
 }
 
-/** Answers with a problem document (RFC 9457). */
-export function sendReply(res: ServerResponse, reply: Reply): void {
+/** When to come again where no bucket can tell, in ms. */
+export const SOON = 1_000
+
+export const SHUTTING_DOWN: Reply = { status: 503, detail: 'shaper is shutting down', retryAfterMs: SOON }
+
+export const MALFORMED: Reply = { status: 400, detail: 'the request body is malformed', close: true }
+
+/** To a request that has waited for its `maxWait`. */
+export function tooLate(waited: number): Reply {
+  return { status: 503, detail: `still queued after ${(waited / 1_000).toFixed(1)} s`, retryAfterMs: SOON }
+}
+
+/**
+ * Answers with a problem document (RFC 9457).
+ *
+ * @param more headers besides, names and values in turn
+ */
+export function sendReply(res: ServerResponse, reply: Reply, more: readonly string[]): void {
   const body = Buffer.from(JSON.stringify(problem(reply)))
   const headers = ['Content-Type', 'application/problem+json', 'Content-Length', String(body.length)]
   if (reply.retryAfterMs !== undefined) headers.push('Retry-After', String(wholeSeconds(reply.retryAfterMs)))
-  if (reply.headers !== undefined) headers.push(...reply.headers)
-  if (reply.close) headers.push('Connection', 'close')
+  headers.push(...more)
   res.writeHead(reply.status, STATUS_CODES[reply.status] ?? '', headers)
   res.end(body)
 }
@@ -35,37 +53,44 @@ function problem({ status, detail, violated, retryAfterMs }: Reply): object {
     status,
     detail,
     ...(violated && { 'violated-policies': violated.map(bucket => bucket.limits.name) }),
-    ...(retryAfterMs !== undefined && { retryAfterMs: Math.ceil(retryAfterMs) }),
+    ...(retryAfterMs !== undefined && { retryAfterMs: Math.ceil(retryAfterMs - ROUNDING) }),
   }
 }
 
 /** Retry-After: rounded up, never 0. */
-export function wholeSeconds(ms: number): number {
-  return Math.max(1, Math.ceil(ms / 1_000))
-}
-
-/** `RateLimit-Policy` of a stack (draft-ietf-httpapi-ratelimit-headers-11): constant for a route and a tier. */
-export function rateLimitPolicy(stack: readonly BucketLimits[]): string {
-  return stack
-    .map(({ name, rate, capacity }) => {
-      const window = Math.max(1, Math.ceil(capacity / rate / 1_000 - 1e-9))
-      return `"${name}";q=${Math.floor(capacity + LEVEL_TOLERANCE)};w=${window}`
-    })
-    .join(', ')
+function wholeSeconds(ms: number): number {
+  return Math.max(1, Math.ceil((ms - ROUNDING) / 1_000))
 }
 
 /**
- * `RateLimit`: what is free now, and when.
+ * `RateLimit-Policy` of a stack and `RateLimit` of those of its buckets that are told about, as names and values in turn
+ * (draft-ietf-httpapi-ratelimit-headers-11).
  *
  * @param retryAfterMs on a rejection; without it `t` is the time until the bucket is empty
  */
-export function rateLimit(buckets: readonly Bucket[], now: number, retryAfterMs?: number): string {
+export function limitHeaders(
+  stack: readonly Bucket[],
+  told: readonly Bucket[],
+  now: number,
+  retryAfterMs?: number,
+): string[] {
+  const policies = stack.map(bucket => policyOf(bucket.limits))
+  return ['RateLimit-Policy', policies.join(', '), 'RateLimit', rateLimit(told, now, retryAfterMs)]
+}
+
+function policyOf({ name, rate, capacity }: BucketLimits): string {
+  return `"${name}";q=${Math.floor(capacity + LEVEL_TOLERANCE)};w=${wholeSeconds(capacity / rate)}`
+}
+
+function rateLimit(buckets: readonly Bucket[], now: number, retryAfterMs: number | undefined): string {
   return buckets
     .map(bucket => {
       const level = bucket.level(now)
       const free = Math.max(0, Math.floor(bucket.limits.capacity - level + LEVEL_TOLERANCE))
       const seconds =
-        retryAfterMs === undefined ? Math.ceil(level / bucket.limits.rate / 1_000) : wholeSeconds(retryAfterMs)
+        retryAfterMs === undefined
+          ? Math.ceil((level / bucket.limits.rate - ROUNDING) / 1_000)
+          : wholeSeconds(retryAfterMs)
       return `"${bucket.limits.name}";r=${free};t=${seconds}`
     })
     .join(', ')

@@ -19,6 +19,8 @@ export class Refusal {
 
 export interface RequestFacts {
   readonly method: string
+  /** HTTP/1.0. */
+  readonly oldHttp: boolean
   /** Origin-form, byte for byte as it is sent upstream. */
   readonly target: string
   /** The path for matching: without query, percent-encoding of unreserved characters, dot segments, double slashes. */
@@ -40,11 +42,12 @@ export interface RequestFacts {
 const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
 const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
 const UNRESERVED = /[A-Za-z0-9\-._~]/
-const PREFER_WAIT = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=$|[,;])/i
+const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
 export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
   const { rawHeaders } = req
   const method = req.method!
+  const oldHttp = req.httpVersionMinor === 0
   let host: string | undefined
   let hosts = 0
   let connection: readonly string[] = NONE
@@ -52,6 +55,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
   let contentLength: number | undefined
   let codings: string | undefined
   let expectContinue = false
+  let expectOther = false
   let preferWait: number | undefined
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const value = rawHeaders[at + 1]!
@@ -76,10 +80,11 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
         codings = codings === undefined ? value : `${codings}, ${value}`
         break
       case 'expect':
-        expectContinue ||= value.trim().toLowerCase() === '100-continue'
+        expectContinue = value.toLowerCase() === '100-continue'
+        expectOther ||= !expectContinue
         break
       case 'prefer':
-        preferWait ??= Number(PREFER_WAIT.exec(value)?.[1] ?? Number.NaN)
+        preferWait ??= waitPreferred(value)
         break
       case 'x-forwarded-for':
         forwardedFor = [...(forwardedFor ?? []), value]
@@ -89,14 +94,15 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
 
   if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are spoken here', true)
   if (codings !== undefined) {
-    if (req.httpVersionMinor === 0) return new Refusal(400, 'Transfer-Encoding in an HTTP/1.0 request', true)
+    if (oldHttp) return new Refusal(400, 'Transfer-Encoding in an HTTP/1.0 request', true)
     if (codings.trim().toLowerCase() !== 'chunked') {
       return new Refusal(501, 'a Transfer-Encoding other than chunked', true)
     }
     if (contentLength !== undefined) return new Refusal(400, 'both Content-Length and Transfer-Encoding', true)
   }
+  if (expectOther && !oldHttp) return new Refusal(417, 'an expectation other than 100-continue', true)
   if (hosts > 1) return new Refusal(400, 'more than one Host', true)
-  if (hosts === 0 && req.httpVersionMinor === 1) return new Refusal(400, 'no Host', true)
+  if (hosts === 0 && !oldHttp) return new Refusal(400, 'no Host', true)
   if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', true)
 
   let target = req.url!
@@ -118,6 +124,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
 
   return {
     method,
+    oldHttp,
     target,
     path: matchingPath(target),
     host,
@@ -127,12 +134,17 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     contentLength,
     chunked: codings !== undefined,
     expectContinue,
-    preferWait: Number.isNaN(preferWait) ? undefined : preferWait,
+    preferWait,
   }
 }
 
 const NONE: readonly string[] = []
 const SLASH = 47
+
+function waitPreferred(value: string): number | undefined {
+  const seconds = PREFER_WAIT.exec(value)?.[2]
+  return seconds === undefined ? undefined : Number(seconds)
+}
 
 /** All values of a header, joined as RFC 9110 5.3 says; undefined where there is none or only empty ones. */
 export function headerValue(rawHeaders: readonly string[], lowerName: string): string | undefined {
@@ -144,7 +156,8 @@ export function headerValue(rawHeaders: readonly string[], lowerName: string): s
   return value === '' ? undefined : value
 }
 
-function matchingPath(target: string): string {
+/** What routes compare of a target: without query, and in one spelling. */
+export function matchingPath(target: string): string {
   const query = target.indexOf('?')
   const path = query < 0 ? target : target.slice(0, query)
   return /%|\/[./]/.test(path) ? normalized(path) : path

@@ -2,7 +2,7 @@ import type { CostSettings, MatchSettings, RouteSettings } from '../config/setti
 import type { BucketLimits } from '../core/bucket.js'
 import type { Gate } from '../core/lane.js'
 import { createKeyReader, hostName, type KeyReader } from './key.js'
-import { headerValue, type RequestFacts } from './request.js'
+import { headerValue, matchingPath, type RequestFacts } from './request.js'
 import type { Upstream } from './upstream.js'
 
 /** A bucket as a route uses it. */
@@ -55,8 +55,9 @@ function breadth(kinds: readonly string[]): number {
 function createMatcher({ path, method, host, header }: MatchSettings): (facts: RequestFacts) => boolean {
   const tests: ((facts: RequestFacts) => boolean)[] = []
   if (path !== undefined) {
-    const prefix = path.endsWith('*') ? path.slice(0, -1) : undefined
-    tests.push(prefix === undefined ? facts => facts.path === path : facts => facts.path.startsWith(prefix))
+    const isPrefix = path.endsWith('*')
+    const wanted = isPrefix ? matchingPrefix(path.slice(0, -1)) : matchingPath(path)
+    tests.push(isPrefix ? facts => facts.path.startsWith(wanted) : facts => facts.path === wanted)
   }
   if (method !== undefined) tests.push(facts => method.includes(facts.method))
   if (host !== undefined) tests.push(facts => hostName(facts.host) === host || facts.host?.toLowerCase() === host)
@@ -64,6 +65,12 @@ function createMatcher({ path, method, host, header }: MatchSettings): (facts: R
     tests.push(facts => headerValue(facts.rawHeaders, name) === value)
   }
   return facts => tests.every(test => test(facts))
+}
+
+/** A prefix in the spelling of paths; its last segment is not a whole one. */
+function matchingPrefix(prefix: string): string {
+  const last = matchingPath(`${prefix}x`)
+  return last.slice(0, -1)
 }
 
 function createCost(settings: CostSettings): (facts: RequestFacts) => number {

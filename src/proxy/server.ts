@@ -1,8 +1,9 @@
 /** The server that clients connect to: Node's, set up so that a held request is safe in it. */
 import { readFileSync } from 'node:fs'
-import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import type { Settings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import { Keyspace } from '../core/keyspace.js'
@@ -14,6 +15,8 @@ import { type Echo, startEcho } from './echo.js'
 import type { Observer } from './events.js'
 import { Exchange } from './exchange.js'
 import type { Line } from './line.js'
+import { PlainTurn } from './plain-turn.js'
+import { RefusalTurn } from './refusal-turn.js'
 import { createRoute } from './route.js'
 import { UpgradeExchange } from './upgrade-exchange.js'
 import { createUpstream, type Upstream } from './upstream.js'
@@ -27,7 +30,7 @@ export interface RunningProxy {
   readonly line: Line
   /**
    * Stops accepting, lets what is queued and in flight go on for up to `timeout` ms, answers the rest 503.
-   * Resolves when every connection is closed.
+   * Resolves when every connection is closed. Called again, it is the same drain.
    */
   drain(timeout: number): Promise<void>
 }
@@ -74,31 +77,29 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
     throw error
   })
 
-  return {
-    url: urlOf(server, settings),
-    line,
-    async drain(timeout) {
-      line.draining = true
-      const closed = new Promise<void>(resolve => server.close(() => resolve()))
-      await new Promise<void>(resolve => {
-        const cancel = clock.at(clock.now() + timeout, resolve)
-        drained = () => {
-          cancel()
-          resolve()
-        }
-        if (line.inProgress === 0) drained()
-      })
-      for (const connection of connections) connection.cutOff()
-      // What was just answered is written before its connection is closed.
-      const cancel = clock.at(clock.now() + LINGER, () => {
-        for (const { socket } of connections) socket.destroy()
-      })
-      for (const connection of connections) if (connection.current === undefined) connection.socket.destroySoon()
-      await closed
-      cancel()
-      await close()
-    },
+  const drain = async (timeout: number): Promise<void> => {
+    line.draining = true
+    const closed = new Promise<void>(resolve => server.close(() => resolve()))
+    await new Promise<void>(resolve => {
+      const cancel = clock.at(clock.now() + timeout, resolve)
+      drained = () => {
+        cancel()
+        resolve()
+      }
+      if (line.inProgress === 0) drained()
+    })
+    for (const connection of connections) connection.cutOff()
+    // What was just answered is written before its connection is closed.
+    const cancel = clock.at(clock.now() + LINGER, () => {
+      for (const { socket } of connections) socket.destroy()
+    })
+    for (const connection of connections) if (connection.current === undefined) connection.socket.destroySoon()
+    await closed
+    cancel()
+    await close()
   }
+  let draining: Promise<void> | undefined
+  return { url: urlOf(server, settings), line, drain: timeout => (draining ??= drain(timeout)) }
 }
 
 function createHttpServer({ listen, limits }: Settings): Server {
@@ -116,7 +117,12 @@ function createHttpServer({ listen, limits }: Settings): Server {
   const server =
     listen.tls === undefined
       ? createServer(options)
-      : createTlsServer({ ...options, cert: readFileSync(listen.tls.cert), key: readFileSync(listen.tls.key) })
+      : createTlsServer({
+          ...options,
+          handshakeTimeout: limits.headersTimeout,
+          cert: readFileSync(listen.tls.cert),
+          key: readFileSync(listen.tls.key),
+        })
   server.timeout = 0
   server.maxHeadersCount = 0
   return server
@@ -135,6 +141,8 @@ function serve(server: Server, line: Line): ReadonlySet<Connection> {
     socket.once('close', () => connections.delete(connection))
     return connection
   }
+  // Also those that never send anything: they must not outlive the server.
+  server.on(isTls(server) ? 'secureConnection' : 'connection', connectionOf)
   const onRequest = (req: IncomingMessage, res: ServerResponse): void => {
     const connection = connectionOf(req.socket)
     connection.add(new Exchange(line, connection, req, res))
@@ -142,31 +150,33 @@ function serve(server: Server, line: Line): ReadonlySet<Connection> {
   server.on('request', onRequest)
   // With a listener Node leaves the 100 to us: it is sent at the release.
   server.on('checkContinue', onRequest)
-  server.on('upgrade', (req, socket, head) => {
-    if (isWebSocket(req)) {
-      const connection = connectionOf(req.socket)
-      connection.add(new UpgradeExchange(line, connection, req, head))
-    } else {
-      servePlainly(server, req, socket as Socket, head)
-    }
+  server.on('checkExpectation', onRequest)
+  server.on('upgrade', (req, _socket, head) => {
+    const connection = connectionOf(req.socket)
+    if (isWebSocket(req)) connection.add(new UpgradeExchange(line, connection, req, head))
+    else connection.add(new PlainTurn(server, connection, req, head))
   })
-  server.on('connect', (_req, socket) => refuse(line, socket as Socket, 405, 'CONNECT is not spoken here'))
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const { current } = connectionOf(socket as Socket)
-    const turn = current as Exchange | undefined
-    if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
-    else if (turn?.receiving) turn.spoil()
-    else {
-      const [status, detail] = CLIENT_ERRORS[error.code ?? ''] ?? [400, 'the request is malformed']
-      connectionOf(socket as Socket).add({
-        start: () => refuse(line, socket as Socket, status, detail),
-        abandon: () => undefined,
-        cutOff: () => undefined,
-      })
+  server.on('connect', req => {
+    const connection = connectionOf(req.socket)
+    connection.add(new RefusalTurn(line, connection, 405, 'CONNECT is not spoken here'))
+  })
+  server.on('clientError', (error: NodeJS.ErrnoException, duplex) => {
+    const socket = duplex as Socket
+    const { code = '' } = error
+    const silent = code === 'ERR_HTTP_REQUEST_TIMEOUT' && socket.bytesRead === 0
+    if (silent || GONE.has(code) || !socket.writable) {
+      socket.destroy()
+      return
     }
+    const connection = connectionOf(socket)
+    const [status, detail] = CLIENT_ERRORS[code] ?? [400, 'the request is malformed']
+    connection.spoil(new RefusalTurn(line, connection, status, detail))
   })
   return connections
 }
+
+/** Errors that tell of a client's end, also in the middle of a request. */
+const GONE = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE'])
 
 const CLIENT_ERRORS: Record<string, [number, string]> = {
   HPE_HEADER_OVERFLOW: [431, 'the request headers are too large'],
@@ -174,36 +184,15 @@ const CLIENT_ERRORS: Record<string, [number, string]> = {
   ERR_HTTP_REQUEST_TIMEOUT: [408, 'the request headers did not come in time'],
 }
 
-/** Answers on a socket that Node's parser has given up on, and closes it. */
-function refuse({ observer }: Line, socket: Socket, status: number, detail: string): void {
-  observer.finished?.('', 'refused', status)
-  const title = STATUS_CODES[status]!
-  const body = JSON.stringify({ type: 'about:blank', title, status, detail })
-  socket.end(
-    `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
-      `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
-  )
-  socket.destroySoon()
-}
-
 /** Only this is tunnelled: what an h2c tunnel carries we could not limit. */
-function isWebSocket(req: IncomingMessage): boolean {
-  return req.method === 'GET' && req.headers.upgrade?.trim().toLowerCase() === 'websocket'
+function isWebSocket({ method, headers, httpVersionMinor }: IncomingMessage): boolean {
+  if (method !== 'GET' || httpVersionMinor === 0) return false
+  if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0) return false
+  return headers.upgrade?.trim().toLowerCase() === 'websocket'
 }
 
-/** RFC 9110 7.8: an upgrade that we do not take part in is a plain request. Node has to read it once more as one. */
-function servePlainly(server: Server, req: IncomingMessage, socket: Socket, head: Buffer): void {
-  const { rawHeaders } = req
-  let text = `${req.method} ${req.url} HTTP/${req.httpVersion}\r\n`
-  for (let at = 0; at < rawHeaders.length; at += 2) {
-    const name = rawHeaders[at]!.toLowerCase()
-    if (name === 'upgrade') continue
-    const kept = name === 'connection' ? rawHeaders[at + 1]!.replace(/\bupgrade\b\s*,?/gi, '') : rawHeaders[at + 1]!
-    text += `${rawHeaders[at]}: ${kept}\r\n`
-  }
-  if (head.length > 0) socket.unshift(head)
-  socket.unshift(Buffer.from(`${text}\r\n`, 'latin1'))
-  server.emit('connection', socket)
+function isTls(server: Server): boolean {
+  return server instanceof TlsServer
 }
 
 function listen(server: Server, settings: Settings): Promise<void> {

@@ -1,7 +1,6 @@
 /**
- * Tunnels for upgrade requests (WebSocket). http-proxy makes the request and joins the sockets; around it stand the
- * fences that it lacks: sockets that break before the 101, answers other than 101, paths and headers byte for byte,
- * timeouts, and an end that is told once and leaves no socket behind.
+ * Tunnels for upgrade requests. http-proxy makes the request and joins the sockets; around it stand the fences that it
+ * lacks: sockets that break early, answers other than 101, exact paths and headers, timeouts, and one end for all.
  */
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { createRequire } from 'node:module'
@@ -17,14 +16,11 @@ util._extend = Object.assign
 const { createProxyServer } = require('http-proxy') as typeof HttpProxy
 util._extend = _extend
 
-/** How long a peer may take to close once the other side is through, in ms. */
-const LINGER = 5_000
-/** What is read ahead of the tunnel to notice a hang-up; a client that sends more hides its own. */
-const MAX_EARLY = 16 * 1024
-/** As for plain requests. */
-const MAX_HEADER_SIZE = 64 * 1024
+const LINGER = 5_000 // ms that a peer may take to close once the other side is through
+const MAX_EARLY = 16 * 1024 // read ahead of the tunnel to notice a hang-up; a client that sends more hides its own
 /** Made anew, or (Trailer) of no meaning without chunks; Upgrade is part of the answer. */
 const DROPPED = ['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding']
+const ignore = () => undefined
 
 /** `host` is a name or an address (IPv6 without brackets), `servername` what its certificate must name instead. */
 export interface TunnelTarget {
@@ -37,13 +33,10 @@ export interface TunnelTarget {
 
 export interface TunnelOptions {
   readonly target: TunnelTarget
-  /** The client's, from Node's 'upgrade' event, and what came with it. */
-  readonly socket: Duplex
-  readonly head: Buffer
-  /** Byte for byte. */
-  readonly path: string
-  /** Towards the upstream: names and values in turn, no hop-by-hop ones, Host first. */
-  readonly headers: readonly string[]
+  readonly socket: Duplex // the client's, from Node's 'upgrade' event
+  readonly head: Buffer // what came with it
+  readonly path: string // byte for byte
+  readonly headers: readonly string[] // names and values in turn, no hop-by-hop ones, Host first
   /** In ms, 0 for none: to a connection (with TLS), from there to the answer, and without a byte either way. */
   readonly connectTimeout: number
   readonly handshakeTimeout: number
@@ -61,8 +54,8 @@ export type TunnelEnd =
   | { readonly kind: 'client-gone' }
   | { readonly kind: 'failed'; readonly status: 502 | 504; readonly error: Error }
 
-/** `close` destroys both sides. */
 export interface Tunnel {
+  /** Destroys both sides. */
   close(): void
 }
 
@@ -71,9 +64,8 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   const { target, headers } = options
   const socket = options.socket as Socket
   let over = false
-  let end: TunnelEnd = { kind: 'client-gone' }
+  let end: TunnelEnd = { kind: 'client-gone' } // until there is an answer: then that
   let request: ClientRequest | undefined
-  let upstream: Socket | undefined
   let timer: NodeJS.Timeout | undefined
   const cut = () => finish(end)
   const unwatch = watchUpgradeSocket(socket, cut)
@@ -84,12 +76,11 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     clearTimeout(timer)
     unwatch()
     request?.destroy()
-    upstream?.destroy()
+    request?.socket?.destroy()
     if (how.kind !== 'failed') socket.destroy()
     process.nextTick(options.onEnd, how)
   }
 
-  /** Before there is an answer; afterwards its own end tells. */
   function fail(status: 502 | 504, error: Error): void {
     if (end.kind === 'client-gone') finish({ kind: 'failed', status, error })
   }
@@ -111,7 +102,6 @@ export function openTunnel(options: TunnelOptions): Tunnel {
 
   /** Runs before http-proxy's own listener, which writes the 101 from `headers` and then joins the sockets. */
   function relay(response: IncomingMessage, upgraded: Socket): void {
-    upstream = upgraded
     answered(101, { kind: 'closed' })
     if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
     const byName = new Map<string, string[]>()
@@ -127,21 +117,23 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   /** Instead of http-proxy's, which garbles chunks and trailers: the end of the connection ends the body. */
   function answer(response: IncomingMessage): void {
     const status = response.statusCode!
+    if (status === 101) return fail(502, new Error('a 101 of the upstream names no protocol'))
     answered(status, { kind: 'answered', status })
-    // A FIN would make an answer that was cut short look complete.
-    response.on('error', ignore).once('close', () => response.complete || reset(socket))
+    // A FIN would make what was cut short look complete; in TLS the missing close_notify tells.
+    const plain = socket.remoteAddress !== undefined && !('encrypted' in socket)
+    const broken = () => response.complete || over || (plain ? socket.resetAndDestroy() : cut())
+    response.on('error', ignore).once('close', broken)
+    request!.on('error', broken)
+    socket.once('end', cut)
     const lines = passedOn(response.rawHeaders, 'close').map(([name, value]) => `${name}: ${value}\r\n`)
     socket.write(`HTTP/1.1 ${status} ${response.statusMessage}\r\n${lines.join('')}\r\n`, 'latin1')
     response.pipe(socket.resume())
   }
 
-  /** Runs before the request is written; an error listener is there from the start. */
   function prepare(outgoing: ClientRequest): void {
     request = outgoing.on('error', ignore).once('upgrade', relay)
-    outgoing.once('socket', connection => {
-      const ready = target.protocol === 'https:' ? 'secureConnect' : 'connect'
-      connection.once(ready, () => limit(options.handshakeTimeout, 'no answer of the upstream'))
-    })
+    const ready = target.protocol === 'https:' ? 'secureConnect' : 'connect'
+    outgoing.once('socket', to => to.once(ready, () => limit(options.handshakeTimeout, 'no answer of the upstream')))
     // http-proxy would collapse slashes; Node does not check what is assigned.
     if (/[^\x21-\xff]/.test(options.path)) throw new TypeError('the path does not fit in a request line')
     outgoing.path = options.path
@@ -150,10 +142,12 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     outgoing.setHeader('Connection', 'Upgrade').setHeader('Upgrade', 'websocket')
   }
 
-  function start(): void {
+  const tunnel: Tunnel = { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
+  if (socket.destroyed) return tunnel
+  try {
     // Without a server name Node would check the certificate against the client's Host header.
     const { servername = isIP(target.host) ? '' : target.host, ...to } = target
-    const settings = { target: to, ssl: { servername, maxHeaderSize: MAX_HEADER_SIZE } } as HttpProxy.ServerOptions
+    const settings = { target: to, ssl: { servername, maxHeaderSize: 64 * 1024 } } as HttpProxy.ServerOptions
     const minimal = { method: 'GET', url: '/', headers: { connection: 'upgrade', upgrade: 'websocket' }, socket }
     const proxy = createProxyServer().once('proxyReqWs', prepare)
     limit(options.connectTimeout, 'no connection to the upstream')
@@ -161,60 +155,38 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     // http-proxy's own error listener ends the client's socket, which must stay whole for a 502.
     request!.removeAllListeners('error').on('error', error => fail(502, error))
     request!.removeAllListeners('response').once('response', answer)
-  }
-
-  try {
-    if (!socket.destroyed) start()
   } catch (error) {
     fail(502, error as Error)
   }
-  return { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
+  return tunnel
 }
 
 /**
- * Fences the socket of an upgrade request that will wait: from now on no error of it is uncaught, also after watching
- * has stopped. Only a little is read, to notice a hang-up, and it is given back.
+ * Notices that the client of a waiting upgrade request hangs up (its FIN counts) and calls `gone` once; destroying the
+ * socket is left to it. From now on no error of the socket is uncaught. The little that must be read is given back.
  *
- * @param gone called once when the client has hung up (its FIN counts); destroying the socket is left to it
- * @returns stops watching
+ * @returns stops watching; call it before `openTunnel`, which watches for itself
  */
 export function watchUpgradeSocket(socket: Duplex, gone: () => void): () => void {
-  const early: Buffer[] = []
-  let size = 0
-  let watching = true
+  let early = Buffer.alloc(0)
+  const leave = () => stop() && gone()
 
   function read(): void {
-    const chunk: Buffer | null = size < MAX_EARLY ? socket.read() : null
-    size += chunk?.length ?? 0
-    if (chunk !== null) early.push(chunk)
+    if (early.length < MAX_EARLY) early = Buffer.concat([early, socket.read() ?? Buffer.alloc(0)])
   }
 
   function stop(): boolean {
-    if (!watching) return false
-    watching = false
+    if (!socket.listeners('readable').includes(read)) return false
     socket.off('readable', read).off('end', leave).off('error', leave).off('close', leave)
-    if (size > 0 && !socket.destroyed && !socket.readableEnded) socket.unshift(Buffer.concat(early))
+    if (early.length > 0 && !socket.destroyed && !socket.readableEnded) socket.unshift(early)
     return true
   }
-
-  const leave = () => stop() && gone()
 
   if (!socket.listeners('error').includes(ignore)) socket.on('error', ignore)
   socket.on('readable', read).on('end', leave).on('error', leave).on('close', leave)
   if (socket.destroyed || socket.readableEnded) process.nextTick(leave)
   else read()
   return stop
-}
-
-function ignore(): void {}
-
-function reset(socket: Socket): void {
-  try {
-    socket.resetAndDestroy()
-  } catch {
-    // Only plain TCP can; for TLS the missing close_notify says it.
-    socket.destroy()
-  }
 }
 
 /** What of an answer's headers the client gets. */

@@ -69,3 +69,8 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     },
   }
 }
+
+/** The Host header towards an upstream. */
+export function hostTowards({ settings, authority }: Upstream, asked: string | undefined): string {
+  return settings.hostHeader === 'upstream' ? authority : (asked ?? authority)
+}

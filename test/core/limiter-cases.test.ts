@@ -55,7 +55,7 @@ function live(found: Case): { bucket: SharedBucket; send: (done?: (slot: number)
   const route = { name: 'route', gate: new Gate() }
   const bucket: SharedBucket = new Bucket<Outlet>(bucketOf(found))
   const send = (done: (slot: number) => void = () => {}): unknown => {
-    const verdict = shaper.admit({ route, stack: [bucket], cost: 1 }, { release: done, expire() {} })
+    const verdict = shaper.admit({ route, stack: [bucket], cost: 1 }, { release: done, expire() {}, reject() {} })
     if (verdict === 'released') done(clock.now())
     return verdict
   }

@@ -163,7 +163,7 @@ t.test('somebody whose request costs more goes first: Retry-After counts it', as
 
 t.test('a full bucket and a long wait: Retry-After answers both', async t => {
   const route = { name: 'route', gate: new Gate() }
-  const waiter = { release() {}, expire() {} }
+  const waiter = { release() {}, expire() {}, reject() {} }
   const scenario = (retryAt?: number): Rejection => {
     const clock = createVirtualClock()
     const shaper = new Shaper({ clock })

@@ -24,6 +24,8 @@ export interface Outcome {
   releasedAt?: number
   cancelled?: boolean
   expired?: boolean
+  /** Was queued and had to make room. */
+  displaced?: boolean
 }
 
 export interface Run {
@@ -109,6 +111,10 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
       release: (slot: number) => release(outcome, slot),
       expire: () => {
         outcome.expired = true
+      },
+      reject: (rejection: Rejection) => {
+        outcome.rejection = rejection
+        outcome.displaced = true
       },
     }
     const watched = options.watch?.(buckets, clock.now())

@@ -150,7 +150,7 @@ function bench(
       const expire = (now: number): void => {
         log.push(`${name} expired@${now}`)
       }
-      const verdict = shaper.admit({ route, stack: [bucket], cost }, { release, expire }, maxWait)
+      const verdict = shaper.admit({ route, stack: [bucket], cost }, { release, expire, reject() {} }, maxWait)
       if (verdict === 'released') release(clock.now(), clock.now())
       return verdict
     },
@@ -326,6 +326,7 @@ t.test('releases are told in order, also when a waiter calls back in while time 
           then()
         },
         expire() {},
+        reject() {},
       },
     )
   t.equal(send('a'), 'released')
@@ -337,6 +338,20 @@ t.test('releases are told in order, also when a waiter calls back in while time 
   send('d')
   virtual.runAll()
   t.same(log, ['b', 'c', 'd'])
+})
+
+t.test('thousands of waiters that call back in do not pile up on the stack', async t => {
+  const { clock, shaper, gate, send, log } = bench({ rate: 1e9, capacity: 1e6, maxInFlight: 1 })
+  const after = (): void => {
+    gate.leave()
+    shaper.wake(gate)
+  }
+  send('first')
+  for (let sent = 0; sent < 20_000; sent += 1) send('next', { after })
+  clock.runUntil(10)
+  after()
+  clock.runAll()
+  t.equal(log.length, 20_001)
 })
 
 t.test('ten days of uptime change nothing', async t => {

@@ -44,7 +44,7 @@ function bench(): Bench {
       const expire = (now: number): void => {
         log.push(`${name} expired@${now}`)
       }
-      const verdict = shaper.admit({ route, stack, cost }, { release, expire }, maxWait)
+      const verdict = shaper.admit({ route, stack, cost }, { release, expire, reject() {} }, maxWait)
       if (verdict === 'released') release(clock.now(), clock.now())
       return verdict
     },
@@ -281,6 +281,44 @@ t.test('a metered stack fills all of its buckets or none', async t => {
   t.same([own.level(0), all.level(0)], [1, 2])
   t.equal(meter([own, all]), 'released')
   t.same([own.level(0), all.level(0)], [2, 3])
+})
+
+t.test('routes with the same buckets are lanes of their own, and share', async t => {
+  const outcome = run(
+    [limits(10, 100)],
+    [
+      ...burst(20).map(arrival => ({ ...arrival, route: 'x' })),
+      ...burst(5).map(arrival => ({ ...arrival, route: 'y' })),
+    ],
+  )
+  const order = outcome.released.map(({ arrival }) => arrival.route).join('')
+  t.match(order, /^x(?:(?:xy){5}|(?:yx){5})x{14}$/)
+})
+
+t.test('a client has the weight of the lanes that wait, not of those that have gone', async t => {
+  const arrivals = [
+    ...of('a', burst(30)).map(arrival => ({ ...arrival, route: 'x' })),
+    ...of('a', burst(3)).map(arrival => ({ ...arrival, route: 'y' })),
+    ...of('b', burst(20)).map(arrival => ({ ...arrival, route: 'x' })),
+  ]
+  const order = clients(run([CLIENT, EVERYONE], arrivals).released)
+  t.match(order, /^a?(?:aab|aba|baa){3}/, 'two of three while a has two lanes')
+  t.match(order.slice(14, 34), /^(?:(?:ab)+|(?:ba)+)$/, 'then one of two')
+})
+
+t.test('a metered decision sees the slots that are past, though their wake-up is late', async t => {
+  const clock = createVirtualClock({ lateness: () => 100 })
+  const shaper = new Shaper({ clock })
+  const stack: SharedBucket[] = [new Bucket<Outlet>(limits(5, 2))]
+  const route = { name: 'api', gate: new Gate() }
+  const released: number[] = []
+  const waiter = { release: (slot: number) => released.push(slot), expire() {}, reject() {} }
+  shaper.admit({ route, stack, cost: 1 }, waiter)
+  shaper.admit({ route, stack, cost: 1 }, waiter)
+  clock.runUntil(250)
+  t.same(released, [])
+  t.equal(shaper.meter({ route, stack, cost: 1.2 }), 'released', 'the level is 0.75, not 1')
+  t.same(released, [200])
 })
 
 t.test('a bucket that routes to two upstreams share is shared fairly', async t => {

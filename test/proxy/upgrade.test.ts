@@ -78,13 +78,15 @@ interface Setting extends Partial<Omit<TunnelOptions, 'target'>> {
   target?: Partial<TunnelOptions['target']>
   secureUpstream?: boolean
   secureFront?: boolean
+  /** Whether the upstream closes when the other side has; true unless told otherwise. */
+  polite?: boolean
   /** Instead of the raw upstream. */
   server?: TcpServer
 }
 
 /** An upstream, a front that opens a tunnel for each upgrade request, and clients. */
 async function stage(t: Test, script: (socket: Socket) => void, setting: Setting = {}) {
-  const { target, secureUpstream = false, secureFront = false, server, ...options } = setting
+  const { target, secureUpstream = false, secureFront = false, polite = true, server, ...options } = setting
   const events = new EventEmitter()
   const upstreamSockets: Socket[] = []
   const clients: Socket[] = []
@@ -94,14 +96,13 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
 
   function accept(socket: Socket): void {
     upstreamSockets.push(socket)
-    socket.on('error', () => undefined).on('end', () => socket.end())
+    socket.on('error', () => undefined)
+    if (polite) socket.on('end', () => socket.end())
     script(socket)
   }
   const upstream =
     server ??
-    (secureUpstream
-      ? createTlsServer({ key, cert, allowHalfOpen: true }, accept)
-      : createTcpServer({ allowHalfOpen: true }, accept))
+    (secureUpstream ? createTlsServer({ key, cert }, accept) : createTcpServer({ allowHalfOpen: true }, accept))
   upstream.on('tlsClientError', () => undefined)
   const upstreamPort = await listen(upstream)
 
@@ -154,7 +155,7 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
     port,
     ends,
     statuses,
-    upstreamPort,
+    upstreamSockets,
     next: async (name: 'end' | 'tunnel') => (await once(events, name)) as unknown[],
     dial(): Socket {
       const to = { port, host: '127.0.0.1', allowHalfOpen: true }
@@ -169,6 +170,7 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
       for (const socket of upstreamSockets) await closed(socket.resume())
       await shut(front)
       await shut(upstream)
+      if (ends.length < opened) await once(events, 'end')
       t.equal(ends.length, opened, 'each end is told once')
     },
   }
@@ -239,7 +241,7 @@ t.test('ws: an end or a reset of either side reaches the other', async t => {
 
 t.test('path, headers and early bytes arrive byte for byte', async t => {
   const ask = [
-    'GET //a//b/%2f;caf\xe9?x=//y?? HTTP/1.1',
+    'GET //a//b/%2f;?x=//y?? HTTP/1.1',
     'Host: Up.Test',
     'X-Case: One',
     '__proto__: p',
@@ -325,7 +327,7 @@ t.test('the client leaves before the 101', async t => {
 t.test('the client leaves before there is a connection', async t => {
   for (const leave of ['end', 'destroy', 'resetAndDestroy'] as const) {
     // A TLS handshake that nobody answers.
-    const scene = await stage(t, socket => void client[leave](), { target: { protocol: 'https:' } })
+    const scene = await stage(t, () => void client[leave](), { target: { protocol: 'https:' } })
     const client = scene.dial()
     client.write(ASK)
     await scene.next('end')
@@ -378,15 +380,19 @@ t.test('the client leaves after the 101', async t => {
 
 t.test('what the client sent before it closed still arrives', async t => {
   const data = randomBytes(2 ** 23)
-  const scene = await stage(t, socket => {
-    socket.write(SWITCH)
-    void until(socket, '\r\n\r\n').then(async () => {
-      const chunks: Buffer[] = []
-      for await (const chunk of socket.iterator({ destroyOnReturn: false })) chunks.push(chunk)
-      t.equal(digest(Buffer.concat(chunks)), digest(data))
-      socket.end('bye')
-    })
-  })
+  const scene = await stage(
+    t,
+    socket => {
+      socket.write(SWITCH)
+      void until(socket, '\r\n\r\n').then(async () => {
+        const chunks: Buffer[] = []
+        for await (const chunk of socket.iterator({ destroyOnReturn: false })) chunks.push(chunk)
+        t.equal(digest(Buffer.concat(chunks)), digest(data))
+        socket.end('bye')
+      })
+    },
+    { polite: false },
+  )
   const client = scene.dial()
   client.write(ASK)
   await until(client, '\r\n\r\n')
@@ -425,11 +431,12 @@ t.test('the upstream cannot be reached: 502', async t => {
   const vacant = createTcpServer()
   const port = await listen(vacant)
   await shut(vacant)
-  for (const target of [{ port }, { host: 'upgrade.invalid' }]) {
+  for (const target of [{ port }, { port, protocol: 'https:' as const }]) {
     const scene = await stage(t, () => undefined, { target })
     const client = scene.dial()
-    client.end(ASK)
-    t.match((await received(client)).text, target.port ? /^HTTP\/1.1 502 / : /^(HTTP\/1.1 502 |$)/)
+    client.write(ASK)
+    client.on('end', () => client.end())
+    t.match((await received(client)).text, /^HTTP\/1.1 502 /)
     await scene.over()
   }
 })
@@ -486,45 +493,72 @@ t.test('the upstream breaks while or after it answers', async t => {
   }
 })
 
-t.test('what the upstream sent before it closed is drained to a slow client; both ways have backpressure', async t => {
+t.test('backpressure both ways, and an end of the client that does not end the upstream', async t => {
   const data = randomBytes(2 ** 25)
-  const pieces = (size: number) =>
-    Readable.from(
-      (function* () {
-        for (let at = 0; at < data.length; at += size) yield data.subarray(at, at + size)
-      })(),
-    )
-  const sums: string[] = []
-  const scene = await stage(t, socket => {
-    void until(socket, '\r\n\r\n').then(() => {
-      socket.write(SWITCH)
-      pieces(50_000).pipe(socket)
-      slowly(socket)
+  let most = 0
+
+  /** Sends all of the data and reads with as many pauses. */
+  async function exchange(socket: Socket, sample: () => void, last: boolean): Promise<void> {
+    const sent = new Promise<void>(resolve => {
+      const pieces = Array.from({ length: 2 ** 9 }, (_, at) => data.subarray(at * 2 ** 16, (at + 1) * 2 ** 16))
+      Readable.from(pieces).on('end', resolve).pipe(socket, { end: !last })
     })
-  })
-  function slowly(socket: Socket, sample: () => void = () => undefined): Promise<void> {
     const hash = createHash('sha256')
-    socket.on('data', chunk => {
+    let size = 0
+    for await (const chunk of socket.iterator({ destroyOnReturn: false })) {
       hash.update(chunk)
+      size += chunk.length
       sample()
-      socket.pause()
-      setImmediate(() => setImmediate(() => socket.resume()))
-    })
-    return once(socket, 'end').then(() => void sums.push(hash.digest('hex')))
+      await new Promise(setImmediate)
+    }
+    t.equal(size, data.length)
+    t.equal(hash.digest('hex'), digest(data))
+    await sent
+    if (last) socket.end()
   }
+
+  let upstreamDone: Promise<void> | undefined
+  const scene = await stage(
+    t,
+    socket => {
+      upstreamDone = until(socket, '\r\n\r\n').then(() => {
+        socket.write(SWITCH)
+        return exchange(socket, () => undefined, true)
+      })
+    },
+    { polite: false },
+  )
   const client = scene.dial()
   client.write(ASK)
   const [, middle] = (await scene.next('tunnel')) as [Tunnel, Socket]
   await until(client, '\r\n\r\n')
-  let most = 0
-  const read = slowly(client, () => {
-    most = Math.max(most, middle.writableLength)
-  })
-  pieces(50_000).pipe(client)
-  await read
+  const sample = () => {
+    most = Math.max(most, middle.writableLength, middle.readableLength)
+  }
+  await Promise.all([exchange(client, sample, false), upstreamDone])
   await scene.over()
-  t.same(sums, [digest(data), digest(data)])
-  t.ok(most < 1_000_000, `buffered at most ${most}`)
+  t.ok(most < 500_000, `buffered at most ${most}`)
+  t.same(scene.ends, [{ kind: 'closed' }])
+})
+
+t.test('what the upstream sent before it closed is drained to a slow client', async t => {
+  const data = randomBytes(2 ** 24)
+  const scene = await stage(t, socket => {
+    socket.write(SWITCH)
+    socket.end(data)
+  })
+  const client = scene.dial()
+  client.write(ASK)
+  await until(client, '\r\n\r\n')
+  const hash = createHash('sha256')
+  for await (const chunk of client.iterator({ destroyOnReturn: false })) {
+    hash.update(chunk)
+    client.write('still talking')
+    await new Promise(setImmediate)
+  }
+  t.equal(hash.digest('hex'), digest(data))
+  client.end()
+  await scene.over()
   t.same(scene.ends, [{ kind: 'closed' }])
 })
 
@@ -611,20 +645,19 @@ t.test('an answer that is cut short is a reset for the client', async t => {
         t,
         socket => {
           socket.write(`HTTP/1.1 200 OK\r\n${head}`)
-          scene.next('tunnel').then(async () => {
-            await until(client, 'hello')
-            socket.resetAndDestroy()
-          })
         },
         { secureFront },
       )
       const client = scene.dial()
       client.write(ASK)
-      const failed = once(client, 'error').catch(error => [error])
-      await scene.next('end')
-      client.resume()
-      if (!secureFront) t.match(await failed, [{ code: 'ECONNRESET' }])
-      else client.destroy()
+      client.on('end', () => client.end())
+      await until(client, 'hello')
+      const ended = scene.next('end')
+      scene.upstreamSockets[0]!.resetAndDestroy()
+      const { error } = await received(client)
+      // Node does not tell a missing close_notify.
+      if (!secureFront) t.equal(error, 'ECONNRESET')
+      await ended
       t.same(scene.ends, [{ kind: 'answered', status: 200 }])
       await scene.over()
     }
@@ -696,17 +729,19 @@ t.test('idle: traffic one way is enough to live', async t => {
 })
 
 t.test('a peer that does not close after the other has is cut off', async t => {
-  const held = await stage(t, socket => socket.end(SWITCH), { idleTimeout: 0 })
-  const client = held.dial()
-  client.resume().write(ASK)
-  const holding = await stage(t, socket => socket.resume().write(SWITCH), { idleTimeout: 0 })
-  const gone = holding.dial()
-  gone.end(ASK)
-  await Promise.all([held.next('end'), once(client, 'end')])
-  client.destroy()
-  gone.destroy()
-  await held.over()
-  await holding.over()
+  const client = await stage(t, socket => socket.end(SWITCH), { idleTimeout: 0 })
+  const lingering = client.dial()
+  lingering.resume().write(ASK)
+  const upstream = await stage(t, socket => socket.write(SWITCH), { idleTimeout: 0, polite: false })
+  const leaving = upstream.dial()
+  leaving.write(ASK)
+  await until(leaving, '\r\n\r\n')
+  leaving.resume().end()
+  await Promise.all([client.next('end'), upstream.next('end')])
+  lingering.end()
+  upstream.upstreamSockets[0]!.end()
+  await client.over()
+  await upstream.over()
 })
 
 t.test('close destroys both sides', async t => {
@@ -737,9 +772,9 @@ t.test('TLS upstream', async t => {
     void until(socket, '\r\n\r\n').then(() => socket.end(`${SWITCH}${(socket as { servername?: string }).servername}`))
   }
   const cases: [target: Setting['target'], expected: RegExp][] = [
-    [{ ca: cert }, /^HTTP\/1.1 101 [^]*(false|null|undefined)$/],
-    [{ ca: cert, host: 'localhost' }, /^HTTP\/1.1 101 [^]*localhost$/],
-    [{ ca: cert, servername: 'named.test' }, /^HTTP\/1.1 101 [^]*named.test$/],
+    [{ ca: cert }, /^HTTP\/1.1 101 [\s\S]*(false|null|undefined)$/],
+    [{ ca: cert, host: 'localhost' }, /^HTTP\/1.1 101 [\s\S]*localhost$/],
+    [{ ca: cert, servername: 'named.test' }, /^HTTP\/1.1 101 [\s\S]*named.test$/],
     [{ ca: cert, servername: 'wrong.test' }, /^HTTP\/1.1 502 /],
     [{}, /^HTTP\/1.1 502 /],
   ]
@@ -750,6 +785,20 @@ t.test('TLS upstream', async t => {
     client.on('end', () => client.end())
     t.match((await received(client)).text, expected)
     await scene.over()
+  }
+})
+
+t.test('close as soon as there is an answer', async t => {
+  for (const answer of [SWITCH, 'HTTP/1.1 200 OK\r\n\r\nhello']) {
+    let tunnel: Tunnel | undefined
+    const scene = await stage(t, socket => socket.write(answer), { onResponse: () => tunnel!.close() })
+    const client = scene.dial()
+    client.write(ASK)
+    client.on('end', () => client.end())
+    ;[tunnel] = (await scene.next('tunnel')) as [Tunnel]
+    t.equal((await received(client)).text, '')
+    await scene.over()
+    t.same(scene.ends, [answer === SWITCH ? { kind: 'closed' } : { kind: 'answered', status: 200 }])
   }
 })
 
@@ -803,7 +852,8 @@ t.test('watching: a hang-up is told once', async t => {
       socket.destroy(new Error('caller'))
       await closed(socket)
       t.equal(calls(), 1)
-      t.strictSame(socket.listenerCount('readable') + socket.listenerCount('end'), 0)
+      t.equal(socket.listenerCount('readable'), 0)
+      t.equal(socket.listenerCount('error'), 1, 'the fence stays')
     }
   }
 })
@@ -854,9 +904,10 @@ t.test('watched, then tunnelled: early bytes keep their order', async t => {
   await shut(upstream)
 })
 
-t.test('no deprecation warning, and Node is left as it was', async t => {
+t.test('no deprecation warning of http-proxy, and Node is left as it was', async t => {
+  // util._extend and url.parse.
   t.same(
-    warnings.filter(warning => 'code' in warning && String(warning.code).startsWith('DEP')),
+    warnings.filter(warning => 'code' in warning && ['DEP0060', 'DEP0169'].includes(String(warning.code))),
     [],
   )
   t.not((util as unknown as { _extend: unknown })._extend, Object.assign)

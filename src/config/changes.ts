@@ -1,0 +1,32 @@
+import { effective } from './report.js'
+import type { Settings } from './settings.js'
+
+/** What differs between two configurations, in the file's words: `buckets.client.rate: 10/s -> 5/s`. */
+export function changes(before: Settings, after: Settings): string[] {
+  const old = flatten(effective(before))
+  const now = flatten(effective(after))
+  const lines: string[] = []
+  for (const path of new Set([...old.keys(), ...now.keys()])) {
+    const [was, is] = [old.get(path), now.get(path)]
+    if (was === is) continue
+    lines.push(
+      was === undefined ? `${path}: added, ${is}` : is === undefined ? `${path}: removed` : `${path}: ${was} -> ${is}`,
+    )
+  }
+  return lines
+}
+
+/** Routes by name, so that one that moves or goes does not change all after it. */
+function flatten(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
+  if (Array.isArray(value)) {
+    if (value.every(item => typeof item !== 'object' || item === null)) return found.set(path, value.join(', '))
+    for (const [index, item] of value.entries()) {
+      const { name = index } = item as { name?: string }
+      flatten(item, `${path}[${name}]`, found)
+    }
+    return found
+  }
+  if (typeof value !== 'object' || value === null) return found.set(path, String(value))
+  for (const [key, inner] of Object.entries(value)) flatten(inner, path === '' ? key : `${path}.${key}`, found)
+  return found
+}

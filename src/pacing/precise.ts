@@ -1,0 +1,195 @@
+/**
+ * The precise clock: wakes within microseconds of the due time without burning a core.
+ *
+ * Node's timers tick in milliseconds. So a thread sleeps in a futex until a little before the due time (`lead`) and
+ * posts a message; the main loop then goes round on setImmediate, doing whatever else there is to do, and spins in
+ * place for the last `SPIN` only. What remains is the main thread's own pauses. The lead follows how long the message
+ * takes, up to a bound: an unbounded one ends in spinning all the time.
+ *
+ * A plain timer stands behind every wake-up. When it has to step in again and again (no thread to be had, a thread
+ * that gets no core) the clock gives the thread up and goes on with timers.
+ */
+import { writeFileSync } from 'node:fs'
+import { performance } from 'node:perf_hooks'
+import { Worker } from 'node:worker_threads'
+import type { Clock } from '../core/clock.js'
+import { type Timed, Timeline } from '../core/timeline.js'
+
+/** How long before a due time nothing else is done, in ms. */
+const SPIN = 0.06
+
+/** Bounds of the lead, in ms: how long before the due time the thread is to wake. */
+const LEAD = { least: 0.06, most: 0.15 }
+
+/** The thread is not asked to sleep for less than this, in ms. */
+const SHORTEST_SLEEP = 0.03
+
+/** How late the timer that stands behind is, in ms, and how often in a row it may be first. */
+const BACKUP = { after: 2, most: 20 }
+
+export interface PreciseClock extends Clock {
+  /** False once it has fallen back to timers. */
+  readonly precise: boolean
+  /** Ends the thread. What is still planned runs on timers. */
+  close(): void
+}
+
+interface Planned extends Timed {
+  run: (() => void) | undefined
+}
+
+export function createPreciseClock(): PreciseClock {
+  const planned = new Timeline<Planned>()
+  const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
+  let sleeper = startSleeper(woken, () => giveUp())
+  let lead = LEAD.most
+  /** When the thread will wake; Infinity: not. */
+  let ordered = Infinity
+  let spinning = false
+  let backup: NodeJS.Timeout | undefined
+  let backupAt = Infinity
+  let misses = 0
+
+  function arm(): void {
+    const next = planned.next
+    if (next === undefined) {
+      clearTimeout(backup)
+      backup = undefined
+      backupAt = Infinity
+      return
+    }
+    const left = next.due - performance.now()
+    if (sleeper !== undefined && left < lead + SHORTEST_SLEEP) return spin()
+    if (sleeper !== undefined && next.due < ordered) {
+      ordered = next.due
+      sleeper.order(next.due - lead + toHrtime)
+    }
+    const late = sleeper === undefined ? 0 : BACKUP.after
+    if (next.due + late < backupAt || backup === undefined) {
+      clearTimeout(backup)
+      backupAt = next.due + late
+      backup = setTimeout(backedUp, Math.min(Math.ceil(Math.max(0, left + late)), 2 ** 31 - 1))
+    }
+  }
+
+  function spin(): void {
+    if (spinning) return
+    spinning = true
+    setImmediate(turn)
+  }
+
+  /** One round of the main loop close to a due time. */
+  function turn(): void {
+    spinning = false
+    const next = planned.next
+    if (next === undefined) return
+    if (next.due - performance.now() <= SPIN) {
+      while (performance.now() < next.due);
+      runDue()
+    }
+    arm()
+  }
+
+  function runDue(): void {
+    for (let next = planned.next; next !== undefined && next.due <= performance.now(); next = planned.next) {
+      planned.remove(next)
+      const run = next.run!
+      next.run = undefined
+      run()
+    }
+  }
+
+  function woken(): void {
+    const early = ordered - performance.now()
+    ordered = Infinity
+    misses = 0
+    // Much more for a late one than less for an early one: it settles where few messages come too late.
+    if (early < 0) lead = Math.min(LEAD.most, lead + 0.01)
+    else lead = Math.max(LEAD.least, lead - 0.001)
+    turn()
+  }
+
+  function backedUp(): void {
+    backup = undefined
+    backupAt = Infinity
+    const next = planned.next
+    if (sleeper !== undefined && next !== undefined && next.due <= performance.now() && ordered <= next.due) {
+      misses += 1
+      if (misses > BACKUP.most) giveUp()
+    }
+    runDue()
+    arm()
+  }
+
+  function giveUp(): void {
+    sleeper?.end()
+    sleeper = undefined
+    ordered = Infinity
+    arm()
+  }
+
+  return {
+    get precise() {
+      return sleeper !== undefined
+    },
+    now: () => performance.now(),
+    at(due, run) {
+      const entry: Planned = { due, place: -1, run }
+      planned.add(entry)
+      if (planned.next === entry) arm()
+      return () => {
+        if (entry.run === undefined) return false
+        entry.run = undefined
+        planned.remove(entry)
+        if (planned.size === 0) arm()
+        return true
+      }
+    },
+    close: giveUp,
+  }
+}
+
+interface Sleeper {
+  /** @param wake ms of process.hrtime */
+  order(wake: number): void
+  end(): void
+}
+
+/** Undefined where no thread can be had. */
+function startSleeper(woken: () => void, died: () => void): Sleeper | undefined {
+  const memory = new SharedArrayBuffer(16)
+  const counter = new Int32Array(memory, 0, 1)
+  const order = new Float64Array(memory, 8, 1)
+  order[0] = Infinity
+  sharpen()
+  try {
+    const worker = new Worker(new URL('./sleeper.js', import.meta.url), { workerData: memory, execArgv: [], env: {} })
+    worker.on('message', woken)
+    worker.once('error', died)
+    worker.once('exit', died)
+    worker.unref()
+    return {
+      order(wake) {
+        order[0] = wake
+        Atomics.add(counter, 0, 1)
+        Atomics.notify(counter, 0)
+      },
+      end() {
+        worker.removeAllListeners()
+        worker.on('error', () => undefined)
+        void worker.terminate()
+      },
+    }
+  } catch {
+    return undefined
+  }
+}
+
+/** Linux lets sleeps be late by 50 us unless told otherwise; threads take it over from the one that starts them. */
+function sharpen(): void {
+  try {
+    writeFileSync('/proc/self/timerslack_ns', '1')
+  } catch {
+    // Not Linux, or not allowed: the lead covers it.
+  }
+}

@@ -1,0 +1,45 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Connection } from './connection.js'
+import type { Line } from './line.js'
+import { lingerOver } from './linger.js'
+import { type Reply, sendReply } from './reply.js'
+
+/** A request's way back to its client: answers of ours, and what becomes of the connection after an answer. */
+export class ClientSide {
+  readonly #line: Line
+  readonly #connection: Connection
+  readonly #req: IncomingMessage
+  readonly #res: ServerResponse
+  /** The connection ends with the answer. */
+  #last = false
+
+  constructor(line: Line, connection: Connection, req: IncomingMessage, res: ServerResponse) {
+    this.#line = line
+    this.#connection = connection
+    this.#req = req
+    this.#res = res
+  }
+
+  /** @param more headers besides, names and values in turn */
+  reply(reply: Reply, more: readonly string[]): void {
+    sendReply(this.#res, reply, [...(reply.headers ?? []), ...more, ...this.closing(reply.close)])
+    this.linger()
+  }
+
+  /** Ends the connection with the answer if it should end: the header that says so, name and value. */
+  closing(must = false): readonly string[] {
+    const { alone, full } = this.#connection
+    if (!must && !(alone && (full || this.#line.draining))) return NOTHING
+    this.#last = true
+    this.#connection.last()
+    return CLOSE
+  }
+
+  /** After the answer: what the client still sends has to be read by somebody, or its next request never is. */
+  linger(): void {
+    if (!this.#req.complete) lingerOver(this.#req, this.#last || !this.#res.shouldKeepAlive, this.#line.linger)
+  }
+}
+
+const NOTHING: readonly string[] = []
+const CLOSE: readonly string[] = ['Connection', 'close']

@@ -1,0 +1,41 @@
+import { STATUS_CODES } from 'node:http'
+import type { Connection, Turn } from './connection.js'
+import type { Line } from './line.js'
+import { closeSoftly } from './linger.js'
+
+/** The end of a connection whose bytes are no request for us: a problem document in its turn, as the last answer. */
+export class RefusalTurn implements Turn {
+  readonly receiving = false
+  readonly #line: Line
+  readonly #connection: Connection
+  readonly #status: number
+  readonly #detail: string
+
+  constructor(line: Line, connection: Connection, status: number, detail: string) {
+    this.#line = line
+    this.#connection = connection
+    this.#status = status
+    this.#detail = detail
+  }
+
+  start(): void {
+    const { socket } = this.#connection
+    const status = this.#status
+    if (!socket.writable) return
+    this.#connection.last()
+    this.#line.observer.finished?.('', 'refused', status)
+    const title = STATUS_CODES[status]!
+    const body = JSON.stringify({ type: 'about:blank', title, status, detail: this.#detail })
+    socket.write(
+      `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
+        `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+    )
+    closeSoftly(socket, this.#line.linger)
+  }
+
+  abandon(): void {}
+
+  spoil(): void {}
+
+  cutOff(): void {}
+}

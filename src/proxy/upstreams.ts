@@ -1,0 +1,70 @@
+import type { UpstreamSettings } from '../config/settings.js'
+import type { Clock } from '../core/clock.js'
+import { type Echo, startEcho } from './echo.js'
+import { createUpstream, type Upstream } from './upstream.js'
+
+/**
+ * All upstreams of a process. One whose settings stay the same across a reload is the same, with its connections, its
+ * gate and who waits before it; one that is no longer named serves those who wait for it, and is closed after them.
+ */
+export class Upstreams {
+  readonly #clock: Clock
+  readonly #known = new Map<string, Upstream>()
+  readonly #retired = new Set<Upstream>()
+  #echo: Promise<Echo> | undefined
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  /**
+   * Finds or makes the upstreams for these settings, and changes nothing yet for anybody else.
+   *
+   * @throws when the file of `tls.ca` cannot be read
+   */
+  async prepare(list: readonly UpstreamSettings[]): Promise<Map<UpstreamSettings, Upstream>> {
+    const found = new Map<UpstreamSettings, Upstream>()
+    const byKey = new Map<string, Upstream>()
+    for (const settings of list) {
+      const key = JSON.stringify(settings)
+      const url = settings.url === 'echo:' ? await this.#echoUrl() : settings.url
+      const upstream = byKey.get(key) ?? this.#known.get(key) ?? createUpstream(settings, url, this.#clock)
+      byKey.set(key, upstream)
+      found.set(settings, upstream)
+    }
+    return found
+  }
+
+  /** Puts prepared upstreams in the place of the present ones. */
+  commit(prepared: ReadonlyMap<UpstreamSettings, Upstream>): void {
+    const used = new Set(prepared.values())
+    for (const upstream of this.#known.values()) if (!used.has(upstream)) this.#retired.add(upstream)
+    this.#known.clear()
+    for (const [settings, upstream] of prepared) {
+      this.#known.set(JSON.stringify(settings), upstream)
+      this.#retired.delete(upstream)
+    }
+    for (const upstream of this.#retired) {
+      const { gate } = upstream
+      if (gate.inFlight > 0 || gate.junction.weight > 0) continue
+      this.#retired.delete(upstream)
+      void upstream.close()
+    }
+  }
+
+  /** Those in use, and those that somebody still waits for. */
+  *[Symbol.iterator](): Generator<Upstream> {
+    yield* this.#known.values()
+    yield* this.#retired
+  }
+
+  async close(): Promise<void> {
+    const echo = await this.#echo
+    await Promise.all([...[...this].map(upstream => upstream.close()), echo?.close()])
+  }
+
+  async #echoUrl(): Promise<string> {
+    this.#echo ??= startEcho()
+    return (await this.#echo).url
+  }
+}

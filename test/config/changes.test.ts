@@ -1,0 +1,38 @@
+import t from 'tap'
+import { changes } from '../../src/config/changes.js'
+import { parseConfig } from '../../src/config/load.js'
+
+const base = {
+  upstream: 'http://127.0.0.1:9000',
+  buckets: { client: { key: 'ip', rate: '10/s', capacity: 10 } },
+  routes: [
+    { name: 'a', match: { path: '/a' }, buckets: ['client'] },
+    { name: 'b', buckets: ['client'], maxWait: '10s' },
+  ],
+}
+
+t.test('what changed is told in the words of the file', async t => {
+  const after = {
+    ...base,
+    buckets: { client: { key: 'ip', rate: '5/s', capacity: 10 }, all: { key: 'all', rate: '100/s', capacity: 5 } },
+    routes: [{ name: 'b', buckets: ['client', 'all'], maxWait: '5s' }],
+  }
+  const lines = changes(parseConfig(JSON.stringify(base)), parseConfig(JSON.stringify(after)))
+  for (const line of [
+    'buckets.client.rate: 10/s -> 5/s',
+    'buckets.all.rate: added, 100/s',
+    'routes[b].buckets: client -> client, all',
+    'routes[b].maxWait: 10s -> 5s',
+    'routes[a].match.path: removed',
+  ]) {
+    t.ok(lines.includes(line), `${line} in\n${lines.join('\n')}`)
+  }
+  t.notOk(
+    lines.some(line => line.startsWith('upstream') || line.includes('capacity: 10')),
+    'nothing else',
+  )
+})
+
+t.test('no change, no lines', async t => {
+  t.same(changes(parseConfig(JSON.stringify(base)), parseConfig(JSON.stringify(base))), [])
+})

@@ -1,0 +1,355 @@
+import { randomBytes } from 'node:crypto'
+import t from 'tap'
+import {
+  answering,
+  askOnce,
+  connect,
+  get,
+  httpUpstream,
+  OK,
+  post,
+  type Rig,
+  rawUpstream,
+  stalled,
+  startRig,
+  taken,
+  turns,
+} from './harness.js'
+
+const OFF = { routes: [{ mode: 'off' }] }
+
+/** One bucket for everyone, one request a second, the first at once. */
+const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } } }
+
+const CHUNKED_POST = 'POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n'
+
+/** Fills the bucket's slot, so that whoever comes next waits. */
+async function occupy(t: Parameters<typeof startRig>[0], rig: Rig): Promise<void> {
+  await askOnce(t, rig, get('/first'))
+}
+
+t.test('sixteen megabytes come back as they went', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    res.writeHead(200, { 'Content-Length': req.headers['content-length'] })
+    req.pipe(res)
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const body = randomBytes(16 * 1024 * 1024)
+  const client = await connect(t, rig)
+  client.send(`POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ${body.length}\r\n\r\n`)
+  client.send(body)
+  const answer = await client.answer()
+  t.ok(answer.body.equals(body))
+  t.same(await rig.finished(1), [rig.outcomes[0]])
+})
+
+t.test('chunks go both ways', async t => {
+  const upstream = await httpUpstream(t, (req, res) => req.pipe(res))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  const answer = await client.ask(`${CHUNKED_POST}5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nX-Trailer: dropped\r\n\r\n`)
+  t.equal(answer.text, 'hello world')
+  t.equal(answer.header('transfer-encoding'), 'chunked')
+  t.equal((await client.ask(`${CHUNKED_POST}0\r\n\r\n`)).text, '', 'an empty one')
+})
+
+t.test('request trailers are dropped', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    if (/\r\n\r\n.*(abc|0\r\n\r\n)$/s.test(incoming.text)) incoming.socket.write(OK)
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const answer = await askOnce(
+    t,
+    rig,
+    'POST / HTTP/1.1\r\nHost: h\r\nTrailer: X-T\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-T: 1\r\n\r\n',
+  )
+  t.equal(answer.status, 200)
+  t.notMatch(upstream.text, /x-t/i)
+})
+
+t.test('response trailers are passed to HTTP/1.1 and dropped for HTTP/1.0', async t => {
+  const upstream = await rawUpstream(
+    t,
+    answering(
+      'HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 6\xe9\r\nX-SUM: 7\r\n\r\n',
+    ),
+  )
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const answer = await askOnce(t, rig, get('/'))
+  t.equal(answer.header('trailer'), 'X-Sum')
+  t.same(answer.trailers, ['X-Sum: 6\xe9', 'X-SUM: 7'])
+  const old = await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')
+  t.equal(old.text, 'abc')
+  t.equal(old.header('trailer'), undefined)
+  t.equal(old.header('transfer-encoding'), undefined)
+  t.ok(old.whole)
+})
+
+t.test('HEAD, 204 and 304 have no body, whatever their Content-Length says', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    if (req.method === 'HEAD') res.writeHead(200, { 'Content-Length': 10 }).end()
+    else if (req.url === '/204') res.writeHead(204, { 'X-A': 'b' }).end()
+    else if (req.url === '/304') res.writeHead(304, { 'Content-Length': 10, ETag: '"x"' }).end()
+    else res.end('after')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  const head = await client.ask('HEAD / HTTP/1.1\r\nHost: h\r\n\r\n')
+  t.same([head.status, head.header('content-length')], [200, '10'])
+  const none = await client.ask(get('/204'))
+  t.same([none.status, none.header('x-a')], [204, 'b'])
+  const unchanged = await client.ask(get('/304'))
+  t.same([unchanged.status, unchanged.header('content-length'), unchanged.header('etag')], [304, '10', '"x"'])
+  t.equal((await client.ask(get('/'))).text, 'after', 'on the same connection')
+  t.same(
+    (await rig.finished(4)).map(outcome => outcome.split(' ').slice(1).join(' ')),
+    ['forwarded 200', 'forwarded 204', 'forwarded 304', 'forwarded 200'],
+  )
+})
+
+t.test('an answer that ends with the connection is whole', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    incoming.socket.end('HTTP/1.1 200 OK\r\n\r\nuntil the end')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const answer = await askOnce(t, rig, get('/'))
+  t.equal(answer.text, 'until the end')
+  t.equal(answer.header('transfer-encoding'), 'chunked')
+  t.ok(answer.whole)
+  const old = await askOnce(t, rig, 'GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n')
+  t.equal(old.text, 'until the end')
+})
+
+t.test('103 is passed on with all it says, other 1xx and HTTP/1.0 clients get none', async t => {
+  const upstream = await rawUpstream(
+    t,
+    answering(
+      'HTTP/1.1 102 Processing\r\n\r\n' +
+        'HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload; as=style\r\nlink: <https://x/?a=b,c>;rel="preconnect"\r\nX-More: 1\r\n\r\n' +
+        `HTTP/1.1 103 Early Hints\r\nLink: </b>;odd\r\n\r\n${OK}`,
+    ),
+  )
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  const hints = await client.ask(get('/'))
+  t.equal(hints.status, 103)
+  t.same(hints.headers, [
+    ['Link', '</a.css>; rel=preload; as=style'],
+    ['link', '<https://x/?a=b,c>;rel="preconnect"'],
+    ['X-More', '1'],
+  ])
+  t.equal((await client.answer()).status, 103)
+  t.equal((await client.answer()).text, 'ok')
+  t.equal((await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')).text, 'ok')
+})
+
+t.test('100 Continue is sent at the release and not before', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    let body = ''
+    req.on('data', chunk => {
+      body += chunk
+    })
+    req.on('end', () => res.end(`${req.headers.expect ?? 'no expect'} ${body}`))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n')
+  await rig.until(rig => rig.queued.length === 1)
+  rig.pacer.runUntil(999)
+  await turns()
+  t.equal(client.rest, '', 'not before')
+  rig.pacer.runUntil(1_000)
+  t.equal((await client.answer()).status, 100)
+  client.send('body')
+  t.equal((await client.answer()).text, 'no expect body')
+})
+
+t.test('Expect with a rejection: no 100, and whatever the client does next is understood', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '1/m', capacity: 1 } },
+  })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n')
+  const answer = await client.answer()
+  t.equal(answer.status, 429)
+  if (answer.header('connection') === 'close') await client.end()
+  else {
+    client.send(`body${get('/next')}`)
+    t.equal((await client.answer()).status, 429, 'the body was no request')
+  }
+  t.same(upstream.requests, ['GET /first'])
+})
+
+t.test('the body of a queued request stays unread: backpressure holds the client', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    let bytes = 0
+    req.on('data', chunk => {
+      bytes += chunk.length
+    })
+    req.on('end', () => res.end(String(bytes)))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  const size = 64 * 1024 * 1024
+  client.send(`POST /big HTTP/1.1\r\nHost: h\r\nContent-Length: ${size}\r\n\r\n`)
+  client.send(Buffer.alloc(size))
+  await rig.until(rig => rig.queued.length === 1)
+  await stalled(() => taken(client))
+  t.ok(client.socket.writableLength > 0, 'the client is held')
+  t.same(upstream.requests, ['GET /first'])
+  rig.pacer.runUntil(1_000)
+  t.equal((await client.answer()).text, String(size))
+})
+
+t.test('an upstream that stops reading holds the client', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  const size = 64 * 1024 * 1024
+  client.send(`POST /big HTTP/1.1\r\nHost: h\r\nContent-Length: ${size + 1}\r\n\r\nx`)
+  const incoming = await upstream.connection(0)
+  await incoming.until(/\r\n\r\n/)
+  incoming.socket.pause()
+  const heap = process.memoryUsage().arrayBuffers
+  client.send(Buffer.alloc(size))
+  await stalled(() => taken(client))
+  t.ok(client.socket.writableLength > 0, 'the client is held')
+  t.ok(process.memoryUsage().arrayBuffers - heap < 1.25 * size, 'and nobody else holds its body')
+  incoming.socket.removeAllListeners('data')
+  let answered = false
+  incoming.socket.on('data', () => {
+    if (!answered && incoming.socket.bytesRead > size) {
+      answered = true
+      incoming.socket.write(OK)
+    }
+  })
+  incoming.socket.resume()
+  t.equal((await client.answer()).status, 200)
+})
+
+t.test('a client that stops reading holds the upstream', async t => {
+  const size = 64 * 1024 * 1024
+  let written = 0
+  const upstream = await httpUpstream(t, (_req, res) => {
+    res.writeHead(200, { 'Content-Length': size })
+    const piece = Buffer.alloc(64 * 1024)
+    const more = (): void => {
+      while (written < size) {
+        written += piece.length
+        if (!res.write(piece)) return void res.once('drain', more)
+      }
+      res.end()
+    }
+    more()
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.socket.pause()
+  client.send(get('/'))
+  await upstream.until(() => written > 0)
+  await stalled(() => written)
+  t.ok(written < size, 'the upstream is held')
+  client.socket.resume()
+  t.equal((await client.answer()).body.length, size)
+})
+
+t.test('an early final answer ends the upload; both connections go on', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    if (req.method === 'GET') res.end('ok')
+    else res.writeHead(413).end('too large')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\nstart')
+  const answer = await client.answer()
+  t.same([answer.status, answer.text], [413, 'too large'])
+  client.send('x'.repeat(200_000 - 5) + get('/next'))
+  t.equal((await client.answer()).text, 'ok', 'the rest was read, the next request is understood')
+  for (let count = 0; count < 5; count += 1) t.equal((await client.ask(get('/again'))).text, 'ok')
+  t.ok(rig.outcomes.every(outcome => outcome.includes('forwarded')))
+})
+
+t.test('after an early answer the rest of a body is read only so far', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(413).end())
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\nstart')
+  t.equal((await client.answer()).status, 413)
+  t.notOk(client.ended)
+  client.send(Buffer.alloc(8 * 1024 * 1024))
+  await client.end()
+  const slow = await connect(t, rig)
+  slow.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\nstart')
+  t.equal((await slow.answer()).status, 413)
+  rig.clock.runUntil(rig.clock.now() + 5_000)
+  await slow.end()
+})
+
+t.test('an answer that starts before the upload ends may go on beside it', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    res.write('early ')
+    req.on('data', chunk => res.write(chunk))
+    req.on('end', () => res.end('.'))
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '1s' }, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.send(`${CHUNKED_POST}1\r\n \r\n`)
+  await client.until(client => client.rest.includes('early'))
+  for (let part = 0; part < 5; part += 1) {
+    rig.clock.runUntil(rig.clock.now() + 900)
+    client.send(`3\r\nab${part}\r\n`)
+    await client.until(client => client.rest.includes(`ab${part}`))
+  }
+  client.send('0\r\n\r\n')
+  t.equal((await client.answer()).text, 'early  ab0ab1ab2ab3ab4.')
+})
+
+t.test('bodies where none are expected, and none where they are', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    let body = ''
+    req.on('data', chunk => {
+      body += chunk
+    })
+    req.on('end', () => res.end(`${req.method} ${req.headers['content-length'] ?? '-'} ${body}`))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (const [method, length, body] of [
+    ['GET', 4, 'body'],
+    ['DELETE', 4, 'body'],
+    ['OPTIONS', 4, 'body'],
+    ['POST', 0, ''],
+    ['PUT', 0, ''],
+  ] as const) {
+    const answer = await client.ask(`${method} / HTTP/1.1\r\nHost: h\r\nContent-Length: ${length}\r\n\r\n${body}`)
+    t.equal(answer.text, `${method} ${length} ${body}`)
+  }
+  for (const method of ['GET', 'DELETE']) {
+    const answer = await client.ask(`${method} / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n`)
+    t.match(answer.text, new RegExp(`^${method} [-0] $`))
+  }
+})
+
+t.test('a connection to the upstream is used again, also after HEAD, GET with a body and 304', async t => {
+  const ports = new Set<number>()
+  const upstream = await httpUpstream(t, (req, res) => {
+    ports.add(req.socket.remotePort!)
+    req.resume()
+    req.on('end', () => (req.url === '/304' ? res.writeHead(304).end() : res.end('ok')))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (const text of [get('/'), 'HEAD / HTTP/1.1\r\nHost: h\r\n\r\n', get('/304'), post('abc'), get('/')]) {
+    await client.ask(text)
+    await turns()
+  }
+  await client.ask('GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc')
+  await turns()
+  await client.ask(get('/'))
+  t.equal(ports.size, 1)
+})

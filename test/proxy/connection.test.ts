@@ -1,0 +1,440 @@
+import { execFile } from 'node:child_process'
+import { once } from 'node:events'
+import { connect as tlsConnect } from 'node:tls'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import t from 'tap'
+import {
+  answering,
+  askOnce,
+  connect,
+  get,
+  httpUpstream,
+  OK,
+  post,
+  type Rig,
+  rawUpstream,
+  stalled,
+  startRig,
+  taken,
+  turns,
+} from './harness.js'
+
+const OFF = { routes: [{ name: 'all', mode: 'off' }] }
+const CERT = fileURLToPath(new URL('../fixtures/upgrade-cert.pem', import.meta.url))
+const KEY = fileURLToPath(new URL('../fixtures/upgrade-key.pem', import.meta.url))
+const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
+
+/** Takes the slot of now, so that whoever comes next waits. */
+async function occupy(t: Parameters<typeof startRig>[0], rig: Rig): Promise<void> {
+  await askOnce(t, rig, get('/first'))
+}
+
+t.test('keep-alive: many requests on one connection, HTTP/1.0 when it asks, the end when it is asked for', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (let count = 0; count < 20; count += 1) t.equal((await client.ask(get())).status, 200)
+  const last = await client.ask(get('/', 'Connection: close'))
+  t.equal(last.header('connection'), 'close')
+  await client.end()
+  const old = await connect(t, rig)
+  t.equal((await old.ask('GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n')).header('connection'), 'keep-alive')
+  t.equal((await old.ask('GET / HTTP/1.0\r\n\r\n')).header('connection'), 'close')
+  await old.end()
+})
+
+t.test('requests sent ahead are taken one at a time and answered in order', async t => {
+  const waiting: (() => void)[] = []
+  const upstream = await httpUpstream(t, (req, res) => {
+    waiting.push(() => res.end(req.url))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.send(get('/a') + post('body', '/b') + get('/c'))
+  for (const path of ['/a', '/b', '/c']) {
+    await upstream.until(() => waiting.length > 0)
+    await turns()
+    t.equal(waiting.length, 1, 'only one is on its way')
+    waiting.pop()!()
+    t.equal((await client.answer()).text, path)
+  }
+  t.same(upstream.requests, ['GET /a', 'POST /b', 'GET /c'])
+  t.notOk(client.ended)
+})
+
+t.test('twenty thousand requests in one write: a bounded number is answered, in order, then the end', async t => {
+  const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.send(Array.from({ length: 20_000 }, (_, at) => get(`/${at}`)).join(''))
+  await client.end()
+  const { length } = upstream.requests
+  t.ok(length >= 50 && length <= 100, `${length}`)
+  for (let at = 0; at < length; at += 1) {
+    const answer = await client.answer()
+    t.equal(answer.text, `/${at}`)
+    t.equal(answer.header('connection') === 'close', at === length - 1)
+  }
+  t.equal(client.rest, '')
+  t.equal(rig.proxy.line.inProgress, 0)
+  t.equal((await askOnce(t, rig, get('/other'))).text, '/other')
+})
+
+t.test('a client that leaves takes along all that it sent ahead', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send(get('/a') + get('/b') + get('/c'))
+  await rig.until(rig => rig.queued.length === 1)
+  await turns()
+  client.resetConnection()
+  t.same(
+    (await rig.finished(4)).slice(1).map(outcome => outcome.trim().replace('all ', '')),
+    ['cancelled 499', 'cancelled 499', 'cancelled 499'],
+  )
+  rig.pacer.runUntil(5_000)
+  await turns()
+  t.same(upstream.requests, ['GET /first'])
+  t.equal(rig.proxy.line.inProgress, 0)
+})
+
+t.test('a FIN is a hang-up, as with nginx: a queued request leaves', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  for (const text of [get('/a'), post('body', '/b')]) {
+    const client = await connect(t, rig)
+    const before = rig.outcomes.length
+    client.send(text)
+    await rig.until(rig => rig.proxy.line.shaper.queued === 1)
+    client.socket.end()
+    t.equal((await rig.finished(before + 1)).at(-1), 'all cancelled 499')
+    await client.end()
+    t.equal(rig.proxy.line.shaper.queued, 0)
+  }
+  t.same(upstream.requests, ['GET /first'])
+})
+
+for (const size of [70_000, 200_000, 1_000_000]) {
+  for (const [how, leave] of [
+    ['RST', 'resetConnection'],
+    ['FIN', 'hangUp'],
+  ] as const) {
+    // A FIN arrives behind all that was sent, and we read only so far.
+    if (size > 256 * 1024 && how === 'FIN') continue
+    for (const chunked of [false, true]) {
+      const kind = `${size} bytes ${chunked ? 'in chunks' : 'of known length'}`
+      t.test(`a ${how} behind an unread body of ${kind} is noticed before the slot is spent`, async t => {
+        const upstream = await httpUpstream(t, (req, res) => {
+          req.resume()
+          res.end('ok')
+        })
+        const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+        await occupy(t, rig)
+        const gone = await connect(t, rig)
+        const body = 'x'.repeat(size)
+        gone.send(
+          chunked
+            ? `POST /gone HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n${size.toString(16)}\r\n${body}\r\n`
+            : `POST /gone HTTP/1.1\r\nHost: h\r\nContent-Length: ${size + 1}\r\n\r\n${body}`,
+        )
+        await rig.until(rig => rig.queued.length === 1)
+        const next = await connect(t, rig)
+        next.send(get('/next'))
+        await rig.until(rig => rig.queued.length === 2)
+        if (size < 500_000) await new Promise<void>(resolve => gone.socket.write('', () => resolve()))
+        gone[leave]()
+        await once(gone.socket, 'close')
+        await new Promise(resolve => setTimeout(resolve, 50))
+        rig.pacer.runUntil(1_000)
+        t.equal((await next.answer()).status, 200, 'in the same slot')
+        t.same(upstream.requests, ['GET /first', 'GET /next'])
+        t.same(rig.outcomes, ['all forwarded 200', 'all cancelled 499', 'all forwarded 200'])
+      })
+    }
+  }
+}
+
+t.test('a client that is still there with a large unread body is forwarded, whole', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    let bytes = 0
+    req.on('data', chunk => {
+      bytes += chunk.length
+    })
+    req.on('end', () => res.end(String(bytes)))
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send(post('x'.repeat(3_000_000)))
+  await rig.until(rig => rig.queued.length === 1)
+  const slow = await connect(t, rig)
+  slow.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n')
+  await rig.until(rig => rig.queued.length === 2)
+  rig.pacer.runUntil(1_000)
+  t.equal((await client.answer()).text, '3000000')
+  rig.pacer.runUntil(2_000)
+  slow.send('x'.repeat(100_000))
+  t.equal((await slow.answer()).text, '100000', 'also one that has sent nothing of it yet')
+})
+
+t.test('headers that do not come in time: 408; a connection that never said anything: just the end', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '200ms' }, ...OFF })
+  const [slow, silent] = await Promise.all([connect(t, rig), connect(t, rig)])
+  slow.send('GET / HTTP/1.1\r\nHost: h\r\nX-Sl')
+  const answer = await slow.answer()
+  t.equal(answer.status, 408)
+  t.equal(answer.header('content-type'), 'application/problem+json')
+  await slow.end()
+  await silent.end()
+  t.equal(silent.bytes, 0)
+  t.same(rig.outcomes, [' refused 408'])
+})
+
+t.test('headersTimeout does not touch requests that wait, nor those whose next headers hang behind them', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const posting = await connect(t, rig)
+  posting.send('POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo')
+  await rig.until(rig => rig.queued.length === 1)
+  const ahead = await connect(t, rig)
+  ahead.send(`${get('/ahead')}GET /slow HTTP/1.1\r\nHo`)
+  await rig.until(rig => rig.queued.length === 2)
+  await new Promise(resolve => setTimeout(resolve, 500))
+  t.equal(rig.outcomes.length, 1, 'both are still there')
+  rig.pacer.runUntil(1_000)
+  posting.send('dy')
+  t.equal((await posting.answer()).status, 200)
+  rig.pacer.runUntil(2_000)
+  t.equal((await ahead.answer()).status, 200)
+  t.equal((await ahead.answer()).status, 408)
+  await ahead.end()
+  t.equal(rig.outcomes.filter(outcome => outcome === ' refused 408').length, 1)
+})
+
+t.test('an idle connection is closed after keepAliveTimeout', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { keepAliveTimeout: '100ms' }, ...OFF })
+  const client = await connect(t, rig)
+  await client.ask(get())
+  await client.end()
+  t.same(rig.outcomes, ['all forwarded 200'])
+})
+
+t.test('a rejected request with a body leaves the connection usable, also when it idles after', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(
+    t,
+    { upstream: upstream.url, ...ONE_A_SECOND, ...{ routes: [{ match: { path: '/x' } }] } },
+    { virtualClock: true },
+  )
+  const client = await connect(t, rig)
+  t.equal((await client.ask(post('body'))).status, 404)
+  await turns()
+  rig.clock.runUntil(60_000)
+  await turns()
+  t.equal((await client.ask(post('b'.repeat(500_000)))).status, 404)
+  await stalled(() => taken(client))
+  rig.clock.runUntil(120_000)
+  t.equal((await client.ask(get('/x'))).status, 200)
+})
+
+const H2C = [
+  'Connection: Upgrade, HTTP2-Settings, X-Hop',
+  'Upgrade: h2c',
+  'HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA',
+  'X-Hop: 1',
+]
+
+t.test('an upgrade to h2c, or anything but websocket, is a plain request', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    const bodies = incoming.text.split('\r\n\r\n')
+    if (/content-length: 4/i.test(bodies.at(-2) ?? '') && bodies.at(-1) !== 'body') return
+    answering(OK)({ ...incoming, text: incoming.text.replace(/body$/, '') })
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  t.equal((await client.ask(get('/h2c', ...H2C))).status, 200)
+  t.equal((await client.ask(get('/tls', 'Upgrade: TLS/1.2', 'Connection: upgrade, keep-alive'))).status, 200)
+  t.equal((await client.ask(post('body', '/post', ...H2C))).status, 200)
+  t.notMatch(upstream.text, /upgrade|settings|hop/i)
+  t.same(await rig.finished(3), ['all forwarded 200', 'all forwarded 200', 'all forwarded 200'])
+})
+
+t.test('upgrades that are none, again and again and in one write, in order, without a warning', async t => {
+  const warnings: Error[] = []
+  const warn = (warning: Error) => warnings.push(warning)
+  process.on('warning', warn)
+  t.teardown(() => process.off('warning', warn))
+  const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (let count = 0; count < 30; count += 1) t.equal((await client.ask(get(`/${count}`, ...H2C))).text, `/${count}`)
+  client.send(get('/a') + get('/b', ...H2C) + get('/c') + get('/d', ...H2C) + get('/e'))
+  for (const path of ['/a', '/b', '/c', '/d', '/e']) t.equal((await client.answer()).text, path)
+  await turns()
+  t.same(warnings, [])
+})
+
+t.test('a client that leaves behind such an upgrade is noticed', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send(get('/waits') + get('/h2c', ...H2C))
+  await rig.until(rig => rig.queued.length === 1)
+  client.resetConnection()
+  t.equal((await rig.finished(2))[1], 'all cancelled 499')
+  const alone = await connect(t, rig)
+  alone.send(get('/h2c', ...H2C))
+  await rig.until(rig => rig.queued.length === 2)
+  alone.hangUp()
+  t.equal((await rig.finished(3))[2], 'all cancelled 499')
+  t.same(upstream.requests, ['GET /first'])
+})
+
+t.test('curl --http2 is served', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const { stdout } = await promisify(execFile)('curl', ['-s', '--http2', '-m', '5', `${rig.proxy.url}/x`])
+  t.equal(stdout, 'ok')
+})
+
+t.test('draining: what is queued gets its answer, newcomers get 503, every connection ends', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  const idle = await connect(t, rig)
+  await idle.ask(get('/first'))
+  const silent = await connect(t, rig)
+  const queued = await connect(t, rig)
+  queued.send(get('/queued'))
+  await rig.until(rig => rig.queued.length === 1)
+  const busy = await connect(t, rig)
+  busy.send(get('/ahead') + get('/behind'))
+  await rig.until(rig => rig.queued.length === 2)
+  const drained = rig.proxy.drain(60_000)
+  await idle.end()
+  const refused = await new Promise(resolve => {
+    const late = connect(t, rig)
+    late.then(
+      () => resolve(false),
+      () => resolve(true),
+    )
+  })
+  t.ok(refused, 'accepts no more')
+  rig.pacer.runUntil(1_000)
+  const answer = await queued.answer()
+  t.equal(answer.status, 200)
+  t.equal(answer.header('connection'), 'close')
+  await queued.end()
+  rig.pacer.runUntil(2_000)
+  t.equal((await busy.answer()).status, 200)
+  const behind = await busy.answer()
+  t.equal(behind.status, 503)
+  t.equal(behind.header('connection'), 'close')
+  t.match(behind.json(), { type: /temporary-reduced-capacity/, status: 503, detail: 'shaper is shutting down' })
+  t.ok(behind.header('retry-after'))
+  await drained
+  await silent.end()
+  t.equal(silent.bytes, 0)
+  t.same(upstream.requests, ['GET /first', 'GET /queued', 'GET /ahead'])
+})
+
+t.test('draining: after its time what is left is answered 503 or cut off', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    if (incoming.text.includes('/half')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
+  })
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } },
+    routes: [{ name: 'off', match: { path: '/off/*' }, mode: 'off' }, { name: 'all' }],
+  })
+  const silentUpstream = await connect(t, rig)
+  silentUpstream.send(get('/first'))
+  const half = await connect(t, rig)
+  half.send(get('/off/half'))
+  await half.until(client => client.rest.endsWith('half'))
+  const queued = await connect(t, rig)
+  queued.send(get('/queued'))
+  const uploading = await connect(t, rig)
+  uploading.send(`POST /upload HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n${'x'.repeat(300_000)}`)
+  await rig.until(rig => rig.queued.length === 2)
+  await upstream.until(upstream => upstream.requests === 2)
+  const drained = rig.proxy.drain(0)
+  t.equal((await silentUpstream.answer()).status, 503)
+  t.notOk((await half.answer()).whole)
+  t.equal((await queued.answer()).status, 503)
+  t.equal((await uploading.answer()).status, 503)
+  uploading.hangUp()
+  await drained
+  t.same([...rig.outcomes].sort(), ['all expired 503', 'all expired 503', 'all failed 503', 'off failed 503'])
+  t.equal(upstream.requests, 2)
+  t.equal(rig.proxy.line.inProgress, 0)
+})
+
+t.test('draining twice is draining once; both end', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send(get())
+  await rig.until(rig => rig.queued.length === 1)
+  const first = rig.proxy.drain(60_000)
+  const second = rig.proxy.drain(60_000)
+  rig.pacer.runUntil(1_000)
+  await Promise.all([first, second])
+  t.equal((await client.answer()).status, 200)
+  await rig.proxy.drain(0)
+})
+
+t.test('over TLS: the same, upgrades that are none included; https is told to the upstream', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, {
+    listen: { address: '127.0.0.1:0', tls: { cert: CERT, key: KEY } },
+    upstream: upstream.url,
+    ...OFF,
+  })
+  const client = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
+  t.teardown(() => client.destroy())
+  await once(client, 'secureConnect')
+  let text = ''
+  client.on('data', chunk => {
+    text += chunk
+  })
+  for (const request of [get('/plain'), get('/h2c', ...H2C), get('/after')]) {
+    const before = rig.outcomes.length
+    client.write(request)
+    await rig.finished(before + 1)
+  }
+  while (text.match(/HTTP\/1\.1 200/g)?.length !== 3) await once(client, 'data')
+  t.equal(upstream.text.match(/X-Forwarded-Proto: https/g)?.length, 3)
+  const silent = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
+  await once(silent, 'secureConnect')
+  const ended = Promise.all([once(client, 'close'), once(silent, 'close')])
+  silent.resume()
+  await rig.proxy.drain(0)
+  await ended
+})
+
+t.test('what asks for a websocket but cannot have one is a plain request', async t => {
+  const upgrades: unknown[] = []
+  const upstream = await httpUpstream(t, (req, res) => {
+    upgrades.push(req.headers.upgrade)
+    req.pipe(res)
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const websocket = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13', 'Sec-WebSocket-Key: x']
+  for (const [text, body] of [
+    [post('body', '/', ...websocket), 'body'],
+    [`GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n${websocket.join('\r\n')}\r\n\r\nbody`, 'body'],
+    [`GET / HTTP/1.0\r\n${websocket.join('\r\n')}\r\n\r\n`, ''],
+  ] as const) {
+    const answer = await askOnce(t, rig, text)
+    t.same([answer.status, answer.text], [200, body])
+  }
+  t.same(upgrades, [undefined, undefined, undefined])
+})

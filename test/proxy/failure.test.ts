@@ -1,0 +1,358 @@
+import { once } from 'node:events'
+import { createServer } from 'node:net'
+import { Worker } from 'node:worker_threads'
+import t from 'tap'
+import {
+  type Answer,
+  answering,
+  askOnce,
+  connect,
+  get,
+  httpUpstream,
+  OK,
+  post,
+  rawUpstream,
+  stalled,
+  startRig,
+  taken,
+  turns,
+} from './harness.js'
+
+const OFF = { routes: [{ name: 'all', mode: 'off' }] }
+const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
+
+function isProblem(
+  t: { same(found: unknown, wanted: unknown): unknown },
+  answer: Answer,
+  status: number,
+  title: string,
+) {
+  t.same(answer.status, status)
+  t.same(answer.header('content-type'), 'application/problem+json')
+  const { detail, ...rest } = answer.json()
+  t.same(rest, { type: 'about:blank', title, status })
+  t.same(typeof detail, 'string')
+}
+
+t.test('an upstream that refuses: 502', async t => {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as { port: number }
+  server.close()
+  const rig = await startRig(t, { upstream: `http://127.0.0.1:${port}`, ...OFF })
+  const client = await connect(t, rig)
+  const answer = await client.ask(get())
+  isProblem(t, answer, 502, 'Bad Gateway')
+  t.equal(answer.json().detail, 'the upstream refused the connection')
+  t.equal((await client.ask(post('body'))).status, 502)
+  t.equal((await client.ask(get())).status, 502, 'the connection to the client goes on, its body was read')
+  t.same(await rig.finished(3), ['all failed 502', 'all failed 502', 'all failed 502'])
+  t.same(rig.failures[0], 'all the upstream refused the connection')
+})
+
+t.test('an upstream whose name does not resolve: 502', async t => {
+  const rig = await startRig(t, { upstream: 'http://nowhere.invalid:80', ...OFF })
+  isProblem(t, await askOnce(t, rig, get()), 502, 'Bad Gateway')
+})
+
+t.test('a 502 in the middle of an upload: the rest is read and the connection goes on', async t => {
+  const upstream = await rawUpstream(t, incoming => incoming.socket.destroy())
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\nstart')
+  t.equal((await client.answer()).status, 502)
+  client.send('x'.repeat(100_000 - 5))
+  t.equal((await client.ask(get())).status, 502)
+  t.same(await rig.finished(2), ['all failed 502', 'all failed 502'])
+})
+
+t.test('slow headers: 504 after responseTimeout, which runs from the end of the upload', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(
+    t,
+    { upstream: { url: upstream.url, responseTimeout: '3s', idleTimeout: '5s' }, ...OFF },
+    { virtualClock: true },
+  )
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
+  const incoming = await upstream.connection(0)
+  await incoming.until(/abc$/)
+  rig.clock.runUntil(4_000)
+  client.send('def')
+  await incoming.until(/def$/)
+  rig.clock.runUntil(8_000)
+  client.send('ghi')
+  await incoming.until(/ghi$/)
+  rig.clock.runUntil(10_900)
+  await turns()
+  t.equal(client.bytes, 0)
+  rig.clock.runUntil(11_001)
+  isProblem(t, await client.answer(), 504, 'Gateway Timeout')
+  await incoming.until(incoming => incoming.closed)
+  t.same(await rig.finished(1), ['all failed 504'])
+})
+
+t.test('the upload of an empty chunked body has ended: 504, not 408', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(
+    t,
+    { upstream: { url: upstream.url, responseTimeout: '1s', idleTimeout: '1h' }, ...OFF },
+    { virtualClock: true },
+  )
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n')
+  await (await upstream.connection(0)).until(/\r\n\r\n/)
+  await turns()
+  rig.clock.runUntil(1_000)
+  t.equal((await client.answer()).status, 504)
+})
+
+t.test('a client that stops sending its body: 408, and the end of its connection', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
+  const incoming = await upstream.connection(0)
+  await incoming.until(/abc$/)
+  rig.clock.runUntil(5_000)
+  const answer = await client.answer()
+  isProblem(t, answer, 408, 'Request Timeout')
+  t.equal(answer.header('connection'), 'close')
+  await client.end()
+  await incoming.until(incoming => incoming.closed)
+})
+
+t.test('an upstream that stops reading the body: 504', async t => {
+  const upstream = await rawUpstream(t, incoming => incoming.socket.pause())
+  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.send(`POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ${64 * 1024 * 1024}\r\n\r\n`)
+  client.send(Buffer.alloc(64 * 1024 * 1024))
+  await stalled(() => taken(client))
+  rig.clock.runUntil(5_000)
+  t.equal((await client.answer()).status, 504)
+})
+
+t.test('a reset before the headers, or half of them: 502; sent once', async t => {
+  for (const part of ['', 'HTTP/1.1 20', 'HTTP/1.1 200 OK\r\nContent-Le']) {
+    const upstream = await rawUpstream(t, incoming => {
+      incoming.socket.write(part, () => incoming.socket.resetAndDestroy())
+    })
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    isProblem(t, await askOnce(t, rig, get()), 502, 'Bad Gateway')
+    t.equal(upstream.requests, 1, 'a fresh connection is no race: no second try')
+    t.same(await rig.finished(1), ['all failed 502'])
+  }
+})
+
+t.test('answers that are none: 502', async t => {
+  for (const answer of [
+    'garbage\r\n\r\n',
+    'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n',
+    'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n',
+    'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello',
+    'HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n',
+    'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
+    'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n',
+    `HTTP/1.1 200 OK\r\nX-Big: ${'x'.repeat(100_000)}\r\nContent-Length: 0\r\n\r\n`,
+    'HTTP/1.1 200 OK\r\nX\x00Y: 1\r\nContent-Length: 0\r\n\r\n',
+  ]) {
+    const upstream = await rawUpstream(t, answering(answer))
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    isProblem(t, await client.ask(get()), 502, 'Bad Gateway')
+    t.same(await rig.finished(1), ['all failed 502'], JSON.stringify(answer.slice(0, 60)))
+    t.notOk(client.ended)
+    t.equal((await client.ask(get())).status, 502, 'the next one fares no better, but is answered')
+  }
+})
+
+t.test('an answer that breaks off: the client sees that it is not whole', async t => {
+  for (const [head, request] of [
+    ['HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf', get()],
+    ['HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n', get()],
+    ['HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\nzz', get()],
+    ['HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf', 'GET / HTTP/1.0\r\n\r\n'],
+  ] as const) {
+    const upstream = await rawUpstream(t, incoming => incoming.socket.write(head))
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    client.send(request)
+    await client.until(client => client.ended || client.rest.includes('half'))
+    upstream.connections[0]!.socket.destroy()
+    t.notOk((await client.answer()).whole)
+    t.same(await rig.finished(1), ['all failed 200'])
+    t.equal(rig.failures.length, 1)
+  }
+})
+
+t.test('an answer that breaks off towards HTTP/1.0, where a FIN would be its end: the connection is reset', async t => {
+  const upstream = await rawUpstream(t, incoming =>
+    incoming.socket.write('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n'),
+  )
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.send('GET / HTTP/1.0\r\n\r\n')
+  await client.until(client => client.rest.includes('half'))
+  ;(await upstream.connection(0)).socket.destroy()
+  await client.end()
+  t.ok(client.reset)
+})
+
+t.test('silence between body bytes: the answer is broken off after idleTimeout, and not before', async t => {
+  const upstream = await rawUpstream(t, incoming =>
+    incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc'),
+  )
+  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.send(get())
+  await client.until(client => client.rest.endsWith('abc'))
+  rig.clock.runUntil(4_900)
+  const incoming = await upstream.connection(0)
+  incoming.socket.write('def')
+  await client.until(client => client.rest.endsWith('def'))
+  rig.clock.runUntil(9_800)
+  await turns()
+  t.notOk(client.ended)
+  rig.clock.runUntil(9_900)
+  t.notOk((await client.answer()).whole)
+  await incoming.until(incoming => incoming.closed)
+  t.same(await rig.finished(1), ['all failed 200'])
+})
+
+t.test('a connection that is not established: 504 after connectTimeout', async t => {
+  // A server that never accepts: connections beyond its backlog get no answer.
+  const stuck = new Worker(
+    `const { parentPort } = require('node:worker_threads')
+     const server = require('node:net').createServer().listen({ port: 0, host: '127.0.0.1', backlog: 1 }, () => {
+       parentPort.postMessage(server.address().port)
+       setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20000))
+     })`,
+    { eval: true },
+  )
+  t.teardown(() => stuck.terminate())
+  const [port] = (await once(stuck, 'message')) as [number]
+  const { connect: tcpConnect } = await import('node:net')
+  for (let count = 0; count < 4; count += 1) {
+    const filler = tcpConnect({ port, host: '127.0.0.1' }).on('error', () => undefined)
+    t.teardown(() => filler.destroy())
+  }
+  await new Promise(resolve => setTimeout(resolve, 200))
+  const rig = await startRig(t, { upstream: { url: `http://127.0.0.1:${port}`, connectTimeout: '500ms' }, ...OFF })
+  const start = Date.now()
+  isProblem(t, await askOnce(t, rig, get()), 504, 'Gateway Timeout')
+  t.ok(Date.now() - start < 5_000, `${Date.now() - start} ms`)
+})
+
+t.test('a client that leaves while it waits: upstream never sees it, those behind move up', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await askOnce(t, rig, get('/1'))
+  const [two, three, four] = await Promise.all([connect(t, rig), connect(t, rig), connect(t, rig)])
+  for (const [at, client] of [two, three, four].entries()) {
+    client.send(get(`/${at + 2}`))
+    await rig.until(rig => rig.queued.length === at + 1)
+  }
+  three.hangUp()
+  await rig.finished(2)
+  two.resetConnection()
+  t.same((await rig.finished(3)).slice(1), ['all cancelled 499', 'all cancelled 499'])
+  rig.pacer.runUntil(1_000)
+  t.equal((await four.answer()).status, 200, 'in the slot of the first that left')
+  t.same(upstream.requests, ['GET /1', 'GET /4'])
+  t.equal(rig.proxy.line.shaper.queued, 0)
+  t.equal(rig.proxy.line.inProgress, 0)
+})
+
+t.test('a client that leaves during its upload, or its answer: the connection to the upstream is closed', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    if (incoming.text.startsWith('GET')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const uploading = await connect(t, rig)
+  uploading.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
+  await (await upstream.connection(0)).until(/abc$/)
+  uploading.hangUp()
+  await upstream.connections[0]!.until(incoming => incoming.closed)
+  const answered = await connect(t, rig)
+  answered.send(get())
+  await answered.until(client => client.rest.endsWith('abc'))
+  answered.resetConnection()
+  await upstream.connections[1]!.until(incoming => incoming.closed)
+  t.same(await rig.finished(2), ['all cancelled 499', 'all cancelled 499'])
+  const waiting = await connect(t, rig)
+  waiting.send(post('body'))
+  await (await upstream.connection(2)).until(/body$/)
+  waiting.hangUp()
+  await upstream.connections[2]!.until(incoming => incoming.closed)
+  t.equal((await rig.finished(3))[2], 'all cancelled 499')
+  t.same(rig.failures, [], 'no error of the upstream')
+})
+
+t.test('a client that does not read: cut off after idleTimeout, so is the upstream', async t => {
+  let written = 0
+  const upstream = await httpUpstream(t, (_req, res) => {
+    res.writeHead(200, { 'Content-Length': 64 * 1024 * 1024 })
+    const more = (): void => {
+      written += 65_536
+      if (written < 64 * 1024 * 1024) res.write(Buffer.alloc(65_536), more)
+    }
+    more()
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  client.socket.pause()
+  client.send(get())
+  await upstream.until(({ requests }) => requests.length === 1)
+  await stalled(() => written)
+  rig.clock.runUntil(rig.clock.now() + 5_000)
+  t.same(await rig.finished(1), ['all failed 200'])
+  client.socket.resume()
+  t.notOk((await client.answer()).whole)
+})
+
+t.test('the race with an idle close: GET goes once more, POST and a second time do not', async t => {
+  const script = (incoming: { text: string; socket: { write(text: string): void; destroy(): void } }): void => {
+    if (/\/second|\/third/.test(incoming.text) && incoming.text.includes('/first')) incoming.socket.destroy()
+    else answering(OK)(incoming as never)
+  }
+  const upstream = await rawUpstream(t, script)
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  t.equal((await askOnce(t, rig, get('/first'))).status, 200)
+  await turns()
+  t.equal((await askOnce(t, rig, get('/second'))).status, 200, 'the kept connection was closed; once more, it works')
+  t.equal(upstream.connections.length, 2)
+  t.equal(upstream.text.match(/GET \/second/g)?.length, 2)
+
+  const posts = await rawUpstream(t, script)
+  const other = await startRig(t, { upstream: posts.url, ...OFF })
+  t.equal((await askOnce(t, other, get('/first'))).status, 200)
+  await turns()
+  t.equal((await askOnce(t, other, post('body', '/second'))).status, 502)
+  t.equal(posts.text.match(/POST \/second/g)?.length, 1)
+  t.equal(posts.connections.length, 1)
+
+  const never = await rawUpstream(t, incoming => {
+    if (incoming.text.includes('/first') && !incoming.text.includes('/second')) incoming.socket.write(OK)
+    else incoming.socket.destroy()
+  })
+  const third = await startRig(t, { upstream: never.url, ...OFF })
+  t.equal((await askOnce(t, third, get('/first'))).status, 200)
+  await turns()
+  t.equal((await askOnce(t, third, get('/second'))).status, 502)
+  t.equal(never.text.match(/GET \/second/g)?.length, 2, 'once more and no more')
+})
+
+t.test('an upstream that fails frees its place in flight', async t => {
+  const upstream = await rawUpstream(t, incoming => incoming.socket.destroy())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    buckets: { all: { key: 'all', rate: '1000/s', capacity: 5 } },
+    routes: [{ name: 'all' }],
+  })
+  for (let count = 0; count < 3; count += 1) {
+    t.equal((await askOnce(t, rig, get())).status, 502)
+    rig.pacer.runUntil(rig.pacer.now() + 1)
+  }
+  t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+})

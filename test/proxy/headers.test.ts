@@ -1,0 +1,271 @@
+import t from 'tap'
+import { answering, askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig } from './harness.js'
+
+const BUCKETS = { client: { key: 'ip', rate: '5/s', capacity: 10 } }
+const OFF = { routes: [{ mode: 'off' }] }
+
+/** The head of the only request that the upstream saw. */
+function head(text: string): string[] {
+  return text.slice(0, text.indexOf('\r\n\r\n')).split('\r\n')
+}
+
+t.test('towards the upstream: line, order, case and duplicates as they came', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
+  const answer = await askOnce(
+    t,
+    rig,
+    'GET /a?b=c HTTP/1.1\r\nX-Zebra: 1\r\nHoSt: Example.TEST:81\r\naccept: a\r\nX-DUP: one\r\nX-alpha:\r\nx-dup: two\r\n' +
+      'X-Latin: caf\xe9\r\nConnection: keep-alive\r\n\r\n',
+  )
+  t.equal(answer.status, 200)
+  t.same(head(upstream.text), [
+    'GET /a?b=c HTTP/1.1',
+    'host: Example.TEST:81',
+    'connection: keep-alive',
+    'X-Zebra: 1',
+    'accept: a',
+    'X-DUP: one',
+    'X-alpha: ',
+    'x-dup: two',
+    'X-Latin: caf\xe9',
+    'X-Forwarded-For: 127.0.0.1',
+    'X-Forwarded-Proto: http',
+    'X-Forwarded-Host: Example.TEST:81',
+    'Via: 1.1 shaper',
+  ])
+})
+
+t.test('the target is passed byte for byte', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  const targets = [
+    '//evil/x',
+    '/a%2Fb',
+    '/a/../b',
+    '/a/./b//c',
+    '/%',
+    '/%zz',
+    '/a?',
+    '/?a=/../b&c=%2e',
+    "/!$&'()*+,;=:@",
+    '/"<>\\^`{|}',
+    '/a?b?c',
+  ]
+  for (const target of targets) {
+    t.equal((await client.ask(get(target))).status, 200, target)
+  }
+  t.same(
+    [...upstream.text.matchAll(/^GET (.*) HTTP\/1\.1\r$/gm)].map(match => match[1]),
+    targets,
+  )
+})
+
+t.test('a target that is not ASCII is refused: no URI has it', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  t.equal((await askOnce(t, rig, get('/caf\xe9'))).status, 400)
+  t.equal(upstream.requests, 0)
+})
+
+t.test('every method goes through', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  for (const method of ['GET', 'POST', 'PUT', 'DELETE', 'PATCH', 'OPTIONS', 'TRACE', 'PROPFIND', 'PURGE']) {
+    const answer = await askOnce(t, rig, `${method} /m HTTP/1.1\r\nHost: h\r\n\r\n`)
+    t.equal(answer.status, 200, method)
+    t.ok(upstream.text.includes(`${method} /m HTTP/1.1\r\n`), method)
+  }
+})
+
+t.test('hop-by-hop headers and those that Connection names are removed, framing stays', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    if (incoming.text.endsWith('body')) incoming.socket.write(OK)
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  await askOnce(
+    t,
+    rig,
+    'POST / HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, X-Private ,content-length,Host\r\nConnection: x-Second\r\n' +
+      'Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: secret\r\nTE: trailers\r\n' +
+      'Trailer: x-t\r\nHTTP2-Settings: AAM\r\nX-Private: 1\r\nX-Second: 2\r\nX-Kept: 3\r\nContent-Length: 4\r\n\r\nbody',
+  )
+  t.same(
+    head(upstream.text).map(line => line.split(':')[0]!.toLowerCase()),
+    [
+      'post / http/1.1',
+      'host',
+      'connection',
+      'x-kept',
+      'x-forwarded-for',
+      'x-forwarded-proto',
+      'x-forwarded-host',
+      'via',
+      'content-length',
+    ],
+  )
+  t.match(upstream.text, /content-length: 4\r\n\r\nbody$/i)
+})
+
+t.test('X-Forwarded-* of a stranger: For is appended to, Proto and Host are not believed', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  await askOnce(
+    t,
+    rig,
+    get('/', 'x-forwarded-FOR: 9.9.9.9', 'X-Forwarded-Proto: https', 'X-Forwarded-Host: bank', 'Via: 1.0 fred'),
+  )
+  t.same(head(upstream.text).slice(3), [
+    'x-forwarded-FOR: 9.9.9.9, 127.0.0.1',
+    'Via: 1.0 fred',
+    'X-Forwarded-Proto: http',
+    'X-Forwarded-Host: example.test',
+    'Via: 1.1 shaper',
+  ])
+})
+
+t.test('X-Forwarded-* of a trusted hop are kept, several lines in order', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, trustProxy: ['loopback'], ...OFF })
+  await askOnce(
+    t,
+    rig,
+    get('/', 'X-Forwarded-For: 1.1.1.1', 'X-Forwarded-For: 2.2.2.2', 'X-Forwarded-Proto: https', 'X-Forwarded-Host: a'),
+  )
+  t.same(head(upstream.text).slice(3), [
+    'X-Forwarded-For: 1.1.1.1',
+    'X-Forwarded-For: 2.2.2.2, 127.0.0.1',
+    'X-Forwarded-Proto: https',
+    'X-Forwarded-Host: a',
+    'Via: 1.1 shaper',
+  ])
+})
+
+t.test('Via tells the version that was received', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')
+  t.match(upstream.text, /\r\nVia: 1\.0 shaper\r\n/)
+  t.match(upstream.text, new RegExp(`\r\nhost: 127.0.0.1:${upstream.port}\r\n`), 'a Host where there was none')
+})
+
+t.test('hostHeader upstream', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: { url: upstream.url, hostHeader: 'upstream' }, ...OFF })
+  await askOnce(t, rig, get('/'))
+  t.match(upstream.text, new RegExp(`^GET / HTTP/1.1\r\nhost: 127.0.0.1:${upstream.port}\r\n`))
+  t.match(upstream.text, /\r\nX-Forwarded-Host: example\.test\r\n/)
+})
+
+t.test('towards the client: line, order, case and duplicates as they came', async t => {
+  const upstream = await rawUpstream(
+    t,
+    answering(
+      'HTTP/1.1 299 Very Fine\r\nX-B: 2\r\nset-cookie: a=1\r\nContent-Type: text/plain\r\nSet-Cookie: b=2\r\n' +
+        'DATE: Thu, 01 Jan 1970 00:00:00 GMT\r\nX-Latin: caf\xe9\r\nx-empty:\r\nConnection: keep-alive, X-Hop\r\n' +
+        'Keep-Alive: timeout=99\r\nX-Hop: 1\r\nServer: it\r\nContent-Length: 2\r\n\r\nok',
+    ),
+  )
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const answer = await askOnce(t, rig, get('/'))
+  t.equal(`${answer.status} ${answer.reason}`, '299 Very Fine')
+  t.same(answer.headers.slice(0, -2), [
+    ['X-B', '2'],
+    ['set-cookie', 'a=1'],
+    ['Content-Type', 'text/plain'],
+    ['Set-Cookie', 'b=2'],
+    ['DATE', 'Thu, 01 Jan 1970 00:00:00 GMT'],
+    ['X-Latin', 'caf\xe9'],
+    ['x-empty', ''],
+    ['Server', 'it'],
+    ['Content-Length', '2'],
+  ])
+  t.same(
+    answer.headers.slice(-2).map(([name]) => name),
+    ['Connection', 'Keep-Alive'],
+    'of this connection',
+  )
+  t.equal(answer.text, 'ok')
+})
+
+t.test('no Date is made up', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  t.equal((await askOnce(t, rig, get('/'))).header('date'), undefined)
+})
+
+t.test('a reason phrase that is not ASCII is left out, an empty one stays empty', async t => {
+  for (const reason of ['D\xe9j\xe0 vu', '']) {
+    const upstream = await rawUpstream(t, answering(`HTTP/1.1 200 ${reason}\r\nContent-Length: 0\r\n\r\n`))
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const answer = await askOnce(t, rig, get('/'))
+    t.equal(answer.status, 200)
+    t.equal(answer.reason, '')
+  }
+})
+
+t.test('forwarded answers tell the limits, beside what the upstream says of its own', async t => {
+  const upstream = await rawUpstream(
+    t,
+    answering(
+      'HTTP/1.1 200 OK\r\nRateLimit: "own";r=5\r\nRateLimit-Policy: "own";q=9\r\nServer-Timing: db;dur=3\r\nContent-Length: 0\r\n\r\n',
+    ),
+  )
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { ...BUCKETS, everyone: { key: 'all', rate: '2/s', capacity: 3 } },
+  })
+  const answer = await askOnce(t, rig, get('/'))
+  const values = (name: string) => answer.headers.filter(([each]) => each === name).map(([, value]) => value)
+  t.same(values('RateLimit-Policy'), ['"own";q=9', '"client";q=10;w=2, "everyone";q=3;w=2'])
+  t.same(values('RateLimit'), ['"own";r=5', '"client";r=9;t=1, "everyone";r=2;t=1'])
+  t.same(values('Server-Timing'), ['db;dur=3', 'shaper;dur=0.0'])
+})
+
+t.test('headers: false and mode off say nothing', async t => {
+  const upstream = await httpUpstream(t)
+  for (const config of [{ headers: false, buckets: BUCKETS }, OFF]) {
+    const rig = await startRig(t, { upstream: upstream.url, ...config })
+    const answer = await askOnce(t, rig, get('/'))
+    t.equal(answer.status, 200)
+    t.equal(answer.header('ratelimit'), undefined)
+    t.equal(answer.header('ratelimit-policy'), undefined)
+  }
+})
+
+t.test('many and large headers arrive whole in both directions', async t => {
+  const many = Array.from({ length: 1_500 }, (_, at) => `X-N${at}: ${at}`)
+  const upstream = await rawUpstream(
+    t,
+    answering(`HTTP/1.1 200 OK\r\n${many.join('\r\n')}\r\nContent-Length: 0\r\n\r\n`),
+  )
+  const rig = await startRig(t, { upstream: upstream.url, limits: { maxHeaderSize: 65_536 }, ...OFF })
+  const answer = await askOnce(t, rig, get('/', ...many))
+  t.equal(answer.status, 200)
+  t.equal(answer.headers.filter(([name]) => name.startsWith('X-N')).length, 1_500)
+  t.equal(head(upstream.text).filter(line => line.startsWith('X-N')).length, 1_500)
+})
+
+t.test('Trailer is only announced where there can be trailers', async t => {
+  const upstream = await rawUpstream(t, answering('HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nContent-Length: 2\r\n\r\nok'))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const answer = await askOnce(t, rig, get('/'))
+  t.equal(answer.status, 200, 'Node would throw')
+  t.equal(answer.header('trailer'), undefined)
+  const head = await rawUpstream(
+    t,
+    answering('HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n'),
+  )
+  const other = await startRig(t, { upstream: head.url, ...OFF })
+  t.equal((await askOnce(t, other, 'HEAD / HTTP/1.1\r\nHost: h\r\n\r\n')).status, 200)
+})
+
+t.test('an expectation that nobody knows is refused', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
+  const answer = await askOnce(t, rig, get('/', 'Expect: a-miracle'))
+  t.equal(answer.status, 417)
+  t.same(await rig.finished(1), [' refused 417'])
+  t.equal(upstream.requests, 0)
+})

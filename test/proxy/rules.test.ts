@@ -1,0 +1,691 @@
+import t from 'tap'
+import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/address.js'
+import {
+  askOnce,
+  type Client,
+  connect,
+  get,
+  type HttpUpstream,
+  httpUpstream,
+  post,
+  type Rig,
+  startRig,
+  turns,
+} from './harness.js'
+
+type Teardown = Parameters<typeof startRig>[0]
+
+/** Buckets that admit one request per key in a time that no test takes. */
+const once = (key: unknown) => ({ key, rate: '1/h', capacity: 1 })
+
+/** The statuses of requests sent one after another. */
+async function statuses(t: Teardown, rig: Rig, texts: readonly string[]): Promise<number[]> {
+  const client = await connect(t, rig)
+  const found: number[] = []
+  for (const text of texts) found.push((await client.ask(text)).status)
+  client.hangUp()
+  return found
+}
+
+/** Sends requests on connections of their own, each before the next. */
+async function queue(t: Teardown, rig: Rig, texts: readonly string[]): Promise<Client[]> {
+  const clients: Client[] = []
+  for (const text of texts) {
+    const client = await connect(t, rig)
+    const decided = rig.queued.length + rig.outcomes.length + rig.released.length
+    client.send(text)
+    await rig.until(rig => rig.queued.length + rig.outcomes.length + rig.released.length > decided)
+    clients.push(client)
+  }
+  return clients
+}
+
+/** An upstream that holds every request until told otherwise. */
+async function holdingUpstream(t: Teardown): Promise<HttpUpstream & { letGo(): void; held(): number }> {
+  const held: (() => void)[] = []
+  const upstream = await httpUpstream(t, (_req, res) => held.push(() => res.end('ok')) as never)
+  return Object.assign(upstream, { letGo: () => held.shift()?.(), held: () => held.length })
+}
+
+t.test('routes: the first match wins, no match is 404', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    routes: [
+      { name: 'exact', match: { path: '/a' }, mode: 'off' },
+      { name: 'prefix', match: { path: '/a/*' }, mode: 'off' },
+      { name: 'methods', match: { path: '/m', method: ['POST', 'PUT'] }, mode: 'off' },
+      { name: 'host', match: { host: 'API.example.com' }, mode: 'off' },
+      { name: 'port', match: { host: 'other.example.com:8443' }, mode: 'off' },
+      { name: 'header', match: { header: { 'X-Plan': 'gold' } }, mode: 'off' },
+      { name: 'encoded', match: { path: '/caf%c3%a9%2f%7Euser' }, mode: 'off' },
+    ],
+  })
+  const cases: [string, string][] = [
+    [get('/a'), 'exact'],
+    [get('/a?b'), 'exact'],
+    [get('/a/'), 'prefix'],
+    [get('/a/b/c'), 'prefix'],
+    [get('/ab'), ''],
+    [get('/A'), ''],
+    [post('', '/m'), 'methods'],
+    [get('/m'), ''],
+    ['GET / HTTP/1.1\r\nHost: api.EXAMPLE.com\r\n\r\n', 'host'],
+    ['GET / HTTP/1.1\r\nHost: api.example.com:81\r\n\r\n', 'host'],
+    ['GET / HTTP/1.1\r\nHost: api.example.com.\r\n\r\n', 'host'],
+    ['GET / HTTP/1.1\r\nHost: xapi.example.com\r\n\r\n', ''],
+    ['GET http://api.example.com/ HTTP/1.1\r\nHost: fake\r\n\r\n', 'host'],
+    ['GET http://fake/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n', ''],
+    ['GET / HTTP/1.1\r\nHost: other.example.com:8443\r\n\r\n', 'port'],
+    ['GET / HTTP/1.1\r\nHost: other.example.com\r\n\r\n', ''],
+    [get('/', 'x-plan: gold'), 'header'],
+    [get('/', 'X-Plan: Gold'), ''],
+    [get('/', 'X-Plan: gold', 'X-Plan: iron'), ''],
+    [get('/caf%C3%A9%2F~user'), 'encoded'],
+  ]
+  for (const [at, [text, route]] of cases.entries()) {
+    const answer = await askOnce(t, rig, text)
+    t.equal(answer.status, route === '' ? 404 : 200, text)
+    const outcome = route === '' ? ' refused 404' : `${route} forwarded 200`
+    t.equal((await rig.finished(at + 1))[at], outcome, text)
+    if (route === '') t.match(answer.json(), { type: 'about:blank', title: 'Not Found', status: 404, detail: /route/ })
+  }
+})
+
+t.test('no spelling of a path evades its route', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    routes: [
+      { name: 'login', match: { path: '/login' }, mode: 'off' },
+      { name: 'admin', match: { path: '/admin/*' }, mode: 'off' },
+      { name: 'rest', mode: 'off' },
+    ],
+  })
+  const login = [
+    '/login?x',
+    '/%6cogin',
+    '/%6C%6F%67%69%6e',
+    '//login',
+    '///login',
+    '/x/../login',
+    '/./login',
+    '/x/%2e%2e/login',
+    '/x/.%2E/login',
+    '/../login',
+    '/x/..//login',
+    '/%2e/login',
+  ]
+  const admin = ['/admin//x', '//admin/x', '/admin/./x', '/x/../admin/x', '/%61dmin/x', '/admin/x/..', '/admin/.']
+  const rest = ['/admin/..', '/admin/../x', '/admin%2Fx', '/login/', '/login/.', '/log%00in', '/login%20', '/admin']
+  const client = await connect(t, rig)
+  let count = 0
+  for (const [route, paths] of Object.entries({ login, admin, rest })) {
+    for (const path of paths) {
+      t.equal((await client.ask(get(path))).status, 200)
+      count += 1
+      t.equal((await rig.finished(count))[count - 1], `${route} forwarded 200`, path)
+    }
+  }
+  t.same(
+    upstream.requests,
+    [...login, ...admin, ...rest].map(path => `GET ${path}`),
+    'and passes as it was written',
+  )
+})
+
+t.test('keys: who shares a bucket and who does not', async t => {
+  const upstream = await httpUpstream(t)
+  const withHost = (host: string) => `GET / HTTP/1.1\r\nHost: ${host}\r\n\r\n`
+  const long = 'k'.repeat(5_000)
+  const cases: [key: unknown, texts: string[], wanted: number[]][] = [
+    ['all', [get('/'), get('/x')], [200, 429]],
+    ['ip', [get('/'), get('/', 'X-Forwarded-For: 9.9.9.9')], [200, 429]],
+    ['method', [get('/'), post('', '/'), get('/')], [200, 200, 429]],
+    ['host', [withHost('a'), withHost('b'), withHost('A:80'), withHost('a.')], [200, 200, 429, 429]],
+    ['header:X-Key', [get('/', 'x-key: a'), get('/', 'X-Key: b'), get('/', 'X-KEY: a')], [200, 200, 429]],
+    ['header:x-key', [get('/', 'x-key: a'), get('/', 'x-key: a', 'x-key: b')], [200, 200]],
+    [
+      'header:x-key',
+      [get('/', `x-key: ${long}1`), get('/', `x-key: ${long}2`), get('/', `x-key: ${long}1`)],
+      [200, 200, 429],
+    ],
+    [
+      'cookie:sid',
+      [
+        get('/', 'Cookie: a=1; sid=x'),
+        get('/', 'Cookie: sid=y'),
+        get('/', 'Cookie: sid=x;b=2'),
+        get('/', 'Cookie: a', 'Cookie: sid=x'),
+      ],
+      [200, 200, 429, 429],
+    ],
+    ['query:k', [get('/?k=a'), get('/?k=b'), get('/p?x=1&k=%61'), get('/?kk=a&k=c')], [200, 200, 429, 200]],
+    [
+      ['header:x-key', 'method'],
+      [get('/', 'x-key: a'), post('', '/', 'x-key: a'), get('/', 'x-key: b'), get('/', 'x-key: a')],
+      [200, 200, 200, 429],
+    ],
+    // Combined keys do not run into each other.
+    [
+      ['query:a', 'query:b'],
+      [get('/?a=x%0Ay&b=z'), get('/?a=x&b=y%0Az'), get('/?a=x%0Ay&b=z')],
+      [200, 200, 429],
+    ],
+    // A missing key falls back to the address, which no value can pretend to be.
+    ['header:x-key', [get('/'), get('/', 'x-key: 127.0.0.1'), get('/', 'x-key:'), get('/')], [200, 200, 429, 429]],
+    [{ from: 'header:x-key', missing: 'all' }, [get('/'), get('/', 'x-key: all'), get('/')], [200, 200, 429]],
+    [
+      { from: 'cookie:sid', missing: 'reject' },
+      [get('/'), get('/', 'Cookie: sid='), get('/', 'Cookie: sid=1')],
+      [400, 400, 200],
+    ],
+    [{ from: ['ip', 'query:k'], missing: 'reject' }, [get('/'), get('/?k=1'), get('/?k=1')], [400, 200, 429]],
+  ]
+  for (const [key, texts, wanted] of cases) {
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      buckets: { one: once(key) },
+      limits: { maxHeaderSize: 32_768 },
+    })
+    t.same(await statuses(t, rig, texts), wanted, JSON.stringify(key))
+  }
+})
+
+t.test('key route: one instance per route', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { one: once('route') },
+    routes: [{ match: { path: '/a' } }, { match: { path: '/b*' } }],
+  })
+  t.same(await statuses(t, rig, [get('/a'), get('/b'), get('/a'), get('/b2')]), [200, 200, 429, 429])
+})
+
+t.test('a missing key that is rejected is a 400, refused, before any bucket', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { everyone: once('all'), mine: once({ from: 'header:x-key', missing: 'reject' }) },
+  })
+  const answer = await askOnce(t, rig, get('/'))
+  t.equal(answer.status, 400)
+  t.match(answer.json(), { type: 'about:blank', detail: /"mine"/ })
+  t.same(await rig.finished(1), ['default refused 400'])
+  t.equal(rig.proxy.line.keyspace.size(), 0)
+})
+
+t.test('long keys are kept as digests', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, buckets: { one: once('header:x-key') } })
+  await askOnce(t, rig, get('/', `x-key: ${'k'.repeat(10_000)}`))
+  const [[key]] = [...rig.proxy.line.keyspace.entries('one')] as [[string, unknown]]
+  t.ok(key.length <= 128)
+})
+
+t.test('addresses: what is one, what is not, and what the key is of them', async t => {
+  for (const [text, wanted] of [
+    ['1.2.3.4', '1.2.3.4'],
+    [' 1.2.3.4:5678 ', '1.2.3.4'],
+    ['::ffff:1.2.3.4', '1.2.3.4'],
+    ['[2001:DB8::1]:443', '2001:db8::1'],
+    ['[2001:db8::1]', '2001:db8::1'],
+    ['fe80::1%eth0', 'fe80::1'],
+    ['010.0.0.1', undefined],
+    ['1.2.3', undefined],
+    ['unknown', undefined],
+    ['_hidden', undefined],
+    ['', undefined],
+    ['1.2.3.4.5', undefined],
+    ['1'.repeat(3_000), undefined],
+  ] as const) {
+    t.equal(readAddress(text), wanted, text.slice(0, 40))
+  }
+  t.equal(addressKey('1.2.3.4'), '1.2.3.4')
+  t.equal(addressKey('2001:db8:1:2:3:4:5:6'), addressKey('2001:db8:1:2:ffff::'))
+  t.not(addressKey('2001:db8:1:2::1'), addressKey('2001:db8:1:3::1'))
+})
+
+t.test('trustProxy: who the client is', async t => {
+  const cases: [setting: boolean | number | string[], peer: string, lines: string[], wanted: string][] = [
+    [false, '127.0.0.1', ['9.9.9.9'], '127.0.0.1'],
+    [true, '127.0.0.1', ['1.1.1.1, 2.2.2.2', '3.3.3.3'], '1.1.1.1'],
+    [0, '127.0.0.1', ['9.9.9.9'], '127.0.0.1'],
+    [1, '127.0.0.1', ['1.1.1.1, 2.2.2.2'], '2.2.2.2'],
+    [2, '127.0.0.1', ['1.1.1.1', '2.2.2.2'], '1.1.1.1'],
+    [5, '127.0.0.1', ['1.1.1.1', '2.2.2.2'], '1.1.1.1'],
+    [['loopback'], '127.0.0.1', ['1.1.1.1, 2.2.2.2'], '2.2.2.2'],
+    [['loopback'], '::1', ['1.1.1.1, 2.2.2.2'], '2.2.2.2'],
+    [['loopback'], '8.8.8.8', ['1.1.1.1'], '8.8.8.8'],
+    [['loopback', '10.0.0.0/8'], '127.0.0.1', ['6.6.6.6, 1.1.1.1, 10.2.3.4'], '1.1.1.1'],
+    [['uniquelocal', 'linklocal'], '192.168.1.1', ['1.1.1.1, 169.254.3.4, fe80::3, fd00::1'], '1.1.1.1'],
+    [['2001:db8::/32'], '2001:db8::9', ['2001:db9::1, 2001:db8::8'], '2001:db9::1'],
+    [['1.2.3.4'], '1.2.3.4', ['5.6.7.8'], '5.6.7.8'],
+    // An entry that is no address: the hop that wrote it is the nearest thing known.
+    [['loopback', '10.0.0.1'], '127.0.0.1', ['1.1.1.1, unknown, 10.0.0.1'], '10.0.0.1'],
+    [true, '127.0.0.1', ['1.1.1.1,,'], '127.0.0.1'],
+    [true, '127.0.0.1', ['x'.repeat(3_000)], '127.0.0.1'],
+    [true, '127.0.0.1', ['[2001:db8::1]:99'], '2001:db8::1'],
+    [true, '127.0.0.1', [], '127.0.0.1'],
+  ]
+  for (const [setting, peer, lines, wanted] of cases) {
+    t.equal(
+      clientAddress(peer, lines, createTrust(setting)),
+      wanted,
+      JSON.stringify([setting, peer, lines]).slice(0, 120),
+    )
+  }
+})
+
+t.test('trustProxy over the wire: a stranger cannot choose its bucket, a trusted hop does', async t => {
+  const upstream = await httpUpstream(t)
+  const from = (...addresses: string[]) => get('/', ...addresses.map(address => `X-Forwarded-For: ${address}`))
+  const stranger = await startRig(t, { upstream: upstream.url, buckets: { one: once('ip') } })
+  t.same(await statuses(t, stranger, [from('1.1.1.1'), from('2.2.2.2')]), [200, 429])
+  const trusted = await startRig(t, { upstream: upstream.url, trustProxy: ['loopback'], buckets: { one: once('ip') } })
+  t.same(
+    await statuses(t, trusted, [
+      from('1.1.1.1'),
+      from('2.2.2.2'),
+      from('6.6.6.6', '2.2.2.2'),
+      from('6.6.6.6, 2.2.2.2'),
+      from('2001:db8::1'),
+      from('2001:db8::2'),
+      from('::ffff:1.1.1.1'),
+    ]),
+    [200, 200, 429, 429, 200, 429, 429],
+  )
+})
+
+t.test('cost: a number, by method, by header within its bounds', async t => {
+  const upstream = await httpUpstream(t)
+  const free = async (cost: unknown, text: string): Promise<string | undefined> => {
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      buckets: { one: { key: 'all', rate: '1/h', capacity: 1_000 } },
+      routes: [{ cost }],
+    })
+    return /r=(\d+)/.exec((await askOnce(t, rig, text)).header('ratelimit')!)?.[1]
+  }
+  t.equal(await free(7, get()), '993')
+  t.equal(await free(0.5, get()), '999', 'whole units that are free')
+  t.equal(await free({ POST: 5 }, post('')), '995')
+  t.equal(await free({ POST: 5, default: 2 }, get()), '998')
+  const byHeader = { header: 'X-Cost', max: 100, default: 3 }
+  for (const [sent, wanted] of [
+    ['X-Cost: 20', '980'],
+    ['x-cost: 2.5', '997'],
+    ['X-Cost: 101', '900'],
+    [`X-Cost: ${'9'.repeat(400)}`, '900'],
+    ['X-Cost: 0', '997'],
+    ['X-Cost: -5', '997'],
+    ['X-Cost: 1e9', '997'],
+    ['X-Cost: NaN', '997'],
+    ['X-Cost: Infinity', '997'],
+    ['X-Cost: 0x10', '997'],
+    ['X-Cost: 5, 5', '997'],
+    ['X-Cost:', '997'],
+    ['X-Other: 1', '997'],
+  ] as const) {
+    t.equal(await free(byHeader, get('/', sent)), wanted, sent.slice(0, 40))
+  }
+})
+
+t.test('shape: released one by one in order of arrival, each in its slot', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, buckets: { all: { key: 'all', rate: '5/s', capacity: 10 } } })
+  const clients = await queue(
+    t,
+    rig,
+    Array.from({ length: 10 }, (_, at) => get(`/${at}`)),
+  )
+  for (const [at, client] of clients.entries()) {
+    if (at > 0) {
+      rig.pacer.runUntil(at * 200 - 0.01)
+      await turns()
+      t.equal(client.bytes, 0)
+    }
+    rig.pacer.runUntil(at * 200)
+    const answer = await client.answer()
+    t.equal(answer.header('server-timing'), `shaper;dur=${(at * 200).toFixed(1)}`)
+  }
+  t.same(
+    upstream.requests,
+    Array.from({ length: 10 }, (_, at) => `GET /${at}`),
+  )
+  t.same(
+    rig.released.map(({ wait, lateness }) => [Math.round(wait), Math.round(lateness)]),
+    Array.from({ length: 10 }, (_, at) => [at * 200, 0]),
+  )
+})
+
+t.test('shape in real time: never early, at the rate', async t => {
+  const times: number[] = []
+  const upstream = await httpUpstream(t, (_req, res) => {
+    times.push(performance.now())
+    res.end('ok')
+  })
+  const rig = await startRig(
+    t,
+    { upstream: upstream.url, buckets: { all: { key: 'all', rate: '50/s', capacity: 20 } } },
+    { realPacer: true },
+  )
+  const clients = await Promise.all(Array.from({ length: 20 }, () => connect(t, rig)))
+  await Promise.all(clients.map(client => client.ask(get())))
+  const took = times.at(-1)! - times[0]!
+  t.ok(took > 340 && took < 1_500, `19 periods of 20 ms took ${took.toFixed(1)} ms`)
+  t.ok(rig.released.every(({ lateness }) => lateness >= 0))
+})
+
+t.test('meter: the same admission, no waiting; off: neither', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 3 } },
+    routes: [
+      { name: 'off', match: { path: '/off' }, mode: 'off' },
+      { name: 'meter', mode: 'meter' },
+    ],
+  })
+  t.same(await statuses(t, rig, [get(), get(), get(), get(), get('/off')]), [200, 200, 200, 429, 200])
+  rig.pacer.runUntil(1_000)
+  t.same(await statuses(t, rig, [get(), get()]), [200, 429])
+  t.same(rig.outcomes.slice(3, 5), ['meter rejected 429', 'off forwarded 200'])
+})
+
+t.test('dryRun, of a route and of all: nothing is held or rejected, what would have been is told', async t => {
+  const upstream = await httpUpstream(t)
+  const bucket = { all: { key: 'all', rate: '1/s', capacity: 3 } }
+  for (const config of [{ dryRun: true }, { routes: [{ name: 'default', dryRun: true }] }]) {
+    const rig = await startRig(t, { upstream: upstream.url, buckets: bucket, ...config })
+    t.same(await statuses(t, rig, [get(), get(), get(), get(), get()]), [200, 200, 200, 200, 200])
+    t.same(rig.rehearsed, [
+      'default would_delay',
+      'default would_delay',
+      'default would_reject',
+      'default would_reject',
+    ])
+    t.ok(rig.outcomes.every(outcome => outcome === 'default forwarded 200'))
+    const level = () => [...rig.proxy.line.keyspace.entries('all')][0]![1].level(rig.pacer.now())
+    t.equal(level(), 3, 'levels move')
+    rig.pacer.runUntil(2_000)
+    t.equal(level(), 1)
+    t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+  }
+  const meter = await startRig(t, {
+    upstream: upstream.url,
+    buckets: bucket,
+    routes: [{ mode: 'meter', dryRun: true }],
+  })
+  t.same(await statuses(t, meter, [get(), get(), get(), get()]), [200, 200, 200, 200])
+  t.equal(meter.rehearsed.length, 1)
+})
+
+t.test('dryRun: a key that would be rejected is forwarded too', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    dryRun: true,
+    buckets: { one: once({ from: 'header:x-key', missing: 'reject' }) },
+  })
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 200)
+  t.equal(answer.header('ratelimit'), undefined)
+  t.same(rig.rehearsed, ['default would_reject'])
+})
+
+t.test('a stack admits all or none, and names who refused', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: {
+      everyone: { key: 'all', rate: '1/s', capacity: 4 },
+      mine: { key: 'header:x-key', rate: '1/s', capacity: 2 },
+    },
+    routes: [{ mode: 'meter' }],
+  })
+  const as = (key: string) => get('/', `x-key: ${key}`)
+  t.same(await statuses(t, rig, [as('a'), as('a'), as('a'), as('b'), as('b'), as('c')]), [200, 200, 429, 200, 200, 429])
+  const client = await connect(t, rig)
+  const mine = await client.ask(as('a'))
+  t.same(mine.json()['violated-policies']?.sort(), ['everyone', 'mine'])
+  const other = await client.ask(as('c'))
+  t.same(other.json()['violated-policies'], ['everyone'])
+  t.match(other.header('ratelimit-policy'), /"mine";q=2;w=2/)
+  t.equal(other.header('ratelimit'), '"everyone";r=0;t=1')
+  rig.pacer.runUntil(1_000)
+  t.equal((await client.ask(as('c'))).status, 200, 'its own bucket was not touched by the rejections')
+  t.equal(/"mine";r=(\d)/.exec((await client.ask(as('c'))).header('ratelimit') ?? '')?.[1], undefined)
+})
+
+t.test(
+  'eleven at once on b = 10, r = 5: ten are admitted, the eleventh is told when to come back, to the ms',
+  async t => {
+    for (const mode of ['shape', 'meter']) {
+      const upstream = await httpUpstream(t)
+      const rig = await startRig(t, {
+        upstream: upstream.url,
+        buckets: { client: { key: 'ip', rate: '5/s', capacity: 10 } },
+        routes: [{ mode }],
+      })
+      const clients = await queue(
+        t,
+        rig,
+        Array.from({ length: 10 }, () => get()),
+      )
+      rig.pacer.runUntil(13)
+      const answer = await askOnce(t, rig, get())
+      t.equal(answer.status, 429)
+      t.equal(answer.reason, 'Too Many Requests')
+      t.same(answer.json(), {
+        type: 'https://iana.org/assignments/http-problem-types#quota-exceeded',
+        title: 'Too Many Requests',
+        status: 429,
+        detail: 'bucket "client" is full: 9.94 of 10',
+        'violated-policies': ['client'],
+        retryAfterMs: 187,
+      })
+      t.same(
+        answer.headers.filter(([name]) => !['Date', 'Connection', 'Keep-Alive'].includes(name)),
+        [
+          ['Content-Type', 'application/problem+json'],
+          ['Content-Length', String(answer.body.length)],
+          ['Retry-After', '1'],
+          ['RateLimit-Policy', '"client";q=10;w=2'],
+          ['RateLimit', '"client";r=0;t=1'],
+        ],
+      )
+      rig.pacer.runUntil(13 + 186)
+      t.equal((await askOnce(t, rig, get())).status, 429, 'not a ms before')
+      rig.pacer.runUntil(13 + 187)
+      const [late] = await queue(t, rig, [get()])
+      rig.pacer.runUntil(10_000)
+      t.equal((await late!.answer()).status, 200, 'that much later it is admitted')
+      for (const client of clients) t.equal((await client.answer()).status, 200)
+    }
+  },
+)
+
+t.test('a bucket may say another status', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, buckets: { one: { ...once('all'), status: 503 } } })
+  await askOnce(t, rig, get())
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 503)
+  t.match(answer.json(), {
+    type: /quota-exceeded/,
+    title: 'Service Unavailable',
+    status: 503,
+    'violated-policies': ['one'],
+  })
+  t.equal(rig.outcomes[1], 'default rejected 503')
+})
+
+t.test('a cost above the capacity: no Retry-After, and a detail that says so', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { one: { key: 'all', rate: '1/s', capacity: 10 } },
+    routes: [{ cost: { header: 'x-cost', max: 100 } }],
+  })
+  const answer = await askOnce(t, rig, get('/', 'x-cost: 11'))
+  t.equal(answer.status, 429)
+  t.equal(answer.header('retry-after'), undefined)
+  t.equal(answer.json().retryAfterMs, undefined)
+  t.equal(answer.json().detail, 'the cost 11 can never fit bucket "one" of 10')
+})
+
+t.test('maxWait: who would wait longer is rejected, with the time until the wait would fit', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { one: { key: 'all', rate: '1/s', capacity: 10 } },
+    routes: [{ name: 'default', maxWait: '2s' }],
+  })
+  const clients = await queue(t, rig, [get(), get(), get()])
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 429)
+  t.equal(answer.header('retry-after'), '1')
+  t.match(answer.json(), {
+    detail: 'bucket "one" would make it wait 3 s',
+    retryAfterMs: 1_000,
+    'violated-policies': ['one'],
+  })
+  t.equal(rig.outcomes.at(-1), 'default rejected 429')
+  rig.pacer.runUntil(1_000)
+  const [late] = await queue(t, rig, [get()])
+  rig.pacer.runUntil(3_000)
+  t.equal((await late!.answer()).status, 200)
+  for (const client of clients) t.equal((await client.answer()).status, 200)
+})
+
+t.test('Prefer: wait lowers maxWait for one request, and is said to have been applied', async t => {
+  const upstream = await httpUpstream(t)
+  const config = { upstream: upstream.url, buckets: { one: { key: 'all', rate: '1/s', capacity: 10 } } }
+  const rig = await startRig(t, config)
+  const [, waits] = await queue(t, rig, [get(), get('/', 'Prefer: wait=1'), get()])
+  for (const prefer of [['wait=1'], ['respond-async, WAIT = 1'], ['return=minimal', 'wait="1"'], ['wait=1; x=y, z']]) {
+    const answer = await askOnce(t, rig, get('/', ...prefer.map(each => `Prefer: ${each}`)))
+    t.equal(answer.status, 429, prefer.join())
+    t.equal(answer.header('preference-applied'), 'wait=1')
+    t.equal(answer.json().retryAfterMs, 2_000)
+  }
+  const before = rig.queued.length
+  const ignored = ['wait=x', 'wait', 'swait=1', 'wait=-1', 'foo; wait=1']
+  const odd = await queue(
+    t,
+    rig,
+    ignored.map(each => get('/', `Prefer: ${each}`)),
+  )
+  t.equal(rig.queued.length, before + ignored.length, 'what is no such wish is none')
+  rig.pacer.runUntil(20_000)
+  for (const client of odd) t.equal((await client.answer()).header('preference-applied'), undefined)
+  const answer = await waits!.answer()
+  t.same([answer.status, answer.header('preference-applied')], [200, 'wait=1'])
+
+  const shorter = await startRig(t, { ...config, routes: [{ maxWait: '2s' }] })
+  const longer = await askOnce(t, shorter, get('/', 'Prefer: wait=5'))
+  t.equal(longer.header('preference-applied'), undefined, 'it cannot raise it')
+})
+
+t.test('maxInFlight is honoured; still queued after maxWait: 503', async t => {
+  const upstream = await holdingUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 2 },
+    buckets: { one: { key: 'all', rate: '10/s', capacity: 10 } },
+    routes: [{ name: 'default', maxWait: '3s' }],
+  })
+  const clients = await queue(
+    t,
+    rig,
+    Array.from({ length: 5 }, (_, at) => get(`/${at}`)),
+  )
+  rig.pacer.runUntil(1_000)
+  await upstream.until(upstream => upstream.requests.length === 2)
+  await turns()
+  t.equal(upstream.requests.length, 2, 'as many as may be in flight')
+  upstream.letGo()
+  t.equal((await clients[0]!.answer()).status, 200)
+  await upstream.until(upstream => upstream.requests.length === 3)
+  rig.pacer.runUntil(2_999)
+  await turns()
+  t.equal(rig.outcomes.length, 1)
+  rig.pacer.runUntil(3_000)
+  for (const client of clients.slice(3)) {
+    const answer = await client.answer()
+    t.equal(answer.status, 503)
+    t.match(answer.json(), { type: /temporary-reduced-capacity/, status: 503, detail: 'still queued after 3.0 s' })
+    t.ok(answer.header('retry-after'))
+  }
+  upstream.letGo()
+  upstream.letGo()
+  for (const client of clients.slice(1, 3)) t.equal((await client.answer()).status, 200)
+  t.same(upstream.requests, ['GET /0', 'GET /1', 'GET /2'])
+  t.equal(rig.outcomes.filter(outcome => outcome === 'default expired 503').length, 2)
+  t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+})
+
+t.test('maxInFlight of a meter route: too many at once are turned away, at no cost', async t => {
+  const upstream = await holdingUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    buckets: { one: { key: 'all', rate: '1/h', capacity: 2 } },
+    routes: [{ mode: 'meter' }],
+  })
+  const client = await connect(t, rig)
+  client.send(get())
+  await upstream.until(() => upstream.held() === 1)
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 503)
+  t.match(answer.json(), { type: /temporary-reduced-capacity/ })
+  upstream.letGo()
+  t.equal((await client.answer()).status, 200)
+  client.send(get())
+  await upstream.until(() => upstream.held() === 1)
+  upstream.letGo()
+  t.equal((await client.answer()).status, 200, 'it had cost nothing')
+})
+
+t.test('maxQueued: more are turned away with 503', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    limits: { maxQueued: 2 },
+    buckets: { one: { key: 'all', rate: '1/s', capacity: 10 } },
+  })
+  const clients = await queue(t, rig, [get(), get(), get()])
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 503)
+  t.match(answer.json(), { type: /temporary-reduced-capacity/, retryAfterMs: 1_000 })
+  t.equal(answer.header('retry-after'), '1')
+  t.equal(rig.outcomes.at(-1), 'default rejected 503')
+  rig.pacer.runUntil(5_000)
+  for (const client of clients) t.equal((await client.answer()).status, 200)
+})
+
+t.test('maxKeys: when every place is taken by someone who waits, newcomers are turned away', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    limits: { maxKeys: 1 },
+    buckets: { one: { key: 'header:x-key', rate: '1/s', capacity: 10 } },
+  })
+  const as = (key: string) => get('/', `x-key: ${key}`)
+  await queue(t, rig, [as('a'), as('a')])
+  const answer = await askOnce(t, rig, as('b'))
+  t.equal(answer.status, 503)
+  t.equal(answer.header('retry-after'), '1')
+  rig.pacer.runUntil(1_000)
+  await rig.finished(3)
+  t.equal((await askOnce(t, rig, as('b'))).status, 200)
+})
+
+t.test('routes have upstreams of their own, each with its own limit', async t => {
+  const [one, two] = await Promise.all([httpUpstream(t), httpUpstream(t)])
+  const rig = await startRig(t, {
+    upstream: one.url,
+    routes: [{ match: { path: '/two' }, mode: 'off', upstream: two.url }, { mode: 'off' }],
+  })
+  t.same(await statuses(t, rig, [get('/'), get('/two')]), [200, 200])
+  t.same([one.requests, two.requests], [['GET /'], ['GET /two']])
+})
