@@ -1,20 +1,83 @@
 import { loadConfig } from '../config/load.js'
-import { effective, longestWaits } from '../config/report.js'
+import { effective } from '../config/report.js'
+import type { RouteSettings, Settings } from '../config/settings.js'
+import { type LongestWait, longestWaitOf, longestWaits } from '../config/waits.js'
+import { warnings } from '../config/warnings.js'
 import { formatDuration } from '../core/rate.js'
 import { type CommandOptions, flagsOf } from './options.js'
 
-/** Prints the effective configuration as JSON that `start` would read the same, and the longest wait per bucket. */
-export function runCheck(options: CommandOptions): void {
+/** What a request that is held takes, and what a bucket instance does, in kB; measured. */
+const HELD_KB = 11
+const INSTANCE_KB = 0.2
+
+/**
+ * Prints the effective configuration as JSON that `start` would read the same, what it means for those who wait and
+ * for memory, and what to think about again.
+ *
+ * @throws ConfigError
+ */
+export function runCheck(options: CommandOptions, out: { write(text: string): unknown } = process.stdout): void {
   const { settings, file } = loadConfig({
     ...(options.config !== undefined && { file: options.config }),
     flags: flagsOf(options),
     env: process.env,
     cwd: process.cwd(),
   })
-  process.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n\n`)
-  for (const { name, rate, capacity, longestWaitMs } of longestWaits(settings)) {
-    const limits = `${rate}, capacity ${capacity}`
-    process.stdout.write(`bucket "${name}" (${limits}): the longest wait is ${formatDuration(longestWaitMs)}\n`)
-  }
-  process.stdout.write(`${file ?? 'the flags'}: valid\n`)
+  const lines = [
+    JSON.stringify(effective(settings), null, 2),
+    '',
+    ...routeTable(settings.routes),
+    '',
+    memory(settings),
+    ...longestWaits(settings).flatMap(bucketLines),
+    ...warnings(settings).map(({ path, message }) => `warning: ${path}: ${message}`),
+    `${file ?? 'the flags'}: valid`,
+  ]
+  out.write(`${lines.join('\n')}\n`)
+}
+
+function routeTable(routes: readonly RouteSettings[]): string[] {
+  const rows = routes.map(route => [
+    route.name,
+    route.mode,
+    route.mode === 'off' ? '-' : route.buckets.map(bucket => bucket.name).join(', '),
+    longestWait(route),
+  ])
+  return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
+}
+
+/** With `maxWait` where that comes first. */
+function longestWait(route: RouteSettings): string {
+  if (route.mode !== 'shape') return '-'
+  const wait = longestWaitOf(route)
+  return route.maxWait < wait ? `${formatDuration(route.maxWait)} (maxWait)` : formatDuration(wait)
+}
+
+function memory({ limits }: Settings): string {
+  const held = `${megabytes(limits.maxQueued * HELD_KB)} for ${limits.maxQueued} held requests (maxQueued)`
+  const instances = `${megabytes(limits.maxKeys * INSTANCE_KB)} for ${limits.maxKeys} keys (maxKeys)`
+  return `memory: up to about ${held} and ${instances}`
+}
+
+function megabytes(kilobytes: number): string {
+  return `${Number((kilobytes / 1_000).toPrecision(2))} MB`
+}
+
+function bucketLines({ tiers, ...bucket }: ReturnType<typeof longestWaits>[number]): string[] {
+  return [`bucket ${waitLine(bucket)}`, ...tiers.map(tier => `  tier ${waitLine(tier)}`)]
+}
+
+function waitLine({ name, rate, capacity, longestWaitMs }: LongestWait): string {
+  return `"${name}" (${rate}, capacity ${capacity}): the longest wait is ${formatDuration(longestWaitMs)}`
+}
+
+/** Columns two spaces apart. */
+function aligned(rows: readonly string[][]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map(row => row[column]!.length)))
+  return rows.map(row =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column]!))
+      .join('  ')
+      .trimEnd(),
+  )
 }

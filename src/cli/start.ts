@@ -1,6 +1,8 @@
 import pino, { type Logger } from 'pino'
-import { loadConfig } from '../config/load.js'
+import { changes } from '../config/changes.js'
+import { ConfigError, loadConfig } from '../config/load.js'
 import type { Settings } from '../config/settings.js'
+import { watchFile } from '../config/watch.js'
 import { createTimerClock } from '../pacing/timer.js'
 import type { Observer } from '../proxy/events.js'
 import { type RunningProxy, startProxy } from '../proxy/server.js'
@@ -9,12 +11,14 @@ import { type CommandOptions, flagsOf } from './options.js'
 
 /** Runs the proxy until a signal ends it. */
 export async function runStart(options: CommandOptions): Promise<void> {
-  const { settings } = loadConfig({
-    ...(options.config !== undefined && { file: options.config }),
-    flags: flagsOf(options),
-    env: process.env,
-    cwd: process.cwd(),
-  })
+  const load = (): { settings: Settings; file: string | undefined } =>
+    loadConfig({
+      ...(options.config !== undefined && { file: options.config }),
+      flags: flagsOf(options),
+      env: process.env,
+      cwd: process.cwd(),
+    })
+  const { settings, file } = load()
   const log = pino({ base: null }, pino.destination({ dest: 2, sync: true }))
   const clock = createTimerClock()
   const proxy = await startProxy({ settings, pacer: clock, clock, observer: createLogObserver(log) }).catch(error => {
@@ -22,11 +26,44 @@ export async function runStart(options: CommandOptions): Promise<void> {
   })
   const targets = new Set(settings.routes.map(route => route.upstream.url))
   process.stdout.write(`shaper listening on ${proxy.url} -> ${[...targets].join(', ')}\n`)
+  const reload = createReloader(proxy, settings, () => load().settings, log)
+  process.on('SIGHUP', reload)
+  const unwatch = file === undefined ? undefined : watchFile(file, reload)
   await endOnSignal(proxy, settings, log)
+  unwatch?.()
+}
+
+/** Reads the configuration again and puts it into effect; a bad one is told, and nothing changes. One at a time. */
+function createReloader(proxy: RunningProxy, first: Settings, load: () => Settings, log: Logger): () => void {
+  let current = first
+  let last = Promise.resolve()
+  const reload = async (): Promise<void> => {
+    try {
+      const next = load()
+      const changed = changes(current, next)
+      if (changed.length === 0) return log.info('reloaded: nothing has changed')
+      const expired = await proxy.reload(next)
+      current = next
+      log.info({ changes: changed }, 'reloaded')
+      for (const line of changed.filter(isFixed)) log.warn(`${line}: takes effect at the next start`)
+      for (const [route, count] of expired) {
+        log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
+      }
+    } catch (error) {
+      const problems = error instanceof ConfigError ? error.message.split('\n') : [(error as Error).message]
+      log.error({ problems }, 'not reloaded: the configuration stays as it was')
+    }
+  }
+  return () => {
+    last = last.then(reload)
+  }
+}
+
+function isFixed(change: string): boolean {
+  return /^(listen|limits\.maxHeaderSize)\b/.test(change)
 }
 
 async function endOnSignal(proxy: RunningProxy, settings: Settings, log: Logger): Promise<void> {
-  process.on('SIGHUP', () => log.warn('SIGHUP: reloading is not yet available; the configuration stays as it is'))
   const signal = await new Promise<string>(resolve => {
     for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, resolve)
   })

@@ -34,6 +34,11 @@ function isHostName(value: string): boolean {
   return /^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)$/.test(value) && !/^[\d.]+$/.test(value)
 }
 
+/** Whether only this machine reaches a host. */
+export function isLoopback(host: string): boolean {
+  return /^(127\.|::1$|localhost$)/.test(host)
+}
+
 /** The inverse of `parseListen`. */
 export function formatListen({ host, port }: { host: string; port: number }): string {
   return isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`

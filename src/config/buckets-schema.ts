@@ -1,25 +1,27 @@
 import * as z from 'zod'
+import { headers } from './folded.js'
 import { key } from './key-schema.js'
-import { duration, NAME, object, oneOf, positive, rate, span, text, whole } from './values.js'
+import { duration, NAME, name, object, oneOf, positive, rate, span, text, whole } from './values.js'
 import { wants } from './words.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
+const KEYS = 'use e.g. ["customer-1"]'
+const HEADER = 'use e.g. { "x-plan": "gold" }'
 const EXAMPLE = 'use e.g. { "key": "ip", "rate": "5/s", "capacity": 10 }'
 
 const capacity = positive('a capacity', CAPACITY)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
 
-const tier = object(
+export const tier = object(
   {
-    name: text('a name', 'use e.g. "gold"').describe('The name of the tier, e.g. "gold".'),
+    name: name.describe('The name of the tier, e.g. "gold".'),
     keys: z
-      .array(text('a key', 'use e.g. "customer-1"'), { error: wants('a list of keys', 'use e.g. ["customer-1"]') })
+      .array(text('a key', 'use e.g. "customer-1"'), { error: wants('a list of keys', KEYS) })
+      .min(1, { error: `the list is empty; ${KEYS}` })
       .exactOptional()
       .describe('The key values in this tier, e.g. ["customer-1"].'),
-    header: z
-      .record(z.string(), text('a header value', 'use e.g. "gold"'), {
-        error: wants('a header to look for', 'use e.g. { "x-plan": "gold" }'),
-      })
+    header: headers('a header to look for', HEADER)
+      .refine(values => Object.keys(values).length > 0, { error: `the object is empty; ${HEADER}` })
       .exactOptional()
       .describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
     rate: rate.exactOptional().describe('The rate of this tier, e.g. "50/s"; inherited when absent.'),
@@ -51,7 +53,9 @@ export const bucket = object(
       .exactOptional()
       .describe('How long a key that overflows is rejected, e.g. "30s" or "drain".'),
     tiers: z
-      .array(tier, { error: wants('a list of tiers', 'use e.g. [{ "name": "gold", "rate": "50/s" }]') })
+      .array(tier, {
+        error: wants('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
+      })
       .exactOptional()
       .describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
     weight: weight.exactOptional().describe('The share of a lane on a contended bucket, e.g. 2.'),

@@ -1,7 +1,7 @@
 const MS_PER_SECOND = 1_000
 
 /**
- * The capacity of a bucket: as written, or what fills in `maxDelay`, or one second's worth of rate and at least 1.
+ * The capacity of a bucket, or of a tier that inherits what it lacks: as written, or what fills in `maxDelay`, or one second's worth of rate and at least 1.
  *
  * @returns cost units; `rate` is in cost units per ms, `maxDelay` in ms
  */

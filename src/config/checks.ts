@@ -2,6 +2,7 @@
 import type { BucketDraft, Draft, RouteDraft } from './draft.js'
 import type { Finding } from './problems.js'
 import type { CostSettings } from './settings.js'
+import { tierFaults } from './tier-checks.js'
 import { NAME, NAME_REMEDY } from './values.js'
 import { hint, quote } from './words.js'
 
@@ -37,26 +38,22 @@ function upstreams({ hasUpstream, routes }: Draft): Finding[] {
   }))
 }
 
-function bucketFaults({ name, hasBoth }: BucketDraft): Finding[] {
+function bucketFaults(bucket: BucketDraft): Finding[] {
+  const { name, hasBoth } = bucket
   const path = ['buckets', name]
   return [
     ...(NAME.test(name) ? [] : [{ path, message: `${quote(name)} is not a name; ${NAME_REMEDY}` }]),
     ...(hasBoth ? [{ path: [...path, 'maxDelay'], message: 'give either capacity or maxDelay; remove one' }] : []),
+    ...tierFaults(bucket),
   ]
 }
 
 function defaultRoute({ buckets }: Draft): Finding[] {
   if (buckets.size === 0) return [{ path: ['buckets'], message: `there is no bucket; ${ADD_BUCKET}` }]
-  return [...buckets.values()].flatMap(({ name, capacity, capacityKey }) =>
-    capacity === undefined || fits(1, capacity)
-      ? []
-      : [
-          {
-            path: ['buckets', name, capacityKey],
-            message: `a capacity of ${capacity} can never fit a request of cost 1; raise it`,
-          },
-        ],
-  )
+  return [...buckets.values()].flatMap(capacitiesOf).flatMap(({ path, capacity }) => {
+    if (fits(1, capacity)) return []
+    return [{ path, message: `a capacity of ${capacity} can never fit a request of cost 1; raise it` }]
+  })
 }
 
 function duplicateNames(routes: readonly RouteDraft[]): Finding[] {
@@ -100,10 +97,38 @@ function costs({ mode, cost, buckets, namesBuckets }: RouteDraft, index: number,
   })
 }
 
-function misfit({ at, amount }: StaticCost, { name, capacity }: BucketDraft, index: number): Finding[] {
-  if (capacity === undefined || fits(amount, capacity)) return []
-  const message = `${amount} can never fit bucket ${quote(name)} (capacity ${capacity}); raise the capacity or lower the cost`
-  return [{ path: ['routes', index, 'cost', ...at], message }]
+function misfit({ at, amount }: StaticCost, bucket: BucketDraft, index: number): Finding[] {
+  return capacitiesOf(bucket).flatMap(({ title, capacity }) => {
+    if (fits(amount, capacity)) return []
+    const message = `${amount} can never fit ${title} (capacity ${capacity}); raise the capacity or lower the cost`
+    return [{ path: ['routes', index, 'cost', ...at], message }]
+  })
+}
+
+interface Capacity {
+  readonly path: PropertyKey[]
+  readonly title: string
+  readonly capacity: number
+}
+
+/** What is known of a bucket's capacity, and those of its tiers that are not the bucket's. */
+function capacitiesOf({ name, capacity, capacityKey, tiers }: BucketDraft): Capacity[] {
+  const path = ['buckets', name]
+  const title = `bucket ${quote(name)}`
+  return [
+    ...(capacity === undefined ? [] : [{ path: [...path, capacityKey], title, capacity }]),
+    ...tiers.flatMap((tier, index) => {
+      if (tier?.capacity === undefined) return []
+      const own = tier.name === undefined ? `tiers[${index}]` : `tier ${quote(tier.name)}`
+      return [
+        {
+          path: [...path, 'tiers', index, tier.capacityKey],
+          title: `${own} of ${title}`,
+          capacity: tier.capacity,
+        },
+      ]
+    }),
+  ]
 }
 
 interface StaticCost {

@@ -1,6 +1,6 @@
 /** The parts of a file that are good, even where others are not: what the cross checks look at. */
 import * as z from 'zod'
-import { bucket } from './buckets-schema.js'
+import { bucket, tier } from './buckets-schema.js'
 import { capacityOf } from './capacity.js'
 import { route } from './routes-schema.js'
 import type { CostSettings } from './settings.js'
@@ -12,6 +12,23 @@ export interface BucketDraft {
   /** The key in the file that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'maxDelay'
   readonly hasBoth: boolean
+  /** By index; undefined where it is no object. */
+  readonly tiers: readonly (TierDraft | undefined)[]
+}
+
+export interface TierDraft {
+  /** Undefined where there is none or a bad one. */
+  readonly name: string | undefined
+  /** As written, by index. */
+  readonly keys: readonly unknown[]
+  /** Whether it says who is in it. */
+  readonly hasMembers: boolean
+  /** Whether it says what is different for them. */
+  readonly hasLimits: boolean
+  /** Undefined where what makes it is bad, or where it is the bucket's own. */
+  readonly capacity: number | undefined
+  /** The key of the tier that the capacity comes from. */
+  readonly capacityKey: 'capacity' | 'rate'
 }
 
 export interface RouteDraft {
@@ -54,6 +71,23 @@ function bucketDraft(name: string, value: unknown): BucketDraft {
     capacity: known,
     capacityKey: 'maxDelay' in written ? 'maxDelay' : 'capacity',
     hasBoth: 'capacity' in written && 'maxDelay' in written,
+    tiers: Array.isArray(written.tiers)
+      ? written.tiers.map(each => (isObject(each) ? tierDraft(each, isFilledIn, maxDelay) : undefined))
+      : [],
+  }
+}
+
+/** @param isFilledIn whether the bucket leaves the capacity to rates: the tier's own makes it another */
+function tierDraft(written: Record<string, unknown>, isFilledIn: boolean, maxDelay: number | undefined): TierDraft {
+  const { name, rate, capacity } = good(tier, written)
+  const hasCapacity = 'capacity' in written
+  return {
+    name,
+    keys: Array.isArray(written.keys) ? written.keys : [],
+    hasMembers: 'keys' in written || 'header' in written,
+    hasLimits: hasCapacity || 'rate' in written || 'weight' in written,
+    capacity: !hasCapacity && isFilledIn && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
+    capacityKey: hasCapacity ? 'capacity' : 'rate',
   }
 }
 

@@ -1,7 +1,13 @@
 import { formatListen } from './address.js'
-import { staticCosts } from './checks.js'
 import { formatKeyPart } from './key-schema.js'
-import type { BucketSettings, CostSettings, RouteSettings, Settings, UpstreamSettings } from './settings.js'
+import type {
+  BucketSettings,
+  CostSettings,
+  RouteSettings,
+  Settings,
+  TierSettings,
+  UpstreamSettings,
+} from './settings.js'
 import { writtenDuration, writtenRate } from './written.js'
 
 /** The configuration in the file's own words with every default filled in; parsed again, it is the same. */
@@ -41,18 +47,34 @@ function writtenUpstream(upstream: UpstreamSettings): object {
   }
 }
 
-function writtenBucket({ key, rate, capacity, status }: BucketSettings): object {
+function writtenBucket({ key, limits, status, weight, tiers }: BucketSettings): object {
+  const { rate, capacity, overflow, blockFor } = limits
   const parts = key.parts.map(formatKeyPart)
   return {
     key: { from: parts.length === 1 ? parts[0] : parts, missing: key.missing },
     rate: writtenRate(rate),
     capacity,
     status,
+    overflow,
+    ...(blockFor !== undefined && { blockFor: blockFor === 'drain' ? blockFor : writtenDuration(blockFor) }),
+    ...(weight !== undefined && { weight }),
+    ...(tiers.length > 0 && { tiers: tiers.map(writtenTier) }),
+  }
+}
+
+function writtenTier({ name, keys, header, limits, weight }: TierSettings): object {
+  return {
+    name,
+    ...(keys && { keys }),
+    ...(header && { header }),
+    rate: writtenRate(limits.rate),
+    capacity: limits.capacity,
+    ...(weight !== undefined && { weight }),
   }
 }
 
 function writtenRoute(route: RouteSettings, common: UpstreamSettings | undefined): object {
-  const { name, match, mode, buckets, cost, maxWait, dryRun, upstream } = route
+  const { name, match, mode, buckets, cost, maxWait, dryRun, explain, upstream } = route
   const own = writtenUpstream(upstream)
   const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(writtenUpstream(common))
   return {
@@ -63,6 +85,7 @@ function writtenRoute(route: RouteSettings, common: UpstreamSettings | undefined
     cost: writtenCost(cost),
     ...(Number.isFinite(maxWait) && { maxWait: writtenDuration(maxWait) }),
     dryRun,
+    explain,
     ...(!isCommon && { upstream: own }),
   }
 }
@@ -71,28 +94,4 @@ function writtenCost(cost: CostSettings): unknown {
   if (cost.kind === 'fixed') return cost.cost
   if (cost.kind === 'method') return { ...cost.costs, default: cost.default }
   return { header: cost.name, max: cost.max, default: cost.default }
-}
-
-/** How long an admitted request can wait at most on one bucket. */
-export interface LongestWait {
-  name: string
-  /** As `"5/s"`. */
-  rate: string
-  /** Cost units. */
-  capacity: number
-  longestWaitMs: number
-}
-
-/**
- * Per bucket `(b - c) / r`, c the smallest cost that is known beforehand on any route through it. Only routes in mode
- * `shape` hold requests: 0 where there is none.
- */
-export function longestWaits({ buckets, routes }: Settings): LongestWait[] {
-  return buckets.map(({ name, rate, capacity }) => {
-    const amounts = routes
-      .filter(route => route.mode === 'shape' && route.buckets.some(bucket => bucket.name === name))
-      .flatMap(route => staticCosts(route.cost).map(({ amount }) => amount))
-    const longestWaitMs = Math.max(0, (capacity - Math.min(...amounts)) / rate)
-    return { name, rate: writtenRate(rate), capacity, longestWaitMs }
-  })
 }

@@ -1,27 +1,22 @@
 /** From a valid file to the effective configuration: names become what they name, defaults trickle down. */
 import type * as z from 'zod'
+import type { BucketLimits } from '../core/bucket.js'
 import { capacityOf } from './capacity.js'
 import type { file } from './schema.js'
 import type { BucketSettings, MatchSettings, RouteSettings, Settings } from './settings.js'
 
 type File = z.output<typeof file>
+type Bucket = File['buckets'][string]
+type Tier = NonNullable<Bucket['tiers']>[number]
 type Route = NonNullable<File['routes']>[number]
 
 const LONGEST_NAME = 64
 
 /** @param valid a file that passed the schema and every cross check */
 export function resolve(valid: File): Settings {
-  const buckets = Object.entries(valid.buckets).map(
-    ([name, { key, rate, capacity, maxDelay, status }]): BucketSettings => ({
-      name,
-      key,
-      rate,
-      capacity: capacityOf({ rate, capacity, maxDelay }),
-      status,
-    }),
-  )
+  const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
   const written: readonly Route[] = valid.routes ?? [
-    { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false },
+    { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
   const names = routeNames(written)
   const { listen, trustProxy, limits, dryRun, headers } = valid
@@ -37,6 +32,39 @@ export function resolve(valid: File): Settings {
   }
 }
 
+function resolveBucket(name: string, bucket: Bucket): BucketSettings {
+  const { key, status, overflow, blockFor, weight, maxDelay, tiers = [] } = bucket
+  const limitsOf = (tier?: Tier): BucketLimits => {
+    const rate = tier?.rate ?? bucket.rate
+    return {
+      name,
+      ...(tier && { tier: tier.name }),
+      rate,
+      capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay }),
+      overflow,
+      ...(blockFor !== undefined && { blockFor }),
+    }
+  }
+  const weightOf = (own: number | undefined) => (own === undefined ? {} : { weight: own })
+  const limits = limitsOf()
+  return {
+    name,
+    key,
+    status,
+    ...weightOf(weight),
+    limits,
+    rate: limits.rate,
+    capacity: limits.capacity,
+    tiers: tiers.map(tier => ({
+      name: tier.name,
+      ...(tier.keys && { keys: tier.keys }),
+      ...(tier.header && { header: tier.header }),
+      limits: limitsOf(tier),
+      ...weightOf(tier.weight ?? weight),
+    })),
+  }
+}
+
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
   const { match, mode, cost, maxWait = Infinity } = route
   const all = mode === 'off' ? [] : buckets
@@ -48,6 +76,7 @@ function resolveRoute(route: Route, name: string, buckets: readonly BucketSettin
     cost,
     maxWait,
     dryRun: valid.dryRun || route.dryRun,
+    explain: route.explain,
     headers: valid.headers,
     upstream: (route.upstream ?? valid.upstream)!,
   }

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { attempt, folded, headers } from './folded.js'
 import type { CostSettings } from './settings.js'
 import { upstream } from './upstream-schema.js'
 import { flag, grace, headerName, methodName, name, object, oneOf, read, text } from './values.js'
@@ -23,12 +24,6 @@ const host = read(text('a host', 'use e.g. "api.example.com"'), value => {
   throw new RangeError(`${quote(value)} is not a host; use e.g. "api.example.com"`)
 })
 
-const headers = z
-  .record(z.string(), z.string({ error: wants('a header value', 'use a string, e.g. "gold"') }), {
-    error: wants('headers to match', 'use e.g. { "x-plan": "gold" }'),
-  })
-  .transform((values, ctx) => folded(values, headerName, ctx))
-
 const match = object(
   {
     path: path.exactOptional().describe('The exact path, or a prefix that ends in "*", e.g. "/api/*".'),
@@ -43,7 +38,9 @@ const match = object(
       .exactOptional()
       .describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
     host: host.exactOptional().describe('The host asked for, in any case, e.g. "api.example.com".'),
-    header: headers.exactOptional().describe('Headers and their exact values, e.g. { "x-plan": "gold" }.'),
+    header: headers('headers to match', 'use e.g. { "x-plan": "gold" }')
+      .exactOptional()
+      .describe('Headers and their exact values, e.g. { "x-plan": "gold" }.'),
   },
   'an object',
   'use e.g. { "path": "/api/*", "method": "POST" }',
@@ -81,37 +78,6 @@ const costObject = z
     return { kind: 'header', name: attempt(header, headerName, 'header', ctx), max: max ?? 0, default: otherwise }
   })
 
-/** Renames every key; a key that cannot be renamed, or twice to the same, is an issue at that key. */
-function folded<T>(values: Record<string, T>, rename: (key: string) => string, ctx: Issues): Record<string, T> {
-  const entries = Object.entries(values).map(([key, value]) => [attempt(key, rename, key, ctx), value] as const)
-  const names = entries.map(([key]) => key)
-  Object.keys(values).forEach((key, index) => {
-    if (names.indexOf(names[index]!) < index) {
-      ctx.issues.push({
-        code: 'custom',
-        path: [key],
-        message: 'given twice in different cases; remove one',
-        input: key,
-      })
-    }
-  })
-  return Object.fromEntries(entries)
-}
-
-interface Issues {
-  issues: { push(issue: { code: 'custom'; path: PropertyKey[]; message: string; input: unknown }): unknown }
-}
-
-function attempt(value: string, rename: (value: string) => string, key: string, ctx: Issues): string {
-  try {
-    return rename(value)
-  } catch (error) {
-    if (!(error instanceof RangeError)) throw error
-    ctx.issues.push({ code: 'custom', path: [key], message: error.message, input: value })
-    return value
-  }
-}
-
 export const route = object(
   {
     name: name.exactOptional().describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
@@ -134,7 +100,7 @@ export const route = object(
     maxWait: grace.exactOptional().describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
     upstream: upstream.exactOptional().describe('This route\'s own upstream, e.g. "http://127.0.0.1:9001".'),
-    explain: flag.exactOptional().describe('Tell in each answer how it was decided, e.g. true.'),
+    explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),
   },
   'a route',
   'use e.g. { "match": { "path": "/api/*" }, "buckets": ["client"] }',

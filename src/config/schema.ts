@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { listen, listenAddress, trustProxy } from './address.js'
+import { isLoopback, listen, listenAddress, trustProxy } from './address.js'
 import { buckets } from './buckets-schema.js'
 import { route } from './routes-schema.js'
 import { store } from './store-schema.js'
@@ -29,7 +29,6 @@ const limits = object(
 )
 
 const SECRET = { error: `not a token; use a string that is not empty, e.g. "\${SHAPER_TOKEN}"` }
-const LOOPBACK = /^(127\.|::1$|localhost$)/
 
 const adminObject = object(
   {
@@ -45,7 +44,7 @@ const adminObject = object(
 )
 
 const admin = adminObject.transform((value, ctx) => {
-  if (value.token === undefined && !LOOPBACK.test(value.listen.host)) {
+  if (value.token === undefined && !isLoopback(value.listen.host)) {
     const message = `missing; an admin server on ${value.listen.host} needs one, e.g. "\${SHAPER_TOKEN}"`
     ctx.issues.push({ code: 'custom', path: ['token'], message, input: undefined })
   }

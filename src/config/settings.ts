@@ -1,3 +1,5 @@
+import type { BucketLimits } from '../core/bucket.js'
+
 /**
  * The effective configuration: every default filled in, durations in milliseconds, rates in cost units per
  * millisecond, names resolved. This is what the other rooms read; the file's own vocabulary ends here.
@@ -53,12 +55,31 @@ export interface KeySettings {
 export interface BucketSettings {
   name: string
   key: KeySettings
-  /** Cost units per millisecond. */
-  rate: number
-  /** Cost units. */
-  capacity: number
   /** The status of a rejection, 400 to 599. */
   status: number
+  /** The share of a lane whose stack has no weight before this one; absent where the file sets none. */
+  weight?: number
+  /** What holds for keys in no tier; `overflow` is always filled in. */
+  limits: BucketLimits
+  /** Cost units per millisecond, as in `limits`. */
+  rate: number
+  /** Cost units, as in `limits`. */
+  capacity: number
+  /** In file order. No key is in two of them. */
+  tiers: readonly TierSettings[]
+}
+
+/** Other limits for some requests: those with one of the keys, or else with the headers. Either is enough. */
+export interface TierSettings {
+  name: string
+  /** As the bucket's key gives them. */
+  keys?: readonly string[]
+  /** Names lower-cased, values exact; a request has to have all of them. */
+  header?: Readonly<Record<string, string>>
+  /** Named like the bucket, and whole: what the tier leaves out is the bucket's. */
+  limits: BucketLimits
+  /** The bucket's where the tier sets none. */
+  weight?: number
 }
 
 export interface MatchSettings {
@@ -86,6 +107,8 @@ export interface RouteSettings {
   /** Milliseconds; Infinity when the file sets none. */
   maxWait: number
   dryRun: boolean
+  /** Whether answers tell how they were decided. */
+  explain: boolean
   headers: boolean
   upstream: UpstreamSettings
 }

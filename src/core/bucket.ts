@@ -39,6 +39,8 @@ const SHORTEST_GRACE = 2
 /** What a bucket allows. */
 export interface BucketLimits {
   readonly name: string
+  /** The tier of its keys, if any. */
+  readonly tier?: string
   /** Cost units per ms. */
   readonly rate: number
   /** Cost units. */

@@ -23,11 +23,12 @@ interface Instances {
  */
 export class Keyspace {
   readonly #buckets = new Map<string, Instances>()
-  readonly #maxKeys: number
+  /** More than there are at most; lowered, it lets nobody in until some have gone. */
+  maxKeys: number
   #size = 0
 
   constructor(maxKeys: number) {
-    this.#maxKeys = maxKeys
+    this.maxKeys = maxKeys
   }
 
   /** How many instances there are, of all buckets or of one. */
@@ -44,7 +45,7 @@ export class Keyspace {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
     const known = instances.byKey.get(key)
     if (known !== undefined) return known
-    if (this.#size >= this.#maxKeys) {
+    if (this.#size >= this.maxKeys) {
       if (!this.#evict(instances, now, keep) && !this.#evictElsewhere(instances, now, keep)) return undefined
     } else {
       this.#sweep(instances, SWEEP, now, keep)

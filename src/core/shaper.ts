@@ -50,7 +50,8 @@ export type Verdict = 'released' | Ticket | Rejection
 
 export class Shaper {
   readonly #clock: Clock
-  readonly #maxQueued: number
+  /** How many may wait. */
+  maxQueued: number
   readonly #schedule = new Schedule()
   readonly #deadlines = new Timeline<Ticket>()
   readonly #notices = new Notices()
@@ -60,7 +61,7 @@ export class Shaper {
 
   constructor(options: { clock: Clock; maxQueued?: number }) {
     this.#clock = options.clock
-    this.#maxQueued = options.maxQueued ?? Infinity
+    this.maxQueued = options.maxQueued ?? Infinity
   }
 
   /** How many requests wait. */
@@ -208,7 +209,7 @@ export class Shaper {
       route.gate.enter()
       return 'released'
     }
-    if (this.#queued >= this.#maxQueued) return { reason: 'crowded', buckets: [], retryAfterMs: undefined }
+    if (this.#queued >= this.maxQueued) return { reason: 'crowded', buckets: [], retryAfterMs: undefined }
     const lane = openLane(route, stack, arrival.weight ?? 1)
     const ticket = new Ticket(lane, cost, now, waiter)
     this.#queued += 1

@@ -8,15 +8,17 @@ import type { Route } from './route.js'
 /** Decides in the route's mode. After `released` the request is in the gate. */
 export function admit({ shaper }: Line, route: Route, arrival: Arrival, waiter: Waiter, maxWait: number): Verdict {
   if (route.settings.mode === 'shape') return shaper.admit(arrival, waiter, maxWait)
-  if (!route.gate.open) return { reason: 'crowded', buckets: [], retryAfterMs: SOON }
+  const { gate } = route.lane
+  if (!gate.open) return { reason: 'crowded', buckets: [], retryAfterMs: SOON }
   const verdict = shaper.meter(arrival)
-  if (verdict === 'released') route.gate.enter()
+  if (verdict === 'released') gate.enter()
   return verdict
 }
 
 /** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
 export function rehearse(line: Line, route: Route, arrival: Arrival): void {
-  const { gate, settings } = route
+  const { settings } = route
+  const { gate } = route.lane
   const shadow: Waiter = { release: () => leaveGate(line, gate), expire: ignore, reject: ignore }
   const verdict = admit(line, route, arrival, shadow, settings.maxWait)
   if (verdict === 'released') leaveGate(line, gate)

@@ -13,6 +13,7 @@ import { CHECKED, mayHideHangUp, readAhead } from './body-check.js'
 import { ClientSide } from './client-side.js'
 import type { Connection, Turn } from './connection.js'
 import type { Outcome } from './events.js'
+import { type Explanation, explain } from './explain.js'
 import { createFeed } from './feed.js'
 import { type ForwardEnd, Forwarding } from './forward.js'
 import { upstreamHeaders } from './headers.js'
@@ -40,6 +41,8 @@ export class Exchange implements Turn, Waiter {
   #wait = 0
   /** `Prefer: wait` that was honoured, in seconds. */
   #preferred: number | undefined
+  /** Where the route explains itself. */
+  #explanation: Explanation | undefined
   #holdsGate = false
   #forwarding: { abort(): void; flushed?(): void } | undefined
   #feed: PassThrough | null = null
@@ -78,8 +81,9 @@ export class Exchange implements Turn, Waiter {
       this.line.observer.rehearsed?.(route.name, 'would_reject')
       return this.forward()
     }
-    this.#stack = stack
-    const arrival = { route, stack, cost: route.cost(facts) }
+    this.#stack = stack.buckets
+    const arrival = { route: route.lane, stack: stack.buckets, cost: route.cost(facts), weight: stack.weight }
+    if (route.settings.explain) this.#explanation = explain(arrival, this.line.clock.now())
     if (!route.settings.dryRun) return this.#admit(route, arrival)
     rehearse(this.line, route, arrival)
     this.forward()
@@ -92,6 +96,11 @@ export class Exchange implements Turn, Waiter {
   }
 
   release(slot: number, now: number): void {
+    if (this.#state !== 'waiting') {
+      // It ended while its release was on the way: the gate first, so that the slot finds it open.
+      this.route!.lane.gate.leave()
+      return this.line.shaper.giveBack(this.#ticket!)
+    }
     this.#holdsGate = true
     this.#wait = now - this.#ticket!.arrivedAt
     this.line.observer.released?.(this.route!.name, this.#wait, now - slot)
@@ -150,7 +159,7 @@ export class Exchange implements Turn, Waiter {
       headers.push(...limitHeaders(this.#stack, this.#stack, this.line.clock.now()))
       headers.push('Server-Timing', `shaper;dur=${this.#wait.toFixed(1)}`)
     }
-    headers.push(...this.#preference())
+    headers.push(...this.#notes())
     headers.push(...this.#client.closing())
     return headers
   }
@@ -217,11 +226,14 @@ export class Exchange implements Turn, Waiter {
 
   #reply(reply: Reply): void {
     this.beforeReply()
-    this.#client.reply(reply, this.#preference())
+    this.#client.reply(reply, this.#notes())
   }
 
-  #preference(): string[] {
-    return this.#preferred === undefined ? [] : ['Preference-Applied', `wait=${this.#preferred}`]
+  /** What an answer tells of its request besides the limits: headers' names and values in turn. */
+  #notes(): string[] {
+    const notes = this.#preferred === undefined ? [] : ['Preference-Applied', `wait=${this.#preferred}`]
+    if (this.#explanation !== undefined) notes.push('Shaper-Explain', this.#explanation(this.#wait))
+    return notes
   }
 
   /** Where the answer goes to a socket that is not the response's yet. */
@@ -232,7 +244,7 @@ export class Exchange implements Turn, Waiter {
     this.line.observer.finished?.(this.route?.name ?? '', outcome, status)
     if (!this.#holdsGate) return
     this.#holdsGate = false
-    leaveGate(this.line, this.route!.gate)
+    leaveGate(this.line, this.route!.lane.gate)
   }
 
   readonly #finished = (): void => {

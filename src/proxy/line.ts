@@ -12,13 +12,13 @@ export interface Line {
   readonly clock: Clock
   readonly shaper: Shaper
   readonly keyspace: Keyspace
-  readonly routes: readonly Route[]
-  readonly trust: Trust
+  routes: readonly Route[]
+  trust: Trust
   readonly observer: Observer
   /** For clients that still send a body nobody wants. */
   readonly linger: Deadlines
   /** No new requests; connections end after their current one. */
-  readonly draining: boolean
+  draining: boolean
   /** How many requests have begun and not been answered, refused or abandoned. */
   inProgress: number
   /** Called when `inProgress` falls to 0. */

@@ -15,7 +15,7 @@ export function rejectionReply(
   }
   const first = buckets[0]!
   return {
-    status: route.buckets.find(bucket => bucket.limits === first.limits)?.status ?? 429,
+    status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
     detail: explain(reason, first, cost, now),
     violated: buckets,
     retryAfterMs,

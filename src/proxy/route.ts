@@ -1,48 +1,69 @@
-import type { CostSettings, MatchSettings, RouteSettings } from '../config/settings.js'
-import type { BucketLimits } from '../core/bucket.js'
-import type { Gate } from '../core/lane.js'
+import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSettings } from '../config/settings.js'
+import type { LaneRoute } from '../core/lane.js'
 import { createKeyReader, hostName, type KeyReader } from './key.js'
 import { headerValue, matchingPath, type RequestFacts } from './request.js'
 import type { Upstream } from './upstream.js'
 
 /** A bucket as a route uses it. */
 export interface RouteBucket {
-  readonly limits: BucketLimits
-  readonly status: number
+  readonly settings: BucketSettings
   readonly key: KeyReader
+  /** The tier of a request with this key, if any. */
+  readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
+  /** Whether a lane's weight is this bucket's, if it has one: those listed first decide. */
+  readonly place: number
 }
 
-/** A route, ready to be applied. It is a lane's identity (core/lane.ts). */
+/** A route, ready to be applied. */
 export interface Route {
   readonly name: string
   readonly settings: RouteSettings
   readonly upstream: Upstream
-  readonly gate: Gate
+  /** The identity of its lanes: the same across reloads. */
+  readonly lane: LaneRoute
   /** From the client's own to everyone's. */
   readonly buckets: readonly RouteBucket[]
   readonly matches: (facts: RequestFacts) => boolean
   readonly cost: (facts: RequestFacts) => number
 }
 
-/** Puts a route's settings into effect in front of an upstream. */
-export function createRoute(settings: RouteSettings, upstream: Upstream): Route {
-  const buckets = settings.buckets.map(bucket => ({
-    limits: bucket,
-    status: bucket.status,
+/**
+ * Puts a route's settings into effect in front of an upstream.
+ *
+ * @param previous the route of that name so far: who waits in its lanes goes on waiting there
+ */
+export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
+  const buckets = settings.buckets.map((bucket, place) => ({
+    settings: bucket,
     key: createKeyReader(bucket.key),
+    tier: createTierFinder(bucket.tiers),
+    place,
     breadth: breadth(bucket.key.parts.map(part => part.kind)),
   }))
   // Lanes share what comes last in a stack: the bucket with the fewest instances (core/lane.ts).
   buckets.sort((a, b) => a.breadth - b.breadth)
+  const { name } = settings
+  const { gate } = upstream
   return {
-    name: settings.name,
+    name,
     settings,
     upstream,
-    gate: upstream.gate,
+    lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
     buckets,
     matches: createMatcher(settings.match),
     cost: createCost(settings.cost),
   }
+}
+
+function createTierFinder(tiers: readonly TierSettings[]): RouteBucket['tier'] {
+  if (tiers.length === 0) return () => undefined
+  const byKey = new Map(tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const)))
+  const byHeader = tiers.filter(({ header }) => header !== undefined)
+  return (key, facts) =>
+    byKey.get(key) ??
+    byHeader.find(({ header }) =>
+      Object.entries(header!).every(([name, value]) => headerValue(facts.rawHeaders, name) === value),
+    )
 }
 
 /** Higher: one instance of the bucket serves more clients. Equal: as in the file. */

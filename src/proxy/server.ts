@@ -11,15 +11,15 @@ import { Shaper } from '../core/shaper.js'
 import { createTrust } from './address.js'
 import { Connection } from './connection.js'
 import { Deadlines } from './deadline.js'
-import { type Echo, startEcho } from './echo.js'
 import type { Observer } from './events.js'
 import { Exchange } from './exchange.js'
 import type { Line } from './line.js'
 import { PlainTurn } from './plain-turn.js'
 import { RefusalTurn } from './refusal-turn.js'
-import { createRoute } from './route.js'
+import { applyLimits } from './reload.js'
+import { createRoute, type Route } from './route.js'
 import { UpgradeExchange } from './upgrade-exchange.js'
-import { createUpstream, type Upstream } from './upstream.js'
+import { Upstreams } from './upstreams.js'
 
 /** How long a client may go on sending a body after its answer, in ms. */
 const LINGER = 5_000
@@ -33,6 +33,13 @@ export interface RunningProxy {
    * Resolves when every connection is closed. Called again, it is the same drain.
    */
   drain(timeout: number): Promise<void>
+  /**
+   * Puts another configuration into effect, whole or (when it throws) not at all. Who waits goes on waiting, in the same
+   * order and at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were.
+   *
+   * @returns how many waiters were answered 503 because they would now exceed their `maxWait`, by route
+   */
+  reload(settings: Settings): Promise<Map<string, number>>
 }
 
 export interface ProxyOptions {
@@ -46,20 +53,22 @@ export interface ProxyOptions {
 
 /** @throws when the address cannot be listened on or a certificate cannot be read */
 export async function startProxy({ settings, pacer, clock, observer = {} }: ProxyOptions): Promise<RunningProxy> {
-  const upstreams = new Map<object, Upstream>()
-  let echo: Echo | undefined
   const server = createHttpServer(settings)
-  for (const { upstream } of settings.routes) {
-    if (upstreams.has(upstream)) continue
-    if (upstream.url === 'echo:') echo ??= await startEcho()
-    upstreams.set(upstream, createUpstream(upstream, upstream.url === 'echo:' ? echo!.url : upstream.url, clock))
+  const upstreams = new Upstreams(clock)
+  const prepare = async (next: Settings): Promise<() => Route[]> => {
+    const prepared = await upstreams.prepare(next.routes.map(route => route.upstream))
+    return () => {
+      upstreams.commit(prepared)
+      const previous = new Map(line.routes.map(route => [route.name, route]))
+      return next.routes.map(route => createRoute(route, prepared.get(route.upstream)!, previous.get(route.name)))
+    }
   }
   let drained = (): void => undefined
-  const line: Line & { draining: boolean } = {
+  const line: Line = {
     clock: pacer,
     shaper: new Shaper({ clock: pacer, maxQueued: settings.limits.maxQueued }),
     keyspace: new Keyspace(settings.limits.maxKeys),
-    routes: settings.routes.map(route => createRoute(route, upstreams.get(route.upstream)!)),
+    routes: [],
     trust: createTrust(settings.trustProxy),
     observer,
     linger: new Deadlines(clock, LINGER),
@@ -67,10 +76,11 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
     inProgress: 0,
     idle: () => drained(),
   }
+  line.routes = (await prepare(settings))()
   const connections = serve(server, line)
   const close = async (): Promise<void> => {
     line.linger.close()
-    await Promise.all([...[...upstreams.values()].map(upstream => upstream.close()), echo?.close()])
+    await upstreams.close()
   }
   await listen(server, settings).catch(async error => {
     await close()
@@ -99,7 +109,21 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
     await close()
   }
   let draining: Promise<void> | undefined
-  return { url: urlOf(server, settings), line, drain: timeout => (draining ??= drain(timeout)) }
+  return {
+    url: urlOf(server, settings),
+    line,
+    drain: timeout => (draining ??= drain(timeout)),
+    async reload(next) {
+      const commit = await prepare(next)
+      line.routes = commit()
+      line.trust = createTrust(next.trustProxy)
+      line.shaper.maxQueued = next.limits.maxQueued
+      line.keyspace.maxKeys = next.limits.maxKeys
+      server.headersTimeout = next.limits.headersTimeout
+      server.keepAliveTimeout = next.limits.keepAliveTimeout
+      return applyLimits(line, next, upstreams)
+    },
+  }
 }
 
 function createHttpServer({ listen, limits }: Settings): Server {

@@ -5,29 +5,44 @@ import type { Line } from './line.js'
 import { Refusal, type RequestFacts } from './request.js'
 import type { Route } from './route.js'
 
-/** The bucket instances that a request has to pass. None is made before every key is known. */
+/** What a request passes: its bucket instances, and its lane's weight among others. */
+export interface Stack {
+  readonly buckets: SharedBucket[]
+  readonly weight: number
+}
+
+/** Finds what a request has to pass. No bucket is made before every key is known. */
 export function findStack(
   line: Line,
   { peer, peerKey }: Connection,
   route: Route,
   facts: RequestFacts,
-): SharedBucket[] | Refusal {
+): Stack | Refusal {
   const address = facts.forwardedFor.length === 0 ? peer : clientAddress(peer, facts.forwardedFor, line.trust)
   const context = { facts, ip: address === peer ? peerKey : addressKey(address), route: route.name }
-  const now = line.clock.now()
   const keys: string[] = []
-  for (const bucket of route.buckets) {
-    const key = bucket.key(context)
-    if (key === undefined) {
-      return new Refusal(400, `bucket "${bucket.limits.name}" needs a key that the request does not have`)
+  for (const { key, settings } of route.buckets) {
+    const value = key(context)
+    if (value === undefined) {
+      return new Refusal(400, `bucket "${settings.name}" needs a key that the request does not have`)
     }
-    keys.push(key)
+    keys.push(value)
   }
-  const stack: SharedBucket[] = []
-  for (const [at, bucket] of route.buckets.entries()) {
-    const instance = line.keyspace.find(bucket.limits, keys[at]!, now)
-    if (instance === undefined) return new Refusal(503, 'every key that can be kept has waiters')
-    stack.push(instance)
+  const now = line.clock.now()
+  const buckets: SharedBucket[] = []
+  let weight = 1
+  let decides = Infinity
+  for (const [at, { settings, tier, place }] of route.buckets.entries()) {
+    const key = keys[at]!
+    const { limits, weight: own } = tier(key, facts) ?? settings
+    const bucket = line.keyspace.find(limits, key, now, buckets)
+    if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
+    if (bucket.limits !== limits) line.shaper.retune(bucket, limits)
+    buckets.push(bucket)
+    if (own !== undefined && place < decides) {
+      weight = own
+      decides = place
+    }
   }
-  return stack
+  return { buckets, weight }
 }

@@ -18,6 +18,8 @@ export interface Command {
   /** Where it listens, from the ready line. */
   url: Promise<string>
   finished: Promise<Finished>
+  /** What it has written so far. */
+  stderr(): string
 }
 
 /** Runs `shaper` with these arguments. */
@@ -39,5 +41,11 @@ export function shaper(args: readonly string[], options: { cwd?: string; env?: R
     stderr += chunk
   })
   const finished = once(child, 'close').then(([code]) => ({ code: code as number | null, stdout, stderr }))
-  return { child, ready, url: ready.then(line => /(http\S+) ->/.exec(line)?.[1] ?? line), finished }
+  return {
+    child,
+    ready,
+    url: ready.then(line => /(http\S+) ->/.exec(line)?.[1] ?? line),
+    finished,
+    stderr: () => stderr,
+  }
 }

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
-import { effective, longestWaits } from '../../src/config/report.js'
+import { effective } from '../../src/config/report.js'
 import { availableExample, least, parse } from './sample.js'
 
 t.test('the effective configuration in the words of the file', async t => {
@@ -27,8 +27,14 @@ t.test('the effective configuration in the words of the file', async t => {
     trustProxy: false,
     store: 'memory',
     buckets: {
-      a: { key: { from: 'ip', missing: 'ip' }, rate: '12/m', capacity: 1, status: 429 },
-      b: { key: { from: ['ip', 'query:q'], missing: 'ip' }, rate: '100/3d', capacity: 9, status: 503 },
+      a: { key: { from: 'ip', missing: 'ip' }, rate: '12/m', capacity: 1, status: 429, overflow: 'reject' },
+      b: {
+        key: { from: ['ip', 'query:q'], missing: 'ip' },
+        rate: '100/3d',
+        capacity: 9,
+        status: 503,
+        overflow: 'reject',
+      },
     },
     routes: [
       {
@@ -38,6 +44,7 @@ t.test('the effective configuration in the words of the file', async t => {
         buckets: ['a', 'b'],
         cost: { header: 'x-cost', max: 9, default: 1 },
         dryRun: false,
+        explain: false,
       },
       {
         name: 'route-2',
@@ -47,6 +54,7 @@ t.test('the effective configuration in the words of the file', async t => {
         cost: 1,
         maxWait: '1.5s',
         dryRun: false,
+        explain: false,
         upstream: { ...upstream, url: 'echo:', maxInFlight: 3 },
       },
     ],
@@ -75,7 +83,20 @@ t.test('it parses to the same settings', async t => {
     dryRun: true,
     headers: false,
     trustProxy: 3,
-    routes: [{ cost: { post: 2 }, match: { host: 'A', header: { X: 'y' } } }],
+    buckets: {
+      client: {
+        rate: '5/s',
+        overflow: 'fair',
+        blockFor: '1500ms',
+        weight: 2,
+        tiers: [
+          { name: 'gold', keys: ['a', 'b'], rate: '1000/30d', capacity: 20 },
+          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5 },
+        ],
+      },
+      other: { rate: 1, maxDelay: '3s', blockFor: 'drain', tiers: [{ name: 'a', keys: ['a'], rate: '7/3s' }] },
+    },
+    routes: [{ explain: true, cost: { post: 2 }, match: { host: 'A', header: { X: 'y' } } }],
   })
 
   const units = ['ms', 's', 'm', 'h', 'd']
@@ -92,22 +113,4 @@ t.test('it parses to the same settings', async t => {
     return isDeepStrictEqual(parse(effective(settings)), settings)
   })
   t.doesNotThrow(() => fc.assert(property, { numRuns: 1_000 }))
-})
-
-t.test('the longest wait of each bucket', async t => {
-  t.strictSame(longestWaits(parse(availableExample())), [
-    { name: 'client', rate: '5/s', capacity: 10, longestWaitMs: 1_800 },
-    { name: 'everyone', rate: '100/s', capacity: 200, longestWaitMs: 1_990 },
-    { name: 'login', rate: '12/m', capacity: 6, longestWaitMs: 0 },
-  ])
-  const waits = (routes: object[]) =>
-    longestWaits(parse({ upstream: 'echo:', buckets: { a: { rate: '1/s', capacity: 10 } }, routes })).map(
-      each => each.longestWaitMs,
-    )
-  t.strictSame(waits([{ cost: 4 }, { cost: 2 }]), [8_000], 'the smallest cost waits longest')
-  t.strictSame(waits([{ cost: { GET: 0.5, default: 3 } }]), [9_500])
-  t.strictSame(waits([{ cost: { header: 'x', max: 9, default: 6 } }]), [4_000])
-  t.strictSame(waits([{ cost: 10 }]), [0])
-  t.strictSame(waits([{ cost: 2 }, { mode: 'meter', cost: 1 }]), [8_000], 'only mode shape holds requests')
-  t.strictSame(waits([{ mode: 'off' }]), [0])
 })

@@ -27,8 +27,7 @@ export function contractExample() {
 /** The same without the keys that are still to come. */
 export function availableExample() {
   const { admin: _admin, ...file } = contractExample()
-  const { blockFor: _blockFor, ...login } = file.buckets.login
-  return { ...file, buckets: { ...file.buckets, login } }
+  return file
 }
 
 /** The least that is valid. */

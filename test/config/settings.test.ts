@@ -8,9 +8,11 @@ t.test('the least that is valid gets every default', async t => {
   const client = {
     name: 'client',
     key: { parts: [{ kind: 'ip' }], missing: 'ip' },
+    status: 429,
+    limits: { name: 'client', rate: 0.005, capacity: 5, overflow: 'reject' },
     rate: 0.005,
     capacity: 5,
-    status: 429,
+    tiers: [],
   }
   const upstream = {
     url: 'echo:',
@@ -35,6 +37,7 @@ t.test('the least that is valid gets every default', async t => {
         cost: { kind: 'fixed', cost: 1 },
         maxWait: Infinity,
         dryRun: false,
+        explain: false,
         headers: true,
         upstream,
       },
@@ -60,6 +63,22 @@ t.test('capacities', async t => {
   t.equal(bucket({ rate: 2.5 }).capacity, 2.5)
   t.equal(bucket({ maxDelay: '2s' }).capacity, 10)
   t.equal(bucket({ capacity: 1.5 }).capacity, 1.5)
+})
+
+t.test('what an overflow does besides', async t => {
+  t.strictSame(bucket({ capacity: 10, overflow: 'fair', blockFor: '90s', weight: 2 }), {
+    name: 'a',
+    key: { parts: [{ kind: 'ip' }], missing: 'ip' },
+    status: 429,
+    weight: 2,
+    limits: { name: 'a', rate: 0.005, capacity: 10, overflow: 'fair', blockFor: 90_000 },
+    rate: 0.005,
+    capacity: 10,
+    tiers: [],
+  })
+  t.equal(bucket({ blockFor: 'drain' }).limits.blockFor, 'drain')
+  t.equal(bucket({ overflow: 'fill' }).limits.overflow, 'fill')
+  t.equal(route({ mode: 'meter', explain: true }).explain, true)
 })
 
 t.test('keys', async t => {

@@ -39,10 +39,10 @@ t.test('every bad value has its own message', async t => {
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
       bucket({ tiers: {} }),
-      'buckets.a.tiers: an object is not a list of tiers; use e.g. [{ "name": "gold", "rate": "50/s" }]',
+      'buckets.a.tiers: an object is not a list of tiers; use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]',
     ],
     [
-      bucket({ tiers: [{ name: 'g', rate: 'x' }] }),
+      bucket({ tiers: [{ name: 'g', keys: ['a'], rate: 'x' }] }),
       'buckets.a.tiers[0].rate: "x" is not a rate; use e.g. "5/s", "6/30s"',
     ],
     [bucket({ key: 'ipp' }), 'buckets.a.key: "ipp" is not a key; did you mean "ip"?'],

@@ -378,7 +378,7 @@ t.test('draining: after its time what is left is answered 503 or cut off', async
 
 t.test('draining twice is draining once; both end', async t => {
   const upstream = await httpUpstream(t)
-  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND }, { virtualClock: true })
   await occupy(t, rig)
   const client = await connect(t, rig)
   client.send(get())

@@ -354,5 +354,5 @@ t.test('an upstream that fails frees its place in flight', async t => {
     t.equal((await askOnce(t, rig, get())).status, 502)
     rig.pacer.runUntil(rig.pacer.now() + 1)
   }
-  t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
 })

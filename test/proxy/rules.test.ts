@@ -410,7 +410,7 @@ t.test('dryRun, of a route and of all: nothing is held or rejected, what would h
     t.equal(level(), 3, 'levels move')
     rig.pacer.runUntil(2_000)
     t.equal(level(), 1)
-    t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+    t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
   }
   const meter = await startRig(t, {
     upstream: upstream.url,
@@ -622,7 +622,7 @@ t.test('maxInFlight is honoured; still queued after maxWait: 503', async t => {
   for (const client of clients.slice(1, 3)) t.equal((await client.answer()).status, 200)
   t.same(upstream.requests, ['GET /0', 'GET /1', 'GET /2'])
   t.equal(rig.outcomes.filter(outcome => outcome === 'default expired 503').length, 2)
-  t.equal(rig.proxy.line.routes[0]!.gate.inFlight, 0)
+  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('maxInFlight of a meter route: too many at once are turned away, at no cost', async t => {

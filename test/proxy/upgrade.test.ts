@@ -428,17 +428,22 @@ t.test('the upstream fails before it answers: 502', async t => {
 })
 
 t.test('the upstream cannot be reached: 502', async t => {
-  const vacant = createTcpServer()
-  const port = await listen(vacant)
-  await shut(vacant)
-  for (const target of [{ port }, { port, protocol: 'https:' as const }]) {
-    const scene = await stage(t, () => undefined, { target })
+  // The port of a client is taken, and nobody listens there.
+  const listener = createTcpServer()
+  const holder = connect(await listen(listener), '127.0.0.1')
+  await once(holder, 'connect')
+  const port = holder.localPort!
+  for (const protocol of ['http:', 'https:'] as const) {
+    const scene = await stage(t, () => undefined, { target: { port, protocol } })
     const client = scene.dial()
     client.write(ASK)
     client.on('end', () => client.end())
     t.match((await received(client)).text, /^HTTP\/1.1 502 /)
+    t.match(scene.ends, [{ kind: 'failed', error: { code: 'ECONNREFUSED' } }])
     await scene.over()
   }
+  holder.destroy()
+  await shut(listener)
 })
 
 t.test('the upstream is silent: 504', async t => {
