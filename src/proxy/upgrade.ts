@@ -4,7 +4,7 @@
  */
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { createRequire } from 'node:module'
-import { isIP, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type HttpProxy from 'http-proxy'
 
@@ -145,8 +145,8 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   const tunnel: Tunnel = { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
   if (socket.destroyed) return tunnel
   try {
-    // Without a server name Node would check the certificate against the client's Host header.
-    const { servername = isIP(target.host) ? '' : target.host, ...to } = target
+    const { servername, ...to } = target
+    // Without a Host header: Node would check the certificate against that of the client, and not against the target.
     const settings = { target: to, ssl: { servername, maxHeaderSize: 64 * 1024 } } as HttpProxy.ServerOptions
     const minimal = { method: 'GET', url: '/', headers: { connection: 'upgrade', upgrade: 'websocket' }, socket }
     const proxy = createProxyServer().once('proxyReqWs', prepare)

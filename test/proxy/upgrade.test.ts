@@ -562,8 +562,10 @@ t.test('what the upstream sent before it closed is drained to a slow client', as
     await new Promise(setImmediate)
   }
   t.equal(hash.digest('hex'), digest(data))
+  const before = performance.now()
   client.end()
   await scene.over()
+  t.ok(performance.now() - before < 4_000, 'its end is seen behind what it said, and not waited for')
   t.same(scene.ends, [{ kind: 'closed' }])
 })
 
@@ -573,6 +575,11 @@ t.test('an answer other than 101 reaches the client as it is', async t => {
       'Content-Length, case, order, duplicates, latin1',
       'HTTP/1.1 403 Verbot\xe9n\r\nX-B: caf\xe9\r\nSET-cookie: a\r\nContent-Length: 4\r\nSet-Cookie: b\r\nX-A: 1\r\nConnection: keep-alive, x-a\r\nKeep-Alive: timeout=5\r\n\r\nnope',
       'HTTP/1.1 403 Verbot\xe9n\r\nX-B: caf\xe9\r\nSET-cookie: a\r\nContent-Length: 4\r\nSet-Cookie: b\r\nConnection: close\r\n\r\nnope',
+    ],
+    [
+      'headers of 40 kB',
+      `HTTP/1.1 401 No\r\nX-Big: ${'x'.repeat(40_000)}\r\nContent-Length: 0\r\n\r\n`,
+      `HTTP/1.1 401 No\r\nX-Big: ${'x'.repeat(40_000)}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`,
     ],
     [
       'chunks and trailers',
@@ -809,21 +816,29 @@ t.test('close as soon as there is an answer', async t => {
 
 t.test('a socket that is gone already', async t => {
   const server = createServer()
-  const ends: TunnelEnd[] = []
+  let connections = 0
+  const upstream = createTcpServer(() => {
+    connections += 1
+  })
+  const port = await listen(upstream)
   const upgrade = once(server, 'upgrade')
-  const client = connect(await listen(server), '127.0.0.1')
-  client.write(ASK)
+  connect(await listen(server), '127.0.0.1').end(ASK)
   const [, socket, head] = (await upgrade) as [unknown, Socket, Buffer]
   socket.destroy(new Error('gone'))
-  const times = { connectTimeout: 1, handshakeTimeout: 1, idleTimeout: 1 }
-  const target = { protocol: 'http:', host: '127.0.0.1', port: 1 } as const
-  const ended = new Promise<void>(resolve => {
+  const times = { connectTimeout: 1_000, handshakeTimeout: 1_000, idleTimeout: 1_000 }
+  const target = { protocol: 'http:', host: '127.0.0.1', port } as const
+  const ends: TunnelEnd[] = []
+  await new Promise<void>(resolve => {
     openTunnel({ ...times, target, socket, head, path: '/', headers: [], onEnd: end => resolve(void ends.push(end)) })
+    t.same(ends, [])
   })
-  t.same(ends, [])
-  await ended
   t.same(ends, [{ kind: 'client-gone' }])
   await shut(server)
+  const probe = connect(port, '127.0.0.1')
+  await once(upstream, 'connection')
+  t.equal(connections, 1, 'the probe alone')
+  probe.destroy()
+  upstream.close()
 })
 
 /** A server whose upgrade sockets are only watched. */

@@ -1,0 +1,88 @@
+/**
+ * What a request costs the core while many lanes wait: enqueueing it, and its release, on one shared bucket and on
+ * buckets of their own. Real time, virtual clock.
+ *
+ *     node test/bench/lanes.ts [--full]       (--full: also a million lanes)
+ */
+import { fileURLToPath } from 'node:url'
+import { Bucket } from '../../src/core/bucket.js'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Gate, type Outlet, type SharedBucket } from '../../src/core/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+
+export interface Row {
+  /** `shared`: all lanes wait on one bucket behind their own; `own`: each on its own alone. */
+  buckets: 'shared' | 'own'
+  lanes: number
+  /** Microseconds for a request to join its lane. */
+  enqueue: number
+  /** Microseconds for a release while so many lanes wait, its successor's arrival not counted. */
+  release: number
+  /** Cost of both together against 1000 lanes. */
+  growth: number
+}
+
+const RELEASES = 20_000
+
+const nothing = { release() {}, expire() {}, reject() {} }
+
+export async function lanes(options: { full?: boolean } = {}): Promise<Row[]> {
+  const counts = [1_000, 10_000, 100_000, ...(options.full ? [1_000_000] : [])]
+  const rows: Row[] = []
+  // The first run is for the compiler.
+  for (const buckets of ['shared', 'own'] as const) {
+    measure(buckets, 2_000)
+    let base = 0
+    for (const lanes of counts) {
+      const { enqueue, release } = measure(buckets, lanes)
+      base ||= enqueue + release
+      rows.push({ buckets, lanes, enqueue, release, growth: (enqueue + release) / base })
+    }
+  }
+  return rows
+}
+
+function measure(buckets: Row['buckets'], lanes: number): { enqueue: number; release: number } {
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock })
+  const route = { name: 'route', gate: new Gate() }
+  const everyone: SharedBucket = new Bucket<Outlet>({ name: 'everyone', rate: 1, capacity: 1e12 })
+  const stacks = Array.from({ length: lanes }, () => {
+    // Own buckets: in a second of virtual time each lane releases once, and all of them are busy at any time.
+    const rate = buckets === 'shared' ? 1e6 : 1 / lanes
+    const own: SharedBucket = new Bucket<Outlet>({ name: 'client', rate, capacity: 1e12 })
+    return buckets === 'shared' ? [own, everyone] : [own]
+  })
+  // One that leaves at once, and those that wait: as many as it takes for no lane to run dry while releases are timed.
+  const each = 2 + Math.ceil(RELEASES / lanes)
+  const began = process.hrtime.bigint()
+  for (let round = 0; round < each; round += 1) {
+    for (const [index, stack] of stacks.entries()) {
+      // Lanes of their own come one after the other, so that their slots do not all fall together.
+      if (round === 0 && buckets === 'own') clock.runUntil(index)
+      shaper.admit({ route, stack, cost: 1 }, nothing)
+    }
+  }
+  const enqueued = process.hrtime.bigint()
+  const before = shaper.queued
+  clock.runUntil(clock.now() + RELEASES)
+  const done = process.hrtime.bigint()
+  return {
+    enqueue: Number(enqueued - began) / 1e3 / (lanes * each),
+    release: Number(done - enqueued) / 1e3 / (before - shaper.queued),
+  }
+}
+
+export function table(rows: readonly Row[]): string {
+  const line = (...cells: string[]): string => cells.map(cell => cell.padStart(11)).join('')
+  return [
+    line('buckets', 'lanes', 'enqueue us', 'release us', 'x 1k lanes'),
+    ...rows.map(({ buckets, lanes, enqueue, release, growth }) =>
+      line(buckets, `${lanes}`, enqueue.toFixed(2), release.toFixed(2), growth.toFixed(2)),
+    ),
+  ].join('\n')
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  console.log(table(await lanes({ full: process.argv.includes('--full') })))
+}

@@ -1,0 +1,241 @@
+import t from 'tap'
+import { warnings } from '../../src/config/warnings.js'
+import { availableExample, parse } from './sample.js'
+
+const bucket = { key: 'header:k', rate: '5/s', capacity: 10 }
+const shared = { key: 'all', rate: '100/s', capacity: 200 }
+const own = { match: { path: '/own' } }
+
+const lines = (file: object) =>
+  warnings(parse({ upstream: 'echo:', ...file })).map(({ path, message }) => `${path}: ${message}`)
+/** For one bucket `a`, on one route. */
+const ofBucket = (values: object, route: object = {}) =>
+  lines({ buckets: { a: { ...bucket, ...values } }, routes: [{ name: 'api', ...route }] })
+
+t.test('what is sound is not warned about', async t => {
+  t.same(lines(availableExample()), [])
+  t.same(ofBucket({}), [])
+  t.same(lines({ buckets: { a: bucket, b: shared } }), [])
+})
+
+t.test('no room for a queue', async t => {
+  const line = (room: string, least: number) =>
+    `buckets.a.capacity: ${room} only, so there is no queue at all; raise it to at least ${least}, better to the burst that you expect`
+  t.same(ofBucket({ capacity: 1 }), [line('1 has room for one request', 2)])
+  t.same(ofBucket({ capacity: 1.5 }), [line('1.5 has room for one request', 2)])
+  t.same(ofBucket({ capacity: 2 }), [])
+  t.same(lines({ buckets: { a: { key: 'all', rate: '6/30s' } } }), [line('1 has room for one request', 2)])
+  t.same(ofBucket({ capacity: 5 }, { cost: 4 }), [line('5 has room for one request of cost 4', 8)])
+  t.same(ofBucket({ capacity: 5 }, { cost: { POST: 4 } }), [], 'the smallest cost counts')
+  t.same(ofBucket({ capacity: 0.5 }, { cost: 0.1 }), [])
+  const tiers = [
+    { name: 'x', keys: ['x'], rate: 9 },
+    { name: 'y', keys: ['y'], capacity: 1.5 },
+  ]
+  t.same(ofBucket({ tiers }), [line('1.5 has room for one request', 2).replace('a.', 'a.tiers[1].')])
+  t.same(ofBucket({ capacity: 1, tiers: tiers.slice(0, 1) }), [line('1 has room for one request', 2)])
+})
+
+t.test('no room for a burst', async t => {
+  t.same(ofBucket({ rate: '6/30s', capacity: 1 }, { mode: 'meter' }), [
+    'buckets.a.capacity: 1 has room for one request only: of 12/m only one every 5s passes, two at once never do; raise it to at least 2, better to the burst that you expect',
+  ])
+  t.same(ofBucket({ rate: '1/m', capacity: 1 }, { mode: 'meter' }), [], 'one a minute may well be meant')
+  t.same(ofBucket({ rate: '6/30s', capacity: 6 }, { mode: 'meter' }), [])
+})
+
+t.test('longer than clients wait', async t => {
+  const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
+    `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients put up with, or ${instead}`
+  t.same(ofBucket({ capacity: 1_001 }), [line('3.33333m')])
+  t.same(ofBucket({ capacity: 151.5 }), [line('30.1s')])
+  t.same(ofBucket({ capacity: 151 }), [])
+  t.same(ofBucket({ capacity: undefined, maxDelay: '30s' }), [])
+  t.same(ofBucket({ capacity: 1_000 }, { maxWait: '20s' }), [])
+  t.same(ofBucket({ capacity: 1_000 }, { maxWait: '1m' }), [], 'a decision')
+  t.same(ofBucket({ capacity: 1_000 }, { mode: 'meter' }), [])
+  const tiers = [{ name: 'x', keys: ['x'], capacity: 200 }]
+  t.same(ofBucket({ tiers }), [line('39.8s', 'a smaller capacity').replace('a.', 'a.tiers[0].')])
+})
+
+t.test('buckets that no route uses', async t => {
+  const line = 'buckets.b: no route uses it; name it in "buckets" of one, or remove it'
+  t.same(lines({ buckets: { a: bucket, b: { ...bucket, capacity: 1 } }, routes: [{ buckets: ['a'] }] }), [line])
+  const routes = [{ ...own, mode: 'off', buckets: ['b'] }, { buckets: ['a'] }]
+  t.same(lines({ buckets: { a: bucket, b: bucket }, routes }), [line])
+})
+
+t.test('a block that hits everyone', async t => {
+  const line = (until: string) =>
+    `buckets.a.blockFor: one client that overflows this bucket blocks all others, too, ${until}; block on a bucket whose key tells clients apart, e.g. "ip"`
+  t.same(ofBucket({ key: 'all', blockFor: '30s' }), [line('for 30s')])
+  t.same(ofBucket({ key: ['route', 'host'], blockFor: 'drain' }), [line('until it has drained')])
+  t.same(ofBucket({ key: ['route', 'cookie:sid'], blockFor: 'drain' }), [])
+})
+
+t.test('tiers of everyone', async t => {
+  const tiers = [{ name: 'gold', header: { 'x-plan': 'gold' }, rate: '50/s' }]
+  t.same(ofBucket({ key: 'all', tiers }), [
+    'buckets.a.tiers: with the key "all" everyone is in one bucket, so there is nobody to set apart; move them to a bucket whose key tells clients apart, e.g. "ip"',
+  ])
+  t.same(ofBucket({ key: 'route', tiers }), [])
+})
+
+t.test('a rate that a wider bucket undercuts', async t => {
+  const stack = (narrow: object, wide: object, routes: object[] = [{ name: 'api' }]) =>
+    lines({ buckets: { a: { ...bucket, ...narrow }, b: { ...shared, ...wide } }, routes })
+  const line = (path: string, rate: string, pass: string) =>
+    `buckets.a.${path}rate: ${rate} can never be reached: bucket "b", which comes with it on route "api", lets ${pass} pass for all its keys together; raise that one or lower this`
+  t.same(stack({}, { rate: '1/s', capacity: 20 }), [line('', '5/s', '1/s')])
+  t.same(stack({}, { rate: '5/s', capacity: 20 }), [])
+  t.same(stack({}, { rate: '1/s', capacity: 20 }, [{ ...own, name: 'api' }, {}]), [line('', '5/s', '1/s')], 'once')
+  const gold = [{ name: 'gold', keys: ['x'], rate: '50/s' }]
+  t.same(stack({ tiers: gold }, { rate: '20/s' }), [line('tiers[0].', '50/s', '20/s')])
+  t.same(stack({ key: ['header:k', 'route'] }, { key: 'header:k', rate: '1/s', capacity: 20 }), [
+    line('', '5/s', '1/s'),
+  ])
+  t.same(stack({ key: ['header:k', 'route'] }, { key: 'ip', rate: '1/s', capacity: 20 }), [
+    'trustProxy: a hint: only this machine reaches 127.0.0.1, so all who come have one address and bucket "b" is one for all; behind a proxy here use ["loopback"], for clients elsewhere "listen": "0.0.0.0:8080"',
+  ])
+  const apart = [
+    { name: 'x', buckets: ['a'] },
+    { match: { path: '/' }, buckets: ['b'] },
+  ].reverse()
+  t.same(stack({}, { rate: '1/s', capacity: 20 }, apart), [])
+})
+
+t.test('a shared bucket that one client can fill', async t => {
+  const stack = (narrow: object, wide: object, mode = 'shape') =>
+    lines({ buckets: { a: { ...bucket, ...narrow }, b: { ...shared, ...wide } }, routes: [{ name: 'api', mode }] })
+  const line = (held: number, remedy: string) =>
+    `buckets.b.${remedy ? 'overflow' : 'capacity'}: one client can fill this bucket (${held}) on route "api", as its own bucket "a" holds 10, and then everyone else is rejected; ${remedy}make this capacity larger or that one smaller`
+  t.same(stack({}, { capacity: 5 }), [line(5, 'set "overflow": "fair", or ')])
+  t.same(stack({}, { capacity: 10, overflow: 'fill' }), [line(10, 'set "overflow": "fair", or ')])
+  t.same(stack({}, { capacity: 5, overflow: 'fair' }), [])
+  t.same(stack({}, { capacity: 11 }), [])
+  t.same(stack({}, { capacity: 5, overflow: 'fair' }, 'meter'), [line(5, '')], 'in meter it is "reject"')
+  t.same(stack({ tiers: [{ name: 'x', keys: ['x'], capacity: 300 }] }, {}).length, 2, 'with its longest wait')
+  t.same(stack({ key: 'route' }, { capacity: 5 }), [], 'not one client')
+  t.same(stack({ key: ['header:k', 'route'] }, { key: 'header:k', capacity: 5 }), [], 'its own')
+})
+
+t.test('routes that are never reached', async t => {
+  const reached = (first: object, second: object) => {
+    const found = lines({ buckets: { a: bucket }, routes: [{ name: 'x', match: first }, { match: second }] })
+    if (found.length > 0) {
+      t.same(found, [
+        'routes[1]: can never be reached: routes[0] ("x") comes first and takes all that this one would; move this before it, or remove it',
+      ])
+    }
+    return found.length === 0
+  }
+  for (const [first, second] of [
+    [{}, {}],
+    [{ path: '/*' }, {}],
+    [{ path: '*' }, { path: '/a' }],
+    [{ path: '/a' }, { path: '/a', method: 'GET' }],
+    [{ path: '/a/*' }, { path: '/a/b' }],
+    [{ path: '/a*' }, { path: '/a/b/*' }],
+    [{ method: ['GET', 'POST'] }, { method: 'post' }],
+    [{ host: 'h' }, { host: 'H:8080', path: '/x' }],
+    [{ header: { 'X-A': '1' } }, { header: { 'x-a': '1', 'x-b': '2' } }],
+  ] as const) {
+    t.notOk(reached(first, second), JSON.stringify([first, second]))
+  }
+  for (const [first, second] of [
+    [{ path: '/a' }, { path: '/b' }],
+    [{ path: '/a' }, { path: '/a*' }],
+    [{ path: '/a/*' }, { path: '/a' }],
+    [{ path: '/a/*' }, { path: '/a*' }],
+    [{ path: '/a*' }, { path: '/a/../b' }],
+    [{ path: '/a*' }, {}],
+    [{ method: 'GET' }, {}],
+    [{ method: 'GET' }, { method: ['GET', 'PUT'] }],
+    [{ host: 'h' }, {}],
+    [{ host: 'h:1' }, { host: 'h' }],
+    [{ header: { 'x-a': '1' } }, { header: { 'x-a': '2' } }],
+    [{ header: { 'x-a': '1', 'x-b': '2' } }, { header: { 'x-a': '1' } }],
+  ] as const) {
+    t.ok(reached(first, second), JSON.stringify([first, second]))
+  }
+})
+
+t.test('a maxWait without effect', async t => {
+  const longer = (wait: string) =>
+    `routes[0].maxWait: has no effect, as nothing waits longer than ${wait} anyway; lower it below that, or remove it`
+  t.same(ofBucket({}, { maxWait: '10s' }), [longer('1.8s')])
+  t.same(ofBucket({}, { maxWait: '1800ms' }), [])
+  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', max: 5 } }), [], 'a header may say 0.1')
+  t.same(ofBucket({}, { maxWait: '3s', cost: { header: 'x', max: 5 } }), [longer('2s')])
+  t.same(
+    ofBucket({}, { maxWait: '10s', upstream: { url: 'echo:', maxInFlight: 5 } }),
+    [],
+    'a full upstream keeps requests longer',
+  )
+  t.same(
+    lines({ buckets: { a: bucket }, routes: [{ ...own, maxWait: '10s' }, {}] }),
+    [],
+    'so do others who share the bucket',
+  )
+  const nothing = (mode: string) =>
+    `routes[0].maxWait: has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
+  t.same(ofBucket({}, { maxWait: '1s', mode: 'meter' }), [nothing('meter')])
+  t.same(lines({ routes: [{ mode: 'off', maxWait: '1s' }] }), [nothing('off')])
+})
+
+t.test('a header that may cost more than there is room for', async t => {
+  const line = (title: string, capacity: number) =>
+    `routes[0].cost.max: a request that says more than ${capacity} never fits ${title} and is always rejected; lower this to ${capacity}, or raise the capacity`
+  const cost = { header: 'x-cost', max: 100 }
+  t.same(ofBucket({}, { cost }), [line('bucket "a"', 10)])
+  t.same(ofBucket({ capacity: 100 }, { cost }), [])
+  t.same(ofBucket({ capacity: 100, tiers: [{ name: 'free', keys: ['x'], capacity: 5 }] }, { cost }), [
+    line('tier "free" of bucket "a"', 5),
+  ])
+  t.same(lines({ routes: [{ mode: 'off', cost }] }), [])
+})
+
+t.test('nothing is enforced', async t => {
+  const all = 'dryRun: nothing is held or rejected; remove "dryRun", or the flag --dry-run, to enforce the limits'
+  t.same(lines({ buckets: { a: bucket }, dryRun: true }), [all])
+  t.same(lines({ buckets: { a: bucket }, routes: [{ ...own, mode: 'off' }, { dryRun: true }] }), [
+    'routes: nothing is held or rejected: every route with limits is a dry run; remove "dryRun" to enforce the limits',
+  ])
+  t.same(lines({ buckets: { a: bucket }, routes: [{ ...own, dryRun: true }, {}] }), [])
+  t.same(lines({ dryRun: true, routes: [{ mode: 'off' }] }), [])
+})
+
+t.test('addresses that tell nobody apart', async t => {
+  const byIp = (file: object, key: unknown = 'ip') => lines({ buckets: { a: { ...bucket, key } }, ...file })
+  const hint = (host: string, port: number) =>
+    `trustProxy: a hint: only this machine reaches ${host}, so all who come have one address and bucket "a" is one for all; behind a proxy here use ["loopback"], for clients elsewhere "listen": "0.0.0.0:${port}"`
+  t.same(byIp({}), [hint('127.0.0.1', 8080)])
+  t.same(byIp({ listen: '[::1]:80' }, ['ip', 'route']), [hint('::1', 80)])
+  t.same(byIp({ listen: '0.0.0.0:80' }), [])
+  t.same(byIp({ trustProxy: ['loopback'] }), [])
+  t.same(byIp({ trustProxy: 1 }), [])
+  t.same(byIp({}, 'header:k'), [])
+  t.same(byIp({ trustProxy: true }), [
+    'trustProxy: with true anyone can choose the address that bucket "a" goes by, with a header X-Forwarded-For; list your proxies instead, e.g. ["loopback", "10.0.0.0/8"], or say how many there are',
+  ])
+  t.same(byIp({ trustProxy: true }, 'header:k'), [])
+  t.same(byIp({ trustProxy: true, routes: [{ mode: 'off', buckets: ['a'] }] }), [
+    'buckets.a: no route uses it; name it in "buckets" of one, or remove it',
+  ])
+})
+
+t.test('every warning has a remedy, and none looks like the JSON before it', async t => {
+  for (const file of [
+    {
+      buckets: {
+        a: { key: 'ip', rate: '1/s', capacity: 100, blockFor: '1s' },
+        b: { ...shared, capacity: 1, rate: '1/m' },
+      },
+    },
+    { buckets: { a: bucket }, routes: [{ maxWait: '1h', cost: { header: 'x', max: 99 }, dryRun: true }, {}] },
+  ]) {
+    const found = lines(file)
+    t.ok(found.length > 1)
+    for (const line of found) t.match(line, /^[^{}]*; [^{}]*$/)
+  }
+})
