@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 import { parseConfig } from '../config/load.js'
+import { createPreciseClock } from '../pacing/precise.js'
 import { createTimerClock } from '../pacing/timer.js'
 import { startProxy } from '../proxy/server.js'
 
@@ -33,6 +34,7 @@ interface Picture {
 /** Runs the demonstration on a terminal, or as plain lines on anything else. */
 export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
   const clock = createTimerClock()
+  const pacer = createPreciseClock()
   const start = clock.now()
   const since = (): number => clock.now() - start
   const picture: Picture = { arrivals: [], releases: [], rejections: [], failures: 0, queued: 0 }
@@ -60,7 +62,7 @@ export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
   )
   const proxy = await startProxy({
     settings,
-    pacer: clock,
+    pacer,
     clock,
     observer: {
       queued: () => {
@@ -109,6 +111,7 @@ export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
   )
   await agent.close()
   await proxy.drain(1_000)
+  pacer.close()
   upstream.close()
   upstream.closeAllConnections()
 }

@@ -2,7 +2,9 @@ import pino, { type Logger } from 'pino'
 import { changes } from '../config/changes.js'
 import { ConfigError, loadConfig } from '../config/load.js'
 import type { Settings } from '../config/settings.js'
+import { warnings } from '../config/warnings.js'
 import { watchFile } from '../config/watch.js'
+import { createPreciseClock } from '../pacing/precise.js'
 import { createTimerClock } from '../pacing/timer.js'
 import type { Observer } from '../proxy/events.js'
 import { type RunningProxy, startProxy } from '../proxy/server.js'
@@ -21,9 +23,11 @@ export async function runStart(options: CommandOptions): Promise<void> {
   const { settings, file } = load()
   const log = pino({ base: null }, pino.destination({ dest: 2, sync: true }))
   const clock = createTimerClock()
-  const proxy = await startProxy({ settings, pacer: clock, clock, observer: createLogObserver(log) }).catch(error => {
+  const pacer = settings.pacing === 'precise' ? createPreciseClock() : clock
+  const proxy = await startProxy({ settings, pacer, clock, observer: createLogObserver(log) }).catch(error => {
     throw explain(error, settings)
   })
+  for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)
   const targets = new Set(settings.routes.map(route => route.upstream.url))
   process.stdout.write(`shaper listening on ${proxy.url} -> ${[...targets].join(', ')}\n`)
   const reload = createReloader(proxy, settings, () => load().settings, log)
@@ -60,7 +64,7 @@ function createReloader(proxy: RunningProxy, first: Settings, load: () => Settin
 }
 
 function isFixed(change: string): boolean {
-  return /^(listen|limits\.maxHeaderSize)\b/.test(change)
+  return /^(listen|pacing|limits\.maxHeaderSize)\b/.test(change)
 }
 
 async function endOnSignal(proxy: RunningProxy, settings: Settings, log: Logger): Promise<void> {

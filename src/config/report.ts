@@ -12,7 +12,7 @@ import { writtenDuration, writtenRate } from './written.js'
 
 /** The configuration in the file's own words with every default filled in; parsed again, it is the same. */
 export function effective(settings: Settings): object {
-  const { listen, store, trustProxy, buckets, routes, limits, dryRun, headers } = settings
+  const { listen, store, trustProxy, buckets, routes, limits, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
   return {
     listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
@@ -31,6 +31,7 @@ export function effective(settings: Settings): object {
     },
     dryRun,
     headers,
+    pacing,
   }
 }
 

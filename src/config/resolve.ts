@@ -19,7 +19,7 @@ export function resolve(valid: File): Settings {
     { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
   const names = routeNames(written)
-  const { listen, trustProxy, limits, dryRun, headers } = valid
+  const { listen, trustProxy, limits, dryRun, headers, pacing } = valid
   return {
     listen,
     store: 'memory',
@@ -29,6 +29,7 @@ export function resolve(valid: File): Settings {
     limits,
     dryRun,
     headers,
+    pacing,
   }
 }
 

@@ -79,8 +79,8 @@ export const file = object(
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),
     pacing: oneOf(['precise', 'timer'], 'a kind of pacing')
-      .exactOptional()
-      .describe('How releases are timed, e.g. "precise".'),
+      .prefault('precise')
+      .describe('How releases are timed, e.g. "precise" (to microseconds) or "timer" (to 1-2 ms, without a thread).'),
   },
   'an object',
   'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',

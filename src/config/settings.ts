@@ -18,6 +18,8 @@ export interface Settings {
   dryRun: boolean
   /** Also folded into each route's own `headers`. */
   headers: boolean
+  /** How releases are timed; takes effect at start. */
+  pacing: 'precise' | 'timer'
 }
 
 export interface Listen {

@@ -16,7 +16,6 @@ const PENDING: readonly Pending[] = [
   { at: ['upstream.retry', 'routes.*.upstream.retry'] },
   { at: ['upstream.learn', 'routes.*.upstream.learn'] },
   { at: ['admin'] },
-  { at: ['pacing'] },
 ]
 
 /** Refuses what is written well but not there yet. `bad` are the findings so far: their values are not judged again. */

@@ -59,7 +59,7 @@ t.test('flags alone', async t => {
   process.chdir(t.testdir())
   t.teardown(() => process.chdir(back))
   runCheck({ upstream: 'echo:', rate: '5/s', listen: '0.0.0.0:1' }, { write: more => (text += more) })
-  t.match(text, /\nroute {4} mode {3}buckets {2}longest wait\ndefault {2}shape {2}client {3}800ms\n/)
+  t.ok(text.includes('\ndefault  shape  client   800ms\n'))
   t.ok(text.endsWith('the longest wait is 800ms\nthe flags: valid\n'))
 })
 

@@ -24,7 +24,7 @@ function config(port: number, rate: string, more: object = {}): string {
   return JSON.stringify({
     listen: '127.0.0.1:0',
     upstream: `http://127.0.0.1:${port}`,
-    buckets: { all: { key: 'all', rate, capacity: 1_000 } },
+    buckets: { all: { key: 'all', rate, capacity: 10_000 } },
     routes: [{ name: 'api', buckets: ['all'], ...more }],
   })
 }

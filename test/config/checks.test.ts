@@ -159,7 +159,6 @@ t.test('what is still to come', async t => {
     'upstream.learn: not yet available; remove it',
     'routes[0].upstream.learn: not yet available; remove it',
     'admin: not yet available; remove it',
-    'pacing: not yet available; remove it',
   ])
   t.same(
     faults({

@@ -68,6 +68,7 @@ t.test('the effective configuration in the words of the file', async t => {
     },
     dryRun: false,
     headers: true,
+    pacing: 'precise',
   })
 })
 

@@ -52,6 +52,7 @@ t.test('the least that is valid gets every default', async t => {
     },
     dryRun: false,
     headers: true,
+    pacing: 'precise',
   })
 })
 

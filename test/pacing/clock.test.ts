@@ -1,0 +1,128 @@
+/** What every real clock owes its users. Only lower bounds on time are exact; the machine may be busy. */
+import { performance } from 'node:perf_hooks'
+import t from 'tap'
+import type { Clock } from '../../src/core/clock.js'
+import { createPreciseClock } from '../../src/pacing/precise.js'
+import { createTimerClock } from '../../src/pacing/timer.js'
+
+type Closing = Clock & { close?(): void }
+
+/** A precise clock whose thread has been taken away. */
+function createBereftClock(): Closing {
+  const clock = createPreciseClock()
+  clock.close()
+  return clock
+}
+
+const clocks: [name: string, create: () => Closing][] = [
+  ['timer', createTimerClock],
+  ['precise', createPreciseClock],
+  ['precise, fallen back', createBereftClock],
+]
+
+/** Runs at each of these distances from now; returns when each ran, less its due time. */
+function latenesses(clock: Clock, distances: readonly number[]): Promise<number[]> {
+  const start = clock.now()
+  return Promise.all(
+    distances.map(
+      distance =>
+        new Promise<number>(resolve => clock.at(start + distance, () => resolve(clock.now() - start - distance))),
+    ),
+  )
+}
+
+for (const [name, create] of clocks) {
+  t.test(`${name}: never before due, however near or far, and all of them`, async t => {
+    const clock = create()
+    t.teardown(() => clock.close?.())
+    const distances = [-5, 0, 0.01, 0.05, 0.1, 0.2, 0.31, 0.7, 1, 1.3, 2.9, 5.5, 5.5, 11.1, 40.7, 120.3]
+    const late = await latenesses(clock, distances)
+    t.equal(late.length, distances.length)
+    t.same(
+      late.filter(lateness => lateness < 0),
+      [],
+    )
+  })
+
+  t.test(`${name}: in the order of their due times`, async t => {
+    const clock = create()
+    t.teardown(() => clock.close?.())
+    const start = clock.now()
+    const ran: number[] = []
+    const distances = [30, 10, 20, 5, 25, 15]
+    await new Promise<void>(resolve => {
+      for (const distance of distances) {
+        clock.at(start + distance, () => {
+          ran.push(distance)
+          if (ran.length === distances.length) resolve()
+        })
+      }
+    })
+    t.same(
+      ran,
+      [...distances].sort((a, b) => a - b),
+    )
+  })
+
+  t.test(`${name}: a cancelled one does not run, and cancelling tells whether it was in time`, async t => {
+    const clock = create()
+    t.teardown(() => clock.close?.())
+    let ran = false
+    const cancel = clock.at(clock.now() + 5, () => {
+      ran = true
+    })
+    t.equal(cancel(), true)
+    t.equal(cancel(), false)
+    let cancelLate = (): boolean => true
+    await new Promise<void>(resolve => {
+      cancelLate = clock.at(clock.now() + 20, resolve)
+    })
+    t.equal(ran, false)
+    t.equal(cancelLate(), false, 'too late')
+  })
+
+  t.test(`${name}: what is planned while another runs`, async t => {
+    const clock = create()
+    t.teardown(() => clock.close?.())
+    const late: number[] = []
+    const start = clock.now()
+    await new Promise<void>(resolve => {
+      const step = (count: number): void => {
+        const due = start + count * 2.5
+        late.push(clock.now() - due)
+        if (count === 40) resolve()
+        else clock.at(start + (count + 1) * 2.5, () => step(count + 1))
+      }
+      clock.at(start + 2.5, () => step(1))
+    })
+    t.equal(late.length, 40)
+    t.ok(Math.min(...late) >= 0)
+  })
+}
+
+t.test('precise: closer to the due time than timers', async t => {
+  const median = async (clock: Closing): Promise<number> => {
+    const late = await latenesses(
+      clock,
+      Array.from({ length: 60 }, (_, index) => 50 + index * 4.3),
+    )
+    clock.close?.()
+    return late.sort((a, b) => a - b)[30]!
+  }
+  const timer = await median(createTimerClock())
+  const precise = await median(createPreciseClock())
+  t.ok(precise < timer, `${precise.toFixed(3)} ms against ${timer.toFixed(3)} ms`)
+})
+
+t.test('precise: goes on when its thread falls silent', async t => {
+  const clock = createPreciseClock()
+  t.teardown(() => clock.close())
+  t.equal(clock.precise, true)
+  // Nothing that the thread posts arrives while the loop is kept busy; the timer behind it steps in.
+  const start = performance.now()
+  const ran = await new Promise<number>(resolve => {
+    clock.at(start + 10, () => resolve(performance.now()))
+    while (performance.now() < start + 30);
+  })
+  t.ok(ran >= start + 10)
+})
