@@ -102,6 +102,12 @@ export class Connection {
     this.last()
     current?.abandon()
   }
+
+  /** For sockets that Node no longer looks after: the client has gone, and so does the socket. */
+  readonly hangUp = (): void => {
+    this.gone()
+    this.socket.destroy()
+  }
 }
 
 function ignore(): void {}

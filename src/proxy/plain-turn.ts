@@ -18,7 +18,7 @@ export class PlainTurn implements Turn {
     this.#connection = connection
     this.#req = req
     if (head.length > 0) connection.socket.unshift(head)
-    this.#unwatch = watchUpgradeSocket(connection.socket, connection.gone)
+    this.#unwatch = watchUpgradeSocket(connection.socket, connection.hangUp)
   }
 
   start(): void {

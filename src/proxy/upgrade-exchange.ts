@@ -2,7 +2,9 @@ import { type IncomingMessage, ServerResponse } from 'node:http'
 import type { Connection } from './connection.js'
 import { Exchange } from './exchange.js'
 import type { Line } from './line.js'
+import { closeSoftly } from './linger.js'
 import { openTunnel, watchUpgradeSocket } from './upgrade.js'
+import { explain } from './upstream-error.js'
 
 /** A WebSocket handshake: admitted and queued like any request, then a tunnel. In flight until it is answered. */
 export class UpgradeExchange extends Exchange {
@@ -12,7 +14,7 @@ export class UpgradeExchange extends Exchange {
   constructor(line: Line, connection: Connection, req: IncomingMessage, head: Buffer) {
     super(line, connection, req, new ServerResponse(req))
     this.#head = head
-    this.#unwatch = watchUpgradeSocket(req.socket, connection.gone)
+    this.#unwatch = watchUpgradeSocket(req.socket, connection.hangUp)
   }
 
   protected override send(): { abort(): void } {
@@ -35,13 +37,15 @@ export class UpgradeExchange extends Exchange {
       connectTimeout: settings.connectTimeout,
       handshakeTimeout: settings.responseTimeout,
       idleTimeout: settings.idleTimeout,
+      answerHeaders: () => this.answerHeaders(),
       onResponse: status => {
         this.over('forwarded', status)
         this.settle()
       },
       onEnd: end => {
-        if (end.kind === 'failed') this.forwarded({ kind: 'failed', status: end.status, detail: end.error.message })
-        else this.settle()
+        if (end.kind !== 'failed') return this.settle()
+        const [, detail] = end.status === 504 ? [504, 'the upstream did not answer in time'] : explain(end.error)
+        this.forwarded({ kind: 'failed', status: end.status, detail })
       },
     })
     return { abort: () => tunnel.close() }
@@ -52,6 +56,6 @@ export class UpgradeExchange extends Exchange {
     const { socket } = this.req
     this.res.shouldKeepAlive = false
     this.res.assignSocket(socket)
-    this.res.once('finish', () => socket.destroySoon())
+    this.res.once('finish', () => closeSoftly(socket, this.line.linger))
   }
 }

@@ -42,6 +42,8 @@ export interface TunnelOptions {
   readonly handshakeTimeout: number
   readonly idleTimeout: number
   /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
+  /** What is added to the answer's headers, 101 or not: names and values in turn. */
+  readonly answerHeaders?: (() => readonly string[]) | undefined
   readonly onResponse?: ((status: number) => void) | undefined
   /** Called exactly once, after `openTunnel` has returned. */
   readonly onEnd: (end: TunnelEnd) => void
@@ -90,6 +92,10 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     if (ms > 0) timer = setTimeout(() => fail(504, new Error(`${what} within ${ms} ms`)), ms)
   }
 
+  function added(): [name: string, value: string][] {
+    return pairsOf(options.answerHeaders?.() ?? [])
+  }
+
   /** From here on the client's socket is ours; once all is written to it, it only has to close. */
   function answered(status: number, how: TunnelEnd): void {
     end = how
@@ -105,7 +111,8 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     answered(101, { kind: 'closed' })
     if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
     const byName = new Map<string, string[]>()
-    for (const [name, value] of passedOn(response.rawHeaders)) byName.set(name, [...(byName.get(name) ?? []), value])
+    for (const [name, value] of [...passedOn(response.rawHeaders), ...added()])
+      byName.set(name, [...(byName.get(name) ?? []), value])
     response.headers = Object.fromEntries(byName) as unknown as IncomingMessage['headers']
     socket.setDefaultEncoding('latin1')
     // The client's socket holds all that came, and what it sends is for nobody: once unpiped it must be read on.
@@ -125,7 +132,9 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     response.on('error', ignore).once('close', broken)
     request!.on('error', broken)
     socket.once('end', cut)
-    const lines = passedOn(response.rawHeaders, 'close').map(([name, value]) => `${name}: ${value}\r\n`)
+    const lines = [...passedOn(response.rawHeaders, 'close'), ...added()].map(
+      ([name, value]) => `${name}: ${value}\r\n`,
+    )
     socket.write(`HTTP/1.1 ${status} ${response.statusMessage}\r\n${lines.join('')}\r\n`, 'latin1')
     response.pipe(socket.resume())
   }
@@ -191,9 +200,13 @@ export function watchUpgradeSocket(socket: Duplex, gone: () => void): () => void
 
 /** What of an answer's headers the client gets. */
 function passedOn(raw: readonly string[], close?: 'close'): [name: string, value: string][] {
-  const pairs = Array.from({ length: raw.length / 2 }, (_, at): [string, string] => [raw[2 * at]!, raw[2 * at + 1]!])
+  const pairs = pairsOf(raw)
   const named = pairs.flatMap(([name, value]) => (/^connection$/i.test(name) ? value.toLowerCase().split(/[, ]+/) : []))
   const dropped = new Set([...DROPPED, ...named.filter(name => name !== 'upgrade')])
   const connection = [close, named.includes('upgrade') && 'Upgrade'].filter(Boolean).join(', ')
   return [...pairs.filter(([name]) => !dropped.has(name.toLowerCase())), ['Connection', connection]]
+}
+
+function pairsOf(raw: readonly string[]): [name: string, value: string][] {
+  return Array.from({ length: raw.length / 2 }, (_, at) => [raw[2 * at]!, raw[2 * at + 1]!])
 }
