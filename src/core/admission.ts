@@ -42,7 +42,9 @@ export function timeUntilFit(stack: readonly SharedBucket[], cost: number, maxWa
     const { rate, capacity } = bucket.limits
     const blocked = bucket.blockedFor(now)
     const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
-    if (bucket.level(now) > target) time = Math.max(time, timeUntilLevel(bucket, target, now))
+    const excess = bucket.level(now) - target
+    // What was metered while requests wait drains no faster, though the first of them may leave before it has.
+    if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

@@ -71,6 +71,8 @@ export class Bucket<Outlet = unknown> {
   #heldAt = 0
   /** `freeAt`, where it is not to move. */
   #promised: number | undefined = undefined
+  /** What it has been filled up with while requests waited: part of `held`, and behind all of them. */
+  #behind = 0
   /** The time at which a block ends, in ms; Infinity: when drained. */
   #blockedUntil: number | undefined = undefined
 
@@ -89,7 +91,9 @@ export class Bucket<Outlet = unknown> {
       this.#held = hold
       this.#heldAt = now
     }
-    this.#promised = undefined
+    if (this.#promised !== undefined) {
+      this.#promised = now + (Math.max(0, this.#promised - now) * this.#limits.rate) / limits.rate
+    }
     this.#limits = limits
   }
 
@@ -128,7 +132,11 @@ export class Bucket<Outlet = unknown> {
   /** Does to the bucket, which has just overflowed, what its limits say. */
   punish(now: number): void {
     const { overflow, blockFor, capacity } = this.#limits
-    if (overflow === 'fill') this.fill(Math.max(0, capacity - this.level(now)), now)
+    const room = capacity - this.level(now)
+    if (overflow === 'fill' && room > 0) {
+      this.#behind = this.waiting > 0 ? Math.min(this.#behind, this.hold(now)) + room : 0
+      this.fill(room, now)
+    }
     if (blockFor !== undefined) this.#blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
   }
 
@@ -148,6 +156,7 @@ export class Bucket<Outlet = unknown> {
   /** Forgets what passed, and any block; what is queued stays. */
   reset(): void {
     this.#held = 0
+    this.#behind = 0
     this.#promised = undefined
     this.#blockedUntil = undefined
   }
@@ -160,7 +169,10 @@ export class Bucket<Outlet = unknown> {
   dequeue(cost: number): void {
     this.waiting -= 1
     this.queued = this.waiting === 0 ? 0 : this.queued - cost
-    if (this.waiting === 0) this.#promised = undefined
+    if (this.waiting === 0) {
+      this.#behind = 0
+      this.#promised = undefined
+    }
   }
 
   /**
@@ -173,9 +185,10 @@ export class Bucket<Outlet = unknown> {
     const at = this.#onGrid(slot, now)
     // Nothing is left where all was shaped; what is has been metered.
     const metered = this.hold(at)
-    this.#promised = undefined
     this.#held = metered < ROUNDING ? cost : metered + cost
     this.#heldAt = at
+    this.#behind = metered < ROUNDING ? 0 : Math.min(this.#behind, metered)
+    this.#promised = this.#behind === 0 ? undefined : at + (this.#held - this.#behind) / this.#limits.rate
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */

@@ -101,7 +101,8 @@ export class Keyspace {
       }
       const [key, bucket] = step.value
       if (bucket.waiting > 0 || keep.includes(bucket)) continue
-      const level = bucket.level(now)
+      // A block that a flood of keys could lift would be none.
+      const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, key)
       else if (level < lowest) {
         lowest = level

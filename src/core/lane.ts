@@ -53,6 +53,15 @@ export interface LaneRoute {
   readonly gate: Gate
 }
 
+/** A request as the core sees it. `stack` is ordered from the client's own bucket to everyone's. */
+export interface Arrival {
+  readonly route: LaneRoute
+  readonly stack: readonly SharedBucket[]
+  readonly cost: number
+  /** Its lane's share of buckets that it contends for with others; 1 if absent. */
+  readonly weight?: number
+}
+
 /** One queued request: the link in its lane and, where it has a `maxWait`, its place among the deadlines. */
 export class Ticket implements Linked<Ticket>, Timed {
   list: object | undefined = undefined
@@ -85,6 +94,7 @@ export class Lane implements Contender {
   previous: Contender | undefined = undefined
   next: Contender | undefined = undefined
   deficit = 0
+  round = 0
   readonly tickets = new Fifo<Ticket>()
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
@@ -114,6 +124,7 @@ export class Junction implements Contender {
   next: Contender | undefined = undefined
   weight = 0
   deficit = 0
+  round = 0
   readonly ring = new Ring()
   /** Everyone who waits here, in the ring or not. */
   readonly lanes: Lane[] = []

@@ -19,6 +19,7 @@ import { judge, timeUntilFit } from './admission.js'
 import type { BucketLimits } from './bucket.js'
 import type { Cancel, Clock } from './clock.js'
 import {
+  type Arrival,
   type Gate,
   type Junction,
   type LaneRoute,
@@ -31,19 +32,10 @@ import {
 import { Notices } from './notices.js'
 import { replan } from './replan.js'
 import { isFree, SAME_TIME, Schedule } from './schedule.js'
-import { dropStanding, findVictims, updateStanding } from './standing.js'
+import { dropStanding, makeRoom, updateStanding } from './standing.js'
 import { Timeline } from './timeline.js'
 
-/** A request as the core sees it. `stack` is ordered from the client's own bucket to everyone's. */
-export interface Arrival {
-  readonly route: LaneRoute
-  readonly stack: readonly SharedBucket[]
-  readonly cost: number
-  /** Its lane's share of buckets that it contends for with others; 1 if absent. */
-  readonly weight?: number
-}
-
-export type { Rejection } from './lane.js'
+export type { Arrival, Rejection } from './lane.js'
 
 /** `released`: send it now, nobody will be told. A ticket: it is queued, its waiter will be told. */
 export type Verdict = 'released' | Ticket | Rejection
@@ -77,9 +69,11 @@ export class Shaper {
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity): Verdict {
     const now = this.#clock.now()
     this.#advance(now)
-    let rejection = judge(arrival.stack, arrival.cost, maxWait, now)
-    if (rejection?.reason === 'overflow') rejection = this.#overflow(arrival, rejection, maxWait, now)
-    const verdict = rejection ?? this.#accept(arrival, waiter, maxWait, now)
+    const rejection = judge(arrival.stack, arrival.cost, maxWait, now)
+    const verdict =
+      rejection?.reason === 'overflow'
+        ? this.#overflow(arrival, waiter, rejection, maxWait, now)
+        : (rejection ?? this.#accept(arrival, waiter, maxWait, now))
     this.#tell()
     return verdict
   }
@@ -174,23 +168,19 @@ export class Shaper {
   }
 
   /** Makes room for a newcomer with less than its share; else the overflow has its consequences. */
-  #overflow(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection | undefined {
-    const { route, stack, cost, weight = 1 } = arrival
-    const victims: Ticket[] = []
-    for (const bucket of rejection.buckets) {
-      if (bucket.limits.overflow !== 'fair') return this.#punish(arrival, rejection, maxWait, now)
-      const found = findVictims(bucket, [route, stack], weight, cost, bucket.excess(cost, now))
-      if (found === undefined) return this.#punish(arrival, rejection, maxWait, now)
-      victims.push(...found)
-    }
+  #overflow(arrival: Arrival, waiter: Waiter, rejection: Rejection, maxWait: number, now: number): Verdict {
+    const { buckets } = rejection
+    const crowded = this.#queued >= this.maxQueued
+    const victims = crowded ? undefined : makeRoom(arrival, buckets, maxWait, now)
+    if (victims === undefined) return this.#punish(arrival, rejection, maxWait, now)
+    for (const ticket of victims) this.#withdraw(ticket)
+    const verdict = this.#accept(arrival, waiter, maxWait, now)
     for (const ticket of victims) {
-      if (!this.#withdraw(ticket)) continue
-      const retryAfterMs =
-        timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now) + cost / rejection.buckets[0]!.limits.rate
-      ticket.rejection = { reason: 'overflow', buckets: rejection.buckets, retryAfterMs }
+      const retryAfterMs = timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now)
+      ticket.rejection = { reason: 'overflow', buckets, retryAfterMs }
       this.#notices.push(ticket)
     }
-    return judge(stack, cost, maxWait, now)
+    return verdict
   }
 
   /** Fills and blocks what overflowed, where its limits say so. */

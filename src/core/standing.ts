@@ -5,7 +5,15 @@
  * buckets that were ever asked for it (`overflow: "fair"`).
  */
 
-import { findLane, type Junction, type Lane, type SharedBucket, type Standing, type Ticket } from './lane.js'
+import {
+  type Arrival,
+  findLane,
+  type Junction,
+  type Lane,
+  type SharedBucket,
+  type Standing,
+  type Ticket,
+} from './lane.js'
 import { Timeline } from './timeline.js'
 
 const TOLERANCE = 1e-9
@@ -25,15 +33,42 @@ export function dropStanding(lane: Lane): void {
 }
 
 /**
+ * Whose requests make room for a newcomer in its full buckets; undefined: nobody's, or it would not be admitted even so.
+ */
+export function makeRoom(
+  { route, stack, cost, weight = 1 }: Arrival,
+  full: readonly SharedBucket[],
+  maxWait: number,
+  now: number,
+): readonly Ticket[] | undefined {
+  const victims: Ticket[] = []
+  for (const bucket of stack) {
+    const { overflow, capacity, rate } = bucket.limits
+    const level = full.includes(bucket) ? capacity - cost : bucket.level(now)
+    if (level / rate > maxWait) return undefined
+    if (!full.includes(bucket)) continue
+    if (overflow !== 'fair') return undefined
+    const freed = victims.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
+    const excess = bucket.excess(cost, now) - freed
+    if (excess <= TOLERANCE) continue
+    const found = findVictims(bucket, [route, stack], weight, cost, excess, victims)
+    if (found === undefined) return undefined
+    victims.push(...found)
+  }
+  return victims
+}
+
+/**
  * Whose requests make room for `excess` cost units of a newcomer in a full bucket, newest first. Undefined: nobody's;
  * the newcomer's lane has its share already, or no other has more than it would have.
  */
-export function findVictims(
+function findVictims(
   bucket: SharedBucket,
   newcomer: Parameters<typeof findLane>,
   weight: number,
   cost: number,
   excess: number,
+  already: readonly Ticket[],
 ): readonly Ticket[] | undefined {
   if (bucket.outlet === undefined) return undefined
   const lane = findLane(...newcomer)
@@ -44,9 +79,12 @@ export function findVictims(
   const heaviest = ranked(bucket).next?.lane
   if (heaviest === undefined) return undefined
   const victims: Ticket[] = []
+  let gone = 0
   let freed = 0
   for (let ticket = heaviest.tickets.last; ticket !== undefined; ticket = ticket.previous) {
-    if ((heaviest.queued - freed) / heaviest.weight <= (queued + cost) / weight + TOLERANCE) return undefined
+    if ((heaviest.queued - gone) / heaviest.weight <= (queued + cost) / weight + TOLERANCE) return undefined
+    gone += ticket.cost
+    if (already.includes(ticket)) continue
     victims.push(ticket)
     freed += ticket.cost
     if (freed + TOLERANCE >= excess) return victims

@@ -14,6 +14,7 @@ function lane(name: string, costs: number[], weight = 1): Lane {
     costs,
     weight,
     deficit: 0,
+    round: 0,
     list: undefined,
     previous: undefined,
     next: undefined,

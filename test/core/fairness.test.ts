@@ -452,3 +452,23 @@ t.test('nor by a shared bucket: after a pause it goes on at its rate', async t =
   clock.runAll()
   t.ok(releases.slice(3).every(({ slot }, index) => Math.abs(slot - 60_000 - 10 * index) < EPSILON))
 })
+
+t.test('a light lane that has long gone does not make turns long', async t => {
+  const world = createWorld()
+  const { bucket, join, clock, send, releases } = world
+  const everyone = bucket(limits(100, 1e6, 'everyone'))
+  const [a, b] = ['a', 'b'].map(name => join(name, [bucket(AMPLE), everyone])) as [Client, Client]
+  const light = join('light', [bucket(AMPLE), everyone], 0.01)
+  for (const client of [a, a, light, b]) send(client)
+  // The bucket is never idle, so its ring has been there all along.
+  saturate(world, [a, b], 20_000)
+  clock.runUntil(20_000)
+  const order = releases.slice(-200).map(({ client }) => client.name)
+  const longest = Math.max(
+    ...order
+      .join('')
+      .match(/(.)\1*/g)!
+      .map(({ length }) => length),
+  )
+  t.ok(longest <= 4, `${longest} in a row`)
+})
