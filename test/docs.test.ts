@@ -4,6 +4,8 @@ import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { parseConfig } from '../src/config/load.js'
+import { createVirtualClock } from '../src/core/clock.js'
+import { LeakyBucket } from '../src/index.js'
 import { ROOT, shaper } from './cli/command.js'
 
 const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${name}`)].filter(name =>
@@ -59,3 +61,45 @@ t.test('README: the burst of curls comes out one every 200 ms', async t => {
   child.kill('SIGTERM')
   t.equal((await finished).code, 0)
 })
+
+t.test('README: the library example says what it does', async t => {
+  const [example] = blocks('README.md', 'ts')
+  const clock = createVirtualClock()
+  const bucket = new LeakyBucket({ rate: '1/s', capacity: 10, clock })
+  const told = [...example!.matchAll(/^bucket\.(\w+)\((\d*)\) \/\/ (.*)$/gm)]
+  t.equal(told.length, 4)
+  for (const [, verb, argument, comment] of told) {
+    const call = bucket[verb as 'tryAdd'].bind(bucket)
+    const result = argument === '' ? call() : call(Number(argument))
+    const written = JSON.stringify(result).replaceAll('"', '').replaceAll(',', ', ').replaceAll(':', ': ')
+    t.ok(comment!.startsWith(written.replace(/^\{(.*)\}$/, '{ $1 }')), `${verb}: ${written}`)
+  }
+})
+
+t.test('docs/configuration.md names every key', async t => {
+  const page = readFileSync(`${ROOT}/docs/configuration.md`, 'utf8')
+  const schema = JSON.parse(readFileSync(`${ROOT}/shaper.schema.json`, 'utf8')) as Schema
+  const coming = ['admin', 'pauseOn', 'retry', 'learn']
+  for (const key of keysOf(schema)) {
+    if (!coming.includes(key)) t.ok(new RegExp(`[\`"]${key.replace('$', '\\$')}[\`"]`).test(page), key)
+  }
+})
+
+interface Schema {
+  properties?: Record<string, Schema>
+  items?: Schema
+  additionalProperties?: Schema | boolean
+  anyOf?: Schema[]
+}
+
+/** Every key but those of what is still to come. */
+function keysOf(schema: Schema, path = ''): string[] {
+  if (/^\.(admin|store)|\.(pauseOn|retry)$/.test(path)) return []
+  const { properties = {}, items, additionalProperties, anyOf = [] } = schema
+  return [
+    ...Object.entries(properties).flatMap(([key, inner]) => [key, ...keysOf(inner, `${path}.${key}`)]),
+    ...(items === undefined ? [] : keysOf(items, path)),
+    ...(typeof additionalProperties === 'object' ? keysOf(additionalProperties, path) : []),
+    ...anyOf.flatMap(inner => keysOf(inner, path)),
+  ]
+}

@@ -1,6 +1,6 @@
 /** The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration. */
 import { readFileSync } from 'node:fs'
-import { Command, CommanderError } from 'commander'
+import { Command, CommanderError, Option } from 'commander'
 import { ConfigError } from '../config/load.js'
 import { runCheck } from './check.js'
 import { CommandError } from './command-error.js'
@@ -25,8 +25,15 @@ function createProgram(): Command {
     .description('Holds bursts of requests in a queue per client and releases them at exactly r per second.')
     .version(version)
     .exitOverride()
-    .showHelpAfterError('(try: shaper --help)')
-    .configureOutput({ outputError: (text, write) => write(`shaper: ${text.replace(/^error: /, '')}`) })
+    .configureOutput({
+      outputError: (text, write) =>
+        write(
+          `shaper: ${text
+            .replace(/^error: /, '')
+            .trim()
+            .replace(/\s*\n\s*/g, ' ')}; try --help\n`,
+        ),
+    })
     .addHelpText('after', '\nExample:\n  shaper start --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10')
 
   withLimits(program.command('start'))
@@ -55,7 +62,7 @@ function withLimits(command: Command): Command {
     .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
-    .option('--admin <host:port>', 'where to serve metrics and state')
+    .addOption(new Option('--admin <host:port>', 'where to serve metrics and state').hideHelp())
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }
 

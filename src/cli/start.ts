@@ -78,8 +78,9 @@ async function endOnSignal(proxy: RunningProxy, settings: Settings, log: Logger)
 
 function createLogObserver(log: Logger): Observer {
   return {
-    rehearsed: (route, decision) => log.info({ route, decision }, 'dry run'),
-    failed: (route, detail) => log.warn({ route }, detail),
+    rehearsed: (route, decision, bucket, wait) =>
+      log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
+    failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
   }
 }
 

@@ -3,6 +3,7 @@ import { resolve as resolvePath } from 'node:path'
 import { crossCheck } from './checks.js'
 import { draftOf, isObject } from './draft.js'
 import { type Environment, substitute } from './environment.js'
+import { fileFaults } from './files.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { readJson } from './json.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
@@ -60,8 +61,9 @@ export function loadConfig(options: { file?: string; flags: Flags; env: NodeJS.P
   const { flags, env, cwd } = options
   const file = resolvePath(cwd, options.file ?? DEFAULT_FILE)
   const text = readText(file, options.file)
-  if (text !== undefined)
-    return { settings: parseConfig(text, { env, flags, file: options.file ?? DEFAULT_FILE }), file }
+  if (text !== undefined) {
+    return { settings: withFiles(parseConfig(text, { env, flags, file: options.file ?? DEFAULT_FILE })), file }
+  }
   const missing = [flags.upstream === undefined && '--upstream URL', flags.rate === undefined && '--rate R'].filter(
     Boolean,
   )
@@ -71,6 +73,12 @@ export function loadConfig(options: { file?: string; flags: Flags; env: NodeJS.P
     throw new ConfigError([{ path: '', message }])
   }
   return { settings: settle(fileOfFlags(), [], env, flags), file: undefined }
+}
+
+function withFiles(settings: Settings): Settings {
+  const faults = fileFaults(settings)
+  if (faults.length > 0) throw new ConfigError(faults)
+  return settings
 }
 
 function readText(file: string, given: string | undefined): string | undefined {

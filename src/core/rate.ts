@@ -4,6 +4,9 @@
 
 const UNIT_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
 
+/** Slower than one unit in this time, ten years in ms, a rate is taken for a mistake. */
+const LONGEST_PERIOD = 3_652 * UNIT_MS.d
+
 type Unit = keyof typeof UNIT_MS
 
 const RATE = /^(\d+(?:\.\d+)?|\.\d+)\s*\/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)$/
@@ -19,6 +22,9 @@ export function parseRate(text: string | number): number {
   const perMs = typeof text === 'number' ? text / UNIT_MS.s : ratePerMs(text.trim())
   if (!(perMs > 0 && perMs < Infinity)) {
     throw new RangeError(`${JSON.stringify(text)} is not a rate; use e.g. "5/s", "6/30s"`)
+  }
+  if (perMs * LONGEST_PERIOD < 1) {
+    throw new RangeError(`${JSON.stringify(text)} is less than one in ten years; use e.g. "5/s", "1/30d"`)
   }
   return perMs
 }

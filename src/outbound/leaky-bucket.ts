@@ -37,7 +37,7 @@ export class LeakyBucket {
 
   /** @throws RangeError for a rate that is none or a capacity that is not finite and above 0 */
   constructor({ rate, capacity, clock = performance }: LeakyBucketOptions) {
-    if (!(capacity > 0 && capacity < Infinity)) {
+    if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
       throw new RangeError(`capacity ${capacity} is not a finite number of cost units above 0`)
     }
     this.#bucket = new Bucket({ name: '', rate: parseRate(rate), capacity })
@@ -92,5 +92,6 @@ export class LeakyBucket {
 }
 
 function checkCost(cost: number): void {
-  if (!(cost >= 0 && cost < Infinity)) throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
+  if (!(typeof cost === 'number' && cost >= 0 && cost < Infinity))
+    throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
 }

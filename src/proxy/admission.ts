@@ -1,5 +1,5 @@
 /** Asking the buckets: for real, or as a rehearsal. */
-import { Ticket, type Waiter } from '../core/lane.js'
+import { type SharedBucket, Ticket, type Waiter } from '../core/lane.js'
 import type { Arrival, Verdict } from '../core/shaper.js'
 import { type Line, leaveGate } from './line.js'
 import { SOON } from './reply.js'
@@ -20,9 +20,21 @@ export function rehearse(line: Line, route: Route, arrival: Arrival): void {
   const { settings } = route
   const { gate } = route.lane
   const shadow: Waiter = { release: () => leaveGate(line, gate), expire: ignore, reject: ignore }
+  const slowest = longestWait(arrival.stack, line.clock.now())
   const verdict = admit(line, route, arrival, shadow, settings.maxWait)
   if (verdict === 'released') leaveGate(line, gate)
-  else line.observer.rehearsed?.(route.name, verdict instanceof Ticket ? 'would_delay' : 'would_reject')
+  else if (verdict instanceof Ticket) line.observer.rehearsed?.(route.name, 'would_delay', ...slowest)
+  else line.observer.rehearsed?.(route.name, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+}
+
+/** The bucket that takes longest to drain, and how long, in ms. */
+function longestWait(stack: readonly SharedBucket[], now: number): [bucket: string, wait: number] {
+  let slowest: [string, number] = ['', 0]
+  for (const bucket of stack) {
+    const wait = bucket.level(now) / bucket.limits.rate
+    if (wait > slowest[1]) slowest = [bucket.limits.name, wait]
+  }
+  return slowest
 }
 
 function ignore(): void {}

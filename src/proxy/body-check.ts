@@ -4,8 +4,11 @@ import type { RequestFacts } from './request.js'
 /** A longer unread body may hide from us that the client has hung up (the kernel holds what it sent after it). */
 const HIDING = 64 * 1024
 
-/** How much of such a body is read before its slot is spent. An RST is seen at once, a FIN behind no more than this. */
-export const CHECKED = 256 * 1024
+/**
+ * How much of such a body is read before its slot is spent: about as much as the kernels hold of what was sent. An RST is
+ * seen at once, a FIN behind no more than this.
+ */
+export const CHECKED = 4 * 1024 * 1024
 
 /** Whether a hang-up may hide behind what has not been read of a request. */
 export function mayHideHangUp({ chunked, contentLength = 0, expectContinue }: RequestFacts): boolean {

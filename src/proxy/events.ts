@@ -11,7 +11,8 @@ export interface Observer {
   /** It leaves the queue for the upstream: `wait` and how late against its slot, in ms. */
   released?(route: string, wait: number, lateness: number): void
   finished?(route: string, outcome: Outcome, status: number): void
-  rehearsed?(route: string, decision: Decision): void
+  /** `bucket` decided; `wait` is the predicted one, in ms, of what would be delayed. */
+  rehearsed?(route: string, decision: Decision, bucket: string, wait: number): void
   /** The upstream could not be used. */
-  failed?(route: string, detail: string): void
+  failed?(route: string, detail: string, cause?: Error): void
 }

@@ -78,7 +78,7 @@ export class Exchange implements Turn, Waiter {
     const stack = findStack(this.line, this.connection, route, facts)
     if (stack instanceof Refusal) {
       if (!route.settings.dryRun) return this.#refuse(stack)
-      this.line.observer.rehearsed?.(route.name, 'would_reject')
+      this.line.observer.rehearsed?.(route.name, 'would_reject', '', 0)
       return this.forward()
     }
     this.#stack = stack.buckets
@@ -170,7 +170,7 @@ export class Exchange implements Turn, Waiter {
       this.over('forwarded', this.res.statusCode)
       return this.#client.linger()
     }
-    this.line.observer.failed?.(this.route!.name, end.detail)
+    this.line.observer.failed?.(this.route!.name, end.detail, end.kind === 'failed' ? end.cause : undefined)
     if (end.kind === 'broken') this.over('failed', this.res.statusCode)
     else this.#answer('failed', { status: end.status, detail: end.detail, close: end.status === 408 })
   }

@@ -17,7 +17,7 @@ import { explain, isDisconnect } from './upstream-error.js'
 /** How forwarding ended. After `failed` nothing has been written to the client; after `broken` its socket is gone. */
 export type ForwardEnd =
   | { readonly kind: 'answered' }
-  | { readonly kind: 'failed'; readonly status: 408 | 502 | 504; readonly detail: string }
+  | { readonly kind: 'failed'; readonly status: 408 | 502 | 504; readonly detail: string; readonly cause?: Error }
   | { readonly kind: 'broken'; readonly detail: string }
 
 /** Whose request it is. */
@@ -158,7 +158,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       this.#options.upstream.answer.unwatch(this)
       this.#dispatch()
     } else {
-      this.#fail(...explain(error))
+      this.#fail(...explain(error), error)
     }
   }
 
@@ -200,9 +200,9 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     owner.forwarded({ kind: 'answered' })
   }
 
-  #fail(status: 408 | 502 | 504, detail: string): void {
+  #fail(status: 408 | 502 | 504, detail: string, cause?: Error): void {
     this.#finish()
-    this.#options.owner.forwarded({ kind: 'failed', status, detail })
+    this.#options.owner.forwarded({ kind: 'failed', status, detail, ...(cause !== undefined && { cause }) })
   }
 
   /** The client has part of the answer: only a closed connection tells it that the rest does not come. */

@@ -144,5 +144,11 @@ t.test('what is written stays when it is read and written again', async () => {
 
 t.test('very small figures can be read back too', async t => {
   t.equal(parseDuration(formatDuration(5e-7)), 5e-7)
-  t.equal(parseRate(formatRate(parseRate('0.0000005/d'))), parseRate('0.0000005/d'))
+  t.equal(parseRate(formatRate(parseRate('0.0003/d'))), parseRate('0.0003/d'))
+})
+
+t.test('a rate that no one can mean', async t => {
+  for (const rate of [1e-320, '1/99999999999d', '1/3653d'])
+    t.throws(() => parseRate(rate), /less than one in ten years/)
+  t.equal(parseRate('1/3650d') > 0, true)
 })

@@ -54,7 +54,8 @@ t.test('bad arguments', async t => {
     t.throws(() => new LeakyBucket({ rate: 5, capacity }), RangeError)
   }
   const bucket = new LeakyBucket({ rate: 5, capacity: 10 })
-  for (const cost of [-1, Number.NaN, Infinity]) {
+  t.throws(() => new LeakyBucket({ rate: 5, capacity: '10' as never }), RangeError)
+  for (const cost of [-1, Number.NaN, Infinity, '3' as never]) {
     for (const verb of ['fillup', 'ableToAccept', 'tryAdd'] as const) t.throws(() => bucket[verb](cost), RangeError)
   }
 })

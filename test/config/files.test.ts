@@ -1,0 +1,41 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import t from 'tap'
+import { ConfigError, loadConfig } from '../../src/config/load.js'
+
+const fixture = (name: string): string =>
+  readFileSync(fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url)), 'utf8')
+
+t.test('files that the configuration names are read when it is', async t => {
+  const cwd = t.testdir({
+    'cert.pem': fixture('upgrade-cert.pem'),
+    'key.pem': fixture('upgrade-key.pem'),
+    junk: 'junk',
+  })
+  const problems = (tls: object, ca?: string): string => {
+    const upstream = { url: 'https://127.0.0.1:1', ...(ca !== undefined && { tls: { ca: `${cwd}/${ca}` } }) }
+    const listen = { address: '127.0.0.1:0', tls }
+    const config = JSON.stringify({ listen, upstream, buckets: { client: { rate: '5/s' } } })
+    const name = `${cwd}/config.json`
+    writeFileSync(name, config)
+    try {
+      loadConfig({ file: name, flags: {}, env: {}, cwd })
+      return ''
+    } catch (error) {
+      if (!(error instanceof ConfigError)) throw error
+      return error.message.replaceAll(cwd, '.')
+    }
+  }
+  const [cert, key] = [`${cwd}/cert.pem`, `${cwd}/key.pem`]
+  t.equal(problems({ cert, key }), '')
+  t.equal(problems({ cert, key }, 'cert.pem'), '')
+  t.equal(
+    problems({ cert: `${cwd}/nope.pem`, key: `${cwd}/junk` }, 'none'),
+    [
+      'listen.tls.cert: "./nope.pem" does not exist; name a PEM file',
+      'listen.tls.key: "./junk" is no PEM file for this, or its key is another\'s; name one that is',
+      'upstream.tls.ca: "./none" does not exist; name a PEM file',
+    ].join('\n'),
+  )
+  t.match(problems({ cert: key, key: cert }), /listen\.tls\.cert: .* is no PEM file for this/)
+})
