@@ -104,6 +104,7 @@ export class Exchange implements Turn, Waiter {
     this.#holdsGate = true
     this.#wait = now - this.#ticket!.arrivedAt
     this.line.observer.released?.(this.route!.name, this.#wait, now - slot)
+    this.#keepReady()
     if (!mayHideHangUp(this.facts)) return this.forward()
     this.#state = 'checking'
     this.#feed = createFeed(this.req, CHECKED)
@@ -191,7 +192,13 @@ export class Exchange implements Turn, Waiter {
       this.#ticket = verdict
       this.#state = 'waiting'
       this.line.observer.queued?.(route.name)
+      this.#keepReady()
     } else this.#reject(route, verdict, arrival.cost)
+  }
+
+  #keepReady(): void {
+    const { connector, gate } = this.route!.upstream
+    connector.keepReady(gate.inFlight)
   }
 
   #reject(route: Route, rejection: Rejection, cost: number): void {

@@ -3,6 +3,7 @@ import { Pool } from 'undici'
 import type { UpstreamSettings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import { Gate } from '../core/lane.js'
+import { type Connector, createConnector } from './connector.js'
 import { Deadlines } from './deadline.js'
 
 /** Where requests go: its connections, its gate and its patience. */
@@ -13,6 +14,7 @@ export interface Upstream {
   /** Host header towards it when it is not the client's. */
   readonly authority: string
   readonly pool: Pool
+  readonly connector: Connector
   readonly gate: Gate
   /** From the end of the upload to the answer's headers. */
   readonly answer: Deadlines
@@ -36,6 +38,15 @@ const KEEP_ALIVE_MARGIN = 1_000
 export function createUpstream(settings: UpstreamSettings, url: string, clock: Clock): Upstream {
   const { tls } = settings
   const ca = tls.ca === undefined ? undefined : readFileSync(tls.ca)
+  const connector = createConnector(
+    {
+      timeout: settings.connectTimeout,
+      autoSelectFamily: true,
+      ...(ca !== undefined && { ca }),
+      ...(tls.servername !== undefined && { servername: tls.servername }),
+    },
+    () => clock.now(),
+  )
   const pool = new Pool(url, {
     pipelining: 1,
     keepAliveTimeout: KEEP_ALIVE,
@@ -44,18 +55,14 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     bodyTimeout: 0,
     maxHeaderSize: 64 * 1024,
     strictContentLength: true,
-    autoSelectFamily: true,
-    connect: {
-      timeout: settings.connectTimeout,
-      ...(ca !== undefined && { ca }),
-      ...(tls.servername !== undefined && { servername: tls.servername }),
-    },
+    connect: connector.connect,
   })
   const answer = new Deadlines(clock, settings.responseTimeout)
   const progress = new Deadlines(clock, settings.idleTimeout)
   return {
     settings,
     url,
+    connector,
     authority: new URL(url).host,
     pool,
     gate: new Gate(settings.maxInFlight),
@@ -65,6 +72,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     async close() {
       answer.close()
       progress.close()
+      connector.close()
       await pool.destroy()
     },
   }
