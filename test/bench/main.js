@@ -1,0 +1,138 @@
+#!/usr/bin/env node
+// @ts-check
+/**
+ * The benchmark: peers and we in turn, on the same work, in one run.
+ *
+ *     npm run bench [-- SUITE...] [--quick] [--json FILE]
+ */
+import { execFileSync } from 'node:child_process'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { availableParallelism, cpus, release, type } from 'node:os'
+import { parseArgs } from 'node:util'
+import { checkBuilt } from './participants.js'
+import { hasProgram, killAll } from './processes.js'
+import { decision } from './suites/decision.js'
+import { lanes } from './suites/lanes.js'
+import { memory } from './suites/memory.js'
+import { reject } from './suites/reject.js'
+import { smoothness } from './suites/smoothness.js'
+import { throughput } from './suites/throughput.js'
+import { suiteText } from './tables.js'
+
+/**
+ * @typedef {object} Context
+ * @property {boolean} quick
+ * @property {Set<string>} missing what a suite would have liked to have
+ * @property {(text: string) => void} progress
+ */
+
+/** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory }
+
+const PACKAGES = ['undici', 'http-proxy', 'http-proxy-3', 'httpxy', 'fast-proxy', 'bottleneck', 'rate-limiter-flexible']
+
+/** No run takes longer than this, in ms. */
+const LONGEST = 45 * 60_000
+
+const USAGE = `npm run bench [-- SUITE...] [--quick] [--json FILE]
+suites: ${Object.keys(SUITES).join(', ')} (default: all)`
+
+/** What takes part, by version. */
+function versions() {
+  /** @type {Record<string, string>} */
+  const found = { node: process.versions.node }
+  /** @param {string} name @param {string[]} args @param {RegExp} pattern */
+  const program = (name, args, pattern) => {
+    if (!hasProgram(name)) return
+    const command = `PATH=$PATH:/usr/sbin:/sbin; ${name} ${args.join(' ')} 2>&1 || true`
+    found[name] = pattern.exec(execFileSync('sh', ['-c', command], { encoding: 'utf8' }))?.[1] ?? '?'
+  }
+  program('nginx', ['-v'], /nginx\/(\S+)/)
+  program('haproxy', ['-v'], /version (\d[\d.]*)/)
+  program('wrk', ['-v'], /wrk \D*(\d[\d.]*)/)
+  for (const name of PACKAGES) {
+    const manifest =
+      createRequire(import.meta.url)
+        .resolve.paths(name)
+        ?.map(path => `${path}/${name}/package.json`) ?? []
+    for (const path of manifest) {
+      try {
+        found[name] = JSON.parse(readFileSync(path, 'utf8')).version
+        break
+      } catch {
+        // Not in this directory.
+      }
+    }
+  }
+  return found
+}
+
+/** @param {string[]} args @returns {Promise<number>} exit status */
+async function run(args) {
+  const { values, positionals } = parseArgs({
+    args,
+    allowPositionals: true,
+    options: { quick: { type: 'boolean' }, json: { type: 'string' }, help: { type: 'boolean' } },
+  })
+  if (values.help) {
+    console.log(USAGE)
+    return 0
+  }
+  const unknown = positionals.filter(name => !Object.hasOwn(SUITES, name))
+  if (unknown.length > 0) throw new TypeError(`no such suite: ${unknown.join(', ')}`)
+  const wanted = positionals.length > 0 ? positionals : Object.keys(SUITES)
+  checkBuilt()
+  /** @type {import('./tables.js').Report} */
+  const report = {
+    date: new Date().toISOString(),
+    quick: values.quick ?? false,
+    machine: {
+      cpu: cpus()[0]?.model ?? 'unknown CPU',
+      cores: String(availableParallelism()),
+      system: `${type()} ${release()}`,
+    },
+    versions: versions(),
+    missing: [],
+    suites: {},
+    failures: {},
+  }
+  const missing = /** @type {Set<string>} */ (new Set())
+  const tty = process.stderr.isTTY
+  /** @param {string} text */
+  const progress = text => void (tty && process.stderr.write(`\r\x1b[K${text}`))
+  const began = performance.now()
+  for (const name of wanted) {
+    try {
+      report.suites[name] = await SUITES[name]({ quick: report.quick, missing, progress })
+      progress('')
+      console.log(suiteText(name, report.suites[name]))
+    } catch (error) {
+      progress('')
+      report.failures[name] = /** @type {Error} */ (error).message
+      console.log(`\n== ${name} ==\n\nfailed: ${/** @type {Error} */ (error).message}\n`)
+    }
+  }
+  report.missing = [...missing]
+  console.log(missing.size > 0 ? `missing, not measured: ${report.missing.join(', ')}` : 'no peer was missing')
+  if (report.quick) console.log('--quick: one short round each, and fewer peers; not to be judged by')
+  const checks = Object.values(report.suites).flatMap(suite => suite.checks)
+  console.log(`${checks.filter(({ met }) => met).length} of ${checks.length} targets met`)
+  console.log(`${((performance.now() - began) / 1000).toFixed(0)} s`)
+  if (values.json !== undefined) writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`)
+  return Object.keys(report.failures).length > 0 ? 1 : 0
+}
+
+process.on('exit', killAll)
+for (const signal of /** @type {const} */ (['SIGINT', 'SIGTERM', 'SIGHUP'])) process.on(signal, () => process.exit(130))
+setTimeout(() => {
+  console.error(`stopped after ${LONGEST / 60_000} minutes`)
+  process.exit(1)
+}, LONGEST).unref()
+
+try {
+  process.exit(await run(process.argv.slice(2)))
+} catch (error) {
+  console.error(`${/** @type {Error} */ (error).message}\n${error instanceof TypeError ? USAGE : ''}`)
+  process.exit(2)
+}

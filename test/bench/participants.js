@@ -1,0 +1,134 @@
+// @ts-check
+/** Who takes part: each function starts one, and resolves when it listens. */
+import { chmodSync, existsSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { freePort, hasPackage, hasProgram, scratchDirectory, start, startOwn } from './processes.js'
+
+/** @typedef {import('./processes.js').Program} Program */
+
+const ROOT = fileURLToPath(new URL('../../', import.meta.url))
+
+/** Which build of ours is measured: SHAPER_BIN names the command of another one, to compare two. */
+const BIN = process.env.SHAPER_BIN ?? join(ROOT, 'bin/shaper.js')
+
+/** Its compiled files. */
+export const DIST = join(dirname(BIN), '../dist')
+
+export function checkBuilt() {
+  if (!existsSync(join(DIST, 'cli/main.js'))) throw new Error(`${DIST} is missing: npm run build`)
+}
+
+/** @param {object} config @param {{ nodeArgs?: string[], name?: string }} [options] @returns {Promise<Program>} */
+export async function startShaper(config, { nodeArgs = [], name = 'shaper' } = {}) {
+  const file = join(mkdtempSync(join(scratchDirectory(), 'shaper-')), 'shaper.config.json')
+  writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', ...config }))
+  const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name })
+  const [, port] = await program.line(/listening on http:\/\/[^:]+:(\d+)/)
+  program.port = Number(port)
+  return program
+}
+
+/** With BENCH_PROFILE=DIR a CPU profile of each shaper process is left there. */
+function profiling() {
+  const directory = process.env.BENCH_PROFILE
+  return directory ? ['--cpu-prof', '--cpu-prof-dir', directory] : []
+}
+
+export async function startSink() {
+  const sink = startOwn('sink.js')
+  sink.port = await sink.message()
+  return sink
+}
+
+export async function startLoad() {
+  const load = startOwn('load.js')
+  await load.message()
+  return load
+}
+
+/** @param {string} name @param {number} upstreamPort @param {object} [options] */
+export async function startPeer(name, upstreamPort, options = {}) {
+  const program = startOwn('peer.js', [name, String(upstreamPort), JSON.stringify(options)], { name })
+  program.port = await program.message()
+  return program
+}
+
+/**
+ * @param {number} upstreamPort @param {{ http?: string, locations: string }} config
+ */
+export async function startNginx(upstreamPort, { http = '', locations }) {
+  const directory = mkdtempSync(join(scratchDirectory(), 'nginx-'))
+  // Its workers may run as somebody else.
+  for (const path of [scratchDirectory(), directory]) chmodSync(path, 0o755)
+  const port = await freePort()
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+  const file = join(directory, 'nginx.conf')
+  writeFileSync(
+    file,
+    `daemon off; worker_processes 1; pid ${directory}/pid; error_log stderr crit; worker_rlimit_nofile 20000;
+events { worker_connections 19000; }
+http {
+  access_log off; keepalive_requests 1000000000; keepalive_timeout 75s; tcp_nodelay on;
+  ${temporary.map(name => `${name}_temp_path ${directory}/${name};`).join(' ')}
+  upstream sink { server 127.0.0.1:${upstreamPort}; keepalive 256; keepalive_requests 1000000000; }
+  proxy_http_version 1.1; proxy_set_header Connection "";
+  ${http}
+  server { listen 127.0.0.1:${port} backlog=4096; ${locations} }
+}
+`,
+  )
+  const program = start('nginx', ['-p', directory, '-e', 'stderr', '-c', file])
+  program.port = port
+  await program.listening()
+  return program
+}
+
+/** @param {number} upstreamPort @param {string} [rules] lines of its frontend */
+export async function startHaproxy(upstreamPort, rules = '') {
+  const port = await freePort()
+  const file = join(mkdtempSync(join(scratchDirectory(), 'haproxy-')), 'haproxy.cfg')
+  writeFileSync(
+    file,
+    `global
+  maxconn 9000
+  nbthread 1
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 75s
+  timeout server 75s
+  http-reuse always
+frontend in
+  bind 127.0.0.1:${port}
+  ${rules}
+  default_backend sink
+backend sink
+  server sink 127.0.0.1:${upstreamPort}
+`,
+  )
+  const program = start('haproxy', ['-db', '-q', '-f', file])
+  program.port = port
+  await program.listening()
+  return program
+}
+
+/**
+ * @typedef {object} Candidate
+ * @property {string} name
+ * @property {string} [program] in the PATH
+ * @property {string[]} [packages]
+ * @property {() => Promise<Program>} start
+ */
+
+/** Starts those that are installed, and names those that are not. @param {Candidate[]} candidates @param {Set<string>} missing */
+export async function startAll(candidates, missing) {
+  /** @type {Map<string, Program>} */
+  const started = new Map()
+  for (const { name, program, packages = [], start: begin } of candidates) {
+    const lacks = [...(program && !hasProgram(program) ? [program] : []), ...packages.filter(it => !hasPackage(it))]
+    for (const lack of lacks) missing.add(lack)
+    if (lacks.length === 0) started.set(name, await begin())
+  }
+  return started
+}

@@ -1,0 +1,250 @@
+// @ts-check
+/** Everything that the benchmark starts; it is stopped by it, and nothing else is. */
+import { fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { accessSync, constants, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+/** @typedef {import('node:child_process').ChildProcess} ChildProcess */
+
+/** How long a process may take to become ready or to answer, in ms. */
+const PATIENCE = 20_000
+
+/** How long it may take to end by itself, in ms. */
+const GRACE = 3_000
+
+/** @type {Set<ChildProcess>} */
+const running = new Set()
+
+/** @type {string | undefined} */
+let scratch
+
+/** A directory that goes with the benchmark. */
+export function scratchDirectory() {
+  scratch ??= mkdtempSync(join(tmpdir(), 'shaper-bench-'))
+  return scratch
+}
+
+/** @param {string} name @returns {boolean} whether a program of that name is in the PATH */
+export function hasProgram(name) {
+  return [...(process.env.PATH ?? '').split(delimiter), '/usr/sbin', '/sbin', '/usr/local/sbin'].some(directory => {
+    try {
+      accessSync(join(directory, name), constants.X_OK)
+      return true
+    } catch {
+      return false
+    }
+  })
+}
+
+/** @param {string} name @returns {boolean} whether a package can be imported */
+export function hasPackage(name) {
+  try {
+    import.meta.resolve(name)
+    return true
+  } catch {
+    return false
+  }
+}
+
+export async function freePort() {
+  const server = createServer()
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = /** @type {import('node:net').AddressInfo} */ (server.address())
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+/** One process of the benchmark. */
+export class Program {
+  /** @param {ChildProcess} child @param {string} name */
+  constructor(child, name) {
+    this.child = child
+    this.name = name
+    this.errors = ''
+    running.add(child)
+    child.stderr?.on('data', chunk => {
+      this.errors = (this.errors + chunk).slice(-2_000)
+    })
+    child.once('exit', () => running.delete(child))
+    child.once('error', () => running.delete(child))
+  }
+
+  get pid() {
+    return /** @type {number} */ (this.child.pid)
+  }
+
+  /** Where it listens, once that is known. */
+  port = 0
+
+  /** @param {string} why @returns {Error} */
+  failure(why) {
+    return new Error(`${this.name} ${why}${this.errors === '' ? '' : `:\n${this.errors}`}`)
+  }
+
+  /** The next message of a forked program. @param {number} [patience] ms @returns {Promise<any>} */
+  async message(patience = PATIENCE) {
+    return await this.#first(resolve => this.child.once('message', resolve), patience, 'did not answer')
+  }
+
+  /** Tells a forked program something, and waits for what it says to that. @param {object | string} message @param {number} [patience] */
+  async ask(message, patience) {
+    this.child.send(message)
+    return this.message(patience)
+  }
+
+  /** The first line on standard output that matches. @param {RegExp} pattern @returns {Promise<RegExpMatchArray>} */
+  async line(pattern) {
+    let text = ''
+    return await this.#first(
+      resolve =>
+        this.child.stdout?.on('data', chunk => {
+          text += chunk
+          const match = text.match(pattern)
+          if (match !== null) resolve(match)
+        }),
+      PATIENCE,
+      'did not become ready',
+    )
+  }
+
+  /** Waits until something listens on its port. */
+  async listening() {
+    const last = Date.now() + PATIENCE
+    for (;;) {
+      if (this.child.exitCode !== null) throw this.failure(`has ended with ${this.child.exitCode}`)
+      if (await canConnect(this.port)) return
+      if (Date.now() > last) throw this.failure('does not listen')
+      await sleep(20)
+    }
+  }
+
+  /** CPU time used so far, in seconds: its own, and that of its children (nginx's workers). */
+  cpu() {
+    let ticks = 0
+    for (const pid of family(this.pid)) {
+      const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ')
+      ticks += Number(fields[11]) + Number(fields[12])
+    }
+    return ticks / 100
+  }
+
+  /** Resident memory in bytes, its children's too. */
+  rss() {
+    let kilobytes = 0
+    for (const pid of family(this.pid)) {
+      kilobytes += Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0)
+    }
+    return kilobytes * 1024
+  }
+
+  async stop() {
+    const { child } = this
+    if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return
+    const ended = once(child, 'exit')
+    child.kill('SIGTERM')
+    const timer = setTimeout(() => child.kill('SIGKILL'), GRACE)
+    await ended
+    clearTimeout(timer)
+  }
+
+  /**
+   * @template T
+   * @param {(resolve: (value: T) => void) => void} subscribe @param {number} patience @param {string} otherwise
+   * @returns {Promise<T>}
+   */
+  #first(subscribe, patience, otherwise) {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(this.failure(`${otherwise} for ${patience / 1000} s`)), patience)
+      /** @param {number | null} code */
+      const ended = code => {
+        clearTimeout(timer)
+        reject(this.failure(`has ended with ${code}`))
+      }
+      this.child.once('exit', ended)
+      this.child.once('error', reject)
+      subscribe(value => {
+        clearTimeout(timer)
+        this.child.off('exit', ended)
+        this.child.off('error', reject)
+        resolve(value)
+      })
+    })
+  }
+}
+
+/**
+ * @param {string} command @param {string[]} args @param {{ name?: string, cwd?: string }} [options]
+ */
+export function start(command, args, { name = command, cwd } = {}) {
+  const PATH = `${process.env.PATH}${delimiter}/usr/sbin${delimiter}/sbin${delimiter}/usr/local/sbin`
+  return new Program(
+    spawn(command, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, PATH } }),
+    name,
+  )
+}
+
+/**
+ * Starts one of programs/: it talks to us by messages, and ends when we do.
+ *
+ * @param {string} file @param {string[]} [args] @param {{ name?: string, execArgv?: string[] }} [options]
+ */
+export function startOwn(file, args = [], { name = file, execArgv = [] } = {}) {
+  const path = fileURLToPath(new URL(`./programs/${file}`, import.meta.url))
+  const stdio = /** @type {const} */ (['ignore', 'ignore', 'pipe', 'ipc'])
+  return new Program(fork(path, args, { execArgv, serialization: 'advanced', stdio: [...stdio] }), name)
+}
+
+/** Runs one of programs/ to its one result. @param {string} file @param {string[]} args @param {string[]} [execArgv] */
+export async function result(file, args, execArgv = []) {
+  const program = startOwn(file, args, { execArgv })
+  const value = await program.message(300_000)
+  await program.stop()
+  return value
+}
+
+/** @param {string} command @param {string[]} args @param {number} patience ms @returns {Promise<string>} its output */
+export async function output(command, args, patience) {
+  const program = start(command, args)
+  let text = ''
+  program.child.stdout?.on('data', chunk => {
+    text += chunk
+  })
+  const timer = setTimeout(() => program.child.kill('SIGKILL'), patience)
+  const [code] = await once(program.child, 'close')
+  clearTimeout(timer)
+  if (code !== 0) throw program.failure(`has ended with ${code}`)
+  return text
+}
+
+/** The end of everything that is still running. */
+export function killAll() {
+  for (const child of running) child.kill('SIGKILL')
+  if (scratch !== undefined) rmSync(scratch, { recursive: true, force: true })
+}
+
+/** @param {number} pid @returns {number[]} */
+function family(pid) {
+  const children = readdirSync(`/proc/${pid}/task`).flatMap(task =>
+    readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean).map(Number),
+  )
+  return [pid, ...children]
+}
+
+/** @param {number} port @returns {Promise<boolean>} */
+function canConnect(port) {
+  return new Promise(resolve => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(true)
+    })
+    socket.once('error', () => resolve(false))
+  })
+}

@@ -1,0 +1,39 @@
+// @ts-check
+/** Bytes of heap that a key costs once it has been metered, its string included: `keys.js DIST COUNT`, with --expose-gc. */
+import { pathToFileURL } from 'node:url'
+
+const [dist, count] = process.argv.slice(2)
+
+/** @param {string} path @returns {Promise<any>} */
+const ours = path => import(pathToFileURL(`${dist}/${path}`).href)
+
+const { Keyspace } = await ours('core/keyspace.js')
+const { Shaper } = await ours('core/shaper.js')
+const { Gate } = await ours('core/lane.js')
+const { createTimerClock } = await ours('pacing/timer.js')
+
+const clock = createTimerClock()
+const shaper = new Shaper({ clock })
+const keyspace = new Keyspace(2 * Number(count))
+// Slow, so that none is swept meanwhile.
+const limits = { name: 'client', rate: 1e-9, capacity: 10 }
+const route = { name: 'route', gate: new Gate() }
+
+function settled() {
+  for (let at = 0; at < 3; at += 1) global.gc?.()
+  return process.memoryUsage().heapUsed
+}
+
+/** @param {number} at */
+function meter(at) {
+  // One flat string, as a socket gives it; a concatenated one costs more than twice as much.
+  const key = Buffer.from(`10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`).toString('latin1')
+  const bucket = keyspace.find(limits, key, clock.now())
+  shaper.meter({ route, stack: [bucket], cost: 1 })
+}
+
+const before = settled()
+for (let at = 0; at < Number(count); at += 1) meter(at)
+const after = settled()
+if (keyspace.size() !== Number(count)) throw new Error(`${keyspace.size()} keys`)
+process.send?.((after - before) / Number(count), () => process.exit())

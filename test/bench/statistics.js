@@ -1,0 +1,75 @@
+// @ts-check
+
+/** @param {ArrayLike<number>} values @param {number} q 0 to 1 @returns {number} NaN where there are none */
+export function quantile(values, q) {
+  const sorted = Float64Array.from(values).sort()
+  if (sorted.length === 0) return NaN
+  const at = q * (sorted.length - 1)
+  const below = Math.floor(at)
+  const above = Math.min(below + 1, sorted.length - 1)
+  return sorted[below] + (sorted[above] - sorted[below]) * (at - below)
+}
+
+/**
+ * The list of a name, made when it is not there yet.
+ *
+ * @template {object} T
+ * @param {Record<string, T>} lists @param {string} name @param {() => T} make @returns {T}
+ */
+export function entry(lists, name, make) {
+  lists[name] ??= make()
+  return lists[name]
+}
+
+/** @param {ArrayLike<number>} values */
+export function median(values) {
+  return quantile(values, 0.5)
+}
+
+/**
+ * How much each gap between two arrivals differs from the period.
+ *
+ * @param {ArrayLike<number>} times in ms @param {number} period in ms
+ */
+export function gapErrors(times, period) {
+  const errors = new Float64Array(Math.max(0, times.length - 1))
+  for (let at = 1; at < times.length; at += 1) errors[at - 1] = Math.abs(times[at] - times[at - 1] - period)
+  return errors
+}
+
+/**
+ * Arrivals per second: the slope of their count over time (least squares), which one late arrival at an end moves little.
+ *
+ * @param {ArrayLike<number>} times in ms
+ */
+export function slope(times) {
+  const { length } = times
+  const middle = (length - 1) / 2
+  let mean = 0
+  for (let at = 0; at < length; at += 1) mean += times[at] / length
+  let above = 0
+  let below = 0
+  for (let at = 0; at < length; at += 1) {
+    above += (at - middle) * (times[at] - mean)
+    below += (times[at] - mean) ** 2
+  }
+  return (above / below) * 1000
+}
+
+/**
+ * By how many requests the worst window of all exceeds what contract 2.4 allows, r * (W + max(1/r, 2 ms)) + 1. Not above
+ * 0: none does.
+ *
+ * @param {ArrayLike<number>} times in ms @param {number} rate per second
+ */
+export function worstExcess(times, rate) {
+  const perMs = rate / 1000
+  let least = Infinity
+  let most = -Infinity
+  for (let at = 0; at < times.length; at += 1) {
+    const ahead = at - perMs * times[at]
+    least = Math.min(least, ahead)
+    most = Math.max(most, ahead - least + 1)
+  }
+  return most - Math.max(1, 0.002 * rate) - 1
+}

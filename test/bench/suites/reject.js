@@ -1,0 +1,127 @@
+// @ts-check
+/** How many requests a second are turned away, against a server that answers the same bytes and does nothing else. */
+import { connect } from 'node:net'
+import { startAll, startHaproxy, startNginx, startPeer, startShaper, startSink } from '../participants.js'
+import { entry, median } from '../statistics.js'
+import { fixed, ratio } from '../tables.js'
+import { hasWrk, wrk } from '../wrk.js'
+
+const BARE = 'bare Node server, the same bytes'
+const TARGET = 0.8
+
+/** One answer as it comes. @param {number} port @returns {Promise<string>} */
+function fetchRaw(port) {
+  return new Promise((resolve, reject) => {
+    let text = ''
+    const socket = connect(port, '127.0.0.1', () => socket.write('GET / HTTP/1.1\r\nHost: bench\r\n\r\n'))
+    socket.setTimeout(5_000, () => reject(new Error('no answer')))
+    socket.on('data', chunk => {
+      text += chunk.toString('latin1')
+      const head = text.indexOf('\r\n\r\n')
+      const length = Number(/content-length: *(\d+)/i.exec(text)?.[1] ?? 0)
+      if (head < 0 || text.length < head + 4 + length) return
+      socket.destroy()
+      resolve(text)
+    })
+    socket.on('error', reject)
+  })
+}
+
+/** What a bare server is told to answer: all but what Node adds by itself. @param {string} answer */
+function parse(answer) {
+  const [head, body] = answer.split('\r\n\r\n')
+  const [statusLine, ...lines] = head.split('\r\n')
+  const headers = lines
+    .map(line => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()])
+    .filter(([name]) => !/^(date|connection|keep-alive)$/i.test(name))
+    .flat()
+  return { status: Number(statusLine.split(' ')[1]), headers, body }
+}
+
+/** @param {import('../main.js').Context} context */
+export async function reject({ quick, missing, progress }) {
+  if (!hasWrk()) {
+    missing.add('wrk')
+    return { checks: [], tables: [], raw: {} }
+  }
+  const sink = await startSink()
+  const shaper = await startShaper({
+    upstream: `http://127.0.0.1:${sink.port}`,
+    buckets: { client: { key: 'ip', rate: '1/h', capacity: 1 } },
+    routes: [{ name: 'api', mode: 'meter', buckets: ['client'] }],
+  })
+  // The first is let through.
+  await fetchRaw(shaper.port)
+  const answer = await fetchRaw(shaper.port)
+  const bare = await startPeer('bare', sink.port, parse(answer))
+  const same = (await fetchRaw(bare.port)).length - answer.length
+  if (same !== 0) throw new Error(`the bare server's answer is ${same} bytes longer than ours`)
+  const others = await startAll(
+    [
+      {
+        name: 'rate-limiter-flexible in Node http',
+        packages: ['rate-limiter-flexible'],
+        start: () => startPeer('rate-limiter-flexible', sink.port),
+      },
+      {
+        name: 'nginx limit_req nodelay',
+        program: 'nginx',
+        start: () =>
+          startNginx(sink.port, {
+            http: 'limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m; limit_req_status 429;',
+            locations: 'location / { limit_req zone=one nodelay; proxy_pass http://sink; }',
+          }),
+      },
+      {
+        name: 'haproxy deny_status 429',
+        program: 'haproxy',
+        start: () =>
+          startHaproxy(
+            sink.port,
+            `stick-table type ip size 100k expire 1h store http_req_rate(1h)
+  http-request track-sc0 src
+  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1 }`,
+          ),
+      },
+    ],
+    missing,
+  )
+  const started = new Map([['shaper', shaper], [BARE, bare], ...others])
+  const seconds = quick ? 2 : 5
+  const rounds = quick ? 1 : 5
+  for (const { port } of started.values()) await wrk(port, '/', quick ? 1 : 3)
+  /** @type {Record<string, { rate: number[], cpu: number[] }>} */
+  const raw = {}
+  for (let round = 0; round < rounds; round += 1) {
+    for (const [name, program] of started) {
+      progress(`reject: ${name}, round ${round + 1} of ${rounds}`)
+      const cpu = program.cpu()
+      const { rate, requests, bad } = await wrk(program.port, '/', seconds)
+      // wrk counts 4xx as bad; nginx lets one through a minute.
+      if (requests - bad > 1) throw new Error(`${name}: ${requests - bad} were not turned away`)
+      const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))
+      figures.rate.push(rate)
+      figures.cpu.push(((program.cpu() - cpu) / requests) * 1e6)
+    }
+  }
+  await Promise.all([sink, ...started.values()].map(program => program.stop()))
+
+  const ours = median(raw.shaper.rate)
+  const value = ours / median(raw[BARE].rate)
+  return {
+    checks: [{ figure: `429/s against a ${BARE}`, value: ratio(value), target: `>= ${TARGET}x`, met: value >= TARGET }],
+    tables: [
+      {
+        title: 'Requests turned away per second (wrk, 64 connections)',
+        columns: ['peer', '429/s', 'CPU us each', 'shaper against it'],
+        rows: Object.entries(raw).map(([name, { rate, cpu }]) => [
+          name,
+          fixed(median(rate), 0),
+          fixed(median(cpu), 1),
+          ratio(ours / median(rate)),
+        ]),
+      },
+    ],
+    raw,
+  }
+}

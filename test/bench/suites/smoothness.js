@@ -1,0 +1,235 @@
+// @ts-check
+/**
+ * How evenly requests arrive at the upstream: the queue is never empty, and the sink notes when each one comes. Then
+ * whether the rate is the rate, and never more than contract 2.4 allows.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { startAll, startLoad, startNginx, startPeer, startShaper, startSink } from '../participants.js'
+import { entry, gapErrors, median, quantile, slope, worstExcess } from '../statistics.js'
+import { fixed, ratio } from '../tables.js'
+
+/** @typedef {import('../processes.js').Program} Program */
+
+/** What is released before this, in ms, is the first burst and not looked at. */
+const SETTLING = 300
+
+/** How many ms after one client the next one starts: in the terms of a period, no two at the same time. */
+const APART = 7.3
+
+/** @type {{ clients: number, rate: number, together?: boolean }[]} */
+const SCENARIOS = [
+  { clients: 1, rate: 100 },
+  { clients: 1, rate: 500 },
+  { clients: 10, rate: 100 },
+  { clients: 10, rate: 500 },
+]
+
+/** For information: everybody's slots in the same instant. */
+const TOGETHER = { clients: 10, rate: 100, together: true }
+
+const RATES = [1, 10, 100, 1000, 5000]
+
+const PERCENTILES = [
+  { name: 'p50', q: 0.5, target: 0.15 },
+  { name: 'p90', q: 0.9, target: 0.25 },
+  { name: 'p99', q: 0.99, target: 1 },
+]
+
+const MOST_CPU = 10
+
+/** @param {{ clients: number, rate: number, together?: boolean }} scenario */
+function nameOf({ clients, rate, together }) {
+  return `${clients} x ${rate}/s${together ? ' in step' : ''}`
+}
+
+/** @param {number} port of the upstream @param {'precise' | 'timer'} [pacing] */
+function shaperConfig(port, pacing) {
+  const rates = [...new Set([...SCENARIOS.map(({ rate }) => rate), ...RATES])]
+  return {
+    upstream: `http://127.0.0.1:${port}`,
+    ...(pacing && { pacing }),
+    buckets: Object.fromEntries(
+      rates.map(rate => [`r${rate}`, { key: 'header:x-key', rate: `${rate}/s`, capacity: 100_000 }]),
+    ),
+    routes: rates.map(rate => ({ name: `r${rate}`, match: { path: `/r${rate}/*` }, buckets: [`r${rate}`] })),
+  }
+}
+
+function nginxConfig() {
+  const rates = [...new Set(SCENARIOS.map(({ rate }) => rate))]
+  return {
+    http: rates.map(rate => `limit_req_zone $http_x_key zone=r${rate}:1m rate=${rate}r/s;`).join('\n'),
+    locations: rates
+      .map(rate => `location /r${rate}/ { limit_req zone=r${rate} burst=10000; proxy_pass http://sink; }`)
+      .join('\n'),
+  }
+}
+
+/**
+ * The arrivals, in ms, of each client while its queue is kept full for so many seconds.
+ *
+ * @param {object} setup
+ * @param {Program} setup.sink
+ * @param {Program} setup.load
+ * @param {Program} setup.proxy
+ * @param {number} setup.rate
+ * @param {number} setup.clients
+ * @param {boolean} [setup.together] all clients start at once
+ * @param {number} setup.seconds
+ */
+async function arrivals({ sink, load, proxy, rate, clients, together = false, seconds }) {
+  const names = Array.from({ length: clients }, (_, client) => ({ path: `/r${rate}/${client}`, key: `key${client}` }))
+  const connections = Math.max(4, Math.min(100, Math.ceil(rate / 30)))
+  await sink.ask('record')
+  await load.ask({ port: proxy.port, clients: names, connections, ...(!together && { apart: APART }) })
+  await sleep(SETTLING)
+  const cpu = proxy.cpu()
+  const began = performance.now()
+  await sleep(seconds * 1000)
+  const busy = ((proxy.cpu() - cpu) / (performance.now() - began)) * 1e5
+  const [recorded, told] = [await sink.ask('stop'), await load.ask('stop')]
+  if (told.refused + told.failed > 0) {
+    throw new Error(`${proxy.name} at ${rate}/s: ${told.refused} answers other than 200, ${told.failed} without any`)
+  }
+  const begin = recorded.times[0] + SETTLING + (together ? 0 : clients * APART)
+  const series = Array.from({ length: clients }, (_, client) =>
+    recorded.times.filter(
+      (/** @type {number} */ time, /** @type {number} */ at) => recorded.clients[at] === client && time >= begin,
+    ),
+  )
+  // Those that were queued are gone before the next turn.
+  await sleep(50)
+  return { series, cpu: busy }
+}
+
+/** @param {import('../main.js').Context} context */
+export async function smoothness({ quick, missing, progress }) {
+  const sink = await startSink()
+  const load = await startLoad()
+  const candidates = [
+    { name: 'shaper', start: () => startShaper(shaperConfig(sink.port)) },
+    { name: 'nginx limit_req', program: 'nginx', start: () => startNginx(sink.port, nginxConfig()) },
+    {
+      name: 'Bottleneck + http-proxy',
+      packages: ['bottleneck', 'http-proxy'],
+      start: () => startPeer('bottleneck', sink.port),
+    },
+  ]
+  if (!quick) {
+    candidates.push(
+      {
+        name: 'shaper, pacing: timer',
+        start: () => startShaper(shaperConfig(sink.port, 'timer'), { name: 'shaper, pacing: timer' }),
+      },
+      {
+        name: 'RateLimiterQueue + http-proxy',
+        packages: ['rate-limiter-flexible', 'http-proxy'],
+        start: () => startPeer('rate-limiter-queue', sink.port),
+      },
+    )
+  }
+  const started = await startAll(candidates, missing)
+  const seconds = quick ? 1.25 : 5
+  const scenarios = quick ? SCENARIOS : [...SCENARIOS, TOGETHER]
+  const rounds = quick ? 1 : 5
+
+  for (const proxy of started.values()) {
+    await arrivals({ sink, load, proxy, rate: 500, clients: 10, seconds: quick ? 0.3 : 2 })
+  }
+  /** @type {Record<string, Record<string, number[]>>} by scenario and peer, then figure: one value per round */
+  const raw = {}
+  for (let round = 0; round < rounds; round += 1) {
+    for (const scenario of scenarios) {
+      const { clients, rate } = scenario
+      progress(`smoothness: ${clients} x ${rate}/s, round ${round + 1} of ${rounds}`)
+      for (const [name, proxy] of started) {
+        const { series, cpu } = await arrivals({ sink, load, proxy, seconds, ...scenario })
+        const errors = series.flatMap(times => [...gapErrors(times, 1000 / rate)])
+        const figures = entry(raw, `${nameOf(scenario)}, ${name}`, () => ({ p50: [], p90: [], p99: [], cpu: [] }))
+        for (const { name: percentile, q } of PERCENTILES) figures[percentile].push(quantile(errors, q))
+        figures.cpu.push(cpu)
+      }
+    }
+  }
+
+  const shaper = /** @type {Program} */ (started.get('shaper'))
+  /** @type {Record<string, { rate: number[], excess: number[] }>} */
+  const measured = Object.fromEntries(RATES.map(rate => [rate, { rate: [], excess: [] }]))
+  for (let round = 0; round < rounds; round += 1) {
+    // The slow ones are worth more patience.
+    for (const rate of RATES) {
+      if (rate === 1 && round > 0) continue
+      const length = rate === 1 ? (quick ? 3 : 20) : quick ? 1.25 : 5
+      progress(`smoothness: measured rate at ${rate}/s, round ${round + 1} of ${rounds}`)
+      const { series } = await arrivals({ sink, load, proxy: shaper, rate, clients: 1, seconds: length })
+      measured[rate].rate.push(slope(series[0]))
+      measured[rate].excess.push(worstExcess(series[0], rate))
+    }
+  }
+  await Promise.all([sink, load, ...started.values()].map(program => program.stop()))
+
+  /** @param {string} scenario @param {string} name @param {string} figure */
+  const of = (scenario, name, figure) => median(raw[`${scenario}, ${name}`]?.[figure] ?? [])
+  const checks = []
+  const rows = []
+  for (const each of scenarios) {
+    const scenario = nameOf(each)
+    for (const name of started.keys()) {
+      const row = [scenario, name]
+      for (const { name: percentile } of PERCENTILES) row.push(fixed(of(scenario, name, percentile), 3))
+      row.push(`${fixed(of(scenario, name, 'cpu'), 1)} %`)
+      rows.push(row)
+    }
+    if (each.together || !started.has('nginx limit_req')) continue
+    for (const { name: percentile, target } of PERCENTILES) {
+      const value = of(scenario, 'shaper', percentile) / of(scenario, 'nginx limit_req', percentile)
+      checks.push({
+        figure: `gap error ${percentile}, ${scenario}, against nginx`,
+        value: ratio(value),
+        target: `<= ${target}x`,
+        met: value <= target,
+      })
+    }
+  }
+  const cpu = of('1 x 100/s', 'shaper', 'cpu')
+  checks.push({ figure: 'CPU at 100/s', value: `${fixed(cpu, 1)} %`, target: `<= ${MOST_CPU} %`, met: cpu <= MOST_CPU })
+
+  const rateRows = []
+  for (const rate of RATES) {
+    const got = median(measured[rate].rate)
+    const off = (got / rate - 1) * 100
+    const excess = Math.max(...measured[rate].excess)
+    rateRows.push([`${rate}/s`, fixed(got, rate < 100 ? 4 : 2), `${fixed(off, 3)} %`, fixed(excess, 2)])
+    checks.push(
+      {
+        figure: `measured rate at ${rate}/s`,
+        value: `${fixed(off, 3)} %`,
+        target: '+-0.1 %',
+        met: Math.abs(off) <= 0.1,
+      },
+      {
+        figure: `worst window at ${rate}/s, above the bound by`,
+        value: fixed(excess, 2),
+        target: '<= 0',
+        met: excess <= 0,
+      },
+    )
+  }
+  return {
+    checks,
+    tables: [
+      {
+        title: 'Error of the gap between two arrivals of a client, ms (clients x rate of each)',
+        columns: ['load', 'peer', 'p50', 'p90', 'p99', 'CPU'],
+        rows,
+      },
+      {
+        title:
+          'Rate of arrivals, and the worst window against r * (W + max(1/r, 2 ms)) + 1, in requests (0: at the bound)',
+        columns: ['r', 'measured', 'off by', 'worst window'],
+        rows: rateRows,
+      },
+    ],
+    raw: { gaps: raw, rates: measured },
+  }
+}
