@@ -20,10 +20,13 @@ export class ClientSide {
     this.#res = res
   }
 
-  /** @param more headers besides, names and values in turn */
-  reply(reply: Reply, more: readonly string[]): void {
+  /**
+   * @param more headers besides, names and values in turn
+   * @param hasBody whether the request may have one
+   */
+  reply(reply: Reply, more: readonly string[], hasBody: boolean): void {
     sendReply(this.#res, reply, [...(reply.headers ?? []), ...more, ...this.closing(reply.close)])
-    this.linger()
+    this.linger(hasBody)
   }
 
   /** Ends the connection with the answer if it should end: the header that says so, name and value. */
@@ -36,8 +39,9 @@ export class ClientSide {
   }
 
   /** After the answer: what the client still sends has to be read by somebody, or its next request never is. */
-  linger(): void {
-    if (!this.#req.complete) lingerOver(this.#req, this.#last || !this.#res.shouldKeepAlive, this.#line.linger)
+  linger(hasBody: boolean): void {
+    if (hasBody && !this.#req.complete)
+      lingerOver(this.#req, this.#last || !this.#res.shouldKeepAlive, this.#line.linger)
   }
 }
 

@@ -139,8 +139,7 @@ export class Exchange implements Turn, Waiter {
 
   protected send(): { abort(): void; flushed?(): void } {
     const { facts, req, res } = this
-    const hasBody = facts.chunked || (facts.contentLength ?? 0) > 0
-    this.#feed ??= hasBody ? createFeed(req, BODY_BUFFER) : null
+    this.#feed ??= this.#mayHaveBody() ? createFeed(req, BODY_BUFFER) : null
     const headers = this.upstreamHeaders()
     return new Forwarding({ upstream: this.route!.upstream, facts, headers, body: this.#feed, req, res, owner: this })
   }
@@ -169,7 +168,7 @@ export class Exchange implements Turn, Waiter {
   forwarded(end: ForwardEnd): void {
     if (end.kind === 'answered') {
       this.over('forwarded', this.res.statusCode)
-      return this.#client.linger()
+      return this.#client.linger(this.#mayHaveBody())
     }
     this.line.observer.failed?.(this.route!.name, end.detail, end.kind === 'failed' ? end.cause : undefined)
     if (end.kind === 'broken') this.over('failed', this.res.statusCode)
@@ -233,7 +232,13 @@ export class Exchange implements Turn, Waiter {
 
   #reply(reply: Reply): void {
     this.beforeReply()
-    this.#client.reply(reply, this.#notes())
+    this.#client.reply(reply, this.#notes(), this.#mayHaveBody())
+  }
+
+  /** False: it has none. Before its facts are known it may. */
+  #mayHaveBody(): boolean {
+    const facts = this.facts as RequestFacts | undefined
+    return facts === undefined || facts.chunked || (facts.contentLength ?? 0) > 0
   }
 
   /** What an answer tells of its request besides the limits: headers' names and values in turn. */

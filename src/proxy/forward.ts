@@ -9,6 +9,7 @@ import { type Dispatcher, errors } from 'undici'
 import type { Watched } from './deadline.js'
 import { passEarlyHints } from './early-hints.js'
 import { clientHeaders } from './headers.js'
+import { writeWhole } from './reply.js'
 import type { RequestFacts } from './request.js'
 import { announce, type Reusing } from './reuse.js'
 import type { Upstream } from './upstream.js'
@@ -42,6 +43,9 @@ export interface ForwardOptions {
 
 const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
 
+/** Bytes. */
+const SMALL = 16 * 1024
+
 export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
@@ -52,6 +56,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   #controller: Dispatcher.DispatchController | undefined
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'flushing' | 'over' = 'starting'
   #retried = false
+  /** The length of a body that is small enough to be copied, to leave with its head. */
+  #whole: number | undefined
 
   constructor(options: ForwardOptions) {
     this.#options = options
@@ -105,7 +111,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       if (status === 103 && req.httpVersionMinor > 0) passEarlyHints(req, controller.rawHeaders as Buffer[])
       return
     }
-    const coding = (headers as Record<string, string | string[] | undefined>)['transfer-encoding']
+    const { 'transfer-encoding': coding, 'content-length': length } = headers as Record<string, string | undefined>
     if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
       this.#fail(502, `the upstream's transfer coding is not known (${coding})`)
       controller.abort(new errors.RequestAbortedError())
@@ -117,6 +123,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     res.sendDate = false
     res.writeHead(status, message !== undefined && /[^\t\x20-\x7e]/.test(message) ? '' : message, answer)
     this.#phase = 'answering'
+    if (Number(length) <= SMALL) this.#whole = Number(length)
     upstream.answer.unwatch(this)
     if (bodiless) this.#complete()
     else upstream.progress.watch(this)
@@ -126,7 +133,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
-    if (res.write(chunk)) return
+    const taken = chunk.length === this.#whole ? writeWhole(res, chunk.toString('latin1')) : res.write(chunk)
+    if (taken) return
     controller.pause()
     res.once('drain', () => {
       if (this.#phase !== 'answering') return
