@@ -86,11 +86,9 @@ export class Bucket<Outlet = unknown> {
 
   /** Changes what the bucket allows; its level stays, and drains at the new rate from now on. */
   retune(limits: BucketLimits, now: number): void {
-    const hold = this.hold(now)
-    if (hold > 0) {
-      this.#held = hold
-      this.#heldAt = now
-    }
+    // Also where nothing is left: at a slower rate it would be there again.
+    this.#held = this.hold(now)
+    this.#heldAt = Math.max(now, this.#heldAt)
     if (this.#promised !== undefined) {
       this.#promised = now + (Math.max(0, this.#promised - now) * this.#limits.rate) / limits.rate
     }
