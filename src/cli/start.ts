@@ -11,6 +11,8 @@ import { type RunningProxy, startProxy } from '../proxy/server.js'
 import { CommandError } from './command-error.js'
 import { type CommandOptions, flagsOf } from './options.js'
 
+const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
+
 /** Runs the proxy until a signal ends it. */
 export async function runStart(options: CommandOptions): Promise<void> {
   const load = (): { settings: Settings; file: string | undefined } =>
@@ -23,7 +25,7 @@ export async function runStart(options: CommandOptions): Promise<void> {
   const { settings, file } = load()
   const log = pino({ base: null }, pino.destination({ dest: 2, sync: true }))
   const clock = createTimerClock()
-  const pacer = settings.pacing === 'precise' ? createPreciseClock() : clock
+  const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
   const proxy = await startProxy({ settings, pacer, clock, observer: createLogObserver(log) }).catch(error => {
     throw explain(error, settings)
   })

@@ -38,10 +38,11 @@ interface Planned extends Timed {
   run: (() => void) | undefined
 }
 
-export function createPreciseClock(): PreciseClock {
+/** @param fellBack called once if the thread is given up */
+export function createPreciseClock(fellBack: () => void = () => undefined): PreciseClock {
   const planned = new Timeline<Planned>()
   const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
-  let sleeper = startSleeper(woken, () => giveUp())
+  let sleeper = startSleeper(woken, lost)
   let lead = LEAD.most
   /** When the thread will wake; Infinity: not. */
   let ordered = Infinity
@@ -115,10 +116,15 @@ export function createPreciseClock(): PreciseClock {
     const next = planned.next
     if (sleeper !== undefined && next !== undefined && next.due <= performance.now() && ordered <= next.due) {
       misses += 1
-      if (misses > BACKUP.most) giveUp()
+      if (misses > BACKUP.most) lost()
     }
     runDue()
     arm()
+  }
+
+  function lost(): void {
+    giveUp()
+    fellBack()
   }
 
   function giveUp(): void {
@@ -128,6 +134,7 @@ export function createPreciseClock(): PreciseClock {
     arm()
   }
 
+  if (sleeper === undefined) fellBack()
   return {
     get precise() {
       return sleeper !== undefined

@@ -157,7 +157,7 @@ export class Exchange implements Turn, Waiter {
     const { settings } = this.route!
     if (settings.headers && this.#stack.length > 0) {
       headers.push(...limitHeaders(this.#stack, this.#stack, this.line.clock.now()))
-      headers.push('Server-Timing', `shaper;dur=${this.#wait.toFixed(1)}`)
+      headers.push('Server-Timing', `shaper;dur=${Math.round(this.#wait * 10) / 10}`)
     }
     headers.push(...this.#notes())
     headers.push(...this.#client.closing())

@@ -90,24 +90,29 @@ export function limitHeaders(
   now: number,
   retryAfterMs?: number,
 ): string[] {
-  const policies = stack.map(bucket => policyOf(bucket.limits))
-  return ['RateLimit-Policy', policies.join(', '), 'RateLimit', rateLimit(told, now, retryAfterMs)]
+  let policy = ''
+  for (const { limits } of stack) policy += policy === '' ? policyOf(limits) : `, ${policyOf(limits)}`
+  let state = ''
+  for (const bucket of told) state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
+  return ['RateLimit-Policy', policy, 'RateLimit', state]
 }
 
-function policyOf({ name, rate, capacity }: BucketLimits): string {
-  return `"${name}";q=${Math.floor(capacity + LEVEL_TOLERANCE)};w=${wholeSeconds(capacity / rate)}`
+/** They change with the configuration only. */
+const policies = new WeakMap<BucketLimits, string>()
+
+function policyOf(limits: BucketLimits): string {
+  const known = policies.get(limits)
+  if (known !== undefined) return known
+  const { name, rate, capacity } = limits
+  const policy = `"${name}";q=${Math.floor(capacity + LEVEL_TOLERANCE)};w=${wholeSeconds(capacity / rate)}`
+  policies.set(limits, policy)
+  return policy
 }
 
-function rateLimit(buckets: readonly Bucket[], now: number, retryAfterMs: number | undefined): string {
-  return buckets
-    .map(bucket => {
-      const level = bucket.level(now)
-      const free = Math.max(0, Math.floor(bucket.limits.capacity - level + LEVEL_TOLERANCE))
-      const seconds =
-        retryAfterMs === undefined
-          ? Math.ceil((level / bucket.limits.rate - ROUNDING) / 1_000)
-          : wholeSeconds(retryAfterMs)
-      return `"${bucket.limits.name}";r=${free};t=${seconds}`
-    })
-    .join(', ')
+function stateOf(bucket: Bucket, now: number, retryAfterMs: number | undefined): string {
+  const { name, rate, capacity } = bucket.limits
+  const level = bucket.level(now)
+  const free = Math.max(0, Math.floor(capacity - level + LEVEL_TOLERANCE))
+  const seconds = retryAfterMs === undefined ? Math.ceil((level / rate - ROUNDING) / 1_000) : wholeSeconds(retryAfterMs)
+  return `"${name}";r=${free};t=${seconds}`
 }
