@@ -129,9 +129,9 @@ export async function smoothness({ quick, missing, progress }) {
     )
   }
   const started = await startAll(candidates, missing)
-  const seconds = quick ? 1.25 : 3
+  const seconds = quick ? 1.25 : 5
   const scenarios = quick ? SCENARIOS : [...SCENARIOS, TOGETHER]
-  const rounds = quick ? 1 : 3
+  const rounds = quick ? 1 : 5
 
   for (const proxy of started.values()) {
     await arrivals({ sink, load, proxy, rate: 500, clients: 10, seconds: quick ? 0.3 : 2 })
