@@ -24,7 +24,9 @@
  *
  *     cost(i..j-1) <= rate * (slot(j) - slot(i)) <= rate * (W + grace),
  *
- * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax.
+ * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. Sending takes time, too: what
+ * was sent later than it was let pass forfeits by the same rule (`delay`), before the next one passes, so the bound is
+ * that of what is sent.
  */
 
 /** Decisions compare levels with this much tolerance, in cost units. */
@@ -187,6 +189,17 @@ export class Bucket<Outlet = unknown> {
     this.#heldAt = at
     this.#behind = metered < ROUNDING ? 0 : Math.min(this.#behind, metered)
     this.#promised = this.#behind === 0 ? undefined : at + (this.#held - this.#behind) / this.#limits.rate
+  }
+
+  /**
+   * Tells that what passed in a slot was sent later than it passed. False: nothing follows from that, for it is still
+   * within the grace, or something else has passed since.
+   */
+  delay(cost: number, slot: number, releasedAt: number, sentAt: number): boolean {
+    const at = this.#onGrid(slot, sentAt)
+    if (at === this.#heldAt || this.#held !== cost || this.#heldAt !== this.#onGrid(slot, releasedAt)) return false
+    this.#heldAt = at
+    return true
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */

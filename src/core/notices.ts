@@ -10,14 +10,18 @@ export class Notices {
     this.#ended.push(ticket)
   }
 
-  tell(): void {
+  /** @param released called after each waiter that was told to go has gone */
+  tell(released: (ticket: Ticket) => void): void {
     if (this.#telling) return
     this.#telling = true
     try {
       for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
         if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
         else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
-        else ticket.waiter.release(ticket.slot, ticket.leftAt)
+        else {
+          ticket.waiter.release(ticket.slot, ticket.leftAt)
+          released(ticket)
+        }
       }
     } finally {
       this.#telling = false

@@ -2,8 +2,8 @@
  * Admission, waiting and release, for all lanes and buckets together.
  *
  * The shaper is a discrete-event simulation that the clock merely gates. Its events are the moments at which buckets
- * become free (one timeline) and at which waiters give up (another); `advance` runs all that are due, in the order of
- * their times and not of the wake-up. Every entry point advances first, so a decision at `now` never sees a slot that
+ * become free (one timeline) and at which waiters give up (another); `settle` runs all that are due, in the order of
+ * their times and not of the wake-up. Every entry point settles first, so a decision at `now` never sees a slot that
  * is past but not yet used: what was admitted, and in which slots it left, is the same whether the wake-ups came on
  * time or late, up to the forfeit rule of bucket.ts.
  *
@@ -67,8 +67,7 @@ export class Shaper {
    * @param maxWait ms; a longer predicted wait is rejected, and a ticket still queued after it expires
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity): Verdict {
-    const now = this.#clock.now()
-    this.#advance(now)
+    const now = this.#settle()
     const rejection = judge(arrival.stack, arrival.cost, maxWait, now)
     const verdict =
       rejection?.reason === 'overflow'
@@ -80,8 +79,7 @@ export class Shaper {
 
   /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
   meter(arrival: Arrival): 'released' | Rejection {
-    const now = this.#clock.now()
-    this.#advance(now)
+    const now = this.#settle()
     let rejection = judge(arrival.stack, arrival.cost, Infinity, now)
     if (rejection?.reason === 'overflow') rejection = this.#punish(arrival, rejection, Infinity, now)
     if (rejection === undefined) {
@@ -94,8 +92,7 @@ export class Shaper {
   /** Takes a waiter out of its lane; those behind move up. False: it has left already. */
   cancel(ticket: Ticket): boolean {
     if (!this.#withdraw(ticket)) return false
-    const now = this.#clock.now()
-    this.#advance(now)
+    this.#settle()
     this.#tell()
     return true
   }
@@ -113,8 +110,7 @@ export class Shaper {
 
   /** Releases what has become possible: to be called when a gate opens. */
   wake(gate?: Gate): void {
-    const now = this.#clock.now()
-    this.#advance(now)
+    const now = this.#settle()
     if (gate !== undefined) {
       this.#schedule.gateOpened(gate)
       this.#serve(now, now)
@@ -124,11 +120,10 @@ export class Shaper {
 
   /** Changes what a bucket allows; its level stays, and those who wait for it leave at the new rate. */
   retune(bucket: SharedBucket, limits: BucketLimits): void {
-    const now = this.#clock.now()
-    this.#advance(now)
+    const now = this.#settle()
     bucket.retune(limits, now)
     this.#schedule.plan(bucket)
-    this.#advance(now)
+    this.#settle()
     this.#tell()
   }
 
@@ -139,8 +134,7 @@ export class Shaper {
    * @returns how many expired, by the name of their route
    */
   replan(gates: Iterable<Gate>, maxWaitOf: (route: LaneRoute) => number): Map<string, number> {
-    const now = this.#clock.now()
-    this.#advance(now)
+    const now = this.#settle()
     const expired = new Map<string, number>()
     for (const gate of gates) {
       for (const { ticket, maxWait, tooLate } of [...replan(gate, maxWaitOf, now)]) {
@@ -155,7 +149,7 @@ export class Shaper {
         }
       }
     }
-    this.#advance(now)
+    this.#settle()
     this.#tell()
     return expired
   }
@@ -222,14 +216,22 @@ export class Shaper {
     return ticket
   }
 
-  #advance(now: number): void {
-    for (;;) {
-      const free = this.#schedule.due
-      const deadline = this.#deadlines.next?.due ?? Infinity
-      if (Math.min(free, deadline) > now + SAME_TIME) return
-      if (free <= deadline + SAME_TIME) this.#serve(this.#schedule.free(free), now)
-      else this.#expire(deadline, now)
+  /** Lets happen what is due, one moment at a time: what is sent late moves the slots after it. Returns the time. */
+  #settle(): number {
+    let now = this.#clock.now()
+    while (this.#due <= now + SAME_TIME) {
+      this.#advance(now)
+      this.#notices.tell(this.#onReleased)
+      now = this.#clock.now()
     }
+    return now
+  }
+
+  #advance(now: number): void {
+    const free = this.#schedule.due
+    const deadline = this.#deadlines.next?.due ?? Infinity
+    if (free <= deadline + SAME_TIME) this.#serve(this.#schedule.free(free), now)
+    else this.#expire(deadline, now)
   }
 
   #expire(due: number, now: number): void {
@@ -274,13 +276,24 @@ export class Shaper {
     return true
   }
 
+  /** Sending goes first: what else there is to do can wait. */
   #tell(): void {
+    this.#notices.tell(this.#onReleased)
     this.#arm()
-    this.#notices.tell()
+  }
+
+  /** What sending itself was late by counts against the slots that follow. */
+  readonly #onReleased = (ticket: Ticket): void => {
+    if (ticket.slot === undefined) return
+    const sentAt = this.#clock.now()
+    for (const bucket of ticket.lane.stack) {
+      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, sentAt)) this.#schedule.plan(bucket)
+    }
+    ticket.leftAt = sentAt
   }
 
   #arm(): void {
-    const due = Math.min(this.#schedule.due, this.#deadlines.next?.due ?? Infinity)
+    const due = this.#due
     if (due >= this.#armedFor) return
     this.#disarm()
     this.#armedFor = due
@@ -289,6 +302,12 @@ export class Shaper {
 
   readonly #onWake = (): void => {
     this.#armedFor = Infinity
-    this.wake()
+    this.#settle()
+    this.#arm()
+  }
+
+  /** When the next thing happens by itself. */
+  get #due(): number {
+    return Math.min(this.#schedule.due, this.#deadlines.next?.due ?? Infinity)
   }
 }

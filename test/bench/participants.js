@@ -19,11 +19,20 @@ export function checkBuilt() {
   if (!existsSync(join(DIST, 'cli/main.js'))) throw new Error(`${DIST} is missing: npm run build`)
 }
 
-/** @param {object} config @param {{ nodeArgs?: string[], name?: string }} [options] @returns {Promise<Program>} */
-export async function startShaper(config, { nodeArgs = [], name = 'shaper' } = {}) {
+/** Notes what it sends (programs/probe.js); answers to `record` and `stop`. @param {object} config */
+export function startProbedShaper(config) {
+  const probe = new URL('./programs/probe.js', import.meta.url).href
+  return startShaper(config, { nodeArgs: ['--import', probe], name: 'shaper, probed', ipc: true })
+}
+
+/**
+ * @param {object} config @param {{ nodeArgs?: string[], name?: string, ipc?: boolean }} [options]
+ * @returns {Promise<Program>}
+ */
+export async function startShaper(config, { nodeArgs = [], name = 'shaper', ipc = false } = {}) {
   const file = join(mkdtempSync(join(scratchDirectory(), 'shaper-')), 'shaper.config.json')
   writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', ...config }))
-  const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name })
+  const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name, ipc })
   const [, port] = await program.line(/listening on http:\/\/[^:]+:(\d+)/)
   program.port = Number(port)
   return program

@@ -180,12 +180,18 @@ export class Program {
 }
 
 /**
- * @param {string} command @param {string[]} args @param {{ name?: string, cwd?: string }} [options]
+ * @param {string} command @param {string[]} args
+ * @param {{ name?: string, cwd?: string, ipc?: boolean }} [options] `ipc`: a Node program that answers to messages
  */
-export function start(command, args, { name = command, cwd } = {}) {
+export function start(command, args, { name = command, cwd, ipc = false } = {}) {
   const PATH = `${process.env.PATH}${delimiter}/usr/sbin${delimiter}/sbin${delimiter}/usr/local/sbin`
   return new Program(
-    spawn(command, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, PATH } }),
+    spawn(command, args, {
+      cwd,
+      stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? [/** @type {const} */ ('ipc')] : [])],
+      serialization: 'advanced',
+      env: { ...process.env, PATH },
+    }),
     name,
   )
 }

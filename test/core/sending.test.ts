@@ -1,0 +1,68 @@
+/** What a release costs between its decision and the wire counts: the bound holds for what is sent. */
+import fc from 'fast-check'
+import t from 'tap'
+import { Bucket } from '../../src/core/bucket.js'
+import { type Clock, createVirtualClock } from '../../src/core/clock.js'
+import { Gate, type Outlet } from '../../src/core/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+import { limits } from './run.js'
+
+/** Sends `count` requests at `rate` per second; each one's sending takes so many ms of the process's time. */
+function send(rate: number, count: number, takes: (nth: number) => number): number[] {
+  const virtual = createVirtualClock()
+  let paused = 0
+  const now = (): number => virtual.now() + paused
+  // A pause lasts until it is over: what falls due in it runs after it.
+  const clock: Clock = { now, at: (due, run) => virtual.at(Math.max(virtual.now(), due - paused), run) }
+  const shaper = new Shaper({ clock })
+  const bucket = new Bucket<Outlet>(limits(rate, count))
+  const route = { name: 'route', gate: new Gate() }
+  const sent: number[] = []
+  const waiter = {
+    release: () => {
+      paused += takes(sent.length)
+      sent.push(now())
+    },
+    expire: () => t.fail('nobody expires'),
+    reject: () => t.fail('nobody is rejected'),
+  }
+  for (let at = 0; at < count; at += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
+  virtual.runAll()
+  return sent
+}
+
+/** By how many requests the worst window exceeds rate * (W + max(1 / rate, 2 ms)) + 1. */
+function worstExcess(sent: readonly number[], rate: number): number {
+  let worst = -Infinity
+  for (const [from, begin] of sent.entries()) {
+    for (let to = from; to < sent.length; to += 1) {
+      const allowed = (rate * (sent[to]! - begin + Math.max(1_000 / rate, 2))) / 1_000 + 1
+      worst = Math.max(worst, to - from + 1 - allowed)
+    }
+  }
+  return worst
+}
+
+t.test('in no window more is sent than the bound, whatever sending takes', t => {
+  const rate = fc.constantFrom(100, 500, 1_000, 5_000)
+  const pauses = fc.array(fc.constantFrom(0, 0, 0, 0, 0, 0.05, 0.3, 1.1, 2.2, 4.5, 30), {
+    minLength: 60,
+    maxLength: 60,
+  })
+  fc.assert(
+    fc.property(rate, pauses, (rate, pauses) => {
+      const sent = send(rate, pauses.length + 1, nth => pauses[nth]!)
+      if (sent.length !== pauses.length) throw new Error(`${sent.length} sent of ${pauses.length} that waited`)
+      const excess = worstExcess(sent, rate)
+      if (excess > 1e-6) throw new Error(`${excess} above the bound`)
+    }),
+    { numRuns: 500 },
+  )
+  t.end()
+})
+
+t.test('a pause in sending within the grace costs no rate', t => {
+  const sent = send(1_000, 101, nth => (nth % 10 === 0 ? 1.5 : 0))
+  t.ok(sent.at(-1)! <= 100 + 2, `the last of 100 at 1000/s was sent at ${sent.at(-1)} ms`)
+  t.end()
+})
