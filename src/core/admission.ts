@@ -1,5 +1,6 @@
 /** Whether a stack of buckets takes a request, and if not, why and until when. All or none, without changing anything. */
 
+import { LEVEL_TOLERANCE } from './bucket.js'
 import { timeUntilLevel } from './forecast.js'
 import type { Rejection, SharedBucket } from './lane.js'
 import { SAME_TIME } from './schedule.js'
@@ -12,7 +13,10 @@ export function judge(
   now: number,
 ): Rejection | undefined {
   for (const bucket of stack) {
-    if (bucket.excess(cost, now) > 0 || waitOf(bucket, now) > maxWait || bucket.blockedFor(now) > 0) {
+    const { capacity, rate } = bucket.limits
+    const level = bucket.level(now)
+    const full = level + cost - capacity > LEVEL_TOLERANCE
+    if (full || level / rate - SAME_TIME > maxWait || bucket.blockedFor(now) > 0) {
       return rejection(stack, cost, maxWait, now)
     }
   }

@@ -29,6 +29,11 @@
  * that of what is sent.
  */
 
+import type { BucketLimits } from './limits.js'
+import { Outlet } from './outlet.js'
+
+export type { BucketLimits } from './limits.js'
+
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
 
@@ -38,45 +43,17 @@ const ROUNDING = 1e-5
 /** A stall of up to this many ms is made up for at any rate. */
 const SHORTEST_GRACE = 2
 
-/** What a bucket allows. */
-export interface BucketLimits {
-  readonly name: string
-  /** The tier of its keys, if any. */
-  readonly tier?: string
-  /** Cost units per ms. */
-  readonly rate: number
-  /** Cost units. */
-  readonly capacity: number
-  /**
-   * What an overflow does besides: nothing (default), fill the bucket to its brim, or make room for a lane that has
-   * less than its share at the expense of the heaviest one.
-   */
-  readonly overflow?: 'reject' | 'fill' | 'fair'
-  /** An overflow blocks the key for so many ms, or until the bucket has drained. */
-  readonly blockFor?: number | 'drain'
-}
-
 /**
  * One instance of a bucket: that of one key. Times are in ms, costs in cost units.
  *
- * `Outlet` is whatever those who let requests pass keep about the ones that wait.
+ * `Junction` and `Lane` are whatever those who let requests pass keep about the ones that wait.
  */
-export class Bucket<Outlet = unknown> {
+export class Bucket<Junction = unknown, Lane = unknown> {
   #limits: BucketLimits
-  /** Cost of the requests that wait to pass through. */
-  queued = 0
-  /** How many those are. */
-  waiting = 0
-  /** Where lanes contend for this bucket; undefined while nobody waits. */
-  outlet: Outlet | undefined = undefined
   #held = 0
   #heldAt = 0
-  /** `freeAt`, where it is not to move. */
-  #promised: number | undefined = undefined
-  /** What it has been filled up with while requests waited: part of `held`, and behind all of them. */
-  #behind = 0
-  /** The time at which a block ends, in ms; Infinity: when drained. */
-  #blockedUntil: number | undefined = undefined
+  /** Undefined while nobody waits and no block lasts. */
+  outlet: Outlet<Junction, Lane> | undefined = undefined
 
   constructor(limits: BucketLimits) {
     this.#limits = limits
@@ -86,13 +63,24 @@ export class Bucket<Outlet = unknown> {
     return this.#limits
   }
 
+  /** Cost of the requests that wait to pass through. */
+  get queued(): number {
+    return this.outlet === undefined ? 0 : this.outlet.queued
+  }
+
+  /** How many those are. */
+  get waiting(): number {
+    return this.outlet === undefined ? 0 : this.outlet.waiting
+  }
+
   /** Changes what the bucket allows; its level stays, and drains at the new rate from now on. */
   retune(limits: BucketLimits, now: number): void {
     // Also where nothing is left: at a slower rate it would be there again.
     this.#held = this.hold(now)
     this.#heldAt = Math.max(now, this.#heldAt)
-    if (this.#promised !== undefined) {
-      this.#promised = now + (Math.max(0, this.#promised - now) * this.#limits.rate) / limits.rate
+    const outlet = this.outlet
+    if (outlet?.promised !== undefined) {
+      outlet.promised = now + (Math.max(0, outlet.promised - now) * this.#limits.rate) / limits.rate
     }
     this.#limits = limits
   }
@@ -103,12 +91,13 @@ export class Bucket<Outlet = unknown> {
   }
 
   level(now: number): number {
-    return this.hold(now) + this.queued
+    const hold = this.hold(now)
+    return this.outlet === undefined ? hold : hold + this.outlet.queued
   }
 
   /** When the next release is possible. */
   get freeAt(): number {
-    return this.#promised ?? this.#heldAt + this.#held / this.#limits.rate
+    return this.outlet?.promised ?? this.#heldAt + this.#held / this.#limits.rate
   }
 
   /** How much of `cost` does not fit at `now`; 0: it is admitted. */
@@ -124,7 +113,8 @@ export class Bucket<Outlet = unknown> {
 
   /** Adds a metered cost, which passes at once. It takes room, but does not keep those waiting who came before it. */
   fill(cost: number, now: number): void {
-    if (this.waiting > 0) this.#promised = this.freeAt
+    const outlet = this.outlet
+    if (outlet !== undefined && outlet.waiting > 0) outlet.promised = this.freeAt
     this.#held = this.hold(now) + cost
     this.#heldAt = now
   }
@@ -134,18 +124,24 @@ export class Bucket<Outlet = unknown> {
     const { overflow, blockFor, capacity } = this.#limits
     const room = capacity - this.level(now)
     if (overflow === 'fill' && room > 0) {
-      this.#behind = this.waiting > 0 ? Math.min(this.#behind, this.hold(now)) + room : 0
+      const outlet = this.outlet
+      if (outlet !== undefined) {
+        outlet.behind = outlet.waiting > 0 ? Math.min(outlet.behind, this.hold(now)) + room : 0
+      }
       this.fill(room, now)
     }
-    if (blockFor !== undefined) this.#blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
+    if (blockFor !== undefined) this.openOutlet().blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
   }
 
   /** How much longer everything is rejected: 0, ms, or Infinity: until the bucket has drained. */
   blockedFor(now: number): number {
-    if (this.#blockedUntil === undefined) return 0
-    const over = this.#blockedUntil === Infinity ? this.level(now) <= LEVEL_TOLERANCE : now >= this.#blockedUntil
-    if (over) this.#blockedUntil = undefined
-    return this.#blockedUntil === undefined ? 0 : this.#blockedUntil - now
+    const outlet = this.outlet
+    if (outlet?.blockedUntil === undefined) return 0
+    const over = outlet.blockedUntil === Infinity ? this.level(now) <= LEVEL_TOLERANCE : now >= outlet.blockedUntil
+    if (!over) return outlet.blockedUntil - now
+    outlet.blockedUntil = undefined
+    this.closeOutlet()
+    return 0
   }
 
   /** Whether it is as good as new. */
@@ -156,22 +152,45 @@ export class Bucket<Outlet = unknown> {
   /** Forgets what passed, and any block; what is queued stays. */
   reset(): void {
     this.#held = 0
-    this.#behind = 0
-    this.#promised = undefined
-    this.#blockedUntil = undefined
+    const outlet = this.outlet
+    if (outlet === undefined) return
+    outlet.behind = 0
+    outlet.promised = undefined
+    outlet.blockedUntil = undefined
+    this.closeOutlet()
   }
 
   enqueue(cost: number): void {
-    this.queued += cost
-    this.waiting += 1
+    const outlet = this.openOutlet()
+    outlet.queued += cost
+    outlet.waiting += 1
   }
 
+  /** Takes out what was enqueued. */
   dequeue(cost: number): void {
-    this.waiting -= 1
-    this.queued = this.waiting === 0 ? 0 : this.queued - cost
-    if (this.waiting === 0) {
-      this.#behind = 0
-      this.#promised = undefined
+    const outlet = this.outlet!
+    outlet.waiting -= 1
+    outlet.queued = outlet.waiting === 0 ? 0 : outlet.queued - cost
+    if (outlet.waiting > 0) return
+    outlet.behind = 0
+    outlet.promised = undefined
+    this.closeOutlet()
+  }
+
+  openOutlet(): Outlet<Junction, Lane> {
+    this.outlet ??= new Outlet()
+    return this.outlet
+  }
+
+  /** Lets go of the outlet, or of what it knows of those who waited, once nobody does and it has no junction. */
+  closeOutlet(): void {
+    const outlet = this.outlet
+    if (outlet === undefined || outlet.waiting > 0 || outlet.junctions.length > 0) return
+    if (outlet.blockedUntil === undefined) {
+      this.outlet = undefined
+    } else {
+      outlet.leastCost = Infinity
+      outlet.heaviest = undefined
     }
   }
 
@@ -182,13 +201,15 @@ export class Bucket<Outlet = unknown> {
    * @param now when it happens; what it is late beyond the grace is forfeited
    */
   pass(cost: number, slot: number, now: number): void {
-    const at = this.#onGrid(slot, now)
+    const at = onGrid(slot, now, this.#limits)
     // Nothing is left where all was shaped; what is has been metered.
     const metered = this.hold(at)
     this.#held = metered < ROUNDING ? cost : metered + cost
     this.#heldAt = at
-    this.#behind = metered < ROUNDING ? 0 : Math.min(this.#behind, metered)
-    this.#promised = this.#behind === 0 ? undefined : at + (this.#held - this.#behind) / this.#limits.rate
+    const outlet = this.outlet
+    if (outlet === undefined) return
+    outlet.behind = metered < ROUNDING ? 0 : Math.min(outlet.behind, metered)
+    outlet.promised = outlet.behind === 0 ? undefined : at + (this.#held - outlet.behind) / this.#limits.rate
   }
 
   /**
@@ -196,20 +217,22 @@ export class Bucket<Outlet = unknown> {
    * within the grace, or something else has passed since.
    */
   delay(cost: number, slot: number, releasedAt: number, sentAt: number): boolean {
-    const at = this.#onGrid(slot, sentAt)
-    if (at === this.#heldAt || this.#held !== cost || this.#heldAt !== this.#onGrid(slot, releasedAt)) return false
+    const at = onGrid(slot, sentAt, this.#limits)
+    if (at === this.#heldAt || this.#held !== cost || this.#heldAt !== onGrid(slot, releasedAt, this.#limits))
+      return false
     this.#heldAt = at
     return true
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */
   restore(cost: number, slot: number, releasedAt: number): void {
-    if (this.#held === cost && this.#heldAt === this.#onGrid(slot, releasedAt)) this.#held = 0
+    if (this.#held === cost && this.#heldAt === onGrid(slot, releasedAt, this.#limits)) this.#held = 0
   }
+}
 
-  #onGrid(slot: number, now: number): number {
-    const period = 1 / this.#limits.rate
-    const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
-    return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
-  }
+/** Not a method: private ones cost every instance a field. */
+function onGrid(slot: number, now: number, { rate }: BucketLimits): number {
+  const period = 1 / rate
+  const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
+  return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
 }

@@ -33,9 +33,10 @@ export interface Contender extends Linked<Contender> {
 }
 
 export class Ring {
-  /** Those who have their turn in this round still before them, and those of the next. */
-  #contenders = new Fifo<Contender>()
-  #later = new Fifo<Contender>()
+  /** Those who have their turn in this round still before them, then those of the next. */
+  readonly #contenders = new Fifo<Contender>()
+  /** The first of the next round; undefined: there is none. */
+  #later: Contender | undefined = undefined
   #round = 1
   #smallest = 0
   #largest = 0
@@ -46,14 +47,14 @@ export class Ring {
   #noticed = 0
 
   get size(): number {
-    return this.#contenders.size + this.#later.size
+    return this.#contenders.size
   }
 
   /** Whose turn it is: its deficit covers its head. Asked again without a change, it answers the same. */
   pick(): Contender {
     for (;;) {
-      if (this.#contenders.size === 0) this.#startRound()
       const contender = this.#contenders.first!
+      if (contender === this.#later) this.#startRound()
       const cost = contender.headCost()
       if (contender.deficit + TOLERANCE >= cost) {
         contender.round = this.#round
@@ -63,17 +64,20 @@ export class Ring {
       this.#largest = Math.max(this.#largest, cost)
       this.#notice(contender.weight)
       contender.deficit += this.#grant(contender)
-      this.#contenders.remove(contender)
+      this.leave(contender)
       contender.round = this.#round
-      this.#later.push(contender)
+      this.#pushLater(contender)
     }
   }
 
   #startRound(): void {
-    const over = this.#contenders
-    this.#contenders = this.#later
-    this.#later = over
+    this.#later = undefined
     this.#round += 1
+  }
+
+  #pushLater(contender: Contender): void {
+    this.#contenders.push(contender)
+    this.#later ??= contender
   }
 
   /** Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that is in. */
@@ -88,14 +92,16 @@ export class Ring {
       contender.deficit += this.#grant(contender)
       // Whoever missed its turn because its own bucket had to drain still has it; a newcomer waits for the next round.
       const missed = contender.round > 0 && contender.round < this.#round
-      if (missed) this.#contenders.push(contender)
-      else this.#later.push(contender)
+      if (!missed) this.#pushLater(contender)
+      else if (this.#later === undefined) this.#contenders.push(contender)
+      else this.#contenders.insert(contender, this.#later)
     }
   }
 
   /** Takes a contender out. No effect on one that is not in. */
   leave(contender: Contender): void {
-    if (!this.#contenders.remove(contender)) this.#later.remove(contender)
+    const { next } = contender
+    if (this.#contenders.remove(contender) && contender === this.#later) this.#later = next
   }
 
   /** Lets the quantum follow the costs and weights of those who wait. */

@@ -15,7 +15,7 @@ export class Fifo<E extends Linked<E>> {
   size = 0
 
   push(entry: E): void {
-    this.#adopt(entry)
+    adopt(this, entry)
     entry.previous = this.last
     if (this.last === undefined) this.first = entry
     else this.last.next = entry
@@ -24,11 +24,24 @@ export class Fifo<E extends Linked<E>> {
 
   /** Puts the entry before all others. */
   unshift(entry: E): void {
-    this.#adopt(entry)
+    adopt(this, entry)
     entry.next = this.first
     if (this.first === undefined) this.last = entry
     else this.first.previous = entry
     this.first = entry
+  }
+
+  /** Puts the entry before another that is in here. */
+  insert(entry: E, before: E): void {
+    if (before.previous === undefined) {
+      this.unshift(entry)
+      return
+    }
+    adopt(this, entry)
+    entry.previous = before.previous
+    entry.next = before
+    before.previous.next = entry
+    before.previous = entry
   }
 
   /** Takes the entry out, wherever it is. False: it was not in here. */
@@ -54,10 +67,11 @@ export class Fifo<E extends Linked<E>> {
   *[Symbol.iterator](): Generator<E> {
     for (let entry = this.first; entry !== undefined; entry = entry.next) yield entry
   }
+}
 
-  #adopt(entry: E): void {
-    if (entry.list !== undefined) throw new TypeError('the entry is already in a queue')
-    entry.list = this
-    this.size += 1
-  }
+/** Not a method: private ones cost every instance a field. */
+function adopt<E extends Linked<E>>(fifo: Fifo<E>, entry: E): void {
+  if (entry.list !== undefined) throw new TypeError('the entry is already in a queue')
+  entry.list = fifo
+  fifo.size += 1
 }

@@ -9,6 +9,7 @@
  * another bucket does. It is never too early.
  */
 
+import { childrenOf } from './children.js'
 import type { Junction, SharedBucket } from './lane.js'
 
 const TOLERANCE = 1e-9
@@ -18,7 +19,7 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
   const { rate } = bucket.limits
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
-  if (beyondHold <= TOLERANCE || bucket.outlet === undefined) return excess / rate
+  if (beyondHold <= TOLERANCE || bucket.outlet === undefined || bucket.waiting === 0) return excess / rate
   const releases = Math.min(bucket.waiting, Math.ceil(beyondHold / bucket.outlet.leastCost - TOLERANCE))
   let soonest = Infinity
   for (const junction of bucket.outlet.junctions) {
@@ -32,7 +33,7 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
 function timeBelow(junction: Junction, cost: number, now: number): number {
   if (junction.lanes.length > 0) return 0
   const parts: { at: number; cost: number }[] = []
-  for (const below of junction.junctions) {
+  for (const below of childrenOf(junction)) {
     const bucket = below.bucket!
     const ready = Math.min(cost, bucket.queued)
     // Where the first request covers it all there is nothing to drain between releases.
@@ -60,7 +61,7 @@ function timeAbove(junction: Junction, ready: number, requests: number, cost: nu
   let sum = cost
   for (let child = junction, at = junction.parent; at?.bucket !== undefined; child = at, at = at.parent) {
     const { bucket } = at
-    const others = { count: at.lanes.length + at.junctions.size - 1, weight: at.weight - child.weight }
+    const others = { count: at.lanes.length + at.childCount - 1, weight: at.weight - child.weight }
     const ahead = Math.min(at.ring.longestWait(child, others, count, sum), bucket.queued)
     const own = count > 1 ? sum : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate

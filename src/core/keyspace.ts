@@ -1,5 +1,5 @@
 import { Bucket, type BucketLimits } from './bucket.js'
-import type { Outlet, SharedBucket } from './lane.js'
+import type { Junction, Lane, SharedBucket } from './lane.js'
 
 /** How many instances a newcomer looks at, to find one to evict, when all places are taken. */
 const CANDIDATES = 64
@@ -50,7 +50,7 @@ export class Keyspace {
     } else {
       this.#sweep(instances, SWEEP, now, keep)
     }
-    const bucket = new Bucket<Outlet>(limits)
+    const bucket = new Bucket<Junction, Lane>(limits)
     instances.byKey.set(key, bucket)
     this.#size += 1
     return bucket

@@ -16,9 +16,12 @@
  */
 
 import type { Bucket } from './bucket.js'
+import { attach, detach, type TreeNode } from './children.js'
 import { type Contender, Ring } from './fair.js'
+import { NONE, withEntry, withoutEntry } from './few.js'
 import { Fifo, type Linked } from './fifo.js'
-import type { Timed, Timeline } from './timeline.js'
+import type { Standing } from './outlet.js'
+import type { Timed } from './timeline.js'
 
 /** Why a request is not admitted, or not kept. */
 export interface Rejection {
@@ -45,7 +48,7 @@ export interface Waiter {
 }
 
 /** A bucket instance that requests wait for. */
-export type SharedBucket = Bucket<Outlet>
+export type SharedBucket = Bucket<Junction, Lane>
 
 /** What a lane is of: the identity counts, one object per configured route. */
 export interface LaneRoute {
@@ -103,7 +106,7 @@ export class Lane implements Contender {
   /** Cost of those who wait. */
   queued = 0
   /** Its places among the lanes of the buckets that compare them. */
-  readonly standings: Standing[] = []
+  standings: readonly Standing<Lane>[] = NONE
 
   constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: Junction, weight: number) {
     this.route = route
@@ -118,7 +121,7 @@ export class Lane implements Contender {
 }
 
 /** Where lanes meet that have a bucket, and all that come after it, in common. */
-export class Junction implements Contender {
+export class Junction implements Contender, TreeNode<Junction> {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
   next: Contender | undefined = undefined
@@ -127,8 +130,12 @@ export class Junction implements Contender {
   round = 0
   readonly ring = new Ring()
   /** Everyone who waits here, in the ring or not. */
-  readonly lanes: Lane[] = []
-  readonly junctions = new Set<Junction>()
+  lanes: readonly Lane[] = NONE
+  childCount = 0
+  firstChild: Junction | undefined = undefined
+  lastChild: Junction | undefined = undefined
+  previousSibling: Junction | undefined = undefined
+  nextSibling: Junction | undefined = undefined
   readonly gate: Gate
   /** Undefined at the root. */
   readonly bucket: SharedBucket | undefined
@@ -143,23 +150,6 @@ export class Junction implements Contender {
   headCost(): number {
     return this.ring.pick().headCost()
   }
-}
-
-/** A lane's place among those of one bucket: the heaviest is due first. */
-export interface Standing extends Timed {
-  readonly lane: Lane
-  readonly among: Timeline<Standing>
-}
-
-/** The junctions of one bucket instance, and when it is due to be free: its place on the timeline. */
-export class Outlet implements Timed {
-  due = 0
-  place = -1
-  /** No request that waits costs less. */
-  leastCost = Infinity
-  /** All lanes, the heaviest first; made when first asked for. */
-  heaviest: Timeline<Standing> | undefined = undefined
-  readonly junctions: Junction[] = []
 }
 
 /** The last passage before an upstream: lets through what its limit of requests in flight allows. */
@@ -214,7 +204,7 @@ export function openLane(route: LaneRoute, stack: readonly SharedBucket[], weigh
   let junction = route.gate.junction
   for (let at = stack.length - 1; at >= 0; at -= 1) junction = openJunction(stack[at]!, junction)
   const lane = new Lane(route, stack, junction, 0)
-  junction.lanes.push(lane)
+  junction.lanes = withEntry(junction.lanes, lane)
   weigh(lane, weight)
   return lane
 }
@@ -225,27 +215,27 @@ function weigh(lane: Lane, difference: number): void {
 }
 
 function openJunction(bucket: SharedBucket, parent: Junction): Junction {
-  bucket.outlet ??= new Outlet()
-  const known = bucket.outlet.junctions.find(junction => junction.parent === parent)
+  const outlet = bucket.openOutlet()
+  const known = outlet.junctions.find(junction => junction.parent === parent)
   if (known !== undefined) return known
   const junction = new Junction(parent.gate, bucket, parent)
-  bucket.outlet.junctions.push(junction)
-  parent.junctions.add(junction)
+  outlet.junctions = withEntry(outlet.junctions, junction)
+  attach(junction, parent)
   return junction
 }
 
 /** Forgets a lane in which nobody waits, and every junction on its way that nobody else passes; outlets stay. */
 export function closeLane(lane: Lane): void {
-  lane.parent.lanes.splice(lane.parent.lanes.indexOf(lane), 1)
+  lane.parent.lanes = withoutEntry(lane.parent.lanes, lane)
   weigh(lane, -lane.weight)
   for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) {
-    if (at.lanes.length === 0 && at.junctions.size === 0) closeJunction(at)
+    if (at.lanes.length === 0 && at.childCount === 0) closeJunction(at)
   }
 }
 
 function closeJunction(junction: Junction): void {
   const { bucket, parent } = junction
   if (bucket?.outlet === undefined || parent === undefined) return
-  parent.junctions.delete(junction)
-  bucket.outlet.junctions.splice(bucket.outlet.junctions.indexOf(junction), 1)
+  detach(junction, parent)
+  bucket.outlet.junctions = withoutEntry(bucket.outlet.junctions, junction)
 }

@@ -1,5 +1,6 @@
 /** What a change of limits means for those who wait already. */
 
+import { childrenOf } from './children.js'
 import type { Gate, Junction, Lane, LaneRoute, Ticket } from './lane.js'
 import { SAME_TIME } from './schedule.js'
 
@@ -30,5 +31,5 @@ export function* replan(gate: Gate, maxWaitOf: (route: LaneRoute) => number, now
 }
 
 function lanesOf(junction: Junction): Lane[] {
-  return [...junction.lanes, ...[...junction.junctions].flatMap(lanesOf)]
+  return [...junction.lanes, ...[...childrenOf(junction)].flatMap(lanesOf)]
 }

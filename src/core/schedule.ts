@@ -6,7 +6,8 @@
  * someone and whose bucket is free. A bucket that is busy and has waiters is on the timeline, once.
  */
 
-import { closeLane, type Gate, Junction, type Lane, type Outlet, type SharedBucket, type Ticket } from './lane.js'
+import { closeLane, type Gate, Junction, type Lane, type SharedBucket, type Ticket } from './lane.js'
+import type { Outlet } from './outlet.js'
 import { Timeline } from './timeline.js'
 
 /** Times closer than this, in ms, are one: the rounding of sums of periods. */
@@ -17,7 +18,7 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
 }
 
 export class Schedule {
-  readonly #frees = new Timeline<Outlet>()
+  readonly #frees = new Timeline<Outlet<Junction, Lane>>()
   /** Gates before which someone may stand. */
   readonly #ready: Gate[] = []
 
@@ -38,20 +39,21 @@ export class Schedule {
     for (const bucket of lane.stack) {
       if (bucket.outlet === undefined || bucket.outlet.junctions.length > 0) continue
       this.#frees.remove(bucket.outlet)
-      bucket.outlet = undefined
+      bucket.closeOutlet()
     }
   }
 
   /** Somebody has passed a bucket: who waits for it leaves the rings until it is free. */
   occupied(bucket: SharedBucket): void {
-    if (bucket.outlet === undefined) return
-    if (bucket.outlet.place < 0) for (const junction of bucket.outlet.junctions) this.#deactivate(junction)
+    const { outlet } = bucket
+    if (outlet === undefined) return
+    if (outlet.place < 0) for (const junction of outlet.junctions) this.#deactivate(junction)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free on the timeline. */
   plan({ outlet, freeAt }: SharedBucket): void {
-    if (outlet === undefined) return
+    if (outlet === undefined || outlet.junctions.length === 0) return
     if (outlet.place >= 0) {
       this.#frees.move(outlet, freeAt)
     } else {
@@ -126,8 +128,7 @@ function pick(root: Junction): Ticket {
 
 /** Where one bucket has several junctions, as before two gates, they take turns: the last to be let in is picked. */
 function yieldTurn(junction: Junction): void {
-  const junctions = junction.bucket?.outlet?.junctions
-  if (junctions === undefined || junctions.length < 2) return
-  junctions.splice(junctions.indexOf(junction), 1)
-  junctions.unshift(junction)
+  const outlet = junction.bucket?.outlet
+  if (outlet === undefined || outlet.junctions.length < 2) return
+  outlet.junctions = [junction, ...outlet.junctions.filter(other => other !== junction)]
 }

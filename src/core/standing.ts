@@ -5,15 +5,10 @@
  * buckets that were ever asked for it (`overflow: "fair"`).
  */
 
-import {
-  type Arrival,
-  findLane,
-  type Junction,
-  type Lane,
-  type SharedBucket,
-  type Standing,
-  type Ticket,
-} from './lane.js'
+import { childrenOf } from './children.js'
+import { withEntry } from './few.js'
+import { type Arrival, findLane, type Junction, type Lane, type SharedBucket, type Ticket } from './lane.js'
+import type { Standing } from './outlet.js'
 import { Timeline } from './timeline.js'
 
 const TOLERANCE = 1e-9
@@ -70,7 +65,7 @@ function findVictims(
   excess: number,
   already: readonly Ticket[],
 ): readonly Ticket[] | undefined {
-  if (bucket.outlet === undefined) return undefined
+  if (bucket.outlet === undefined || bucket.waiting === 0) return undefined
   const lane = findLane(...newcomer)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
@@ -92,7 +87,7 @@ function findVictims(
   return undefined
 }
 
-function ranked(bucket: SharedBucket): Timeline<Standing> {
+function ranked(bucket: SharedBucket): Timeline<Standing<Lane>> {
   const outlet = bucket.outlet!
   if (outlet.heaviest === undefined) {
     outlet.heaviest = new Timeline()
@@ -101,13 +96,13 @@ function ranked(bucket: SharedBucket): Timeline<Standing> {
   return outlet.heaviest
 }
 
-function standAll(junction: Junction, among: Timeline<Standing>): void {
+function standAll(junction: Junction, among: Timeline<Standing<Lane>>): void {
   for (const lane of junction.lanes) stand(lane, among)
-  for (const below of junction.junctions) standAll(below, among)
+  for (const below of childrenOf(junction)) standAll(below, among)
 }
 
-function stand(lane: Lane, among: Timeline<Standing>): void {
+function stand(lane: Lane, among: Timeline<Standing<Lane>>): void {
   const standing = { lane, among, due: -lane.queued / lane.weight, place: -1 }
-  lane.standings.push(standing)
+  lane.standings = withEntry(lane.standings, standing)
   among.add(standing)
 }

@@ -10,6 +10,8 @@ export interface Timed {
  */
 export class Timeline<E extends Timed> {
   readonly #heap: E[] = []
+  /** The `due` of each, so that comparing entries does not touch them: of a hundred thousand, few are in the cache. */
+  readonly #dues: number[] = []
 
   get size(): number {
     return this.#heap.length
@@ -23,7 +25,8 @@ export class Timeline<E extends Timed> {
   add(entry: E): void {
     entry.place = this.#heap.length
     this.#heap.push(entry)
-    this.#rise(entry)
+    this.#dues.push(entry.due)
+    this.#rise(entry, entry.place, entry.due)
   }
 
   /** False: it was not in here. */
@@ -32,53 +35,55 @@ export class Timeline<E extends Timed> {
     if (place < 0) return false
     entry.place = -1
     const last = this.#heap.pop()!
-    if (last !== entry) {
-      this.#put(last, place)
-      this.#settle(last)
-    }
+    const due = this.#dues.pop()!
+    if (last !== entry) this.#settle(last, place, due)
     return true
   }
 
   /** Changes when an entry in here is due. */
   move(entry: E, due: number): void {
     entry.due = due
-    this.#settle(entry)
+    this.#settle(entry, entry.place, due)
   }
 
-  #settle(entry: E): void {
-    this.#sink(entry)
-    this.#rise(entry)
+  /** Puts an entry where it belongs; its place, or one that is free, is where to start from. */
+  #settle(entry: E, from: number, due: number): void {
+    const place = this.#sink(from, due)
+    if (place === from) this.#rise(entry, from, due)
+    else this.#put(entry, place, due)
   }
 
-  #rise(entry: E): void {
-    let place = entry.place
+  #rise(entry: E, from: number, due: number): void {
+    const dues = this.#dues
+    let place = from
     while (place > 0) {
       const above = (place - 1) >> 1
-      const parent = this.#heap[above]!
-      if (parent.due <= entry.due) break
-      this.#put(parent, place)
+      if (dues[above]! <= due) break
+      this.#put(this.#heap[above]!, place, dues[above]!)
       place = above
     }
-    this.#put(entry, place)
+    this.#put(entry, place, due)
   }
 
-  #sink(entry: E): void {
-    const heap = this.#heap
-    let place = entry.place
+  /** Moves up whoever is due before `due`, from below a place that is free; returns the place that is free then. */
+  #sink(from: number, due: number): number {
+    const dues = this.#dues
+    const { length } = dues
+    let place = from
     for (;;) {
       let below = 2 * place + 1
-      if (below >= heap.length) break
-      if (below + 1 < heap.length && heap[below + 1]!.due < heap[below]!.due) below += 1
-      const child = heap[below]!
-      if (child.due >= entry.due) break
-      this.#put(child, place)
+      if (below >= length) break
+      if (below + 1 < length && dues[below + 1]! < dues[below]!) below += 1
+      if (dues[below]! >= due) break
+      this.#put(this.#heap[below]!, place, dues[below]!)
       place = below
     }
-    this.#put(entry, place)
+    return place
   }
 
-  #put(entry: E, place: number): void {
+  #put(entry: E, place: number, due: number): void {
     this.#heap[place] = entry
+    this.#dues[place] = due
     entry.place = place
   }
 }

@@ -3,7 +3,7 @@ import t from 'tap'
 import { Bucket, type BucketLimits } from '../../src/core/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, type LaneRoute, type Outlet, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import { Gate, type Junction, type Lane, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { type Arrival, burst, limits, run, slots } from './run.js'
 
@@ -38,7 +38,7 @@ function bench(): Bench {
     clock,
     shaper,
     all,
-    bucket: limits => new Bucket<Outlet>(limits),
+    bucket: limits => new Bucket<Junction, Lane>(limits),
     send(client, stack, { cost = 1, weight = 1, maxWait } = {}) {
       let releasedAt: number | undefined
       const drops: Rejection[] = []
