@@ -194,6 +194,12 @@ export class Bucket<Junction = unknown, Lane = unknown> {
     }
   }
 
+  /** Others, too, pass through the bucket, and it is free from then on, in ms: what has passed is not known here. */
+  occupyUntil(free: number): void {
+    this.#held = 0
+    this.#heldAt = free
+  }
+
   /**
    * Lets a shaped cost pass in its slot.
    *

@@ -1,5 +1,5 @@
 import { Bucket, type BucketLimits } from './bucket.js'
-import type { Junction, Lane, SharedBucket } from './lane.js'
+import type { SharedBucket } from './lane.js'
 
 /** How many instances a newcomer looks at, to find one to evict, when all places are taken. */
 const CANDIDATES = 64
@@ -25,10 +25,13 @@ export class Keyspace {
   readonly #buckets = new Map<string, Instances>()
   /** More than there are at most; lowered, it lets nobody in until some have gone. */
   maxKeys: number
+  readonly #create: (limits: BucketLimits, key: string) => SharedBucket
   #size = 0
 
-  constructor(maxKeys: number) {
+  /** @param create makes an instance */
+  constructor(maxKeys: number, create?: (limits: BucketLimits, key: string) => SharedBucket) {
     this.maxKeys = maxKeys
+    this.#create = create ?? (limits => new Bucket(limits))
   }
 
   /** How many instances there are, of all buckets or of one. */
@@ -50,10 +53,15 @@ export class Keyspace {
     } else {
       this.#sweep(instances, SWEEP, now, keep)
     }
-    const bucket = new Bucket<Junction, Lane>(limits)
+    const bucket = this.#create(limits, key)
     instances.byKey.set(key, bucket)
     this.#size += 1
     return bucket
+  }
+
+  /** Every instance there is. */
+  *all(): Generator<SharedBucket> {
+    for (const { byKey } of this.#buckets.values()) yield* byKey.values()
   }
 
   /** Every instance of a bucket, with its key. */

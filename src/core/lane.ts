@@ -28,9 +28,9 @@ export interface Rejection {
   /**
    * `overflow`: a bucket is full. `blocked`: it overflowed before and its `blockFor` lasts. `too-costly`: the cost is
    * above a bucket's capacity, it can never pass. `max-wait`: the predicted wait is too long. `crowded`: `maxQueued`
-   * requests wait already.
+   * requests wait already. `unavailable`: it is for a store to say, which does not answer.
    */
-  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded'
+  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'unavailable'
   /** The buckets that refused. */
   readonly buckets: readonly SharedBucket[]
   /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
@@ -76,6 +76,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   slot: number | undefined = undefined
   /** When it left the lane by itself, released or expired. */
   leftAt = 0
+  /** A store has counted it. */
+  counted = false
   /** Set where it was taken out for another. */
   rejection: Rejection | undefined = undefined
   readonly lane: Lane
@@ -99,6 +101,10 @@ export class Lane implements Contender {
   deficit = 0
   round = 0
   readonly tickets = new Fifo<Ticket>()
+  /** Those before them for whom slots are claimed; only where slots are a store's. */
+  covered: Fifo<Ticket> | undefined = undefined
+  /** How many slots are claimed, granted or not yet. */
+  claims = 0
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
   readonly parent: Junction

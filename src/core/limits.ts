@@ -14,4 +14,6 @@ export interface BucketLimits {
   readonly overflow?: 'reject' | 'fill' | 'fair'
   /** An overflow blocks the key for so many ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
+  /** Where these are an instance's share of limits that it has in common with others: those. */
+  readonly whole?: BucketLimits
 }

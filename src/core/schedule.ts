@@ -32,6 +32,11 @@ export class Schedule {
     this.#activate(lane, now)
   }
 
+  /** All waiters of a lane have their slots claimed. */
+  rest(lane: Lane): void {
+    this.#deactivate(lane)
+  }
+
   /** The last waiter of a lane has left. */
   closed(lane: Lane): void {
     this.#deactivate(lane)

@@ -17,11 +17,13 @@
 
 import { judge, timeUntilFit } from './admission.js'
 import type { BucketLimits } from './bucket.js'
+import { Claims } from './claims.js'
 import type { Cancel, Clock } from './clock.js'
 import {
   type Arrival,
   type Gate,
   type Junction,
+  type Lane,
   type LaneRoute,
   openLane,
   type Rejection,
@@ -33,12 +35,21 @@ import { Notices } from './notices.js'
 import { replan } from './replan.js'
 import { isFree, SAME_TIME, Schedule } from './schedule.js'
 import { dropStanding, makeRoom, updateStanding } from './standing.js'
+import type { Claim, Store } from './store.js'
 import { Timeline } from './timeline.js'
 
 export type { Arrival, Rejection } from './lane.js'
 
 /** `released`: send it now, nobody will be told. A ticket: it is queued, its waiter will be told. */
 export type Verdict = 'released' | Ticket | Rejection
+
+/**
+ * How those who are next pass: at once; when they have claimed a slot from the store; or not at all, as nobody knows
+ * whether the store grants any.
+ */
+export type Passage = 'direct' | 'claimed' | 'none'
+
+const CROWDED: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
 export class Shaper {
   readonly #clock: Clock
@@ -47,13 +58,42 @@ export class Shaper {
   readonly #schedule = new Schedule()
   readonly #deadlines = new Timeline<Ticket>()
   readonly #notices = new Notices()
+  readonly #claims: Claims | undefined
+  #passage: Passage = 'direct'
   #queued = 0
   #armedFor = Infinity
   #disarm: Cancel = () => false
 
-  constructor(options: { clock: Clock; maxQueued?: number }) {
+  /** @param options.store grants slots while `passage` is `claimed` */
+  constructor(options: { clock: Clock; maxQueued?: number; store?: Store; unanswered?: (lane: Lane, askedAt: number) => void }) {
     this.#clock = options.clock
     this.maxQueued = options.maxQueued ?? Infinity
+    if (options.store === undefined) return
+    this.#claims = new Claims(options.store, this.#schedule, {
+      now: () => this.#clock.now(),
+      wake: () => {
+        const now = this.#settle()
+        this.#serve(now, now)
+        this.#tell()
+      },
+      leave: (ticket, slot, now) => {
+        this.#left(ticket)
+        this.#release(ticket, slot.at, now)
+      },
+      failed: (lane, askedAt) => options.unanswered?.(lane, askedAt),
+    })
+  }
+
+  /** How those who are next pass. */
+  get passage(): Passage {
+    return this.#passage
+  }
+
+  set passage(passage: Passage) {
+    this.#passage = passage
+    const now = this.#settle()
+    this.#serve(now, now)
+    this.#tell()
   }
 
   /** How many requests wait. */
@@ -77,6 +117,35 @@ export class Shaper {
     return verdict
   }
 
+  /**
+   * Queues what a store has admitted. Its waiter is told after the next `wake`.
+   *
+   * @param claim the store's answer where a slot was claimed with the admission
+   */
+  enqueue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number, claim?: Claim): Ticket | Rejection {
+    const now = this.#settle()
+    if (this.#queued >= this.maxQueued) return CROWDED
+    const ticket = this.#join(arrival, waiter, maxWait, arrivedAt)
+    const { lane } = ticket
+    ticket.counted = true
+    const first = lane.tickets.first === ticket
+    if (claim !== undefined) this.#claims!.offer(lane, arrival.cost, claim)
+    if (first && lane.tickets.first === ticket) {
+      this.#schedule.opened(lane, now)
+      this.#serve(now, now)
+    }
+    return ticket
+  }
+
+  /** Lets others' requests make room for a newcomer in buckets that are full, where these want it so. */
+  makeRoom(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
+    const now = this.#settle()
+    const victims = makeRoom(arrival, full, maxWait, now)
+    if (victims !== undefined) this.#displace(victims, full, now)
+    this.#tell()
+    return victims !== undefined
+  }
+
   /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#settle()
@@ -92,6 +161,7 @@ export class Shaper {
   /** Takes a waiter out of its lane; those behind move up. False: it has left already. */
   cancel(ticket: Ticket): boolean {
     if (!this.#withdraw(ticket)) return false
+    this.#claims?.giveBack(ticket)
     this.#settle()
     this.#tell()
     return true
@@ -100,6 +170,7 @@ export class Shaper {
   /** Returns the slot of a released ticket that was not sent after all; where it was a bucket's last, it is used again. */
   giveBack(ticket: Ticket): void {
     if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back, and once')
+    this.#claims?.giveBack(ticket)
     for (const bucket of ticket.lane.stack) {
       bucket.restore(ticket.cost, ticket.slot, ticket.leftAt)
       this.#schedule.plan(bucket)
@@ -169,12 +240,18 @@ export class Shaper {
     if (victims === undefined) return this.#punish(arrival, rejection, maxWait, now)
     for (const ticket of victims) this.#withdraw(ticket)
     const verdict = this.#accept(arrival, waiter, maxWait, now)
+    this.#displace(victims, buckets, now)
+    return verdict
+  }
+
+  #displace(victims: readonly Ticket[], buckets: readonly SharedBucket[], now: number): void {
     for (const ticket of victims) {
+      this.#withdraw(ticket)
+      this.#claims?.giveBack(ticket)
       const retryAfterMs = timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now)
       ticket.rejection = { reason: 'overflow', buckets, retryAfterMs }
       this.#notices.push(ticket)
     }
-    return verdict
   }
 
   /** Fills and blocks what overflowed, where its limits say so. */
@@ -185,7 +262,7 @@ export class Shaper {
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number): Verdict {
     const { route, stack, cost } = arrival
-    if (route.gate.open && stack.every(bucket => isFree(bucket, now))) {
+    if (this.#passage === 'direct' && route.gate.open && stack.every(bucket => isFree(bucket, now))) {
       for (const bucket of stack) {
         bucket.pass(cost, now, now)
         this.#schedule.occupied(bucket)
@@ -193,9 +270,19 @@ export class Shaper {
       route.gate.enter()
       return 'released'
     }
-    if (this.#queued >= this.maxQueued) return { reason: 'crowded', buckets: [], retryAfterMs: undefined }
-    const lane = openLane(route, stack, arrival.weight ?? 1)
-    const ticket = new Ticket(lane, cost, now, waiter)
+    if (this.#queued >= this.maxQueued) return CROWDED
+    const ticket = this.#join(arrival, waiter, maxWait, now)
+    const { lane } = ticket
+    if (lane.tickets.size === 1) {
+      this.#schedule.opened(lane, now)
+      this.#serve(now, now)
+    }
+    return ticket
+  }
+
+  #join({ route, stack, cost, weight }: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
+    const lane = openLane(route, stack, weight ?? 1)
+    const ticket = new Ticket(lane, cost, arrivedAt, waiter)
     this.#queued += 1
     for (const bucket of stack) {
       bucket.enqueue(cost)
@@ -206,12 +293,8 @@ export class Shaper {
     lane.queued += cost
     updateStanding(lane)
     if (maxWait < Infinity) {
-      ticket.due = now + maxWait
+      ticket.due = arrivedAt + maxWait
       this.#deadlines.add(ticket)
-    }
-    if (lane.tickets.size === 1) {
-      this.#schedule.opened(lane, now)
-      this.#serve(now, now)
     }
     return ticket
   }
@@ -230,7 +313,9 @@ export class Shaper {
   #advance(now: number): void {
     const free = this.#schedule.due
     const deadline = this.#deadlines.next?.due ?? Infinity
-    if (free <= deadline + SAME_TIME) this.#serve(this.#schedule.free(free), now)
+    const claimed = this.#claims?.due ?? Infinity
+    if (claimed <= Math.min(free, deadline)) this.#claims!.advance(now)
+    else if (free <= deadline + SAME_TIME) this.#serve(this.#schedule.free(free), now)
     else this.#expire(deadline, now)
   }
 
@@ -242,38 +327,54 @@ export class Shaper {
 
   #drop(ticket: Ticket, now: number): void {
     this.#withdraw(ticket)
+    this.#claims?.giveBack(ticket)
     ticket.leftAt = now
     this.#notices.push(ticket)
   }
 
   #serve(slot: number, now: number): void {
+    if (this.#passage === 'none') return
     for (let ticket = this.#schedule.next(); ticket !== undefined; ticket = this.#schedule.next()) {
-      ticket.slot = slot
-      ticket.leftAt = now
+      if (this.#passage === 'claimed') {
+        this.#claims!.ask(ticket, now)
+        continue
+      }
       this.#withdraw(ticket)
       for (const bucket of ticket.lane.stack) {
         bucket.pass(ticket.cost, slot, now)
         this.#schedule.occupied(bucket)
       }
       ticket.lane.route.gate.enter()
-      this.#notices.push(ticket)
+      this.#release(ticket, slot, now)
     }
   }
 
+  #release(ticket: Ticket, slot: number, now: number): void {
+    ticket.slot = slot
+    ticket.leftAt = now
+    this.#notices.push(ticket)
+  }
+
   #withdraw(ticket: Ticket): boolean {
+    const { lane } = ticket
+    if (!lane.tickets.remove(ticket) && !this.#claims?.remove(ticket)) return false
+    this.#left(ticket)
+    return true
+  }
+
+  /** A ticket is no more in its lane. */
+  #left(ticket: Ticket): void {
     const { lane, cost } = ticket
-    if (!lane.tickets.remove(ticket)) return false
     this.#queued -= 1
     this.#deadlines.remove(ticket)
     lane.queued -= cost
     for (const bucket of lane.stack) bucket.dequeue(cost)
-    if (lane.tickets.size > 0) {
-      updateStanding(lane)
-    } else {
+    if (lane.tickets.size > 0) updateStanding(lane)
+    else if (this.#claims !== undefined) this.#claims.close(lane)
+    else {
       dropStanding(lane)
       this.#schedule.closed(lane)
     }
-    return true
   }
 
   /** Sending goes first: what else there is to do can wait. */
@@ -308,6 +409,6 @@ export class Shaper {
 
   /** When the next thing happens by itself. */
   get #due(): number {
-    return Math.min(this.#schedule.due, this.#deadlines.next?.due ?? Infinity)
+    return Math.min(this.#schedule.due, this.#deadlines.next?.due ?? Infinity, this.#claims?.due ?? Infinity)
   }
 }

@@ -22,6 +22,11 @@ export class Timeline<E extends Timed> {
     return this.#heap[0]
   }
 
+  /** One of those that are in here, whatever their order. */
+  find(test: (entry: E) => boolean): E | undefined {
+    return this.#heap.find(test)
+  }
+
   add(entry: E): void {
     entry.place = this.#heap.length
     this.#heap.push(entry)

@@ -1,30 +1,45 @@
 /** Asking the buckets: for real, or as a rehearsal. */
-import { type SharedBucket, Ticket, type Waiter } from '../core/lane.js'
+import { type SharedBucket, Ticket } from '../core/lane.js'
 import type { Arrival, Verdict } from '../core/shaper.js'
+import type { Applicant } from '../core/shared-shaper.js'
 import { type Line, leaveGate } from './line.js'
 import { SOON } from './reply.js'
 import type { Route } from './route.js'
 
-/** Decides in the route's mode. After `released` the request is in the gate. */
-export function admit({ shaper }: Line, route: Route, arrival: Arrival, waiter: Waiter, maxWait: number): Verdict {
-  if (route.settings.mode === 'shape') return shaper.admit(arrival, waiter, maxWait)
+/** Decides in the route's mode, at once or when a store has answered. After `released` the request is in the gate. */
+export function admit(line: Line, route: Route, arrival: Arrival, applicant: Applicant, maxWait: number): void {
+  const { shaper, sharing } = line
+  if (route.settings.mode === 'shape') {
+    if (sharing !== undefined) sharing.shaper.admit(arrival, applicant, maxWait)
+    else applicant.decided(shaper.admit(arrival, applicant, maxWait))
+    return
+  }
   const { gate } = route.lane
-  if (!gate.open) return { reason: 'crowded', buckets: [], retryAfterMs: SOON }
-  const verdict = shaper.meter(arrival)
-  if (verdict === 'released') gate.enter()
-  return verdict
+  if (!gate.open) return applicant.decided({ reason: 'crowded', buckets: [], retryAfterMs: SOON })
+  if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
+  sharing.shaper.meter(arrival, { ...NOBODY, decided: verdict => applicant.decided(entered(verdict)) })
+
+  function entered(verdict: Verdict): Verdict {
+    if (verdict === 'released') gate.enter()
+    return verdict
+  }
 }
 
 /** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
 export function rehearse(line: Line, route: Route, arrival: Arrival): void {
   const { settings } = route
   const { gate } = route.lane
-  const shadow: Waiter = { release: () => leaveGate(line, gate), expire: ignore, reject: ignore }
   const slowest = longestWait(arrival.stack, line.clock.now())
-  const verdict = admit(line, route, arrival, shadow, settings.maxWait)
-  if (verdict === 'released') leaveGate(line, gate)
-  else if (verdict instanceof Ticket) line.observer.rehearsed?.(route.name, 'would_delay', ...slowest)
-  else line.observer.rehearsed?.(route.name, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+  const shadow: Applicant = {
+    ...NOBODY,
+    release: () => leaveGate(line, gate),
+    decided(verdict) {
+      if (verdict === 'released') leaveGate(line, gate)
+      else if (verdict instanceof Ticket) line.observer.rehearsed?.(route.name, 'would_delay', ...slowest)
+      else line.observer.rehearsed?.(route.name, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+    },
+  }
+  admit(line, route, arrival, shadow, settings.maxWait)
 }
 
 /** The bucket that takes longest to drain, and how long, in ms. */
@@ -38,3 +53,5 @@ function longestWait(stack: readonly SharedBucket[], now: number): [bucket: stri
 }
 
 function ignore(): void {}
+
+const NOBODY: Applicant = { release: ignore, expire: ignore, reject: ignore, decided: ignore }

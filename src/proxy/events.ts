@@ -1,3 +1,5 @@
+import type { MembershipState } from '../stores/membership.js'
+
 /** How a request ended; each ends with exactly one. */
 export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'failed' | 'refused'
 
@@ -13,6 +15,8 @@ export interface Observer {
   finished?(route: string, outcome: Outcome, status: number): void
   /** `bucket` decided; `wait` is the predicted one, in ms, of what would be delayed. */
   rehearsed?(route: string, decision: Decision, bucket: string, wait: number): void
+  /** Whether the store that instances share can be relied on, and how many of them there are. */
+  shared?(state: MembershipState, instances: number): void
   /** The upstream could not be used. */
   failed?(route: string, detail: string, cause?: Error): void
 }

@@ -1,13 +1,14 @@
 /**
  * One request, from its arrival to its one outcome.
  *
- * It is `waiting` in a lane, `checking` whether its client is still there, `forwarding`, or `over`; only the step that
+ * It is `deciding` where a store is asked, `waiting` in a lane, `checking` whether its client is still there, `forwarding`, or `over`; only the step that
  * makes it `over` tells the observer, so that every request is counted exactly once.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { PassThrough } from 'node:stream'
-import { type Rejection, type SharedBucket, Ticket, type Waiter } from '../core/lane.js'
-import type { Arrival } from '../core/shaper.js'
+import { type Rejection, type SharedBucket, Ticket } from '../core/lane.js'
+import type { Arrival, Verdict } from '../core/shaper.js'
+import type { Applicant } from '../core/shared-shaper.js'
 import { admit, rehearse } from './admission.js'
 import { CHECKED, mayHideHangUp, readAhead } from './body-check.js'
 import { ClientSide } from './client-side.js'
@@ -27,7 +28,7 @@ import { hostTowards } from './upstream.js'
 
 const BODY_BUFFER = 64 * 1024
 
-export class Exchange implements Turn, Waiter {
+export class Exchange implements Turn, Applicant {
   protected readonly line: Line
   protected readonly connection: Connection
   protected readonly req: IncomingMessage
@@ -35,10 +36,11 @@ export class Exchange implements Turn, Waiter {
   protected facts!: RequestFacts
   protected route: Route | undefined
   readonly #client: ClientSide
-  #state: 'arriving' | 'waiting' | 'checking' | 'forwarding' | 'over' = 'arriving'
+  #state: 'arriving' | 'deciding' | 'waiting' | 'checking' | 'forwarding' | 'over' = 'arriving'
   #stack: readonly SharedBucket[] = []
   #ticket: Ticket | undefined
   #wait = 0
+  #cost = 0
   /** `Prefer: wait` that was honoured, in seconds. */
   #preferred: number | undefined
   /** Where the route explains itself. */
@@ -116,7 +118,7 @@ export class Exchange implements Turn, Waiter {
   }
 
   reject(rejection: Rejection): void {
-    this.#reject(this.route!, rejection, this.#ticket!.cost)
+    this.#reject(this.route!, rejection, this.#cost)
   }
 
   spoil(): void {
@@ -182,7 +184,14 @@ export class Exchange implements Turn, Waiter {
       maxWait = preferWait * 1_000
       this.#preferred = preferWait
     }
-    const verdict = admit(this.line, route, arrival, this, maxWait)
+    this.#state = 'deciding'
+    this.#cost = arrival.cost
+    admit(this.line, route, arrival, this, maxWait)
+  }
+
+  decided(verdict: Verdict): void {
+    const route = this.route!
+    if (this.#state !== 'deciding') return this.#undo(verdict)
     if (verdict === 'released') {
       this.#holdsGate = true
       if (route.settings.mode === 'shape') this.line.observer.released?.(route.name, 0, 0)
@@ -192,7 +201,13 @@ export class Exchange implements Turn, Waiter {
       this.#state = 'waiting'
       this.line.observer.queued?.(route.name)
       this.#keepReady()
-    } else this.#reject(route, verdict, arrival.cost)
+    } else this.#reject(route, verdict, this.#cost)
+  }
+
+  /** It has ended before it was decided on. */
+  #undo(verdict: Verdict): void {
+    if (verdict instanceof Ticket) this.line.shaper.cancel(verdict)
+    else if (verdict === 'released') leaveGate(this.line, this.route!.lane.gate)
   }
 
   #keepReady(): void {

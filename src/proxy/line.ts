@@ -6,12 +6,15 @@ import type { Trust } from './address.js'
 import type { Deadlines } from './deadline.js'
 import type { Observer } from './events.js'
 import type { Route } from './route.js'
+import type { Sharing } from './sharing.js'
 
 /** What all requests have in common: the line of the design, server -> route -> key -> admit -> lane -> forward. */
 export interface Line {
   readonly clock: Clock
   readonly shaper: Shaper
   readonly keyspace: Keyspace
+  /** Where buckets are kept in a store. */
+  readonly sharing: Sharing | undefined
   routes: readonly Route[]
   trust: Trust
   readonly observer: Observer

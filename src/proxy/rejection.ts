@@ -13,6 +13,9 @@ export function rejectionReply(
   if (reason === 'crowded') {
     return { status: 503, detail: 'too many requests are waiting or in flight', retryAfterMs: SOON }
   }
+  if (reason === 'unavailable') {
+    return { status: 503, detail: 'the store that the limits are kept in does not answer', retryAfterMs: SOON }
+  }
   const first = buckets[0]!
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,

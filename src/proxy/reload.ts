@@ -10,9 +10,10 @@ import type { Upstream } from './upstream.js'
  * @returns how many waiters expired because they would now exceed their `maxWait`, by route
  */
 export function applyLimits(line: Line, settings: Settings, upstreams: Iterable<Upstream>): Map<string, number> {
+  const share = (limits: BucketLimits): BucketLimits => line.sharing?.limitsOf(limits) ?? limits
   for (const bucket of settings.buckets) {
     for (const [, instance] of line.keyspace.entries(bucket.name)) {
-      line.shaper.retune(instance, limitsLike(instance.limits, bucket))
+      line.shaper.retune(instance, share(limitsLike(instance.limits, bucket)))
     }
   }
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))

@@ -1,4 +1,5 @@
 /** The server that clients connect to: Node's, set up so that a held request is safe in it. */
+import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
@@ -8,6 +9,8 @@ import type { Settings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import { Keyspace } from '../core/keyspace.js'
 import { Shaper } from '../core/shaper.js'
+import type { OnOutage } from '../core/shared-shaper.js'
+import { type Store, StoreError } from '../core/store.js'
 import { createTrust } from './address.js'
 import { Connection } from './connection.js'
 import { Deadlines } from './deadline.js'
@@ -18,6 +21,7 @@ import { PlainTurn } from './plain-turn.js'
 import { RefusalTurn } from './refusal-turn.js'
 import { applyLimits } from './reload.js'
 import { createRoute, type Route } from './route.js'
+import { Sharing } from './sharing.js'
 import { UpgradeExchange } from './upgrade-exchange.js'
 import { Upstreams } from './upstreams.js'
 
@@ -49,10 +53,16 @@ export interface ProxyOptions {
   /** For timeouts, where a few ms do not matter. */
   readonly clock: Clock
   readonly observer?: Observer
+  /** Where buckets are kept for all instances. */
+  readonly shared?: { readonly store: Store; readonly onOutage: OnOutage }
 }
 
-/** @throws when the address cannot be listened on or a certificate cannot be read */
-export async function startProxy({ settings, pacer, clock, observer = {} }: ProxyOptions): Promise<RunningProxy> {
+/**
+ * @throws when the address cannot be listened on, a certificate cannot be read, or the store does not answer and without
+ *   it everything is to be closed
+ */
+export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
+  const { settings, pacer, clock, observer = {}, shared } = options
   const server = createHttpServer(settings)
   const upstreams = new Upstreams(clock)
   const prepare = async (next: Settings): Promise<() => Route[]> => {
@@ -64,10 +74,23 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
     }
   }
   let drained = (): void => undefined
+  const sharing =
+    shared &&
+    new Sharing({
+      ...shared,
+      clock,
+      id: randomUUID(),
+      changed: (state, instances) => observer.shared?.(state, instances),
+    })
   const line: Line = {
     clock: pacer,
-    shaper: new Shaper({ clock: pacer, maxQueued: settings.limits.maxQueued }),
-    keyspace: new Keyspace(settings.limits.maxKeys),
+    shaper: new Shaper({
+      clock: pacer,
+      maxQueued: settings.limits.maxQueued,
+      ...(sharing && { store: sharing.store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) }),
+    }),
+    keyspace: new Keyspace(settings.limits.maxKeys, sharing && ((limits, key) => sharing.createBucket(limits, key))),
+    sharing,
     routes: [],
     trust: createTrust(settings.trustProxy),
     observer,
@@ -80,7 +103,18 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
   const connections = serve(server, line)
   const close = async (): Promise<void> => {
     line.linger.close()
-    await upstreams.close()
+    await Promise.all([upstreams.close(), sharing?.close()])
+  }
+  sharing?.group(settings.routes)
+  const joined = await sharing?.join({
+    shaper: line.shaper,
+    clock: pacer,
+    buckets: () => line.keyspace.all(),
+    gates: () => [...upstreams].map(upstream => upstream.gate),
+  })
+  if (joined === false && shared?.onOutage === 'closed') {
+    await close()
+    throw new StoreError('the store does not answer')
   }
   await listen(server, settings).catch(async error => {
     await close()
@@ -116,6 +150,7 @@ export async function startProxy({ settings, pacer, clock, observer = {} }: Prox
     async reload(next) {
       const commit = await prepare(next)
       line.routes = commit()
+      sharing?.group(next.routes)
       line.trust = createTrust(next.trustProxy)
       line.shaper.maxQueued = next.limits.maxQueued
       line.keyspace.maxKeys = next.limits.maxKeys

@@ -34,7 +34,8 @@ export function findStack(
   let decides = Infinity
   for (const [at, { settings, tier, place }] of route.buckets.entries()) {
     const key = keys[at]!
-    const { limits, weight: own } = tier(key, facts) ?? settings
+    const { limits: whole, weight: own } = tier(key, facts) ?? settings
+    const limits = line.sharing === undefined ? whole : line.sharing.limitsOf(whole)
     const bucket = line.keyspace.find(limits, key, now, buckets)
     if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
     if (bucket.limits !== limits) line.shaper.retune(bucket, limits)

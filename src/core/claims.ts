@@ -1,0 +1,222 @@
+/**
+ * Releases by slots that a store grants.
+ *
+ * The lanes, the rings and the times at which buckets are free decide who is next, as they do alone; but who is next does
+ * not pass, it claims. The lane's first waiter is *covered*: it leaves the contest and waits for the slot. A slot belongs
+ * to the lane and goes to whoever is first in it then, so one who hangs up costs nothing and everyone moves up; a slot that
+ * nobody in the lane can take goes back to the store.
+ *
+ * What is known here of a bucket is when the store will let the next claim for it succeed: from a grant, its slot plus the
+ * time that the cost takes, less the horizon; from a refusal, what the store says. In between it is assumed that claims
+ * are granted one after the other, so that several are on their way at once where slots are closer than a round trip.
+ *
+ * A slot that has passed by more than the grace is forfeited like any other (bucket.ts).
+ */
+
+import { LEVEL_TOLERANCE } from './bucket.js'
+import { Fifo } from './fifo.js'
+import type { Lane, SharedBucket, Ticket } from './lane.js'
+import type { Schedule } from './schedule.js'
+import { isFree } from './schedule.js'
+import { dropStanding } from './standing.js'
+import { type Claim, SLOT_GRACE, type Slot, type Store } from './store.js'
+import type { StoredBucket } from './stored-bucket.js'
+import { type Timed, Timeline } from './timeline.js'
+
+/** The least time, in ms, from a refusal to the next try. */
+const RETRY = 0.25
+
+/** A slot that a lane has been granted. */
+class Grant implements Timed {
+  place = -1
+  readonly due: number
+  readonly lane: Lane
+  readonly cost: number
+  readonly slot: Slot
+
+  constructor(lane: Lane, cost: number, slot: Slot) {
+    this.due = slot.at
+    this.lane = lane
+    this.cost = cost
+    this.slot = slot
+  }
+}
+
+/** What claims ask of the shaper whose they are. */
+export interface Claimant {
+  now(): number
+  /** Something may be possible now. */
+  wake(): void
+  /** A covered ticket has its slot. */
+  leave(ticket: Ticket, slot: Slot, now: number): void
+  /** The store has not answered. */
+  failed(lane: Lane, askedAt: number): void
+}
+
+export class Claims {
+  readonly #store: Store
+  readonly #schedule: Schedule
+  readonly #claimant: Claimant
+  readonly #grants = new Timeline<Grant>()
+  /** Cost of the claims that are on their way, by bucket. */
+  readonly #asked = new Map<SharedBucket, number>()
+
+  constructor(store: Store, schedule: Schedule, claimant: Claimant) {
+    this.#store = store
+    this.#schedule = schedule
+    this.#claimant = claimant
+  }
+
+  /** When the next slot is, in ms. */
+  get due(): number {
+    return this.#grants.next?.due ?? Infinity
+  }
+
+  /** Claims a slot for the first of a lane, whose turn it is. */
+  ask(ticket: Ticket, now: number): void {
+    const { lane, cost } = ticket
+    this.#cover(ticket)
+    for (const bucket of lane.stack) {
+      this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
+      bucket.occupyUntil(now + cost / bucket.limits.rate)
+      this.#schedule.occupied(bucket)
+    }
+    const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt })
+    if (!(asked instanceof Promise)) return this.#answered(lane, cost, now, asked)
+    const answered = (claim?: Claim): void => {
+      this.#answered(lane, cost, now, claim)
+      this.#claimant.wake()
+    }
+    asked.then(answered, () => answered())
+  }
+
+  /** The answer to a claim that came with the admission of the lane's last ticket. */
+  offer(lane: Lane, cost: number, claim: Claim): void {
+    if (claim.granted) this.#cover(lane.tickets.first!)
+    this.#settle(lane, cost, claim)
+  }
+
+  /** Takes out a covered ticket; the next in its lane takes its place. False: it is not covered. */
+  remove(ticket: Ticket): boolean {
+    const { lane } = ticket
+    if (!lane.covered?.remove(ticket)) return false
+    const next = lane.tickets.first
+    if (next !== undefined) {
+      lane.tickets.remove(next)
+      lane.covered.push(next)
+    } else {
+      // What is still on its way comes back when it is answered.
+      const surplus = this.#grants.find(grant => grant.lane === lane)
+      if (surplus !== undefined) this.#drop(surplus)
+    }
+    return true
+  }
+
+  /** Lets the lane whose slot is due have it. */
+  advance(now: number): void {
+    const grant = this.#grants.next!
+    const { lane, cost, slot } = grant
+    const ticket = lane.covered?.first
+    const fits = ticket !== undefined && ticket.cost <= cost + LEVEL_TOLERANCE
+    if (!fits || now - slot.at > SLOT_GRACE) {
+      this.#drop(grant)
+      return
+    }
+    this.#grants.remove(grant)
+    lane.claims -= 1
+    lane.covered!.remove(ticket)
+    this.#claimant.leave(ticket, slot, now)
+  }
+
+  /** Tells the store that what it has counted for a ticket is no more; and its slot, if it had one. */
+  giveBack(ticket: Ticket, slot?: Slot): void {
+    if (!ticket.counted) return
+    ticket.counted = false
+    const { cost, lane } = ticket
+    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: cost }) }))
+  }
+
+  /** Forgets a lane in which nobody waits any more. */
+  close(lane: Lane): void {
+    if (lane.tickets.size > 0) return
+    this.#schedule.rest(lane)
+    if (lane.claims > 0 || (lane.covered?.size ?? 0) > 0) return
+    dropStanding(lane)
+    this.#schedule.closed(lane)
+  }
+
+  #cover(ticket: Ticket): void {
+    const { lane } = ticket
+    lane.tickets.remove(ticket)
+    lane.covered ??= new Fifo()
+    lane.covered.push(ticket)
+    lane.claims += 1
+    lane.route.gate.enter()
+    if (lane.tickets.size === 0) this.#schedule.rest(lane)
+  }
+
+  #answered(lane: Lane, cost: number, askedAt: number, claim: Claim | undefined): void {
+    for (const bucket of lane.stack) {
+      const left = this.#asked.get(bucket)! - cost
+      if (left > LEVEL_TOLERANCE) this.#asked.set(bucket, left)
+      else this.#asked.delete(bucket)
+    }
+    if (claim === undefined) this.#claimant.failed(lane, askedAt)
+    if (claim?.granted) this.#settle(lane, cost, claim)
+    else {
+      this.#uncover(lane)
+      if (claim !== undefined) this.#settle(lane, cost, claim)
+      this.close(lane)
+    }
+  }
+
+  /** Learns from an answer when buckets are free, and keeps a slot that was granted. */
+  #settle(lane: Lane, cost: number, claim: Claim): void {
+    const now = this.#claimant.now()
+    const last = claim.granted ? Infinity : Math.max(...claim.freeAt)
+    for (const [place, bucket] of lane.stack.entries()) {
+      const { rate, whole } = bucket.limits
+      const free = claim.granted ? claim.slot.at + cost / rate : claim.freeAt[place]!
+      const asked = (this.#asked.get(bucket) ?? 0) / rate
+      // Its own share of the rate is counted from when it is used, and to the full.
+      const share = claim.granted && whole !== undefined ? now + cost / rate : now
+      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - this.#store.horizon) + asked)
+      if (isFree(bucket, now)) this.#schedule.plan(bucket)
+      else this.#schedule.occupied(bucket)
+    }
+    if (!claim.granted) return
+    const grant = new Grant(lane, cost, claim.slot)
+    this.#grants.add(grant)
+    if (lane.covered!.size < lane.claims) this.#drop(grant)
+  }
+
+  /** A slot that nobody takes. */
+  #drop(grant: Grant): void {
+    const { lane, cost, slot } = grant
+    this.#grants.remove(grant)
+    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
+    this.#uncover(lane)
+    this.close(lane)
+  }
+
+  /** One claim less: the last one that it covered contends again. */
+  #uncover(lane: Lane): void {
+    lane.claims -= 1
+    lane.route.gate.leave()
+    this.#schedule.gateOpened(lane.route.gate)
+    const { covered } = lane
+    const ticket = covered?.last
+    if (covered === undefined || ticket === undefined || covered.size <= lane.claims) return
+    covered.remove(ticket)
+    lane.tickets.unshift(ticket)
+    if (lane.tickets.size === 1) this.#schedule.opened(lane, this.#claimant.now())
+  }
+}
+
+function refs(stack: readonly SharedBucket[]) {
+  return stack.map(bucket => (bucket as StoredBucket).ref)
+}
+
+function ignore(promise: void | Promise<void>): void {
+  if (promise instanceof Promise) promise.catch(() => undefined)
+}

@@ -1,0 +1,152 @@
+/**
+ * Admission by a store that instances share. The store has counted all there is, whichever instance it waits in; what
+ * waits here has to fit as well, for a meter leaks while an upstream is slow and a queue does not. Without the store's
+ * answer it is decided here, by what an outage is to do.
+ */
+
+import { LEVEL_TOLERANCE } from './bucket.js'
+import type { Clock } from './clock.js'
+import { findLane, type Rejection, type SharedBucket, type Waiter } from './lane.js'
+import type { Arrival, Shaper, Verdict } from './shaper.js'
+import type { Admission, BucketRef, MaybePromise, Store } from './store.js'
+import type { StoredBucket } from './stored-bucket.js'
+
+/** What is done while the store cannot be asked: decide alone, reject everything, or forward everything. */
+export type OnOutage = 'local' | 'closed' | 'open'
+
+/** Who waits for a decision. */
+export interface Applicant extends Waiter {
+  /** Called once, at once or later. A ticket's waiter is told after it. */
+  decided(verdict: Verdict): void
+}
+
+export interface SharedShaperOptions {
+  readonly shaper: Shaper
+  readonly store: Store
+  readonly clock: Clock
+  readonly onOutage: OnOutage
+  /** The store has not answered about these, asked at this time in ms. */
+  unanswered(stack: readonly BucketRef[], askedAt: number): void
+}
+
+export class SharedShaper {
+  readonly #options: SharedShaperOptions
+  /** Whether the store is asked. */
+  asking = false
+
+  constructor(options: SharedShaperOptions) {
+    this.#options = options
+  }
+
+  /** As `Shaper.admit`. */
+  admit(arrival: Arrival, applicant: Applicant, maxWait: number): void {
+    if (!this.asking) return applicant.decided(this.#admitAlone(arrival, applicant, maxWait))
+    const { shaper, clock } = this.#options
+    const arrivedAt = clock.now()
+    const crowded = crowdedOut(arrival)
+    if (crowded !== undefined) return applicant.decided(crowded)
+    const claim = shaper.passage === 'claimed' && mayGo(arrival)
+    this.#ask(
+      arrival,
+      maxWait,
+      claim,
+      admission => {
+        if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
+        const ticket = shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
+        if ('reason' in ticket) this.#giveBack(arrival, admission)
+        applicant.decided(ticket)
+        shaper.wake()
+      },
+      () => applicant.decided(this.#admitAlone(arrival, applicant, maxWait)),
+    )
+  }
+
+  /** As `Shaper.meter`. */
+  meter(arrival: Arrival, applicant: Applicant): void {
+    if (!this.asking) return applicant.decided(this.#meterAlone(arrival))
+    this.#ask(
+      arrival,
+      Infinity,
+      false,
+      admission => applicant.decided(admission.admitted ? 'released' : rejection(arrival.stack, admission)),
+      () => applicant.decided(this.#meterAlone(arrival)),
+    )
+  }
+
+  #ask(
+    arrival: Arrival,
+    maxWait: number,
+    claim: boolean,
+    decided: (admission: Admission) => void,
+    alone: () => void,
+    again = true,
+  ): void {
+    const { store, clock, shaper, unanswered } = this.#options
+    const { stack, cost } = arrival
+    const askedAt = clock.now()
+    const refs = stack.map(bucket => (bucket as StoredBucket).ref)
+    const answered = (admission: Admission): void => {
+      const now = clock.now()
+      for (const [place, bucket] of stack.entries()) (bucket as StoredBucket).tell(admission.levels[place]!, now)
+      if (again && !admission.admitted && admission.reason === 'overflow') {
+        const full = admission.refusing.map(place => stack[place]!)
+        if (shaper.makeRoom(arrival, full, maxWait)) return this.#ask(arrival, maxWait, claim, decided, alone, false)
+      }
+      decided(admission)
+    }
+    when(store.admit({ stack: refs, cost, maxWait, claim }), answered, () => {
+      unanswered(refs, askedAt)
+      alone()
+    })
+  }
+
+  #giveBack({ stack, cost }: Arrival, admission: Admission): void {
+    const slot = admission.admitted && admission.claim?.granted ? admission.claim.slot : undefined
+    const refs = stack.map(bucket => (bucket as StoredBucket).ref)
+    const given = this.#options.store.giveBack({ stack: refs, cost, ...(slot && { slot, slotCost: cost }) })
+    when(given, ignore, ignore)
+  }
+
+  #admitAlone(arrival: Arrival, waiter: Waiter, maxWait: number): Verdict {
+    const { onOutage, shaper } = this.#options
+    if (onOutage === 'local') return shaper.admit(arrival, waiter, maxWait)
+    if (onOutage === 'closed') return UNAVAILABLE
+    arrival.route.gate.enter()
+    return 'released'
+  }
+
+  #meterAlone(arrival: Arrival): 'released' | Rejection {
+    const { onOutage, shaper } = this.#options
+    if (onOutage === 'local') return shaper.meter(arrival)
+    return onOutage === 'closed' ? UNAVAILABLE : 'released'
+  }
+}
+
+const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
+
+/** What waits here has to fit, whatever the meter says. */
+function crowdedOut({ stack, cost }: Arrival): Rejection | undefined {
+  const full = stack.filter(({ queued, waiting, limits }) => {
+    return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
+  })
+  if (full.length === 0) return undefined
+  const times = full.map(({ queued, limits }) => (queued + cost - limits.capacity) / limits.rate)
+  return { reason: 'overflow', buckets: full, retryAfterMs: Math.max(...times) }
+}
+
+/** Whether nobody here goes before it. */
+function mayGo({ route, stack }: Arrival): boolean {
+  return route.gate.open && stack.every(bucket => bucket.waiting === 0) && findLane(route, stack) === undefined
+}
+
+function rejection(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {
+  const { reason, refusing, retryAfterMs } = admission
+  return { reason, buckets: refusing.map(place => stack[place]!), retryAfterMs }
+}
+
+function when<T>(value: MaybePromise<T>, then: (value: T) => void, otherwise: () => void): void {
+  if (value instanceof Promise) value.then(then, otherwise)
+  else then(value)
+}
+
+function ignore(): void {}

@@ -1,0 +1,120 @@
+/**
+ * The seam to state that instances share.
+ *
+ * A store keeps, for each bucket instance, what a leaky bucket needs and nothing that a crashed instance could leave
+ * behind: all of it leaks away with time.
+ *
+ *     level at `at`    cost units; level(now) = max(0, level - (now - at) * rate): the meter that admission goes by
+ *     free             when the next slot is: the schedule that releases go by
+ *     blocked          until when everything is rejected: a moment, or "until drained"
+ *
+ * *Admission* is contract 2.1 on the level: every bucket of the stack takes the cost or none does; the reasons and their
+ * order are those of admission.ts. *A claim* takes the next slot of all buckets of a stack at once:
+ *
+ *     slot = max(now - min(since, grace), free of each)
+ *
+ * and is granted if that is within the horizon, about one round trip ahead: then each `free = slot + cost / rate`. Else
+ * nothing changes and the answer tells how long each bucket is busy. `since` is how long the request has been waiting
+ * for just this: a claim that comes late by a round trip does not cost rate, one for an idle bucket is not back-dated.
+ *
+ * A store decides on its own clock, so skew between instances cannot enter. Times that pass the seam are in ms of the
+ * instance's own clock: the store maps them so that what is unknown of the network makes them late, never early. A store
+ * whose clock steps back shifts all of a bucket's moments with it: nobody waits for an hour that has been already.
+ */
+import type { BucketLimits } from './bucket.js'
+import type { Rejection } from './lane.js'
+
+export type MaybePromise<T> = T | Promise<T>
+
+/** One bucket instance. */
+export interface BucketRef {
+  readonly limits: BucketLimits
+  readonly key: string
+  /**
+   * Instances of one group live together, and stacks of one group are decided on in one step. Where the groups of a stack
+   * differ a store may decide in steps, and undo them: all or none, but not at one moment.
+   */
+  readonly group: string
+}
+
+export interface AdmitRequest {
+  /** From the client's own bucket to everyone's. */
+  readonly stack: readonly BucketRef[]
+  readonly cost: number
+  /** ms; Infinity: any wait will do. */
+  readonly maxWait: number
+  /** Also claim, with `since` 0, if it is admitted. */
+  readonly claim: boolean
+}
+
+export type Admission =
+  | {
+      readonly admitted: true
+      /** Cost units in each bucket, this request included. */
+      readonly levels: readonly number[]
+      /** The claim's answer where one was asked for. */
+      readonly claim?: Claim
+    }
+  | {
+      readonly admitted: false
+      readonly levels: readonly number[]
+      readonly reason: Exclude<Rejection['reason'], 'crowded' | 'unavailable'>
+      /** Places in the stack of the buckets that refused. */
+      readonly refusing: readonly number[]
+      /** Undefined: never. */
+      readonly retryAfterMs: number | undefined
+    }
+
+export interface ClaimRequest {
+  readonly stack: readonly BucketRef[]
+  readonly cost: number
+  /** For how many ms this request could have gone but for a slot. */
+  readonly since: number
+}
+
+export type Claim =
+  | { readonly granted: true; readonly slot: Slot }
+  /** When each bucket of the stack is free, in ms of the instance's clock. */
+  | { readonly granted: false; readonly freeAt: readonly number[] }
+
+/** A moment at which a request may be sent. */
+export interface Slot {
+  /** ms of the instance's clock; not before the slot by the store's. */
+  readonly at: number
+  /** The store's own name for it, to give it back. */
+  readonly token: unknown
+}
+
+export interface GiveBackRequest {
+  readonly stack: readonly BucketRef[]
+  /** What leaves the levels; 0 where only the slot is given back. */
+  readonly cost: number
+  /** The claimed slot that nobody takes, and the cost it was claimed for: free again if it was the last one. */
+  readonly slot?: Slot
+  readonly slotCost?: number
+}
+
+/** Why a store did not answer. Whoever asked decides alone. */
+export class StoreError extends Error {
+  readonly code = 'SHAPER_STORE_UNAVAILABLE'
+}
+
+/** Each verb is one atomic step, on the store's clock. Rejects with `StoreError`; never hangs. */
+export interface Store {
+  /** How far ahead a claim is granted now, in ms: it follows the measured round trip. */
+  readonly horizon: number
+  admit(request: AdmitRequest): MaybePromise<Admission>
+  claim(request: ClaimRequest): MaybePromise<Claim>
+  giveBack(request: GiveBackRequest): MaybePromise<void>
+  /** Forgets a bucket instance. */
+  reset(bucket: BucketRef): MaybePromise<void>
+  /** Tells that the instance `id` is there; answers how many are. */
+  beat(id: string): MaybePromise<number>
+  close(): Promise<void>
+}
+
+/** How far ahead a slot may be claimed, in ms: about a round trip, which a store measures; within these bounds. */
+export const HORIZON = { least: 2, most: 20 }
+
+/** How far a slot may lie back, in ms, for a claim that was on its way. */
+export const SLOT_GRACE = 8

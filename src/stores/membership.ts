@@ -1,0 +1,145 @@
+/**
+ * Whether the store can be relied on, and with how many others this instance shares it.
+ *
+ * While it cannot, each instance goes on alone with its share of the rate, 1 / N of the instances last seen, so that the
+ * sum stays the rate. The way there and back is such that the sum never exceeds it:
+ *
+ *     shared ----- an answer is missing ----> doubtful    nothing is released until a probe has told
+ *     doubtful --- so is the probe's -------> alone       releases by the own clock, at the share
+ *     alone ------ a probe is answered -----> returning   releases by the store's slots *and* at the share
+ *     returning -- for long enough ---------> shared
+ *
+ * Instances learn of an outage's end at different moments, at most some probes apart. In that time some are alone and some
+ * are returning, and all of them keep to their share. Whoever becomes `shared` does so when all others are bound by the
+ * store's slots again. N is the most that was seen lately: an empty registry (a store that has lost its data) must not
+ * make everyone believe to be the only one.
+ */
+import type { Cancel, Clock } from '../core/clock.js'
+import type { BucketRef, Store } from '../core/store.js'
+
+export type MembershipState = 'shared' | 'doubtful' | 'alone' | 'returning'
+
+/** ms */
+const BEAT = 1_000
+const PROBE = 100
+const RETURN = 1_000
+
+/** For how long, in ms, an instance that was seen counts. */
+const MEMORY = 30_000
+
+export interface MembershipOptions {
+  readonly store: Store
+  readonly clock: Clock
+  /** Of this instance, unlike all others'. */
+  readonly id: string
+  /** The state or the number of instances has changed. */
+  changed(): void
+}
+
+export class Membership {
+  readonly #options: MembershipOptions
+  #state: MembershipState = 'shared'
+  #counts: { at: number; count: number }[] = []
+  #returnedAt = 0
+  /** When the last probe was sent that was answered, in ms. */
+  #provenAt = -Infinity
+  #next: Cancel = () => false
+  /** Where an answer was missing: one that is answered elsewhere has not come back. */
+  #suspect: readonly BucketRef[] | undefined
+  #closed = false
+
+  constructor(options: MembershipOptions) {
+    this.#options = options
+  }
+
+  get state(): MembershipState {
+    return this.#state
+  }
+
+  /** How many instances there are, this one included, as far as is known. */
+  get instances(): number {
+    return Math.max(1, ...this.#counts.map(({ count }) => count))
+  }
+
+  /** Which part of every rate is this instance's own. */
+  get share(): number {
+    return this.#state === 'alone' || this.#state === 'returning' ? 1 / this.instances : 1
+  }
+
+  /** Announces this instance, and goes on doing so. False: the store does not answer. */
+  async join(): Promise<boolean> {
+    const answered = await this.#probe()
+    if (!answered) this.#enter('alone')
+    this.#plan()
+    return answered
+  }
+
+  /** A request to the store, about this stack and asked at this time in ms, had no answer. */
+  failed(stack: readonly BucketRef[], askedAt: number): void {
+    if (this.#closed || this.#state === 'doubtful' || this.#state === 'alone') return
+    // What was lost in an outage that is over says nothing of now.
+    if (askedAt < this.#provenAt) return
+    this.#suspect = stack
+    this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
+    this.#next()
+    void this.#beat()
+  }
+
+  close(): void {
+    this.#closed = true
+    this.#next()
+  }
+
+  readonly #beat = async (): Promise<void> => {
+    const answered = await this.#probe()
+    if (this.#closed) return
+    const { now } = this.#options.clock
+    if (answered) {
+      if (this.#state === 'doubtful') this.#enter('shared')
+      else if (this.#state === 'alone') {
+        this.#returnedAt = now()
+        this.#enter('returning')
+      } else if (this.#state === 'returning' && now() - this.#returnedAt >= RETURN) this.#enter('shared')
+    } else if (this.#state !== 'alone') this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
+    this.#plan()
+  }
+
+  async #probe(): Promise<boolean> {
+    const { store, id } = this.#options
+    const before = this.instances
+    const sentAt = this.#options.clock.now()
+    try {
+      const [count] = await Promise.all([
+        store.beat(id),
+        // Changes nothing, but by the way that had failed.
+        this.#suspect && store.giveBack({ stack: this.#suspect, cost: 0 }),
+      ])
+      this.#remember(count)
+      this.#provenAt = sentAt
+    } catch {
+      return false
+    }
+    if (this.instances !== before) this.#options.changed()
+    return true
+  }
+
+  #remember(count: number): void {
+    const at = this.#options.clock.now()
+    this.#counts = this.#counts.filter(seen => seen.at > at - MEMORY && seen.count > count)
+    this.#counts.push({ at, count })
+  }
+
+  #plan(): void {
+    if (this.#closed) return
+    const { clock } = this.#options
+    const interval = this.#state === 'shared' ? BEAT : this.#state === 'doubtful' ? 0 : PROBE
+    this.#next()
+    this.#next = clock.at(clock.now() + interval, () => void this.#beat())
+  }
+
+  #enter(state: MembershipState): void {
+    this.#state = state
+    if (state === 'shared') this.#suspect = undefined
+    this.#options.changed()
+  }
+}

@@ -1,0 +1,39 @@
+/**
+ * A store's clock in terms of ours.
+ *
+ * An answer that carries the store's time `theirs`, asked for at `sent` and here at `received`, tells that the offset
+ * ours - theirs lies between sent - theirs and received - theirs. The least upper end seen is the best one: a moment
+ * mapped with it is late by no more than the fastest answer was slow, and never early. Clocks drift apart, so the bound
+ * loosens with time; and where it falls below a lower end a clock was set, and all that was known is wrong.
+ */
+
+/** How much faster one clock may run than the other. */
+const DRIFT = 2e-4
+
+export class Offset {
+  #upper = Infinity
+  #at = 0
+
+  /** Whether anything is known. */
+  get known(): boolean {
+    return this.#upper < Infinity
+  }
+
+  /** All in ms: `sent` and `received` by our clock, `theirs` by the store's. */
+  learn(sent: number, received: number, theirs: number): void {
+    const upper = received - theirs
+    const loosened = this.#upper + (received - this.#at) * DRIFT
+    this.#upper = loosened < sent - theirs ? upper : Math.min(loosened, upper)
+    this.#at = received
+  }
+
+  /** A moment of the store's clock by ours, in ms. */
+  ours(theirs: number): number {
+    return theirs + this.#upper
+  }
+
+  /** A moment of our clock by the store's, in ms: not after it. */
+  theirs(ours: number): number {
+    return ours - this.#upper
+  }
+}

@@ -1,0 +1,141 @@
+/** Several instances on one store, on one virtual clock; each call takes its time on the way there and back. */
+import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
+import { Keyspace } from '../../src/core/keyspace.js'
+import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import type { BucketLimits } from '../../src/core/limits.js'
+import { Shaper, type Verdict } from '../../src/core/shaper.js'
+import type { OnOutage } from '../../src/core/shared-shaper.js'
+import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
+import { Sharing } from '../../src/proxy/sharing.js'
+import { createMemoryStore } from '../../src/stores/memory.js'
+
+export interface Sent {
+  at: number
+  instance: number
+  key: string
+  /** The number of the request among all that were sent in. */
+  id: number
+}
+
+export interface Instance {
+  readonly shaper: Shaper
+  readonly sharing: Sharing
+  /** Sends a request in; the id is its number. */
+  request(keys: readonly string[], options?: { cost?: number; maxWait?: number; name?: string }): Request
+}
+
+export interface Request {
+  readonly id: number
+  verdict: Verdict | undefined
+  sentAt: number | undefined
+  expired: boolean
+  /** Hangs up: if it is still queued. */
+  hangUp(): void
+}
+
+export interface World {
+  readonly clock: VirtualClock
+  readonly instances: readonly Instance[]
+  readonly sent: Sent[]
+  /** The ms that a call takes each way. */
+  latency: () => number
+  /** While true, calls have no answer. */
+  down: boolean
+  /** Lets time pass. */
+  run(until: number): Promise<void>
+}
+
+const STEP = 0.25
+
+export function createWorld(
+  stack: BucketLimits[],
+  count: number,
+  latency: () => number,
+  onOutage: OnOutage = 'local',
+): World {
+  const clock = createVirtualClock()
+  const inner = createMemoryStore({ clock })
+  const sent: Sent[] = []
+  let ids = 0
+  const world = { clock, sent, latency, down: false } as World & { instances: Instance[] }
+
+  function delayed<T>(call: () => MaybePromise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      if (world.down) {
+        clock.at(clock.now() + 250, () => reject(new StoreError('down')))
+        return
+      }
+      clock.at(clock.now() + world.latency(), () => {
+        const value = call()
+        clock.at(clock.now() + world.latency(), () => resolve(value))
+      })
+    })
+  }
+
+  const store: Store = {
+    horizon: 4,
+    admit: request => delayed(() => inner.admit(request)),
+    claim: request => delayed(() => inner.claim(request)),
+    giveBack: request => delayed(() => inner.giveBack(request)),
+    reset: bucket => delayed(() => inner.reset(bucket)),
+    beat: id => delayed(() => inner.beat(id)),
+    close: async () => undefined,
+  }
+
+  world.instances = Array.from({ length: count }, (_, instance) => {
+    const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
+    const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
+    const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const gate = new Gate()
+    void sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] })
+    const route: LaneRoute = { name: 'route', gate }
+    return {
+      shaper,
+      sharing,
+      request(keys, { cost = 1, maxWait = Infinity } = {}) {
+        const id = ids++
+        const request: Request = {
+          id,
+          verdict: undefined,
+          sentAt: undefined,
+          expired: false,
+          hangUp() {
+            if (request.verdict instanceof Ticket) shaper.cancel(request.verdict)
+          },
+        }
+        const buckets = stack.map((whole, place) => {
+          const limits = sharing.limitsOf(whole)
+          const bucket = keyspace.find(limits, keys[place]!, clock.now()) as SharedBucket
+          if (bucket.limits !== limits) shaper.retune(bucket, limits)
+          return bucket
+        })
+        sharing.shaper.admit(
+          { route, stack: buckets, cost },
+          {
+            decided: verdict => {
+              request.verdict = verdict
+            },
+            release: () => {
+              request.sentAt = clock.now()
+              sent.push({ at: clock.now(), instance, key: keys[0]!, id })
+              gate.leave()
+            },
+            expire: () => {
+              request.expired = true
+            },
+            reject: () => undefined,
+          },
+          maxWait,
+        )
+        return request
+      },
+    }
+  })
+  world.run = async until => {
+    while (clock.now() < until) {
+      clock.runUntil(Math.min(until, clock.now() + STEP))
+      for (let turn = 0; turn < 6; turn += 1) await Promise.resolve()
+    }
+  }
+  return world
+}

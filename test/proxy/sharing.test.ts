@@ -1,0 +1,166 @@
+/** One rate across instances: what is sent by all of them together, on the virtual clock. */
+import t from 'tap'
+import type { BucketLimits } from '../../src/core/bucket.js'
+import { Ticket } from '../../src/core/lane.js'
+import { random } from '../core/run.js'
+import { createWorld, type Sent, type World } from './instances.js'
+
+const client: BucketLimits = { name: 'client', rate: 0.02, capacity: 40 }
+const everyone: BucketLimits = { name: 'everyone', rate: 0.2, capacity: 200 }
+
+function worstExcess(sent: readonly Sent[], rate: number): number {
+  let worst = -Infinity
+  for (const [from, { at: begin }] of sent.entries()) {
+    for (let to = from; to < sent.length; to += 1) {
+      const allowed = rate * (sent[to]!.at - begin + Math.max(1 / rate, 10)) + 4
+      worst = Math.max(worst, to - from + 1 - allowed)
+    }
+  }
+  return worst
+}
+
+/** Keeps `depth` requests of each key in flight or queued at each instance, until `until`. */
+function saturate(world: World, keys: readonly string[], depth: number, until: number): void {
+  for (const [place, instance] of world.instances.entries()) {
+    for (const key of keys) {
+      for (let at = 0; at < depth; at += 1) {
+        const again = (): void => {
+          if (world.clock.now() >= until) return
+          const request = instance.request([key, 'all'])
+          const look = (): void => {
+            const over =
+              request.sentAt !== undefined || (request.verdict !== undefined && !(request.verdict instanceof Ticket))
+            world.clock.at(world.clock.now() + (over && request.sentAt === undefined ? 20 : 2), over ? again : look)
+          }
+          look()
+        }
+        world.clock.at(place * 0.3 + at * 0.1, again)
+      }
+    }
+  }
+}
+
+const seeded = (seed: number, least: number, most: number): (() => number) => {
+  const next = random(seed)
+  return () => least + next() * (most - least)
+}
+
+t.test('four instances, one bucket: the rate, the bound, and a fair part each', async t => {
+  const world = createWorld([everyone], 4, seeded(1, 0.05, 0.4))
+  saturate(world, ['all'], 20, 10_000)
+  await world.run(10_000)
+  const { sent } = world
+  const rate = (sent.length - 1) / (sent.at(-1)!.at - sent[0]!.at)
+  t.ok(Math.abs(rate / 0.2 - 1) < 0.002, `the rate is ${rate * 1000}/s`)
+  t.ok(worstExcess(sent, 0.2) <= 0, `the worst window is ${worstExcess(sent, 0.2)} above the bound`)
+  for (const place of [0, 1, 2, 3]) {
+    const part = sent.filter(({ instance }) => instance === place).length / sent.length
+    t.ok(part > 0.2 && part < 0.3, `instance ${place} has ${part}`)
+  }
+})
+
+t.test('stacks: each client at its rate, all of them at theirs', async t => {
+  const world = createWorld([client, everyone], 4, seeded(2, 0.05, 0.4))
+  const keys = Array.from({ length: 12 }, (_, at) => `client ${at}`)
+  saturate(world, keys, 6, 10_000)
+  await world.run(10_000)
+  const { sent } = world
+  const late = sent.filter(({ at }) => at > 1_000)
+  const rate = (late.length - 1) / (late.at(-1)!.at - late[0]!.at)
+  t.ok(Math.abs(rate / 0.2 - 1) < 0.005, `the rate is ${rate * 1000}/s`)
+  t.ok(worstExcess(sent, 0.2) <= 0, `everyone: ${worstExcess(sent, 0.2)} above the bound`)
+  for (const key of keys) {
+    const mine = sent.filter(one => one.key === key)
+    t.ok(worstExcess(mine, 0.02) <= 0, `${key}: ${worstExcess(mine, 0.02)} above the bound`)
+    t.ok(mine.length > 120, `${key} has ${mine.length}`)
+  }
+})
+
+t.test('one instance: b at once are admitted, one more is not, in order and at the rate', async t => {
+  const world = createWorld([{ ...everyone, capacity: 10 }], 1, () => 0.2)
+  const requests = Array.from({ length: 11 }, () => world.instances[0]!.request(['all']))
+  await world.run(1_000)
+  t.equal(requests.filter(({ verdict }) => verdict instanceof Ticket).length, 10)
+  t.same(
+    world.sent.map(({ id }) => id),
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+  )
+  const gaps = world.sent.slice(1).map(({ at }, before) => at - world.sent[before]!.at)
+  t.ok(
+    gaps.every(gap => Math.abs(gap - 5) < 0.5),
+    `gaps of ${gaps}`,
+  )
+})
+
+t.test('hang-ups give their slots and their level back', async t => {
+  const world = createWorld([everyone], 3, seeded(3, 0.05, 0.4))
+  const next = random(7)
+  saturate(world, ['all'], 15, 8_000)
+  const storm = (): void => {
+    const instance = world.instances[Math.floor(next() * 3)]!
+    const request = instance.request(['all'])
+    world.clock.at(world.clock.now() + next() * 60, () => request.hangUp())
+    if (world.clock.now() < 8_000) world.clock.at(world.clock.now() + next() * 20, storm)
+  }
+  storm()
+  await world.run(8_000)
+  const rate = (world.sent.length - 1) / (world.sent.at(-1)!.at - world.sent[0]!.at)
+  t.ok(rate / 0.2 > 0.97, `the rate is ${rate * 1000}/s`)
+  t.ok(worstExcess(world.sent, 0.2) <= 0)
+})
+
+t.test('an outage, its end and its like again: never above the bound, nothing lost, recovery within 2 s', async t => {
+  const world = createWorld([everyone], 4, seeded(4, 0.05, 0.4))
+  saturate(world, ['all'], 20, 20_000)
+  await world.run(3_000)
+  t.same(
+    world.instances.map(({ sharing }) => sharing.state),
+    ['shared', 'shared', 'shared', 'shared'],
+  )
+  const downs: [from: number, to: number][] = [
+    [3_000, 6_000],
+    [9_000, 9_100],
+    [9_300, 9_900],
+    [11_000, 11_400],
+  ]
+  for (const [from, to] of downs) {
+    await world.run(from)
+    world.down = true
+    await world.run(to)
+    world.down = false
+  }
+  await world.run(11_400 + 2_000)
+  t.same(
+    world.instances.map(({ sharing }) => sharing.state),
+    ['shared', 'shared', 'shared', 'shared'],
+  )
+  await world.run(20_000)
+  t.ok(worstExcess(world.sent, 0.2) <= 0, `the worst window is ${worstExcess(world.sent, 0.2)} above the bound`)
+  const alone = world.sent.filter(({ at }) => at > 4_000 && at < 6_000).length
+  t.ok(alone > 0.9 * 400 && alone <= 401, `${alone} in the two seconds of the outage that all were alone`)
+  const after = world.sent.filter(({ at }) => at > 14_000).length
+  t.ok(after > 0.995 * 1_200, `${after} in the six seconds after`)
+})
+
+t.test(
+  'closed: nothing is sent while the store is away, new ones are turned away, and those who wait after 2 s',
+  async t => {
+    const world = createWorld([everyone], 2, () => 0.2, 'closed')
+    const early = Array.from({ length: 100 }, () => world.instances[0]!.request(['all']))
+    await world.run(100)
+    world.down = true
+    await world.run(1_000)
+    const sent = world.sent.length
+    const late = world.instances[0]!.request(['all'])
+    await world.run(1_100)
+    t.match(late.verdict, { reason: 'unavailable' })
+    await world.run(4_000)
+    t.equal(world.sent.length, sent)
+    t.equal(early.filter(({ expired }) => expired).length, 100 - sent)
+    world.down = false
+    await world.run(5_000)
+    const back = world.instances[0]!.request(['all'])
+    await world.run(5_010)
+    t.not(back.sentAt, undefined)
+  },
+)
