@@ -1,0 +1,151 @@
+/** What is asked of the function in postgres-decide.sql, and what its answers mean. */
+import { createHash } from 'node:crypto'
+import {
+  type Admission,
+  type AdmitRequest,
+  type BucketRef,
+  type Claim,
+  type ClaimRequest,
+  type GiveBackRequest,
+  SLOT_GRACE,
+} from '../core/store.js'
+import type { Offset } from './offset.js'
+
+const REASONS = [undefined, 'too-costly', 'blocked', 'overflow', 'max-wait'] as const
+
+/** The verdict on a call that came too late. */
+const TOO_LATE = -1
+
+/** Keys longer than this are told apart by their hash. */
+const LONGEST_KEY = 200
+
+/** Reads an answer's numbers one by one. */
+export class Reader {
+  readonly #numbers: readonly number[]
+  #next = 0
+
+  /** @param text an array of PostgreSQL, e.g. "{1,Infinity}" */
+  constructor(text: string) {
+    this.#numbers = text.slice(1, -1).split(',').map(Number)
+  }
+
+  number(): number {
+    const number = this.#numbers[this.#next]
+    this.#next += 1
+    if (number === undefined || Number.isNaN(number)) throw new Error('the answer of the function is not understood')
+    return number
+  }
+
+  numbers(count: number): number[] {
+    return Array.from({ length: count }, () => this.number())
+  }
+}
+
+/** One call of the function among those of a batch. */
+export interface Operation<T = unknown> {
+  readonly keys: readonly string[]
+  /** Adds its numbers. */
+  write(ops: number[], deadline: number, place: (key: string) => number): void
+  /** @param verdict its answer's first number */
+  read(verdict: number, answer: Reader, offset: Offset): T
+}
+
+export const isTooLate = (verdict: number): boolean => verdict === TOO_LATE
+
+function operation<T>(
+  verb: number,
+  stack: readonly BucketRef[],
+  [cost, a, b]: readonly [number, number, number],
+  read: Operation<T>['read'],
+): Operation<T> {
+  const keys = stack.map(keyOf)
+  return {
+    keys,
+    write(ops, deadline, place) {
+      ops.push(verb, deadline, cost, a, b, stack.length)
+      for (const [index, { limits }] of stack.entries()) {
+        const { rate, capacity, overflow, blockFor } = limits
+        const block = blockFor === 'drain' ? Infinity : (blockFor ?? 0)
+        ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block)
+      }
+    },
+    read,
+  }
+}
+
+export function admitOperation({ stack, cost, maxWait, claim }: AdmitRequest): Operation<Admission> {
+  return operation(1, stack, [cost, maxWait, claim ? 1 : 0], (verdict, answer, offset) => {
+    if (verdict === 0) {
+      const levels = answer.numbers(stack.length)
+      if (!claim) return { admitted: true, levels }
+      return { admitted: true, levels, claim: readClaim(answer.number(), answer, offset, stack.length) }
+    }
+    const retryAfterMs = answer.number()
+    const bits = answer.number()
+    return {
+      admitted: false,
+      reason: REASONS[verdict]!,
+      retryAfterMs: retryAfterMs < 0 ? undefined : retryAfterMs,
+      refusing: [...stack.keys()].filter(place => Math.floor(bits / 2 ** place) % 2 === 1),
+      levels: answer.numbers(stack.length),
+    }
+  })
+}
+
+export function claimOperation({ stack, cost, since }: ClaimRequest): Operation<Claim> {
+  return operation(2, stack, [cost, since, 0], (verdict, answer, offset) =>
+    readClaim(verdict, answer, offset, stack.length),
+  )
+}
+
+function readClaim(verdict: number, answer: Reader, offset: Offset, count: number): Claim {
+  if (verdict !== 0) return { granted: false, freeAt: answer.numbers(count).map(moment => offset.ours(moment)) }
+  const token = answer.number()
+  return { granted: true, slot: { at: offset.ours(token), token } }
+}
+
+export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackRequest): Operation<void> {
+  const claimed = slot === undefined ? ([0, -1] as const) : ([slot.token as number, slotCost] as const)
+  return operation(3, stack, [cost, ...claimed], () => {})
+}
+
+export function resetOperation(bucket: BucketRef): Operation<void> {
+  return operation(4, [bucket], [0, 0, 0], () => {})
+}
+
+export function beatOperation(id: string): Operation<number> {
+  const key = `beat:${short(ascii(id))}`
+  return {
+    keys: [key],
+    write: (ops, deadline, place) => {
+      ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0)
+    },
+    read: (_, answer) => answer.number(),
+  }
+}
+
+/** What `keys` and `ops` of a batch are; the deadlines are by the store's clock. */
+export function encode(
+  batch: readonly { operation: Operation; deadline: number }[],
+  horizon: number,
+): { keys: string[]; ops: string } {
+  const keys = [...new Set(batch.flatMap(({ operation }) => operation.keys))].sort()
+  // Arrays of PostgreSQL begin at 1.
+  const places = new Map(keys.map((key, index) => [key, index + 1]))
+  const ops = [horizon, SLOT_GRACE]
+  for (const { operation, deadline } of batch) operation.write(ops, deadline, key => places.get(key)!)
+  return { keys, ops: `{${ops.join(',')}}` }
+}
+
+/** The same for the same name and key only; in ASCII, so that it sorts here as it does there. */
+function keyOf({ limits, key }: BucketRef): string {
+  return short(`${ascii(limits.name)}:${ascii(key)}`)
+}
+
+function ascii(text: string): string {
+  return JSON.stringify(text).replace(/[^ -~]/g, char => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
+}
+
+function short(text: string): string {
+  return text.length <= LONGEST_KEY ? text : `sha256:${createHash('sha256').update(text).digest('hex')}`
+}

@@ -1,0 +1,172 @@
+/** A PostgreSQL of the test's own: a free port, a directory that is deleted, no sync. */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+
+const INSTALL =
+  'install PostgreSQL, e.g. apt-get install postgresql, dnf install postgresql-server, brew install postgresql'
+
+/** How long the server may take to start, in ms. */
+const PATIENCE = 20_000
+
+export interface PostgresServer {
+  readonly url: string
+  readonly port: number
+  /** Of its data and configuration. */
+  readonly data: string
+  /** Runs one statement on a connection of its own. */
+  query<Row extends pg.QueryResultRow>(sql: string, values?: unknown[]): Promise<Row[]>
+  /** Ends as in a crash. */
+  kill(): Promise<void>
+  /** After `kill`. */
+  start(): Promise<void>
+  /** Stops and continues all its processes where they are. */
+  pause(): void
+  resume(): void
+  close(): Promise<void>
+}
+
+/** Where its binaries may be: on the PATH, or where packages hide them, the newest first. */
+function directories(): string[] {
+  const dirs = (process.env.PATH ?? '').split(':')
+  for (const root of ['/usr/lib/postgresql', '/usr/local/opt', '/opt/homebrew/opt']) {
+    if (!existsSync(root)) continue
+    const versions = readdirSync(root).sort((a, b) => b.localeCompare(a, undefined, { numeric: true }))
+    for (const version of versions) dirs.push(join(root, version, 'bin'))
+  }
+  return [...dirs, '/usr/pgsql/bin']
+}
+
+function binary(name: string): string {
+  const found = directories().find(dir => existsSync(join(dir, name)))
+  if (found === undefined) throw new Error(`${name} is missing: ${INSTALL}`)
+  return join(found, name)
+}
+
+/** PostgreSQL refuses to run as root. */
+function identity(): { uid?: number; gid?: number } {
+  if (process.getuid?.() !== 0) return {}
+  for (const user of ['postgres', 'nobody']) {
+    try {
+      const id = (flag: string): number =>
+        Number(execFileSync('id', [flag, user], { stdio: ['ignore', 'pipe', 'ignore'] }))
+      return { uid: id('-u'), gid: id('-g') }
+    } catch {}
+  }
+  throw new Error('PostgreSQL does not run as root, and there is neither a user postgres nor nobody')
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as { port: number }
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+
+export async function startPostgres(): Promise<PostgresServer> {
+  const who = identity()
+  const directory = mkdtempSync(join(tmpdir(), 'shaper-postgres-'))
+  if (who.uid !== undefined) chownSync(directory, who.uid, who.gid!)
+  const data = join(directory, 'data')
+  const port = await freePort()
+  const url = `postgres://shaper@127.0.0.1:${port}/postgres`
+  execFileSync(binary('initdb'), ['-D', data, '-U', 'shaper', '-A', 'trust', '-E', 'UTF8', '--locale=C', '--no-sync'], {
+    ...who,
+    cwd: directory,
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  let server: ChildProcess | undefined
+  let log = ''
+
+  /** The postmaster first. */
+  function processes(): number[] {
+    const pid = server!.pid!
+    const children = execFileSync('pgrep', ['-P', `${pid}`], { encoding: 'utf8' })
+    return [pid, ...children.trim().split('\n').map(Number)]
+  }
+
+  function signal(name: NodeJS.Signals): void {
+    for (const pid of processes()) {
+      try {
+        process.kill(pid, name)
+      } catch {}
+    }
+  }
+
+  async function query<Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []): Promise<Row[]> {
+    const client = new pg.Client({ connectionString: url })
+    client.on('error', () => {})
+    await client.connect()
+    try {
+      return (await client.query<Row>(sql, values)).rows
+    } finally {
+      await client.end()
+    }
+  }
+
+  async function start(): Promise<void> {
+    const args = ['-D', data, '-p', `${port}`, '-h', '127.0.0.1', '-k', directory, '-F', '-c', 'autovacuum_naptime=1']
+    const child = spawn(binary('postgres'), args, { ...who, cwd: directory, stdio: ['ignore', 'ignore', 'pipe'] })
+    server = child
+    child.stderr!.setEncoding('utf8').on('data', (text: string) => {
+      log = `${log}${text}`.slice(-10_000)
+    })
+    const deadline = Date.now() + PATIENCE
+    for (;;) {
+      try {
+        await query('SELECT 1')
+        return
+      } catch (error) {
+        if (child.exitCode !== null || Date.now() > deadline) {
+          throw new Error(`PostgreSQL does not start: ${error}\n${log}`)
+        }
+        await sleep(20)
+      }
+    }
+  }
+
+  async function kill(): Promise<void> {
+    const child = server
+    if (child === undefined || child.exitCode !== null) return
+    const gone = new Promise(resolve => child.once('exit', resolve))
+    signal('SIGCONT')
+    // Its children go with it; SIGKILL would leave them behind.
+    child.kill('SIGQUIT')
+    await gone
+  }
+
+  const atExit = (): void => {
+    server?.kill('SIGQUIT')
+    rmSync(directory, { recursive: true, force: true })
+  }
+  process.once('exit', atExit)
+
+  async function close(): Promise<void> {
+    await kill()
+    process.off('exit', atExit)
+    rmSync(directory, { recursive: true, force: true, maxRetries: 5 })
+  }
+
+  try {
+    await start()
+  } catch (error) {
+    await close()
+    throw error
+  }
+  return {
+    url,
+    port,
+    data,
+    query,
+    kill,
+    start,
+    pause: () => signal('SIGSTOP'),
+    resume: () => signal('SIGCONT'),
+    close,
+  }
+}

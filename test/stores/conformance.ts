@@ -1,0 +1,594 @@
+/**
+ * What every store must do, on a real server and in real time. Levels are exact because buckets leak a unit an hour;
+ * what has to pass is waited for.
+ */
+import { performance } from 'node:perf_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import type { BucketLimits } from '../../src/core/bucket.js'
+import type { Clock } from '../../src/core/clock.js'
+import { type Admission, type BucketRef, type Claim, HORIZON, SLOT_GRACE, type Store } from '../../src/core/store.js'
+
+/** The clock that the stores under test have to be given. */
+export const clock: Clock = {
+  now: () => performance.now(),
+  at(due, run) {
+    let open = true
+    const timer = setTimeout(
+      () => {
+        open = false
+        run()
+      },
+      Math.max(0, Math.ceil(due - performance.now())),
+    )
+    return () => {
+      clearTimeout(timer)
+      const was = open
+      open = false
+      return was
+    }
+  },
+}
+
+const HOUR = 3_600_000
+
+/** How long the steps of one test may take, in ms: what a level or a wait of an hour's unit is less. */
+const SLACK = 10_000
+
+/** How far two moments of one store may differ by when each is mapped, in ms. */
+const MAPPING = 5
+
+let keys = 0
+
+/** An instance of its own, unless told which. */
+export function bucket(
+  perHour: number,
+  capacity: number,
+  more: Partial<BucketLimits & { key: string; group: string }> = {},
+): BucketRef {
+  const { key = `key ${keys++} of ${process.pid}`, group = 'one', ...limits } = more
+  return { limits: { name: 'client', rate: perHour / HOUR, capacity, ...limits }, key, group }
+}
+
+export function perSecond(rate: number, capacity = 1_000_000): BucketRef {
+  return bucket(rate * 3_600, capacity)
+}
+
+async function admit(
+  store: Store,
+  stack: readonly BucketRef[],
+  cost = 1,
+  maxWait = Infinity,
+  claim = false,
+): Promise<Admission> {
+  return store.admit({ stack, cost, maxWait, claim })
+}
+
+async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<Claim> {
+  return store.claim({ stack, cost, since })
+}
+
+function slotOf(answer: Claim | undefined): number {
+  if (answer?.granted !== true) throw new Error(`not granted: ${JSON.stringify(answer)}`)
+  return answer.slot.at
+}
+
+/** Asks until the answer is as wished. */
+async function until<T>(ask: () => Promise<T>, wished: (answer: T) => boolean, pause = 5): Promise<T> {
+  const deadline = performance.now() + SLACK
+  for (;;) {
+    const answer = await ask()
+    if (wished(answer)) return answer
+    if (performance.now() > deadline) throw new Error(`in vain: ${JSON.stringify(answer)}`)
+    await sleep(pause)
+  }
+}
+
+/** Claims until there is a slot. */
+async function nextSlot(store: Store, stack: readonly BucketRef[], cost: number): Promise<number> {
+  return slotOf(
+    await until(
+      () => claim(store, stack, cost),
+      ({ granted }) => granted,
+      1,
+    ),
+  )
+}
+
+function expectLevels(t: Test, answer: Admission, levels: number[], what: string): void {
+  t.equal(answer.levels.length, levels.length, `${what}: a level for each bucket`)
+  for (const [place, level] of levels.entries()) {
+    const got = answer.levels[place]!
+    t.ok(got <= level + 1e-9 && got >= level - SLACK / HOUR, `${what}: level ${got} in ${place}, wanted ${level}`)
+  }
+}
+
+/** What an admission of one cost is to answer; `hours`: of Retry-After. */
+type Step = [
+  stack: readonly BucketRef[],
+  cost: number,
+  maxWaitHours: number,
+  wanted: 'admitted' | [reason: string, refusing: number[], hours: number | undefined],
+  levels: number[],
+]
+
+async function play(t: Test, store: Store, steps: Step[]): Promise<void> {
+  for (const [index, [stack, cost, maxWaitHours, wanted, levels]] of steps.entries()) {
+    const what = `step ${index}`
+    const answer = await admit(store, stack, cost, maxWaitHours * HOUR)
+    if (wanted === 'admitted') {
+      t.equal(answer.admitted, true, `${what}: ${JSON.stringify(answer)}`)
+    } else if (answer.admitted) {
+      t.fail(`${what}: admitted, not ${wanted[0]}`)
+    } else {
+      const [reason, refusing, hours] = wanted
+      t.equal(answer.reason, reason, what)
+      t.same(answer.refusing, refusing, `${what}: the refusing`)
+      const { retryAfterMs } = answer
+      if (hours === undefined || retryAfterMs === undefined) t.equal(retryAfterMs, hours, `${what}: no retry`)
+      else
+        t.ok(
+          retryAfterMs <= hours * HOUR + 0.01 && retryAfterMs >= hours * HOUR - SLACK,
+          `${what}: retry after ${retryAfterMs} ms, wanted ${hours} h`,
+        )
+    }
+    expectLevels(t, answer, levels, what)
+  }
+}
+
+/**
+ * @param create two clients of one server, or one object twice, that go by `clock` above; called once
+ */
+export function conformance(
+  name: string,
+  create: () => Promise<{ store: Store; other: Store; close(): Promise<void> }>,
+): void {
+  t.test(`${name} does what a store does`, async t => {
+    const { store, other, close } = await create()
+    t.teardown(close)
+    // So that both know the server's clock well.
+    for (let count = 0; count < 20; count += 1) {
+      await claim(store, [perSecond(1)])
+      await claim(other, [perSecond(1)])
+    }
+    const test = (title: string, run: (t: Test) => Promise<unknown>) => t.test(title, run)
+
+    await test('of b + 1 at once exactly b are admitted', async t => {
+      const one = bucket(1, 10)
+      const answers = await Promise.all(Array.from({ length: 11 }, () => admit(store, [one])))
+      t.same(
+        answers.map(({ admitted }) => admitted),
+        [...Array(10).fill(true), false],
+      )
+      const fraction = bucket(1, 1)
+      const tenths = await Promise.all(Array.from({ length: 11 }, () => admit(store, [fraction], 0.1)))
+      t.equal(tenths.filter(({ admitted }) => admitted).length, 10, 'also of fractions')
+      const [third, two] = [bucket(1, 1), bucket(1, 2.5)]
+      await play(t, store, [
+        [[third], 1 / 3, Infinity, 'admitted', [1 / 3]],
+        [[third], 1 / 3, Infinity, 'admitted', [2 / 3]],
+        [[third], 1 / 3, Infinity, 'admitted', [1]],
+        [[third], 0.01, Infinity, ['overflow', [0], 0.01], [1]],
+        [[two], 2.25, Infinity, 'admitted', [2.25]],
+        [[two], 0.5, Infinity, ['overflow', [0], 0.25], [2.25]],
+        [[two], 0.25, Infinity, 'admitted', [2.5]],
+        [[two], 0, Infinity, 'admitted', [2.5]],
+      ])
+    })
+
+    await test('all buckets of a stack take the cost or none does', async t => {
+      const [small, wide, other] = [bucket(1, 2), bucket(2, 10), bucket(1, 2)]
+      await play(t, store, [
+        [[small, wide], 2, Infinity, 'admitted', [2, 2]],
+        [[small, wide], 1, Infinity, ['overflow', [0], 1], [2, 2]],
+        [[wide, small], 1, Infinity, ['overflow', [1], 1], [2, 2]],
+        [[other, wide], 1, Infinity, 'admitted', [1, 3]],
+        [[wide], 7, Infinity, 'admitted', [10]],
+        [[other, wide], 1, Infinity, ['overflow', [1], 0.5], [1, 10]],
+        [[small, wide], 1, Infinity, ['overflow', [0, 1], 1], [2, 10]],
+        [[other], 1, Infinity, 'admitted', [2]],
+      ])
+    })
+
+    await test('a stack of several groups as well', async t => {
+      const [small, wide] = [bucket(1, 2, { group: 'a' }), bucket(2, 10, { group: 'b' })]
+      await play(t, store, [
+        [[small, wide], 2, Infinity, 'admitted', [2, 2]],
+        [[small, wide], 1, Infinity, ['overflow', [0], 1], [2, 2]],
+        [[wide, small], 1, Infinity, ['overflow', [1], 1], [2, 2]],
+        [[wide], 8, Infinity, 'admitted', [10]],
+      ])
+    })
+
+    await test('buckets are told apart by name and key, not by tier', async t => {
+      const key = `shared ${process.pid}`
+      const [one, two] = [bucket(1, 2, { key }), bucket(1, 2, { key, name: 'everyone' })]
+      const gold = bucket(1, 5, { key, tier: 'gold' })
+      await play(t, store, [
+        [[one], 2, Infinity, 'admitted', [2]],
+        [[two], 1, Infinity, 'admitted', [1]],
+        [[gold], 1, Infinity, 'admitted', [3]],
+      ])
+      const names = ['a', 'a:b', 'a}b', '{a', '"a"', "a'b", 'a\\', 'a%', 'ä€😀', 'a\nb', ' ', '']
+      for (const name of names) {
+        for (const key of [...names, 'k'.repeat(9_000), `${'k'.repeat(8_999)}l`, '\0', '\u0001', '\ud800', '\udc00']) {
+          const answer = await admit(store, [bucket(1, 1, { key, name, group: name })])
+          t.equal(answer.admitted, true, `${JSON.stringify(name)} and ${JSON.stringify(key.slice(0, 20))}`)
+        }
+      }
+    })
+
+    await test('the reasons and their order', async t => {
+      const [a, b] = [bucket(1, 10), bucket(2, 5)]
+      const blocking = bucket(1, 10, { blockFor: 2 * HOUR })
+      const tiny = bucket(1, 1)
+      await play(t, store, [
+        [[a, b], 6, Infinity, ['too-costly', [1], undefined], [0, 0]],
+        [[a, b], 11, Infinity, ['too-costly', [0, 1], undefined], [0, 0]],
+        [[a], 9, Infinity, 'admitted', [9]],
+        [[a, b], 2, 0, ['overflow', [0], 9], [9, 0]],
+        [[a, b], 1, 8, ['max-wait', [0], 1], [9, 0]],
+        [[a], 2, Infinity, ['overflow', [0], 1], [9]],
+        [[a, tiny], 2, 0, ['too-costly', [1], undefined], [9, 0]],
+        [[blocking], 4, Infinity, 'admitted', [4]],
+        [[blocking], 7, Infinity, ['overflow', [0], 2], [4]],
+        [[blocking], 1, Infinity, ['blocked', [0], 2], [4]],
+        [[a, blocking], 2, Infinity, ['blocked', [1], 2], [9, 4]],
+        [[a, blocking], 4, Infinity, ['blocked', [1], 3], [9, 4]],
+        [[blocking, tiny], 2, Infinity, ['too-costly', [1], undefined], [4, 0]],
+        [[blocking], 1, 1, ['blocked', [0], 3], [4]],
+        [[blocking], 11, Infinity, ['too-costly', [0], undefined], [4]],
+      ])
+    })
+
+    await test('maxWait', async t => {
+      const [slow, quick] = [bucket(1, 10), bucket(4, 10)]
+      await play(t, store, [
+        [[slow, quick], 2, 0, 'admitted', [2, 2]],
+        [[slow, quick], 1, 1.5, ['max-wait', [0], 0.5], [2, 2]],
+        [[slow, quick], 1, 0.25, ['max-wait', [0, 1], 1.75], [2, 2]],
+        [[slow, quick], 1, 2, 'admitted', [3, 3]],
+        [[quick], 7, 0.5, ['max-wait', [0], 0.25], [3]],
+        [[quick], 8, 0.5, ['overflow', [0], 0.25], [3]],
+        [[quick], 7, 0.75, 'admitted', [10]],
+      ])
+    })
+
+    await test('overflow "fill" fills the buckets that refuse; "fair" is "reject"', async t => {
+      const [filling, plain] = [bucket(1, 10, { overflow: 'fill' }), bucket(1, 10, { overflow: 'fair' })]
+      await play(t, store, [
+        [[filling, plain], 8, Infinity, 'admitted', [8, 8]],
+        [[filling, plain], 3, Infinity, ['overflow', [0, 1], 3], [10, 8]],
+        [[filling], 1, Infinity, ['overflow', [0], 1], [10]],
+        [[plain], 2, Infinity, 'admitted', [10]],
+      ])
+      const [spared, full] = [bucket(1, 10, { overflow: 'fill' }), bucket(1, 3)]
+      await play(t, store, [
+        [[spared, full], 3, Infinity, 'admitted', [3, 3]],
+        [[spared, full], 3, Infinity, ['overflow', [1], 3], [3, 3]],
+        [[spared], 11, Infinity, ['too-costly', [0], undefined], [3]],
+        [[spared], 1, 1, ['max-wait', [0], 2], [3]],
+      ])
+    })
+
+    await test('a timed block is not extended', async t => {
+      const one = bucket(1, 10, { blockFor: 400 })
+      await play(t, store, [[[one], 9, Infinity, 'admitted', [9]]])
+      const before = performance.now()
+      t.equal((await admit(store, [one], 2)).admitted, false)
+      const after = performance.now()
+      const blocked = await admit(other, [one], 1)
+      t.ok(!blocked.admitted && blocked.reason === 'blocked' && blocked.retryAfterMs! <= 400, JSON.stringify(blocked))
+      let last = performance.now()
+      await until(
+        () => {
+          last = performance.now()
+          return admit(store, [one], 1)
+        },
+        ({ admitted }) => admitted,
+      )
+      t.ok(performance.now() - before >= 400 - 1, `lifted after ${performance.now() - before} ms`)
+      t.ok(last - after < 2_000, `asked ${last - after} ms later`)
+      await play(t, store, [[[one], 0.5, Infinity, ['overflow', [0], 0.5], [10]]])
+    })
+
+    await test('a block until drained', async t => {
+      const one = bucket(20 * 3_600, 10, { blockFor: 'drain' })
+      const before = performance.now()
+      t.equal((await admit(store, [one], 10)).admitted, true)
+      const answer = await admit(store, [one], 10)
+      t.ok(!answer.admitted && answer.reason === 'overflow', JSON.stringify(answer))
+      t.ok(!answer.admitted && Math.abs(answer.retryAfterMs! - answer.levels[0]! * 50) < 0.01, 'retry when drained')
+      const blocked = await admit(other, [one], 0.01)
+      t.ok(!blocked.admitted && blocked.reason === 'blocked', JSON.stringify(blocked))
+      t.ok(!blocked.admitted && Math.abs(blocked.retryAfterMs! - blocked.levels[0]! * 50) < 0.01, 'retry when drained')
+      const admitted = await until(
+        () => admit(store, [one], 1),
+        answer => answer.admitted,
+      )
+      t.ok(performance.now() - before >= 499, `lifted after ${performance.now() - before} ms`)
+      t.ok(Math.abs(admitted.levels[0]! - 1) < 1e-6, 'empty')
+    })
+
+    await test('a changed rate or capacity applies from now on', async t => {
+      const key = `changing ${process.pid}`
+      const [slow, quick] = [bucket(1, 10, { key }), bucket(100 * 3_600, 10, { key })]
+      await play(t, store, [
+        [[slow], 10, Infinity, 'admitted', [10]],
+        [[bucket(1, 20, { key })], 5, Infinity, 'admitted', [15]],
+        [[bucket(2, 10, { key })], 1, Infinity, ['overflow', [0], 3], [15]],
+      ])
+      await until(
+        () => admit(store, [quick], 9),
+        ({ admitted }) => admitted,
+      )
+      const answer = await admit(store, [slow], 9.5)
+      t.equal(answer.admitted, false, 'kept its level')
+    })
+
+    await test('the level leaks at the rate', async t => {
+      const one = perSecond(100, 50)
+      const before = performance.now()
+      t.equal((await admit(store, [one], 50)).admitted, true)
+      const answer = await until(
+        () => admit(other, [one], 20),
+        ({ admitted }) => admitted,
+      )
+      const elapsed = performance.now() - before
+      t.ok(elapsed >= 199, `20 units after ${elapsed} ms`)
+      t.ok(answer.levels[0]! <= 50 + 1e-9 && answer.levels[0]! >= 70 - elapsed / 10 - 1e-6, `${answer.levels}`)
+    })
+
+    await test('a claim is granted at once, then the buckets are busy', async t => {
+      const [slow, quick] = [bucket(1, 10), bucket(4, 10)]
+      const before = clock.now()
+      const slot = slotOf(await claim(store, [slow, quick], 2))
+      t.ok(slot >= before && slot <= clock.now(), `${slot - before} ms after the call`)
+      const refused = await claim(other, [quick, slow], 1)
+      t.equal(refused.granted, false)
+      const wanted = [slot + HOUR / 2, slot + 2 * HOUR]
+      if (!refused.granted) {
+        t.equal(refused.freeAt.length, 2)
+        for (const [place, moment] of wanted.entries())
+          t.ok(Math.abs(refused.freeAt[place]! - moment) < MAPPING, `free ${refused.freeAt[place]! - moment} off`)
+      }
+      const idle = bucket(1, 10)
+      const half = await claim(store, [idle, slow], 1)
+      t.ok(!half.granted && half.freeAt[0]! <= clock.now(), 'one that is free is told so')
+      t.equal((await claim(store, [idle], 1)).granted, true, 'and has not been claimed')
+      await play(t, store, [[[slow, quick], 10, Infinity, 'admitted', [10, 10]]])
+    })
+
+    await test('a refused claim is granted when the buckets are free', async t => {
+      const one = perSecond(10)
+      const first = slotOf(await claim(store, [one]))
+      const refused = await claim(store, [one])
+      t.ok(!refused.granted && Math.abs(refused.freeAt[0]! - first - 100) < MAPPING, JSON.stringify(refused))
+      const granted = await until(
+        () => claim(other, [one]),
+        ({ granted }) => granted,
+        1,
+      )
+      const second = slotOf(granted)
+      t.ok(second >= first + 100 - MAPPING, `${second - first} ms after the first`)
+      t.ok(second - clock.now() <= HORIZON.most + MAPPING, 'no further ahead than the horizon')
+    })
+
+    await test('slots of a stack are as far apart as its slowest bucket wants', async t => {
+      const [a, b] = [perSecond(25), perSecond(40)]
+      const slots: number[] = []
+      for (const cost of [1, 1, 2, 0.5, 1, 1]) slots.push(await nextSlot(store, [a, b], cost))
+      const own = await nextSlot(store, [b], 1)
+      const gaps = slots.slice(1).map((slot, index) => slot - slots[index]!)
+      for (const [index, gap] of [40, 40, 80, 20, 40].entries())
+        t.ok(gaps[index]! >= gap - MAPPING, `${gaps[index]} ms, wanted ${gap}`)
+      t.ok(own - slots.at(-1)! >= 25 - MAPPING, `${own - slots.at(-1)!} ms after the last in the quicker one`)
+    })
+
+    await test('slots within the horizon are granted ahead', async t => {
+      const one = perSecond(1_000)
+      const answers = await Promise.all(Array.from({ length: 60 }, () => claim(store, [one])))
+      const slots = answers.flatMap(answer => (answer.granted ? [answer.slot.at] : [])).sort((x, y) => x - y)
+      t.ok(slots.length >= 2, `${slots.length} granted`)
+      t.ok(slots.at(-1)! - clock.now() <= HORIZON.most + MAPPING, 'not beyond')
+      for (const [index, slot] of slots.entries())
+        t.ok(slot - slots[0]! >= index - MAPPING, `${index}: ${slot - slots[0]!} ms`)
+    })
+
+    await test('a claim that comes late is dated back by the grace at most', async t => {
+      const fresh = () => bucket(1, 10)
+      for (const [since, back] of [
+        [0, 0],
+        [3, 3],
+        [SLOT_GRACE, SLOT_GRACE],
+        [60_000, SLOT_GRACE],
+      ] as const) {
+        const before = clock.now()
+        const slot = slotOf(await claim(store, [fresh()], 1, since))
+        t.ok(slot >= before - back && slot <= clock.now() - back, `${slot - before} ms, wanted ${-back}`)
+      }
+      const one = perSecond(20)
+      const first = slotOf(await claim(store, [one]))
+      await sleep(first + 51 - clock.now())
+      const late = clock.now() - (first + 50)
+      const second = slotOf(await claim(store, [one], 1, 60_000))
+      if (late < 2) t.ok(Math.abs(second - first - 50) < MAPPING + SLOT_GRACE, `${second - first} ms`)
+      t.ok(second - first >= 50 - MAPPING, 'not before it was free')
+    })
+
+    await test('an admission claims in one go', async t => {
+      const [a, b] = [bucket(1, 2), bucket(2, 10)]
+      const before = clock.now()
+      const first = await admit(store, [a, b], 1, Infinity, true)
+      t.ok(first.admitted && first.claim !== undefined)
+      const slot = slotOf(first.admitted ? first.claim : undefined)
+      t.ok(slot >= before && slot <= clock.now(), 'at once')
+      const second = await admit(other, [a, b], 1, Infinity, true)
+      expectLevels(t, second, [2, 2], 'second')
+      const answer = second.admitted ? second.claim : undefined
+      t.ok(answer?.granted === false && Math.abs(answer.freeAt[0]! - slot - HOUR) < MAPPING, 'admitted without a slot')
+      t.ok(answer?.granted === false && Math.abs(answer.freeAt[1]! - slot - HOUR / 2) < MAPPING)
+      const third = await admit(store, [bucket(1, 10), a], 1, Infinity, true)
+      t.equal(third.admitted, false, 'a refused one claims nothing')
+      const alone = await admit(store, [bucket(1, 10)], 1)
+      t.ok(alone.admitted && alone.claim === undefined, 'nothing is claimed where that is not asked for')
+    })
+
+    await test('giveBack of a cost', async t => {
+      const [a, b] = [bucket(1, 10), bucket(1, 3)]
+      await play(t, store, [[[a, b], 3, Infinity, 'admitted', [3, 3]]])
+      await store.giveBack({ stack: [a, b], cost: 2 })
+      await play(t, other, [[[a, b], 1, Infinity, 'admitted', [2, 2]]])
+      await store.giveBack({ stack: [b], cost: 50 })
+      await play(t, store, [[[a, b], 3, Infinity, 'admitted', [5, 3]]])
+      await store.giveBack({ stack: [bucket(1, 10)], cost: 1 })
+    })
+
+    await test('giveBack of a slot', async t => {
+      const [a, b] = [bucket(1, 10), bucket(3, 10)]
+      const first = await claim(store, [a, b], 2)
+      if (!first.granted) return t.fail('not granted')
+      await store.giveBack({ stack: [a, b], cost: 0, slot: first.slot, slotCost: 2 })
+      const again = await claim(other, [a, b], 2)
+      t.ok(again.granted, 'the last slot is free again')
+      if (!again.granted) return
+      const admitted = await admit(store, [a, b], 4, Infinity, true)
+      t.equal(admitted.admitted, true)
+      await store.giveBack({ stack: [a, b], cost: 3, slot: first.slot, slotCost: 1 })
+      t.equal((await claim(store, [a])).granted, false, 'one that is not the last stays')
+      expectLevels(t, await admit(store, [a, b], 0), [1, 1], 'with its cost')
+      const both = [perSecond(1_000), perSecond(20)]
+      const early = await claim(store, both)
+      const late = await until(
+        () => claim(store, both),
+        ({ granted }) => granted,
+        1,
+      )
+      if (!early.granted || !late.granted) return t.fail('not granted')
+      await store.giveBack({ stack: both, cost: 0, slot: early.slot, slotCost: 1 })
+      t.equal((await claim(store, both)).granted, false, 'nor an earlier one')
+      await store.giveBack({ stack: both, cost: 0, slot: late.slot, slotCost: 1 })
+      const taken = slotOf(await claim(store, both))
+      t.ok(taken - slotOf(late) >= -MAPPING, 'taken again, not earlier')
+      const [shared, mine] = [perSecond(1), perSecond(1)]
+      const slot = await claim(store, [shared, mine])
+      if (!slot.granted) return t.fail('not granted')
+      await store.reset(shared)
+      t.equal((await claim(store, [shared])).granted, true)
+      await store.giveBack({ stack: [shared, mine], cost: 0, slot: slot.slot, slotCost: 500 })
+      t.equal((await claim(store, [mine])).granted, false, 'of another cost it is another')
+      await store.giveBack({ stack: [shared, mine], cost: 0, slot: slot.slot, slotCost: 1 })
+      t.equal((await claim(store, [mine])).granted, true, 'each bucket by itself')
+    })
+
+    await test('reset forgets level, slots and block', async t => {
+      const one = bucket(1, 10, { blockFor: HOUR })
+      await admit(store, [one], 10, Infinity, true)
+      await play(t, store, [
+        [[one], 1, Infinity, ['overflow', [0], 1], [10]],
+        [[one], 1, Infinity, ['blocked', [0], 1], [10]],
+      ])
+      t.equal((await claim(store, [one])).granted, false)
+      await other.reset(one)
+      t.equal((await claim(store, [one])).granted, true)
+      await play(t, store, [[[one], 10, Infinity, 'admitted', [10]]])
+      await store.reset(bucket(1, 10))
+    })
+
+    await test('two clients at once admit exactly b', async t => {
+      const [all, wide] = [bucket(1, 100), bucket(1, 1_000_000)]
+      const answers = await Promise.all(
+        Array.from({ length: 500 }, (_, index) =>
+          admit(index % 2 === 0 ? store : other, index % 3 === 0 ? [all, wide] : [wide, all]),
+        ),
+      )
+      t.equal(answers.filter(({ admitted }) => admitted).length, 100)
+      expectLevels(t, await admit(store, [all, wide], 0), [100, 100], 'and nothing else is in')
+    })
+
+    await test('slots of two clients are distinct and spaced, none is early', async t => {
+      const one = perSecond(200)
+      const start = clock.now()
+      const take = async (store: Store): Promise<number[]> => {
+        const slots: number[] = []
+        while (slots.length < 25) {
+          const before = clock.now()
+          const answer = await claim(store, [one])
+          if (answer.granted) {
+            t.ok(answer.slot.at >= before - 1e-3, `${answer.slot.at - before} ms after the call`)
+            slots.push(answer.slot.at)
+          } else {
+            await sleep(Math.max(0, answer.freeAt[0]! - HORIZON.least - clock.now()))
+          }
+        }
+        return slots
+      }
+      const slots = (await Promise.all([take(store), take(other)])).flat().sort((x, y) => x - y)
+      t.ok(slots[0]! >= start)
+      for (const [index, slot] of slots.entries())
+        t.ok(slot - slots[0]! >= index * 5 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
+    })
+
+    await test('instances are counted by their beats', async t => {
+      const [one, two] = [`one of ${process.pid}`, `two '"{\\ of ${process.pid}`]
+      const alone = await store.beat(one)
+      t.equal(await other.beat(two), alone + 1)
+      t.equal(await store.beat(one), alone + 1)
+      const before = performance.now()
+      t.equal(await other.beat(two), alone + 1, 'nobody counts twice')
+      await until(
+        () => Promise.resolve(store.beat(one)),
+        count => count === 1,
+        50,
+      )
+      const elapsed = performance.now() - before
+      t.ok(elapsed >= 2_900 && elapsed < 4_500, `forgotten after ${elapsed} ms`)
+    })
+  })
+}
+
+/**
+ * What happens when the store's clock is set.
+ *
+ * @param create a client of a server whose clock `setClock` moves to so many ms off its own time, 0 at first; called once
+ */
+export function clockConformance(
+  name: string,
+  create: () => Promise<{ store: Store; setClock(ms: number): Promise<unknown>; close(): Promise<void> }>,
+): void {
+  t.test(`${name}: a clock that is set back or forth by an hour`, async t => {
+    const { store, setClock, close } = await create()
+    t.teardown(close)
+    const [one, slow, blocking] = [bucket(1, 10), perSecond(2), bucket(1, 10, { blockFor: HOUR / 6 })]
+    const level = async () => (await admit(store, [one], 0)).levels[0]!
+    const near = (got: number, wanted: number, what: string) => t.ok(Math.abs(got - wanted) < 0.01, `${what}: ${got}`)
+    const granted = async (what: string) => {
+      const start = performance.now()
+      await until(
+        () => claim(store, [slow]),
+        ({ granted }) => granted,
+      )
+      t.ok(performance.now() - start < 1_500, what)
+    }
+    await admit(store, [one], 5)
+    await admit(store, [blocking], 10)
+    await admit(store, [blocking], 10)
+    t.equal((await claim(store, [slow])).granted, true)
+
+    await setClock(-HOUR)
+    near(await level(), 5, 'back: as if no time had passed')
+    t.match(await admit(store, [blocking]), { reason: 'blocked' }, 'still blocked')
+    await granted('nobody waits for an hour, though asking all the time')
+    const before = clock.now()
+    const slot = slotOf(await claim(store, [perSecond(1)]))
+    t.ok(slot >= before && slot <= clock.now(), 'slots are in our time')
+
+    await setClock(HOUR)
+    near(await level(), 3, 'forth by two hours: as if they had passed')
+    t.match(await admit(store, [blocking]), { admitted: true }, 'and the block is over')
+    await granted('free')
+    await setClock(0)
+    near(await level(), 3, 'and back')
+    await granted('nobody waits')
+  })
+}

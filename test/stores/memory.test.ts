@@ -1,0 +1,193 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { Bucket } from '../../src/core/bucket.js'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { type BucketRef, HORIZON, SLOT_GRACE, type Store } from '../../src/core/store.js'
+import { createMemoryStore } from '../../src/stores/memory.js'
+import { clock, conformance } from './conformance.js'
+
+conformance('memory', async () => {
+  const store: Store = createMemoryStore({ clock })
+  return { store, other: store, close: () => store.close() }
+})
+
+function client(rate: number, capacity: number, more: Partial<BucketRef['limits']> = {}, key = 'k'): BucketRef {
+  return { limits: { name: 'client', rate: rate / 1_000, capacity, ...more }, key, group: '' }
+}
+
+function setUp(start = 0) {
+  const time = createVirtualClock({ start })
+  return { time, store: createMemoryStore({ clock: time }) }
+}
+
+t.test('a contract of five a second and ten, to the millisecond', async t => {
+  const { time, store } = setUp(1_000)
+  const stack = [client(5, 10)]
+  const ask = () => store.admit({ stack, cost: 1, maxWait: Infinity, claim: false })
+  for (let count = 1; count <= 10; count += 1) t.same(ask(), { admitted: true, levels: [count] })
+  const full = { admitted: false, levels: [10], reason: 'overflow', refusing: [0], retryAfterMs: 200 }
+  t.same(ask(), full)
+  time.runUntil(1_199)
+  t.equal(ask().admitted, false)
+  time.runUntil(1_200)
+  t.same(ask(), { admitted: true, levels: [10] })
+})
+
+t.test('slots, to the millisecond', async t => {
+  const { time, store } = setUp(1_000)
+  const [a, b] = [client(100, 10), client(10, 10, { name: 'everyone' })]
+  const steps: [at: number, stack: BucketRef[], cost: number, since: number, wanted: number | number[]][] = [
+    [1_000, [a], 1, 0, 1_000],
+    [1_000, [a], 1, 0, [1_010]],
+    [1_007.9, [a], 1, 5, [1_010]],
+    [1_008, [a], 1, 5, 1_010],
+    [1_019, [a, b], 1, 0, 1_020],
+    [1_019, [a, b], 1, 0, [1_030, 1_120]],
+    [1_029, [a], 0.5, 1, 1_030],
+    [1_033, [a], 0.5, 0, 1_035],
+    [1_121, [b], 1, 1, 1_120],
+    [1_240, [b], 1, 60_000, 1_240 - SLOT_GRACE],
+    [1_400, [b, a], 1, 3, 1_397],
+  ]
+  for (const [at, stack, cost, since, wanted] of steps) {
+    time.runUntil(at)
+    const answer = store.claim({ stack, cost, since })
+    if (typeof wanted === 'number') t.equal(answer.granted && answer.slot.at, wanted, `at ${at}`)
+    else t.same(answer, { granted: false, freeAt: wanted }, `at ${at}`)
+  }
+})
+
+t.test('blocks end to the millisecond', async t => {
+  for (const [blockFor, end] of [
+    [300, 300],
+    ['drain', 2_000],
+  ] as const) {
+    const { time, store } = setUp()
+    const stack = [client(5, 10, { blockFor })]
+    const ask = (cost: number) => store.admit({ stack, cost, maxWait: Infinity, claim: false })
+    ask(10)
+    t.same(ask(1), { admitted: false, levels: [10], reason: 'overflow', refusing: [0], retryAfterMs: end })
+    time.runUntil(end - 1)
+    t.match(ask(0), { admitted: false, reason: 'blocked' })
+    time.runUntil(end)
+    t.equal(ask(1).admitted, true)
+  }
+})
+
+t.test('what is as good as new is forgotten', async t => {
+  const { time, store } = setUp()
+  for (let key = 0; key < 100_000; key += 1) {
+    store.admit({ stack: [client(5, 10, {}, `${key}`)], cost: 1, maxWait: Infinity, claim: true })
+    time.runUntil(key + 1)
+  }
+  t.ok(store.size < 1_000, `${store.size} left`)
+  const one = setUp()
+  for (let key = 0; key < 1_000; key += 1)
+    one.store.claim({ stack: [client(0.001, 10, {}, `${key}`)], cost: 1, since: 0 })
+  t.equal(one.store.size, 1_000, 'a slot is kept')
+  const blocking = setUp()
+  for (let key = 0; key < 1_000; key += 1) {
+    const stack = [client(1_000, 10, { blockFor: 60_000 }, `${key}`)]
+    for (let count = 0; count < 11; count += 1)
+      blocking.store.admit({ stack, cost: 1, maxWait: Infinity, claim: false })
+    blocking.time.runUntil(key * 20)
+  }
+  t.equal(blocking.store.size, 1_000, 'a block is kept')
+})
+
+t.test('a clock that goes back is as if no time had passed', async t => {
+  let now = 10_000_000
+  const store = createMemoryStore({ clock: { ...createVirtualClock(), now: () => now } })
+  const stack = [client(1, 10, { blockFor: 500 })]
+  store.admit({ stack, cost: 10, maxWait: Infinity, claim: true })
+  t.match(store.admit({ stack, cost: 1, maxWait: Infinity, claim: false }), { reason: 'overflow' })
+  now -= 3_600_000
+  const back = store.admit({ stack, cost: 0, maxWait: Infinity, claim: false })
+  t.match(back, { admitted: false, reason: 'blocked', levels: [10], retryAfterMs: 500 })
+  t.same(store.claim({ stack, cost: 1, since: 0 }), { granted: false, freeAt: [now + 10_000] })
+  now += 500
+  t.match(store.admit({ stack, cost: 0, maxWait: Infinity, claim: false }), { admitted: true, levels: [9.5] })
+})
+
+t.test('a heartbeat counts for three seconds', async t => {
+  const { time, store } = setUp()
+  t.equal(store.beat('a'), 1)
+  time.runUntil(1_000)
+  t.equal(store.beat('b'), 2)
+  time.runUntil(3_000)
+  t.equal(store.beat('b'), 2)
+  time.runUntil(3_001)
+  t.equal(store.beat('b'), 1)
+})
+
+const gap = fc.constantFrom(0, 0, 0, 1, 5, 10, 33.25, 200, 5_000)
+const cost = fc.constantFrom(1, 1, 1, 2, 0.5, 0.1, 1.7, 1 / 3)
+const rate = fc.constantFrom(1, 3, 7, 20, 100, 1_000)
+
+t.test('the level is that of a bucket of the core', async () => {
+  const steps = fc.array(fc.tuple(gap, cost, fc.constantFrom('admit', 'admit', 'admit', 'claim', 'back')), {
+    maxLength: 80,
+  })
+  const capacity = fc.constantFrom(1, 2, 3.5, 10)
+  const property = fc.property(rate, capacity, fc.constantFrom('reject', 'fill'), steps, (r, b, overflow, steps) => {
+    const { time, store } = setUp()
+    const ref = client(r, b, { overflow: overflow as 'reject' | 'fill' })
+    const bucket = new Bucket(ref.limits)
+    let now = 0
+    for (const [gap, cost, verb] of steps) {
+      now += gap
+      time.runUntil(now)
+      if (verb === 'claim') {
+        store.claim({ stack: [ref], cost, since: 0 })
+      } else if (verb === 'back') {
+        store.giveBack({ stack: [ref], cost })
+        const left = Math.max(0, bucket.level(now) - cost)
+        bucket.reset()
+        bucket.fill(left, now)
+      } else {
+        const answer = store.admit({ stack: [ref], cost, maxWait: Infinity, claim: false })
+        const fits = bucket.excess(cost, now) === 0
+        if (fits) bucket.fill(cost, now)
+        else if (bucket.canEverFit(cost)) bucket.punish(now)
+        if (answer.admitted !== fits) throw new Error(`at ${now}: ${answer.admitted}, not ${fits}`)
+        if (Math.abs(answer.levels[0]! - bucket.level(now)) > 1e-12)
+          throw new Error(`at ${now}: level ${answer.levels[0]}, not ${bucket.level(now)}`)
+      }
+    }
+  })
+  fc.assert(property, { numRuns: 500 })
+})
+
+t.test('no window holds more than its slots', async () => {
+  const steps = fc.array(fc.tuple(gap, cost, fc.constantFrom(0, 0, 2, 7, 100), fc.nat(9)), { maxLength: 120 })
+  const property = fc.property(rate, rate, steps, (r, all, steps) => {
+    const { time, store } = setUp()
+    const stack = [client(r, 10), client(all, 10, { name: 'everyone' })]
+    const taken: { at: number; cost: number }[] = []
+    let now = 0
+    for (const [gap, cost, since, back] of steps) {
+      now += gap
+      time.runUntil(now)
+      const answer = store.claim({ stack, cost, since })
+      if (!answer.granted) continue
+      const { at } = answer.slot
+      if (at < now - SLOT_GRACE || at > now + HORIZON.least) throw new Error(`a slot ${at - now} ms ahead`)
+      if (back === 0) store.giveBack({ stack, cost: 0, slot: answer.slot, slotCost: cost })
+      else taken.push({ at: Math.max(at, now), cost })
+    }
+    // A request is sent in its slot, or when it is told of it, which is later by the grace at most.
+    for (const { limits } of stack) {
+      for (const [first, { at: start }] of taken.entries()) {
+        let sum = 0
+        let most = 0
+        for (const { at, cost } of taken.slice(first)) {
+          sum += cost
+          most = Math.max(most, cost)
+          const bound = limits.rate * (at - start + SLOT_GRACE) + most
+          if (sum > bound + 1e-6) throw new Error(`${sum} within ${at - start} ms, ${bound} allowed`)
+        }
+      }
+    }
+  })
+  fc.assert(property, { numRuns: 500 })
+})

@@ -1,0 +1,217 @@
+/** What the Redis store does when the server, the network or a clock does not do what it should. */
+import { createServer, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { startRedis } from '../servers/redis.js'
+import { bucket, clock, perSecond } from './conformance.js'
+import { admit, claim, createStore, fails, levelOf, recovery, TIMEOUT } from './redis-sample.js'
+
+t.test('the script is gone', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  const one = bucket(1, 1_000)
+  for (let round = 1; round <= 3; round += 1) {
+    await server.command('SCRIPT', 'FLUSH')
+    // More than fit into one call.
+    await Promise.all(Array.from({ length: 200 }, () => admit(store, [one])))
+    t.ok((await levelOf(store, one)) > round * 200 - 0.1, 'all were done')
+    t.ok((await levelOf(store, one)) <= round * 200, 'once')
+  }
+})
+
+t.test('the server is killed and comes back', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const errors: string[] = []
+  const store = createStore(t, { url: server.url, onError: error => errors.push(error.message) })
+  const one = bucket(1, 1_000)
+  await admit(store, [one])
+  const pending = Array.from({ length: 100 }, () => fails(t, () => admit(store, [one]), 'on its way'))
+  server.signal('SIGSTOP')
+  await new Promise(setImmediate)
+  await server.kill()
+  await Promise.all(pending)
+  await Promise.all([
+    fails(t, () => admit(store, [one]), 'admit'),
+    fails(t, () => claim(store, [one]), 'claim'),
+    fails(t, () => store.giveBack({ stack: [one], cost: 1 }), 'giveBack'),
+    fails(t, () => store.reset(one), 'reset'),
+    fails(t, () => store.beat('one'), 'beat'),
+  ])
+  t.ok(errors.length >= 1 && errors.length < 5, `told: ${errors.join('; ')}`)
+  await sleep(2_000)
+  await server.start()
+  const ms = await recovery(() => admit(store, [one]))
+  t.ok(ms < 2_000, `back after ${ms} ms`)
+  t.ok((await levelOf(store, one)) <= 1, 'nothing was sent again')
+})
+
+t.test('no server at first', async t => {
+  const server = await startRedis()
+  await server.kill()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  await fails(t, () => admit(store, [bucket(1, 1)]), 'at once')
+  await sleep(600)
+  await fails(t, () => admit(store, [bucket(1, 1)]), 'later')
+  await server.start()
+  const ms = await recovery(() => admit(store, [bucket(1, 1)]))
+  t.ok(ms < 2_000, `there after ${ms} ms`)
+})
+
+t.test('a server that stands still does not do later what nobody waits for', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  const one = bucket(1, 1_000)
+  await admit(store, [one], 7)
+  server.signal('SIGSTOP')
+  const stopped = clock.now()
+  while (clock.now() < stopped + 3_000) {
+    await Promise.all([
+      fails(t, () => admit(store, [one], 1, true), 'admit'),
+      fails(t, () => claim(store, [one]), 'claim'),
+      fails(t, () => store.reset(one), 'reset'),
+      sleep(50),
+    ])
+  }
+  server.signal('SIGCONT')
+  const ms = await recovery(() => store.beat('one') as Promise<number>)
+  t.ok(ms < 2_000, `back after ${ms} ms`)
+  await sleep(300)
+  const level = await levelOf(store, one)
+  t.ok(level > 6.9 && level <= 7, `level ${level}`)
+  t.equal((await claim(store, [one])).granted, true, 'no slot was taken')
+})
+
+t.test('shorter than what makes it try another connection', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  const one = bucket(1, 1_000)
+  await admit(store, [one], 7)
+  server.signal('SIGSTOP')
+  await Promise.all(Array.from({ length: 50 }, () => fails(t, () => admit(store, [one]), 'admit')))
+  server.signal('SIGCONT')
+  const ms = await recovery(() => store.beat('one') as Promise<number>)
+  t.ok(ms < 500, `back after ${ms} ms`)
+  const level = await levelOf(store, one)
+  t.ok(level > 6.9 && level <= 7, `level ${level}`)
+})
+
+t.test('a connection that has become a black hole is given up', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const open: { near: Socket; far: Socket }[] = []
+  const relay = createServer(near => {
+    const far = new (near.constructor as typeof Socket)().connect(server.port, '127.0.0.1')
+    for (const socket of [near, far]) socket.on('error', () => {})
+    near.pipe(far).pipe(near)
+    open.push({ near, far })
+  })
+  await new Promise<void>(resolve => relay.listen(0, '127.0.0.1', resolve))
+  const { port } = relay.address() as { port: number }
+  t.teardown(() => {
+    for (const { near, far } of open) for (const socket of [near, far]) socket.destroy()
+    relay.close()
+  })
+  const store = createStore(t, { url: `redis://127.0.0.1:${port}` })
+  const one = bucket(1, 1_000)
+  await admit(store, [one], 3)
+  for (const { near, far } of open) {
+    near.unpipe(far)
+    far.unpipe(near)
+  }
+  await fails(t, () => admit(store, [one]), 'admit')
+  const ms = await recovery(() => admit(store, [one], 0))
+  t.ok(ms < 2_000, `back after ${ms} ms`)
+  t.ok((await levelOf(store, one)) <= 3)
+})
+
+t.test('a pause of this process is not taken for an outage', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  const one = bucket(1, 1_000)
+  await admit(store, [one])
+  const answer = admit(store, [one])
+  await new Promise(setImmediate)
+  const until = clock.now() + TIMEOUT + 100
+  while (clock.now() < until);
+  t.equal((await answer).admitted, true)
+})
+
+/** The server's time, and what a key adds to it. */
+const SETTABLE =
+  "(function() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 + (redis.call('GET', 'ahead') or 0) end)()"
+
+t.test('the clock of the server is set', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url, timeSource: SETTABLE })
+  const HOUR = 3_600_000
+  const rate = perSecond(1, 1_000)
+  const blocked = bucket(1, 10, { blockFor: 5_000 })
+  await admit(store, [rate], 500)
+  await admit(store, [blocked], 8)
+  await admit(store, [blocked], 8)
+  for (const ahead of [-HOUR, -2 * HOUR]) {
+    // The next slot is a second from now.
+    t.equal((await claim(store, [rate])).granted, true)
+    await server.command('SET', 'ahead', ahead)
+    const before = clock.now()
+    const refused = await claim(store, [rate])
+    if (refused.granted) throw new Error('the schedule is lost')
+    const wait = refused.freeAt[0]! - before
+    t.ok(wait > 500 && wait < 1_050, `free in ${wait} ms`)
+    const level = await levelOf(store, rate)
+    t.ok(level > 490 && level <= 500, `level ${level}: no time has passed`)
+    const answer = await admit(store, [blocked])
+    t.ok(!answer.admitted && answer.reason === 'blocked' && answer.retryAfterMs! <= 5_000, 'the block stays, too')
+    await store.reset(rate)
+    await admit(store, [rate], 500)
+  }
+  // Forward: as if the time had passed.
+  await server.command('SET', 'ahead', HOUR)
+  t.equal(await levelOf(store, rate), 0)
+  const granted = await claim(store, [rate])
+  t.ok(granted.granted && Math.abs(granted.slot.at - clock.now()) < 50, 'in terms of our clock nothing has moved')
+  t.equal((await admit(store, [blocked])).admitted, true)
+  await server.command('SET', 'ahead', 0)
+  t.equal(await store.beat('one'), 1, 'from the future does not count')
+})
+
+t.test('a call that is late by a clock set back is not done either', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url, timeSource: SETTABLE })
+  const one = bucket(1, 1_000)
+  await admit(store, [one], 5)
+  // Carried out before what waits behind it: now an hour is left of every deadline.
+  const setter = server.command(
+    'EVAL',
+    "redis.call('SET', 'ahead', -3600000) local a = 0 for i = 1, 4e7 do a = a + i end",
+    0,
+  )
+  await sleep(60)
+  await Promise.all(Array.from({ length: 5 }, () => fails(t, () => admit(store, [one]), 'admit')))
+  await setter
+  await recovery(() => store.beat('one') as Promise<number>)
+  const level = await levelOf(store, one)
+  t.ok(level > 4.9 && level <= 5, `level ${level}`)
+})
+
+t.test('closing', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url })
+  await admit(store, [bucket(1, 1)])
+  server.signal('SIGSTOP')
+  const pending = fails(t, () => admit(store, [bucket(1, 1)]), 'on its way')
+  await new Promise(setImmediate)
+  await store.close()
+  await pending
+  await fails(t, () => admit(store, [bucket(1, 1)]), 'afterwards')
+  await store.close()
+})

@@ -1,0 +1,55 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { bucketKey, hashSlot, hashTag, registryKey } from '../../src/stores/redis-keys.js'
+
+function key(group: string, name: string, key: string, prefix = 'shaper:'): string {
+  return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })
+}
+
+/** What Redis takes for the tag of a key. */
+function tagOf(key: string): string | undefined {
+  return /^[^{]*\{([^}]+)\}/s.exec(key)?.[1]
+}
+
+t.test('plain things have plain names', async t => {
+  t.equal(key('one', 'client', '10.0.0.1'), 'shaper:{one}client:10.0.0.1')
+  t.equal(key('', 'client', '::1'), 'shaper:{%}client:::1')
+})
+
+t.test('different things have different names, whatever they contain', async () => {
+  const part = fc.oneof(
+    fc.string({ unit: 'binary', maxLength: 5 }),
+    fc
+      .array(fc.constantFrom('{', '}', ':', '%', '7', 'b', 'u', '\ud800', '\udc00', '\0', 'é'), { maxLength: 5 })
+      .map(parts => parts.join('')),
+  )
+  const place = fc.tuple(part, part, part)
+  fc.assert(
+    fc.property(place, place, (one, other) => {
+      const same = one.every((text, index) => text === other[index])
+      const [a, b] = [Buffer.from(key(...one)), Buffer.from(key(...other))]
+      return a.equals(b) === same && !a.equals(Buffer.from(registryKey('shaper:')))
+    }),
+    { numRuns: 5_000 },
+  )
+})
+
+t.test('the tag is the group, whatever the prefix', async () => {
+  const part = fc.oneof(fc.string({ unit: 'binary', maxLength: 5 }), fc.constantFrom('{', '}', '{}', '}{', '{a}', ''))
+  fc.assert(
+    fc.property(
+      part,
+      part,
+      part,
+      part,
+      (prefix, group, name, id) => tagOf(key(group, name, id, prefix)) === hashTag(group),
+    ),
+    { numRuns: 2_000 },
+  )
+})
+
+t.test('hash slots are those of Redis', async t => {
+  t.equal(hashSlot('123456789'), 0x31c3)
+  t.equal(hashSlot('foo'), 12_182)
+  t.equal(hashSlot('somekey'), 11_058)
+})

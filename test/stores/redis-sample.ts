@@ -1,0 +1,60 @@
+/** What the tests of the Redis store have in common. */
+import type { Test } from 'tap'
+import { type Admission, type BucketRef, type Claim, type Store, StoreError } from '../../src/core/store.js'
+import { createRedisStore, type RedisStoreOptions } from '../../src/stores/redis.js'
+import { clock } from './conformance.js'
+
+export const TIMEOUT = 250
+
+/** What the script's clock counts from, in ms since 1970. */
+export const EPOCH = 1_735_689_600_000
+
+export function createStore(t: Test, options: Partial<RedisStoreOptions>): Store {
+  const store = createRedisStore({ prefix: 'shaper:', timeout: TIMEOUT, clock, ...options })
+  t.teardown(() => store.close())
+  return store
+}
+
+export async function admit(store: Store, stack: readonly BucketRef[], cost = 1, claim = false): Promise<Admission> {
+  return await store.admit({ stack, cost, maxWait: Infinity, claim })
+}
+
+export async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<Claim> {
+  return await store.claim({ stack, cost, since })
+}
+
+/** What is in a bucket. */
+export async function levelOf(store: Store, bucket: BucketRef): Promise<number> {
+  return (await admit(store, [bucket], 0)).levels[0]!
+}
+
+/** A call that must fail: how, and after how many ms. */
+export async function failure(call: () => unknown): Promise<{ error: unknown; ms: number }> {
+  const began = clock.now()
+  try {
+    await call()
+  } catch (error) {
+    return { error, ms: clock.now() - began }
+  }
+  throw new Error('was answered')
+}
+
+export async function fails(t: Test, call: () => unknown, what: string): Promise<void> {
+  const { error, ms } = await failure(call)
+  t.ok(error instanceof StoreError, `${what}: ${error}`)
+  t.ok(ms < TIMEOUT + 100, `${what}: after ${ms} ms`)
+}
+
+/** In how many ms a call succeeds again. */
+export async function recovery(call: () => Promise<unknown>): Promise<number> {
+  const began = clock.now()
+  for (;;) {
+    try {
+      await call()
+      return clock.now() - began
+    } catch (error) {
+      if (clock.now() - began > 15_000) throw error
+      await new Promise(resolve => setTimeout(resolve, 10))
+    }
+  }
+}
