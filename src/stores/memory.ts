@@ -64,8 +64,10 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
       buckets.set(limits.name, instances)
     }
     const state = instances.find(key, now)
-    state.rate = limits.rate
     if (now < state.at) shift(state, now)
+    // What is left until the next slot takes as long as it takes at the rate of now.
+    if (state.free > now) state.free = now + ((state.free - now) * state.rate) / limits.rate
+    state.rate = limits.rate
     return state
   }
 

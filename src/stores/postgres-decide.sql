@@ -23,6 +23,7 @@ DECLARE
   levels float8[];
   ats float8[];
   frees float8[];
+  rates float8[];
   blocks float8[];
   expiries float8[];
   ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);  -- NaN: not changed
@@ -53,15 +54,15 @@ DECLARE
 BEGIN
   -- First what is missing, then the locks, each in the order of the keys: nobody waits in a circle. A row that was
   -- pruned in between lets the whole call fail, to be made again.
-  INSERT INTO @table@ AS t (key, level, at, free, blocked, expires)
-    SELECT k, 0, '-Infinity', '-Infinity', '-Infinity', '-Infinity' FROM unnest(keys) k
+  INSERT INTO @table@ AS t (key, level, at, free, rate, blocked, expires)
+    SELECT k, 0, '-Infinity', '-Infinity', 1, '-Infinity', '-Infinity' FROM unnest(keys) k
     WHERE (SELECT true FROM @table@ t WHERE t.key = k) IS NULL
     ORDER BY k COLLATE "C"
     ON CONFLICT DO NOTHING;
-  SELECT array_agg(s.level), array_agg(s.at), array_agg(s.free), array_agg(s.blocked),
-      array_agg(s.expires)
-    INTO levels, ats, frees, blocks, expiries
-    FROM (SELECT t.level, t.at, t.free, t.blocked, t.expires FROM @table@ t
+  SELECT array_agg(s.level), array_agg(s.at), array_agg(s.free), array_agg(s.rate),
+      array_agg(s.blocked), array_agg(s.expires)
+    INTO levels, ats, frees, rates, blocks, expiries
+    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires FROM @table@ t
           WHERE t.key = ANY (keys) ORDER BY t.key FOR NO KEY UPDATE) s;
   IF cardinality(levels) IS DISTINCT FROM cardinality(keys) THEN
     RAISE EXCEPTION 'rows were pruned meanwhile' USING ERRCODE = 'serialization_failure';
@@ -97,6 +98,14 @@ BEGIN
       i := ops[f];
       levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]);
       ats[i] := now;
+      IF rates[i] <> ops[f + 1] THEN
+        -- What is left until the next slot takes as long as it takes at the rate of now; kept, else it would be so again.
+        IF frees[i] > now THEN
+          frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1];
+          ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
+        END IF;
+        rates[i] := ops[f + 1];
+      END IF;
       IF blocks[i] = 'Infinity' AND levels[i] <= 1e-9 THEN
         blocks[i] := '-Infinity';
       END IF;
@@ -214,8 +223,8 @@ BEGIN
   END LOOP;
 
   UPDATE @table@ t
-    SET level = u.level, at = u.at, free = u.free, blocked = u.blocked, expires = u.ends + 1000
-    FROM unnest(keys, levels, ats, frees, blocks, ends) u (key, level, at, free, blocked, ends)
+    SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked, expires = u.ends + 1000
+    FROM unnest(keys, levels, ats, frees, rates, blocks, ends) u (key, level, at, free, rate, blocked, ends)
     WHERE t.key = u.key AND u.ends <> 'NaN';
   RETURN result;
 END

@@ -8,6 +8,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @table@ (
   level double precision NOT NULL,     -- cost units at `at`
   at double precision NOT NULL,
   free double precision NOT NULL,      -- when the next slot is
+  rate double precision NOT NULL,      -- cost units per ms, that `free` was counted with
   blocked double precision NOT NULL,   -- until when all is rejected; Infinity: until drained; -Infinity: not at all
   expires double precision NOT NULL    -- from when on it is as good as new
 ) WITH (

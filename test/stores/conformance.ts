@@ -326,6 +326,17 @@ export function conformance(
       t.equal(answer.admitted, false, 'kept its level')
     })
 
+    await test('a raised rate shortens what is left until the next slot', async t => {
+      const key = `hurried ${process.pid}`
+      slotOf(await claim(store, [bucket(1, 10, { key })], 1))
+      const hurried = bucket(100 * 3_600, 10, { key })
+      const claimed = await until(
+        () => claim(other, [hurried], 1),
+        ({ granted }) => granted,
+      )
+      t.equal(claimed.granted, true, 'not after an hour')
+    })
+
     await test('the level leaks at the rate', async t => {
       const one = perSecond(100, 50)
       const before = performance.now()
