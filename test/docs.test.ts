@@ -17,6 +17,15 @@ function blocks(page: string, language: string): string[] {
   return [...text.matchAll(new RegExp(`^\`\`\`${language}\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(match => match[1]!)
 }
 
+/** The last configuration with a store above a command. */
+function sharedBefore(page: string, command: string): string {
+  const text = readFileSync(`${ROOT}/${page}`, 'utf8')
+  const above = text.slice(0, text.indexOf(command))
+  return [...above.matchAll(/^```json\n([\s\S]*?)^```$/gm)]
+    .map(match => match[1]!)
+    .findLast(block => block.includes('"store"'))!
+}
+
 for (const page of pages) {
   t.test(`${page}: configurations are valid`, async t => {
     for (const block of blocks(page, 'json')) {
@@ -33,7 +42,8 @@ for (const page of pages) {
         .trim()
         .split(/\s+/)
       if (args[0] !== 'start' && args[0] !== 'check') continue
-      const { code, stderr } = await shaper(['check', ...args.slice(1)]).finished
+      const cwd = args.includes('--workers') ? t.testdir({ 'shaper.config.json': sharedBefore(page, command) }) : ROOT
+      const { code, stderr } = await shaper(['check', ...args.slice(1)], { cwd }).finished
       t.equal(code, 0, `${command}: ${stderr}`)
     }
   })
@@ -76,6 +86,16 @@ t.test('README: the library example says what it does', async t => {
   }
 })
 
+t.test('compose.yaml has a valid configuration for its instances', async t => {
+  const text = readFileSync(`${ROOT}/compose.yaml`, 'utf8')
+  const [, block = ''] = /^ {4}content: \|\n((?: {6}.*\n|\n)+)/m.exec(text) ?? []
+  const { store, listen, routes } = parseConfig(block.replace(/^ {6}/gm, ''), { env: {} })
+  t.match(store, { type: 'redis', url: 'redis://redis:6379' })
+  t.equal(listen.host, '0.0.0.0')
+  t.equal(routes[0]!.upstream.url, 'http://upstream:9000')
+  for (const service of ['shaper', 'redis', 'upstream']) t.match(text, new RegExp(`^  ${service}:$`, 'm'))
+})
+
 t.test('docs/configuration.md names every key', async t => {
   const page = readFileSync(`${ROOT}/docs/configuration.md`, 'utf8')
   const schema = JSON.parse(readFileSync(`${ROOT}/shaper.schema.json`, 'utf8')) as Schema
@@ -94,7 +114,7 @@ interface Schema {
 
 /** Every key but those of what is still to come. */
 function keysOf(schema: Schema, path = ''): string[] {
-  if (/^\.(admin|store)|\.(pauseOn|retry)$/.test(path)) return []
+  if (/^\.admin|\.(pauseOn|retry)$/.test(path)) return []
   const { properties = {}, items, additionalProperties, anyOf = [] } = schema
   return [
     ...Object.entries(properties).flatMap(([key, inner]) => [key, ...keysOf(inner, `${path}.${key}`)]),

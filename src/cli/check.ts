@@ -4,7 +4,7 @@ import type { RouteSettings, Settings } from '../config/settings.js'
 import { type LongestWait, longestWaitOf, longestWaits } from '../config/waits.js'
 import { warnings } from '../config/warnings.js'
 import { formatDuration } from '../core/rate.js'
-import { type CommandOptions, flagsOf } from './options.js'
+import { type CommandOptions, flagsOf, workersOf } from './options.js'
 
 /** What a request that is held takes, and what a bucket instance does, in kB; measured. */
 const HELD_KB = 11
@@ -23,6 +23,7 @@ export function runCheck(options: CommandOptions, out: { write(text: string): un
     env: process.env,
     cwd: process.cwd(),
   })
+  workersOf(options, settings)
   const lines = [
     JSON.stringify(effective(settings), null, 2),
     '',

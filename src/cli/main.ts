@@ -5,6 +5,7 @@ import { ConfigError } from '../config/load.js'
 import { runCheck } from './check.js'
 import { CommandError } from './command-error.js'
 import { runDemo } from './demo.js'
+import { runMigrate } from './migrate.js'
 import type { CommandOptions } from './options.js'
 import { runStart } from './start.js'
 
@@ -45,6 +46,12 @@ function createProgram(): Command {
     .action((options: CommandOptions) => runCheck(options))
     .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
   program
+    .command('migrate')
+    .description('create the table of a PostgreSQL store, which its first use would create otherwise')
+    .option('-c, --config <file>', 'configuration (default: ./shaper.config.json)')
+    .action(async (options: { config?: string }) => runMigrate(options))
+    .addHelpText('after', '\nExample:\n  shaper migrate -c shaper.config.json')
+  program
     .command('demo')
     .description('a fragile upstream, shaper in front of it and bursts, in one process, seen live')
     .action(async () => runDemo(process.stdout))
@@ -63,6 +70,7 @@ function withLimits(command: Command): Command {
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
     .addOption(new Option('--admin <host:port>', 'where to serve metrics and state').hideHelp())
+    .option('--workers <n>', 'how many processes serve, or auto; they need a shared store')
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }
 

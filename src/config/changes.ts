@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { effective } from './report.js'
 import type { Settings } from './settings.js'
 
@@ -13,7 +14,17 @@ export function changes(before: Settings, after: Settings): string[] {
       was === undefined ? `${path}: added, ${is}` : is === undefined ? `${path}: removed` : `${path}: ${was} -> ${is}`,
     )
   }
+  const [kindBefore, kindAfter] = [kindOf(before), kindOf(after)]
+  if (kindBefore !== kindAfter) {
+    return [`store: ${kindBefore} -> ${kindAfter}`, ...lines.filter(line => !/^store\b/.test(line))]
+  }
+  const isSame = isDeepStrictEqual(before.store, after.store)
+  if (!isSame && !lines.some(line => line.startsWith('store'))) lines.push('store: another password')
   return lines
+}
+
+function kindOf({ store }: Settings): string {
+  return store === 'memory' ? store : store.type
 }
 
 /** Routes by name, so that one that moves or goes does not change all after it. */

@@ -1,5 +1,5 @@
 import type { Finding } from './problems.js'
-import { quote } from './words.js'
+import { quote, withoutPasswords } from './words.js'
 
 const TOKEN =
   /[ \t\r\n]*(?:("(?:[ !#-[\]-\uffff]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)|([{}[\]:,]))/y
@@ -36,7 +36,10 @@ function describe(json: string, { index, expected }: Fault, file: string): strin
 }
 
 function masked(line: string): string {
-  return line.replace(/:\/\/[^"]*@/g, '://***@').replace(/("token"\s*:\s*)"(?:[^"\\]|\\.)*"?/g, '$1"***"')
+  return withoutPasswords(line.replace(/:\/\/[^"]*@/g, '://***@')).replace(
+    /("token"\s*:\s*)"(?:[^"\\]|\\.)*"?/g,
+    '$1"***"',
+  )
 }
 
 /** Walks the text by the grammar of JSON. @throws Fault */

@@ -5,12 +5,17 @@ import type {
   CostSettings,
   RouteSettings,
   Settings,
+  StoreSettings,
   TierSettings,
   UpstreamSettings,
 } from './settings.js'
+import { maskUrl } from './words.js'
 import { writtenDuration, writtenRate } from './written.js'
 
-/** The configuration in the file's own words with every default filled in; parsed again, it is the same. */
+/**
+ * The configuration in the file's own words with every default filled in; parsed again, it is the same but for the
+ * passwords in URLs, which are `***`.
+ */
 export function effective(settings: Settings): object {
   const { listen, store, trustProxy, buckets, routes, limits, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
@@ -18,7 +23,7 @@ export function effective(settings: Settings): object {
     listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
     ...(common && { upstream: writtenUpstream(common) }),
     trustProxy,
-    store,
+    store: store === 'memory' ? store : writtenStore(store),
     buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, writtenBucket(bucket)])),
     routes: routes.map(route => writtenRoute(route, common)),
     limits: {
@@ -32,6 +37,20 @@ export function effective(settings: Settings): object {
     dryRun,
     headers,
     pacing,
+  }
+}
+
+function writtenStore(store: StoreSettings): object {
+  const { timeout, onOutage } = store
+  const common = { timeout: writtenDuration(timeout), onOutage }
+  if (store.type === 'postgres') return { type: store.type, url: maskUrl(store.url), table: store.table, ...common }
+  const { type, url, cluster, prefix } = store
+  return {
+    type,
+    ...(url !== undefined && { url: maskUrl(url) }),
+    ...(cluster && { cluster: cluster.map(maskUrl) }),
+    prefix,
+    ...common,
   }
 }
 

@@ -19,10 +19,10 @@ export function resolve(valid: File): Settings {
     { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
   const names = routeNames(written)
-  const { listen, trustProxy, limits, dryRun, headers, pacing } = valid
+  const { listen, store, trustProxy, limits, dryRun, headers, pacing } = valid
   return {
     listen,
-    store: 'memory',
+    store,
     trustProxy,
     buckets,
     routes: written.map((route, index) => resolveRoute(route, names[index]!, buckets, valid)),

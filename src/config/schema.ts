@@ -65,7 +65,9 @@ export const file = object(
     trustProxy: trustProxy
       .prefault(false)
       .describe('Which hops may set X-Forwarded-For, e.g. true, 1 or ["loopback", "10.0.0.0/8"].'),
-    store: store.prefault('memory').describe('Where levels are kept, e.g. "memory".'),
+    store: store
+      .prefault('memory')
+      .describe('Where levels are kept, e.g. "memory" or { "type": "redis", "url": "redis://127.0.0.1:6379" }.'),
     buckets: buckets
       .prefault({})
       .describe('The limits by name, e.g. { "client": { "key": "ip", "rate": "5/s", "capacity": 10 } }.'),

@@ -6,7 +6,8 @@ import type { BucketLimits } from '../core/bucket.js'
  */
 export interface Settings {
   listen: Listen
-  store: 'memory'
+  /** Where levels and schedules are kept: in this process, or where instances share them; takes effect at start. */
+  store: 'memory' | StoreSettings
   /** Which hops may set X-Forwarded-For: all, none, a hop count, or addresses, CIDRs and named ranges. */
   trustProxy: boolean | number | readonly string[]
   /** In file order. */
@@ -20,6 +21,30 @@ export interface Settings {
   headers: boolean
   /** How releases are timed; takes effect at start. */
   pacing: 'precise' | 'timer'
+}
+
+/** A store that instances share. Its URLs carry passwords: `maskUrl` of words.ts before they are shown. */
+export type StoreSettings = (
+  | {
+      type: 'redis'
+      /** One server, or Sentinels. Absent where there is `cluster`, and only there. */
+      url?: string
+      /** URLs of some nodes. */
+      cluster?: readonly string[]
+      /** What every key starts with. */
+      prefix: string
+    }
+  | {
+      type: 'postgres'
+      url: string
+      /** `"table"` or `"schema.table"`. */
+      table: string
+    }
+) & {
+  /** How long an answer may take, in ms. */
+  timeout: number
+  /** Without the store: a share of the rates each, nothing, or everything. */
+  onOutage: 'local' | 'closed' | 'open'
 }
 
 export interface Listen {

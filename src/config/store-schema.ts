@@ -1,39 +1,45 @@
 import * as z from 'zod'
+import type { StoreSettings } from './settings.js'
+import { postgresUrl, redisNode, redisUrl } from './store-url.js'
 import { object, oneOf, read, text, timeout } from './values.js'
-import { quote, quoteUrl, wants } from './words.js'
+import { quote, wants } from './words.js'
 
 const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
-
-function storeUrl(example: string, schemes: RegExp) {
-  const fault = (input: unknown) => `${quoteUrl(input)} is not the URL of this store; use e.g. "${example}"`
-  return read(
-    z.string({ error: ({ input }) => (input === undefined ? `missing; use e.g. "${example}"` : fault(input)) }),
-    value => {
-      if (!schemes.test(value) || !URL.canParse(value)) throw new RangeError(fault(value))
-      return value
-    },
-  )
-}
+const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
+const TABLE = 'use e.g. "shaper_buckets" or "limits.shaper_buckets"'
+/** What PostgreSQL cuts names at, in bytes. */
+const LONGEST_NAME = 63
 
 const shared = {
-  timeout: timeout.exactOptional().describe('How long an answer of the store may take, e.g. "100ms".'),
-  onOutage: oneOf(['open', 'closed'], 'a choice for an outage')
-    .exactOptional()
-    .describe('What to do without the store, e.g. "open" (forward) or "closed" (reject).'),
+  timeout: timeout.prefault('250ms').describe('How long an answer of the store may take, e.g. "250ms".'),
+  onOutage: oneOf(['local', 'closed', 'open'], 'a choice for an outage')
+    .prefault('local')
+    .describe(
+      'What to do without the store, e.g. "local" (a share of the rates), "closed" (reject), "open" (forward).',
+    ),
 }
 
-const redisUrl = storeUrl('redis://127.0.0.1:6379', /^rediss?:\/\//)
+const table = read(text('a table', TABLE), value => {
+  const names = value.split('.')
+  const isName = (name: string) => name !== '' && !name.includes('\0') && Buffer.byteLength(name) <= LONGEST_NAME
+  if (names.length > 2 || !names.every(isName)) {
+    throw new RangeError(`${quote(value)} is not a table's name, or one in a schema; ${TABLE}`)
+  }
+  return value
+})
 
 const redisObject = object(
   {
     type: z.literal('redis').describe('The kind of store, e.g. "redis".'),
-    url: redisUrl.exactOptional().describe('One server, e.g. "redis://127.0.0.1:6379".'),
+    url: redisUrl
+      .exactOptional()
+      .describe('One server, e.g. "redis://127.0.0.1:6379", or "redis+sentinel://10.0.0.1:26379/mymaster".'),
     cluster: z
-      .array(redisUrl, { error: wants('a list of URLs', 'use e.g. ["redis://10.0.0.1:6379"]') })
-      .min(1, { error: 'the list is empty; use e.g. ["redis://10.0.0.1:6379"]' })
+      .array(redisNode, { error: wants('a list of URLs', NODES) })
+      .min(1, { error: `the list is empty; ${NODES}` })
       .exactOptional()
       .describe('Some nodes of a cluster, instead of url, e.g. ["redis://10.0.0.1:6379"].'),
-    prefix: text('a prefix', 'use e.g. "shaper:"').exactOptional().describe('Before every key, e.g. "shaper:".'),
+    prefix: text('a prefix', 'use e.g. "shaper:"').prefault('shaper:').describe('Before every key, e.g. "shaper:".'),
     ...shared,
   },
   'a store',
@@ -43,10 +49,8 @@ const redisObject = object(
 const postgresObject = object(
   {
     type: z.literal('postgres').describe('The kind of store, e.g. "postgres".'),
-    url: storeUrl('postgres://127.0.0.1/shaper', /^postgres(?:ql)?:\/\//).describe(
-      'The database, e.g. "postgres://127.0.0.1/shaper".',
-    ),
-    table: text('a table', 'use e.g. "shaper_buckets"').exactOptional().describe('The table, e.g. "shaper_buckets".'),
+    url: postgresUrl.describe('The database, e.g. "postgres://127.0.0.1/shaper".'),
+    table: table.prefault('shaper_buckets').describe('The table, e.g. "shaper_buckets".'),
     ...shared,
   },
   'a store',
@@ -61,7 +65,7 @@ const kinds = z.discriminatedUnion('type', [redisObject, postgresObject], {
   },
 })
 
-const whereabouts = kinds.transform((value, ctx) => {
+const whereabouts = kinds.transform((value, ctx): StoreSettings => {
   if (value.type === 'redis' && (value.url === undefined) === (value.cluster === undefined)) {
     const message = value.url === undefined ? 'missing; give url or cluster' : 'give either url or cluster; remove one'
     ctx.issues.push({ code: 'custom', path: ['url'], message, input: undefined })

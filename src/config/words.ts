@@ -12,8 +12,18 @@ export function quote(value: unknown): string {
   if (Array.isArray(value)) return 'a list'
   if (typeof value === 'object' && value !== null) return 'an object'
   if (typeof value !== 'string') return String(value)
-  const shown = value.replace(/:\/\/.*@/su, '://***@')
+  const shown = withoutPasswords(value.replace(/:\/\/.*@/su, '://***@'))
   return JSON.stringify(shown.length > LONGEST_QUOTE ? `${shown.slice(0, LONGEST_QUOTE)}...` : shown)
+}
+
+/** A valid URL of a store as it may be shown: with `***` for its password. */
+export function maskUrl(url: string): string {
+  return withoutPasswords(url.replace(/^([^:/?#]+:\/\/[^:/?#]*):[^/?#]*@/, '$1:***@'))
+}
+
+/** Masks what a URL's query says of passwords. */
+export function withoutPasswords(text: string): string {
+  return text.replace(/([?&][^=&#\s]*pass[^=&#\s]*=)[^&#"\s]*/gi, '$1***')
 }
 
 /** Like `quote` for a value that is meant as a URL: everything up to the last `@` is masked, scheme or not. */

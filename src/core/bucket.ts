@@ -73,6 +73,11 @@ export class Bucket<Junction = unknown, Lane = unknown> {
     return this.outlet === undefined ? 0 : this.outlet.waiting
   }
 
+  /** Whether somebody counts on this very instance. */
+  get engaged(): boolean {
+    return this.waiting > 0
+  }
+
   /** Changes what the bucket allows; its level stays, and drains at the new rate from now on. */
   retune(limits: BucketLimits, now: number): void {
     // Also where nothing is left: at a slower rate it would be there again.
@@ -146,7 +151,7 @@ export class Bucket<Junction = unknown, Lane = unknown> {
 
   /** Whether it is as good as new. */
   idle(now: number): boolean {
-    return this.waiting === 0 && this.hold(now) === 0 && this.blockedFor(now) === 0
+    return !this.engaged && this.hold(now) === 0 && this.blockedFor(now) === 0
   }
 
   /** Forgets what passed, and any block; what is queued stays. */

@@ -195,6 +195,11 @@ export class Claims {
     const { lane, cost, slot } = grant
     this.#grants.remove(grant)
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
+    const now = this.#claimant.now()
+    for (const bucket of lane.stack) {
+      bucket.occupyUntil(now)
+      this.#schedule.plan(bucket)
+    }
     this.#uncover(lane)
     this.close(lane)
   }

@@ -111,8 +111,11 @@ export class Engine {
     const free = this.schedule.due
     const deadline = this.deadlines.next?.due ?? Infinity
     const claimed = this.claims?.due ?? Infinity
-    if (claimed <= Math.min(free, deadline)) this.claims!.advance(now)
-    else if (free <= deadline + SAME_TIME) this.serve(this.schedule.free(free), now)
+    if (claimed <= Math.min(free, deadline)) {
+      this.claims!.advance(now)
+      // Whose slot has passed contends again, and so does everyone else before that gate.
+      this.serve(now, now)
+    } else if (free <= deadline + SAME_TIME) this.serve(this.schedule.free(free), now)
     else this.#expire(deadline, now)
   }
 

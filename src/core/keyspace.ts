@@ -108,7 +108,7 @@ export class Keyspace {
         continue
       }
       const [key, bucket] = step.value
-      if (bucket.waiting > 0 || keep.includes(bucket)) continue
+      if (bucket.engaged || keep.includes(bucket)) continue
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, key)

@@ -106,8 +106,7 @@ export class Shaper {
   cancel(ticket: Ticket): boolean {
     if (!this.#engine.withdraw(ticket)) return false
     this.#engine.claims?.giveBack(ticket)
-    this.#engine.settle()
-    this.#engine.tell()
+    this.#engine.wake()
     return true
   }
 

@@ -87,14 +87,19 @@ export class SharedShaper {
     const refs = stack.map(bucket => (bucket as StoredBucket).ref)
     const answered = (admission: Admission): void => {
       const now = clock.now()
-      for (const [place, bucket] of stack.entries()) (bucket as StoredBucket).tell(admission.levels[place]!, now)
+      for (const [place, bucket] of (stack as readonly StoredBucket[]).entries()) {
+        bucket.answered()
+        bucket.tell(admission.levels[place]!, now)
+      }
       if (again && !admission.admitted && admission.reason === 'overflow') {
         const full = admission.refusing.map(place => stack[place]!)
         if (shaper.makeRoom(arrival, full, maxWait)) return this.#ask(arrival, maxWait, claim, decided, alone, false)
       }
       decided(admission)
     }
+    for (const bucket of stack) (bucket as StoredBucket).ask()
     when(store.admit({ stack: refs, cost, maxWait, claim }), answered, () => {
+      for (const bucket of stack) (bucket as StoredBucket).answered()
       unanswered(refs, askedAt)
       alone()
     })

@@ -11,11 +11,12 @@
  * *Admission* is contract 2.1 on the level: every bucket of the stack takes the cost or none does; the reasons and their
  * order are those of admission.ts. *A claim* takes the next slot of all buckets of a stack at once:
  *
- *     slot = max(now - min(since, grace), free of each)
+ *     slot = max(now - min(since, back), free of each)
  *
  * and is granted if that is within the horizon, about one round trip ahead: then each `free = slot + cost / rate`. Else
- * nothing changes and the answer tells how long each bucket is busy. `since` is how long the request has been waiting
- * for just this: a claim that comes late by a round trip does not cost rate, one for an idle bucket is not back-dated.
+ * nothing changes and the answer tells how long each bucket is busy. `since` is how long the request has been waiting:
+ * a claim that comes late by a round trip does not cost rate, one for an idle bucket is not back-dated. `back` is such that
+ * the answer is here before the slot is forfeited (`longestBackDate`).
  *
  * A store decides on its own clock, so skew between instances cannot enter. Times that pass the seam are in ms of the
  * instance's own clock: the store maps them so that what is unknown of the network makes them late, never early. A store
@@ -68,7 +69,7 @@ export type Admission =
 export interface ClaimRequest {
   readonly stack: readonly BucketRef[]
   readonly cost: number
-  /** For how many ms this request could have gone but for a slot. */
+  /** For how many ms this request has waited. */
   readonly since: number
 }
 
@@ -114,7 +115,20 @@ export interface Store {
 }
 
 /** How far ahead a slot may be claimed, in ms: about a round trip, which a store measures; within these bounds. */
-export const HORIZON = { least: 2, most: 20 }
+export const HORIZON = { least: 2, most: 100 }
 
-/** How far a slot may lie back, in ms, for a claim that was on its way. */
+/** A slot that has passed by more than so many ms is forfeited. */
 export const SLOT_GRACE = 8
+
+/** What of the grace is left, in ms, for the store's answer being slower than usual. */
+const SLOT_RESERVE = 4
+
+/**
+ * How far a slot may lie back, in ms, for a claim that was on its way: so far that its answer still comes in time to be
+ * used. Negative: it has to lie ahead.
+ *
+ * @param roundTrip the usual one, in ms
+ */
+export function longestBackDate(roundTrip: number): number {
+  return SLOT_GRACE - SLOT_RESERVE - roundTrip
+}

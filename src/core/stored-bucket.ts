@@ -19,6 +19,8 @@ export class StoredBucket extends Bucket<Junction, Lane> {
   /** Cost units at a time in ms, as the store told. */
   #told = 0
   #toldAt = 0
+  /** How many requests the store is being asked about. */
+  #asked = 0
 
   constructor(limits: BucketLimits, key: string, group: string, trust: StoreTrust) {
     super(limits)
@@ -36,6 +38,19 @@ export class StoredBucket extends Bucket<Junction, Lane> {
   tell(level: number, now: number): void {
     this.#told = level
     this.#toldAt = now
+  }
+
+  /** The store is asked about a request that needs this instance; it is to stay until `answered`. */
+  ask(): void {
+    this.#asked += 1
+  }
+
+  answered(): void {
+    this.#asked -= 1
+  }
+
+  override get engaged(): boolean {
+    return this.#asked > 0 || super.engaged
   }
 
   override level(now: number): number {

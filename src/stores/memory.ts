@@ -11,6 +11,7 @@ import {
   type ClaimRequest,
   type GiveBackRequest,
   HORIZON,
+  longestBackDate,
   SLOT_GRACE,
 } from '../core/store.js'
 
@@ -78,7 +79,7 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     since: number,
     now: number,
   ): Claim {
-    let at = now - Math.min(since, SLOT_GRACE)
+    let at = now - Math.min(since, longestBackDate(0))
     for (const { free } of states) at = Math.max(at, free)
     if (at > now + HORIZON.least) return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {

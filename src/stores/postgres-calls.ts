@@ -1,14 +1,6 @@
 /** What is asked of the function in postgres-decide.sql, and what its answers mean. */
 import { createHash } from 'node:crypto'
-import {
-  type Admission,
-  type AdmitRequest,
-  type BucketRef,
-  type Claim,
-  type ClaimRequest,
-  type GiveBackRequest,
-  SLOT_GRACE,
-} from '../core/store.js'
+import type { Admission, AdmitRequest, BucketRef, Claim, ClaimRequest, GiveBackRequest } from '../core/store.js'
 import type { Offset } from './offset.js'
 
 const REASONS = [undefined, 'too-costly', 'blocked', 'overflow', 'max-wait'] as const
@@ -127,12 +119,12 @@ export function beatOperation(id: string): Operation<number> {
 /** What `keys` and `ops` of a batch are; the deadlines are by the store's clock. */
 export function encode(
   batch: readonly { operation: Operation; deadline: number }[],
-  horizon: number,
+  roundTrip: { horizon: number; back: number },
 ): { keys: string[]; ops: string } {
   const keys = [...new Set(batch.flatMap(({ operation }) => operation.keys))].sort()
   // Arrays of PostgreSQL begin at 1.
   const places = new Map(keys.map((key, index) => [key, index + 1]))
-  const ops = [horizon, SLOT_GRACE]
+  const ops = [roundTrip.horizon, roundTrip.back]
   for (const { operation, deadline } of batch) operation.write(ops, deadline, key => places.get(key)!)
   return { keys, ops: `{${ops.join(',')}}` }
 }

@@ -2,7 +2,7 @@
 -- src/core/store.ts.
 --
 --   keys  text[]    the instances concerned, distinct, in ascending order (bytes)
---   ops   float8[]  horizon and grace in ms, then the operations one after another, each
+--   ops   float8[]  horizon and back in ms, then the operations one after another, each
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain)
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
@@ -29,7 +29,7 @@ DECLARE
   ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);  -- NaN: not changed
   now float8;
   horizon float8 := ops[1];
-  grace float8 := ops[2];
+  back float8 := ops[2];
   result float8[];
   o int := 1;
   p int := 3;
@@ -177,7 +177,7 @@ BEGIN
     END IF;
 
     IF claims THEN
-      slot := now - least(a, grace);
+      slot := now - least(a, back);
       FOR f IN first .. last BY 5 LOOP
         slot := greatest(slot, frees[ops[f]::int]);
       END LOOP;

@@ -7,7 +7,7 @@
  * executed, or its answer was on its way. None is sent twice unless the server told that it did nothing.
  */
 import type { Clock } from '../core/clock.js'
-import { HORIZON, StoreError } from '../core/store.js'
+import { HORIZON, longestBackDate, StoreError } from '../core/store.js'
 import { Offset } from './offset.js'
 import { encode, isTooLate, type Operation, Reader } from './postgres-calls.js'
 import type { Connection } from './postgres-connection.js'
@@ -159,7 +159,7 @@ export class Dispatcher {
     try {
       const { keys, ops } = encode(
         batch.map(({ operation, expires }) => ({ operation, deadline: this.#offset.theirs(expires) })),
-        this.horizon,
+        { horizon: this.horizon, back: longestBackDate(this.#roundTrip) },
       )
       const query = { name: 'shaper', text: decide, values: [keys, ops], types: AS_TEXT }
       const { rows } = await connection.client.query<{ answer: string }>(query)

@@ -17,6 +17,7 @@ import { lanes } from './suites/lanes.js'
 import { memory } from './suites/memory.js'
 import { reject } from './suites/reject.js'
 import { smoothness } from './suites/smoothness.js'
+import { store } from './suites/store.js'
 import { throughput } from './suites/throughput.js'
 import { suiteText } from './tables.js'
 
@@ -28,9 +29,19 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory }
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store }
 
-const PACKAGES = ['undici', 'http-proxy', 'http-proxy-3', 'httpxy', 'fast-proxy', 'bottleneck', 'rate-limiter-flexible']
+const PACKAGES = [
+  'undici',
+  'http-proxy',
+  'http-proxy-3',
+  'httpxy',
+  'fast-proxy',
+  'bottleneck',
+  'rate-limiter-flexible',
+  'ioredis',
+  'pg',
+]
 
 /** No run takes longer than this, in ms. */
 const LONGEST = 45 * 60_000
@@ -50,6 +61,7 @@ function versions() {
   }
   program('nginx', ['-v'], /nginx\/(\S+)/)
   program('haproxy', ['-v'], /version (\d[\d.]*)/)
+  program('redis-server', ['--version'], /v=(\S+)/)
   program('wrk', ['-v'], /wrk \D*(\d[\d.]*)/)
   for (const name of PACKAGES) {
     const manifest =

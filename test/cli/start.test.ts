@@ -101,7 +101,13 @@ t.test('an address that cannot be listened on: exit 1, one line with the remedy'
 })
 
 t.test('help shows an example for each command', async t => {
-  for (const args of [['--help'], ['start', '--help'], ['check', '--help'], ['demo', '--help']]) {
+  for (const args of [
+    ['--help'],
+    ['start', '--help'],
+    ['check', '--help'],
+    ['migrate', '--help'],
+    ['demo', '--help'],
+  ]) {
     const { code, stdout } = await shaper(args).finished
     t.equal(code, 0)
     t.match(stdout, /Example:\n {2}shaper /, args.join(' '))
@@ -166,4 +172,32 @@ t.test('a second signal ends it at once', async t => {
   child.kill('SIGTERM')
   t.equal((await finished).code, 1)
   t.ok((await waiting) instanceof Error)
+})
+
+t.test('a store that does not answer: exit 1 where that is to be the end, else it goes on alone', async t => {
+  const config = (onOutage: string) => ({
+    'shaper.config.json': JSON.stringify({
+      listen: '127.0.0.1:0',
+      upstream: 'echo:',
+      store: { type: 'redis', url: 'redis://me:s3cret@127.0.0.1:1', onOutage },
+      buckets: { client: { rate: '5/s' } },
+    }),
+  })
+  const closed = await shaper(['start'], { cwd: t.testdir(config('closed')) }).finished
+  t.equal(closed.code, 1)
+  t.equal(closed.stdout, '')
+  t.match(
+    closed.stderr,
+    /^shaper: the store redis does not answer( \([^\n]*\))?; start it, or set "onOutage" to "local" or "open"\n$/,
+  )
+  t.notMatch(closed.stderr, /s3cret/)
+  const { child, url, finished } = shaper(['start'], { cwd: t.testdir(config('local')) })
+  const { statusCode, body } = await request(await url)
+  await body.dump()
+  t.equal(statusCode, 200)
+  child.kill('SIGTERM')
+  const { code, stderr } = await finished
+  t.equal(code, 0)
+  t.match(stderr, /the store does not answer: going on alone, at 1\/1 of the rates/)
+  t.notMatch(stderr, /s3cret/)
 })

@@ -144,14 +144,12 @@ t.test('what is still to come', async t => {
   }
   const file = {
     upstream,
-    store: { type: 'redis', url: 'redis://h' },
     buckets: { client: { rate: '5/s' } },
     routes: [{ upstream }],
     pacing: 'precise',
     admin: { listen: '0.0.0.0:1', token: 'x' },
   }
   t.same(faults(file), [
-    'store: redis is not yet available; use "memory"',
     'upstream.pauseOn: not yet available; remove it',
     'routes[0].upstream.pauseOn: not yet available; remove it',
     'upstream.retry: not yet available; remove it',
@@ -160,12 +158,4 @@ t.test('what is still to come', async t => {
     'routes[0].upstream.learn: not yet available; remove it',
     'admin: not yet available; remove it',
   ])
-  t.same(
-    faults({
-      ...least(),
-      store: { type: 'postgres', url: 'postgres://h/d', table: 't', timeout: '1s', onOutage: 'closed' },
-    }),
-    ['store: postgres is not yet available; use "memory"'],
-  )
-  t.same(faults({ ...least(), store: 'memory' }), [])
 })

@@ -167,7 +167,7 @@ t.test('every bad value has its own message', async t => {
     [top({ store: { type: 'postgres' } }), 'store.url: missing; use e.g. "postgres://127.0.0.1/shaper"'],
     [
       top({ store: { type: 'postgres', url: 'postgres://h/d', onOutage: 'x' } }),
-      'store.onOutage: "x" is not a choice for an outage; use "open" or "closed"',
+      'store.onOutage: "x" is not a choice for an outage; use "local", "closed" or "open"',
     ],
     [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:8080"'],
     [
@@ -225,6 +225,9 @@ t.test('no value of any key reaches the user with a message of zod', async t => 
     ),
     ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain'].map(
       key => (value: unknown) => route({ [key]: value }),
+    ),
+    ...['url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].flatMap(key =>
+      ['redis', 'postgres'].map(type => (value: unknown) => top({ store: { type, [key]: value } })),
     ),
     ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
     ...['header', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),

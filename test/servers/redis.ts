@@ -15,11 +15,6 @@ const SLOTS = 16_384
 
 const INSTALL = 'apt-get install redis-server (Debian), dnf install redis (Fedora), brew install redis (macOS)'
 
-const running = new Set<ChildProcess>()
-process.on('exit', () => {
-  for (const child of running) child.kill('SIGKILL')
-})
-
 /** Polls until `check` is content. */
 export async function until(what: string, check: () => Promise<boolean> | boolean, patience = PATIENCE): Promise<void> {
   const last = performance.now() + patience
@@ -81,7 +76,12 @@ export class RedisServer {
     const own = ['--port', `${this.port}`, '--bind', '127.0.0.1', '--dir', this.#directory, '--daemonize', 'no']
     const child = spawn('redis-server', [...this.args, ...own], { stdio: ['ignore', 'pipe', 'pipe'] })
     this.#child = child
-    running.add(child)
+    // It must not outlive us, however we end: the pipe ends with us.
+    if (child.pid !== undefined) {
+      const guard = spawn('sh', ['-c', `read _; kill -9 ${child.pid}`], { stdio: ['pipe', 'ignore', 'ignore'] })
+      guard.stdin.on('error', () => {})
+      child.once('exit', () => guard.kill('SIGKILL'))
+    }
     child.stdout.on('data', chunk => {
       this.#output = (this.#output + chunk).slice(-2_000)
     })
@@ -89,7 +89,6 @@ export class RedisServer {
     child.once('error', error => {
       failure = error
     })
-    child.once('exit', () => running.delete(child))
     await until('redis-server is ready', async () => {
       if (failure !== undefined || child.exitCode !== null) return true
       return /^PONG|^NOAUTH/.test(await this.command('PING').then(String, (error: Error) => error.message))
@@ -119,7 +118,7 @@ export class RedisServer {
 
   async kill(): Promise<void> {
     const child = this.#child
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
+    if (child?.pid === undefined || child.exitCode !== null || child.signalCode !== null) return
     const ended = once(child, 'exit')
     child.kill('SIGKILL')
     await ended

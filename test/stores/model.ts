@@ -27,10 +27,10 @@ const limits = fc.record({
 
 type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
 
-/** What can be compared of an answer: moments are in the terms of each store. */
+/** What can be compared of an answer. A slot lies ahead by what a round trip is above the grace: less than the grid. */
 function comparable(answer: Admission | Claim | undefined): unknown {
   if (answer === undefined) return undefined
-  if ('granted' in answer) return answer.granted ? round(answer.slot.token as number) : 'busy'
+  if ('granted' in answer) return answer.granted ? Math.round((answer.slot.token as number) / GRID) : 'busy'
   const { levels } = answer
   const common = { admitted: answer.admitted, levels: levels.map(round) }
   if (answer.admitted) return { ...common, claim: comparable(answer.claim) }

@@ -94,14 +94,16 @@ t.test('a stack on three servers', async t => {
   })
 
   t.test('a slot that moves', async t => {
-    const one = on(0, 1_000)
-    const slot = hashSlot(groupOn(0))
+    // Nothing else lives there.
+    const group = groupOn(0, 1)
+    const one = bucket(1, 1_000, { group })
+    const slot = hashSlot(group)
     const [from, to] = cluster.masters as [(typeof cluster.masters)[0], (typeof cluster.masters)[0]]
     const [fromId, toId] = await Promise.all([from, to].map(async it => String(await it.command('CLUSTER', 'MYID'))))
     await admit(store, [one], 5)
     await to.command('CLUSTER', 'SETSLOT', slot, 'IMPORTING', fromId!)
     await from.command('CLUSTER', 'SETSLOT', slot, 'MIGRATING', toId!)
-    const fresh = on(0, 1_000)
+    const fresh = bucket(1, 1_000, { group })
     t.equal((await admit(store, [fresh], 3)).levels[0], 3, 'ASK')
     const keys = [one, fresh].map(it => bucketKey('shaper:', it))
     t.equal(await to.command('CLUSTER', 'COUNTKEYSINSLOT', slot), 1)

@@ -1,0 +1,119 @@
+// Sees to it that the servers which the tests start are installed. Silent when they are.
+import { spawnSync } from 'node:child_process'
+import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { delimiter, join } from 'node:path'
+
+const SERVERS = [
+  { name: 'redis-server', binaries: ['redis-server', 'redis-cli'], places: [] },
+  {
+    name: 'PostgreSQL',
+    binaries: ['initdb', 'postgres'],
+    places: [
+      ...versions('/usr/lib/postgresql', 'bin'),
+      ...versions('/usr', 'bin', /^pgsql-/),
+      ...['/opt/homebrew/opt', '/usr/local/opt'].flatMap(place => versions(place, 'bin', /^postgresql(@|$)/)),
+    ],
+  },
+]
+
+/** How packages are installed where the program is there; by name of the server. */
+const MANAGERS = [
+  {
+    program: 'apt-get',
+    prepare: ['update'],
+    install: ['install', '-y', '--no-install-recommends'],
+    packages: { 'redis-server': 'redis-server', PostgreSQL: 'postgresql' },
+  },
+  {
+    program: 'dnf',
+    install: ['install', '-y'],
+    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql-server' },
+  },
+  { program: 'brew', install: ['install'], packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql' } },
+]
+
+/** Debian's packages start their services unless this says no. */
+const POLICY = process.env.SHAPER_POLICY_FILE ?? '/usr/sbin/policy-rc.d'
+
+const missing = SERVERS.filter(server => !isThere(server))
+if (missing.length > 0) {
+  const names = missing.map(({ name }) => name).join(' and ')
+  const manager = MANAGERS.find(({ program }) => find(program) !== undefined)
+  if (manager === undefined) {
+    stop(`the tests need ${names}: install ${missing.length === 1 ? 'it' : 'them'}, with the programs on the PATH`)
+  }
+  const { program, prepare, install, packages } = manager
+  const arguments_ = [...install, ...missing.map(({ name }) => packages[name])]
+  const isRoot = process.getuid?.() === 0
+  const by = program === 'brew' || isRoot ? '' : 'sudo '
+  const commands = [...(prepare === undefined ? [] : [prepare]), arguments_]
+  const typed = commands.map(each => `${by}${program} ${each.join(' ')}`).join(' && ')
+  if (program !== 'apt-get' || !isRoot) stop(`the tests need ${names}; type: ${typed}`)
+  process.stdout.write(`the tests need ${names}: ${typed}\n`)
+  withoutServices(() => {
+    for (const each of commands) run(program, each, typed)
+  })
+  const still = missing.filter(server => !isThere(server)).map(({ name }) => name)
+  if (still.length > 0) stop(`${still.join(' and ')} cannot be found after: ${typed}`)
+}
+
+function isThere({ binaries, places }) {
+  return [undefined, ...places].some(place => binaries.every(binary => find(binary, place) !== undefined))
+}
+
+/** Looks in one place, or in those of the PATH. */
+function find(binary, place = process.env.PATH ?? '') {
+  return place
+    .split(delimiter)
+    .filter(Boolean)
+    .map(folder => join(folder, binary))
+    .find(isExecutable)
+}
+
+function isExecutable(path) {
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function versions(folder, inner, pattern = /./) {
+  // For tests of this script: only the PATH counts.
+  if (process.env.SHAPER_PATH_ONLY !== undefined || !existsSync(folder)) return []
+  return readdirSync(folder)
+    .filter(name => pattern.test(name))
+    .map(name => join(folder, name, inner))
+}
+
+function run(program, arguments_, typed) {
+  const { status, error } = spawnSync(program, arguments_, {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+  })
+  if (status !== 0) throw new Error(`${program} failed (${error?.code ?? status}); type: ${typed}`)
+}
+
+/** Packages that come while `install` runs do not start their services. Afterwards the machine's own policy is back. */
+function withoutServices(install) {
+  const aside = `${POLICY}.before-pretest`
+  const had = existsSync(POLICY)
+  if (had) renameSync(POLICY, aside)
+  writeFileSync(POLICY, '#!/bin/sh\nexit 101\n', { mode: 0o755 })
+  process.once('exit', () => {
+    if (had) renameSync(aside, POLICY)
+    else rmSync(POLICY, { force: true })
+  })
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () => process.exit(1))
+  try {
+    install()
+  } catch (error) {
+    stop(error.message)
+  }
+}
+
+function stop(message) {
+  process.stderr.write(`${message}\n`)
+  process.exit(1)
+}

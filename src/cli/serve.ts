@@ -1,0 +1,83 @@
+/** A proxy in this process, and what it tells the log. */
+import pino, { type Logger } from 'pino'
+import type { Settings } from '../config/settings.js'
+import { StoreError } from '../core/store.js'
+import { createPreciseClock } from '../pacing/precise.js'
+import { createTimerClock } from '../pacing/timer.js'
+import type { Observer } from '../proxy/events.js'
+import { type RunningProxy, startProxy } from '../proxy/server.js'
+import { CommandError } from './command-error.js'
+import { createStoreLog, openStore } from './shared-store.js'
+
+const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
+
+/** @param base what every record carries */
+export function createLog(base: Record<string, unknown> | null = null): Logger {
+  return pino({ base }, pino.destination({ dest: 2, sync: true }))
+}
+
+/** @throws CommandError */
+export async function serve(settings: Settings, log: Logger): Promise<RunningProxy> {
+  const clock = createTimerClock()
+  const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
+  const { store } = settings
+  const observer = createLogObserver(log)
+  if (store === 'memory') {
+    return startProxy({ settings, pacer, clock, observer }).catch(error => {
+      throw explain(error, settings)
+    })
+  }
+  let reason: string | undefined
+  // A start that fails is told in one line.
+  let early: (() => void)[] | undefined = []
+  const tell = (write: () => void): void => void (early === undefined ? write() : early.push(write))
+  const complain = ({ message }: Error): void => {
+    reason = message
+    tell(() => log.warn({ store: store.type }, message))
+  }
+  const storeLog = createStoreLog(store, log)
+  const proxy = await startProxy({
+    settings,
+    pacer,
+    clock,
+    observer: { ...observer, shared: (state, instances) => tell(() => storeLog.shared(state, instances)) },
+    shared: { store: await openStore(store, pacer, complain), onOutage: store.onOutage },
+  }).catch(error => {
+    throw error instanceof StoreError ? unreachable(store.type, reason) : explain(error, settings)
+  })
+  for (const write of early) write()
+  early = undefined
+  return proxy
+}
+
+function unreachable(type: string, reason: string | undefined): CommandError {
+  const why = reason === undefined ? '' : ` (${reason})`
+  return new CommandError(`the store ${type} does not answer${why}; start it, or set "onOutage" to "local" or "open"`)
+}
+
+function createLogObserver(log: Logger): Observer {
+  return {
+    rehearsed: (route, decision, bucket, wait) =>
+      log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
+    failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
+  }
+}
+
+function explain(error: NodeJS.ErrnoException, { listen }: Settings): Error {
+  const address = `${listen.host}:${listen.port}`
+  // A worker's port is bound by the primary.
+  const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')
+  switch (isAddress ? error.code : error.syscall) {
+    case 'EADDRINUSE':
+      return new CommandError(`${address} is in use; choose another address with --listen HOST:PORT`)
+    case 'EACCES':
+      return new CommandError(`${address} needs privileges; choose a port above 1023 with --listen HOST:PORT`)
+    case 'EADDRNOTAVAIL':
+    case 'ENOTFOUND':
+      return new CommandError(`${address} is not an address of this machine; choose another with --listen HOST:PORT`)
+    case 'open':
+      return new CommandError(`cannot read ${error.path}: ${error.code}`)
+    default:
+      return new CommandError(error.message)
+  }
+}

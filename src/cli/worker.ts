@@ -1,0 +1,74 @@
+/** One of several processes that serve the same port: it does what the primary says, and knows no file. */
+import type { Settings } from '../config/settings.js'
+import type { RunningProxy } from '../proxy/server.js'
+import { createLog, serve } from './serve.js'
+
+/** Set in a worker's environment: its number. */
+export const WORKER = 'SHAPER_WORKER'
+
+/** What the primary says to a worker. */
+export type Order =
+  | { readonly verb: 'start'; readonly settings: Settings }
+  | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
+  | { readonly verb: 'drain'; readonly timeout: number }
+
+/** What a worker says to the primary. */
+export type Report =
+  /** It hears: what was said before is lost. */
+  | { readonly verb: 'up' }
+  | { readonly verb: 'ready'; readonly url: string }
+  /** It could not start, and ends. */
+  | { readonly verb: 'failed'; readonly message: string }
+  | { readonly verb: 'reloaded'; readonly id: number; readonly expired: ReadonlyMap<string, number> }
+  /** It goes on with what it had. */
+  | { readonly verb: 'refused'; readonly id: number; readonly message: string }
+
+export function isWorker(): boolean {
+  return process.env[WORKER] !== undefined && process.send !== undefined
+}
+
+/** Serves until the primary says that it is over, or is gone itself. */
+export async function runWorker(): Promise<void> {
+  const log = createLog({ worker: Number(process.env[WORKER]) })
+  let proxy: RunningProxy | undefined
+  let timeout = 0
+  const drain = async (): Promise<void> => {
+    await proxy?.drain(timeout)
+    process.exit(0)
+  }
+  const obey = async (order: Order): Promise<void> => {
+    if (order.verb === 'drain') {
+      timeout = order.timeout
+      void drain()
+    } else if (order.verb === 'start') {
+      timeout = order.settings.limits.shutdownTimeout
+      try {
+        proxy = await serve(order.settings, log)
+        report({ verb: 'ready', url: proxy.url })
+      } catch (error) {
+        report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
+      }
+    } else {
+      const { id, settings } = order
+      try {
+        report({ verb: 'reloaded', id, expired: (await proxy?.reload(settings)) ?? new Map() })
+        timeout = settings.limits.shutdownTimeout
+      } catch (error) {
+        report({ verb: 'refused', id, message: (error as Error).message })
+      }
+    }
+  }
+  // A terminal signals the workers, too, and the primary tells them what to make of it.
+  for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
+  process.on('SIGTERM', () => void drain())
+  let last = Promise.resolve()
+  process.on('message', (order: Order) => {
+    last = last.then(() => obey(order))
+  })
+  report({ verb: 'up' })
+}
+
+function report(message: Report, sent?: () => void): void {
+  // The primary may be gone: then this process is about to end as well.
+  process.send?.(message, undefined, undefined, () => sent?.())
+}

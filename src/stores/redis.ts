@@ -1,0 +1,210 @@
+/** State that instances share through Redis: one server, Sentinels, or a Redis Cluster. */
+import type { Clock } from '../core/clock.js'
+import type {
+  Admission,
+  AdmitRequest,
+  BucketRef,
+  Claim,
+  ClaimRequest,
+  GiveBackRequest,
+  Store,
+  StoreError,
+} from '../core/store.js'
+import { parseAddress } from './redis-address.js'
+import { ClusterRouter } from './redis-cluster.js'
+import { Dispatcher } from './redis-dispatcher.js'
+import { bucketKey, REGISTRY, registryKey } from './redis-keys.js'
+import { RedisNode } from './redis-node.js'
+import { type Router, SingleRouter } from './redis-router.js'
+import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part } from './redis-steps.js'
+import { type Answer, NO_SLOT, type Operation, REASONS, readScript, VERB } from './redis-wire.js'
+
+export interface RedisStoreOptions {
+  /** `redis://`, `rediss://` or `redis+sentinel://`; either this or `cluster`. */
+  readonly url?: string
+  /** URLs of some servers of a Redis Cluster. */
+  readonly cluster?: readonly string[]
+  /** Of all keys. */
+  readonly prefix: string
+  /** After so many ms a call rejects. */
+  readonly timeout: number
+  readonly clock: Clock
+  /** A connection is lost or cannot be made; told once for each outage and reason, and never with a password. */
+  onError?(error: Error): void
+  /** For tests: a Lua expression for the time in ms since 1970, in place of the server's TIME. */
+  readonly timeSource?: string
+}
+
+/** @throws TypeError: not a URL */
+export function createRedisStore(options: RedisStoreOptions): Store {
+  const { url, cluster, clock, timeSource } = options
+  const nodeOptions = { script: readScript(timeSource), clock, onError: options.onError ?? (() => {}) }
+  if ((url === undefined) === (cluster === undefined || cluster.length === 0)) {
+    throw new TypeError('give either the url of a Redis server or those of a cluster')
+  }
+  const router =
+    url === undefined
+      ? new ClusterRouter(cluster!, nodeOptions)
+      : new SingleRouter(new RedisNode(parseAddress(url), nodeOptions))
+  return new RedisStore(router, options)
+}
+
+/** What an operation has besides its buckets. */
+type Particulars = Partial<Pick<Operation, 'cost' | 'x' | 'slot' | 'id'>>
+
+type Verb = Operation['verb']
+
+class RedisStore implements Store {
+  readonly #router: Router
+  readonly #dispatcher: Dispatcher
+  readonly #options: RedisStoreOptions
+
+  constructor(router: Router, options: RedisStoreOptions) {
+    this.#router = router
+    this.#options = options
+    this.#dispatcher = new Dispatcher(router, options.clock)
+  }
+
+  get horizon(): number {
+    return this.#router.horizon
+  }
+
+  admit(request: AdmitRequest): Promise<Admission> {
+    const deadline = this.#deadline()
+    const parts = this.#parts(request.stack)
+    if (parts !== undefined) return admitInSteps(parts, request, this.#onePlace(deadline))
+    return this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline)
+  }
+
+  claim(request: ClaimRequest): Promise<Claim> {
+    const deadline = this.#deadline()
+    const parts = this.#parts(request.stack)
+    if (parts !== undefined) return claimInSteps(parts, request, this.#onePlace(deadline))
+    return this.#claim(request, deadline)
+  }
+
+  giveBack(request: GiveBackRequest): Promise<void> {
+    const deadline = this.#deadline()
+    const parts = this.#parts(request.stack)
+    if (parts !== undefined) return giveBackInSteps(parts, request, this.#onePlace(deadline))
+    return this.#giveBack(request, deadline)
+  }
+
+  reset(bucket: BucketRef): Promise<void> {
+    return this.#onStack(VERB.reset, [bucket], {}, this.#deadline(), () => {})
+  }
+
+  beat(id: string): Promise<number> {
+    const keys = [registryKey(this.#options.prefix)]
+    const partition = this.#router.partitionOf(REGISTRY)
+    return this.#ask(VERB.beat, partition, keys, [], { id }, this.#deadline(), answer => answer.next())
+  }
+
+  async close(): Promise<void> {
+    this.#dispatcher.close()
+    this.#router.close()
+  }
+
+  #admit(verb: Verb, { stack, cost, maxWait }: AdmitRequest, deadline: number): Promise<Admission> {
+    const { length } = stack
+    return this.#onStack(verb, stack, { cost, x: maxWait }, deadline, answer => {
+      if (answer.next() === 0) return readRejection(answer, length)
+      const levels = answer.list(length)
+      if (verb !== VERB.admitAndClaim) return { admitted: true, levels }
+      return { admitted: true, levels, claim: readClaim(answer, length) }
+    })
+  }
+
+  #claim({ stack, cost, since }: ClaimRequest, deadline: number): Promise<Claim> {
+    const { length } = stack
+    return this.#onStack(VERB.claim, stack, { cost, x: since }, deadline, answer => readClaim(answer, length))
+  }
+
+  #giveBack({ stack, cost, slot, slotCost = 0 }: GiveBackRequest, deadline: number): Promise<void> {
+    const theirs = slot === undefined ? NO_SLOT : (slot.token as number)
+    return this.#onStack(VERB.giveBack, stack, { cost, x: slotCost, slot: theirs }, deadline, () => {})
+  }
+
+  #onePlace(deadline: number): OnePlace {
+    return {
+      admit: request => this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline),
+      judge: request => this.#admit(VERB.judge, request, deadline),
+      claim: request => this.#claim(request, deadline),
+      // Undoing has time of its own: it matters most when there is none left.
+      giveBack: request => this.#giveBack(request, this.#deadline()),
+    }
+  }
+
+  /** Undefined: all live in one place. */
+  #parts(stack: readonly BucketRef[]): readonly Part[] | undefined {
+    if (stack.length === 1) return undefined
+    const first = this.#router.partitionOf(stack[0]!.group)
+    if (stack.every(({ group }) => this.#router.partitionOf(group) === first)) return undefined
+    const parts = new Map<number, { stack: BucketRef[]; at: number[] }>()
+    for (const [at, bucket] of stack.entries()) {
+      const partition = this.#router.partitionOf(bucket.group)
+      const part = parts.get(partition) ?? { stack: [], at: [] }
+      parts.set(partition, part)
+      part.stack.push(bucket)
+      part.at.push(at)
+    }
+    return [...parts.values()]
+  }
+
+  #onStack<T>(
+    verb: Verb,
+    stack: readonly BucketRef[],
+    particulars: Particulars,
+    deadline: number,
+    read: (answer: Answer) => T,
+  ): Promise<T> {
+    const { prefix } = this.#options
+    const keys = stack.map(bucket => bucketKey(prefix, bucket))
+    return this.#ask(verb, this.#router.partitionOf(stack[0]!.group), keys, stack, particulars, deadline, read)
+  }
+
+  #ask<T>(
+    verb: Verb,
+    partition: number,
+    keys: readonly string[],
+    stack: readonly BucketRef[],
+    { cost = 0, x = 0, slot = NO_SLOT, id }: Particulars,
+    deadline: number,
+    read: (answer: Answer) => T,
+  ): Promise<T> {
+    return new Promise<T>((resolve, reject: (error: StoreError) => void) => {
+      this.#dispatcher.add(partition, {
+        verb,
+        cost,
+        x,
+        slot,
+        keys,
+        stack,
+        id,
+        deadline,
+        done: answer => resolve(read(answer)),
+        failed: reject,
+      })
+    })
+  }
+
+  #deadline(): number {
+    return this.#options.clock.now() + this.#options.timeout
+  }
+}
+
+function readRejection(answer: Answer, length: number): Admission {
+  const reason = REASONS[answer.next() - 1]
+  if (reason === undefined) throw new RangeError('no such reason')
+  const retryAfter = answer.next()
+  const levels = answer.list(length)
+  const flags = answer.list(length)
+  const refusing = flags.flatMap((flag, place) => (flag === 1 ? [place] : []))
+  return { admitted: false, levels, reason, refusing, retryAfterMs: reason === 'too-costly' ? undefined : retryAfter }
+}
+
+function readClaim(answer: Answer, length: number): Claim {
+  if (answer.next() === 0) return { granted: false, freeAt: answer.list(length).map(answer.ours) }
+  const slot = answer.next()
+  return { granted: true, slot: { at: answer.ours(slot), token: slot } }
+}

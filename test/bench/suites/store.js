@@ -1,0 +1,141 @@
+// @ts-check
+/** What a decision costs that instances share: through Redis, against a script that does nothing; through PostgreSQL. */
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { DIST } from '../participants.js'
+import { freePort, hasProgram, output, result, start } from '../processes.js'
+import { entry, median, quantile } from '../statistics.js'
+import { fixed, ratio } from '../tables.js'
+
+const TARGETS = { ratio: 0.6, rate: 100_000 }
+
+/** How many ask at once. */
+const CALLERS = [1, 64, 256]
+const JUDGED = 64
+
+const MEMORY_KEYS = 100_000
+
+const NO_OP = 'no-op EVALSHA'
+
+/**
+ * @typedef {object} Participant
+ * @property {string} name
+ * @property {string} kind of programs/store.js
+ * @property {string} url
+ */
+
+async function startRedis() {
+  const port = await freePort()
+  const args = ['--port', String(port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no']
+  const server = start('redis-server', args, { name: 'redis-server' })
+  server.port = port
+  await server.listening()
+  return server
+}
+
+/** What an empty server holds, and one with so many keys. @param {number} keys @returns {Promise<number>} bytes per key */
+async function bytesPerKey(keys) {
+  const server = await startRedis()
+  const { port } = server
+  const used = async () => {
+    const info = await output('redis-cli', ['-p', String(port), 'INFO', 'memory'], 5_000)
+    return Number(/^used_memory:(\d+)/m.exec(info)?.[1])
+  }
+  // The script and the first tables are there.
+  await result('store.js', [DIST, 'redis', `redis://127.0.0.1:${port}`, 'keys', '100'])
+  const before = await used()
+  // Levels that drain within a second would be gone: these keys do, a second after they have drained.
+  await output('redis-cli', ['-p', String(port), 'DEBUG', 'SET-ACTIVE-EXPIRE', '0'], 5_000)
+  await result('store.js', [DIST, 'redis', `redis://127.0.0.1:${port}`, 'keys', String(keys)])
+  const bytes = ((await used()) - before) / (keys - 100)
+  await server.stop()
+  return bytes
+}
+
+/** @param {import('../main.js').Context} context */
+export async function store({ quick, missing, progress }) {
+  /** @type {Participant[]} */
+  const participants = []
+  const redis = hasProgram('redis-server') ? await startRedis() : undefined
+  if (redis === undefined) missing.add('redis-server')
+  else {
+    const url = `redis://127.0.0.1:${redis.port}`
+    participants.push(
+      { name: NO_OP, kind: 'no-op', url },
+      { name: 'Redis', kind: 'redis', url },
+      { name: 'Redis, two buckets', kind: 'redis, two buckets', url },
+    )
+  }
+  // A server of one's own choice: BENCH_POSTGRES=postgres://user:password@host/database
+  const postgres = process.env.BENCH_POSTGRES
+  if (postgres === undefined) missing.add('BENCH_POSTGRES')
+  else if (existsSync(join(DIST, 'stores/postgres.js'))) {
+    participants.push({ name: 'PostgreSQL', kind: 'postgres', url: postgres })
+  }
+  const rounds = quick ? 1 : 5
+  const latencies = quick ? 1_000 : 5_000
+  /** @type {Record<string, Record<string, number[]>>} */
+  const rates = {}
+  /** @type {Record<string, { p50: number[], p99: number[] }>} */
+  const times = {}
+  /** @type {number[]} */
+  const bytes = []
+  for (let round = 0; round < rounds; round += 1) {
+    for (const { name, kind, url } of participants) {
+      const ask = async (/** @type {string} */ what, /** @type {number} */ number) => {
+        progress(`store: ${name}, ${what} ${number}, round ${round + 1} of ${rounds}`)
+        return await result('store.js', [DIST, kind, url, what, String(number)])
+      }
+      const figures = entry(rates, name, () => ({}))
+      for (const callers of CALLERS) entry(figures, String(callers), () => []).push(await ask('rate', callers))
+      const each = await ask('latency', latencies)
+      const { p50, p99 } = entry(times, name, () => ({ p50: [], p99: [] }))
+      p50.push(quantile(each, 0.5))
+      p99.push(quantile(each, 0.99))
+    }
+    if (redis !== undefined && hasProgram('redis-cli')) {
+      progress(`store: keys, round ${round + 1} of ${rounds}`)
+      bytes.push(await bytesPerKey(quick ? MEMORY_KEYS / 10 : MEMORY_KEYS))
+    }
+  }
+  await redis?.stop()
+
+  /** @param {string} name @param {number} callers */
+  const of = (name, callers) => median(rates[name]?.[callers] ?? [])
+  const checks = []
+  if (redis !== undefined) {
+    const value = of('Redis', JUDGED) / of(NO_OP, JUDGED)
+    const most = Math.max(...CALLERS.map(callers => of('Redis', callers)))
+    checks.push(
+      {
+        figure: `admit + claim through Redis against a ${NO_OP} for each, ${JUDGED} callers`,
+        value: ratio(value),
+        target: `>= ${TARGETS.ratio}x`,
+        met: value >= TARGETS.ratio,
+      },
+      {
+        figure: 'decisions/s of one Redis',
+        value: fixed(most, 0),
+        target: `>= ${TARGETS.rate}`,
+        met: most >= TARGETS.rate,
+      },
+    )
+  }
+  return {
+    checks,
+    tables: [
+      {
+        title: `Decisions per second by how many ask at once, and ms for one who asks alone (${fixed(median(bytes), 0)} bytes of Redis per key)`,
+        columns: ['store', ...CALLERS.map(String), `against the no-op, ${CALLERS.join(' / ')}`, 'p50', 'p99'],
+        rows: participants.map(({ name }) => [
+          name,
+          ...CALLERS.map(callers => fixed(of(name, callers), 0)),
+          CALLERS.map(callers => ratio(of(name, callers) / of(NO_OP, callers))).join(' / '),
+          fixed(median(times[name].p50), 3),
+          fixed(median(times[name].p99), 3),
+        ]),
+      },
+    ],
+    raw: { rates, times, bytes },
+  }
+}

@@ -1,0 +1,285 @@
+/** Several processes on one port, with one store. */
+import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { type AddressInfo, createServer as createTcpServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { Agent, request } from 'undici'
+import { type RedisServer, startRedis, until } from '../servers/redis.js'
+import { type Command, shaper } from './command.js'
+
+let redis: RedisServer
+t.before(async () => {
+  redis = await startRedis()
+})
+t.teardown(() => redis.stop())
+
+let names = 0
+
+/** A configuration with buckets of its own in the store. */
+function config(bucket: object, more: object = {}): object {
+  names += 1
+  return {
+    listen: '127.0.0.1:0',
+    upstream: 'echo:',
+    // A machine that has much to do is no outage.
+    store: { type: 'redis', url: redis.url, prefix: `test-${names}:`, timeout: '3s' },
+    buckets: { all: { key: 'all', ...bucket } },
+    ...more,
+  }
+}
+
+const WIDE = { rate: '1000/s', capacity: 1_000 }
+
+function start(t: Tap, file: object, workers = '3'): Command & { file: string } {
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(file) })
+  const command = shaper(['start', '--workers', workers], { cwd })
+  t.teardown(() => {
+    command.child.kill('SIGKILL')
+  })
+  return { ...command, file: `${cwd}/shaper.config.json` }
+}
+
+type Tap = Pick<typeof t, 'testdir' | 'teardown'>
+
+function workersOf({ child }: Command): number[] {
+  const lines = execFileSync('ps', ['-A', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' }).split('\n')
+  return lines.flatMap(line => {
+    const [, pid, parent, args = ''] = /^\s*(\d+)\s+(\d+)\s+(.*)$/.exec(line) ?? []
+    return Number(parent) === child.pid && args.includes('shaper.js') ? [Number(pid)] : []
+  })
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function records({ stderr }: Command): { msg: string; [key: string]: unknown }[] {
+  return stderr()
+    .split('\n')
+    .filter(line => line.startsWith('{') && line.endsWith('}'))
+    .map(line => JSON.parse(line))
+}
+
+const logged = (command: Command, pattern: RegExp) => records(command).filter(({ msg }) => pattern.test(msg))
+
+/** One request on a connection of its own, so that the workers take turns. */
+async function ask(url: string): Promise<{ status: number; policy: unknown }> {
+  const agent = new Agent({ connections: 1, pipelining: 0 })
+  try {
+    const { statusCode, headers, body } = await request(url, { dispatcher: agent, headersTimeout: 20_000 })
+    await body.dump()
+    return { status: statusCode, policy: headers['ratelimit-policy'] }
+  } finally {
+    await agent.close()
+  }
+}
+
+const many = (url: string, count: number) => Promise.all(Array.from({ length: count }, () => ask(url)))
+
+async function end(command: Command): Promise<{ code: number | null; stdout: string }> {
+  command.child.kill('SIGTERM')
+  return command.finished
+}
+
+t.test('a store of their own each is refused, and so is what is no number', async t => {
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ upstream: 'echo:', buckets: { a: { rate: 5 } } }) })
+  for (const command of ['start', 'check']) {
+    const { code, stderr, stdout } = await shaper([command, '--workers', 'auto'], { cwd }).finished
+    t.equal(code, 2)
+    t.equal(stdout, '')
+    t.equal(
+      stderr,
+      'shaper: --workers: with the store "memory" each worker has its own buckets, so N workers let N times the rates pass; share them, e.g. "store": { "type": "redis", "url": "redis://127.0.0.1:6379" }, or leave --workers out\n',
+    )
+  }
+  for (const workers of ['0', '-1', '1.5', 'all', '2000']) {
+    const { code, stderr } = await shaper(['start', `--workers=${workers}`], { cwd }).finished
+    t.equal(code, 2)
+    t.equal(
+      stderr,
+      `shaper: --workers: "${workers}" is not a number of workers; use a whole number from 1 to 1024, or "auto"\n`,
+    )
+  }
+})
+
+t.test('they serve one port; a file that changes is put into effect in all, a bad one told once', async t => {
+  const file = config(WIDE)
+  const command = start(t, file)
+  const url = await command.url
+  t.match(await command.ready, /^shaper listening on http:\/\/127\.0\.0\.1:[1-9]\d* -> echo:$/)
+  t.equal(workersOf(command).length, 3)
+  const policies = async () => new Set((await many(url, 9)).map(({ policy }) => policy))
+  t.same(await policies(), new Set(['"all";q=1000;w=1']))
+
+  writeFileSync(command.file, '{ "upstream": "echo:", "buckets": { "all": { "rate": "5/w" } } }')
+  await until('the bad file is told', () => logged(command, /^not reloaded/).length > 0)
+  writeFileSync(
+    command.file,
+    JSON.stringify({ ...file, buckets: { all: { key: 'all', rate: '500/s', capacity: 900 } } }),
+  )
+  await until('the good one, too', () => logged(command, /^reloaded/).length > 0)
+  t.same(await policies(), new Set(['"all";q=900;w=2']))
+  command.child.kill('SIGHUP')
+  await until('a signal reads it again', () => logged(command, /^reloaded: nothing has changed/).length > 0)
+  t.equal(logged(command, /^not reloaded/).length, 1)
+  t.equal(logged(command, /^reloaded$/).length, 1)
+
+  const { code, stdout } = await end(command)
+  t.equal(code, 0)
+  t.equal(stdout.split('\n').length, 2, 'one line')
+})
+
+t.test('one that crashes is replaced; when all do, the port stays', async t => {
+  const command = start(t, config(WIDE))
+  const url = await command.url
+  const [first] = workersOf(command)
+  process.kill(first!, 'SIGKILL')
+  await until('there are three again', () => workersOf(command).length === 3 && !isAlive(first!))
+  t.match(logged(command, /^worker \d ended: SIGKILL; another one starts in 100 ms$/), [{ worker: Number, delay: 100 }])
+  t.same(new Set((await many(url, 6)).map(({ status }) => status)), new Set([200]))
+
+  const all = workersOf(command)
+  for (const pid of all) process.kill(pid, 'SIGKILL')
+  await until('there are three others', () => {
+    const now = workersOf(command)
+    return now.length === 3 && !now.some(pid => all.includes(pid))
+  })
+  await until('they serve the same port', async () => (await ask(url)).status === 200)
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('a new worker serves what the others do, whatever the file says by then', async t => {
+  const file = config(WIDE)
+  const command = start(t, file, '2')
+  const url = await command.url
+  writeFileSync(command.file, JSON.stringify({ ...file, listen: '127.0.0.1:1', store: 'memory', headers: false }))
+  await until('it is told', () => logged(command, /^listen: .* takes effect at the next start$/).length === 1)
+  t.equal(logged(command, /^store: redis -> memory: takes effect at the next start$/).length, 1)
+  writeFileSync(command.file, 'no JSON')
+  await until('a bad file is told', () => logged(command, /^not reloaded/).length === 1)
+  const all = workersOf(command)
+  for (const pid of all) process.kill(pid, 'SIGKILL')
+  await until('they are back', async () => {
+    return workersOf(command).length === 2 && (await ask(url)).policy === undefined
+  })
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('SIGTERM to one of them: it finishes what it has, and another one takes its place', async t => {
+  const command = start(t, config({ rate: '4/s', capacity: 10 }), '1')
+  const url = await command.url
+  const [worker] = workersOf(command)
+  const answers = many(url, 4)
+  await ask(url)
+  process.kill(worker!, 'SIGTERM')
+  t.same(new Set((await answers).map(({ status }) => status)), new Set([200]))
+  await until('there is another one', async () => {
+    return workersOf(command).length === 1 && !isAlive(worker!) && (await ask(url)).status === 200
+  })
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('SIGTERM under load: every request has an answer, exit 0, nobody is left', async t => {
+  const command = start(t, config({ rate: '20/s', capacity: 100 }, { limits: { shutdownTimeout: '1s' } }))
+  const url = await command.url
+  const workers = workersOf(command)
+  const answers = Array.from({ length: 60 }, () => ask(url))
+  // By then all of them have come.
+  await Promise.any(answers)
+  await sleep(200)
+  command.child.kill('SIGTERM')
+  const statuses = (await Promise.all(answers)).map(({ status }) => status)
+  t.equal((await command.finished).code, 0)
+  const served = statuses.filter(status => status === 200).length
+  t.ok(served >= 12 && served <= 32, `released on for about a second: ${served}`)
+  t.equal(statuses.filter(status => status === 503).length, 60 - served, 'the rest is told')
+  await t.rejects(request(url), { code: 'ECONNREFUSED' })
+  t.notOk(workers.some(isAlive))
+  t.equal(logged(command, /ended/).length, 0, 'no end of a worker is told that was asked for')
+})
+
+t.test('a signal to all of them, as a terminal sends it, is one signal', async t => {
+  const command = start(t, config({ rate: '4/s', capacity: 10 }), '2')
+  const url = await command.url
+  const answers = many(url, 4)
+  await ask(url)
+  for (const pid of [...workersOf(command), command.child.pid!]) process.kill(pid, 'SIGINT')
+  t.same(new Set((await answers).map(({ status }) => status)), new Set([200]))
+  t.equal((await command.finished).code, 0)
+})
+
+t.test('a second signal ends all at once', async t => {
+  const command = start(t, config({ rate: '1/m', capacity: 5 }), '2')
+  const url = await command.url
+  const workers = workersOf(command)
+  await ask(url)
+  const waiting = ask(url).catch((error: Error) => error)
+  // A third one that would not wait is decided after it.
+  await request(url, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
+  command.child.kill('SIGTERM')
+  await until('the first signal is seen', () => logged(command, /^shutting down$/).length === 1)
+  command.child.kill('SIGTERM')
+  t.equal((await command.finished).code, 1)
+  t.ok((await waiting) instanceof Error)
+  await until('they are gone', () => !workers.some(isAlive))
+})
+
+t.test('without the first process they are gone, too', async t => {
+  const command = start(t, config(WIDE), '2')
+  await command.url
+  const workers = workersOf(command)
+  t.equal(workers.length, 2)
+  command.child.kill('SIGKILL')
+  await until('they are gone', () => !workers.some(isAlive))
+})
+
+t.test('an address that cannot be listened on: exit 1, one line', async t => {
+  const taken = createTcpServer().listen(0, '127.0.0.1')
+  await once(taken, 'listening')
+  t.teardown(() => taken.close())
+  const address = `127.0.0.1:${(taken.address() as AddressInfo).port}`
+  const command = start(t, { ...config(WIDE), listen: address })
+  const { code, stderr, stdout } = await command.finished
+  t.equal(code, 1)
+  t.equal(stdout, '')
+  t.equal(stderr, `shaper: ${address} is in use; choose another address with --listen HOST:PORT\n`)
+})
+
+t.test('together they admit b, and release at r', async t => {
+  const seen: number[] = []
+  const upstream = createServer((_req, res) => {
+    seen.push(performance.now())
+    res.end('ok')
+  }).listen(0, '127.0.0.1')
+  await once(upstream, 'listening')
+  t.teardown(() => {
+    upstream.close()
+    upstream.closeAllConnections()
+  })
+  const { port } = upstream.address() as AddressInfo
+  const file = config({ rate: '20/s', capacity: 20 }, { upstream: `http://127.0.0.1:${port}` })
+  const command = start(t, file, '4')
+  const url = await command.url
+  // What a process does for the first time takes long.
+  await many(url, 12)
+  await sleep(200)
+  seen.length = 0
+  const statuses = (await many(url, 60)).map(({ status }) => status)
+  const served = statuses.filter(status => status === 200).length
+  t.equal(statuses.filter(status => status === 429).length, 60 - served)
+  t.equal(seen.length, served)
+  // While sixty connections come the bucket leaks.
+  t.ok(served >= 20 && served <= 26, `${served} of 60`)
+  const span = seen.at(-1)! - seen[0]!
+  t.ok(served <= 0.02 * (span + 50) + 1, `within the bound: ${served} in ${span} ms`)
+  t.ok(span <= (served - 1) * 50 + 500, `${served} in ${span} ms`)
+  t.equal((await end(command)).code, 0)
+})

@@ -1,0 +1,105 @@
+/** What went wrong between real instances, each as small as it gets. */
+import t from 'tap'
+import type { BucketLimits } from '../../src/core/bucket.js'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Gate, Ticket, type Waiter } from '../../src/core/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+import type { Claim, ClaimRequest, Store } from '../../src/core/store.js'
+import { StoredBucket } from '../../src/core/stored-bucket.js'
+import { createWorld } from '../proxy/instances.js'
+
+const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
+const NOBODY: Waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
+
+/** Answers at once. */
+function createStore(claim: (request: ClaimRequest) => Claim): Store {
+  return {
+    horizon: 8,
+    admit: () => ({ admitted: true, levels: [1] }),
+    claim,
+    giveBack: () => undefined,
+    reset: () => undefined,
+    beat: () => 1,
+    close: async () => undefined,
+  }
+}
+
+function bucketOf(key: string): StoredBucket {
+  return new StoredBucket(limits, key, key, { trusted: true })
+}
+
+t.test('who has missed his slot claims another one, though nothing else happens', async t => {
+  // By the slot's time the bucket has been free for long: claims may be made further ahead than its period.
+  const lateness = [10]
+  const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
+  const claimed: number[] = []
+  const store = createStore(() => {
+    claimed.push(clock.now())
+    return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
+  })
+  const shaper = new Shaper({ clock, store })
+  shaper.passage = 'claimed'
+  const released: number[] = []
+  const route = { name: 'route', gate: new Gate() }
+  const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
+  shaper.enqueue({ route, stack: [bucketOf('one')], cost: 1 }, waiter, Infinity, 0)
+  shaper.wake()
+  clock.runUntil(1_000)
+  t.same(claimed, [0, 12], 'it has come 10 ms after its first slot')
+  t.same(released, [14])
+})
+
+t.test('at a slow rate, too, the slot that was missed is asked for again', async t => {
+  const lateness = [10]
+  const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
+  const claimed: number[] = []
+  const store = createStore(() => {
+    claimed.push(clock.now())
+    return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
+  })
+  const shaper = new Shaper({ clock, store })
+  shaper.passage = 'claimed'
+  const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', 'all', { trusted: true })
+  const route = { name: 'route', gate: new Gate() }
+  const released: number[] = []
+  const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
+  shaper.enqueue({ route, stack: [hourly], cost: 1 }, waiter, Infinity, 0)
+  shaper.wake()
+  clock.runUntil(1_000)
+  t.same(claimed, [0, 12])
+  t.same(released, [14])
+})
+
+t.test('who hangs up in front of an upstream that is full lets another lane go', async t => {
+  const clock = createVirtualClock()
+  const claimed: string[] = []
+  const store = createStore(({ stack }) => {
+    claimed.push(stack[0]!.key)
+    return { granted: true, slot: { at: clock.now() + 20, token: clock.now() + 20 } }
+  })
+  const shaper = new Shaper({ clock, store })
+  shaper.passage = 'claimed'
+  const route = { name: 'route', gate: new Gate(1) }
+  const one = shaper.enqueue({ route, stack: [bucketOf('one')], cost: 1 }, NOBODY, Infinity, 0)
+  shaper.enqueue({ route, stack: [bucketOf('another')], cost: 1 }, NOBODY, Infinity, 0)
+  shaper.wake()
+  t.same(claimed, ['one'])
+  shaper.cancel(one as Ticket)
+  clock.runUntil(1_000)
+  t.same(claimed, ['one', 'another'])
+})
+
+t.test('the requests of a client keep their order while newcomers sweep', async t => {
+  const world = createWorld([{ ...limits, rate: 0.1 }], 1, () => 2)
+  await world.run(100)
+  const [instance] = world.instances
+  const mine = [instance!.request(['mine'])]
+  for (let at = 0; at < 4; at += 1) {
+    instance!.request([`another ${at}`])
+    mine.push(instance!.request(['mine']))
+  }
+  await world.run(200)
+  t.ok(mine.every(({ verdict }) => verdict instanceof Ticket))
+  const lanes = new Set(mine.map(({ verdict }) => (verdict as Ticket).lane.stack[0]))
+  t.equal(lanes.size, 1, 'in one lane')
+})

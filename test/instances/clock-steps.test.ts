@@ -1,0 +1,123 @@
+/** The store's clock is set by an hour, forth and back, under load: on real servers, instances in this process. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import type { BucketLimits } from '../../src/core/bucket.js'
+import { Keyspace } from '../../src/core/keyspace.js'
+import { Gate, type LaneRoute } from '../../src/core/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+import { createTimerClock } from '../../src/pacing/timer.js'
+import { Sharing } from '../../src/proxy/sharing.js'
+import { createRedisStore } from '../../src/stores/redis.js'
+import { startRedis } from '../servers/redis.js'
+import { longestPause, machinePauses, type Pause, rateOf, type Seen, worstWindow } from './figures.js'
+import { now } from './load.js'
+import { startUpstream } from './system.js'
+import { LONG } from './trial.js'
+
+const HOUR = 3_600_000
+const RATE = 200
+const limits: BucketLimits = { name: 'everyone', rate: RATE / 1_000, capacity: 200 }
+/** Redis' time, and how far ahead of it a key says that it is. */
+const SETTABLE =
+  "(function() local t = redis.call('TIME') return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000 end)() + tonumber(redis.call('GET', 'ahead') or 0)"
+
+/** How long each clock is left as it is, in ms, and how much of it is left out for recovery. */
+const PART = LONG ? 6_000 : 3_500
+const RECOVERY = 2_000
+
+const clock = createTimerClock()
+
+/** This process's own pauses, whosever fault they are: four instances have one thread here. */
+function watchPauses(t: Test): Pause[] {
+  const pauses: Pause[] = []
+  let last = now()
+  const timer = setInterval(() => {
+    const at = now()
+    if (at - last > 5) pauses.push({ from: last, to: at, cpu: 0 })
+    last = at
+  }, 2)
+  t.teardown(() => clearInterval(timer))
+  return pauses
+}
+
+t.test('one rate, whatever its clock says', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.stop())
+  const upstream = await startUpstream()
+  t.teardown(() => upstream.close())
+  const pauses = watchPauses(t)
+  const sent: Seen[] = []
+  const tally = { asked: 0, refused: 0, expired: 0 }
+  let stopped = false
+
+  async function startInstance(id: string): Promise<() => void> {
+    const store = createRedisStore({ url: redis.url, prefix: 'shaper:', timeout: 250, clock, timeSource: SETTABLE })
+    const sharing = new Sharing({ store, onOutage: 'local', clock, id })
+    t.teardown(() => sharing.close())
+    const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
+    const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const gate = new Gate()
+    const route: LaneRoute = { name: 'route', gate }
+    t.ok(await sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] }))
+    const ask = (): void => {
+      if (stopped) return
+      tally.asked += 1
+      const own = sharing.limitsOf(limits)
+      const bucket = keyspace.find(own, 'all', clock.now())!
+      if (bucket.limits !== own) shaper.retune(bucket, own)
+      const released = (): void => {
+        sent.push({ at: now(), path: id })
+        gate.leave()
+        setTimeout(ask, 1)
+      }
+      const applicant = {
+        release: released,
+        expire: () => {
+          tally.expired += 1
+        },
+        reject: () => undefined,
+        decided: (verdict: unknown) => {
+          if (verdict === 'released') released()
+          else if (typeof verdict === 'object' && verdict !== null && 'reason' in verdict) {
+            tally.refused += 1
+            setTimeout(ask, 20)
+          }
+        },
+      }
+      sharing.shaper.admit({ route, stack: [bucket], cost: 1 }, applicant, 10_000)
+    }
+    return ask
+  }
+
+  const asks = await Promise.all(['one', 'two', 'three', 'four'].map(startInstance))
+  for (const ask of asks) for (let at = 0; at < 24; at += 1) ask()
+  const steps: [from: number, to: number][] = []
+  for (const ahead of [0, HOUR, 0, -HOUR, HOUR]) {
+    await redis.command('SET', 'ahead', ahead)
+    const from = now()
+    await sleep(PART)
+    steps.push([from, now()])
+  }
+  stopped = true
+  while (sent.length < tally.asked - tally.refused && now() < steps.at(-1)![1] + 3_000) await sleep(20)
+
+  // Another process stands for the store: it is given the processor as seldom.
+  const machine = [...pauses, ...machinePauses(upstream.notes().pauses)]
+  for (const [place, [from, to]] of steps.entries()) {
+    const rate = rateOf(sent, from + RECOVERY, to)
+    const stood = machine
+      .filter(pause => pause.to > from + RECOVERY && pause.from < to)
+      .reduce((sum, pause) => sum + pause.to - pause.from, 0)
+    const lost = stood / (to - from - RECOVERY)
+    const told = `step ${place}: ${rate.toFixed(2)} per second; the machine took up to ${(lost * 100).toFixed(1)} %`
+    if (LONG) t.comment(told)
+    t.ok(rate <= RATE * 1.05 && rate >= RATE * (0.95 - lost), told)
+  }
+  const worst = worstWindow(sent, limits.rate)
+  const pause = longestPause(machine, worst)
+  const told = `the worst window is ${worst.excess.toFixed(2)} from the bound, with a pause of ${pause.toFixed(1)} ms, ${Math.round(worst.from - steps[0]![0])} to ${Math.round(worst.to - steps[0]![0])} ms`
+  if (LONG) t.comment(told)
+  t.ok(worst.excess <= pause * limits.rate, told)
+  t.equal(sent.length, tally.asked - tally.refused, 'each is sent once')
+  t.equal(tally.expired, 0)
+})

@@ -1,0 +1,6 @@
+/** Faults under load, where instances go on alone without the store. */
+import t from 'tap'
+import { testCrash, testOutages } from './outages.js'
+
+testCrash(t)
+testOutages(t, 'local')

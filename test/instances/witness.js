@@ -1,0 +1,37 @@
+// Loaded into each process of an instance (--import): writes down what happens in it and when, by a clock that all
+// processes of the machine share (CLOCK_MONOTONIC, in ms). Each line is written at once, so that a kill loses none.
+//
+//   a AT PATH         a request has been read
+//   r AT PATH         it has been released
+//   s AT PATH         it is about to be written to the upstream
+//   p FROM TO CPU     the process stood still, and of that time it had the processor for CPU ms
+import { subscribe } from 'node:diagnostics_channel'
+import { openSync, writeSync } from 'node:fs'
+import { isMainThread } from 'node:worker_threads'
+
+const { WITNESS_DIR } = process.env
+/** ms */
+const TICK = 2
+const PAUSE = 5
+
+if (WITNESS_DIR !== undefined && isMainThread) {
+  const file = openSync(`${WITNESS_DIR}/${process.pid}`, 'a')
+  const now = () => Number(process.hrtime.bigint()) / 1e6
+  const note = line => writeSync(file, `${line}\n`)
+  subscribe('http.server.request.start', ({ request }) => note(`a ${now()} ${request.url}`))
+  subscribe('undici:request:create', ({ request }) => note(`r ${now()} ${request.path}`))
+  subscribe('undici:client:sendHeaders', ({ request }) => note(`s ${now()} ${request.path}`))
+  const cpu = () => {
+    const { user, system } = process.cpuUsage()
+    return (user + system) / 1e3
+  }
+  let last = now()
+  let used = cpu()
+  setInterval(() => {
+    const at = now()
+    const usedNow = cpu()
+    if (at - last > PAUSE) note(`p ${last} ${at} ${usedNow - used}`)
+    last = at
+    used = usedNow
+  }, TICK).unref()
+}

@@ -1,0 +1,42 @@
+/** Workers of one instance: one rate, also when one of them dies. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import t from 'tap'
+import { startRedis, until } from '../servers/redis.js'
+import { checkAccount, checkBound, checkRate, finish, LONG, startTrial } from './trial.js'
+
+const CLIENTS = Array.from({ length: 8 }, (_, at) => `client-${at}`)
+const PART = LONG ? 10_000 : 3_000
+
+t.test('two workers: one rate; one that is killed is replaced', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.stop())
+  const trial = await startTrial(t, {
+    store: { type: 'redis', url: redis.url, timeout: '2s' },
+    buckets: { everyone: { key: 'all', rate: '200/s', capacity: 200 } },
+    count: 1,
+    args: ['--workers', '2'],
+    patience: 5_000,
+  })
+  const [instance] = trial.instances
+  trial.load.addAll([instance!.url], CLIENTS, 8)
+  await trial.at(1_000 + PART)
+  const working = () => instance!.notes().filter(({ sent }) => sent.length > 0)
+  const before = working()
+  t.equal(before.length, 2, 'both work')
+  process.kill(before[0]!.pid, 'SIGKILL')
+  const killed = performance.now()
+  // Its connections were cut, and are made again with those that are left: the new one gets some that come later.
+  await until('another one takes its place', async () => {
+    trial.load.add(instance!.url, 'late', 1)
+    await sleep(100)
+    return working().length === 3
+  })
+  if (LONG) t.comment(`replaced after ${Math.round(performance.now() - killed)} ms`)
+  await trial.at(1_000 + PART + 2_000 + PART)
+  const outcome = await finish(trial)
+  checkRate(t, trial, outcome, 200, { to: 1_000 + PART })
+  checkRate(t, trial, outcome, 200, { from: 1_000 + PART + 2_000, within: 0.05 })
+  checkBound(t, outcome, 200)
+  // A connection that the first process hands to one that has just died has no answer: it is its client that gives up.
+  checkAccount(t, trial, outcome, { hung: 1 })
+})
