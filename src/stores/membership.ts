@@ -23,6 +23,8 @@ export type MembershipState = 'shared' | 'doubtful' | 'alone' | 'returning'
 const BEAT = 1_000
 const PROBE = 100
 const RETURN = 1_000
+/** Who starts alone knows of no others and takes all of the rate: it tries for longer than one answer takes. */
+const JOIN = 2_000
 
 /** For how long, in ms, an instance that was seen counts. */
 const MEMORY = 30_000
@@ -68,7 +70,13 @@ export class Membership {
 
   /** Announces this instance, and goes on doing so. False: the store does not answer. */
   async join(): Promise<boolean> {
-    const answered = await this.#probe()
+    const { clock } = this.#options
+    const patience = clock.now() + JOIN
+    let answered = await this.#probe()
+    while (!answered && clock.now() < patience) {
+      await new Promise<void>(resolve => clock.at(clock.now() + PROBE, resolve))
+      answered = await this.#probe()
+    }
     if (!answered) this.#enter('alone')
     this.#plan()
     return answered

@@ -203,6 +203,9 @@ export class RedisNode {
     impatience.unref()
     try {
       await this.#call('eval', this.#options.script.text, encode([], GREETING), false)
+      // That took longer than a call does.
+      this.#roundTrip = 0
+      await this.#call('eval', this.#options.script.text, encode([], GREETING), false)
       if (session !== this.#session) return
       this.#enter('ready')
     } catch (error) {

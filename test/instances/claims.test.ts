@@ -103,3 +103,17 @@ t.test('the requests of a client keep their order while newcomers sweep', async 
   const lanes = new Set(mine.map(({ verdict }) => (verdict as Ticket).lane.stack[0]))
   t.equal(lanes.size, 1, 'in one lane')
 })
+
+t.test('the store may answer the second request first: they keep their order', async t => {
+  const world = createWorld([{ ...limits, rate: 0.02 }], 1, () => 1)
+  await world.run(100)
+  const [instance] = world.instances
+  instance!.request(['all'])
+  await world.run(105)
+  world.latency = () => 10
+  const first = instance!.request(['all'])
+  world.latency = () => 1
+  const second = instance!.request(['all'])
+  await world.run(400)
+  t.ok(first.sentAt! < second.sentAt!, `sent at ${first.sentAt} and ${second.sentAt}`)
+})

@@ -57,6 +57,28 @@ export function longestPause(pauses: readonly Pause[], { from, to }: Worst): num
   return Math.max(0, ...touching.map(pause => pause.to - pause.from))
 }
 
+/** Which part of a span processes stood still, on average over so many of them. */
+export function stoodStill(pauses: readonly Pause[], from: number, to: number, processes: number): number {
+  const overlap = pauses.map(pause => Math.max(0, Math.min(to, pause.to) - Math.max(from, pause.from)))
+  return overlap.reduce((sum, ms) => sum + ms, 0) / processes / (to - from)
+}
+
+/** A span of so many ms is quiet while processes stand still for less than this part of it. */
+const QUIET = { span: 500, stood: 0.03 }
+
+/** How many quiet spans there are, and what is seen in them. */
+export function quietly(seen: readonly Seen[], from: number, to: number, stood: (from: number, to: number) => number) {
+  const quiet = { spans: 0, ms: 0, count: 0 }
+  for (let begin = from; begin + QUIET.span <= to; begin += QUIET.span) {
+    const end = begin + QUIET.span
+    if (stood(begin, end) >= QUIET.stood) continue
+    quiet.spans += 1
+    quiet.ms += QUIET.span
+    quiet.count += seen.filter(({ at }) => at >= begin && at < end).length
+  }
+  return quiet
+}
+
 /** How often a request was sent before one of the same client that this instance had read before it. */
 export function overtakings(read: readonly Seen[], sent: readonly Seen[], laneOf: (path: string) => string): number {
   const order = new Map(read.map(({ path }, place) => [path, place]))

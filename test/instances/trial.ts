@@ -1,8 +1,17 @@
 /** One trial: a store, an upstream, instances and load; and the checks that all trials have in common. */
-import { writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { longestPause, machinePauses, overtakings, type Pause, rateOf, type Seen, worstWindow } from './figures.js'
+import {
+  longestPause,
+  machinePauses,
+  overtakings,
+  type Pause,
+  quietly,
+  rateOf,
+  type Seen,
+  stoodStill,
+  worstWindow,
+} from './figures.js'
 import { clientOf, Load, type LoadOptions, now } from './load.js'
 import { type Instance, type Notes, startInstances, startUpstream, type Upstream } from './system.js'
 
@@ -18,12 +27,15 @@ export interface TrialOptions extends LoadOptions {
   readonly route?: object
   readonly count?: number
   readonly args?: readonly string[]
+  /** How many processes share the load, where that is not the count. */
+  readonly processes?: number
 }
 
 export interface Trial {
   readonly upstream: Upstream
   readonly instances: readonly Instance[]
   readonly load: Load
+  readonly processes: number
   /** When the load began, in ms. */
   readonly begin: number
   /** Waits until so many ms after the begin. */
@@ -31,7 +43,7 @@ export interface Trial {
 }
 
 export async function startTrial(t: Test, options: TrialOptions): Promise<Trial> {
-  const { store, buckets, route, count = 4, args, ...load } = options
+  const { store, buckets, route, count = 4, args, processes = count, ...load } = options
   const upstream = await startUpstream()
   t.teardown(() => upstream.close())
   const routes = [{ name: 'api', mode: 'shape', buckets: Object.keys(buckets), maxWait: '10s', ...route }]
@@ -39,7 +51,7 @@ export async function startTrial(t: Test, options: TrialOptions): Promise<Trial>
   t.teardown(async () => void (await Promise.all(instances.map(instance => instance.close()))))
   const begin = now()
   return {
-    ...{ upstream, instances, load: new Load(load), begin },
+    ...{ upstream, instances, load: new Load(load), processes, begin },
     at: async ms => void (await sleep(Math.max(0, begin + ms - now()))),
   }
 }
@@ -61,8 +73,6 @@ export async function finish({ upstream, instances, load }: Trial): Promise<Outc
   await load.stop()
   const seen = await upstream.seen()
   const notes = instances.flatMap(instance => instance.notes())
-  if (process.env.SHAPER_DUMP)
-    writeFileSync(`${process.env.SHAPER_DUMP}-${Date.now()}.json`, JSON.stringify({ seen, notes, begin: 0, end }))
   const sent = notes.flatMap(note => note.sent).sort((one, other) => one.at - other.at)
   const pauses = machinePauses(notes.flatMap(note => note.pauses))
   return { seen, sent, notes, pauses, upstreamPauses: machinePauses(upstream.notes().pauses), end }
@@ -77,22 +87,26 @@ export interface Part {
 }
 
 /**
- * The rate in a part of a trial, as the upstream sees it. What is missing may be what the machine has taken: each
- * instance's part while it stood still, and all of it while the upstream did, which stands for the store here.
+ * The rate in a part of a trial, as the upstream sees it: while the machine is quiet it is what it should be, with a request
+ * at either end. What is missing in all may be what the machine has taken: each instance's part while it stood still, and
+ * all of it while the upstream did, which stands for the store here.
  */
 export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: number, part: Part = {}): void {
   const { from = WARM_UP, to = outcome.end - trial.begin, within = 0.01 } = part
-  const begin = trial.begin + from
-  const end = trial.begin + to
-  const rate = rateOf(outcome.seen, begin, end)
-  const stood = (pauses: readonly Pause[]): number =>
-    pauses.reduce((sum, pause) => sum + Math.max(0, Math.min(end, pause.to) - Math.max(begin, pause.from)), 0) /
-    (end - begin)
-  const lost = stood(outcome.pauses) / trial.instances.length + stood(outcome.upstreamPauses)
+  const [begin, end] = [trial.begin + from, trial.begin + to]
+  const { seen, pauses, upstreamPauses } = outcome
+  const stood = (first: number, last: number): number =>
+    stoodStill(pauses, first, last, trial.processes) + stoodStill(upstreamPauses, first, last, 1)
+  const rate = rateOf(seen, begin, end)
+  const lost = stood(begin, end)
   const span = `${Math.round(from)} to ${Math.round(to)} ms`
   const told = `${rate.toFixed(3)} per second from ${span}; the machine took up to ${(lost * 100).toFixed(2)} % of the time`
-  if (LONG) t.comment(told)
+  const quiet = quietly(seen, begin, end, stood)
+  const due = (expected * quiet.ms) / 1_000
+  const toldQuiet = `${quiet.count} of ${due} in ${quiet.spans} quiet half seconds`
+  if (LONG) t.comment(`${told}; ${toldQuiet}`)
   t.ok(rate <= expected * (1 + within) && rate >= expected * (1 - within - lost), told)
+  t.ok(Math.abs(quiet.count - due) <= due * within + 2, toldQuiet)
 }
 
 /**

@@ -15,6 +15,7 @@ t.test('two workers: one rate; one that is killed is replaced', async t => {
     buckets: { everyone: { key: 'all', rate: '200/s', capacity: 200 } },
     count: 1,
     args: ['--workers', '2'],
+    processes: 2,
     patience: 5_000,
   })
   const [instance] = trial.instances

@@ -36,7 +36,8 @@ t.test('a stack on three servers', async t => {
     t.ok(Math.abs(refused.retryAfterMs! - 3_600_000) < 10_000)
     for (const bucket of stack) {
       t.equal(Math.round(await levelOf(other, bucket)), 3)
-      t.equal((await claim(other, [bucket])).granted, true, 'and the slots')
+      // What was given back may lie ahead by a round trip.
+      await until('and the slots', async () => (await claim(other, [bucket])).granted, 500)
     }
   })
 
