@@ -71,6 +71,8 @@ export class Workers {
       throw new CommandError('this process is a worker of another cluster already; leave --workers out')
     }
     cluster.setupPrimary({ serialization: 'advanced' })
+    // Each takes its connections from the system: what the primary has accepted for one that dies would hang.
+    cluster.schedulingPolicy = cluster.SCHED_NONE
     const workers = new Workers(count, settings, log)
     const ready = new Promise<void>((resolve, reject) => {
       workers.#allReady = resolve

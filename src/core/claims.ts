@@ -197,6 +197,8 @@ export class Claims {
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
     const now = this.#claimant.now()
     for (const bucket of lane.stack) {
+      // Its own share has been used, granted or not.
+      if (bucket.limits.whole !== undefined) continue
       bucket.occupyUntil(now)
       this.#schedule.plan(bucket)
     }

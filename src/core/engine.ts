@@ -73,7 +73,7 @@ export class Engine {
   }
 
   /**
-   * Puts a request at the end of its lane, which contends once it is opened (schedule.ts).
+   * Puts a request into its lane, behind those that came before it; it contends once the lane is opened (schedule.ts).
    *
    * @param maxWait ms since `arrivedAt`, when it expires
    */
@@ -86,7 +86,11 @@ export class Engine {
       bucket.outlet!.leastCost = Math.min(bucket.outlet!.leastCost, cost)
     }
     for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) at.ring.learn(cost, lane.weight)
-    lane.tickets.push(ticket)
+    // Those of one client that a store was asked about may be answered in another order.
+    let before: Ticket | undefined
+    for (let at = lane.tickets.last; at !== undefined && at.arrivedAt > arrivedAt; at = at.previous) before = at
+    if (before === undefined) lane.tickets.push(ticket)
+    else lane.tickets.insert(ticket, before)
     lane.queued += cost
     updateStanding(lane)
     if (maxWait < Infinity) {

@@ -49,14 +49,15 @@ export class Shaper {
    * Decides on an arrival in a `shape` route: all buckets admit it or none changes.
    *
    * @param maxWait ms; a longer predicted wait is rejected, and a ticket still queued after it expires
+   * @param arrivedAt ms; before now where it has been asked for elsewhere
    */
-  admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity): Verdict {
+  admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#engine.settle()
     const rejection = judge(arrival.stack, arrival.cost, maxWait, now)
     const verdict =
       rejection?.reason === 'overflow'
-        ? this.#overflow(arrival, waiter, rejection, maxWait, now)
-        : (rejection ?? this.#accept(arrival, waiter, maxWait, now))
+        ? this.#overflow(arrival, waiter, rejection, maxWait, now, arrivedAt)
+        : (rejection ?? this.#accept(arrival, waiter, maxWait, now, arrivedAt))
     this.#engine.tell()
     return verdict
   }
@@ -176,13 +177,20 @@ export class Shaper {
   }
 
   /** Makes room for a newcomer with less than its share; else the overflow has its consequences. */
-  #overflow(arrival: Arrival, waiter: Waiter, rejection: Rejection, maxWait: number, now: number): Verdict {
+  #overflow(
+    arrival: Arrival,
+    waiter: Waiter,
+    rejection: Rejection,
+    maxWait: number,
+    now: number,
+    arrivedAt?: number,
+  ): Verdict {
     const { buckets } = rejection
     const crowded = this.#engine.queued >= this.maxQueued
     const victims = crowded ? undefined : makeRoom(arrival, buckets, maxWait, now)
     if (victims === undefined) return this.#punish(arrival, rejection, maxWait, now)
     for (const ticket of victims) this.#engine.withdraw(ticket)
-    const verdict = this.#accept(arrival, waiter, maxWait, now)
+    const verdict = this.#accept(arrival, waiter, maxWait, now, arrivedAt)
     this.#displace(victims, buckets, now)
     return verdict
   }
@@ -203,7 +211,7 @@ export class Shaper {
     return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now) }
   }
 
-  #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number): Verdict {
+  #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {
     const { route, stack, cost } = arrival
     if (this.#engine.passage === 'direct' && route.gate.open && stack.every(bucket => isFree(bucket, now))) {
       for (const bucket of stack) {
@@ -214,7 +222,7 @@ export class Shaper {
       return 'released'
     }
     if (this.#engine.queued >= this.maxQueued) return CROWDED
-    const ticket = this.#engine.join(arrival, waiter, maxWait, now)
+    const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt)
     const { lane } = ticket
     if (lane.tickets.size === 1) {
       this.#engine.schedule.opened(lane, now)

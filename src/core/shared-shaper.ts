@@ -57,7 +57,7 @@ export class SharedShaper {
         applicant.decided(ticket)
         shaper.wake()
       },
-      () => applicant.decided(this.#admitAlone(arrival, applicant, maxWait)),
+      () => applicant.decided(this.#admitAlone(arrival, applicant, maxWait, arrivedAt)),
     )
   }
 
@@ -82,27 +82,33 @@ export class SharedShaper {
     again = true,
   ): void {
     const { store, clock, shaper, unanswered } = this.#options
-    const { stack, cost } = arrival
+    const { cost } = arrival
+    const stack = arrival.stack as readonly StoredBucket[]
     const askedAt = clock.now()
-    const refs = stack.map(bucket => (bucket as StoredBucket).ref)
+    const refs = stack.map(bucket => bucket.ref)
+    const inquiries = stack.map(bucket => bucket.ask())
+    const inOrder = (deal: () => void): void => {
+      // The client's own bucket has its requests in order; the others only have to stay as long.
+      for (let place = 1; place < stack.length; place += 1) stack[place]!.answered(inquiries[place]!, ignore)
+      stack[0]!.answered(inquiries[0]!, deal)
+    }
     const answered = (admission: Admission): void => {
       const now = clock.now()
-      for (const [place, bucket] of (stack as readonly StoredBucket[]).entries()) {
-        bucket.answered()
-        bucket.tell(admission.levels[place]!, now)
-      }
+      for (const [place, bucket] of stack.entries()) bucket.tell(admission.levels[place]!, now)
       if (again && !admission.admitted && admission.reason === 'overflow') {
         const full = admission.refusing.map(place => stack[place]!)
         if (shaper.makeRoom(arrival, full, maxWait)) return this.#ask(arrival, maxWait, claim, decided, alone, false)
       }
       decided(admission)
     }
-    for (const bucket of stack) (bucket as StoredBucket).ask()
-    when(store.admit({ stack: refs, cost, maxWait, claim }), answered, () => {
-      for (const bucket of stack) (bucket as StoredBucket).answered()
-      unanswered(refs, askedAt)
-      alone()
-    })
+    when(
+      store.admit({ stack: refs, cost, maxWait, claim }),
+      admission => inOrder(() => answered(admission)),
+      () => {
+        unanswered(refs, askedAt)
+        inOrder(alone)
+      },
+    )
   }
 
   #giveBack({ stack, cost }: Arrival, admission: Admission): void {
@@ -112,9 +118,9 @@ export class SharedShaper {
     when(given, ignore, ignore)
   }
 
-  #admitAlone(arrival: Arrival, waiter: Waiter, maxWait: number): Verdict {
+  #admitAlone(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { onOutage, shaper } = this.#options
-    if (onOutage === 'local') return shaper.admit(arrival, waiter, maxWait)
+    if (onOutage === 'local') return shaper.admit(arrival, waiter, maxWait, arrivedAt)
     if (onOutage === 'closed') return UNAVAILABLE
     arrival.route.gate.enter()
     return 'released'

@@ -8,6 +8,12 @@ export interface StoreTrust {
   trusted: boolean
 }
 
+/** Something the store is asked about. */
+export interface Inquiry {
+  /** What is to be done; undefined until it is answered. */
+  deal: (() => void) | undefined
+}
+
 /**
  * A bucket instance that is kept in a store: what is here of it is what waits here, and what the store told last. While
  * the store cannot be asked it is a bucket like any other.
@@ -19,8 +25,8 @@ export class StoredBucket extends Bucket<Junction, Lane> {
   /** Cost units at a time in ms, as the store told. */
   #told = 0
   #toldAt = 0
-  /** How many requests the store is being asked about. */
-  #asked = 0
+  /** What the store is being asked about, in order. */
+  readonly #inquiries: Inquiry[] = []
 
   constructor(limits: BucketLimits, key: string, group: string, trust: StoreTrust) {
     super(limits)
@@ -40,17 +46,24 @@ export class StoredBucket extends Bucket<Junction, Lane> {
     this.#toldAt = now
   }
 
-  /** The store is asked about a request that needs this instance; it is to stay until `answered`. */
-  ask(): void {
-    this.#asked += 1
+  /** The store is asked about a request that needs this instance: it is to stay until that is `answered`. */
+  ask(): Inquiry {
+    const inquiry: Inquiry = { deal: undefined }
+    this.#inquiries.push(inquiry)
+    return inquiry
   }
 
-  answered(): void {
-    this.#asked -= 1
+  /** Answers are dealt with in the order in which they were asked for: who came first is queued first. */
+  answered(inquiry: Inquiry, deal: () => void): void {
+    inquiry.deal = deal
+    for (let first = this.#inquiries[0]; first?.deal !== undefined; first = this.#inquiries[0]) {
+      this.#inquiries.shift()
+      first.deal()
+    }
   }
 
   override get engaged(): boolean {
-    return this.#asked > 0 || super.engaged
+    return this.#inquiries.length > 0 || super.engaged
   }
 
   override level(now: number): number {

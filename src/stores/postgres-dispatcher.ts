@@ -106,7 +106,8 @@ export class Dispatcher {
   learn(sent: number, theirs: number): void {
     const received = this.#options.clock.now()
     this.#offset.learn(sent, received, theirs)
-    const took = received - sent
+    // After an outage come answers that tell how long it was, not how far the server is.
+    const took = Math.min(received - sent, HORIZON.most / AHEAD)
     this.#roundTrip = this.#roundTrip === 0 ? took : this.#roundTrip + (took - this.#roundTrip) * SMOOTHING
   }
 

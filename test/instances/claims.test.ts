@@ -117,3 +117,25 @@ t.test('the store may answer the second request first: they keep their order', a
   await world.run(400)
   t.ok(first.sentAt! < second.sentAt!, `sent at ${first.sentAt} and ${second.sentAt}`)
 })
+
+t.test('who came first goes first, also where the answers come in another order', async t => {
+  const delays = [8, 1, 3, 2]
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock })
+  const released: number[] = []
+  const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', 'all', { trusted: true })
+  const route = { name: 'route', gate: new Gate() }
+  const join = (arrivedAt: number) =>
+    shaper.enqueue(
+      { route, stack: [bucket], cost: 1 },
+      { ...NOBODY, release: () => void released.push(arrivedAt) },
+      Infinity,
+      arrivedAt,
+    )
+  shaper.passage = 'none'
+  for (const [arrivedAt, delay] of delays.entries()) clock.at(arrivedAt + delay, () => void join(arrivedAt))
+  clock.runUntil(20)
+  shaper.passage = 'direct'
+  clock.runUntil(1_000)
+  t.same(released, [0, 1, 2, 3])
+})
