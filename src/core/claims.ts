@@ -26,6 +26,12 @@ import { type Timed, Timeline } from './timeline.js'
 /** The least time, in ms, from a refusal to the next try. */
 const RETRY = 0.25
 
+/**
+ * Each time that a slot goes to another instance the next one may be further ahead than the horizon, by this part of it,
+ * and at most by so many ms: so instances take turns, whoever of them has the shorter way to the store.
+ */
+const AHEAD = { step: 0.5, most: 20 }
+
 /** A slot that a lane has been granted. */
 class Grant implements Timed {
   place = -1
@@ -60,6 +66,8 @@ export class Claims {
   readonly #grants = new Timeline<Grant>()
   /** Cost of the claims that are on their way, by bucket. */
   readonly #asked = new Map<SharedBucket, number>()
+  /** How many ms beyond the horizon are due to this instance, by bucket. */
+  readonly #ahead = new Map<SharedBucket, number>()
 
   constructor(store: Store, schedule: Schedule, claimant: Claimant) {
     this.#store = store
@@ -81,7 +89,8 @@ export class Claims {
       bucket.occupyUntil(now + cost / bucket.limits.rate)
       this.#schedule.occupied(bucket)
     }
-    const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt })
+    const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
+    const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt, ahead })
     if (!(asked instanceof Promise)) return this.#answered(lane, cost, now, asked)
     const answered = (claim?: Claim): void => {
       this.#answered(lane, cost, now, claim)
@@ -143,6 +152,7 @@ export class Claims {
     if (lane.claims > 0 || (lane.covered?.size ?? 0) > 0) return
     dropStanding(lane)
     this.#schedule.closed(lane)
+    for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)
   }
 
   #cover(ticket: Ticket): void {
@@ -173,6 +183,7 @@ export class Claims {
   /** Learns from an answer when buckets are free, and keeps a slot that was granted. */
   #settle(lane: Lane, cost: number, claim: Claim): void {
     const now = this.#claimant.now()
+    const { horizon } = this.#store
     const last = claim.granted ? Infinity : Math.max(...claim.freeAt)
     for (const [place, bucket] of lane.stack.entries()) {
       const { rate, whole } = bucket.limits
@@ -180,7 +191,13 @@ export class Claims {
       const asked = (this.#asked.get(bucket) ?? 0) / rate
       // Its own share of the rate is counted from when it is used, and to the full.
       const share = claim.granted && whole !== undefined ? now + cost / rate : now
-      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - this.#store.horizon) + asked)
+      if (claim.granted) this.#ahead.delete(bucket)
+      else if (free === last && place === lane.stack.length - 1) {
+        const more = (this.#ahead.get(bucket) ?? 0) + horizon * AHEAD.step
+        this.#ahead.set(bucket, Math.min(AHEAD.most, more))
+      }
+      const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
+      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - ahead) + asked)
       if (isFree(bucket, now)) this.#schedule.plan(bucket)
       else this.#schedule.occupied(bucket)
     }

@@ -71,6 +71,11 @@ export interface ClaimRequest {
   readonly cost: number
   /** For how many ms this request has waited. */
   readonly since: number
+  /**
+   * By how many ms more than the horizon the slot may be ahead for the sake of the last bucket of the stack, the one that
+   * instances contend for most. For that of another it would leave the last one idle. Absent: 0.
+   */
+  readonly ahead?: number
 }
 
 export type Claim =

@@ -72,16 +72,13 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     return state
   }
 
-  function claimAt(
-    stack: readonly BucketRef[],
-    states: readonly State[],
-    cost: number,
-    since: number,
-    now: number,
-  ): Claim {
+  function claimAt({ stack, cost, since, ahead = 0 }: ClaimRequest, states: readonly State[], now: number): Claim {
     let at = now - Math.min(since, longestBackDate(0))
-    for (const { free } of states) at = Math.max(at, free)
-    if (at > now + HORIZON.least) return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
+    for (const { free } of states.slice(0, -1)) at = Math.max(at, free)
+    const isFar = at > now + HORIZON.least
+    at = Math.max(at, states.at(-1)!.free)
+    if (isFar || at > now + HORIZON.least + ahead)
+      return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
       state.free = at + cost / stack[place]!.limits.rate
@@ -100,18 +97,13 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
       for (const state of states) change(state, cost, now)
       const levels = states.map(({ level }) => level)
       if (!claim) return { admitted: true, levels }
-      return { admitted: true, levels, claim: claimAt(stack, states, cost, 0, now) }
+      return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0 }, states, now) }
     },
 
-    claim({ stack, cost, since }) {
+    claim(request) {
       const now = clock.now()
-      return claimAt(
-        stack,
-        stack.map(ref => find(ref, now)),
-        cost,
-        since,
-        now,
-      )
+      const states = request.stack.map(ref => find(ref, now))
+      return claimAt(request, states, now)
     },
 
     giveBack({ stack, cost, slot, slotCost = 0 }) {

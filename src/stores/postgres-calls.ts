@@ -84,8 +84,8 @@ export function admitOperation({ stack, cost, maxWait, claim }: AdmitRequest): O
   })
 }
 
-export function claimOperation({ stack, cost, since }: ClaimRequest): Operation<Claim> {
-  return operation(2, stack, [cost, since, 0], (verdict, answer, offset) =>
+export function claimOperation({ stack, cost, since, ahead = 0 }: ClaimRequest): Operation<Claim> {
+  return operation(2, stack, [cost, since, ahead], (verdict, answer, offset) =>
     readClaim(verdict, answer, offset, stack.length),
   )
 }

@@ -6,7 +6,7 @@
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain)
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
---     2 claim     a: since in ms
+--     2 claim     a: since, b: how far beyond the horizon for the last one's sake, in ms
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
 --     4 reset
 --     5 beat      an instance's heartbeat
@@ -46,6 +46,7 @@ DECLARE
   bit float8;
   retry float8;
   slot float8;
+  far bool;
   rate float8;
   capacity float8;
   target float8;
@@ -171,6 +172,7 @@ BEGIN
       IF claims THEN
         o := o + 1;
         a := 0;
+        b := 0;
       END IF;
     ELSIF verb <> 2 THEN
       result[o] := 0;
@@ -179,9 +181,10 @@ BEGIN
     IF claims THEN
       slot := now - least(a, back);
       FOR f IN first .. last BY 5 LOOP
+        far := slot > now + horizon;
         slot := greatest(slot, frees[ops[f]::int]);
       END LOOP;
-      IF slot > now + horizon THEN
+      IF far OR slot > now + horizon + b THEN
         result[o] := 1;
         FOR f IN first .. last BY 5 LOOP
           o := o + 1;

@@ -12,7 +12,8 @@
 --                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
 --                 it), blockFor (ms; 0: none; infinite: until it has drained)
 --           x: maxWait (ms) of an admission, since (ms) of a claim, slotCost of what is given back, the place in ARGV of
---           a beat's id. slot: ms of this clock, -infinite: none.
+--           a beat's id. slot: ms of this clock, -infinite: none;
+--           of a claim, by how many ms more than the horizon it may be ahead for its last place's sake.
 -- ARGV[2..] ids of instances
 --
 -- Answers doubles, too: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the
@@ -153,10 +154,12 @@ local function refuse(reason, first, last, cost, max_wait, dry)
   for place = first, last, 5 do tell(who[place] and 1 or 0) end
 end
 
-local function claim(first, last, cost, since)
+local function claim(first, last, cost, since, ahead)
   local slot = now - min(since, back)
-  for place = first, last, 5 do slot = max(slot, frees[input[place]]) end
-  if slot - now > horizon then
+  for place = first, last - 5, 5 do slot = max(slot, frees[input[place]]) end
+  local far = slot - now > horizon
+  slot = max(slot, frees[input[last]])
+  if far or slot - now > horizon + ahead then
     tell(0)
     for place = first, last, 5 do tell(max(now, frees[input[place]])) end
     return
@@ -186,7 +189,7 @@ local function admit(verb, first, last, cost, max_wait)
     changed[key] = true
     tell(level)
   end
-  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0) end
+  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, 0) end
 end
 
 local function give_back(first, last, cost, slot, slot_cost)
@@ -230,7 +233,7 @@ for _ = 1, count do
   else
     for place = first, last, 5 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)
-    elseif verb == CLAIM then claim(first, last, cost, x)
+    elseif verb == CLAIM then claim(first, last, cost, x, input[position + 3])
     elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
     else reset(first, last) end
   end

@@ -115,9 +115,11 @@ class RedisStore implements Store {
     })
   }
 
-  #claim({ stack, cost, since }: ClaimRequest, deadline: number): Promise<Claim> {
+  #claim({ stack, cost, since, ahead = 0 }: ClaimRequest, deadline: number): Promise<Claim> {
     const { length } = stack
-    return this.#onStack(VERB.claim, stack, { cost, x: since }, deadline, answer => readClaim(answer, length))
+    return this.#onStack(VERB.claim, stack, { cost, x: since, slot: ahead }, deadline, answer =>
+      readClaim(answer, length),
+    )
   }
 
   #giveBack({ stack, cost, slot, slotCost = 0 }: GiveBackRequest, deadline: number): Promise<void> {

@@ -38,7 +38,7 @@ export interface World {
   readonly instances: readonly Instance[]
   readonly sent: Sent[]
   /** The ms that a call takes each way. */
-  latency: () => number
+  latency: (instance: number) => number
   /** While true, calls have no answer. */
   down: boolean
   /** Lets time pass. */
@@ -50,7 +50,7 @@ const STEP = 0.25
 export function createWorld(
   stack: BucketLimits[],
   count: number,
-  latency: () => number,
+  latency: (instance: number) => number,
   onOutage: OnOutage = 'local',
 ): World {
   const clock = createVirtualClock()
@@ -59,30 +59,29 @@ export function createWorld(
   let ids = 0
   const world = { clock, sent, latency, down: false } as World & { instances: Instance[] }
 
-  function delayed<T>(call: () => MaybePromise<T>): Promise<T> {
+  function delayed<T>(instance: number, call: () => MaybePromise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       if (world.down) {
         clock.at(clock.now() + 250, () => reject(new StoreError('down')))
         return
       }
-      clock.at(clock.now() + world.latency(), () => {
+      clock.at(clock.now() + world.latency(instance), () => {
         const value = call()
-        clock.at(clock.now() + world.latency(), () => resolve(value))
+        clock.at(clock.now() + world.latency(instance), () => resolve(value))
       })
     })
   }
 
-  const store: Store = {
-    horizon: 4,
-    admit: request => delayed(() => inner.admit(request)),
-    claim: request => delayed(() => inner.claim(request)),
-    giveBack: request => delayed(() => inner.giveBack(request)),
-    reset: bucket => delayed(() => inner.reset(bucket)),
-    beat: id => delayed(() => inner.beat(id)),
-    close: async () => undefined,
-  }
-
   world.instances = Array.from({ length: count }, (_, instance) => {
+    const store: Store = {
+      horizon: 4,
+      admit: request => delayed(instance, () => inner.admit(request)),
+      claim: request => delayed(instance, () => inner.claim(request)),
+      giveBack: request => delayed(instance, () => inner.giveBack(request)),
+      reset: bucket => delayed(instance, () => inner.reset(bucket)),
+      beat: id => delayed(instance, () => inner.beat(id)),
+      close: async () => undefined,
+    }
     const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
     const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
     const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))

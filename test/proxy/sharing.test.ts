@@ -59,6 +59,19 @@ t.test('four instances, one bucket: the rate, the bound, and a fair part each', 
   }
 })
 
+t.test('an instance that is further from the store has its part, too', async t => {
+  const next = random(5)
+  const world = createWorld([everyone], 4, instance => (instance === 3 ? 1 : 0.1) + next() * 0.2)
+  saturate(world, ['all'], 20, 8_000)
+  await world.run(8_000)
+  const { sent } = world
+  t.ok(worstExcess(sent, 0.2) <= 0, `the worst window is ${worstExcess(sent, 0.2)} above the bound`)
+  for (const place of [0, 1, 2, 3]) {
+    const part = sent.filter(({ instance }) => instance === place).length / sent.length
+    t.ok(place === 3 ? part > 0.16 : part < 0.28, `instance ${place} has ${part}`)
+  }
+})
+
 t.test('stacks: each client at its rate, all of them at theirs', async t => {
   const world = createWorld([client, everyone], 4, seeded(2, 0.05, 0.4))
   const keys = Array.from({ length: 12 }, (_, at) => `client ${at}`)
