@@ -120,7 +120,7 @@ export interface Store {
 }
 
 /** How far ahead a slot may be claimed, in ms: about a round trip, which a store measures; within these bounds. */
-export const HORIZON = { least: 2, most: 100 }
+export const HORIZON = { least: 2, most: 400 }
 
 /** A slot that has passed by more than so many ms is forfeited. */
 export const SLOT_GRACE = 8

@@ -181,13 +181,16 @@ export class Program {
 
 /**
  * @param {string} command @param {string[]} args
- * @param {{ name?: string, cwd?: string, ipc?: boolean }} [options] `ipc`: a Node program that answers to messages
+ * @param {{ name?: string, cwd?: string, ipc?: boolean, uid?: number, gid?: number }} [options]
+ *   `ipc`: a Node program that answers to messages
  */
-export function start(command, args, { name = command, cwd, ipc = false } = {}) {
+export function start(command, args, { name = command, cwd, ipc = false, uid, gid } = {}) {
   const PATH = `${process.env.PATH}${delimiter}/usr/sbin${delimiter}/sbin${delimiter}/usr/local/sbin`
   return new Program(
     spawn(command, args, {
       cwd,
+      uid,
+      gid,
       stdio: ['ignore', 'pipe', 'pipe', ...(ipc ? [/** @type {const} */ ('ipc')] : [])],
       serialization: 'advanced',
       env: { ...process.env, PATH },

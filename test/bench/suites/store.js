@@ -1,8 +1,7 @@
 // @ts-check
 /** What a decision costs that instances share: through Redis, against a script that does nothing; through PostgreSQL. */
-import { existsSync } from 'node:fs'
-import { join } from 'node:path'
 import { DIST } from '../participants.js'
+import { postgresPrograms, startPostgres } from '../postgres.js'
 import { freePort, hasProgram, output, result, start } from '../processes.js'
 import { entry, median, quantile } from '../statistics.js'
 import { fixed, ratio } from '../tables.js'
@@ -66,12 +65,10 @@ export async function store({ quick, missing, progress }) {
       { name: 'Redis, two buckets', kind: 'redis, two buckets', url },
     )
   }
-  // A server of one's own choice: BENCH_POSTGRES=postgres://user:password@host/database
-  const postgres = process.env.BENCH_POSTGRES
-  if (postgres === undefined) missing.add('BENCH_POSTGRES')
-  else if (existsSync(join(DIST, 'stores/postgres.js'))) {
-    participants.push({ name: 'PostgreSQL', kind: 'postgres', url: postgres })
-  }
+  const programs = postgresPrograms()
+  const postgres = programs === undefined ? undefined : await startPostgres(programs)
+  if (postgres === undefined) missing.add('postgres')
+  else participants.push({ name: 'PostgreSQL', kind: 'postgres', url: postgres.url })
   const rounds = quick ? 1 : 5
   const latencies = quick ? 1_000 : 5_000
   /** @type {Record<string, Record<string, number[]>>} */
@@ -99,6 +96,7 @@ export async function store({ quick, missing, progress }) {
     }
   }
   await redis?.stop()
+  await postgres?.stop()
 
   /** @param {string} name @param {number} callers */
   const of = (name, callers) => median(rates[name]?.[callers] ?? [])
