@@ -11,6 +11,9 @@ import { createStoreLog, openStore } from './shared-store.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 
+/** The same trouble with the store is told at most every so many ms. */
+const QUIET = 10_000
+
 /** @param base what every record carries */
 export function createLog(base: Record<string, unknown> | null = null): Logger {
   return pino({ base }, pino.destination({ dest: 2, sync: true }))
@@ -31,8 +34,12 @@ export async function serve(settings: Settings, log: Logger): Promise<RunningPro
   // A start that fails is told in one line.
   let early: (() => void)[] | undefined = []
   const tell = (write: () => void): void => void (early === undefined ? write() : early.push(write))
+  let toldAt = -Infinity
   const complain = ({ message }: Error): void => {
+    const isOld = message === reason && clock.now() - toldAt < QUIET
     reason = message
+    if (isOld) return
+    toldAt = clock.now()
     tell(() => log.warn({ store: store.type }, message))
   }
   const storeLog = createStoreLog(store, log)

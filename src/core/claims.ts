@@ -75,6 +75,11 @@ export class Claims {
     this.#claimant = claimant
   }
 
+  /** How long, in ms, a slot that is free may take to be here. */
+  get patience(): number {
+    return 2 * this.#store.horizon + SLOT_GRACE
+  }
+
   /** When the next slot is, in ms. */
   get due(): number {
     return this.#grants.next?.due ?? Infinity
@@ -134,15 +139,17 @@ export class Claims {
     this.#grants.remove(grant)
     lane.claims -= 1
     lane.covered!.remove(ticket)
+    ticket.granted = slot
     this.#claimant.leave(ticket, slot, now)
   }
 
   /** Tells the store that what it has counted for a ticket is no more; and its slot, if it had one. */
-  giveBack(ticket: Ticket, slot?: Slot): void {
+  giveBack(ticket: Ticket): void {
     if (!ticket.counted) return
     ticket.counted = false
-    const { cost, lane } = ticket
+    const { cost, lane, granted: slot } = ticket
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: cost }) }))
+    if (slot !== undefined) this.#free(lane)
   }
 
   /** Forgets a lane in which nobody waits any more. */
@@ -188,7 +195,8 @@ export class Claims {
     for (const [place, bucket] of lane.stack.entries()) {
       const { rate, whole } = bucket.limits
       const free = claim.granted ? claim.slot.at + cost / rate : claim.freeAt[place]!
-      const asked = (this.#asked.get(bucket) ?? 0) / rate
+      // Where one was refused, those that are on their way will be.
+      const asked = claim.granted ? (this.#asked.get(bucket) ?? 0) / rate : 0
       // Its own share of the rate is counted from when it is used, and to the full.
       const share = claim.granted && whole !== undefined ? now + cost / rate : now
       if (claim.granted) this.#ahead.delete(bucket)
@@ -197,7 +205,7 @@ export class Claims {
         this.#ahead.set(bucket, Math.min(AHEAD.most, more))
       }
       const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
-      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - ahead) + asked)
+      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - ahead + asked))
       if (isFree(bucket, now)) this.#schedule.plan(bucket)
       else this.#schedule.occupied(bucket)
     }
@@ -212,6 +220,13 @@ export class Claims {
     const { lane, cost, slot } = grant
     this.#grants.remove(grant)
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
+    this.#free(lane)
+    this.#uncover(lane)
+    this.close(lane)
+  }
+
+  /** A slot was given back: the store knows whether there is another so soon. */
+  #free(lane: Lane): void {
     const now = this.#claimant.now()
     for (const bucket of lane.stack) {
       // Its own share has been used, granted or not.
@@ -219,8 +234,6 @@ export class Claims {
       bucket.occupyUntil(now)
       this.#schedule.plan(bucket)
     }
-    this.#uncover(lane)
-    this.close(lane)
   }
 
   /** One claim less: the last one that it covered contends again. */

@@ -21,6 +21,7 @@ import { type Contender, Ring } from './fair.js'
 import { NONE, withEntry, withoutEntry } from './few.js'
 import { Fifo, type Linked } from './fifo.js'
 import type { Standing } from './outlet.js'
+import type { Slot } from './store.js'
 import type { Timed } from './timeline.js'
 
 /** Why a request is not admitted, or not kept. */
@@ -78,6 +79,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   leftAt = 0
   /** A store has counted it. */
   counted = false
+  /** The slot that a store has granted it. */
+  granted: Slot | undefined = undefined
   /** Set where it was taken out for another. */
   rejection: Rejection | undefined = undefined
   readonly lane: Lane

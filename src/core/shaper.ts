@@ -70,7 +70,9 @@ export class Shaper {
   enqueue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number, claim?: Claim): Ticket | Rejection {
     const now = this.#engine.settle()
     if (this.#engine.queued >= this.maxQueued) return CROWDED
-    const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt)
+    // From now on: what asking took is not the client's to wait for less.
+    const patience = now - arrivedAt + maxWait + (this.#engine.claims?.patience ?? 0)
+    const ticket = this.#engine.join(arrival, waiter, patience, arrivedAt)
     const { lane } = ticket
     ticket.counted = true
     const first = lane.tickets.first === ticket

@@ -44,7 +44,7 @@ export class SharedShaper {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
     const crowded = crowdedOut(arrival)
-    if (crowded !== undefined) return applicant.decided(crowded)
+    if (crowded !== undefined && !shaper.makeRoom(arrival, crowded.buckets, maxWait)) return applicant.decided(crowded)
     const claim = shaper.passage === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
@@ -52,7 +52,8 @@ export class SharedShaper {
       claim,
       admission => {
         if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
-        const ticket = shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
+        // Others may have been queued meanwhile.
+        const ticket = crowdedOut(arrival) ?? shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
         applicant.decided(ticket)
         shaper.wake()

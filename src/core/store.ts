@@ -22,8 +22,7 @@
  * instance's own clock: the store maps them so that what is unknown of the network makes them late, never early. A store
  * whose clock steps back shifts all of a bucket's moments with it: nobody waits for an hour that has been already.
  */
-import type { BucketLimits } from './bucket.js'
-import type { Rejection } from './lane.js'
+import type { BucketLimits } from './limits.js'
 
 export type MaybePromise<T> = T | Promise<T>
 
@@ -59,7 +58,8 @@ export type Admission =
   | {
       readonly admitted: false
       readonly levels: readonly number[]
-      readonly reason: Exclude<Rejection['reason'], 'crowded' | 'unavailable'>
+      /** As in lane.ts. */
+      readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait'
       /** Places in the stack of the buckets that refused. */
       readonly refusing: readonly number[]
       /** Undefined: never. */
@@ -119,7 +119,11 @@ export interface Store {
   close(): Promise<void>
 }
 
-/** How far ahead a slot may be claimed, in ms: about a round trip, which a store measures; within these bounds. */
+/**
+ * How far ahead a slot may be claimed, in ms, within these bounds: 2.5 times the round trip, which a store measures. Half of
+ * one passes until the store decides, half until the answer is here, half may be lost by the mapping of its clock; the
+ * rest is for those that are slower than usual.
+ */
 export const HORIZON = { least: 2, most: 400 }
 
 /** A slot that has passed by more than so many ms is forfeited. */

@@ -1,4 +1,4 @@
-import { Bucket } from './bucket.js'
+import { Bucket, LEVEL_TOLERANCE } from './bucket.js'
 import type { Junction, Lane } from './lane.js'
 import type { BucketLimits } from './limits.js'
 import type { BucketRef } from './store.js'
@@ -20,24 +20,29 @@ export interface Inquiry {
  */
 export class StoredBucket extends Bucket<Junction, Lane> {
   readonly key: string
-  readonly #group: string
+  readonly #groupOf: (name: string, key: string) => string
   readonly #trust: StoreTrust
   /** Cost units at a time in ms, as the store told. */
   #told = 0
   #toldAt = 0
+  /** What is left of that, besides what is here, while the store cannot be asked: cost units at a time in ms. */
+  #elsewhere = 0
+  #elsewhereAt = 0
   /** What the store is being asked about, in order. */
   readonly #inquiries: Inquiry[] = []
 
-  constructor(limits: BucketLimits, key: string, group: string, trust: StoreTrust) {
+  /** @param groupOf where an instance lives: asked anew each time, as a reload may change it */
+  constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, trust: StoreTrust) {
     super(limits)
     this.key = key
-    this.#group = group
+    this.#groupOf = groupOf
     this.#trust = trust
   }
 
   /** What the store is asked about. */
   get ref(): BucketRef {
-    return { limits: this.limits.whole ?? this.limits, key: this.key, group: this.#group }
+    const limits = this.limits.whole ?? this.limits
+    return { limits, key: this.key, group: this.#groupOf(limits.name, this.key) }
   }
 
   /** The store has told its level. */
@@ -67,9 +72,23 @@ export class StoredBucket extends Bucket<Junction, Lane> {
   }
 
   override level(now: number): number {
-    if (!this.#trust.trusted) return super.level(now)
+    if (!this.#trust.trusted) {
+      return super.level(now) + Math.max(0, this.#elsewhere - (now - this.#elsewhereAt) * this.limits.rate)
+    }
     const { rate } = this.limits.whole ?? this.limits
     return Math.max(0, this.#told - Math.max(0, now - this.#toldAt) * rate)
+  }
+
+  /** From now on the store cannot be asked: what it has told last of what is elsewhere leaks away here. */
+  detach(now: number): void {
+    this.#elsewhere = Math.max(0, this.#told - (now - this.#toldAt) * this.limits.rate - super.level(now))
+    this.#elsewhereAt = now
+  }
+
+  /** What waits here has to fit, too: a meter leaks while an upstream is slow, and a queue does not. */
+  override excess(cost: number, now: number): number {
+    const excess = this.waiting > 0 ? this.queued + cost - this.limits.capacity : 0
+    return Math.max(super.excess(cost, now), excess <= LEVEL_TOLERANCE ? 0 : excess)
   }
 
   override idle(now: number): boolean {

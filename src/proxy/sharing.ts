@@ -92,9 +92,10 @@ export class Sharing {
   }
 
   createBucket(limits: BucketLimits, key: string): SharedBucket {
-    const group = this.#groups.get(limits.name) ?? `${limits.name}:${key}`
-    return new StoredBucket(limits, key, group, this.#trust)
+    return new StoredBucket(limits, key, this.#groupOf, this.#trust)
   }
+
+  readonly #groupOf = (name: string, key: string): string => this.#groups.get(name) ?? `${name}:${key}`
 
   /** What of these limits is this instance's now. */
   limitsOf(limits: BucketLimits): BucketLimits {
@@ -116,6 +117,7 @@ export class Sharing {
     const { state, instances } = this.#membership
     const { onOutage, clock, changed } = this.#options
     this.#shaper!.asking = this.ready
+    if (this.#trust.trusted && !this.ready) this.#detach()
     this.#trust.trusted = this.ready
     const share = onOutage === 'open' ? 1 : this.#membership.share
     if (share !== this.#share) this.#rescale(share)
@@ -125,6 +127,11 @@ export class Sharing {
     const told = `${state} ${instances}`
     if (told !== this.#told) changed?.(state, instances)
     this.#told = told
+  }
+
+  #detach(): void {
+    const now = this.#line!.clock.now()
+    for (const bucket of this.#line!.buckets()) (bucket as StoredBucket).detach(now)
   }
 
   #rescale(share: number): void {
@@ -154,9 +161,9 @@ function groupsOf(routes: readonly RouteSettings[]): Map<string, string> {
   }
   const groups = new Map<string, string>()
   for (const component of components) {
-    if (!component.some(({ key }) => key.parts.every(part => part.kind === 'all'))) continue
-    const first = component.map(({ name }) => name).sort()[0]!
-    for (const { name } of component) groups.set(name, first)
+    const everyones = component.filter(({ key }) => key.parts.every(part => part.kind === 'all'))
+    const [first] = everyones.map(({ name }) => name).sort()
+    if (first !== undefined) for (const { name } of component) groups.set(name, first)
   }
   return groups
 }

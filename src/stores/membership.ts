@@ -119,8 +119,8 @@ export class Membership {
     try {
       const [count] = await Promise.all([
         store.beat(id),
-        // Changes nothing, but by the way that had failed.
-        this.#suspect && store.giveBack({ stack: this.#suspect, cost: 0 }),
+        // Changes nothing, but is written down by the way that had failed.
+        this.#suspect && store.admit({ stack: this.#suspect, cost: 0, maxWait: Infinity, claim: false }),
       ])
       this.#remember(count)
       this.#provenAt = sentAt

@@ -94,6 +94,8 @@ export class Connections {
       this.#failures += 1
       this.#retry()
       if (this.#open.size > 0) return onError(error as Error)
+      // Told once: it goes on until somebody mends it.
+      if ((error as Error).message !== this.#failure?.message) onError(error as Error)
       this.#failure = error as Error
       this.#options.down(error as Error)
       return

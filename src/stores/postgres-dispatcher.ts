@@ -22,7 +22,7 @@ const STUCK = 1_000
 const SMOOTHING = 1 / 8
 
 /** The horizon in round trips. */
-const AHEAD = 1.5
+const AHEAD = 2.5
 
 /** The transaction was undone, and is worth another try: serialization failure, deadlock, changed plan. */
 const PASSING = new Set(['40001', '40P01', '0A000'])

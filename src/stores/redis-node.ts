@@ -25,7 +25,7 @@ const SLACK = 50
 const MOST = 1_000
 
 /** How many round trips ahead a slot may be claimed. */
-const AHEAD = 1.5
+const AHEAD = 2.5
 
 /** How much of a new round trip enters the average. */
 const SMOOTHING = 1 / 8
@@ -202,6 +202,9 @@ export class RedisNode {
     }, SILENCE)
     impatience.unref()
     try {
+      // ioredis only tells that it could not, and goes on with database 0.
+      const { db = 0 } = this.redis.options
+      if (db > 0) await this.redis.select(db)
       await this.#call('eval', this.#options.script.text, encode([], GREETING), false)
       // That took longer than a call does.
       this.#roundTrip = 0

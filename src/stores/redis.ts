@@ -161,7 +161,8 @@ class RedisStore implements Store {
     read: (answer: Answer) => T,
   ): Promise<T> {
     const { prefix } = this.#options
-    const keys = stack.map(bucket => bucketKey(prefix, bucket))
+    // On one server all lives together: a key does not change its name with its group.
+    const keys = stack.map(bucket => bucketKey(prefix, this.#options.cluster ? bucket : { ...bucket, group: '' }))
     return this.#ask(verb, this.#router.partitionOf(stack[0]!.group), keys, stack, particulars, deadline, read)
   }
 

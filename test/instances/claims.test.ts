@@ -59,7 +59,7 @@ t.test('at a slow rate, too, the slot that was missed is asked for again', async
   })
   const shaper = new Shaper({ clock, store })
   shaper.passage = 'claimed'
-  const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', 'all', { trusted: true })
+  const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', () => 'all', { trusted: true })
   const route = { name: 'route', gate: new Gate() }
   const released: number[] = []
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
@@ -123,7 +123,7 @@ t.test('who came first goes first, also where the answers come in another order'
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const released: number[] = []
-  const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', 'all', { trusted: true })
+  const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', () => 'all', { trusted: true })
   const route = { name: 'route', gate: new Gate() }
   const join = (arrivedAt: number) =>
     shaper.enqueue(

@@ -41,6 +41,8 @@ export interface World {
   latency: (instance: number) => number
   /** While true, calls have no answer. */
   down: boolean
+  /** While true, whatever writes fails. */
+  full: boolean
   /** Lets time pass. */
   run(until: number): Promise<void>
 }
@@ -57,7 +59,12 @@ export function createWorld(
   const inner = createMemoryStore({ clock })
   const sent: Sent[] = []
   let ids = 0
-  const world = { clock, sent, latency, down: false } as World & { instances: Instance[] }
+  const world = { clock, sent, latency, down: false, full: false } as World & { instances: Instance[] }
+
+  function written<T>(call: () => T): T {
+    if (world.full) throw new StoreError('out of memory')
+    return call()
+  }
 
   function delayed<T>(instance: number, call: () => MaybePromise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
@@ -66,8 +73,12 @@ export function createWorld(
         return
       }
       clock.at(clock.now() + world.latency(instance), () => {
-        const value = call()
-        clock.at(clock.now() + world.latency(instance), () => resolve(value))
+        try {
+          const value = call()
+          clock.at(clock.now() + world.latency(instance), () => resolve(value))
+        } catch (error) {
+          clock.at(clock.now() + world.latency(instance), () => reject(error as StoreError))
+        }
       })
     })
   }
@@ -75,8 +86,8 @@ export function createWorld(
   world.instances = Array.from({ length: count }, (_, instance) => {
     const store: Store = {
       horizon: 4,
-      admit: request => delayed(instance, () => inner.admit(request)),
-      claim: request => delayed(instance, () => inner.claim(request)),
+      admit: request => delayed(instance, () => written(() => inner.admit(request))),
+      claim: request => delayed(instance, () => written(() => inner.claim(request))),
       giveBack: request => delayed(instance, () => inner.giveBack(request)),
       reset: bucket => delayed(instance, () => inner.reset(bucket)),
       beat: id => delayed(instance, () => inner.beat(id)),

@@ -177,3 +177,48 @@ t.test(
     t.not(back.sentAt, undefined)
   },
 )
+
+t.test(
+  'one who may not wait is sent all the same where nobody is before it: asking the store is no waiting',
+  async t => {
+    const world = createWorld([everyone], 1, () => 5)
+    await world.run(50)
+    const request = world.instances[0]!.request(['all'], { maxWait: 0 })
+    const second = world.instances[0]!.request(['all'], { maxWait: 0 })
+    await world.run(200)
+    t.ok(request.sentAt! < 70, `sent at ${request.sentAt}`)
+    t.match(second.verdict, { reason: 'max-wait' })
+  },
+)
+
+t.test('a released request that is not sent after all gives its slot back to the store', async t => {
+  const world = createWorld([{ ...everyone, rate: 0.001 }], 1, () => 0.2)
+  await world.run(10)
+  const [instance] = world.instances
+  const gone = instance!.request(['all'])
+  await world.run(20)
+  t.not(gone.sentAt, undefined)
+  instance!.shaper.giveBack(gone.verdict as Ticket)
+  const next = instance!.request(['all'])
+  await world.run(100)
+  t.ok(next.sentAt! < 50, `sent at ${next.sentAt}, not after a second`)
+})
+
+t.test('a store that hears heartbeats but cannot write is away', async t => {
+  const world = createWorld([everyone], 2, () => 0.2)
+  await world.run(10)
+  world.full = true
+  for (let at = 0; at < 100; at += 1) world.instances[at % 2]!.request(['all'])
+  await world.run(2_000)
+  t.same(
+    world.instances.map(({ sharing }) => sharing.state),
+    ['alone', 'alone'],
+  )
+  t.equal(world.sent.length, 100)
+  world.full = false
+  await world.run(5_000)
+  t.same(
+    world.instances.map(({ sharing }) => sharing.state),
+    ['shared', 'shared'],
+  )
+})
