@@ -117,11 +117,11 @@ export class Membership {
     const before = this.instances
     const sentAt = this.#options.clock.now()
     try {
-      const [count] = await Promise.all([
-        store.beat(id),
-        // Changes nothing, but is written down by the way that had failed.
-        this.#suspect && store.admit({ stack: this.#suspect, cost: 0, maxWait: Infinity, claim: false }),
-      ])
+      // Changes nothing, but is written down by the way that had failed; on its own, as a heartbeat may open a way for it.
+      if (this.#suspect !== undefined) {
+        await store.admit({ stack: this.#suspect, cost: 0, maxWait: Infinity, claim: false })
+      }
+      const count = await store.beat(id)
       this.#remember(count)
       this.#provenAt = sentAt
     } catch {

@@ -216,9 +216,10 @@ end
 
 local function beat(place, id)
   local registry = KEYS[input[place]]
+  -- First, as what follows is allowed to a server without memory, and then so is all else.
+  redis.call('ZADD', registry, now, id)
   redis.call('ZREMRANGEBYSCORE', registry, '-inf', now - SILENCE)
   redis.call('ZREMRANGEBYSCORE', registry, now + AHEAD, '+inf')
-  redis.call('ZADD', registry, now, id)
   redis.call('PEXPIRE', registry, SILENCE + MARGIN)
   tell(redis.call('ZCARD', registry))
 end

@@ -25,7 +25,7 @@ function createStore(claim: (request: ClaimRequest) => Claim): Store {
 }
 
 function bucketOf(key: string): StoredBucket {
-  return new StoredBucket(limits, key, key, { trusted: true })
+  return new StoredBucket(limits, key, () => key, { trusted: true })
 }
 
 t.test('who has missed his slot claims another one, though nothing else happens', async t => {
