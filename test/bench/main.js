@@ -3,7 +3,7 @@
 /**
  * The benchmark: peers and we in turn, on the same work, in one run.
  *
- *     npm run bench [-- SUITE...] [--quick] [--json FILE]
+ *     npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE]
  */
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -24,6 +24,7 @@ import { suiteText } from './tables.js'
 /**
  * @typedef {object} Context
  * @property {boolean} quick
+ * @property {number} [rounds] instead of each suite's own
  * @property {Set<string>} missing what a suite would have liked to have
  * @property {(text: string) => void} progress
  */
@@ -46,7 +47,7 @@ const PACKAGES = [
 /** No run takes longer than this, in ms. */
 const LONGEST = 45 * 60_000
 
-const USAGE = `npm run bench [-- SUITE...] [--quick] [--json FILE]
+const USAGE = `npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE]
 suites: ${Object.keys(SUITES).join(', ')} (default: all)`
 
 /** What takes part, by version. */
@@ -85,7 +86,12 @@ async function run(args) {
   const { values, positionals } = parseArgs({
     args,
     allowPositionals: true,
-    options: { quick: { type: 'boolean' }, json: { type: 'string' }, help: { type: 'boolean' } },
+    options: {
+      quick: { type: 'boolean' },
+      rounds: { type: 'string' },
+      json: { type: 'string' },
+      help: { type: 'boolean' },
+    },
   })
   if (values.help) {
     console.log(USAGE)
@@ -94,6 +100,8 @@ async function run(args) {
   const unknown = positionals.filter(name => !Object.hasOwn(SUITES, name))
   if (unknown.length > 0) throw new TypeError(`no such suite: ${unknown.join(', ')}`)
   const wanted = positionals.length > 0 ? positionals : Object.keys(SUITES)
+  const rounds = values.rounds === undefined ? undefined : Number(values.rounds)
+  if (rounds !== undefined && !(Number.isInteger(rounds) && rounds > 0)) throw new TypeError('--rounds wants a number')
   checkBuilt()
   /** @type {import('./tables.js').Report} */
   const report = {
@@ -116,7 +124,12 @@ async function run(args) {
   const began = performance.now()
   for (const name of wanted) {
     try {
-      report.suites[name] = await SUITES[name]({ quick: report.quick, missing, progress })
+      report.suites[name] = await SUITES[name]({
+        quick: report.quick,
+        ...(rounds !== undefined && { rounds }),
+        missing,
+        progress,
+      })
       progress('')
       console.log(suiteText(name, report.suites[name]))
     } catch (error) {

@@ -21,11 +21,11 @@ const FIGURES = [
 const FASTER = 10
 
 /** @param {import('../main.js').Context} context */
-export async function decision({ quick, missing, progress }) {
+export async function decision({ quick, rounds: wanted, missing, progress }) {
   const theirs = hasPackage('rate-limiter-flexible')
   if (!theirs) missing.add('rate-limiter-flexible')
   const figures = FIGURES.filter(({ what }) => theirs || !what.startsWith('RateLimiterMemory'))
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
   /** @type {Record<string, number[]>} */
   const raw = {}
   for (let round = 0; round < rounds; round += 1) {

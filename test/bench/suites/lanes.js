@@ -14,12 +14,12 @@ const AT = 100_000
 /** @typedef {{ buckets: 'shared' | 'own', lanes: number, enqueue: number, release: number, growth: number }} Row */
 
 /** @param {import('../main.js').Context} context */
-export async function lanes({ quick, missing, progress }) {
+export async function lanes({ quick, rounds: wanted, missing, progress }) {
   if (!existsSync(new URL('../lanes.ts', import.meta.url))) {
     missing.add('test/bench/lanes.ts')
     return { checks: [], tables: [], raw: {} }
   }
-  const rounds = quick ? 1 : 3
+  const rounds = wanted ?? (quick ? 1 : 3)
   /** @type {Row[][]} */
   const runs = []
   for (let round = 0; round < rounds; round += 1) {

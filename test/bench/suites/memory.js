@@ -34,7 +34,7 @@ async function perHeld({ load, proxy, held }) {
 }
 
 /** @param {import('../main.js').Context} context */
-export async function memory({ quick, missing, progress }) {
+export async function memory({ quick, rounds: wanted, missing, progress }) {
   const sink = await startSink()
   const load = await startLoad()
   const held = quick ? HELD / 2 : HELD
@@ -61,7 +61,7 @@ export async function memory({ quick, missing, progress }) {
         }),
     })
   } else missing.add('nginx')
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
   /** @type {Record<string, number[]>} */
   const raw = {}
   /** @type {number[]} */

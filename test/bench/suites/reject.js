@@ -39,7 +39,7 @@ function parse(answer) {
 }
 
 /** @param {import('../main.js').Context} context */
-export async function reject({ quick, missing, progress }) {
+export async function reject({ quick, rounds: wanted, missing, progress }) {
   if (!hasWrk()) {
     missing.add('wrk')
     return { checks: [], tables: [], raw: {} }
@@ -88,7 +88,7 @@ export async function reject({ quick, missing, progress }) {
   )
   const started = new Map([['shaper', shaper], [BARE, bare], ...others])
   const seconds = quick ? 2 : 5
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
   for (const { port } of started.values()) await wrk(port, '/', quick ? 1 : 3)
   /** @type {Record<string, { rate: number[], cpu: number[] }>} */
   const raw = {}

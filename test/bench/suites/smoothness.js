@@ -114,7 +114,7 @@ async function arrivals({ sink, load, proxy, rate, clients, together = false, pr
 }
 
 /** @param {import('../main.js').Context} context */
-export async function smoothness({ quick, missing, progress }) {
+export async function smoothness({ quick, rounds: wanted, missing, progress }) {
   const sink = await startSink()
   const load = await startLoad()
   const candidates = [
@@ -142,7 +142,7 @@ export async function smoothness({ quick, missing, progress }) {
   const started = await startAll(candidates, missing)
   const seconds = quick ? 1.25 : 5
   const scenarios = quick ? SCENARIOS : [...SCENARIOS, TOGETHER]
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
 
   for (const proxy of started.values()) {
     await arrivals({ sink, load, proxy, rate: 500, clients: 10, seconds: quick ? 0.3 : 2 })

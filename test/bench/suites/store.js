@@ -52,7 +52,7 @@ async function bytesPerKey(keys) {
 }
 
 /** @param {import('../main.js').Context} context */
-export async function store({ quick, missing, progress }) {
+export async function store({ quick, rounds: wanted, missing, progress }) {
   /** @type {Participant[]} */
   const participants = []
   const redis = hasProgram('redis-server') ? await startRedis() : undefined
@@ -69,7 +69,7 @@ export async function store({ quick, missing, progress }) {
   const postgres = programs === undefined ? undefined : await startPostgres(programs)
   if (postgres === undefined) missing.add('postgres')
   else participants.push({ name: 'PostgreSQL', kind: 'postgres', url: postgres.url })
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
   const latencies = quick ? 1_000 : 5_000
   /** @type {Record<string, Record<string, number[]>>} */
   const rates = {}

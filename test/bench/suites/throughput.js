@@ -21,7 +21,7 @@ function shaperConfig(port, more) {
 }
 
 /** @param {import('../main.js').Context} context */
-export async function throughput({ quick, missing, progress }) {
+export async function throughput({ quick, rounds: wanted, missing, progress }) {
   if (!hasWrk()) {
     missing.add('wrk')
     return { checks: [], tables: [], raw: {} }
@@ -61,7 +61,7 @@ export async function throughput({ quick, missing, progress }) {
   ]
   const started = await startAll(candidates, missing)
   const seconds = quick ? 2 : 5
-  const rounds = quick ? 1 : 5
+  const rounds = wanted ?? (quick ? 1 : 5)
   for (const { port } of started.values()) await wrk(port, '/', quick ? 1 : 3)
   /** @type {Record<string, { rate: number[], cpu: number[] }>} */
   const raw = { direct: { rate: [], cpu: [] } }
