@@ -19,6 +19,9 @@ const bad = (_req, res) => {
   res.end()
 }
 
+/** Whether the client is still there: for one who has left http-proxy would hold a connection to the upstream for ever. @param {any} req */
+const present = req => !req.socket.destroyed
+
 /** A proxy of the http-proxy family as a handler. @param {any} proxy @returns {http.RequestListener} */
 function web(proxy) {
   proxy.on?.('error', (/** @type {any} */ _error, /** @type {any} */ req, /** @type {any} */ res) => bad(req, res))
@@ -90,7 +93,7 @@ const peers = {
         limiter = new Bottleneck({ minTime: 1000 / rate })
         limiters.set(key, limiter)
       }
-      limiter.schedule(async () => proxy(req, res))
+      limiter.schedule(async () => present(req) && proxy(req, res))
     }
   },
   async 'rate-limiter-queue'() {
@@ -105,7 +108,7 @@ const peers = {
         queues.set(rate, queue)
       }
       queue.removeTokens(1, String(req.headers['x-key'])).then(
-        () => proxy(req, res),
+        () => present(req) && proxy(req, res),
         () => bad(req, res),
       )
     }
