@@ -123,7 +123,7 @@ t.test('what is kept goes when it is as good as new', async t => {
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
   t.teardown(() => redis.disconnect())
   const store = createStore(t, { url: server.url, timeout: 2_000 })
-  const ttl = async (key: string) => await redis.pttl(`shaper:{one}client:${key}`)
+  const ttl = async (key: string) => await redis.pttl(`shaper:{%}client:${key}`)
   const near = (got: number, wanted: number, what: string) =>
     t.ok(got <= wanted + 1 && got > wanted - 500, `${what}: ${got} ms, wanted ${wanted}`)
   const at = (rate: number, key: string, more = {}) => bucket(rate * 3_600, 10, { key, ...more })
@@ -202,4 +202,14 @@ t.test('TLS is verified', async t => {
   // tap's own come first.
   while (!('admitted' in told)) [told] = await once(child, 'message')
   t.same(told, { admitted: true, levels: [1] }, 'somebody does')
+})
+
+t.test('on one server an instance keeps its level when a reload puts it into another group', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  const store = createStore(t, { url: server.url, timeout: 2_000 })
+  const before = bucket(1, 10, { key: 'moved' })
+  await admit(store, [before], 8)
+  const after = await admit(store, [{ ...before, group: 'everyone' }], 5)
+  t.match(after, { admitted: false, reason: 'overflow' })
 })
