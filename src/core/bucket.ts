@@ -24,7 +24,8 @@
  *
  *     cost(i..j-1) <= rate * (slot(j) - slot(i)) <= rate * (W + grace),
  *
- * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. Sending takes time, too: what
+ * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. Limits with a `grace` of their own
+ * forfeit lateness beyond it to the full: two releases are never closer than a period less the grace. Sending takes time, too: what
  * was sent later than it was let pass forfeits by the same rule (`delay`), before the next one passes, so the bound is
  * that of what is sent.
  */
@@ -228,9 +229,13 @@ export class Bucket<Junction = unknown, Lane = unknown> {
    * within the grace, or something else has passed since.
    */
   delay(cost: number, slot: number, releasedAt: number, sentAt: number): boolean {
-    const at = onGrid(slot, sentAt, this.#limits)
-    if (at === this.#heldAt || this.#held !== cost || this.#heldAt !== onGrid(slot, releasedAt, this.#limits))
-      return false
+    return this.#heldAt === onGrid(slot, releasedAt, this.#limits) && this.postpone(cost, sentAt)
+  }
+
+  /** Tells that what passed last was sent only then. False: nothing follows from that. */
+  postpone(cost: number, sentAt: number): boolean {
+    const at = onGrid(this.#heldAt, sentAt, this.#limits)
+    if (at === this.#heldAt || this.#held !== cost) return false
     this.#heldAt = at
     return true
   }
@@ -242,7 +247,8 @@ export class Bucket<Junction = unknown, Lane = unknown> {
 }
 
 /** Not a method: private ones cost every instance a field. */
-function onGrid(slot: number, now: number, { rate }: BucketLimits): number {
+function onGrid(slot: number, now: number, { rate, grace }: BucketLimits): number {
+  if (grace !== undefined) return now - slot > grace ? now : slot
   const period = 1 / rate
   const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
   return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot

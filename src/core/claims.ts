@@ -15,7 +15,7 @@
 
 import { LEVEL_TOLERANCE } from './bucket.js'
 import { Fifo } from './fifo.js'
-import type { Lane, SharedBucket, Ticket } from './lane.js'
+import type { Gate, Lane, SharedBucket, Ticket } from './lane.js'
 import type { Schedule } from './schedule.js'
 import { isFree } from './schedule.js'
 import { dropStanding } from './standing.js'
@@ -143,12 +143,21 @@ export class Claims {
     this.#claimant.leave(ticket, slot, now)
   }
 
+  /** Lets go of the slots of all who stand before a gate: it pauses. */
+  recall(gate: Gate): void {
+    const ofGate = (grant: Grant): boolean => grant.lane.route.gate === gate
+    for (let grant = this.#grants.find(ofGate); grant !== undefined; grant = this.#grants.find(ofGate))
+      this.#drop(grant)
+  }
+
   /** Tells the store that what it has counted for a ticket is no more; and its slot, if it had one. */
   giveBack(ticket: Ticket): void {
-    if (!ticket.counted) return
+    const { counted, lane, granted: slot } = ticket
+    if (!counted && slot === undefined) return
     ticket.counted = false
-    const { cost, lane, granted: slot } = ticket
-    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: cost }) }))
+    ticket.granted = undefined
+    const cost = counted ? ticket.cost : 0
+    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: ticket.cost }) }))
     if (slot !== undefined) this.#free(lane)
   }
 
@@ -212,7 +221,7 @@ export class Claims {
     if (!claim.granted) return
     const grant = new Grant(lane, cost, claim.slot)
     this.#grants.add(grant)
-    if (lane.covered!.size < lane.claims) this.#drop(grant)
+    if (lane.covered!.size < lane.claims || lane.route.gate.paused) this.#drop(grant)
   }
 
   /** A slot that nobody takes. */

@@ -1,8 +1,9 @@
 /**
  * Waiting and release in time: a discrete-event simulation that the clock merely gates.
  *
- * Its events are the moments at which buckets become free (one timeline), at which waiters give up (another) and at which
- * claimed slots are due (a third); `settle` runs all that are due, in the order of their times and not of the wake-up.
+ * Its events are the moments at which buckets become free (one timeline), at which waiters give up (another), at which
+ * claimed slots are due (a third) and at which pauses end (a fourth); `settle` runs all that are due, in the order of their
+ * times and not of the wake-up.
  * Whoever decides something settles first, so a decision at `now` never sees a slot that is past but not yet used: what
  * was admitted, and in which slots it left, is the same whether the wake-ups came on time or late, up to the forfeit rule
  * of bucket.ts.
@@ -18,7 +19,7 @@
 
 import { Claims } from './claims.js'
 import type { Cancel, Clock } from './clock.js'
-import { type Arrival, type Junction, type Lane, openLane, Ticket, type Waiter } from './lane.js'
+import { type Arrival, type Gate, type Junction, type Lane, openLane, Ticket, type Waiter } from './lane.js'
 import { Notices } from './notices.js'
 import { SAME_TIME, Schedule } from './schedule.js'
 import { dropStanding, updateStanding } from './standing.js'
@@ -43,6 +44,7 @@ export class Engine {
   readonly clock: Clock
   readonly schedule = new Schedule()
   readonly deadlines = new Timeline<Ticket>()
+  readonly pauses = new Timeline<Gate>()
   readonly notices = new Notices()
   readonly claims: Claims | undefined
   passage: Passage = 'direct'
@@ -87,10 +89,12 @@ export class Engine {
     }
     for (let at: Junction | undefined = lane.parent; at !== undefined; at = at.parent) at.ring.learn(cost, lane.weight)
     // Those of one client that a store was asked about may be answered in another order.
+    const { tickets } = lane
     let before: Ticket | undefined
-    for (let at = lane.tickets.last; at !== undefined && at.arrivedAt > arrivedAt; at = at.previous) before = at
-    if (before === undefined) lane.tickets.push(ticket)
-    else lane.tickets.insert(ticket, before)
+    if (tickets.first !== undefined && tickets.first.arrivedAt > arrivedAt) before = tickets.first
+    else for (let at = tickets.last; at !== undefined && at.arrivedAt > arrivedAt; at = at.previous) before = at
+    if (before === undefined) tickets.push(ticket)
+    else tickets.insert(ticket, before)
     lane.queued += cost
     updateStanding(lane)
     if (maxWait < Infinity) {
@@ -115,10 +119,14 @@ export class Engine {
     const free = this.schedule.due
     const deadline = this.deadlines.next?.due ?? Infinity
     const claimed = this.claims?.due ?? Infinity
-    if (claimed <= Math.min(free, deadline)) {
+    const resumed = this.pauses.next?.due ?? Infinity
+    if (claimed <= Math.min(free, deadline, resumed)) {
       this.claims!.advance(now)
       // Whose slot has passed contends again, and so does everyone else before that gate.
       this.serve(now, now)
+    } else if (resumed <= Math.min(free, deadline + SAME_TIME)) {
+      this.resume(this.pauses.next!)
+      this.serve(resumed, now)
     } else if (free <= deadline + SAME_TIME) this.serve(this.schedule.free(free), now)
     else this.#expire(deadline, now)
   }
@@ -159,6 +167,20 @@ export class Engine {
     ticket.slot = slot
     ticket.leftAt = now
     this.notices.push(ticket)
+  }
+
+  /** Lets nobody pass a gate until then, in ms. */
+  pause(gate: Gate, until: number): void {
+    if (gate.paused) return this.pauses.move(gate, until)
+    gate.due = until
+    this.pauses.add(gate)
+    this.claims?.recall(gate)
+  }
+
+  /** Ends a pause: those behind may go at the next `serve`. */
+  resume(gate: Gate): void {
+    this.pauses.remove(gate)
+    this.schedule.gateOpened(gate)
   }
 
   /** Takes a waiter out of its lane without telling it. False: it has left already. */
@@ -216,6 +238,12 @@ export class Engine {
 
   /** When the next thing happens by itself. */
   get #due(): number {
-    return Math.min(this.schedule.due, this.deadlines.next?.due ?? Infinity, this.claims?.due ?? Infinity)
+    const { schedule, deadlines, claims, pauses } = this
+    return Math.min(
+      schedule.due,
+      deadlines.next?.due ?? Infinity,
+      claims?.due ?? Infinity,
+      pauses.next?.due ?? Infinity,
+    )
   }
 }

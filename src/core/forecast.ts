@@ -23,7 +23,7 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
   const releases = Math.min(bucket.waiting, Math.ceil(beyondHold / bucket.outlet.leastCost - TOLERANCE))
   let soonest = Infinity
   for (const junction of bucket.outlet.junctions) {
-    const ready = Math.max(bucket.freeAt - now, timeBelow(junction, beyondHold, now))
+    const ready = Math.max(bucket.freeAt - now, junction.gate.pausedFor(now), timeBelow(junction, beyondHold, now))
     soonest = Math.min(soonest, timeAbove(junction, ready, releases, beyondHold, now))
   }
   return soonest + beyondHold / rate

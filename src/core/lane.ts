@@ -161,8 +161,14 @@ export class Junction implements Contender, TreeNode<Junction> {
   }
 }
 
-/** The last passage before an upstream: lets through what its limit of requests in flight allows. */
-export class Gate {
+/** The last passage before an upstream: lets through what its limit of requests in flight allows, and nobody while it pauses. */
+export class Gate implements Timed {
+  /** When the pause ends, in ms; of no meaning without one. */
+  due = -Infinity
+  /** Among all pauses; -1: there is none. */
+  place = -1
+  /** Nobody passes for a moment: who has passed is not on the wire yet. */
+  closed = false
   readonly junction = new Junction(this)
   readonly #maxInFlight: number
   #inFlight = 0
@@ -172,7 +178,16 @@ export class Gate {
   }
 
   get open(): boolean {
-    return this.#inFlight < this.#maxInFlight
+    return this.place < 0 && !this.closed && this.#inFlight < this.#maxInFlight
+  }
+
+  get paused(): boolean {
+    return this.place >= 0
+  }
+
+  /** How much longer it pauses, in ms. */
+  pausedFor(now: number): number {
+    return this.place < 0 ? 0 : Math.max(0, this.due - now)
   }
 
   /** Whether anybody could go if it were open. */

@@ -14,6 +14,8 @@ export interface BucketLimits {
   readonly overflow?: 'reject' | 'fill' | 'fair'
   /** An overflow blocks the key for so many ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
+  /** How late, in ms, a release may be and still count for its slot; a later one counts for when it happens. */
+  readonly grace?: number
   /** Where these are an instance's share of limits that it has in common with others: those. */
   readonly whole?: BucketLimits
 }

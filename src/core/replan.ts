@@ -1,4 +1,4 @@
-/** What a change of limits means for those who wait already. */
+/** What a change of limits, or a pause, means for those who wait already. */
 
 import { childrenOf } from './children.js'
 import type { Gate, Junction, Lane, LaneRoute, Ticket } from './lane.js'
@@ -19,10 +19,11 @@ export interface Replanned {
 export function* replan(gate: Gate, maxWaitOf: (route: LaneRoute) => number, now: number): Generator<Replanned> {
   for (const lane of lanesOf(gate.junction)) {
     const maxWait = maxWaitOf(lane.route)
+    const start = now + gate.pausedFor(now)
     let ahead = 0
-    for (const ticket of [...lane.tickets]) {
+    for (const ticket of [...(lane.covered ?? []), ...lane.tickets]) {
       const longest = Math.min(maxWait, ticket.due - ticket.arrivedAt)
-      const leaves = now + Math.max(0, ...lane.stack.map(bucket => (bucket.hold(now) + ahead) / bucket.limits.rate))
+      const leaves = start + Math.max(0, ...lane.stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
       const tooLate = leaves > ticket.arrivedAt + longest + SAME_TIME
       if (!tooLate) ahead += ticket.cost
       yield { ticket, maxWait: longest, tooLate }

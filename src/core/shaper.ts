@@ -1,14 +1,13 @@
 /**
  * What is decided on requests: whether they are admitted, and what follows for those who wait from their coming and
- * going and from changes of the limits. When they leave is the engine's (engine.ts).
+ * going. When they leave is the engine's (engine.ts); what is done to buckets and gates besides is control's (control.ts).
  */
 
 import { judge, timeUntilFit } from './admission.js'
-import type { BucketLimits } from './bucket.js'
+import { Control } from './control.js'
 import { Engine, type EngineOptions, type Passage } from './engine.js'
-import type { Arrival, Gate, LaneRoute, Rejection, SharedBucket, Ticket, Waiter } from './lane.js'
-import { replan } from './replan.js'
-import { isFree } from './schedule.js'
+import type { Arrival, Gate, Rejection, SharedBucket, Ticket, Waiter } from './lane.js'
+import { isFree, SAME_TIME } from './schedule.js'
 import { makeRoom } from './standing.js'
 import type { Claim } from './store.js'
 
@@ -23,11 +22,13 @@ const CROWDED: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undef
 export class Shaper {
   /** How many may wait. */
   maxQueued: number
+  readonly control: Control
   readonly #engine: Engine
 
   constructor(options: EngineOptions & { readonly maxQueued?: number }) {
     this.maxQueued = options.maxQueued ?? Infinity
     this.#engine = new Engine(options)
+    this.control = new Control(this.#engine)
   }
 
   /** How those who are next pass. */
@@ -53,7 +54,7 @@ export class Shaper {
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#engine.settle()
-    const rejection = judge(arrival.stack, arrival.cost, maxWait, now)
+    const rejection = judge(arrival.stack, arrival.cost, maxWait, now, arrival.route.gate.pausedFor(now))
     const verdict =
       rejection?.reason === 'overflow'
         ? this.#overflow(arrival, waiter, rejection, maxWait, now, arrivedAt)
@@ -81,6 +82,23 @@ export class Shaper {
       this.#engine.schedule.opened(lane, now)
       this.#engine.serve(now, now)
     }
+    return ticket
+  }
+
+  /**
+   * Puts back a request that has been sent and is to be sent again: before those that came after it, and whatever the
+   * levels, for it was admitted. Its waiter is told after the next `wake`. Undefined: it would have to wait too long.
+   */
+  requeue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | undefined {
+    const now = this.#engine.settle()
+    const { route, stack } = arrival
+    const start = now + route.gate.pausedFor(now)
+    const leaves = start + Math.max(...stack.map(bucket => bucket.hold(start) / bucket.limits.rate))
+    if (leaves > arrivedAt + maxWait || this.#engine.queued >= this.maxQueued) return undefined
+    // Before those that came in the same moment, too.
+    const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
+    this.#engine.schedule.opened(ticket.lane, now)
+    this.#engine.serve(now, now)
     return ticket
   }
 
@@ -135,49 +153,6 @@ export class Shaper {
     this.#engine.tell()
   }
 
-  /** Changes what a bucket allows; its level stays, and those who wait for it leave at the new rate. */
-  retune(bucket: SharedBucket, limits: BucketLimits): void {
-    const now = this.#engine.settle()
-    bucket.retune(limits, now)
-    this.#engine.schedule.plan(bucket)
-    this.#engine.settle()
-    this.#engine.tell()
-  }
-
-  /**
-   * After limits have changed: waiters that will now exceed their `maxWait` expire at once.
-   *
-   * @param maxWaitOf ms by route; what it shortens is shortened for those who wait, too
-   * @returns how many expired, by the name of their route
-   */
-  replan(gates: Iterable<Gate>, maxWaitOf: (route: LaneRoute) => number): Map<string, number> {
-    const now = this.#engine.settle()
-    const expired = new Map<string, number>()
-    for (const gate of gates) {
-      for (const { ticket, maxWait, tooLate } of [...replan(gate, maxWaitOf, now)]) {
-        this.#engine.deadlines.remove(ticket)
-        ticket.due = ticket.arrivedAt + maxWait
-        if (tooLate) {
-          const { name } = ticket.lane.route
-          expired.set(name, (expired.get(name) ?? 0) + 1)
-          this.#engine.drop(ticket, now)
-        } else if (ticket.due < Infinity) {
-          this.#engine.deadlines.add(ticket)
-        }
-      }
-    }
-    this.#engine.settle()
-    this.#engine.tell()
-    return expired
-  }
-
-  /** Empties a bucket of what has passed and ends its block: those who wait for it may go. */
-  reset(bucket: SharedBucket): void {
-    bucket.reset()
-    this.#engine.schedule.plan(bucket)
-    this.wake()
-  }
-
   /** Makes room for a newcomer with less than its share; else the overflow has its consequences. */
   #overflow(
     arrival: Arrival,
@@ -201,16 +176,17 @@ export class Shaper {
     for (const ticket of victims) {
       this.#engine.withdraw(ticket)
       this.#engine.claims?.giveBack(ticket)
-      const retryAfterMs = timeUntilFit(ticket.lane.stack, ticket.cost, Infinity, now)
+      const { stack, route } = ticket.lane
+      const retryAfterMs = timeUntilFit(stack, ticket.cost, Infinity, now, route.gate.pausedFor(now))
       ticket.rejection = { reason: 'overflow', buckets, retryAfterMs }
       this.#engine.notices.push(ticket)
     }
   }
 
   /** Fills and blocks what overflowed, where its limits say so. */
-  #punish({ stack, cost }: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
+  #punish({ route, stack, cost }: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
     for (const bucket of buckets) bucket.punish(now)
-    return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now) }
+    return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now, route.gate.pausedFor(now)) }
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {

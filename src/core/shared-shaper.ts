@@ -4,6 +4,7 @@
  * answer it is decided here, by what an outage is to do.
  */
 
+import { judge } from './admission.js'
 import { LEVEL_TOLERANCE } from './bucket.js'
 import type { Clock } from './clock.js'
 import { findLane, type Rejection, type SharedBucket, type Waiter } from './lane.js'
@@ -43,12 +44,16 @@ export class SharedShaper {
     if (!this.asking) return applicant.decided(this.#admitAlone(arrival, applicant, maxWait))
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
+    const pause = arrival.route.gate.pausedFor(arrivedAt)
+    const late = pause > maxWait ? judge(arrival.stack, arrival.cost, maxWait, arrivedAt, pause) : undefined
+    if (late !== undefined) return applicant.decided(late)
     const crowded = crowdedOut(arrival)
     if (crowded !== undefined && !shaper.makeRoom(arrival, crowded.buckets, maxWait)) return applicant.decided(crowded)
     const claim = shaper.passage === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
-      maxWait,
+      // The store knows of no pause.
+      maxWait - pause,
       claim,
       admission => {
         if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))

@@ -21,6 +21,9 @@
  * A store decides on its own clock, so skew between instances cannot enter. Times that pass the seam are in ms of the
  * instance's own clock: the store maps them so that what is unknown of the network makes them late, never early. A store
  * whose clock steps back shifts all of a bucket's moments with it: nobody waits for an hour that has been already.
+ *
+ * Besides, it passes on what an upstream has said of its own limits. Of that only durations pass the seam; each begins when
+ * it gets there, so the way to the store and back makes a pause end late, never early. It lapses by itself as well.
  */
 import type { BucketLimits } from './limits.js'
 
@@ -100,6 +103,16 @@ export interface GiveBackRequest {
   readonly slotCost?: number
 }
 
+/** What is known of an upstream's limits. Durations in ms from now. */
+export interface UpstreamState {
+  /** How much longer nothing is to be sent to it; 0: no pause. */
+  readonly pausedFor: number
+  /** Cost units per ms that it allows; undefined: it has not said. */
+  readonly rate: number | undefined
+  /** For how much longer that rate holds; 0 where there is none. */
+  readonly rateFor: number
+}
+
 /** Why a store did not answer. Whoever asked decides alone. */
 export class StoreError extends Error {
   readonly code = 'SHAPER_STORE_UNAVAILABLE'
@@ -116,6 +129,16 @@ export interface Store {
   reset(bucket: BucketRef): MaybePromise<void>
   /** Tells that the instance `id` is there; answers how many are. */
   beat(id: string): MaybePromise<number>
+  /**
+   * Adds what was heard of an upstream to what other instances have; answers what holds now. Without news: asks only.
+   *
+   * A pause ends at the later of the end that is known and the new one. A rate replaces the one that is known, with its
+   * life; `undefined` leaves that in place. Neither lasts for more than a day, and what cannot be is no news:
+   * `boundNews` in src/stores/upstream-news.ts.
+   *
+   * @param upstream any text
+   */
+  exchange(upstream: string, heard?: UpstreamState): MaybePromise<UpstreamState>
   close(): Promise<void>
 }
 

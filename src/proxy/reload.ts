@@ -13,12 +13,12 @@ export function applyLimits(line: Line, settings: Settings, upstreams: Iterable<
   const share = (limits: BucketLimits): BucketLimits => line.sharing?.limitsOf(limits) ?? limits
   for (const bucket of settings.buckets) {
     for (const [, instance] of line.keyspace.entries(bucket.name)) {
-      line.shaper.retune(instance, share(limitsLike(instance.limits, bucket)))
+      line.shaper.control.retune(instance, share(limitsLike(instance.limits, bucket)))
     }
   }
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
   const gates = [...upstreams].map(upstream => upstream.gate)
-  return line.shaper.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  return line.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
 }
 
 function limitsLike(old: BucketLimits, { limits, tiers }: BucketSettings): BucketLimits {

@@ -138,12 +138,12 @@ export class Sharing {
     this.#share = share
     this.#shares = new WeakMap()
     const { shaper, buckets } = this.#line!
-    for (const bucket of buckets()) shaper.retune(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
+    for (const bucket of buckets()) shaper.control.retune(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
   }
 
   /** Nobody can tell when those who wait may go. */
   readonly #giveUp = (): void => {
-    this.#line!.shaper.replan(this.#line!.gates(), () => -1)
+    this.#line!.shaper.control.replan(this.#line!.gates(), () => -1)
   }
 }
 

@@ -38,7 +38,7 @@ export function findStack(
     const limits = line.sharing === undefined ? whole : line.sharing.limitsOf(whole)
     const bucket = line.keyspace.find(limits, key, now, buckets)
     if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
-    if (bucket.limits !== limits) line.shaper.retune(bucket, limits)
+    if (bucket.limits !== limits) line.shaper.control.retune(bucket, limits)
     buckets.push(bucket)
     if (own !== undefined && place < decides) {
       weight = own

@@ -36,7 +36,7 @@ t.test('a block keeps an outlet, which is not waited for', async t => {
   t.equal(bucket.blockedFor(0), 1_000)
   t.equal(bucket.outlet?.waiting, 0)
   shaper.wake()
-  shaper.retune(bucket, { ...limits, rate: 0.02 })
+  shaper.control.retune(bucket, { ...limits, rate: 0.02 })
   t.equal(bucket.outlet?.place, -1)
   t.equal(clock.runAll(), 0, 'no wake-up is planned')
   clock.runUntil(1_000)

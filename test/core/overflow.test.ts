@@ -594,7 +594,7 @@ t.test('fill: a change of the rate keeps what was filled behind those who wait',
     t.equal(own.level(at), 5)
   }
   // 60 ms of a period are left, and take twice as long.
-  shaper.retune(own, { ...limits(5, 5), overflow: 'fill' })
+  shaper.control.retune(own, { ...limits(5, 5), overflow: 'fill' })
   t.equal(own.level(140), 5)
   clock.runAll()
   t.same(

@@ -110,12 +110,15 @@ t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out o
             [...keyspace.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),
           )
           for (const [key, bucket] of keyspace.entries('client')) {
-            shaper.retune(bucket, key === 'c' ? gold : client)
+            shaper.control.retune(bucket, key === 'c' ? gold : client)
             if (bucket.level(clock.now()) > before.get(key)! + 1e-9) throw new Error(`${key}: a reload filled it`)
           }
-          for (const [, bucket] of keyspace.entries('everyone')) shaper.retune(bucket, everyone)
+          for (const [, bucket] of keyspace.entries('everyone')) shaper.control.retune(bucket, everyone)
           const told = expired.count
-          const counted = [...shaper.replan([gate], () => maxWait).values()].reduce((sum, count) => sum + count, 0)
+          const counted = [...shaper.control.replan([gate], () => maxWait).values()].reduce(
+            (sum, count) => sum + count,
+            0,
+          )
           if (expired.count - told !== counted) throw new Error('who expires is counted and told')
         }
         check()
@@ -147,8 +150,8 @@ t.test('a lower rate: who would now wait longer than maxWait expires at once, th
     )
   }
   clock.runUntil(100)
-  for (const [, bucket] of keyspace.entries('client')) shaper.retune(bucket, limits(2, 10))
-  t.same([...shaper.replan([gate], () => 1_000)], [['api', 3]])
+  for (const [, bucket] of keyspace.entries('client')) shaper.control.retune(bucket, limits(2, 10))
+  t.same([...shaper.control.replan([gate], () => 1_000)], [['api', 3]])
   t.same(fate, ['1 released 100', '3 expired 100', '4 expired 100', '5 expired 100'])
   clock.runAll()
   t.equal(fate.at(-1), '2 released 600')
@@ -164,7 +167,7 @@ t.test('a higher rate: who waits leaves earlier, from the level that there was',
   const waiter = { release: (slot: number) => slots.push(slot), expire() {}, reject() {} }
   for (let place = 0; place < 4; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   clock.runUntil(500)
-  shaper.retune(bucket, limits(10, 10))
+  shaper.control.retune(bucket, limits(10, 10))
   t.equal(bucket.level(500), 3.5)
   clock.runAll()
   t.same(slots, [550, 650, 750])
@@ -180,7 +183,7 @@ t.test('reset: what has passed is forgotten, who waits may go', async t => {
   for (let place = 0; place < 3; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   t.equal(bucket.blockedFor(0), Infinity)
   clock.runUntil(200)
-  shaper.reset(bucket)
+  shaper.control.reset(bucket)
   t.equal(bucket.blockedFor(200), 0)
   clock.runUntil(201)
   t.equal(slots.length, 1)

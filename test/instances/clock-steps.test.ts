@@ -64,7 +64,7 @@ t.test('one rate, whatever its clock says', async t => {
       tally.asked += 1
       const own = sharing.limitsOf(limits)
       const bucket = keyspace.find(own, 'all', clock.now())!
-      if (bucket.limits !== own) shaper.retune(bucket, own)
+      if (bucket.limits !== own) shaper.control.retune(bucket, own)
       const released = (): void => {
         sent.push({ at: now(), path: id })
         gate.leave()

@@ -116,7 +116,7 @@ export function createWorld(
         const buckets = stack.map((whole, place) => {
           const limits = sharing.limitsOf(whole)
           const bucket = keyspace.find(limits, keys[place]!, clock.now()) as SharedBucket
-          if (bucket.limits !== limits) shaper.retune(bucket, limits)
+          if (bucket.limits !== limits) shaper.control.retune(bucket, limits)
           return bucket
         })
         sharing.shaper.admit(
