@@ -6,8 +6,9 @@ import { createPreciseClock } from '../pacing/precise.js'
 import { createTimerClock } from '../pacing/timer.js'
 import type { Observer } from '../proxy/events.js'
 import { type RunningProxy, startProxy } from '../proxy/server.js'
+import { openStore } from '../stores/open.js'
 import { CommandError } from './command-error.js'
-import { createStoreLog, openStore } from './shared-store.js'
+import { createStoreLog } from './store-log.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 

@@ -2,11 +2,11 @@ import type { Clock } from '../core/clock.js'
 import type { Keyspace } from '../core/keyspace.js'
 import type { Gate } from '../core/lane.js'
 import type { Shaper } from '../core/shaper.js'
+import type { Sharing } from '../stores/sharing.js'
 import type { Trust } from './address.js'
 import type { Deadlines } from './deadline.js'
 import type { Observer } from './events.js'
 import type { Route } from './route.js'
-import type { Sharing } from './sharing.js'
 
 /** What all requests have in common: the line of the design, server -> route -> key -> admit -> lane -> forward. */
 export interface Line {

@@ -5,12 +5,14 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { createServer as createTlsServer } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
+import { groupsOf } from '../config/groups.js'
 import type { Settings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import { Keyspace } from '../core/keyspace.js'
 import { Shaper } from '../core/shaper.js'
 import type { OnOutage } from '../core/shared-shaper.js'
 import { type Store, StoreError } from '../core/store.js'
+import { Sharing } from '../stores/sharing.js'
 import { createTrust } from './address.js'
 import { Connection } from './connection.js'
 import { Deadlines } from './deadline.js'
@@ -21,7 +23,6 @@ import { PlainTurn } from './plain-turn.js'
 import { RefusalTurn } from './refusal-turn.js'
 import { applyLimits } from './reload.js'
 import { createRoute, type Route } from './route.js'
-import { Sharing } from './sharing.js'
 import { UpgradeExchange } from './upgrade-exchange.js'
 import { Upstreams } from './upstreams.js'
 
@@ -105,7 +106,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     line.linger.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
-  sharing?.group(settings.routes)
+  sharing?.group(groupsOf(settings.routes))
   const joined = await sharing?.join({
     shaper: line.shaper,
     clock: pacer,
@@ -150,7 +151,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     async reload(next) {
       const commit = await prepare(next)
       line.routes = commit()
-      sharing?.group(next.routes)
+      sharing?.group(groupsOf(next.routes))
       line.trust = createTrust(next.trustProxy)
       line.shaper.maxQueued = next.limits.maxQueued
       line.keyspace.maxKeys = next.limits.maxKeys

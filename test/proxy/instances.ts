@@ -6,7 +6,7 @@ import type { BucketLimits } from '../../src/core/limits.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
-import { Sharing } from '../../src/proxy/sharing.js'
+import { Sharing } from '../../src/stores/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory.js'
 
 export interface Sent {

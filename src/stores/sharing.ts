@@ -1,5 +1,4 @@
 /** This instance as one of many on one store: which limits are its own, and who decides while the store is away. */
-import type { BucketSettings, RouteSettings } from '../config/settings.js'
 import type { BucketLimits } from '../core/bucket.js'
 import type { Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/lane.js'
@@ -7,7 +6,7 @@ import type { Passage, Shaper } from '../core/shaper.js'
 import { type OnOutage, SharedShaper } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import { StoredBucket, type StoreTrust } from '../core/stored-bucket.js'
-import { Membership, type MembershipState } from '../stores/membership.js'
+import { Membership, type MembershipState } from './membership.js'
 
 /** How long, in ms, those who wait already are kept through an outage with `closed`. */
 const CLOSED_PATIENCE = 2_000
@@ -38,7 +37,7 @@ export class Sharing {
   readonly #membership: Membership
   #shaper: SharedShaper | undefined
   #line: SharingLine | undefined
-  #groups = new Map<string, string>()
+  #groups: ReadonlyMap<string, string> = new Map()
   #shares = new WeakMap<BucketLimits, BucketLimits>()
   #share = 1
   #told = ''
@@ -86,9 +85,9 @@ export class Sharing {
     )
   }
 
-  /** Which buckets live together in the store: all that share routes, where one of them is everyone's. */
-  group(routes: readonly RouteSettings[]): void {
-    this.#groups = groupsOf(routes)
+  /** Which buckets live together in the store: groups by the names of buckets; one without lives by itself. */
+  group(groups: ReadonlyMap<string, string>): void {
+    this.#groups = groups
   }
 
   createBucket(limits: BucketLimits, key: string): SharedBucket {
@@ -150,20 +149,4 @@ export class Sharing {
 function passageOf(state: MembershipState, onOutage: OnOutage): Passage {
   if (state === 'shared' || state === 'returning') return 'claimed'
   return state === 'alone' && onOutage !== 'closed' ? 'direct' : 'none'
-}
-
-/** Buckets that are in one route, or in routes that have a bucket in common, are of one component. */
-function groupsOf(routes: readonly RouteSettings[]): Map<string, string> {
-  let components: BucketSettings[][] = []
-  for (const { buckets } of routes) {
-    const touched = components.filter(component => component.some(({ name }) => buckets.some(it => it.name === name)))
-    components = [...components.filter(it => !touched.includes(it)), [...new Set([...touched.flat(), ...buckets])]]
-  }
-  const groups = new Map<string, string>()
-  for (const component of components) {
-    const everyones = component.filter(({ key }) => key.parts.every(part => part.kind === 'all'))
-    const [first] = everyones.map(({ name }) => name).sort()
-    if (first !== undefined) for (const { name } of component) groups.set(name, first)
-  }
-  return groups
 }

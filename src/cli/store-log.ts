@@ -1,26 +1,7 @@
-/** The store that instances share, and what the log tells of it. */
+/** What the log tells of the store that instances share. */
 import type { Logger } from 'pino'
 import type { StoreSettings } from '../config/settings.js'
-import type { Clock } from '../core/clock.js'
-import type { Store } from '../core/store.js'
 import type { Observer } from '../proxy/events.js'
-
-/** Opens the store; that does not wait until it answers. */
-export async function openStore(
-  settings: StoreSettings,
-  clock: Clock,
-  onError: (error: Error) => void,
-): Promise<Store> {
-  const { timeout } = settings
-  if (settings.type === 'postgres') {
-    const { createPostgresStore } = await import('../stores/postgres.js')
-    const { url, table } = settings
-    return createPostgresStore({ url, table, timeout, clock, onError })
-  }
-  const { createRedisStore } = await import('../stores/redis.js')
-  const { url, cluster, prefix } = settings
-  return createRedisStore({ ...(url !== undefined ? { url } : { cluster: cluster! }), prefix, timeout, clock, onError })
-}
 
 /** Tells of outages, of their end, and of how many instances there are. */
 export function createStoreLog(settings: StoreSettings, log: Logger): Required<Pick<Observer, 'shared'>> {
