@@ -10,6 +10,7 @@ const FLOORS: Record<string, number> = {
   pacing: 1,
   stores: 1,
   config: 1,
+  quota: 1,
   proxy: 2,
   outbound: 2,
   replay: 2,

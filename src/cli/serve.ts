@@ -12,7 +12,7 @@ import { createStoreLog } from './store-log.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 
-/** The same trouble with the store is told at most every so many ms. */
+/** The same trouble is told at most every so many ms. */
 const QUIET = 10_000
 
 /** @param base what every record carries */
@@ -25,7 +25,7 @@ export async function serve(settings: Settings, log: Logger): Promise<RunningPro
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
   const { store } = settings
-  const observer = createLogObserver(log)
+  const observer = createLogObserver(log, () => clock.now())
   if (store === 'memory') {
     return startProxy({ settings, pacer, clock, observer }).catch(error => {
       throw explain(error, settings)
@@ -63,8 +63,17 @@ function unreachable(type: string, reason: string | undefined): CommandError {
   return new CommandError(`the store ${type} does not answer${why}; start it, or set "onOutage" to "local" or "open"`)
 }
 
-function createLogObserver(log: Logger): Observer {
+function createLogObserver(log: Logger, now: () => number): Observer {
+  const learnedAt = new Map<string, number>()
   return {
+    paused: (upstream, ms, expired) =>
+      log.warn({ upstream, pauseMs: Math.ceil(ms), expired }, 'the upstream asks for a pause'),
+    learned(upstream, rate) {
+      if (now() - (learnedAt.get(upstream) ?? -Infinity) < QUIET) return
+      learnedAt.set(upstream, now())
+      const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
+      log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
+    },
     rehearsed: (route, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
     failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),

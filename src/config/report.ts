@@ -56,6 +56,7 @@ function writtenStore(store: StoreSettings): object {
 
 function writtenUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connectTimeout, responseTimeout, idleTimeout, tls } = upstream
+  const { pauseOn, retry, learn } = upstream
   return {
     url,
     hostHeader,
@@ -64,6 +65,11 @@ function writtenUpstream(upstream: UpstreamSettings): object {
     responseTimeout: writtenDuration(responseTimeout),
     idleTimeout: writtenDuration(idleTimeout),
     ...(Object.keys(tls).length > 0 && { tls }),
+    ...(pauseOn && {
+      pauseOn: { ...pauseOn, default: writtenDuration(pauseOn.default), max: writtenDuration(pauseOn.max) },
+    }),
+    ...(retry && { retry }),
+    learn,
   }
 }
 

@@ -1,8 +1,8 @@
 /** What to think of each route. */
 import { formatDuration } from '../core/rate.js'
 import { covers } from './reach.js'
-import type { RouteSettings, Settings } from './settings.js'
-import { placesOf, usersOf, type Warning } from './sharing.js'
+import type { RouteSettings, Settings, UpstreamSettings } from './settings.js'
+import { isPerClient, placesOf, usersOf, type Warning } from './sharing.js'
 import { longestWaitOf } from './waits.js'
 
 export function routeWarnings(settings: Settings): Warning[] {
@@ -11,6 +11,8 @@ export function routeWarnings(settings: Settings): Warning[] {
     ...routes.flatMap((route, index) => [
       ...unreachable(route, index, routes),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
+      ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
+      ...unsharedLearning(route).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
     ]),
     ...onlyRehearsed(settings),
@@ -40,7 +42,23 @@ function idleMaxWait(route: RouteSettings, settings: Settings): string[] {
  * longer than what was predicted on its arrival, and so may an upstream that is full.
  */
 function isFifo({ buckets, upstream }: RouteSettings, settings: Settings): boolean {
-  return buckets.length === 1 && usersOf(buckets[0]!, settings).length === 1 && upstream.maxInFlight === Infinity
+  return buckets.length === 1 && usersOf(buckets[0]!, settings).length === 1 && isPrompt(upstream)
+}
+
+function idleRetry({ mode, upstream }: RouteSettings): string[] {
+  if (upstream.retry === undefined || mode === 'shape') return []
+  return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
+}
+
+/** Each client alone keeps to what was learnt; all of them together may not. */
+function unsharedLearning({ mode, upstream, buckets }: RouteSettings): string[] {
+  if (!upstream.learn || mode === 'off' || buckets.some(bucket => !isPerClient(bucket))) return []
+  return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
+}
+
+/** Whether nothing but the buckets keeps requests from it. */
+function isPrompt({ maxInFlight, pauseOn, learn }: UpstreamSettings): boolean {
+  return maxInFlight === Infinity && pauseOn === undefined && !learn
 }
 
 /** A header that may ask for more than there is room for. */

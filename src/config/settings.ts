@@ -67,6 +67,12 @@ export interface UpstreamSettings {
   idleTimeout: number
   /** `ca` is a file path. */
   tls: { ca?: string; servername?: string }
+  /** Answers that pause all releases. Durations in ms; with a `default` of 0 only those that say for how long. */
+  pauseOn?: { status: readonly number[]; default: number; max: number }
+  /** Answers on which a request is put back at the head of its lane. */
+  retry?: { status: readonly number[]; max: number }
+  /** Whether the rate follows what its answers say of its limits. */
+  learn: boolean
 }
 
 /** Header names are lower-cased. */

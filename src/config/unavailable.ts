@@ -4,15 +4,7 @@ import { type Finding, isWithin } from './problems.js'
  * Keys that are validated but whose part of the program is still to come, with `*` for any name or index: remove one to
  * make it available.
  */
-const PENDING = [
-  'upstream.pauseOn',
-  'routes.*.upstream.pauseOn',
-  'upstream.retry',
-  'routes.*.upstream.retry',
-  'upstream.learn',
-  'routes.*.upstream.learn',
-  'admin',
-]
+const PENDING = ['admin']
 
 /** Refuses what is written well but not there yet. `bad` are the findings so far: their values are not judged again. */
 export function unavailable(raw: unknown, bad: readonly Finding[]): Finding[] {

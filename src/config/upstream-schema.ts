@@ -1,7 +1,8 @@
 import * as z from 'zod'
+import { parseDuration } from '../core/rate.js'
 import { parseUpstreamUrl } from './address.js'
 import type { UpstreamSettings } from './settings.js'
-import { flag, object, oneOf, read, text, timeout, whole } from './values.js'
+import { flag, grace, object, oneOf, read, text, timeout, whole } from './values.js'
 import { quoteUrl, type Refused, wants } from './words.js'
 
 const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
@@ -15,11 +16,14 @@ const statuses = z
   .array(status, { error: wants('a list of statuses', 'use e.g. [429, 503]') })
   .min(1, { error: 'the list is empty; use e.g. [429, 503]' })
 
+/** However long an upstream wants to be left alone, it is asked again. */
+const LONGEST_PAUSE = '60s'
+
 const pauseOn = object(
   {
     status: statuses.describe('The statuses that pause all releases, e.g. [429, 503].'),
-    default: timeout.exactOptional().describe('The pause when there is no Retry-After, e.g. "1s".'),
-    max: timeout.exactOptional().describe('The longest pause, e.g. "60s".'),
+    default: grace.prefault('1s').describe('The pause when there is no Retry-After, e.g. "1s".'),
+    max: timeout.prefault(LONGEST_PAUSE).describe('The longest pause, e.g. "60s".'),
   },
   'an object',
   'use e.g. { "status": [429, 503], "default": "1s", "max": "60s" }',
@@ -28,7 +32,9 @@ const pauseOn = object(
 const retry = object(
   {
     status: statuses.describe('The statuses to try again on, e.g. [502, 503].'),
-    max: whole('a number of tries', 'use a whole number above 0, e.g. 3', 1).describe('The most tries, e.g. 3.'),
+    max: whole('a number of tries', 'use a whole number above 0, e.g. 3', 1)
+      .prefault(3)
+      .describe('How often a request is tried again at most, e.g. 3.'),
   },
   'an object',
   'use e.g. { "status": [502, 503], "max": 3 }',
@@ -64,7 +70,7 @@ const options = {
     .exactOptional()
     .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),
   retry: retry.exactOptional().describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
-  learn: flag.exactOptional().describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
+  learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
 }
 
 const upstreamObject = object(
@@ -76,8 +82,10 @@ const upstreamObject = object(
 const defaults = z.strictObject(options).parse({})
 
 function settings({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
-  const { url, hostHeader, connectTimeout, responseTimeout, idleTimeout, tls } = rest
-  return { url, hostHeader, maxInFlight, connectTimeout, responseTimeout, idleTimeout, tls }
+  const { url, hostHeader, retry, ...others } = rest
+  // Who tries again has to wait for as long as it was told to.
+  const { pauseOn = retry && { status: retry.status, default: 0, max: parseDuration(LONGEST_PAUSE) } } = rest
+  return { url, hostHeader, maxInFlight, ...others, ...(pauseOn && { pauseOn }), ...(retry && { retry }) }
 }
 
 export const upstream = z.union(

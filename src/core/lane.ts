@@ -29,9 +29,9 @@ export interface Rejection {
   /**
    * `overflow`: a bucket is full. `blocked`: it overflowed before and its `blockFor` lasts. `too-costly`: the cost is
    * above a bucket's capacity, it can never pass. `max-wait`: the predicted wait is too long. `crowded`: `maxQueued`
-   * requests wait already. `unavailable`: it is for a store to say, which does not answer.
+   * requests wait already. `paused`: its upstream has asked for a pause, and it may not wait. `unavailable`: it is for a store to say, which does not answer.
    */
-  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'unavailable'
+  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable'
   /** The buckets that refused. */
   readonly buckets: readonly SharedBucket[]
   /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */

@@ -15,6 +15,10 @@ export function admit(line: Line, route: Route, arrival: Arrival, applicant: App
     return
   }
   const { gate } = route.lane
+  if (gate.paused) {
+    const retryAfterMs = gate.pausedFor(line.clock.now())
+    return applicant.decided({ reason: 'paused', buckets: [], retryAfterMs })
+  }
   if (!gate.open) return applicant.decided({ reason: 'crowded', buckets: [], retryAfterMs: SOON })
   if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
   sharing.shaper.meter(arrival, { ...NOBODY, decided: verdict => applicant.decided(entered(verdict)) })

@@ -17,6 +17,12 @@ export interface Observer {
   rehearsed?(route: string, decision: Decision, bucket: string, wait: number): void
   /** Whether the store that instances share can be relied on, and how many of them there are. */
   shared?(state: MembershipState, instances: number): void
+  /** An upstream wants to be left alone for so many ms; so many waiters were told that they would wait too long. */
+  paused?(upstream: string, ms: number, expired: number): void
+  /** What an upstream allows has changed: cost units per second, Infinity where it does not say. */
+  learned?(upstream: string, rate: number): void
+  /** A request was put back into its queue after an answer with this status. */
+  retried?(route: string, status: number): void
   /** The upstream could not be used. */
   failed?(route: string, detail: string, cause?: Error): void
 }

@@ -9,6 +9,7 @@ import type { PassThrough } from 'node:stream'
 import { type Rejection, type SharedBucket, Ticket } from '../core/lane.js'
 import type { Arrival, Verdict } from '../core/shaper.js'
 import type { Applicant } from '../core/shared-shaper.js'
+import type { Fields } from '../quota/fields.js'
 import { admit, rehearse } from './admission.js'
 import { CHECKED, mayHideHangUp, readAhead } from './body-check.js'
 import { ClientSide } from './client-side.js'
@@ -20,8 +21,8 @@ import { type ForwardEnd, Forwarding } from './forward.js'
 import { upstreamHeaders } from './headers.js'
 import { type Line, leaveGate } from './line.js'
 import { rejectionReply } from './rejection.js'
-import { limitHeaders, MALFORMED, type Reply, SHUTTING_DOWN, SOON, tooLate } from './reply.js'
-import { Refusal, type RequestFacts, readRequest } from './request.js'
+import { heldBack, limitHeaders, MALFORMED, type Reply, SHUTTING_DOWN, SOON, tooLate } from './reply.js'
+import { isIdempotent, Refusal, type RequestFacts, readRequest } from './request.js'
 import type { Route } from './route.js'
 import { findStack } from './stack.js'
 import { hostTowards } from './upstream.js'
@@ -40,7 +41,13 @@ export class Exchange implements Turn, Applicant {
   #stack: readonly SharedBucket[] = []
   #ticket: Ticket | undefined
   #wait = 0
-  #cost = 0
+  /** What it asks the buckets for. */
+  #arrival: Arrival | undefined
+  /** ms; when it was decided on, and how long it may wait from then on. */
+  #arrivedAt = 0
+  #maxWait = Infinity
+  /** How often it has been sent anew. */
+  #retries = 0
   /** `Prefer: wait` that was honoured, in seconds. */
   #preferred: number | undefined
   /** Where the route explains itself. */
@@ -114,11 +121,12 @@ export class Exchange implements Turn, Applicant {
   }
 
   expire(now: number): void {
-    this.#answer('expired', tooLate(now - this.#ticket!.arrivedAt))
+    const pause = this.route!.lane.gate.pausedFor(now)
+    this.#answer('expired', pause > 0 ? heldBack(pause) : tooLate(now - this.#ticket!.arrivedAt))
   }
 
   reject(rejection: Rejection): void {
-    this.#reject(this.route!, rejection, this.#cost)
+    this.#reject(this.route!, rejection)
   }
 
   spoil(): void {
@@ -166,6 +174,39 @@ export class Exchange implements Turn, Applicant {
     return headers
   }
 
+  /** The upstream's answer has come: whether the request goes back into its queue instead. */
+  answered(status: number, fields: Fields): boolean {
+    const { quota, settings } = this.route!.upstream
+    quota?.hear(this.line, status, fields)
+    const { retry } = settings
+    if (retry === undefined || this.#retries >= retry.max || !retry.status.includes(status)) return false
+    return this.#goBack(status)
+  }
+
+  #goBack(status: number): boolean {
+    const { line, route } = this
+    const arrival = this.#arrival
+    if (arrival === undefined || route!.settings.mode !== 'shape') return false
+    if (this.#feed !== null || !isIdempotent(this.facts.method)) return false
+    const { gate } = arrival.route
+    // Its place is free for whoever is next, and that may be itself.
+    gate.leave()
+    const ticket = line.shaper.requeue(arrival, this, this.#maxWait, this.#arrivedAt)
+    if (ticket === undefined) {
+      gate.enter()
+      return false
+    }
+    this.#holdsGate = false
+    this.#forwarding = undefined
+    this.#ticket = ticket
+    this.#state = 'waiting'
+    this.#retries += 1
+    line.observer.retried?.(route!.name, status)
+    line.observer.queued?.(route!.name)
+    line.shaper.wake(gate)
+    return true
+  }
+
   /** Forwarding has ended. */
   forwarded(end: ForwardEnd): void {
     if (end.kind === 'answered') {
@@ -185,7 +226,9 @@ export class Exchange implements Turn, Applicant {
       this.#preferred = preferWait
     }
     this.#state = 'deciding'
-    this.#cost = arrival.cost
+    this.#arrivedAt = this.line.clock.now()
+    this.#maxWait = maxWait
+    this.#arrival = arrival
     admit(this.line, route, arrival, this, maxWait)
   }
 
@@ -201,7 +244,7 @@ export class Exchange implements Turn, Applicant {
       this.#state = 'waiting'
       this.line.observer.queued?.(route.name)
       this.#keepReady()
-    } else this.#reject(route, verdict, this.#cost)
+    } else this.#reject(route, verdict)
   }
 
   /** It has ended before it was decided on. */
@@ -215,8 +258,8 @@ export class Exchange implements Turn, Applicant {
     connector.keepReady(gate.inFlight)
   }
 
-  #reject(route: Route, rejection: Rejection, cost: number): void {
-    this.#answer('rejected', rejectionReply(rejection, route, this.#stack, cost, this.line.clock.now()))
+  #reject(route: Route, rejection: Rejection): void {
+    this.#answer('rejected', rejectionReply(rejection, route, this.#stack, this.#arrival!.cost, this.line.clock.now()))
   }
 
   #refuse({ status, detail, close }: Refusal): void {

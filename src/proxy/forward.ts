@@ -6,11 +6,12 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { PassThrough } from 'node:stream'
 import { type Dispatcher, errors } from 'undici'
+import type { Fields } from '../quota/fields.js'
 import type { Watched } from './deadline.js'
 import { passEarlyHints } from './early-hints.js'
-import { clientHeaders } from './headers.js'
+import { clientHeaders, fieldsOf } from './headers.js'
 import { writeWhole } from './reply.js'
-import type { RequestFacts } from './request.js'
+import { isIdempotent, type RequestFacts } from './request.js'
 import { announce, type Reusing } from './reuse.js'
 import type { Upstream } from './upstream.js'
 import { explain, isDisconnect } from './upstream-error.js'
@@ -25,7 +26,9 @@ export type ForwardEnd =
 export interface ForwardOwner {
   /** What is added to the answer's headers: names and values in turn. */
   answerHeaders(): readonly string[]
-  /** Called once, unless aborted. */
+  /** The head of the answer has come. True: it is not handed on, the request will be sent anew by another forwarding. */
+  answered(status: number, fields: Fields): boolean
+  /** Called once, unless aborted or sent anew. */
   forwarded(end: ForwardEnd): void
 }
 
@@ -41,10 +44,11 @@ export interface ForwardOptions {
   readonly owner: ForwardOwner
 }
 
-const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
-
 /** Bytes. */
 const SMALL = 16 * 1024
+
+/** What is read, in bytes, of an answer that nobody wants, so that its connection can be used again. */
+const DUMPED = 64 * 1024
 
 export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
   list: object | undefined = undefined
@@ -54,8 +58,9 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   reused = false
   readonly #options: ForwardOptions
   #controller: Dispatcher.DispatchController | undefined
-  #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'flushing' | 'over' = 'starting'
+  #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'dumping' | 'flushing' | 'over' = 'starting'
   #retried = false
+  #dumped = 0
   /** The length of a body that is small enough to be copied, to leave with its head. */
   #whole: number | undefined
 
@@ -117,6 +122,12 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       controller.abort(new errors.RequestAbortedError())
       return
     }
+    if (upstream.quota !== undefined && owner.answered(status, fieldsOf(headers))) {
+      this.#phase = 'dumping'
+      upstream.answer.unwatch(this)
+      upstream.progress.watch(this)
+      return
+    }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
     const answer = clientHeaders(controller.rawHeaders as Buffer[], !bodiless && req.httpVersionMinor > 0)
     for (const part of owner.answerHeaders()) answer.push(part)
@@ -130,6 +141,10 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (this.#phase === 'dumping') {
+      this.#dumped += chunk.length
+      if (this.#dumped > DUMPED) controller.abort(new errors.RequestAbortedError())
+    }
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
@@ -144,6 +159,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   }
 
   onResponseEnd(controller: Dispatcher.DispatchController): void {
+    if (this.#phase === 'dumping') this.#finish()
     if (this.#phase !== 'answering') return
     const { res } = this.#options
     const raw = (controller.rawTrailers ?? []) as Buffer[]
@@ -158,7 +174,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
-    if (this.#phase === 'answering') {
+    if (this.#phase === 'dumping') this.#finish()
+    else if (this.#phase === 'answering') {
       this.#break(`the answer broke off: ${error.message}`)
     } else if (this.#mayRetry(error)) {
       this.#retried = true
@@ -178,6 +195,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
     else if (this.#phase === 'uploading' && body?.writableNeedDrain) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
+    else if (this.#phase === 'dumping') this.#finish()
     else this.#break('the answer or its reader stopped')
     controller?.abort(late)
   }
@@ -244,7 +262,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   /** RFC 9110 9.2.2: once, where the close of an idle connection may have met our request on its way. */
   #mayRetry(error: Error): boolean {
     const { body, facts } = this.#options
-    return this.reused && !this.#retried && body === null && IDEMPOTENT.has(facts.method) && isDisconnect(error)
+    return this.reused && !this.#retried && body === null && isIdempotent(facts.method) && isDisconnect(error)
   }
 }
 

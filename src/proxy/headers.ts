@@ -1,4 +1,5 @@
 /** What is changed in headers on their way, in both directions. All else passes as it is: order, case, duplicates. */
+import type { Fields } from '../quota/fields.js'
 import type { RequestFacts } from './request.js'
 
 /** RFC 9110 7.6.1 and what older peers still send; `te` and `trailer` speak of a framing that we make anew. */
@@ -86,4 +87,13 @@ function listed(value: string): string[] {
 
 function isHopByHop(lower: string, connection: readonly string[]): boolean {
   return HOP_BY_HOP.has(lower) || (connection.length > 0 && connection.includes(lower) && !FRAMING.has(lower))
+}
+
+/** Headers as they were parsed, by their lower-case names. */
+export function fieldsOf(headers: object): Fields {
+  const values = headers as Record<string, string | string[] | undefined>
+  return name => {
+    const value = values[name]
+    return Array.isArray(value) ? value.join(', ') : value
+  }
 }

@@ -6,15 +6,22 @@ import type { Sharing } from '../stores/sharing.js'
 import type { Trust } from './address.js'
 import type { Deadlines } from './deadline.js'
 import type { Observer } from './events.js'
+import type { LearnedLimits } from './learned-limits.js'
 import type { Route } from './route.js'
+import type { UpstreamQuota } from './upstream-quota.js'
 
 /** What all requests have in common: the line of the design, server -> route -> key -> admit -> lane -> forward. */
 export interface Line {
   readonly clock: Clock
+  /** ms since 1970, for dates in headers. */
+  readonly wallNow: () => number
   readonly shaper: Shaper
   readonly keyspace: Keyspace
   /** Where buckets are kept in a store. */
   readonly sharing: Sharing | undefined
+  /** What upstreams have said of their own limits. */
+  readonly learned: LearnedLimits
+  relearned(quota: UpstreamQuota): void
   routes: readonly Route[]
   trust: Trust
   readonly observer: Observer

@@ -1,7 +1,9 @@
 import type { BucketSettings, Settings } from '../config/settings.js'
 import type { BucketLimits } from '../core/bucket.js'
+import type { SharedBucket } from '../core/lane.js'
 import type { Line } from './line.js'
 import type { Upstream } from './upstream.js'
+import type { UpstreamQuota } from './upstream-quota.js'
 
 /**
  * Gives every bucket instance the limits of a new configuration, and those who wait what follows from it. An instance
@@ -10,15 +12,36 @@ import type { Upstream } from './upstream.js'
  * @returns how many waiters expired because they would now exceed their `maxWait`, by route
  */
 export function applyLimits(line: Line, settings: Settings, upstreams: Iterable<Upstream>): Map<string, number> {
-  const share = (limits: BucketLimits): BucketLimits => line.sharing?.limitsOf(limits) ?? limits
+  line.learned.adjust(line.routes)
   for (const bucket of settings.buckets) {
-    for (const [, instance] of line.keyspace.entries(bucket.name)) {
-      line.shaper.control.retune(instance, share(limitsLike(instance.limits, bucket)))
-    }
+    for (const [, instance] of line.keyspace.entries(bucket.name)) retune(line, instance, bucket)
   }
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
   const gates = [...upstreams].map(upstream => upstream.gate)
   return line.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+}
+
+/** Lets the buckets before an upstream follow what it says that it allows. */
+export function applyLearned(line: Line, quota: UpstreamQuota): void {
+  line.learned.adjust(line.routes)
+  const routes = line.routes.filter(({ upstream }) => upstream.quota === quota)
+  for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
+    for (const [, instance] of line.keyspace.entries(bucket.name)) {
+      // The others follow when somebody asks for them.
+      if (instance.waiting > 0) retune(line, instance, bucket)
+    }
+  }
+}
+
+/** Gives a bucket instance what its settings allow it now. */
+function retune(line: Line, instance: SharedBucket, settings: BucketSettings): void {
+  line.shaper.control.retune(instance, limitsOf(line, limitsLike(instance.limits, settings)))
+}
+
+/** What is left of limits by what the upstream says of its own, and for this instance where others share them. */
+export function limitsOf({ learned, sharing }: Line, limits: BucketLimits): BucketLimits {
+  const lowered = learned.limitsOf(limits)
+  return sharing === undefined ? lowered : sharing.limitsOf(lowered)
 }
 
 function limitsLike(old: BucketLimits, { limits, tiers }: BucketSettings): BucketLimits {

@@ -32,6 +32,11 @@ export function tooLate(waited: number): Reply {
   return { status: 503, detail: `still queued after ${(waited / 1_000).toFixed(1)} s`, retryAfterMs: SOON }
 }
 
+/** To a request that would wait too long for the end of its upstream's pause, of so many ms. */
+export function heldBack(pause: number): Reply {
+  return { status: 503, detail: 'the upstream asks for a pause that is too long to wait for', retryAfterMs: pause }
+}
+
 /**
  * Answers with a problem document (RFC 9457).
  *

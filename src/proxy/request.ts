@@ -179,3 +179,10 @@ function normalized(path: string): string {
   const directory = segments.length > 0 && (last === '' || last === '.' || last === '..')
   return `/${segments.join('/')}${directory ? '/' : ''}`
 }
+
+/** RFC 9110 9.2.2. */
+export function isIdempotent(method: string): boolean {
+  return IDEMPOTENT.has(method)
+}
+
+const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])

@@ -18,10 +18,11 @@ import { Connection } from './connection.js'
 import { Deadlines } from './deadline.js'
 import type { Observer } from './events.js'
 import { Exchange } from './exchange.js'
+import { LearnedLimits } from './learned-limits.js'
 import type { Line } from './line.js'
 import { PlainTurn } from './plain-turn.js'
 import { RefusalTurn } from './refusal-turn.js'
-import { applyLimits } from './reload.js'
+import { applyLearned, applyLimits } from './reload.js'
 import { createRoute, type Route } from './route.js'
 import { UpgradeExchange } from './upgrade-exchange.js'
 import { Upstreams } from './upstreams.js'
@@ -85,6 +86,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     })
   const line: Line = {
     clock: pacer,
+    wallNow: Date.now,
     shaper: new Shaper({
       clock: pacer,
       maxQueued: settings.limits.maxQueued,
@@ -92,6 +94,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     }),
     keyspace: new Keyspace(settings.limits.maxKeys, sharing && ((limits, key) => sharing.createBucket(limits, key))),
     sharing,
+    learned: new LearnedLimits(),
+    relearned: quota => applyLearned(line, quota),
     routes: [],
     trust: createTrust(settings.trustProxy),
     observer,

@@ -2,6 +2,7 @@ import type { SharedBucket } from '../core/lane.js'
 import { addressKey, clientAddress } from './address.js'
 import type { Connection } from './connection.js'
 import type { Line } from './line.js'
+import { limitsOf } from './reload.js'
 import { Refusal, type RequestFacts } from './request.js'
 import type { Route } from './route.js'
 
@@ -34,8 +35,8 @@ export function findStack(
   let decides = Infinity
   for (const [at, { settings, tier, place }] of route.buckets.entries()) {
     const key = keys[at]!
-    const { limits: whole, weight: own } = tier(key, facts) ?? settings
-    const limits = line.sharing === undefined ? whole : line.sharing.limitsOf(whole)
+    const { limits: configured, weight: own } = tier(key, facts) ?? settings
+    const limits = limitsOf(line, configured)
     const bucket = line.keyspace.find(limits, key, now, buckets)
     if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
     if (bucket.limits !== limits) line.shaper.control.retune(bucket, limits)

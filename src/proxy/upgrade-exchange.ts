@@ -1,6 +1,7 @@
 import { type IncomingMessage, ServerResponse } from 'node:http'
 import type { Connection } from './connection.js'
 import { Exchange } from './exchange.js'
+import { fieldsOf } from './headers.js'
 import type { Line } from './line.js'
 import { closeSoftly } from './linger.js'
 import { openTunnel, watchUpgradeSocket } from './upgrade.js'
@@ -38,7 +39,8 @@ export class UpgradeExchange extends Exchange {
       handshakeTimeout: settings.responseTimeout,
       idleTimeout: settings.idleTimeout,
       answerHeaders: () => this.answerHeaders(),
-      onResponse: status => {
+      onResponse: (status, headers) => {
+        upstream.quota?.hear(this.line, status, fieldsOf(headers))
         this.over('forwarded', status)
         this.settle()
       },

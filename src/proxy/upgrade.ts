@@ -2,7 +2,7 @@
  * Tunnels for upgrade requests. http-proxy makes the request and joins the sockets; around it stand the fences that it
  * lacks: sockets that break early, answers other than 101, exact paths and headers, timeouts, and one end for all.
  */
-import type { ClientRequest, IncomingMessage } from 'node:http'
+import type { ClientRequest, IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { createRequire } from 'node:module'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
@@ -41,10 +41,10 @@ export interface TunnelOptions {
   readonly connectTimeout: number
   readonly handshakeTimeout: number
   readonly idleTimeout: number
-  /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
   /** What is added to the answer's headers, 101 or not: names and values in turn. */
   readonly answerHeaders?: (() => readonly string[]) | undefined
-  readonly onResponse?: ((status: number) => void) | undefined
+  /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
+  readonly onResponse?: ((status: number, headers: IncomingHttpHeaders) => void) | undefined
   /** Called exactly once, after `openTunnel` has returned. */
   readonly onEnd: (end: TunnelEnd) => void
 }
@@ -97,18 +97,18 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   }
 
   /** From here on the client's socket is ours; once all is written to it, it only has to close. */
-  function answered(status: number, how: TunnelEnd): void {
+  function answered({ statusCode, headers }: IncomingMessage, how: TunnelEnd): void {
     end = how
     clearTimeout(timer)
     unwatch()
     socket.once('close', cut).once('finish', () => (timer = setTimeout(cut, LINGER)))
     if (options.idleTimeout > 0) socket.setTimeout(options.idleTimeout, cut)
-    options.onResponse?.(status)
+    options.onResponse?.(statusCode!, headers)
   }
 
   /** Runs before http-proxy's own listener, which writes the 101 from `headers` and then joins the sockets. */
   function relay(response: IncomingMessage, upgraded: Socket): void {
-    answered(101, { kind: 'closed' })
+    answered(response, { kind: 'closed' })
     if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
     const byName = new Map<string, string[]>()
     for (const [name, value] of [...passedOn(response.rawHeaders), ...added()])
@@ -125,7 +125,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   function answer(response: IncomingMessage): void {
     const status = response.statusCode!
     if (status === 101) return fail(502, new Error('a 101 of the upstream names no protocol'))
-    answered(status, { kind: 'answered', status })
+    answered(response, { kind: 'answered', status })
     // A FIN would make what was cut short look complete; in TLS the missing close_notify tells.
     const plain = socket.remoteAddress !== undefined && !('encrypted' in socket)
     const broken = () => response.complete || over || (plain ? socket.resetAndDestroy() : cut())

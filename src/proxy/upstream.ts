@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.js'
 import { Gate } from '../core/lane.js'
 import { type Connector, createConnector } from './connector.js'
 import { Deadlines } from './deadline.js'
+import { UpstreamQuota } from './upstream-quota.js'
 
 /** Where requests go: its connections, its gate and its patience. */
 export interface Upstream {
@@ -20,6 +21,8 @@ export interface Upstream {
   readonly answer: Deadlines
   /** Between two pieces of a body, in either direction. */
   readonly progress: Deadlines
+  /** What it says of its limits, where that is listened to. */
+  readonly quota: UpstreamQuota | undefined
   /** The certificate authority's file, read. */
   readonly ca: Buffer | undefined
   close(): Promise<void>
@@ -58,6 +61,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     connect: connector.connect,
   })
   const answer = new Deadlines(clock, settings.responseTimeout)
+  const gate = new Gate(settings.maxInFlight)
   const progress = new Deadlines(clock, settings.idleTimeout)
   return {
     settings,
@@ -65,17 +69,23 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     connector,
     authority: new URL(url).host,
     pool,
-    gate: new Gate(settings.maxInFlight),
+    gate,
     answer,
     progress,
+    quota: listensTo(settings) ? new UpstreamQuota(settings, gate) : undefined,
     ca,
     async close() {
       answer.close()
       progress.close()
+      this.quota?.close()
       connector.close()
       await pool.destroy()
     },
   }
+}
+
+function listensTo({ pauseOn, retry, learn }: UpstreamSettings): boolean {
+  return pauseOn !== undefined || retry !== undefined || learn
 }
 
 /** The Host header towards an upstream. */

@@ -13,7 +13,9 @@ import {
   HORIZON,
   longestBackDate,
   SLOT_GRACE,
+  type UpstreamState,
 } from '../core/store.js'
+import { Upstreams } from './memory-upstreams.js'
 
 /** Waits are compared with this much tolerance, in ms. */
 const SAME_WAIT = 1e-6
@@ -48,6 +50,7 @@ export interface MemoryStore {
   giveBack(request: GiveBackRequest): void
   reset(bucket: BucketRef): void
   beat(id: string): number
+  exchange(upstream: string, heard?: UpstreamState): UpstreamState
   close(): Promise<void>
   /** How many bucket instances it knows. */
   readonly size: number
@@ -57,6 +60,7 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
   /** By bucket name, then by key. */
   const buckets = new Map<string, Instances>()
   const beats = new Map<string, number>()
+  const upstreams = new Upstreams()
 
   function find({ limits, key }: BucketRef, now: number): State {
     let instances = buckets.get(limits.name)
@@ -126,6 +130,10 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
       beats.set(id, now)
       for (const [other, at] of beats) if (now - at > BEAT_LIFE) beats.delete(other)
       return beats.size
+    },
+
+    exchange(upstream, heard) {
+      return upstreams.exchange(upstream, heard, clock.now())
     },
 
     async close() {},

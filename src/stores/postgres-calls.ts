@@ -1,7 +1,16 @@
 /** What is asked of the function in postgres-decide.sql, and what its answers mean. */
 import { createHash } from 'node:crypto'
-import type { Admission, AdmitRequest, BucketRef, Claim, ClaimRequest, GiveBackRequest } from '../core/store.js'
+import type {
+  Admission,
+  AdmitRequest,
+  BucketRef,
+  Claim,
+  ClaimRequest,
+  GiveBackRequest,
+  UpstreamState,
+} from '../core/store.js'
 import type { Offset } from './offset.js'
+import { boundNews, describeUpstream } from './upstream-news.js'
 
 const REASONS = [undefined, 'too-costly', 'blocked', 'overflow', 'max-wait'] as const
 
@@ -113,6 +122,18 @@ export function beatOperation(id: string): Operation<number> {
       ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0)
     },
     read: (_, answer) => answer.number(),
+  }
+}
+
+export function exchangeOperation(upstream: string, heard?: UpstreamState): Operation<UpstreamState> {
+  const key = `upstream:${short(ascii(upstream))}`
+  const { pausedFor, rate = 0, rateFor } = boundNews(heard)
+  return {
+    keys: [key],
+    write: (ops, deadline, place) => {
+      ops.push(6, deadline, rate, rateFor, pausedFor, 1, place(key), 1, 0, 0, 0)
+    },
+    read: (_, answer) => describeUpstream(answer.number(), answer.number(), answer.number()),
   }
 }
 

@@ -10,6 +10,7 @@
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
 --     4 reset
 --     5 beat      an instance's heartbeat
+--     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: for how long, b: for how long it is paused
 --
 -- Returns float8[]: the moment, then for each operation its verdict and what belongs to it
 --   -1 too late, nothing done
@@ -18,6 +19,9 @@
 --   claim       0, slot, or 1, when each bucket is free
 --   giveBack, reset  0
 --   beat        0, how many instances there are
+--   exchange    0, for how long it is paused, the rate, for how long that holds (0: there is none)
+--
+-- Of an upstream `blocked` is until when it is paused, `free` until when the rate holds.
 #variable_conflict use_variable
 DECLARE
   levels float8[];
@@ -94,6 +98,21 @@ BEGIN
       CONTINUE;
     END IF;
     p := last + 1;
+
+    IF verb = 6 THEN
+      i := ops[first];
+      blocks[i] := greatest(blocks[i], now + b);
+      IF cost > 0 THEN
+        rates[i] := cost;
+        frees[i] := now + a;
+      END IF;
+      -- A clock that goes back is seen by the moment of the last exchange.
+      ats[i] := now;
+      ends[i] := greatest(blocks[i], frees[i]);
+      result := result || ARRAY[0, blocks[i] - now, rates[i], greatest(0, frees[i] - now)];
+      o := o + 3;
+      CONTINUE;
+    END IF;
 
     FOR f IN first .. last BY 5 LOOP
       i := ops[f];

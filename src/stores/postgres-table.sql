@@ -1,5 +1,6 @@
--- The state of bucket instances and the heartbeats of shaper's instances. After a crash of the server it is empty, which
--- is what is wanted of state that leaks away. Moments are in ms since 2025 by the server's clock.
+-- The state of bucket instances, the heartbeats of shaper's instances, and what is known of upstreams' limits (where
+-- postgres-decide.sql says what the columns are). After a crash of the server it is empty, which is what is wanted of state
+-- that leaks away. Moments are in ms since 2025 by the server's clock.
 --
 -- Rows are updated all the time and no indexed column ever changes: with half of each page free an update stays on its
 -- page (HOT) and needs no vacuum. What vacuum is for is rows that were deleted.

@@ -5,6 +5,7 @@ import {
   admitOperation,
   beatOperation,
   claimOperation,
+  exchangeOperation,
   giveBackOperation,
   type Operation,
   resetOperation,
@@ -90,6 +91,7 @@ export function createPostgresStore(options: PostgresStoreOptions): PostgresStor
     giveBack: request => ask(giveBackOperation(request)),
     reset: bucket => ask(resetOperation(bucket)),
     beat: id => ask(beatOperation(id)),
+    exchange: (upstream, heard) => ask(exchangeOperation(upstream, heard)),
     migrate: () => migrate(options),
     async close() {
       pruner.close()

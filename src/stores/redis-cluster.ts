@@ -7,7 +7,7 @@
 import type { RedisOptions } from 'ioredis'
 import { HORIZON, StoreError } from '../core/store.js'
 import { type Address, parseAddress } from './redis-address.js'
-import { hashSlot, hashTag, REGISTRY, SLOTS } from './redis-keys.js'
+import { hashSlot, hashTag, SLOTS } from './redis-keys.js'
 import { type NodeOptions, RedisNode, signal } from './redis-node.js'
 import type { Redirection, Router } from './redis-router.js'
 
@@ -59,7 +59,11 @@ export class ClusterRouter implements Router {
   }
 
   partitionOf(group: string): number {
-    return group === REGISTRY ? hashSlot(REGISTRY) : hashSlot(hashTag(group))
+    return hashSlot(hashTag(group))
+  }
+
+  partitionOfTag(tag: string): number {
+    return hashSlot(tag)
   }
 
   find(partition: number): RedisNode | undefined {

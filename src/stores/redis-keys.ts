@@ -1,4 +1,4 @@
-/** How things are called in Redis: `prefix{group}name:key`. Different things have different names, whatever bytes they have. */
+/** How things are called in Redis: a bucket `prefix{group}name:key`. Different things have different names, whatever bytes they have. */
 import type { BucketRef } from '../core/store.js'
 
 /** How many hash slots a Redis Cluster has. */
@@ -40,6 +40,13 @@ export const REGISTRY = '%instances'
 
 export function registryKey(prefix: string): string {
   return `${start(prefix)}{${REGISTRY}}`
+}
+
+/** What is known of upstreams' limits. No group has this tag. */
+export const UPSTREAMS = '%upstreams'
+
+export function upstreamKey(prefix: string, upstream: string): string {
+  return `${start(prefix)}{${UPSTREAMS}}${escaped(upstream, /%|\p{Surrogate}/gu)}`
 }
 
 /** A brace before the tag's would make another tag of it. */

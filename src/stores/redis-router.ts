@@ -5,6 +5,8 @@ import type { RedisNode } from './redis-node.js'
 export interface Router {
   /** Instances of equal numbers can be decided on in one step. */
   partitionOf(group: string): number
+  /** The one of what is no bucket's, by its tag. */
+  partitionOfTag(tag: string): number
   /** The server of a partition, if it is known. */
   find(partition: number): RedisNode | undefined
   /** What to wait for where no server is known yet; undefined: waiting is of no use. */
@@ -45,6 +47,10 @@ export class SingleRouter implements Router {
   }
 
   partitionOf(): number {
+    return 0
+  }
+
+  partitionOfTag(): number {
     return 0
   }
 

@@ -1,10 +1,19 @@
-/** The script, and what it is told and tells: redis.lua says how that is laid out. */
+/** The script, and what it is told and tells: redis.lua, which begins with redis-upstream.lua, says how that is laid out. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
 import type { BucketRef, StoreError } from '../core/store.js'
 
-export const VERB = { admit: 1, admitAndClaim: 2, judge: 3, claim: 4, giveBack: 5, reset: 6, beat: 7 } as const
+export const VERB = {
+  admit: 1,
+  admitAndClaim: 2,
+  judge: 3,
+  claim: 4,
+  giveBack: 5,
+  reset: 6,
+  beat: 7,
+  exchange: 8,
+} as const
 
 export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
 
@@ -26,7 +35,10 @@ export interface Script {
 
 /** @param timeSource Lua that yields the time in ms since 1970, in place of the server's */
 export function readScript(timeSource?: string): Script {
-  const file = readFileSync(new URL('./redis.lua', import.meta.url), 'utf8')
+  const [upstream, rest] = ['redis-upstream', 'redis'].map(name =>
+    readFileSync(new URL(`./${name}.lua`, import.meta.url), 'utf8'),
+  )
+  const file = `${upstream}\n${rest}`
   const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${EPOCH}`)
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
@@ -35,12 +47,12 @@ export function readScript(timeSource?: string): Script {
 export interface Operation {
   readonly verb: (typeof VERB)[keyof typeof VERB]
   readonly cost: number
-  /** `maxWait`, `since` or `slotCost`, in ms or cost units. */
+  /** `maxWait`, `since`, `slotCost` and others, in ms or cost units. */
   readonly x: number
-  /** ms of the store's clock. */
+  /** ms of the store's clock; redis.lua says what else. */
   readonly slot: number
   readonly keys: readonly string[]
-  /** Of each key; a registry has none. */
+  /** Of each key; those that are no bucket's have none. */
   readonly stack: readonly BucketRef[]
   /** Of a beat. */
   readonly id: string | undefined

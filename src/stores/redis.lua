@@ -1,7 +1,7 @@
 -- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
 -- verb means; redis-wire.ts writes the input and reads the output.
 --
--- KEYS      of bucket instances, or of a registry
+-- KEYS      of bucket instances, of a registry, or of upstreams
 -- ARGV[1]   little-endian doubles:
 --             deadline    ms of this clock: later, nothing is done; so a call that nobody waits for any more costs nothing
 --             earliest    ms of this clock: before, nothing is done either: the clock was set back, and the deadline with it
@@ -14,6 +14,7 @@
 --           x: maxWait (ms) of an admission, since (ms) of a claim, slotCost of what is given back, the place in ARGV of
 --           a beat's id. slot: ms of this clock, -infinite: none;
 --           of a claim, by how many ms more than the horizon it may be ahead for its last place's sake.
+--           Of an exchange: cost is the rate, x for how long it holds, slot for how long the upstream is paused.
 -- ARGV[2..] ids of instances
 --
 -- Answers doubles, too: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the
@@ -21,7 +22,7 @@
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
 --   claim        1, slot; or 0, free of each place; after the levels where it came with an admission
---   giveBack, reset, nothing; beat, how many there are
+--   giveBack, reset, nothing; beat, how many there are; exchange, see redis-upstream.lua
 --
 -- A bucket is kept as five doubles: level, at, free, blocked (0: not; infinite: until drained), and the rate that `free`
 -- was counted with.
@@ -33,7 +34,7 @@ local function clock()
 end
 local now = clock()
 
-local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT = 1, 2, 3, 4, 5, 6, 7
+local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE = 1, 2, 3, 4, 5, 6, 7, 8
 local LEVEL_TOLERANCE, TIME_TOLERANCE, SLOT_TOLERANCE = 1e-9, 1e-6, 1e-3
 local MARGIN, LONGEST = 1000, 1e13
 local SILENCE, AHEAD = 3000, 1000
@@ -81,8 +82,9 @@ local function open(key, rate)
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
   local elapsed = now - at
   if elapsed < 0 then
-    -- The clock went back: as if no time had passed.
+    -- The clock went back: as if no time had passed; kept, else none ever would.
     free, blocked = free + elapsed, blocked + elapsed
+    changed[key] = true
   else
     level = max(0, level - elapsed * rate)
   end
@@ -231,6 +233,11 @@ for _ = 1, count do
   local last = first + 5 * (input[position + 4] - 1)
   if verb == BEAT then
     beat(first, ARGV[x])
+  elseif verb == EXCHANGE then
+    local paused_for, rate, rate_for = exchange(KEYS[input[first]], now, input[position + 3], cost, x)
+    tell(paused_for)
+    tell(rate)
+    tell(rate_for)
   else
     for place = first, last, 5 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)

@@ -9,15 +9,17 @@ import type {
   GiveBackRequest,
   Store,
   StoreError,
+  UpstreamState,
 } from '../core/store.js'
 import { parseAddress } from './redis-address.js'
 import { ClusterRouter } from './redis-cluster.js'
 import { Dispatcher } from './redis-dispatcher.js'
-import { bucketKey, REGISTRY, registryKey } from './redis-keys.js'
+import { bucketKey, REGISTRY, registryKey, UPSTREAMS, upstreamKey } from './redis-keys.js'
 import { RedisNode } from './redis-node.js'
 import { type Router, SingleRouter } from './redis-router.js'
 import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part } from './redis-steps.js'
 import { type Answer, NO_SLOT, type Operation, REASONS, readScript, VERB } from './redis-wire.js'
+import { boundNews, describeUpstream } from './upstream-news.js'
 
 export interface RedisStoreOptions {
   /** `redis://`, `rediss://` or `redis+sentinel://`; either this or `cluster`. */
@@ -96,8 +98,18 @@ class RedisStore implements Store {
 
   beat(id: string): Promise<number> {
     const keys = [registryKey(this.#options.prefix)]
-    const partition = this.#router.partitionOf(REGISTRY)
+    const partition = this.#router.partitionOfTag(REGISTRY)
     return this.#ask(VERB.beat, partition, keys, [], { id }, this.#deadline(), answer => answer.next())
+  }
+
+  exchange(upstream: string, heard?: UpstreamState): Promise<UpstreamState> {
+    const { pausedFor, rate = 0, rateFor } = boundNews(heard)
+    const keys = [upstreamKey(this.#options.prefix, upstream)]
+    const partition = this.#router.partitionOfTag(UPSTREAMS)
+    const news = { cost: rate, x: rateFor, slot: pausedFor }
+    return this.#ask(VERB.exchange, partition, keys, [], news, this.#deadline(), answer =>
+      describeUpstream(answer.next(), answer.next(), answer.next()),
+    )
   }
 
   async close(): Promise<void> {

@@ -12,7 +12,11 @@ t.test('the effective configuration in the words of the file', async t => {
     buckets: { a: { rate: '6/30s' }, b: { key: ['ip', 'query:q'], rate: '1000/30d', capacity: 9, status: 503 } },
     routes: [
       { cost: { header: 'X-Cost', max: 9 } },
-      { mode: 'off', upstream: { url: 'echo:', maxInFlight: 3 }, maxWait: '1500ms' },
+      {
+        mode: 'off',
+        upstream: { url: 'echo:', maxInFlight: 3, retry: { status: [503] }, pauseOn: { status: [429], max: '9s' } },
+        maxWait: '1500ms',
+      },
     ],
   }
   const upstream = {
@@ -21,6 +25,7 @@ t.test('the effective configuration in the words of the file', async t => {
     connectTimeout: '5s',
     responseTimeout: '60s',
     idleTimeout: '60s',
+    learn: false,
   }
   t.strictSame(JSON.parse(JSON.stringify(effective(parse(file)))), {
     listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
@@ -56,7 +61,13 @@ t.test('the effective configuration in the words of the file', async t => {
         maxWait: '1.5s',
         dryRun: false,
         explain: false,
-        upstream: { ...upstream, url: 'echo:', maxInFlight: 3 },
+        upstream: {
+          ...upstream,
+          url: 'echo:',
+          maxInFlight: 3,
+          pauseOn: { status: [429], default: '1s', max: '9s' },
+          retry: { status: [503], max: 3 },
+        },
       },
     ],
     limits: {
@@ -79,6 +90,7 @@ t.test('it parses to the same settings', async t => {
     t.strictSame(parse(effective(settings)), settings)
   }
   same(least())
+  same({ ...least(), upstream: { url: 'echo:', retry: { status: [503] }, learn: true } })
   same(availableExample())
   same({
     ...least(),

@@ -22,6 +22,7 @@ t.test('the least that is valid gets every default', async t => {
     responseTimeout: 60_000,
     idleTimeout: 60_000,
     tls: {},
+    learn: false,
   }
   t.strictSame(parse(least()), {
     listen: { host: '127.0.0.1', port: 8080 },
@@ -218,7 +219,23 @@ t.test('upstreams', async t => {
       responseTimeout: 2_000,
       idleTimeout: 3_000,
       tls: { ca: 'ca.pem', servername: 'h' },
+      learn: false,
     },
+  )
+  const { pauseOn, retry, learn } = upstream({
+    url: 'echo:',
+    pauseOn: { status: [429] },
+    retry: { status: [503] },
+    learn: true,
+  })
+  t.strictSame(
+    { pauseOn, retry, learn },
+    { pauseOn: { status: [429], default: 1_000, max: 60_000 }, retry: { status: [503], max: 3 }, learn: true },
+  )
+  t.strictSame(
+    upstream({ url: 'echo:', retry: { status: [503], max: 1 } }).pauseOn,
+    { status: [503], default: 0, max: 60_000 },
+    'who tries again waits for as long as it was told to',
   )
   const { routes } = parse({ ...least(), routes: [{ upstream: 'http://own' }, {}] })
   t.strictSame(

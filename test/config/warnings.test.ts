@@ -18,6 +18,19 @@ t.test('what is sound is not warned about', async t => {
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })
 
+t.test('an upstream that is listened to', async t => {
+  const learn = { upstream: { url: 'echo:', learn: true } }
+  t.same(ofBucket({}, learn), [
+    'routes[0].upstream.learn: several clients together may exceed what is learnt; add a bucket with "key": "all" to the route',
+  ])
+  t.same(ofBucket({ key: 'all' }, learn), [])
+  const retry = { upstream: { url: 'echo:', retry: { status: [503] } } }
+  t.same(ofBucket({}, retry), [])
+  t.same(ofBucket({}, { ...retry, mode: 'meter' }), [
+    'routes[0].upstream.retry: has no effect in mode "meter", where there is no queue to go back to; use mode "shape"',
+  ])
+})
+
 t.test('no room for a queue', async t => {
   const line = (room: string, least: number) =>
     `buckets.a.capacity: ${room} only, so there is no queue at all; raise it to at least ${least}, better to the burst that you expect`

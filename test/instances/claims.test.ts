@@ -20,6 +20,7 @@ function createStore(claim: (request: ClaimRequest) => Claim): Store {
     giveBack: () => undefined,
     reset: () => undefined,
     beat: () => 1,
+    exchange: () => ({ pausedFor: 0, rate: undefined, rateFor: 0 }),
     close: async () => undefined,
   }
 }

@@ -6,8 +6,8 @@ import type { BucketLimits } from '../../src/core/limits.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
-import { Sharing } from '../../src/stores/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory.js'
+import { Sharing } from '../../src/stores/sharing.js'
 
 export interface Sent {
   at: number
@@ -90,6 +90,7 @@ export function createWorld(
       claim: request => delayed(instance, () => written(() => inner.claim(request))),
       giveBack: request => delayed(instance, () => inner.giveBack(request)),
       reset: bucket => delayed(instance, () => inner.reset(bucket)),
+      exchange: (upstream, heard) => delayed(instance, () => inner.exchange(upstream, heard)),
       beat: id => delayed(instance, () => inner.beat(id)),
       close: async () => undefined,
     }

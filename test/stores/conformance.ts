@@ -16,6 +16,7 @@ import {
   SLOT_GRACE,
   type Store,
 } from '../../src/core/store.js'
+import { exchangesInRealTime } from './exchange-conformance.js'
 
 /** The clock that the stores under test have to be given. */
 export const clock: Clock = {
@@ -560,6 +561,8 @@ export function conformance(
       const elapsed = performance.now() - before
       t.ok(elapsed >= 2_900 && elapsed < 4_500, `forgotten after ${elapsed} ms`)
     })
+
+    await test('instances tell each other of an upstream', t => exchangesInRealTime(t, store, other))
   })
 }
 

@@ -4,11 +4,22 @@ import { Bucket } from '../../src/core/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type BucketRef, HORIZON, longestBackDate, SLOT_GRACE, type Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory.js'
+import { Upstreams } from '../../src/stores/memory-upstreams.js'
 import { clock, conformance } from './conformance.js'
+import { exchangeConformance } from './exchange-conformance.js'
 
 conformance('memory', async () => {
   const store: Store = createMemoryStore({ clock })
   return { store, other: store, close: () => store.close() }
+})
+
+exchangeConformance('memory', async () => {
+  let now = 0
+  const store: Store = createMemoryStore({ clock: { ...clock, now: () => now } })
+  const setTime = (ms: number): void => {
+    now = ms
+  }
+  return { stores: [store], setTime, close: () => store.close() }
 })
 
 function client(rate: number, capacity: number, more: Partial<BucketRef['limits']> = {}, key = 'k'): BucketRef {
@@ -93,6 +104,18 @@ t.test('what is as good as new is forgotten', async t => {
     blocking.time.runUntil(key * 20)
   }
   t.equal(blocking.store.size, 1_000, 'a block is kept')
+})
+
+t.test('upstreams of which nothing holds any more are forgotten', async t => {
+  const upstreams = new Upstreams()
+  for (let now = 0; now < 10_000; now += 1) {
+    upstreams.exchange(`asked ${now}`, undefined, now)
+    upstreams.exchange(`paused ${now}`, { pausedFor: 50, rate: undefined, rateFor: 0 }, now)
+  }
+  t.ok(upstreams.size < 200, `${upstreams.size} left`)
+  const kept = new Upstreams()
+  for (let now = 0; now < 1_000; now += 1) kept.exchange(`${now}`, { pausedFor: 0, rate: 1, rateFor: 5_000 }, now)
+  t.equal(kept.size, 1_000, 'what holds is kept')
 })
 
 t.test('a clock that goes back is as if no time had passed', async t => {

@@ -142,9 +142,16 @@ t.test('what is as good as new is pruned, nothing else', async t => {
   await admit(store, blocked, 10)
   await Promise.all(Array.from({ length: 3_000 }, () => admit(store, perSecond(1_000, 10), 3)))
   await Promise.all(Array.from({ length: 20 }, () => admit(store, blocked, 10)))
+  const pause = (pausedFor: number) => ({ pausedFor, rate: undefined, rateFor: 0 })
+  await Promise.all([
+    store.exchange('held', pause(3_600_000)),
+    store.exchange('over', pause(1)),
+    store.exchange('asked'),
+  ])
   const count = async () => (await server.query<{ count: number }>(`SELECT count(*)::int FROM ${table}`))[0]!.count
   t.ok((await count()) >= 3_000)
-  await eventually(async () => (await count()) === 3, 10_000, 'three rows left')
+  await eventually(async () => (await count()) === 4, 10_000, 'four rows left')
+  t.ok((await store.exchange('held')).pausedFor > 3_500_000)
   t.ok(Math.abs((await levelOf(store, held)) - 5) < 0.01)
   t.equal(((await store.claim({ stack: [claimed], cost: 1, since: 0 })) as { granted: boolean }).granted, false)
   t.match(await admit(store, blocked), { reason: 'blocked' })
@@ -284,8 +291,9 @@ t.test('a server that is killed and started again', async t => {
 t.test('one that is down from the start', async t => {
   await server.kill()
   const store = open(t)
-  const { errors, took } = await outcomes([admit(store, bucket(1, 1)), store.beat('a') as Promise<number>])
-  t.ok(errors.length === 2 && errors.every(error => error instanceof StoreError))
+  const calls = [admit(store, bucket(1, 1)), store.beat('a'), store.exchange('a')] as Promise<unknown>[]
+  const { errors, took } = await outcomes(calls)
+  t.ok(errors.length === 3 && errors.every(error => error instanceof StoreError))
   t.ok(took < TIMEOUT + 100)
   await server.start()
   await eventually(

@@ -2,6 +2,7 @@ import pg from 'pg'
 import { createPostgresStore } from '../../src/stores/postgres.js'
 import { startPostgres } from '../servers/postgres.js'
 import { clock, clockConformance, conformance } from './conformance.js'
+import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 import { modelled } from './model.js'
 
 conformance('PostgreSQL', async () => {
@@ -62,3 +63,21 @@ modelled('PostgreSQL', async () => {
     },
   }
 })
+
+for (const suite of [exchangeConformance, exchangeModelled]) {
+  suite('PostgreSQL', async () => {
+    const server = await startPostgres()
+    await server.query('CREATE TABLE set_to (ms float8)')
+    await server.query('INSERT INTO set_to VALUES (0)')
+    const options = { url: server.url, table: 'shaper_buckets', timeout: 5_000, clock }
+    const stores = [1, 2].map(() => createPostgresStore({ ...options, timeSource: '(SELECT ms FROM set_to)' }))
+    return {
+      stores,
+      setTime: ms => server.query('UPDATE set_to SET ms = $1', [ms]),
+      async close() {
+        await Promise.all(stores.map(store => store.close()))
+        await server.close()
+      },
+    }
+  })
+}

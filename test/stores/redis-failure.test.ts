@@ -38,6 +38,7 @@ t.test('the server is killed and comes back', async t => {
     fails(t, () => store.giveBack({ stack: [one], cost: 1 }), 'giveBack'),
     fails(t, () => store.reset(one), 'reset'),
     fails(t, () => store.beat('one'), 'beat'),
+    fails(t, () => store.exchange('one'), 'exchange'),
   ])
   t.ok(errors.length >= 1 && errors.length < 5, `told: ${errors.join('; ')}`)
   await sleep(2_000)
@@ -73,6 +74,7 @@ t.test('a server that stands still does not do later what nobody waits for', asy
       fails(t, () => admit(store, [one], 1, true), 'admit'),
       fails(t, () => claim(store, [one]), 'claim'),
       fails(t, () => store.reset(one), 'reset'),
+      fails(t, () => store.exchange('one', { pausedFor: 60_000, rate: undefined, rateFor: 0 }), 'exchange'),
       sleep(50),
     ])
   }
@@ -83,6 +85,7 @@ t.test('a server that stands still does not do later what nobody waits for', asy
   const level = await levelOf(store, one)
   t.ok(level > 6.9 && level <= 7, `level ${level}`)
   t.equal((await claim(store, [one])).granted, true, 'no slot was taken')
+  t.equal((await store.exchange('one')).pausedFor, 0, 'nothing was told')
 })
 
 t.test('shorter than what makes it try another connection', async t => {

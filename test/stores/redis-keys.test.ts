@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { bucketKey, hashSlot, hashTag, registryKey } from '../../src/stores/redis-keys.js'
+import { bucketKey, hashSlot, hashTag, registryKey, upstreamKey } from '../../src/stores/redis-keys.js'
 
 function key(group: string, name: string, key: string, prefix = 'shaper:'): string {
   return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })
@@ -28,7 +28,10 @@ t.test('different things have different names, whatever they contain', async () 
     fc.property(place, place, (one, other) => {
       const same = one.every((text, index) => text === other[index])
       const [a, b] = [Buffer.from(key(...one)), Buffer.from(key(...other))]
-      return a.equals(b) === same && !a.equals(Buffer.from(registryKey('shaper:')))
+      const upstreams = [one[0], other[0]].map(text => Buffer.from(upstreamKey('shaper:', text)))
+      const others = [Buffer.from(registryKey('shaper:')), ...upstreams]
+      const apart = upstreams[0]!.equals(upstreams[1]!) === (one[0] === other[0])
+      return a.equals(b) === same && apart && !others.some(key => a.equals(key)) && !others[0]!.equals(upstreams[0]!)
     }),
     { numRuns: 5_000 },
   )

@@ -84,6 +84,7 @@ t.test('what is asked for in one tick goes in one call, up to a bound', async t 
     await Promise.all(
       Array.from({ length: count }, (_, at) => {
         const one = bucket(1, 1, { group: `group ${at % 5}` })
+        if (at % 7 === 6) return store.exchange(`upstream ${at}`)
         if (at % 4 === 0) return claim(store, [one])
         if (at % 4 === 1) return store.giveBack({ stack: [one], cost: 1 })
         return at % 4 === 2 ? store.reset(one) : admit(store, [one], 1, true)
@@ -147,12 +148,21 @@ t.test('what is kept goes when it is as good as new', async t => {
   t.ok((await ttl('slow')) > 1e12, 'longer than a number of 64 bits has room for')
   await store.beat('one')
   near(await redis.pttl('shaper:{%instances}'), 4_000, 'the registry')
+  const upstream = 'shaper:{%upstreams}upstream'
+  await store.exchange('upstream')
+  t.equal(await redis.pttl(upstream), -2, 'asking leaves nothing')
+  await store.exchange('upstream', { pausedFor: 60_000, rate: 1, rateFor: 20_000 })
+  near(await redis.pttl(upstream), 61_000, 'a pause')
+  await store.exchange('upstream', { pausedFor: 0, rate: 1, rateFor: 90_000 })
+  near(await redis.pttl(upstream), 91_000, 'a rate')
   await admit(store, [at(1_000, 'soon')], 1)
   await until('it is gone', async () => (await ttl('soon')) === -2, 2_000)
   await redis.set('shaper:{one}client:foreign', 'something else')
   await redis.lpush('shaper:{one}client:list', 'something else')
   for (const key of ['foreign', 'list'])
     t.equal((await admit(store, [at(1, key)])).levels[0], 1, 'what is not ours is replaced')
+  await redis.lpush('shaper:{%upstreams}list', 'something else')
+  t.equal((await store.exchange('list', { pausedFor: 5_000, rate: undefined, rateFor: 0 })).pausedFor, 5_000)
 })
 
 t.test('user and password', async t => {

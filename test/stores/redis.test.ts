@@ -1,6 +1,7 @@
 import { createRedisStore } from '../../src/stores/redis.js'
 import { startCluster, startRedis } from '../servers/redis.js'
-import { clock, conformance } from './conformance.js'
+import { clock, clockConformance, conformance } from './conformance.js'
+import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 
 const OPTIONS = { prefix: 'shaper:', timeout: 1_000, clock }
 
@@ -33,3 +34,34 @@ conformance('Redis Cluster', async () => {
     },
   }
 })
+
+clockConformance('Redis', async () => {
+  const server = await startRedis()
+  const timeSource =
+    "(function() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 + tonumber(redis.call('GET', 'set_by') or 0) end)()"
+  const store = createRedisStore({ ...OPTIONS, url: server.url, timeSource })
+  return {
+    store,
+    setClock: ms => server.command('SET', 'set_by', ms),
+    async close() {
+      await store.close()
+      await server.stop()
+    },
+  }
+})
+
+for (const suite of [exchangeConformance, exchangeModelled]) {
+  suite('Redis', async () => {
+    const server = await startRedis()
+    const timeSource = "tonumber(redis.call('GET', 'time') or 0)"
+    const stores = [1, 2].map(() => createRedisStore({ ...OPTIONS, url: server.url, timeSource }))
+    return {
+      stores,
+      setTime: ms => server.command('SET', 'time', ms),
+      async close() {
+        await Promise.all(stores.map(store => store.close()))
+        await server.stop()
+      },
+    }
+  })
+}

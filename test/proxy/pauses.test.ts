@@ -1,0 +1,259 @@
+import t from 'tap'
+import { askOnce, connect, get, httpUpstream, post, startRig, turns } from './harness.js'
+
+const TEN = { all: { key: 'all', rate: '10/s', capacity: 20 } }
+const PAUSE = { status: [429, 503], default: '1s', max: '60s' }
+
+/** An upstream whose answers are a list of statuses and headers, 200 after its end. */
+async function scripted(t: Parameters<typeof httpUpstream>[0], answers: [number, Record<string, string>?][]) {
+  return httpUpstream(t, (_req, res) => {
+    const [status, headers = {}] = answers.shift() ?? [200]
+    res.writeHead(status, headers).end('body')
+  })
+}
+
+t.test('an answer that asks for a pause stops all releases until then; those behind are spaced as ever', async t => {
+  const upstream = await scripted(t, [[429, { 'Retry-After': '2' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, pauseOn: PAUSE },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const first = askOnce(t, rig, get())
+  await upstream.until(({ requests }) => requests.length === 1)
+  const others = [askOnce(t, rig, get()), askOnce(t, rig, get())]
+  const answer = await first
+  t.equal(answer.status, 429)
+  t.equal(answer.header('retry-after'), '2', 'it is handed on as it came')
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(1_999)
+  await turns()
+  t.equal(upstream.requests.length, 1)
+  rig.pacer.runUntil(2_000)
+  await upstream.until(({ requests }) => requests.length === 2)
+  rig.pacer.runUntil(2_099)
+  await turns()
+  t.equal(upstream.requests.length, 2)
+  rig.pacer.runUntil(2_100)
+  t.same(
+    (await Promise.all(others)).map(({ status }) => status),
+    [200, 200],
+  )
+})
+
+t.test('without Retry-After the default counts, and no pause is longer than the maximum', async t => {
+  const pauseOn = { status: [503], default: '3s', max: '5s' }
+  const upstream = await scripted(t, [[503], [503, { 'Retry-After': '3600' }], [429, { 'Retry-After': '3600' }]])
+  const rig = await startRig(t, { upstream: { url: upstream.url, pauseOn }, buckets: TEN })
+  const { gate } = rig.proxy.line.routes[0]!.upstream
+  for (const [at, pause] of [
+    [0, 3_000],
+    [3_000, 5_000],
+    [8_000, 0],
+  ] as const) {
+    rig.pacer.runUntil(at)
+    await askOnce(t, rig, get())
+    t.equal(gate.pausedFor(at), pause)
+  }
+})
+
+t.test('those who would now wait for longer than their maxWait are told at once', async t => {
+  const held: (() => void)[] = []
+  const slow = await httpUpstream(t, (_req, res) => held.push(() => res.writeHead(503, { 'Retry-After': '30' }).end()))
+  const rig = await startRig(t, {
+    upstream: { url: slow.url, pauseOn: PAUSE },
+    buckets: TEN,
+    routes: [
+      { name: 'brief', match: { path: '/brief' }, maxWait: '10s' },
+      { name: 'long', maxWait: '40s' },
+    ],
+  })
+  const first = askOnce(t, rig, get())
+  await slow.until(() => held.length === 1)
+  const [brief, long] = [askOnce(t, rig, get('/brief')), askOnce(t, rig, get('/long'))]
+  await rig.until(({ queued }) => queued.length === 2)
+  held[0]!()
+  const answer = await brief
+  t.equal(answer.status, 503)
+  t.equal(answer.header('retry-after'), '30')
+  t.match(answer.json().detail, /the upstream asks for a pause/)
+  t.equal((await first).status, 503)
+  t.same(rig.outcomes.includes('brief expired 503'), true)
+  const late = await askOnce(t, rig, get('/brief'))
+  t.equal(late.status, 429, 'a newcomer is rejected on its arrival')
+  t.equal(late.header('retry-after'), '21', 'until the wait would fit, behind the one that waits')
+  rig.pacer.runUntil(30_000)
+  await slow.until(() => held.length === 2)
+  held[1]!()
+  await long
+})
+
+t.test('a meter answers 503 while the upstream pauses', async t => {
+  const upstream = await scripted(t, [[429, { 'Retry-After': '7' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, pauseOn: PAUSE },
+    buckets: TEN,
+    routes: [{ name: 'api', mode: 'meter' }],
+  })
+  await askOnce(t, rig, get())
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 503)
+  t.equal(answer.header('retry-after'), '7')
+  rig.pacer.runUntil(7_000)
+  t.equal((await askOnce(t, rig, get())).status, 200)
+})
+
+t.test('retry: an idempotent request without a body goes back to the head of its lane', async t => {
+  const seen: string[] = []
+  let refusals = 2
+  const upstream = await httpUpstream(t, (req, res) => {
+    seen.push(`${req.url} at ${rig.pacer.now()}`)
+    if (req.url === '/a' && refusals-- > 0) res.writeHead(429, { 'Retry-After': '1' }).end('no')
+    else res.end('ok')
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [429], max: 3 } },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const a = askOnce(t, rig, get('/a'))
+  await upstream.until(({ requests }) => requests.length === 1)
+  await rig.until(({ queued }) => queued.length === 1)
+  const b = askOnce(t, rig, get('/b'))
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(1_000)
+  await rig.until(({ queued }) => queued.length === 3)
+  rig.pacer.runUntil(2_000)
+  const answer = await a
+  rig.pacer.runUntil(2_100)
+  await b
+  t.same(seen, ['/a at 0', '/a at 1000', '/a at 2000', '/b at 2100'])
+  t.equal(answer.status, 200)
+  t.equal(answer.text, 'ok')
+  t.equal(answer.header('server-timing'), 'shaper;dur=2000')
+  t.same(rig.outcomes, ['api forwarded 200', 'api forwarded 200'], 'each is counted once')
+})
+
+t.test('retry: after so many tries the answer is handed on, and with a body at once', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(503).end('no'))
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [503], max: 2 } },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const client = await connect(t, rig)
+  const answer = client.ask(get())
+  for (const count of [1, 2, 3]) {
+    await upstream.until(({ requests }) => requests.length === count)
+    if (count < 3) await rig.until(({ queued }) => queued.length === count)
+    rig.pacer.runUntil(count * 100)
+  }
+  t.equal((await answer).status, 503)
+  t.equal((await answer).text, 'no')
+  const posted = client.ask(post('body'))
+  rig.pacer.runUntil(500)
+  t.equal((await posted).status, 503)
+  t.equal(upstream.requests.length, 4)
+})
+
+t.test('retry: one that could not be sent in time gets the answer that there is', async t => {
+  const upstream = await scripted(t, [[429, { 'Retry-After': '30' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [429], max: 3 } },
+    buckets: TEN,
+    routes: [{ name: 'api', maxWait: '20s' }],
+  })
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 429)
+  t.equal(answer.header('retry-after'), '30')
+  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+})
+
+t.test('retry: a client that hangs up while it waits again is gone', async t => {
+  const upstream = await scripted(t, [[503, { 'Retry-After': '5' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [503], max: 3 } },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const client = await connect(t, rig)
+  client.socket.write(get())
+  await rig.until(({ queued }) => queued.length === 1)
+  client.socket.destroy()
+  t.same(await rig.finished(1), ['api cancelled 499'])
+  rig.pacer.runUntil(10_000)
+  await turns()
+  t.equal(upstream.requests.length, 1)
+  t.equal(rig.proxy.line.shaper.queued, 0)
+  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+})
+
+t.test('retry: the connection is used again, and an endless answer is cut', async t => {
+  const sockets = new Set<unknown>()
+  const sizes = [1_000, 10_000_000]
+  const upstream = await httpUpstream(t, (req, res) => {
+    sockets.add(req.socket)
+    const size = sizes.shift()
+    if (size === undefined) res.end('ok')
+    else res.writeHead(503).end('x'.repeat(size))
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [503], max: 3 } },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const answer = askOnce(t, rig, get())
+  await rig.until(({ queued }) => queued.length === 1)
+  await turns(50)
+  rig.pacer.runUntil(100)
+  await rig.until(({ queued }) => queued.length === 2)
+  t.equal(sockets.size, 1)
+  await turns(50)
+  rig.pacer.runUntil(200)
+  t.equal((await answer).text, 'ok')
+  t.equal(sockets.size, 2)
+})
+
+t.test('learn: the rate follows what the upstream says, never above what is configured', async t => {
+  let fields: Record<string, string> = {}
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, fields).end())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, learn: true },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  const rateOf = () => [...rig.proxy.line.keyspace.all()][0]!.limits.rate * 1_000
+  fields = { 'RateLimit-Policy': '"default";q=120;w=60', RateLimit: '"default";r=119;t=60' }
+  await askOnce(t, rig, get())
+  const waiting = askOnce(t, rig, get())
+  await rig.until(({ queued }) => queued.length === 1)
+  rig.pacer.runUntil(499)
+  await turns()
+  t.equal(upstream.requests.length, 1)
+  rig.pacer.runUntil(510)
+  const answer = await waiting
+  t.ok(Math.abs(rateOf() - 2) < 0.05, `2 a second, not ${rateOf()}`)
+  t.match(answer.header('ratelimit-policy'), /"all";q=20;w=1[01]/, 'and clients are told so')
+
+  fields = { 'X-RateLimit-Limit': '100000', 'X-RateLimit-Remaining': '99999', 'X-RateLimit-Reset': '60' }
+  rig.pacer.runUntil(5_000)
+  await askOnce(t, rig, get())
+  rig.pacer.runUntil(6_000)
+  await askOnce(t, rig, get())
+  t.equal(rateOf(), 10)
+})
+
+t.test('learn: nothing left, nothing is sent until the window ends', async t => {
+  const upstream = await scripted(t, [
+    [200, { 'X-RateLimit-Limit': '60', 'X-RateLimit-Remaining': '0', 'X-RateLimit-Reset': '20' }],
+  ])
+  const rig = await startRig(t, { upstream: { url: upstream.url, learn: true }, buckets: TEN })
+  await askOnce(t, rig, get())
+  const waiting = askOnce(t, rig, get())
+  await rig.until(({ queued }) => queued.length === 1)
+  rig.pacer.runUntil(19_999)
+  await turns()
+  t.equal(upstream.requests.length, 1)
+  rig.pacer.runUntil(20_000)
+  t.equal((await waiting).status, 200)
+})
