@@ -177,7 +177,7 @@ export class Exchange implements Turn, Applicant {
   /** The upstream's answer has come: whether the request goes back into its queue instead. */
   answered(status: number, fields: Fields): boolean {
     const { quota, settings } = this.route!.upstream
-    quota?.hear(this.line, status, fields)
+    quota?.hear(status, fields)
     const { retry } = settings
     if (retry === undefined || this.#retries >= retry.max || !retry.status.includes(status)) return false
     return this.#goBack(status)

@@ -71,6 +71,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const prepared = await upstreams.prepare(next.routes.map(route => route.upstream))
     return () => {
       upstreams.commit(prepared)
+      for (const { quota } of prepared.values()) quota?.join(line)
       const previous = new Map(line.routes.map(route => [route.name, route]))
       return next.routes.map(route => createRoute(route, prepared.get(route.upstream)!, previous.get(route.name)))
     }

@@ -45,7 +45,7 @@ export class UpstreamQuota {
   #rate = Infinity
   #expiry: Cancel = () => false
   #inquiry: Cancel = () => false
-  #asked = false
+  #line: QuotaLine | undefined
 
   constructor(settings: UpstreamSettings, gate: Gate) {
     this.#settings = settings
@@ -58,8 +58,16 @@ export class UpstreamQuota {
     return this.#rate
   }
 
+  /** From now on what other instances have heard counts, too. To be called again for a line that it is in already. */
+  join(line: QuotaLine): void {
+    if (this.#line !== undefined) return
+    this.#line = line
+    this.#exchange(line)
+  }
+
   /** Takes note of an answer. */
-  hear(line: QuotaLine, status: number, fields: Fields): void {
+  hear(status: number, fields: Fields): void {
+    const line = this.#line!
     const { pauseOn } = this.#settings
     const now = line.clock.now()
     const wallNow = line.wallNow()
@@ -74,13 +82,11 @@ export class UpstreamQuota {
     if (isNews) this.#pause(line, pause)
     const isNotable = quota !== undefined && this.#follow(line, now)
     if (isNews || isNotable) this.#exchange(line, this.#told(pause, now))
-    else if (!this.#asked) this.#exchange(line)
   }
 
   close(): void {
     this.#expiry()
     this.#inquiry()
-    this.#asked = true
   }
 
   #pause(line: QuotaLine, ms: number): void {
@@ -117,7 +123,6 @@ export class UpstreamQuota {
   /** Tells the other instances, and asks what they have heard; from then on again and again. */
   #exchange(line: QuotaLine, told?: UpstreamState): void {
     const { sharing } = line
-    this.#asked = true
     if (sharing === undefined) return
     this.#inquiry()
     this.#inquiry = line.clock.at(line.clock.now() + INQUIRY, () => this.#exchange(line))

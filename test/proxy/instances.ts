@@ -6,8 +6,10 @@ import type { BucketLimits } from '../../src/core/limits.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
+import { UpstreamQuota } from '../../src/proxy/upstream-quota.js'
 import { createMemoryStore } from '../../src/stores/memory.js'
 import { Sharing } from '../../src/stores/sharing.js'
+import { least, parse } from '../config/sample.js'
 
 export interface Sent {
   at: number
@@ -21,6 +23,8 @@ export interface Instance {
   readonly shaper: Shaper
   readonly sharing: Sharing
   /** Sends a request in; the id is its number. */
+  /** Its upstream, which is everybody's, has answered. */
+  hear(status: number, headers: Record<string, string>): void
   request(keys: readonly string[], options?: { cost?: number; maxWait?: number; name?: string }): Request
 }
 
@@ -48,6 +52,19 @@ export interface World {
 }
 
 const STEP = 0.25
+
+const LISTENED_TO = { url: 'http://upstream', pauseOn: { status: [429] }, learn: true }
+
+const known = new Map<string, BucketLimits>()
+
+/** The same object for the same limits. */
+function lowered(limits: BucketLimits, rate: number): BucketLimits {
+  if (rate >= limits.rate) return limits
+  const key = JSON.stringify([limits, rate])
+  const found = known.get(key) ?? { ...limits, rate }
+  known.set(key, found)
+  return found
+}
 
 export function createWorld(
   stack: BucketLimits[],
@@ -99,10 +116,27 @@ export function createWorld(
     const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     void sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] })
+    const { upstream: settings } = parse({ ...least(), upstream: LISTENED_TO }).routes[0]!
+    const quota = new UpstreamQuota(settings, gate)
+    const line = {
+      clock,
+      wallNow: () => 0,
+      shaper,
+      sharing,
+      observer: {},
+      relearned() {
+        for (const bucket of keyspace.all()) {
+          const whole = stack.find(({ name }) => name === bucket.limits.name)!
+          shaper.control.retune(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
+        }
+      },
+    }
+    quota.join(line)
     const route: LaneRoute = { name: 'route', gate }
     return {
       shaper,
       sharing,
+      hear: (status, headers) => quota.hear(status, name => headers[name]),
       request(keys, { cost = 1, maxWait = Infinity } = {}) {
         const id = ids++
         const request: Request = {
@@ -115,7 +149,7 @@ export function createWorld(
           },
         }
         const buckets = stack.map((whole, place) => {
-          const limits = sharing.limitsOf(whole)
+          const limits = sharing.limitsOf(lowered(whole, quota.rate))
           const bucket = keyspace.find(limits, keys[place]!, clock.now()) as SharedBucket
           if (bucket.limits !== limits) shaper.control.retune(bucket, limits)
           return bucket

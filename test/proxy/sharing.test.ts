@@ -222,3 +222,42 @@ t.test('a store that hears heartbeats but cannot write is away', async t => {
     ['shared', 'shared'],
   )
 })
+
+t.test('a pause that one instance is asked for holds for all of them; after it there is one rate again', async t => {
+  const world = createWorld([everyone], 3, seeded(5, 0.05, 0.4))
+  saturate(world, ['all'], 20, 12_000)
+  await world.run(4_000)
+  world.instances[0]!.hear(429, { 'retry-after': '4' })
+  await world.run(12_000)
+  const { sent } = world
+  t.same(
+    sent.filter(({ at, instance }) => instance === 0 && at > 4_000 && at < 8_000),
+    [],
+    'nothing of the one that was asked',
+  )
+  t.same(
+    sent.filter(({ at }) => at > 5_010 && at < 8_000),
+    [],
+    'nothing of the others once they have asked what is new',
+  )
+  const after = sent.filter(({ at }) => at >= 8_000)
+  const rate = (after.length - 1) / (after.at(-1)!.at - after[0]!.at)
+  t.ok(after[0]!.at < 8_020, `going on at ${after[0]!.at}`)
+  t.ok(Math.abs(rate / 0.2 - 1) < 0.01, `the rate is ${rate * 1_000}/s`)
+  t.ok(worstExcess(after, 0.2) <= 0, `the worst window is ${worstExcess(after, 0.2)} above the bound`)
+})
+
+t.test('what an upstream allows is what all instances together may send', async t => {
+  const world = createWorld([everyone], 3, seeded(6, 0.05, 0.4))
+  saturate(world, ['all'], 20, 12_000)
+  await world.run(2_000)
+  // 50 a second, as each of them hears in turn.
+  for (let at = 2_000; at < 12_000; at += 500) {
+    world.instances[(at / 500) % 3]!.hear(200, { 'ratelimit-policy': '"a";q=3000;w=60', ratelimit: '"a";r=2900;t=58' })
+    await world.run(at + 500)
+  }
+  const settled = world.sent.filter(({ at }) => at > 4_000)
+  const rate = (settled.length - 1) / (settled.at(-1)!.at - settled[0]!.at)
+  t.ok(Math.abs(rate / 0.05 - 1) < 0.02, `the rate is ${rate * 1_000}/s`)
+  t.ok(worstExcess(settled, 0.05) <= 0)
+})
