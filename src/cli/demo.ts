@@ -68,7 +68,7 @@ export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
       queued: () => {
         picture.queued += 1
       },
-      released: (_route, wait) => {
+      released: ({ wait }) => {
         if (wait > 0) picture.queued -= 1
       },
     },

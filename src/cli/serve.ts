@@ -74,7 +74,7 @@ function createLogObserver(log: Logger, now: () => number): Observer {
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
     },
-    rehearsed: (route, decision, bucket, wait) =>
+    rehearsed: ({ route }, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
     failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
   }

@@ -2,6 +2,7 @@
 import { type SharedBucket, Ticket } from '../core/lane.js'
 import type { Arrival, Verdict } from '../core/shaper.js'
 import type { Applicant } from '../core/shared-shaper.js'
+import type { RequestRecord } from './events.js'
 import { type Line, leaveGate } from './line.js'
 import { SOON } from './reply.js'
 import type { Route } from './route.js'
@@ -30,7 +31,7 @@ export function admit(line: Line, route: Route, arrival: Arrival, applicant: App
 }
 
 /** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
-export function rehearse(line: Line, route: Route, arrival: Arrival): void {
+export function rehearse(line: Line, route: Route, arrival: Arrival, request: RequestRecord): void {
   const { settings } = route
   const { gate } = route.lane
   const slowest = longestWait(arrival.stack, line.clock.now())
@@ -39,8 +40,8 @@ export function rehearse(line: Line, route: Route, arrival: Arrival): void {
     release: () => leaveGate(line, gate),
     decided(verdict) {
       if (verdict === 'released') leaveGate(line, gate)
-      else if (verdict instanceof Ticket) line.observer.rehearsed?.(route.name, 'would_delay', ...slowest)
-      else line.observer.rehearsed?.(route.name, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+      else if (verdict instanceof Ticket) line.observer.rehearsed?.(request, 'would_delay', ...slowest)
+      else line.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },
   }
   admit(line, route, arrival, shadow, settings.maxWait)

@@ -1,3 +1,4 @@
+import type { SharedBucket } from '../core/lane.js'
 import type { MembershipState } from '../stores/membership.js'
 
 /** How a request ended; each ends with exactly one. */
@@ -6,15 +7,39 @@ export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'fail
 /** What a dry run would have done to a request. */
 export type Decision = 'would_reject' | 'would_delay'
 
-/** Who watches: metrics, logs, the demo. Called on the hot path; must not throw. `route` is '' before any matched. */
+/** A request as observers see it, as long as they are being called. */
+export interface RequestRecord {
+  /** '' before any matched. */
+  readonly route: string
+  /** '' where it could not be read. */
+  readonly method: string
+  /** As it came, the query included. */
+  readonly target: string
+  readonly stack: readonly SharedBucket[]
+  /** Of the buckets of the stack. */
+  readonly keys: readonly string[]
+  readonly cost: number
+  /** How long it was queued, in ms. */
+  readonly wait: number
+  /** From sending to the head of the answer, in ms. */
+  readonly upstreamTime: number | undefined
+  /** How often it was put back into its queue. */
+  readonly retries: number
+  /** A header, by its lower-case name. */
+  header(name: string): string | undefined
+}
+
+/** Who watches: metrics, logs, the demo. Called on the hot path; must not throw. */
 export interface Observer {
+  /** A request is about to ask its buckets. */
+  arrived?(request: RequestRecord): void
   /** A request waits. */
-  queued?(route: string): void
-  /** It leaves the queue for the upstream: `wait` and how late against its slot, in ms. */
-  released?(route: string, wait: number, lateness: number): void
-  finished?(route: string, outcome: Outcome, status: number): void
+  queued?(request: RequestRecord): void
+  /** It leaves for the upstream, in `shape`: how late against its slot, in ms. */
+  released?(request: RequestRecord, lateness: number): void
+  finished?(request: RequestRecord, outcome: Outcome, status: number): void
   /** `bucket` decided; `wait` is the predicted one, in ms, of what would be delayed. */
-  rehearsed?(route: string, decision: Decision, bucket: string, wait: number): void
+  rehearsed?(request: RequestRecord, decision: Decision, bucket: string, wait: number): void
   /** Whether the store that instances share can be relied on, and how many of them there are. */
   shared?(state: MembershipState, instances: number): void
   /** An upstream wants to be left alone for so many ms; so many waiters were told that they would wait too long. */
@@ -22,7 +47,7 @@ export interface Observer {
   /** What an upstream allows has changed: cost units per second, Infinity where it does not say. */
   learned?(upstream: string, rate: number): void
   /** A request was put back into its queue after an answer with this status. */
-  retried?(route: string, status: number): void
+  retried?(request: RequestRecord, status: number): void
   /** The upstream could not be used. */
   failed?(route: string, detail: string, cause?: Error): void
 }

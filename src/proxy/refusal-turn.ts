@@ -1,5 +1,6 @@
 import { STATUS_CODES } from 'node:http'
 import type { Connection, Turn } from './connection.js'
+import type { RequestRecord } from './events.js'
 import type { Line } from './line.js'
 import { closeSoftly } from './linger.js'
 
@@ -23,7 +24,7 @@ export class RefusalTurn implements Turn {
     const status = this.#status
     if (!socket.writable) return
     this.#connection.last()
-    this.#line.observer.finished?.('', 'refused', status)
+    this.#line.observer.finished?.(UNREADABLE, 'refused', status)
     const title = STATUS_CODES[status]!
     const body = JSON.stringify({ type: 'about:blank', title, status, detail: this.#detail })
     socket.write(
@@ -38,4 +39,18 @@ export class RefusalTurn implements Turn {
   spoil(): void {}
 
   cutOff(): void {}
+}
+
+/** Of what could not be read there is nothing to tell. */
+const UNREADABLE: RequestRecord = {
+  route: '',
+  method: '',
+  target: '',
+  stack: [],
+  keys: [],
+  cost: 0,
+  wait: 0,
+  upstreamTime: undefined,
+  retries: 0,
+  header: () => undefined,
 }

@@ -9,6 +9,7 @@ import type { Route } from './route.js'
 /** What a request passes: its bucket instances, and its lane's weight among others. */
 export interface Stack {
   readonly buckets: SharedBucket[]
+  readonly keys: readonly string[]
   readonly weight: number
 }
 
@@ -46,5 +47,5 @@ export function findStack(
       decides = place
     }
   }
-  return { buckets, weight }
+  return { buckets, keys, weight }
 }

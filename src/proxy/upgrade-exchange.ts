@@ -20,7 +20,7 @@ export class UpgradeExchange extends Exchange {
 
   protected override send(): { abort(): void } {
     this.#unwatch()
-    const { upstream } = this.route!
+    const { upstream } = this.taken!
     const { settings, ca } = upstream
     const url = new URL(upstream.url)
     const tunnel = openTunnel({

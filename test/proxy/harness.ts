@@ -106,10 +106,10 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const rehearsed: string[] = []
   const failures: string[] = []
   const observer: Observer = {
-    queued: route => push(queued, route),
-    released: (route, wait, lateness) => push(released, { route, wait, lateness }),
-    finished: (route, outcome, status) => push(outcomes, `${route} ${outcome} ${status}`),
-    rehearsed: (route, decision) => push(rehearsed, `${route} ${decision}`),
+    queued: ({ route }) => push(queued, route),
+    released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
+    finished: ({ route }, outcome, status) => push(outcomes, `${route} ${outcome} ${status}`),
+    rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
     failed: (route, detail) => push(failures, `${route} ${detail}`),
   }
   function push<T>(list: T[], entry: T): void {
