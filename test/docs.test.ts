@@ -7,6 +7,8 @@ import { parseConfig } from '../src/config/load.js'
 import { createVirtualClock } from '../src/core/clock.js'
 import { LeakyBucket } from '../src/index.js'
 import { ROOT, shaper } from './cli/command.js'
+import { runExample } from './docs-code.js'
+import { startRedis } from './servers/redis.js'
 
 const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${name}`)].filter(name =>
   name.endsWith('.md'),
@@ -48,6 +50,16 @@ for (const page of pages) {
     }
   })
 }
+
+t.test('docs/outbound.md: every example runs, ends by itself and writes what it says', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.kill())
+  for (const block of blocks('docs/outbound.md', 'ts')) {
+    const { code, output } = await runExample(block.replaceAll('redis://127.0.0.1:6379', redis.url))
+    t.equal(code, 0, `${block}\n${output}`)
+    for (const [, told] of block.matchAll(/^.*console\.log.* \/\/ (.*)$/gm)) t.ok(output.includes(told!), told!)
+  }
+})
 
 t.test('README: the burst of curls comes out one every 200 ms', async t => {
   const burst = blocks('README.md', 'sh').find(block => block.includes('curl'))!

@@ -11,6 +11,7 @@ const FLOORS: Record<string, number> = {
   stores: 1,
   config: 1,
   quota: 1,
+  agents: 1,
   proxy: 2,
   outbound: 2,
   replay: 2,

@@ -34,10 +34,20 @@ export class Control {
     return this.replan([gate], () => Infinity)
   }
 
-  /** What passed these buckets last is on the wire now, and its gate may open again. */
-  sent(gate: Gate, stack: readonly SharedBucket[], cost: number): void {
+  /**
+   * What passed these buckets last is on the wire now, and its gate may open again.
+   *
+   * @param passedAt when it passed, in ms
+   */
+  sent(gate: Gate, stack: readonly SharedBucket[], cost: number, passedAt = Infinity): void {
     const now = this.#engine.settle()
-    for (const bucket of stack) if (bucket.postpone(cost, now)) this.#engine.schedule.occupied(bucket)
+    for (const bucket of stack) {
+      const { rate, grace = Infinity } = bucket.limits
+      // A store knows only of the slot: the next one is not asked for before this instance has kept its distance.
+      const isStored = this.#engine.passage === 'claimed' && now - passedAt > grace
+      if (isStored) bucket.occupyUntil(Math.max(bucket.freeAt, now + cost / rate))
+      if (isStored || bucket.postpone(cost, now)) this.#engine.schedule.occupied(bucket)
+    }
     gate.closed = false
     this.#engine.schedule.gateOpened(gate)
     this.#engine.serve(now, now)
@@ -78,6 +88,11 @@ export class Control {
     this.#engine.settle()
     this.#engine.tell()
     return expired
+  }
+
+  /** Nobody waits any more: what would happen later, like the end of a pause, does not. */
+  close(): void {
+    this.#engine.close()
   }
 
   /** Empties a bucket of what has passed and ends its block: those who wait for it may go. */

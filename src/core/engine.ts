@@ -222,6 +222,12 @@ export class Engine {
     ticket.leftAt = sentAt
   }
 
+  /** Nothing happens by itself any more. */
+  close(): void {
+    this.#disarm()
+    this.#armedFor = -Infinity
+  }
+
   #arm(): void {
     const due = this.#due
     if (due >= this.#armedFor) return

@@ -59,6 +59,11 @@ export class Keyspace {
     return bucket
   }
 
+  /** The instance of a bucket's key, if there is one. */
+  peek(name: string, key: string): SharedBucket | undefined {
+    return this.#buckets.get(name)?.byKey.get(key)
+  }
+
   /** Every instance there is. */
   *all(): Generator<SharedBucket> {
     for (const { byKey } of this.#buckets.values()) yield* byKey.values()

@@ -6,7 +6,16 @@
 import { judge, timeUntilFit } from './admission.js'
 import { Control } from './control.js'
 import { Engine, type EngineOptions, type Passage } from './engine.js'
-import type { Arrival, Gate, Rejection, SharedBucket, Ticket, Waiter } from './lane.js'
+import {
+  type Arrival,
+  findLane,
+  type Gate,
+  type Lane,
+  type Rejection,
+  type SharedBucket,
+  type Ticket,
+  type Waiter,
+} from './lane.js'
 import { isFree, SAME_TIME } from './schedule.js'
 import { makeRoom } from './standing.js'
 import type { Claim } from './store.js'
@@ -93,7 +102,8 @@ export class Shaper {
     const now = this.#engine.settle()
     const { route, stack } = arrival
     const start = now + route.gate.pausedFor(now)
-    const leaves = start + Math.max(...stack.map(bucket => bucket.hold(start) / bucket.limits.rate))
+    const ahead = costBefore(findLane(route, stack), arrivedAt)
+    const leaves = start + Math.max(...stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
     if (leaves > arrivedAt + maxWait || this.#engine.queued >= this.maxQueued) return undefined
     // Before those that came in the same moment, too.
     const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
@@ -208,4 +218,14 @@ export class Shaper {
     }
     return ticket
   }
+}
+
+/** What is queued in a lane by those who came earlier. */
+function costBefore(lane: Lane | undefined, arrivedAt: number): number {
+  let cost = 0
+  for (const ticket of lane?.covered ?? []) cost += ticket.cost
+  for (let ticket = lane?.tickets.first; ticket !== undefined && ticket.arrivedAt < arrivedAt; ticket = ticket.next) {
+    cost += ticket.cost
+  }
+  return cost
 }

@@ -27,6 +27,9 @@ const SHORTEST_SLEEP = 0.03
 /** How late the timer that stands behind is, in ms, and how often in a row it may be first. */
 const BACKUP = { after: 2, most: 20 }
 
+/** How long the thread may take to start, in ms. */
+const STARTING = 2_000
+
 export interface PreciseClock extends Clock {
   /** False once it has fallen back to timers. */
   readonly precise: boolean
@@ -38,8 +41,14 @@ interface Planned extends Timed {
   run: (() => void) | undefined
 }
 
-/** @param fellBack called once if the thread is given up */
-export function createPreciseClock(fellBack: () => void = () => undefined): PreciseClock {
+/**
+ * @param fellBack called once if the thread is given up
+ * @param options.background what is planned does not keep the process alive
+ */
+export function createPreciseClock(
+  fellBack: () => void = () => undefined,
+  { background = false }: { readonly background?: boolean } = {},
+): PreciseClock {
   const planned = new Timeline<Planned>()
   const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
   let sleeper = startSleeper(woken, lost)
@@ -50,6 +59,8 @@ export function createPreciseClock(fellBack: () => void = () => undefined): Prec
   let backup: NodeJS.Timeout | undefined
   let backupAt = Infinity
   let misses = 0
+  /** When the thread may be expected to have started, in ms: until then it misses nothing. */
+  let startedAt = performance.now() + STARTING
 
   function arm(): void {
     const next = planned.next
@@ -70,6 +81,7 @@ export function createPreciseClock(fellBack: () => void = () => undefined): Prec
       clearTimeout(backup)
       backupAt = next.due + late
       backup = setTimeout(backedUp, Math.min(Math.ceil(Math.max(0, left + late)), 2 ** 31 - 1))
+      if (background) backup.unref()
     }
   }
 
@@ -104,6 +116,7 @@ export function createPreciseClock(fellBack: () => void = () => undefined): Prec
     const early = ordered - performance.now()
     ordered = Infinity
     misses = 0
+    startedAt = -Infinity
     // Much more for a late one than less for an early one: it settles where few messages come too late.
     if (early < 0) lead = Math.min(LEAD.most, lead + 0.01)
     else lead = Math.max(LEAD.least, lead - 0.001)
@@ -114,7 +127,8 @@ export function createPreciseClock(fellBack: () => void = () => undefined): Prec
     backup = undefined
     backupAt = Infinity
     const next = planned.next
-    if (sleeper !== undefined && next !== undefined && next.due <= performance.now() && ordered <= next.due) {
+    const now = performance.now()
+    if (sleeper !== undefined && next !== undefined && next.due <= now && ordered <= next.due && now > startedAt) {
       misses += 1
       if (misses > BACKUP.most) lost()
     }

@@ -15,6 +15,7 @@ import { hasProgram, killAll } from './processes.js'
 import { decision } from './suites/decision.js'
 import { lanes } from './suites/lanes.js'
 import { memory } from './suites/memory.js'
+import { outbound } from './suites/outbound.js'
 import { reject } from './suites/reject.js'
 import { smoothness } from './suites/smoothness.js'
 import { store } from './suites/store.js'
@@ -30,7 +31,7 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store }
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store, outbound }
 
 const PACKAGES = [
   'undici',
@@ -39,6 +40,8 @@ const PACKAGES = [
   'httpxy',
   'fast-proxy',
   'bottleneck',
+  'p-throttle',
+  'limiter',
   'rate-limiter-flexible',
   'ioredis',
   'pg',

@@ -1,0 +1,95 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Duplex } from 'node:stream'
+import type { Dispatcher } from 'undici'
+import type { HeldController } from './held-controller.js'
+
+type Controller = Dispatcher.DispatchController
+
+/** So much of an answer that nobody is to see is read for the sake of its connection, in bytes. */
+const LONGEST_DUMP = 128 * 1_024
+
+/** Whose request is sent. */
+export interface Sender {
+  /** Who gets the answer, and what it knows as its controller. */
+  readonly handler: Dispatcher.DispatchHandler
+  readonly controller: HeldController
+  /** It has been written. */
+  written(): void
+  /** Its answer has come; true: it is not for the handler, and is read to its end for the sake of its connection. */
+  answered(real: Controller, status: number, headers: IncomingHttpHeaders): boolean
+  /** It has ended, well or not. */
+  ended(started: boolean, dumped: boolean): void
+  failed(error: Error): void
+}
+
+/** One sending of a request: undici's handler for it. Its end is told exactly once. */
+export class Attempt implements Dispatcher.DispatchHandler {
+  readonly #sender: Sender
+  #started = false
+  #over = false
+  #failed = false
+  /** How much of an answer that nobody is to see has been read, in bytes; undefined: it is the handler's. */
+  #dumped: number | undefined
+
+  constructor(sender: Sender) {
+    this.#sender = sender
+  }
+
+  onRequestStart(real: Controller): void {
+    const { controller } = this.#sender
+    if (controller.reason !== null) return real.abort(controller.reason)
+    controller.attach(real)
+    // undici starts it anew where its connection was lost before anything came of it.
+    if (this.#started) return
+    this.#started = true
+    // It is written by whoever calls us, right after this.
+    queueMicrotask(() => this.#sender.written())
+  }
+
+  onResponseStarted(): void {
+    this.#sender.handler.onResponseStarted?.()
+  }
+
+  onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
+    const { handler, controller } = this.#sender
+    if (status >= 200 && this.#sender.answered(real, status, headers)) this.#dumped = 0
+    else handler.onResponseStart?.(controller, status, headers, message)
+  }
+
+  onResponseData(real: Controller, chunk: Buffer): void {
+    if (this.#dumped === undefined) {
+      const { handler, controller } = this.#sender
+      handler.onResponseData?.(controller, chunk)
+      return
+    }
+    this.#dumped += chunk.length
+    if (this.#dumped > LONGEST_DUMP) real.abort(new Error('the rest of the answer is not wanted'))
+  }
+
+  onResponseEnd(_: Controller, trailers: IncomingHttpHeaders): void {
+    this.#end()
+    if (this.#dumped !== undefined) return
+    const { handler, controller } = this.#sender
+    handler.onResponseEnd?.(controller, trailers)
+  }
+
+  onRequestUpgrade(_: Controller, status: number, headers: IncomingHttpHeaders, socket: Duplex): void {
+    this.#end()
+    const { handler, controller } = this.#sender
+    handler.onRequestUpgrade?.(controller, status, headers, socket)
+  }
+
+  /** Also after the end, where the handler has thrown at it. */
+  onResponseError(_: Controller | undefined, error: Error): void {
+    this.#end()
+    if (this.#dumped !== undefined || this.#failed) return
+    this.#failed = true
+    this.#sender.failed(error)
+  }
+
+  #end(): void {
+    if (this.#over) return
+    this.#over = true
+    this.#sender.ended(this.#started, this.#dumped !== undefined)
+  }
+}

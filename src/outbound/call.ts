@@ -1,0 +1,259 @@
+/**
+ * One call, from its arrival to its one end.
+ *
+ * It is `new`, `waiting` (for the store's answer or for its turn), `running`, and `over`. Whoever has let it go or has given
+ * up on it makes it `over`, and only once; what comes after that finds it so.
+ */
+import { timeUntilFit } from '../core/admission.js'
+import { type Rejection, type SharedBucket, Ticket } from '../core/lane.js'
+import type { Arrival, Verdict } from '../core/shaper.js'
+import type { Applicant } from '../core/shared-shaper.js'
+import { StoreError } from '../core/store.js'
+import { ClosedError, ExpiredError, OverflowError } from './errors.js'
+import type { KeyLine } from './key-lines.js'
+import { mayEnd, stayAlive } from './process-clock.js'
+import { GRACE, type Traffic, type Waiting } from './traffic.js'
+
+/** When to try again, in ms, where it is places that are lacking and not room in a bucket. */
+const SOON = 1_000
+
+export abstract class Call implements Arrival, Applicant, Waiting {
+  readonly traffic: Traffic
+  readonly key: string
+  readonly cost: number
+  readonly arrivedAt: number
+  /** Set while it counts. */
+  route!: KeyLine
+  stack: readonly SharedBucket[] = []
+  #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
+  #ticket: Ticket | undefined
+  readonly #maxWait: number | undefined
+
+  /** @param maxWait ms; the shaper's own where it is undefined */
+  constructor(traffic: Traffic, key: string, cost: number, maxWait: number | undefined) {
+    this.traffic = traffic
+    this.key = key
+    this.cost = cost
+    this.#maxWait = maxWait
+    this.arrivedAt = traffic.clock.now()
+  }
+
+  /** Goes, now. Must not throw. True: it has ended; else it calls `finish` when it does. */
+  protected abstract go(waitMs: number): boolean
+  /** Is not to go. Must not throw. */
+  protected abstract refuse(error: unknown): void
+
+  get maxWait(): number {
+    return this.#maxWait ?? this.traffic.maxWait
+  }
+
+  /** Whether it has not been let go or given up yet. */
+  get pending(): boolean {
+    return this.#state === 'new' || this.#state === 'waiting'
+  }
+
+  get running(): boolean {
+    return this.#state === 'running'
+  }
+
+  start(): void {
+    const { traffic } = this
+    if (traffic.closed) return this.#refused(new ClosedError())
+    const line = traffic.line(this.key, this.arrivedAt)
+    if (line === undefined) return this.#refused(new OverflowError('crowded', this.key, SOON))
+    this.route = line
+    line.calls += 1
+    traffic.calls += 1
+    traffic.pauses?.watch(line, this.arrivedAt)
+    if (traffic.ready) this.apply()
+    else this.#wait()
+  }
+
+  apply(): void {
+    const { traffic } = this
+    const now = traffic.clock.now()
+    const stack = traffic.stack(this.route, now)
+    if (stack === undefined) return this.#giveUp(new OverflowError('crowded', this.key, SOON))
+    this.stack = stack
+    const { sharing, shaper } = traffic
+    if (sharing === undefined) return this.decided(shaper.admit(this, this, this.maxWait, this.arrivedAt))
+    const left = this.arrivedAt + this.maxWait - now
+    if (left < 0) return this.expire(now)
+    sharing.shaper.admit(this, this, left)
+    if (this.#state === 'new') this.#wait()
+  }
+
+  decided(verdict: Verdict): void {
+    if (verdict instanceof Ticket) {
+      this.#ticket = verdict
+      if (this.#state === 'over') this.traffic.shaper.cancel(verdict)
+      if (!this.pending) return
+      this.#wait()
+      const { report } = this.traffic
+      if (report.wants('queued')) {
+        report.tell('queued', { key: this.key, cost: this.cost, queued: this.route.waiting })
+      }
+    } else if (verdict !== 'released') {
+      this.reject(verdict)
+    } else if (this.pending) {
+      // Where it was decided at once it has not waited.
+      const passedAt = this.#state === 'new' ? this.arrivedAt : this.traffic.clock.now()
+      this.#go(passedAt)
+      this.#sentBy(passedAt)
+    } else {
+      this.traffic.leave(this.route)
+    }
+  }
+
+  release(_slot: number, now: number): void {
+    if (this.pending) return this.route.gate.closed ? this.#standAside(now) : this.#go(now)
+    // It was given up while its release was on the way.
+    this.route.gate.leave()
+    if (this.#ticket?.slot !== undefined) this.traffic.shaper.giveBack(this.#ticket)
+    else this.traffic.shaper.wake(this.route.gate)
+  }
+
+  expire(now: number): void {
+    if (!this.pending) return
+    const pause = this.route.gate.pausedFor(now)
+    this.#giveUp(new ExpiredError(this.key, timeUntilFit(this.stack, this.cost, this.maxWait, now, pause)))
+  }
+
+  reject({ reason, retryAfterMs = reason === 'crowded' ? SOON : Infinity }: Rejection): void {
+    if (!this.pending) return
+    const unavailable = reason === 'unavailable'
+    this.#giveUp(
+      unavailable ? new StoreError('the store does not answer') : new OverflowError(reason, this.key, retryAfterMs),
+    )
+  }
+
+  /** Gives up while it waits; those behind move up. False: it does not wait. */
+  cancel(reason: unknown): boolean {
+    if (this.#state !== 'waiting') return false
+    const { report } = this.traffic
+    const waitMs = this.traffic.clock.now() - this.arrivedAt
+    this.#withdraw()
+    this.#over()
+    this.refuse(reason)
+    if (report.wants('cancelled')) report.tell('cancelled', { key: this.key, cost: this.cost, waitMs, reason })
+    this.#ended()
+    return true
+  }
+
+  abandon(error: Error): void {
+    if (this.#state !== 'waiting') return
+    this.#withdraw()
+    this.#giveUp(error)
+  }
+
+  /** It has run. */
+  protected finish(): void {
+    if (this.#state !== 'running') return
+    this.#state = 'over'
+    this.traffic.running -= 1
+    this.route.running -= 1
+    this.traffic.leave(this.route)
+    this.#ended()
+  }
+
+  /**
+   * Runs no more, and waits to be sent once more before all others; its place in flight stays taken until it is left.
+   * False: it would have to wait for too long.
+   */
+  protected again(): boolean {
+    const { traffic, route, key, cost } = this
+    const stack = traffic.closed ? undefined : traffic.stack(route, traffic.clock.now())
+    if (stack === undefined) return false
+    this.stack = stack
+    const ticket = traffic.shaper.requeue(this, this, this.maxWait, this.arrivedAt)
+    if (ticket === undefined) return false
+    this.#ticket = ticket
+    traffic.running -= 1
+    route.running -= 1
+    this.#wait()
+    if (traffic.report.wants('queued')) traffic.report.tell('queued', { key, cost, queued: route.waiting })
+    traffic.shaper.wake()
+    return true
+  }
+
+  /** Who went before it is not on the wire yet, though a store had a slot for it. It waits for its turn anew. */
+  #standAside(now: number): void {
+    const { shaper } = this.traffic
+    this.route.gate.leave()
+    if (this.#ticket?.slot !== undefined) shaper.giveBack(this.#ticket)
+    this.#ticket = shaper.requeue(this, this, this.maxWait, this.arrivedAt)
+    if (this.#ticket === undefined) this.expire(now)
+  }
+
+  #go(now: number): void {
+    const { traffic, route, key, cost } = this
+    const waitMs = now - this.arrivedAt
+    this.#waitNoMore()
+    this.#state = 'running'
+    traffic.running += 1
+    route.running += 1
+    const ended = this.go(waitMs)
+    if (traffic.report.wants('released')) traffic.report.tell('released', { key, cost, waitMs })
+    if (ended) this.finish()
+  }
+
+  /** What has passed at once counts from when it was sent, like what the shaper releases later. */
+  #sentBy(passedAt: number): void {
+    const { traffic, route, stack, cost } = this
+    if (route.gate.closed || traffic.clock.now() - passedAt <= GRACE) return
+    traffic.shaper.control.sent(route.gate, stack, cost)
+  }
+
+  #refused(error: Error): void {
+    this.#state = 'over'
+    this.refuse(error)
+    this.#tellRefusal(error)
+  }
+
+  #giveUp(error: Error): void {
+    this.#over()
+    this.refuse(error)
+    this.#tellRefusal(error)
+    this.#ended()
+  }
+
+  #tellRefusal(error: Error): void {
+    const { report, clock } = this.traffic
+    const { key, cost } = this
+    if (!(error instanceof ExpiredError)) {
+      if (report.wants('rejected')) report.tell('rejected', { key, cost, error })
+    } else if (report.wants('expired')) {
+      report.tell('expired', { key, cost, waitMs: clock.now() - this.arrivedAt, error })
+    }
+  }
+
+  #withdraw(): void {
+    if (this.#ticket !== undefined) this.traffic.shaper.cancel(this.#ticket)
+  }
+
+  #over(): void {
+    this.#waitNoMore()
+    this.#state = 'over'
+  }
+
+  #ended(): void {
+    this.route.calls -= 1
+    this.traffic.calls -= 1
+    if (this.traffic.calls === 0) this.traffic.idle()
+  }
+
+  #wait(): void {
+    if (this.#state === 'waiting') return
+    this.#state = 'waiting'
+    this.route.waiting += 1
+    this.traffic.waiting.add(this)
+    stayAlive()
+  }
+
+  #waitNoMore(): void {
+    if (this.#state !== 'waiting') return
+    this.route.waiting -= 1
+    this.traffic.waiting.delete(this)
+    mayEnd()
+  }
+}

@@ -1,0 +1,68 @@
+/** Why a call is not let through. Each error has a code that stays, and says when to come back. */
+import { formatDuration } from '../core/rate.js'
+
+/**
+ * What was in the way. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`. `too-costly`:
+ * the cost is above the capacity. `blocked`: the bucket overflowed before, by what a store says. `crowded`: `maxQueued`
+ * calls wait already, or `maxKeys` keys are in use. `paused`: it may not wait for the end of a pause.
+ */
+export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded' | 'paused'
+
+const WHY: Record<OverflowReason, string> = {
+  overflow: 'the queue is full',
+  'max-wait': 'the wait would be longer than maxWait',
+  'too-costly': 'the cost is above the capacity',
+  blocked: 'the key is blocked',
+  paused: 'the key is paused',
+  crowded: 'too many calls wait, or too many keys are in use',
+}
+
+/** A call was not queued. */
+export class OverflowError extends Error {
+  override readonly name = 'OverflowError'
+  readonly code = 'SHAPER_OVERFLOW'
+  readonly reason: OverflowReason
+  readonly key: string
+  /** A call of the same cost that much later is let in if nobody else comes, in ms; Infinity: never. */
+  readonly retryAfterMs: number
+
+  constructor(reason: OverflowReason, key: string, retryAfterMs: number) {
+    super(`${WHY[reason]}${describeKey(key)}${describeRetry(retryAfterMs)}`)
+    this.reason = reason
+    this.key = key
+    this.retryAfterMs = retryAfterMs
+  }
+}
+
+/** A call has waited for its `maxWait`, or would have to because of a pause. */
+export class ExpiredError extends Error {
+  override readonly name = 'ExpiredError'
+  readonly code = 'SHAPER_EXPIRED'
+  readonly key: string
+  /** As in OverflowError. */
+  readonly retryAfterMs: number
+
+  constructor(key: string, retryAfterMs: number) {
+    super(`not sent within maxWait${describeKey(key)}${describeRetry(retryAfterMs)}`)
+    this.key = key
+    this.retryAfterMs = retryAfterMs
+  }
+}
+
+/** The shaper has been drained. */
+export class ClosedError extends Error {
+  override readonly name = 'ClosedError'
+  readonly code = 'SHAPER_CLOSED'
+
+  constructor() {
+    super('the shaper is closed: it has been drained')
+  }
+}
+
+function describeKey(key: string): string {
+  return key === '' ? '' : ` (key ${JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}...` : key)})`
+}
+
+function describeRetry(ms: number): string {
+  return ms === Infinity || ms === 0 ? '' : `; try again in ${formatDuration(Math.ceil(ms))}`
+}

@@ -1,0 +1,58 @@
+/** undici's interceptor: every request of a dispatcher waits for its turn. */
+import type { Dispatcher } from 'undici'
+import { HeldRequest } from './held-request.js'
+import { isCost, readShapeOptions, type ShaperOptions } from './options.js'
+import { keyOf } from './request-parts.js'
+import { OutboundShaper } from './shaper.js'
+import type { Traffic } from './traffic.js'
+
+export interface ShapeOptions extends ShaperOptions {
+  /** Which requests share a queue: those of one origin (default), all, or those with the same header or answer. */
+  readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
+  /** What a request adds to its bucket. Default 1. */
+  readonly cost?: number | ((options: Dispatcher.DispatchOptions) => number)
+  /**
+   * An answer with such a status pauses its key: for as long as its Retry-After or RateLimit fields say, else for
+   * `default`, at most for `max` (durations: `"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: none does.
+   */
+  readonly pauseOn?:
+    | false
+    | { readonly status?: readonly number[]; readonly default?: string | number; readonly max?: string | number }
+  /**
+   * A request that may be repeated and has no body is sent again, before all others of its key, instead of answering with
+   * such a status; at most `max` times. Default: none is.
+   */
+  readonly retry?: { readonly status: readonly number[]; readonly max: number }
+}
+
+/** For `compose` of undici's dispatchers. */
+export interface ShapeInterceptor {
+  (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch
+  /** Its queues: status, pauses, drain and events. */
+  readonly shaper: OutboundShaper
+}
+
+/**
+ * Holds requests until their turn. A request that is not let through fails with OverflowError, ExpiredError or ClosedError;
+ * with `fetch` that is the `cause` of its TypeError.
+ *
+ * @throws RangeError or TypeError as `createShaper`
+ */
+export function shape(options: ShapeOptions): ShapeInterceptor {
+  const { settings, request } = readShapeOptions<Dispatcher.DispatchOptions>(options)
+  let traffic: Traffic | undefined
+  const shaper = new OutboundShaper(settings, connected => {
+    traffic = connected
+  })
+  const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
+    return (options, handler) => {
+      const key = keyOf(options, request.key)
+      const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
+      if (typeof key !== 'string') throw new TypeError(`a key is a string, not ${typeof key}`)
+      if (!isCost(cost)) throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
+      new HeldRequest(traffic!, request, { key, cost }, { dispatch, options, handler }).begin()
+      return true
+    }
+  }
+  return Object.assign(intercept, { shaper })
+}

@@ -1,0 +1,86 @@
+import type { Cancel } from '../core/clock.js'
+import { Gate, type LaneRoute, type SharedBucket } from '../core/lane.js'
+
+/** How many lines each new one looks at, to forget those that are as good as new. */
+const SWEEP = 2
+
+/** The line of one key: it is paused and bounded for itself. */
+export class KeyLine implements LaneRoute {
+  /** The key. */
+  readonly name: string
+  readonly gate: Gate
+  /** Its bucket, once it has had one. */
+  stack: readonly SharedBucket[] = []
+  /** How many calls have begun and not ended; of these, how many wait and how many run. */
+  calls = 0
+  waiting = 0
+  running = 0
+  /** Forgets to tell of the end of its pause. */
+  untell: Cancel = () => false
+  /** When a store was asked about pauses last, in ms; pauses that end by then are known and not wanted. */
+  askedAt = -Infinity
+  resumedFrom = -Infinity
+
+  constructor(key: string, maxInFlight: number) {
+    this.name = key
+    this.gate = new Gate(maxInFlight)
+  }
+
+  /** Whether one that is made anew will do as well. */
+  idle(now: number): boolean {
+    return this.calls === 0 && !this.gate.paused && this.stack.every(bucket => bucket.idle(now))
+  }
+}
+
+/** All lines, by key. One that is idle goes without loss, a few whenever a new one comes. */
+export class KeyLines implements Iterable<KeyLine> {
+  readonly #byKey = new Map<string, KeyLine>()
+  readonly #maxInFlight: number
+  #hand = this.#byKey.values()
+  maxKeys: number
+
+  constructor(maxKeys: number, maxInFlight: number) {
+    this.maxKeys = maxKeys
+    this.#maxInFlight = maxInFlight
+  }
+
+  get size(): number {
+    return this.#byKey.size
+  }
+
+  get(key: string): KeyLine | undefined {
+    return this.#byKey.get(key)
+  }
+
+  /** The line of a key, made when new; undefined: all places are taken by keys that are in use, or paused. */
+  open(key: string, now: number, opened: (line: KeyLine) => void): KeyLine | undefined {
+    const known = this.#byKey.get(key)
+    if (known !== undefined) return known
+    this.#sweep(SWEEP, line => line.idle(now))
+    // What a bucket still holds is lost with its line, as with its instance (core/keyspace.ts).
+    if (this.size >= this.maxKeys) this.#sweep(this.size, line => line.calls === 0 && !line.gate.paused)
+    if (this.size >= this.maxKeys) return undefined
+    const line = new KeyLine(key, this.#maxInFlight)
+    this.#byKey.set(key, line)
+    opened(line)
+    return line
+  }
+
+  [Symbol.iterator](): Iterator<KeyLine> {
+    return this.#byKey.values()
+  }
+
+  /** Looks at so many, until places are free, and drops those that may go. */
+  #sweep(count: number, mayGo: (line: KeyLine) => boolean): void {
+    const full = this.size >= this.maxKeys
+    for (let looked = 0; looked < count; looked += 1) {
+      const step = this.#hand.next()
+      if (step.done) {
+        this.#hand = this.#byKey.values()
+        continue
+      }
+      if (mayGo(step.value)) this.#byKey.delete(step.value.name)
+      if (full && this.size < this.maxKeys) return
+    }
+  }
+}

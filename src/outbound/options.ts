@@ -1,0 +1,247 @@
+/** The options of the library: read by the words and the messages of the configuration file. */
+import * as z from 'zod'
+import { findingsOf, formatPath } from '../config/problems.js'
+import type { StoreSettings } from '../config/settings.js'
+import { store } from '../config/store-schema.js'
+import { duration, headerName, object, rate, read } from '../config/values.js'
+import { quote } from '../config/words.js'
+import type { Clock } from '../core/clock.js'
+import type { OnOutage } from '../core/shared-shaper.js'
+import type { Store } from '../core/store.js'
+import type { PauseRule } from '../quota/pause.js'
+
+/** Redis, by itself or as a cluster, as in the configuration file. */
+export interface RedisStoreOptions {
+  readonly type: 'redis'
+  /** `"redis://user:password@host:6379/0"`, also `rediss:` and `redis+sentinel:`. Or `cluster`. */
+  readonly url?: string
+  /** Some nodes of a cluster. */
+  readonly cluster?: readonly string[]
+  /** Before every key; each shaper has to have its own. Default `"shaper:"`. */
+  readonly prefix?: string
+  /** How long an answer may take. Default `"250ms"`. */
+  readonly timeout?: string
+  /** Without the store: a share of the rate (`"local"`, the default), nothing, or everything. */
+  readonly onOutage?: OnOutage
+}
+
+/** PostgreSQL, as in the configuration file. */
+export interface PostgresStoreOptions {
+  readonly type: 'postgres'
+  readonly url: string
+  /** Each shaper has to have its own. Default `"shaper_buckets"`. */
+  readonly table?: string
+  readonly timeout?: string
+  readonly onOutage?: OnOutage
+}
+
+/** What can be changed while calls wait. */
+export interface UpdateOptions {
+  /** How much cost leaves: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
+  readonly rate?: string | number
+  /** How much cost each key may have, waiting and just sent. Infinity, without a store: any. */
+  readonly capacity?: number
+  /** The longest a call may wait: `"10s"`, or ms. Default: any. */
+  readonly maxWait?: string | number
+  /** The most keys in use at once. Default 100_000. */
+  readonly maxKeys?: number
+  /** The most calls that wait at once, of all keys. Default: any. */
+  readonly maxQueued?: number
+}
+
+export interface ShaperOptions extends UpdateOptions {
+  readonly rate: string | number
+  readonly capacity: number
+  /** How many calls of a key may run at once. Default: any. */
+  readonly maxInFlight?: number
+  /** Where buckets are kept for all processes that share them. Default `"memory"`: this one's own. */
+  readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
+  /** Where time comes from. Default: one precise clock for all shapers of the process. */
+  readonly clock?: Clock
+}
+
+/** `ShaperOptions` as they are used: ms, and cost units per ms. */
+export interface Settings {
+  readonly rate: number
+  readonly capacity: number
+  readonly maxWait: number
+  readonly maxInFlight: number
+  readonly maxKeys: number
+  readonly maxQueued: number
+  /** Undefined: in memory. */
+  readonly store: StoreSettings | { readonly own: Store } | undefined
+  readonly clock: Clock | undefined
+}
+
+/** `UpdateOptions` as they are used. */
+export type Changes = Partial<Pick<Settings, 'rate' | 'capacity' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
+
+/** What requests have in common for the rules on answers. */
+export interface RequestSettings<Options> {
+  readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
+  readonly cost: number | ((options: Options) => number)
+  readonly pauseOn: PauseRule | undefined
+  readonly retry: { readonly status: readonly number[]; readonly max: number }
+}
+
+/** A value that is checked by hand: also Infinity and functions, which are none of the file's. */
+function value<T>(noun: string, remedy: string, isRight: (value: unknown) => value is T) {
+  return read(z.unknown(), (input): T => {
+    if (isRight(input)) return input
+    throw new RangeError(input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
+  })
+}
+
+const isNumber = (input: unknown): input is number => typeof input === 'number'
+const isFunction = (input: unknown): input is (...given: never) => never => typeof input === 'function'
+
+function isObject(input: unknown): input is Record<string, unknown> {
+  return typeof input === 'object' && input !== null
+}
+
+const capacity = value('a capacity', 'use a number of cost units above 0, e.g. 100', (input): input is number => {
+  return isNumber(input) && input > 0
+})
+
+const wait = z.unknown().transform((input, ctx): number => {
+  if (isNumber(input) && input >= 0) return input
+  const parsed = isNumber(input) ? undefined : duration.safeParse(input)
+  if (parsed?.success) return parsed.data
+  const message = `${quote(input)} is not a duration; use e.g. "10s", or a number of ms`
+  ctx.issues.push({ code: 'custom', message, input })
+  return z.NEVER
+})
+
+function count(noun: string, remedy: string) {
+  return value(noun, remedy, (input): input is number => {
+    return input === Infinity || (Number.isInteger(input) && (input as number) > 0)
+  })
+}
+
+const isStore = (input: unknown): input is Store =>
+  isObject(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
+
+const anyStore = z.unknown().transform((input, ctx): Settings['store'] => {
+  if (isStore(input)) return { own: input }
+  const parsed = store.safeParse(input)
+  if (parsed.success) return parsed.data === 'memory' ? undefined : parsed.data
+  ctx.issues.push(...parsed.error.issues.map(issue => ({ ...issue, input: undefined })))
+  return z.NEVER
+})
+
+const changeable = {
+  rate: rate.exactOptional(),
+  capacity: capacity.exactOptional(),
+  maxWait: wait.exactOptional(),
+  maxKeys: count('a number of keys', 'use e.g. 100000').exactOptional(),
+  maxQueued: count('a number of calls', 'use e.g. 10000').exactOptional(),
+}
+
+const shaper = {
+  ...changeable,
+  rate,
+  capacity,
+  maxInFlight: count('a number of calls', 'use e.g. 10').exactOptional(),
+  store: anyStore.exactOptional(),
+  clock: value('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
+    return isObject(input) && isFunction(input.now) && isFunction(input.at)
+  }).exactOptional(),
+}
+
+const status = z
+  .array(
+    value('a status', 'use e.g. 429', (input): input is number => {
+      return Number.isInteger(input) && (input as number) >= 200 && (input as number) <= 599
+    }),
+    { error: 'not a list of statuses; use e.g. [429, 503]' },
+  )
+  .readonly()
+
+const key = value(
+  'a key',
+  'use "origin", "all", "header:NAME" or a function',
+  (input): input is string | ((options: never) => string) => {
+    return isFunction(input) || (typeof input === 'string' && /^(origin|all|header:.+)$/.test(input))
+  },
+)
+
+const request = {
+  key: read(key, input => {
+    return typeof input === 'string' && input.startsWith('header:') ? { header: headerName(input.slice(7)) } : input
+  }).exactOptional(),
+  cost: value('a cost', 'use a finite number of units, 0 or more, or a function', (input): input is number => {
+    return isFunction(input) || isCost(input)
+  }).exactOptional(),
+  pauseOn: z
+    .union([
+      z.literal(false),
+      object(
+        { status: status.exactOptional(), default: wait.exactOptional(), max: wait.exactOptional() },
+        'a rule',
+        'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }',
+      ),
+    ])
+    .exactOptional(),
+  retry: object(
+    { status, max: count('a number of tries', 'use e.g. 3') },
+    'a rule',
+    'use e.g. { status: [429, 503], max: 3 }',
+  ).exactOptional(),
+}
+
+const noun = ['a set of options', 'use e.g. { rate: "5/s", capacity: 100 }'] as const
+const shaperSchema = object(shaper, ...noun)
+const shapeSchema = object({ ...shaper, ...request }, ...noun)
+const changesSchema = object(changeable, 'a set of options', 'use e.g. { rate: "5/s" }')
+
+/** Whether it is a cost: finite, 0 or more. */
+export function isCost(input: unknown): input is number {
+  return isNumber(input) && input >= 0 && input < Infinity
+}
+
+/** @throws RangeError with everything that is wrong, a line each; TypeError where they are no options at all */
+export function readShaperOptions(options: ShaperOptions): Settings {
+  return settingsOf(parse(shaperSchema, options))
+}
+
+/** @throws as readShaperOptions */
+export function readChanges(options: UpdateOptions, shared: boolean): Changes {
+  const changes = parse(changesSchema, options)
+  checkCapacity(changes.capacity, shared)
+  return changes
+}
+
+/** @throws as readShaperOptions */
+export function readShapeOptions<Options>(options: object): { settings: Settings; request: RequestSettings<Options> } {
+  const { key, cost, pauseOn, retry, ...rest } = parse(shapeSchema, options)
+  const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
+  return {
+    settings: settingsOf(rest),
+    request: {
+      key: (key ?? 'origin') as RequestSettings<Options>['key'],
+      cost: cost ?? 1,
+      pauseOn: rule,
+      retry: retry ?? { status: [], max: 0 },
+    },
+  }
+}
+
+function settingsOf(options: z.output<typeof shaperSchema>): Settings {
+  const { maxWait = Infinity, maxInFlight = Infinity, maxKeys = 100_000, maxQueued = Infinity, ...rest } = options
+  checkCapacity(rest.capacity, rest.store !== undefined)
+  return { store: undefined, clock: undefined, ...rest, maxWait, maxInFlight, maxKeys, maxQueued }
+}
+
+function checkCapacity(capacity: number | undefined, shared: boolean): void {
+  if (capacity !== Infinity || !shared) return
+  throw new RangeError('capacity: Infinity is for a shaper without a store; use a number of cost units, e.g. 1000')
+}
+
+function parse<S extends z.ZodType>(schema: S, options: unknown): z.output<S> {
+  if (!isObject(options)) throw new TypeError(`${quote(options)} is not ${noun[0]}; ${noun[1]}`)
+  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
+  const result = schema.safeParse(given)
+  if (result.success) return result.data
+  const lines = findingsOf(result.error).map(({ path, message }) => `${formatPath(path)}: ${message}`)
+  throw new RangeError(lines.join('\n'))
+}

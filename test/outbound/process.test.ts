@@ -1,0 +1,100 @@
+/** What a shaper means for the process it is in: how long that lives, and how much it takes. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import t from 'tap'
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url))
+
+/** Runs a script against the library as it is built, and tells what it has written, how it ended, and how long it has run in ms. */
+async function script(text: string, flags: readonly string[] = []) {
+  const head = `import { createShaper, shape } from 'leaky-shaper'\nconst began = performance.now()\n`
+  const tail = `\nprocess.once('exit', () => console.log('ended', Math.round(performance.now() - began)))`
+  const args = [...flags, '--input-type=module', '-e', `${head}${text}${tail}`]
+  const child = spawn(process.execPath, args, {
+    cwd: ROOT,
+    env: { PATH: process.env.PATH, HOME: process.env.HOME },
+    stdio: ['ignore', 'pipe', 'inherit'],
+    timeout: 60_000,
+  })
+  let output = ''
+  child.stdout.on('data', chunk => {
+    output += chunk
+  })
+  const [code] = await once(child, 'close')
+  const [, lived = 'NaN'] = /^ended (\d+)$/m.exec(output) ?? []
+  return { code: code as number | null, output, lived: Number(lived) }
+}
+
+t.test('it lives for as long as somebody waits, and no longer', async t => {
+  const { code, output, lived } = await script(`
+    const shaper = createShaper({ rate: '5/s', capacity: 10 })
+    for (const name of ['a', 'b', 'c']) shaper.admit().then(() => console.log(name))
+  `)
+  t.equal(code, 0)
+  t.match(output, /^a\nb\nc\n/)
+  t.ok(lived >= 400 && lived < 2_000, `${lived} ms`)
+})
+
+t.test('neither a pause, nor a slot that is far away, nor the clock keeps it', async t => {
+  const { code, output, lived } = await script(`
+    const shaper = createShaper({ rate: '1/h', capacity: 10 })
+    shape({ rate: '1/h', capacity: 10 })
+    await shaper.admit()
+    const controller = new AbortController()
+    shaper.admit('', { signal: controller.signal }).catch(() => console.log('aborted'))
+    shaper.on('resumed', () => {})
+    shaper.pause(60_000, 'other')
+    shaper.pause(60_000)
+    setTimeout(() => controller.abort(), 100)
+  `)
+  t.equal(code, 0)
+  t.match(output, /^aborted\n/)
+  t.ok(lived >= 99 && lived < 2_000, `${lived} ms`)
+})
+
+t.test('a rate that is high from the first moment is kept to, also while the clock starts', async t => {
+  const { output } = await script(`
+    const shaper = createShaper({ rate: 1000, capacity: 1000 })
+    const times = []
+    for (let at = 0; at < 400; at += 1) shaper.run(() => times.push(performance.now()))
+    await shaper.drain()
+    const gaps = times.slice(1).map((time, at) => time - times[at])
+    console.log('least', Math.min(...gaps), 'took', times.at(-1) - times[0])
+  `)
+  const [, least, took] = /^least (\S+) took (\S+)$/m.exec(output) ?? []
+  t.ok(Number(least) >= 0.49, `the least gap is ${least} ms`)
+  t.ok(Number(took) >= 398 && Number(took) < 1_200, `399 slots took ${took} ms`)
+})
+
+t.test('memory stays flat over 300,000 calls', async t => {
+  const { output } = await script(
+    `
+    const shaper = createShaper({ rate: 1e6, capacity: Infinity, maxKeys: 1000 })
+    const settled = () => {
+      for (let at = 0; at < 4; at += 1) gc()
+      return process.memoryUsage().heapUsed
+    }
+    const heaps = []
+    let count = 0
+    const calls = async upTo => {
+      for (; count < upTo; ) {
+        const batch = []
+        for (let at = 0; at < 500; at += 1, count += 1) {
+          const key = 'key' + (count % 5000)
+          batch.push(at % 2 ? shaper.run(key, async () => 1) : shaper.admit(key))
+        }
+        await Promise.allSettled(batch)
+      }
+      await new Promise(resolve => setTimeout(resolve, 50))
+      heaps.push(settled())
+    }
+    await calls(100_000)
+    await calls(300_000)
+    console.log('heaps', heaps.join(' '))
+  `,
+    ['--expose-gc'],
+  )
+  const [, early, late] = /^heaps (\d+) (\d+)$/m.exec(output) ?? []
+  t.ok(Number(late) / Number(early) < 1.05, `${early} bytes after 100,000, ${late} after 300,000`)
+})

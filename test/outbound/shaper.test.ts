@@ -1,0 +1,441 @@
+/** createShaper on a virtual clock: every moment is exact. */
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { ClosedError, createShaper, ExpiredError, OverflowError, type ShaperOptions } from '../../src/index.js'
+
+/** A shaper, 10/s unless told otherwise, and a record of what became of whom, when. */
+function world(options: Partial<ShaperOptions> = {}) {
+  const clock = createVirtualClock()
+  const shaper = createShaper({ rate: '10/s', capacity: 100, clock, ...options })
+  const record: string[] = []
+  const note = (name: string, promise: Promise<unknown>) =>
+    promise.then(
+      () => record.push(`${name} done`),
+      (error: Error) => record.push(`${name} ${error.name}`),
+    )
+  /** Runs something that only notes when it is called. */
+  const send = (name: string, ...[key = '', more = {}]: [key?: string, more?: object]) =>
+    shaper.run(key, () => void record.push(`${name} at ${clock.now()}`), more)
+  return { clock, shaper, record, note, send }
+}
+
+/** Why a promise is rejected. */
+const failure = (promise: Promise<unknown>) =>
+  promise.then(
+    () => new Error('it was not rejected'),
+    (error: Error) => error,
+  )
+
+/** Lets promises settle. */
+const settled = () => new Promise(resolve => setImmediate(resolve))
+
+t.test('calls go one after another, in order, each in its slot', async t => {
+  const { clock, record, send } = world()
+  for (const name of ['a', 'b', 'c', 'd']) void send(name)
+  t.same(record, ['a at 0'], 'the first at once')
+  clock.runAll()
+  t.same(record, ['a at 0', 'b at 100', 'c at 200', 'd at 300'])
+})
+
+t.test('admit resolves at the release, and tells how long that took', async t => {
+  const { clock, shaper } = world()
+  t.same(await shaper.admit(), { waitMs: 0 })
+  const second = shaper.admit()
+  clock.runAll()
+  t.same(await second, { waitMs: 100 })
+})
+
+t.test('a cost holds the queue for as long as so many calls', async t => {
+  const { clock, record, send } = world()
+  void send('a', '', { cost: 2.5 })
+  void send('b', '', { cost: 0 })
+  void send('c')
+  clock.runAll()
+  t.same(record, ['a at 0', 'b at 250', 'c at 250'])
+})
+
+t.test('each key has a queue of its own', async t => {
+  const { clock, record, send } = world()
+  for (const name of ['a', 'b']) for (const key of ['x', 'y']) void send(`${key}${name}`, key)
+  clock.runAll()
+  t.same(record.toSorted(), ['xa at 0', 'xb at 100', 'ya at 0', 'yb at 100'])
+})
+
+t.test('run answers with what the function does, and throws what it throws', async t => {
+  const { shaper, clock } = world()
+  t.equal(await shaper.run(() => 1), 1)
+  const results = [
+    shaper.run(() => Promise.resolve('later')),
+    shaper.run('key', () => {
+      throw new Error('at once')
+    }),
+    shaper.run('key', async () => {
+      throw new Error('later')
+    }),
+    shaper.run('key', () => 4),
+  ] as const
+  // Who rejects is looked after before the clock moves.
+  const outcomes = Promise.allSettled(results)
+  clock.runAll()
+  const [later, thrown, rejected, four] = await outcomes
+  t.match(later, { value: 'later' })
+  t.match(thrown, { reason: { message: 'at once' } })
+  t.match(rejected, { reason: { message: 'later' } })
+  t.match(four, { value: 4 }, 'nothing else breaks')
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('wrap: the same function, in its turn, with the key and the cost of its arguments', async t => {
+  const { shaper, clock } = world()
+  const calls: unknown[] = []
+  const api = {
+    name: 'api',
+    get: shaper.wrap(
+      function (this: { name: string }, user: string, count: number) {
+        calls.push([this.name, user, clock.now()])
+        return Promise.resolve(count * 2)
+      },
+      { key: user => user, cost: (_user, count) => count },
+    ),
+  }
+  const results = [api.get('ann', 3), api.get('bob', 1), api.get('ann', 1)]
+  clock.runAll()
+  t.same(await Promise.all(results), [6, 2, 2])
+  t.same(calls, [
+    ['api', 'ann', 0],
+    ['api', 'bob', 0],
+    ['api', 'ann', 300],
+  ])
+  const broken = shaper.wrap(() => 1, {
+    key: () => {
+      throw new Error('no key')
+    },
+  })
+  await t.rejects(broken(), { message: 'no key' })
+})
+
+t.test('a full queue: OverflowError says when to come again, and is right', async t => {
+  const { shaper, clock, send } = world({ capacity: 3 })
+  for (const name of ['a', 'b', 'c']) void send(name)
+  const error = await send('d').catch(error => error)
+  t.ok(error instanceof OverflowError)
+  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'overflow', key: '', retryAfterMs: 100 })
+  t.match(error.message, /^the queue is full; try again in 100ms$/)
+  clock.runUntil(99)
+  await t.rejects(send('d'), OverflowError)
+  clock.runUntil(100)
+  void send('d')
+  t.equal(shaper.status().queued, 2)
+  t.match(await failure(shaper.admit('k', { cost: 4 })), { reason: 'too-costly', retryAfterMs: Infinity, key: 'k' })
+  clock.runAll()
+})
+
+t.test('a queue without end', async t => {
+  const { clock, shaper, send, record } = world({ capacity: Infinity })
+  for (let at = 0; at < 1_000; at += 1) void send(`${at}`)
+  t.equal(shaper.status().queued, 999)
+  clock.runAll()
+  t.equal(record.at(-1), '999 at 99900')
+})
+
+t.test('maxWait: on arrival, while waiting, of the shaper and of a call', async t => {
+  const { clock, shaper, record, note, send } = world({ maxWait: '150ms' })
+  void send('a')
+  void send('b')
+  const error = await send('c').catch(error => error)
+  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'max-wait', retryAfterMs: 50 })
+  void note('patient', shaper.admit('', { maxWait: 200 }))
+  t.match(await failure(shaper.admit('', { maxWait: 50 })), { reason: 'max-wait' })
+  clock.runAll()
+  await settled()
+  t.same(record, ['a at 0', 'b at 100', 'patient done'])
+})
+
+t.test('waiting past maxWait: ExpiredError', async t => {
+  const { clock, shaper } = world({ maxInFlight: 1 })
+  let end = (): void => undefined
+  const long = shaper.run(() => new Promise<void>(resolve => (end = resolve)))
+  const short = shaper.admit('', { maxWait: 1_000 }).catch(error => error)
+  clock.runUntil(1_000)
+  const error = await short
+  t.ok(error instanceof ExpiredError)
+  t.match(error, { code: 'SHAPER_EXPIRED', key: '', retryAfterMs: 0 })
+  end()
+  await long
+})
+
+t.test('maxInFlight: so many run at once, by key; admit takes no place', async t => {
+  const { clock, shaper, record, send } = world({ maxInFlight: 2 })
+  const ends: (() => void)[] = []
+  const long = (key: string) => shaper.run(key, () => new Promise<void>(resolve => ends.push(resolve)))
+  void long('x')
+  void long('x')
+  void send('third', 'x')
+  void send('other', 'y')
+  clock.runUntil(1_000)
+  t.same(record, ['other at 0'])
+  t.match(shaper.status('x'), { queued: 1, inFlight: 2 })
+  ends[0]!()
+  await settled()
+  t.same(record, ['other at 0', 'third at 1000'])
+  for (let at = 0; at < 3; at += 1) void shaper.admit('z')
+  clock.runUntil(2_000)
+  t.match(shaper.status('z'), { queued: 0, inFlight: 0 })
+  ends[1]!()
+})
+
+t.test('abort while queued: those behind move up, and no listener stays', async t => {
+  const { clock, shaper, record, note, send } = world()
+  const { signal, abort } = controller()
+  const added = t.capture(signal, 'addEventListener', signal.addEventListener)
+  const removed = t.capture(signal, 'removeEventListener', signal.removeEventListener)
+  void send('a')
+  const b = send('b', '', { signal })
+  void send('c')
+  void note('b', b)
+  clock.runUntil(50)
+  t.equal(shaper.status().queued, 2)
+  abort(new Error('enough'))
+  await t.rejects(b, { message: 'enough' })
+  t.match(shaper.status(''), { queued: 1, level: 1.5 })
+  clock.runAll()
+  t.same(record, ['a at 0', 'b Error', 'c at 100'])
+  t.equal(added.args().length, removed.args().length)
+  await t.rejects(shaper.admit('', { signal }), { message: 'enough' }, 'aborted already')
+  t.match(shaper.status(), { queued: 0 })
+})
+
+t.test('a signal that is aborted after the release changes nothing', async t => {
+  const { clock, shaper } = world()
+  const { signal, abort } = controller()
+  const results = [shaper.admit('', { signal }), shaper.admit('', { signal })]
+  clock.runAll()
+  abort(new Error('too late'))
+  t.same(await Promise.all(results), [{ waitMs: 0 }, { waitMs: 100 }])
+})
+
+t.test('pause and resume, of one key and of all', async t => {
+  const { clock, shaper, record, send } = world()
+  for (const key of ['x', 'y']) for (const name of ['1', '2', '3']) void send(`${key}${name}`, key)
+  shaper.pause(1_000, 'x')
+  clock.runUntil(150)
+  t.same(record, ['x1 at 0', 'y1 at 0', 'y2 at 100'])
+  t.match(shaper.status('x'), { pausedForMs: 850, nextReleaseMs: 850 })
+  shaper.pause(250)
+  void send('z1', 'z')
+  clock.runUntil(399)
+  t.equal(record.length, 3)
+  t.equal(shaper.status().pausedForMs, 1)
+  clock.runUntil(500)
+  t.same(record.slice(3), ['y3 at 400', 'z1 at 400'])
+  shaper.resume('x')
+  t.same(record.slice(5), ['x2 at 500'])
+  shaper.pause(10_000)
+  shaper.resume()
+  clock.runAll()
+  t.same(record.slice(6), ['x3 at 600'])
+  await send('later', 'new')
+  t.equal(record.at(-1), 'later at 600', 'nothing of the pause of all is left')
+})
+
+t.test('a pause is remembered when nobody of its key is there, and tells who cannot wait for its end', async t => {
+  const { clock, shaper, record, send } = world({ maxKeys: 4 })
+  shaper.pause(5_000, 'x')
+  for (let at = 0; at < 50; at += 1) {
+    await shaper.admit(`k${at}`)
+    clock.runUntil(clock.now() + 10)
+  }
+  t.equal(shaper.status('x').pausedForMs, 4_500)
+  const impatient = send('impatient', 'x', { maxWait: 1_000 })
+  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 3_500 })
+  void send('patient', 'x', { maxWait: 4_500 })
+  clock.runAll()
+  t.same(record, ['patient at 5000'])
+})
+
+t.test('those who wait and would now wait for too long expire at once', async t => {
+  const { clock, shaper, record, note, send } = world()
+  void send('a')
+  void note('b', send('b', '', { maxWait: 500 }))
+  void send('c')
+  shaper.pause(1_000, '')
+  await settled()
+  t.same(record, ['a at 0', 'b ExpiredError'])
+  clock.runAll()
+  t.equal(record.at(-1), 'c at 1000')
+})
+
+t.test('update: levels stay, and those who wait leave at the new rate', async t => {
+  const { clock, shaper, record, note, send } = world({ capacity: 5 })
+  for (const name of ['a', 'b', 'c', 'd']) void send(name)
+  void note('e', send('e'))
+  clock.runUntil(100)
+  shaper.update({ rate: '2/s', capacity: 3, maxWait: '1200ms' })
+  await settled()
+  t.same(record, ['a at 0', 'b at 100', 'e ExpiredError'])
+  await t.rejects(send('f'), OverflowError)
+  clock.runAll()
+  t.same(record.slice(3), ['c at 600', 'd at 1100'])
+  t.throws(() => shaper.update({ rate: '5/w' }), /^rate: "5\/w" is not a rate; use e\.g\. "5\/s", "6\/30s"$/)
+})
+
+t.test('drain: nobody comes in, everyone goes out, what runs ends', async t => {
+  const { clock, shaper, record, note, send } = world()
+  void send('a')
+  void send('b')
+  let end = (): void => undefined
+  void shaper.run('other', () => new Promise<void>(resolve => (end = resolve)))
+  const drained = shaper.drain()
+  void note('drained', drained)
+  t.equal(shaper.drain(), drained, 'once')
+  await t.rejects(send('c'), ClosedError)
+  t.match(shaper.status(), { closed: true, queued: 1, inFlight: 1 })
+  clock.runAll()
+  await settled()
+  t.same(record, ['a at 0', 'b at 100'])
+  end()
+  await drained
+  await createShaper({ rate: 1, capacity: 1 }).drain()
+})
+
+t.test('drain with a timeout: the rest are told', async t => {
+  const { clock, shaper, record, note, send } = world()
+  for (const name of ['a', 'b', 'c', 'd']) void note(name, send(name))
+  const drained = shaper.drain({ timeout: 150 })
+  clock.runUntil(150)
+  await drained
+  await settled()
+  t.same(record.toSorted(), ['a at 0', 'a done', 'b at 100', 'b done', 'c ClosedError', 'd ClosedError'])
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('events', async t => {
+  const { clock, shaper } = world({ capacity: 3 })
+  const told: unknown[] = []
+  for (const name of ['queued', 'released', 'rejected', 'expired', 'cancelled', 'paused', 'resumed', 'idle'] as const) {
+    shaper.on(name, (...event: object[]) => told.push([name, clock.now(), ...event]))
+  }
+  const { signal, abort } = controller()
+  const quiet = (promise: Promise<unknown>) => void promise.catch(() => undefined)
+  quiet(shaper.admit('k'))
+  quiet(shaper.admit('k', { signal }))
+  quiet(shaper.admit('k', { maxWait: 500 }))
+  quiet(shaper.admit('k', { cost: 2 }))
+  abort(new Error('enough'))
+  shaper.pause(1_000, 'k')
+  clock.runAll()
+  shaper.pause(10)
+  shaper.resume()
+  t.match(told, [
+    ['released', 0, { key: 'k', cost: 1, waitMs: 0 }],
+    ['idle', 0],
+    ['queued', 0, { key: 'k', cost: 1, queued: 1 }],
+    ['queued', 0, { queued: 2 }],
+    ['rejected', 0, { cost: 2, error: OverflowError }],
+    ['cancelled', 0, { key: 'k', cost: 1, waitMs: 0, reason: { message: 'enough' } }],
+    ['expired', 0, { waitMs: 0, error: ExpiredError }],
+    ['idle', 0],
+    ['paused', 0, { key: 'k', ms: 1_000 }],
+    ['resumed', 1_000, { key: 'k' }],
+    ['paused', 1_000, { key: undefined, ms: 10 }],
+    ['resumed', 1_000, { key: undefined }],
+  ])
+})
+
+t.test('a listener that throws is reported, and nobody else suffers', async t => {
+  const { clock, shaper, record, send } = world()
+  const thrown: Error[] = []
+  t.intercept(process, 'nextTick', { value: (report: () => void) => thrown.push(t.throws(report) as Error) })
+  shaper.on('released', () => {
+    throw new Error('mine')
+  })
+  void send('a')
+  void send('b')
+  clock.runAll()
+  t.same(record, ['a at 0', 'b at 100'])
+  t.equal(thrown.length, 2)
+})
+
+t.test('status', async t => {
+  const { clock, shaper, send } = world()
+  t.same(shaper.status('x'), { key: 'x', level: 0, queued: 0, inFlight: 0, pausedForMs: 0, nextReleaseMs: 0 })
+  for (const name of ['a', 'b', 'c']) void send(name, 'x')
+  void send('a', 'y')
+  clock.runUntil(150)
+  t.same(shaper.status(), {
+    queued: 1,
+    inFlight: 0,
+    keys: 2,
+    pausedForMs: 0,
+    closed: false,
+    fullest: [
+      { key: 'x', level: 1.5, queued: 1, inFlight: 0, pausedForMs: 0, nextReleaseMs: 50 },
+      { key: 'y', level: 0, queued: 0, inFlight: 0, pausedForMs: 0, nextReleaseMs: 0 },
+    ],
+  })
+  clock.runAll()
+})
+
+t.test('what is slow to send moves what follows', async t => {
+  const lateness = [0, 0, 7, 0, 0]
+  const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
+  const shaper = createShaper({ rate: '10/s', capacity: 10, clock })
+  const sent: number[] = []
+  for (let at = 0; at < 5; at += 1) void shaper.run(() => void sent.push(clock.now()))
+  clock.runAll()
+  t.same(sent, [0, 100, 200, 307, 407])
+})
+
+t.test('as many keys as are allowed, and no more', async t => {
+  const { clock, shaper } = world({ maxKeys: 3 })
+  for (const key of ['a', 'a', 'b', 'b', 'c', 'c']) void shaper.admit(key)
+  t.match(await failure(shaper.admit('d')), { reason: 'crowded', retryAfterMs: 1_000 })
+  clock.runAll()
+  clock.runUntil(1_000)
+  await shaper.admit('d')
+  for (let at = 0; at < 10_000; at += 1) {
+    void shaper.admit(`${at}`)
+    clock.runUntil(clock.now() + 101)
+  }
+  t.ok(shaper.status().keys <= 3)
+})
+
+t.test('maxQueued: so many may wait, of all keys', async t => {
+  const { clock, shaper } = world({ maxQueued: 2 })
+  for (const key of ['a', 'b', 'a', 'b']) void shaper.admit(key)
+  t.match(await failure(shaper.admit('a')), { reason: 'crowded' })
+  await shaper.admit('c')
+  clock.runAll()
+})
+
+t.test('bad options are told all at once, each with what to write', async t => {
+  const bad = { rate: '5/w', capcity: 3, capacity: 0, maxWait: 'soon', maxInFlight: 0.5, store: { type: 'redis' } }
+  t.throws(() => createShaper(bad as never), {
+    name: 'RangeError',
+    message: [
+      'rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"',
+      'capacity: 0 is not a capacity; use a number of cost units above 0, e.g. 100',
+      'maxWait: "soon" is not a duration; use e.g. "10s", or a number of ms',
+      'maxInFlight: 0.5 is not a number of calls; use e.g. 10',
+      'store.url: missing; give url or cluster',
+      'capcity: unknown key; did you mean "capacity"?',
+    ].join('\n'),
+  })
+  t.throws(() => createShaper({} as never), { message: /^rate: missing; .*\ncapacity: missing; .*$/ })
+  t.throws(() => createShaper(5 as never), TypeError)
+  t.throws(() => createShaper({ rate: 5, capacity: Infinity, store: { type: 'redis', url: 'redis://a' } }), /capacity/)
+  t.throws(() => createShaper({ rate: 5, capacity: 5, clock: {} as never }), /^clock: /)
+  t.throws(() => createShaper({ rate: 5, capacity: 5, store: { type: 'reds' } as never }), /store\.type: "reds" is not/)
+  const shaper = createShaper({ rate: 5, capacity: 5, maxWait: undefined } as never)
+  await t.rejects(shaper.admit('', { cost: -1 }), RangeError)
+  await t.rejects(shaper.admit('', { maxWait: Number.NaN }), RangeError)
+  await t.rejects(shaper.admit(5 as never), TypeError)
+  await t.rejects(shaper.run('key' as never), TypeError)
+  t.throws(() => shaper.pause(Number.NaN), RangeError)
+  t.match(shaper.status(), { queued: 0, inFlight: 0, keys: 0 })
+})
+
+function controller() {
+  const controller = new AbortController()
+  return { signal: controller.signal, abort: (reason: Error) => controller.abort(reason) }
+}

@@ -1,0 +1,168 @@
+/** Shapers that share a store: one rate, one pause. */
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { createShaper, type ShaperOptions, type Store, StoreError } from '../../src/index.js'
+import { createMemoryStore } from '../../src/stores/memory.js'
+import { startRedis } from '../servers/redis.js'
+import { gaps } from './upstreams.js'
+
+const settled = () => new Promise(resolve => setImmediate(resolve))
+
+/** Two shapers on one store in memory, and who went when. */
+async function pair(options: Partial<ShaperOptions> = {}) {
+  const clock = createVirtualClock()
+  const store = createMemoryStore({ clock })
+  const record: string[] = []
+  const shapers = [0, 1].map(() => createShaper({ rate: '10/s', capacity: 20, clock, store, ...options }))
+  const send = (place: number, name: string, key = '', more = {}) =>
+    shapers[place]!.run(key, () => void record.push(`${name} at ${clock.now()}`), more)
+  return { clock, store, shapers: shapers as [(typeof shapers)[0], (typeof shapers)[0]], record, send }
+}
+
+/** Lets time pass, and promises settle on the way. */
+async function pass(clock: ReturnType<typeof createVirtualClock>, until: number) {
+  while (clock.now() < until) {
+    clock.runUntil(Math.min(until, clock.now() + 5))
+    await settled()
+  }
+}
+
+t.test('calls wait until the store is there, in order; then two shapers have one rate', async t => {
+  const { clock, record, send, shapers } = await pair()
+  for (const place of [0, 1]) for (const name of ['a', 'b', 'c', 'd']) void send(place, `${place}${name}`)
+  t.same(record, [], 'the store has not been asked yet')
+  t.match(shapers[0].status(), { queued: 4, store: 'shared' })
+  await pass(clock, 1_000)
+  const times = record.map(line => Number(line.split(' at ')[1]))
+  t.equal(times.length, 8)
+  t.ok(Math.min(...gaps(times)) >= 99.5, `${times}`)
+  t.ok(times.at(-1)! <= 705, `${times}`)
+  for (const place of [0, 1]) {
+    const own = record.filter(line => line.startsWith(`${place}`)).map(line => line[1])
+    t.same(own, ['a', 'b', 'c', 'd'])
+  }
+})
+
+t.test('one capacity', async t => {
+  const { clock, send, shapers } = await pair({ capacity: 5 })
+  await settled()
+  const calls = [0, 1, 0, 1, 0, 1].map((place, at) => send(place, `${at}`))
+  const last = await calls[5]!.catch((error: Error) => error)
+  t.match(last, { code: 'SHAPER_OVERFLOW', retryAfterMs: 100 })
+  await pass(clock, 600)
+  await Promise.all(calls.slice(0, 5))
+  t.match(shapers[0].status(), { queued: 0 })
+})
+
+t.test('a call can be aborted before the store is there, or take too long', async t => {
+  const { clock, record, send } = await pair()
+  const controller = new AbortController()
+  const first = send(0, 'a', '', { signal: controller.signal }).catch((error: Error) => error)
+  controller.abort(new Error('enough'))
+  void send(0, 'b')
+  t.match(await first, { message: 'enough' })
+  await pass(clock, 10)
+  t.same(
+    record.map(line => line[0]),
+    ['b'],
+  )
+})
+
+t.test('a pause of one is a pause of all, within a second', async t => {
+  const { clock, shapers, record, send } = await pair()
+  await settled()
+  const paused: unknown[] = []
+  shapers[1].on('paused', event => paused.push(event))
+  shapers[0].pause(5_000, 'k')
+  void send(1, 'a', 'k')
+  void send(1, 'free', 'other')
+  await pass(clock, 3_000)
+  t.same(record, ['free at 0'])
+  t.equal(paused.length, 1)
+  t.match(paused[0], { key: 'k' })
+  shapers[0].pause(5_000)
+  await pass(clock, 4_900)
+  void send(1, 'late', 'third')
+  await pass(clock, 7_990)
+  t.same(record, ['free at 0'], 'those of all, too')
+  await pass(clock, 8_200)
+  t.same(
+    record
+      .slice(1)
+      .map(line => line.split(' ')[0])
+      .toSorted(),
+    ['a', 'late'],
+  )
+})
+
+t.test('a pause that was ended here is not learned again', async t => {
+  const { clock, shapers, record, send } = await pair()
+  await settled()
+  shapers[0].pause(10_000, 'k')
+  void send(0, 'a', 'k')
+  void send(0, 'b', 'k')
+  await pass(clock, 1_500)
+  shapers[0].resume('k')
+  await pass(clock, 4_000)
+  t.equal(record.length, 2)
+})
+
+t.test('a store of one\u2019s own is not closed; one that is gone leaves each its share', async t => {
+  const clock = createVirtualClock()
+  const memory = createMemoryStore({ clock })
+  let closed = false
+  let gone = false
+  const answer = <T>(value: () => T) => (gone ? Promise.reject(new StoreError('gone')) : value())
+  const store: Store = {
+    horizon: memory.horizon,
+    admit: request => answer(() => memory.admit(request)),
+    claim: request => answer(() => memory.claim(request)),
+    giveBack: request => answer(() => memory.giveBack(request)),
+    reset: bucket => answer(() => memory.reset(bucket)),
+    beat: id => answer(() => memory.beat(id)),
+    exchange: (upstream, heard) => answer(() => memory.exchange(upstream, heard)),
+    close: async () => {
+      closed = true
+    },
+  }
+  const shaper = createShaper({ rate: '10/s', capacity: 20, clock, store })
+  await shaper.admit()
+  gone = true
+  await pass(clock, 1_500)
+  t.equal(shaper.status().store, 'alone')
+  const sent: number[] = []
+  for (let at = 0; at < 3; at += 1) void shaper.run(() => void sent.push(clock.now()))
+  await pass(clock, 2_000)
+  t.equal(sent.length, 3)
+  await shaper.drain()
+  t.equal(closed, false)
+})
+
+t.test('Redis: two shapers, one rate, and nobody is lost', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.kill())
+  const store = { type: 'redis', url: redis.url, prefix: 'test:' } as const
+  const shapers = [0, 1].map(() => createShaper({ rate: '100/s', capacity: 100, store }))
+  const times: number[] = []
+  await Promise.all(
+    shapers.flatMap(shaper => Array.from({ length: 40 }, () => shaper.run(() => void times.push(performance.now())))),
+  )
+  const took = times.at(-1)! - times[0]!
+  t.equal(times.length, 80)
+  t.ok(took >= 780, `79 slots took ${took} ms`)
+  t.ok(took < 1_600, `79 slots took ${took} ms`)
+  await Promise.all(shapers.map(shaper => shaper.drain()))
+})
+
+t.test('a store that cannot be had: as onOutage says', async t => {
+  const store = { type: 'redis', url: 'redis://127.0.0.1:1', timeout: '50ms' } as const
+  const closed = createShaper({ rate: '100/s', capacity: 10, store: { ...store, onOutage: 'closed' } })
+  const errors: Error[] = []
+  closed.on('error', error => errors.push(error))
+  t.match(await closed.admit().catch((error: Error) => error), { code: 'SHAPER_STORE_UNAVAILABLE' })
+  t.ok(errors.length > 0, 'who listens is told')
+  await closed.drain()
+  const local = createShaper({ rate: '100/s', capacity: 10, store })
+  await Promise.all([local.admit(), local.admit()])
+  await local.drain()
+})
