@@ -10,7 +10,6 @@ import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
 import { resolve } from './resolve.js'
 import { file as fileSchema } from './schema.js'
 import type { Settings } from './settings.js'
-import { unavailable } from './unavailable.js'
 import { quote } from './words.js'
 
 export type { Flags } from './flags.js'
@@ -104,9 +103,8 @@ function settle(file: unknown, sofar: readonly Finding[], env: Environment, flag
 
   const parsed = fileSchema.safeParse(merged.raw)
   const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const pending = unavailable(merged.raw, found)
   const crossed = isObject(merged.raw) ? crossCheck(draftOf(merged.raw)).filter(isJudged) : []
-  const problems = problemsOf([...found, ...pending, ...crossed, ...merged.findings], merged.origins)
+  const problems = problemsOf([...found, ...crossed, ...merged.findings], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)
 }

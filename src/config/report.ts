@@ -14,10 +14,10 @@ import { writtenDuration, writtenRate } from './written.js'
 
 /**
  * The configuration in the file's own words with every default filled in; parsed again, it is the same but for the
- * passwords in URLs, which are `***`.
+ * passwords in URLs and the token, which are `***`.
  */
 export function effective(settings: Settings): object {
-  const { listen, store, trustProxy, buckets, routes, limits, dryRun, headers, pacing } = settings
+  const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
   return {
     listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
@@ -29,11 +29,14 @@ export function effective(settings: Settings): object {
     limits: {
       maxKeys: limits.maxKeys,
       maxQueued: limits.maxQueued,
+      maxConnections: limits.maxConnections,
       headersTimeout: writtenDuration(limits.headersTimeout),
       keepAliveTimeout: writtenDuration(limits.keepAliveTimeout),
       maxHeaderSize: limits.maxHeaderSize,
       shutdownTimeout: writtenDuration(limits.shutdownTimeout),
     },
+    ...(admin && { admin: { listen: formatListen(admin.listen), ...(admin.token !== undefined && { token: '***' }) } }),
+    accessLog,
     dryRun,
     headers,
     pacing,

@@ -19,7 +19,7 @@ export function resolve(valid: File): Settings {
     { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
   const names = routeNames(written)
-  const { listen, store, trustProxy, limits, dryRun, headers, pacing } = valid
+  const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
   return {
     listen,
     store,
@@ -30,6 +30,8 @@ export function resolve(valid: File): Settings {
     dryRun,
     headers,
     pacing,
+    ...(admin && { admin }),
+    accessLog,
   }
 }
 

@@ -12,7 +12,7 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...unreachable(route, index, routes),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
-      ...unsharedLearning(route).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
+      ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
     ]),
     ...onlyRehearsed(settings),
@@ -50,10 +50,18 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
   return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
 }
 
-/** Each client alone keeps to what was learnt; all of them together may not. */
-function unsharedLearning({ mode, upstream, buckets }: RouteSettings): string[] {
-  if (!upstream.learn || mode === 'off' || buckets.some(bucket => !isPerClient(bucket))) return []
-  return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
+/** Each client, and each route, alone keeps to what was learnt; all of them together may not. */
+function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: readonly RouteSettings[]): string[] {
+  if (!upstream.learn || mode === 'off') return []
+  const shared = buckets.filter(bucket => !isPerClient(bucket))
+  if (shared.length === 0) {
+    return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
+  }
+  const others = routes.filter(other => other.mode !== 'off' && other.upstream.url === upstream.url)
+  if (shared.some(bucket => others.every(other => other.buckets.includes(bucket)))) return []
+  return [
+    'the routes to this upstream together may exceed what is learnt; give them a bucket with "key": "all" in common',
+  ]
 }
 
 /** Whether nothing but the buckets keeps requests from it. */

@@ -17,6 +17,9 @@ const limits = object(
     maxQueued: count('use a whole number above 0, e.g. 10000')
       .prefault(10_000)
       .describe('The most requests queued in all, e.g. 10000.'),
+    maxConnections: count('use a whole number above 0, e.g. 20000')
+      .prefault(20_000)
+      .describe('The most client connections open, e.g. 20000.'),
     headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
     keepAliveTimeout: timeout.prefault('75s').describe('How long an idle client connection is kept, e.g. "75s".'),
     maxHeaderSize: whole('a size in bytes', 'use a whole number of bytes, e.g. 16384', 1)
@@ -78,6 +81,7 @@ export const file = object(
       .describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
     limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
     admin: admin.exactOptional().describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),
     pacing: oneOf(['precise', 'timer'], 'a kind of pacing')

@@ -21,6 +21,16 @@ export interface Settings {
   headers: boolean
   /** How releases are timed; takes effect at start. */
   pacing: 'precise' | 'timer'
+  /** Undefined: there is no admin server. Takes effect at start. */
+  admin?: AdminSettings
+  /** Whether each request is logged. Takes effect at start. */
+  accessLog: boolean
+}
+
+export interface AdminSettings {
+  listen: { host: string; port: number }
+  /** A secret. Undefined on a loopback address only. */
+  token?: string
 }
 
 /** A store that instances share. Its URLs carry passwords: `maskUrl` of words.ts before they are shown. */
@@ -67,7 +77,7 @@ export interface UpstreamSettings {
   idleTimeout: number
   /** `ca` is a file path. */
   tls: { ca?: string; servername?: string }
-  /** Answers that pause all releases. Durations in ms; with a `default` of 0 only those that say for how long. */
+  /** Answers that pause all releases. Durations in ms. */
   pauseOn?: { status: readonly number[]; default: number; max: number }
   /** Answers on which a request is put back at the head of its lane. */
   retry?: { status: readonly number[]; max: number }
@@ -151,6 +161,8 @@ export interface Limits {
   maxKeys: number
   /** Requests queued in all. */
   maxQueued: number
+  /** Of clients, open. */
+  maxConnections: number
   headersTimeout: number
   keepAliveTimeout: number
   /** Bytes. */

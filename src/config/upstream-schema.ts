@@ -1,5 +1,4 @@
 import * as z from 'zod'
-import { parseDuration } from '../core/rate.js'
 import { parseUpstreamUrl } from './address.js'
 import type { UpstreamSettings } from './settings.js'
 import { flag, grace, object, oneOf, read, text, timeout, whole } from './values.js'
@@ -82,10 +81,8 @@ const upstreamObject = object(
 const defaults = z.strictObject(options).parse({})
 
 function settings({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
-  const { url, hostHeader, retry, ...others } = rest
-  // Who tries again has to wait for as long as it was told to.
-  const { pauseOn = retry && { status: retry.status, default: 0, max: parseDuration(LONGEST_PAUSE) } } = rest
-  return { url, hostHeader, maxInFlight, ...others, ...(pauseOn && { pauseOn }), ...(retry && { retry }) }
+  const { url, hostHeader, ...others } = rest
+  return { url, hostHeader, maxInFlight, ...others }
 }
 
 export const upstream = z.union(

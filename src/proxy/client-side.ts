@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Connection } from './connection.js'
 import type { Line } from './line.js'
-import { lingerOver } from './linger.js'
+import { lingerOver, watchOver } from './linger.js'
 import { type Reply, sendReply } from './reply.js'
 
 /** A request's way back to its client: answers of ours, and what becomes of the connection after an answer. */
@@ -27,6 +27,7 @@ export class ClientSide {
   reply(reply: Reply, more: readonly string[], hasBody: boolean): void {
     sendReply(this.#res, reply, [...(reply.headers ?? []), ...more, ...this.closing(reply.close)])
     this.linger(hasBody)
+    if (this.#req.socket.writableLength > 0) this.#res.once('close', watchOver(this.#req.socket, this.#line.flush))
   }
 
   /** Ends the connection with the answer if it should end: the header that says so, name and value. */

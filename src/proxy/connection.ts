@@ -1,8 +1,14 @@
 import type { Socket } from 'node:net'
 import { addressKey, readAddress } from './address.js'
+import type { Reply } from './reply.js'
 
 /** How many requests a client may send ahead on one connection; it gets answers to these, then the end. */
 const MAX_PIPELINED = 64
+
+/** What is drawn up for each request; Node's own type has no name for it. */
+interface Parsing {
+  readonly parser?: { onIncoming: () => number } | null
+}
 
 /** What a connection takes through in turn. */
 export interface Turn {
@@ -12,8 +18,8 @@ export interface Turn {
   start(): void
   /** The client is gone. */
   abandon(): void
-  /** What the client still sends of it cannot be understood. */
-  spoil(): void
+  /** What the client still sends of it cannot be understood: what to answer where it has no answer yet. */
+  spoil(reply: Reply): void
   /** The server's time is over. */
   cutOff(): void
 }
@@ -28,6 +34,8 @@ export class Connection {
   readonly peer: string
   readonly peerKey: string
   readonly encrypted: boolean
+  /** There are too many connections: what it asks for is not done. */
+  excess = false
   current: Turn | undefined
   /** What came last, while it may still be coming. */
   #newest: Turn | undefined
@@ -65,7 +73,7 @@ export class Connection {
       return
     }
     this.#pending.push(turn)
-    if (this.#pending.length === MAX_PIPELINED) this.#full = true
+    if (this.#pending.length === MAX_PIPELINED) this.#fill()
   }
 
   /** The current one has been answered. */
@@ -75,18 +83,24 @@ export class Connection {
     this.current?.start()
   }
 
+  /** The current one is what came last, and will be read once more: as if it had not come yet. */
+  reopen(): void {
+    this.#full = false
+    this.done()
+  }
+
   /** What comes cannot be understood, and nothing after it: what it is part of is spoiled, else `refusal` has its turn. */
-  spoil(refusal: Turn): void {
+  spoil(refusal: Turn & { readonly reply: Reply }): void {
     if (this.#broken) return
     this.#broken = true
-    if (this.#newest?.receiving) this.#newest.spoil()
+    if (this.#newest?.receiving) this.#newest.spoil(refusal.reply)
     else this.add(refusal)
-    this.#full = true
+    this.#fill()
   }
 
   /** The answer that is being given is the last one. */
   last(): void {
-    this.#full = true
+    this.#fill()
     for (const turn of this.#pending.splice(0)) turn.abandon()
   }
 
@@ -94,6 +108,13 @@ export class Connection {
   cutOff(): void {
     this.last()
     this.current?.cutOff()
+  }
+
+  /** Takes no more. Node would keep every request that comes until the connection ends, however many they are. */
+  #fill(): void {
+    this.#full = true
+    const { parser } = this.socket as Parsing
+    if (parser) parser.onIncoming = drop
   }
 
   readonly gone = (): void => {
@@ -108,6 +129,11 @@ export class Connection {
     this.gone()
     this.socket.destroy()
   }
+}
+
+/** To the parser: go on, with the body and what follows it. */
+function drop(): number {
+  return 0
 }
 
 function ignore(): void {}

@@ -25,6 +25,8 @@ export interface RequestRecord {
   readonly upstreamTime: number | undefined
   /** How often it was put back into its queue. */
   readonly retries: number
+  /** It is with the upstream. */
+  readonly inFlight: boolean
   /** A header, by its lower-case name. */
   header(name: string): string | undefined
 }
@@ -35,8 +37,12 @@ export interface Observer {
   arrived?(request: RequestRecord): void
   /** A request waits. */
   queued?(request: RequestRecord): void
-  /** It leaves for the upstream, in `shape`: how late against its slot, in ms. */
+  /** It waits no more, whatever becomes of it. */
+  unqueued?(request: RequestRecord): void
+  /** It may leave for the upstream, in `shape`: how late against its slot, in ms. */
   released?(request: RequestRecord, lateness: number): void
+  /** It is being sent. */
+  sent?(request: RequestRecord): void
   finished?(request: RequestRecord, outcome: Outcome, status: number): void
   /** `bucket` decided; `wait` is the predicted one, in ms, of what would be delayed. */
   rehearsed?(request: RequestRecord, decision: Decision, bucket: string, wait: number): void
@@ -46,7 +52,7 @@ export interface Observer {
   paused?(upstream: string, ms: number, expired: number): void
   /** What an upstream allows has changed: cost units per second, Infinity where it does not say. */
   learned?(upstream: string, rate: number): void
-  /** A request was put back into its queue after an answer with this status. */
+  /** A request is about to go back into its queue after an answer with this status. */
   retried?(request: RequestRecord, status: number): void
   /** The upstream could not be used. */
   failed?(route: string, detail: string, cause?: Error): void

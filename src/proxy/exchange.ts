@@ -20,7 +20,7 @@ import { type ForwardEnd, Forwarding } from './forward.js'
 import { upstreamHeaders } from './headers.js'
 import type { Line } from './line.js'
 import { Passage, type Passenger } from './passage.js'
-import { limitHeaders, MALFORMED, type Reply, SHUTTING_DOWN, SOON } from './reply.js'
+import { CROWDED, limitHeaders, type Reply, SHUTTING_DOWN, SOON } from './reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from './request.js'
 import type { Route } from './route.js'
 import { findStack } from './stack.js'
@@ -54,7 +54,7 @@ export class Exchange implements Turn, Passenger {
   #feed: PassThrough | null = null
   /** In the line's `inProgress`. */
   #counted = false
-  #spoiled = false
+  #spoiled: Reply | undefined
 
   constructor(line: Line, connection: Connection, req: IncomingMessage, res: ServerResponse) {
     this.line = line
@@ -89,6 +89,10 @@ export class Exchange implements Turn, Passenger {
     return this.#passage?.retries ?? 0
   }
 
+  get inFlight(): boolean {
+    return this.#state === 'forwarding'
+  }
+
   header(name: string): string | undefined {
     return headerValue(this.req.rawHeaders, name)
   }
@@ -96,10 +100,11 @@ export class Exchange implements Turn, Passenger {
   start(): void {
     this.#counted = true
     this.line.inProgress += 1
-    if (this.#spoiled) return this.#answer('refused', MALFORMED)
+    if (this.#spoiled !== undefined) return this.#answer('refused', this.#spoiled)
     const facts = readRequest(this.req)
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
+    if (this.connection.excess) return this.#answer('refused', CROWDED)
     if (this.line.draining) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.line.routes.find(candidate => candidate.matches(facts))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
@@ -151,10 +156,10 @@ export class Exchange implements Turn, Passenger {
     else this.#leave('cancelled', 499)
   }
 
-  spoil(): void {
-    if (this.#state === 'arriving') this.#spoiled = true
+  spoil(reply: Reply): void {
+    if (this.#state === 'arriving') this.#spoiled = reply
     else if (this.#state === 'over') this.connection.socket.destroy()
-    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', MALFORMED)
+    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', reply)
   }
 
   cutOff(): void {
@@ -166,7 +171,8 @@ export class Exchange implements Turn, Passenger {
   protected forward(): void {
     this.#state = 'forwarding'
     this.#sentAt = this.line.clock.now()
-    if (this.facts.expectContinue && this.req.httpVersionMinor > 0) this.res.writeContinue()
+    this.line.observer.sent?.(this)
+    if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
     this.#forwarding = this.send()
   }
 
@@ -198,20 +204,21 @@ export class Exchange implements Turn, Passenger {
     return headers
   }
 
-  /** The upstream's answer has come: whether the request goes back into its queue instead. */
-  answered(status: number, fields: Fields): boolean {
+  /** The upstream's answer has come: what to do when it is over where the request has gone back into its queue instead. */
+  answered(status: number, fields: Fields): (() => void) | undefined {
     const { quota, settings } = this.taken!.upstream
-    quota?.hear(status, fields)
+    quota?.hear(settings, status, fields)
     const { retry } = settings
-    if (retry === undefined || this.retries >= retry.max || !retry.status.includes(status)) return false
-    if (this.#passage === undefined || this.#feed !== null || !isIdempotent(this.facts.method)) return false
+    if (retry === undefined || this.retries >= retry.max || !retry.status.includes(status)) return undefined
+    if (this.#passage === undefined || this.#feed !== null || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
     this.#state = 'passing'
     this.#forwarding = undefined
-    if (this.#passage.goBack(status)) return true
+    const over = this.#passage.goBack(status)
+    if (over !== undefined) return over
     this.#state = 'forwarding'
     this.#forwarding = forwarding
-    return false
+    return undefined
   }
 
   /** Forwarding has ended. */
@@ -271,8 +278,8 @@ export class Exchange implements Turn, Passenger {
 
   protected over(outcome: Outcome, status: number): void {
     const state = this.#state
-    this.#state = 'over'
     this.line.observer.finished?.(this, outcome, status)
+    this.#state = 'over'
     if (state === 'checking') this.#passage!.endUnsent()
     else this.#passage?.end()
   }

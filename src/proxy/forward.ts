@@ -26,8 +26,11 @@ export type ForwardEnd =
 export interface ForwardOwner {
   /** What is added to the answer's headers: names and values in turn. */
   answerHeaders(): readonly string[]
-  /** The head of the answer has come. True: it is not handed on, the request will be sent anew by another forwarding. */
-  answered(status: number, fields: Fields): boolean
+  /**
+   * The head of the answer has come. A function: it is not handed on, the request will be sent anew by another forwarding;
+   * to be called when this one is over.
+   */
+  answered(status: number, fields: Fields): (() => void) | undefined
   /** Called once, unless aborted or sent anew. */
   forwarded(end: ForwardEnd): void
 }
@@ -60,9 +63,13 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   #controller: Dispatcher.DispatchController | undefined
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'dumping' | 'flushing' | 'over' = 'starting'
   #retried = false
-  #dumped = 0
+  /** What is left to read of an answer that nobody wants, in bytes, and whom to tell when it is over. */
+  #dumpable = DUMPED
+  #dumped: (() => void) | undefined
   /** The length of a body that is small enough to be copied, to leave with its head. */
   #whole: number | undefined
+  /** Something of the body has come. */
+  #begun = false
 
   constructor(options: ForwardOptions) {
     this.#options = options
@@ -122,10 +129,11 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       controller.abort(new errors.RequestAbortedError())
       return
     }
-    if (upstream.quota !== undefined && owner.answered(status, fieldsOf(headers))) {
+    this.#dumped = upstream.quota && owner.answered(status, fieldsOf(headers))
+    if (this.#dumped !== undefined) {
       this.#phase = 'dumping'
       upstream.answer.unwatch(this)
-      upstream.progress.watch(this)
+      upstream.dump.watch(this)
       return
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
@@ -137,17 +145,26 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     if (Number(length) <= SMALL) this.#whole = Number(length)
     upstream.answer.unwatch(this)
     if (bodiless) this.#complete()
-    else upstream.progress.watch(this)
+    else {
+      upstream.progress.watch(this)
+      if (this.#whole === undefined) process.nextTick(Forwarding.#sendHead, this)
+    }
+  }
+
+  /** Else it would wait for the body, which may take its time: events, for example. */
+  static #sendHead(forwarding: Forwarding): void {
+    if (forwarding.#phase === 'answering' && !forwarding.#begun) forwarding.#options.res.write('', 'latin1')
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.#phase === 'dumping') {
-      this.#dumped += chunk.length
-      if (this.#dumped > DUMPED) controller.abort(new errors.RequestAbortedError())
+      this.#dumpable -= chunk.length
+      if (this.#dumpable < 0) controller.abort(new errors.RequestAbortedError())
     }
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
+    this.#begun = true
     const taken = chunk.length === this.#whole ? writeWhole(res, chunk.toString('latin1')) : res.write(chunk)
     if (taken) return
     controller.pause()
@@ -247,7 +264,10 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     const { upstream } = this.#options
     upstream.answer.unwatch(this)
     upstream.progress.unwatch(this)
+    upstream.dump.unwatch(this)
     this.#releaseBody()
+    this.#dumped?.()
+    this.#dumped = undefined
   }
 
   /** What the client still sends is nobody's any more; it is read on by whoever answers. */

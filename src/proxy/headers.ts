@@ -42,7 +42,8 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, host: string | 
     else if (lower === 'x-forwarded-host') originalHost ??= value
     if (isHopByHop(lower, connection) || REPLACED.has(lower)) continue
     if (lower === 'x-forwarded-for') forwardedFor = headers.length + 1
-    headers.push(name, value)
+    const isCounted = lower === 'max-forwards' && facts.maxForwards !== undefined
+    headers.push(name, isCounted ? String(facts.maxForwards - 1) : value)
   }
   if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
   else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`

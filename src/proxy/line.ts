@@ -27,6 +27,10 @@ export interface Line {
   readonly observer: Observer
   /** For clients that still send a body nobody wants. */
   readonly linger: Deadlines
+  /** For clients that do not take our answers. */
+  readonly flush: Deadlines
+  /** Open ones; to those above it nothing but a refusal is given. */
+  maxConnections: number
   /** No new requests; connections end after their current one. */
   draining: boolean
   /** How many requests have begun and not been answered, refused or abandoned. */

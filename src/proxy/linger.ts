@@ -35,7 +35,8 @@ export function closeSoftly(socket: Socket, deadlines: Deadlines): void {
   socket.resume()
 }
 
-function watchOver(socket: Socket, deadlines: Deadlines): () => void {
+/** Destroys the socket when the time is over; returns what stops watching. */
+export function watchOver(socket: Socket, deadlines: Deadlines): () => void {
   const watched: Watched = {
     list: undefined,
     previous: undefined,

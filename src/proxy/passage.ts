@@ -4,7 +4,7 @@
  * It is `deciding` where a store is asked, `waiting` in a lane, `through`, or `over`. Whatever it holds on the way, a place
  * in a lane or one in the gate, it gives back exactly once.
  */
-import { type Rejection, Ticket } from '../core/lane.js'
+import { type Rejection, type SharedBucket, Ticket } from '../core/lane.js'
 import type { Arrival, Verdict } from '../core/shaper.js'
 import type { Applicant } from '../core/shared-shaper.js'
 import { admit } from './admission.js'
@@ -18,12 +18,13 @@ import type { Route } from './route.js'
 export interface Passenger extends RequestRecord {
   /** It may be sent; `queued`: after it has waited. */
   passed(queued: boolean): void
+  stack: readonly SharedBucket[]
   /** It may not, and this is what to answer. */
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
 }
 
 export class Passage implements Applicant {
-  readonly arrival: Arrival
+  arrival: Arrival
   /** How long it has been queued, in ms. */
   wait = 0
   /** How often it has been put back. */
@@ -81,6 +82,7 @@ export class Passage implements Applicant {
       return this.#line.shaper.giveBack(this.#ticket!)
     }
     this.#state = 'through'
+    this.#line.observer.unqueued?.(this.#passenger)
     this.wait = now - this.#arrivedAt
     this.#line.observer.released?.(this.#passenger, now - slot)
     this.#keepReady()
@@ -89,11 +91,13 @@ export class Passage implements Applicant {
 
   expire(now: number): void {
     this.#state = 'over'
+    this.#line.observer.unqueued?.(this.#passenger)
     const pause = this.#route.lane.gate.pausedFor(now)
     this.#passenger.turnedAway('expired', pause > 0 ? heldBack(pause) : tooLate(now - this.#arrivedAt))
   }
 
   reject(rejection: Rejection): void {
+    if (this.#state === 'waiting') this.#line.observer.unqueued?.(this.#passenger)
     this.#state = 'over'
     const { stack, cost } = this.arrival
     const reply = rejectionReply(rejection, this.#route, stack, cost, this.#line.clock.now())
@@ -101,33 +105,49 @@ export class Passage implements Applicant {
   }
 
   /**
-   * Puts it back at the head of its lane after it has been sent and refused with this status. False: it has no lane, or
-   * could not be sent again in time.
+   * Puts it back at the head of its lane after it has been sent and refused with this status. Undefined: it has no lane,
+   * or could not be sent again in time.
+   *
+   * @returns to be called when the answer that refused it is over: so long it has its place in the gate
    */
-  goBack(status: number): boolean {
+  goBack(status: number): (() => void) | undefined {
     const { shaper, observer } = this.#line
-    if (this.#route.settings.mode !== 'shape') return false
-    const { gate } = this.#route.lane
-    // Its place is free for whoever is next, and that may be itself.
-    gate.leave()
-    const ticket = shaper.requeue(this.arrival, this, this.#maxWait, this.#arrivedAt)
-    if (ticket === undefined) {
-      gate.enter()
-      return false
-    }
-    this.retries += 1
+    const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
+    if (stack === undefined) return undefined
+    const arrival = { ...this.arrival, stack }
+    const ticket = shaper.requeue(arrival, this, this.#maxWait, this.#arrivedAt)
+    if (ticket === undefined) return undefined
+    this.arrival = arrival
+    this.#passenger.stack = stack
     observer.retried?.(this.#passenger, status)
+    this.retries += 1
     this.#wait(ticket)
-    shaper.wake(gate)
-    return true
+    shaper.wake()
+    return () => leaveGate(this.#line, arrival.route.gate)
+  }
+
+  /** Instances that nobody waited for may have been replaced since. Undefined: there is no room for them. */
+  #presentStack(): SharedBucket[] | undefined {
+    const { keyspace, clock } = this.#line
+    const { keys } = this.#passenger
+    const now = clock.now()
+    const found: SharedBucket[] = []
+    for (const [place, { limits }] of this.arrival.stack.entries()) {
+      const bucket = keyspace.find(limits, keys[place]!, now, found)
+      if (bucket === undefined) return undefined
+      found.push(bucket)
+    }
+    return found
   }
 
   /** Ends it wherever it is; its place goes to whoever is next. */
   end(): void {
     const state = this.#state
     this.#state = 'over'
-    if (state === 'waiting') this.#line.shaper.cancel(this.#ticket!)
-    else if (state === 'through') leaveGate(this.#line, this.#route.lane.gate)
+    if (state === 'waiting') {
+      this.#line.observer.unqueued?.(this.#passenger)
+      this.#line.shaper.cancel(this.#ticket!)
+    } else if (state === 'through') leaveGate(this.#line, this.#route.lane.gate)
   }
 
   /** Ends one that has not been sent after all: its slot is given back. */

@@ -27,7 +27,7 @@ export class PlainTurn implements Turn {
     socket.unshift(Buffer.from(plainHead(this.#req), 'latin1'))
     // Node sets them anew.
     socket.removeAllListeners('timeout')
-    this.#connection.done()
+    this.#connection.reopen()
     this.#server.emit('encrypted' in socket ? 'secureConnection' : 'connection', socket)
   }
 

@@ -3,30 +3,29 @@ import type { Connection, Turn } from './connection.js'
 import type { RequestRecord } from './events.js'
 import type { Line } from './line.js'
 import { closeSoftly } from './linger.js'
+import type { Reply } from './reply.js'
 
 /** The end of a connection whose bytes are no request for us: a problem document in its turn, as the last answer. */
 export class RefusalTurn implements Turn {
   readonly receiving = false
   readonly #line: Line
   readonly #connection: Connection
-  readonly #status: number
-  readonly #detail: string
+  readonly reply: Reply
 
   constructor(line: Line, connection: Connection, status: number, detail: string) {
     this.#line = line
     this.#connection = connection
-    this.#status = status
-    this.#detail = detail
+    this.reply = { status, detail, close: true }
   }
 
   start(): void {
     const { socket } = this.#connection
-    const status = this.#status
+    const { status, detail } = this.reply
     if (!socket.writable) return
     this.#connection.last()
     this.#line.observer.finished?.(UNREADABLE, 'refused', status)
     const title = STATUS_CODES[status]!
-    const body = JSON.stringify({ type: 'about:blank', title, status, detail: this.#detail })
+    const body = JSON.stringify({ type: 'about:blank', title, status, detail })
     socket.write(
       `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
@@ -52,5 +51,6 @@ const UNREADABLE: RequestRecord = {
   wait: 0,
   upstreamTime: undefined,
   retries: 0,
+  inFlight: false,
   header: () => undefined,
 }

@@ -25,7 +25,12 @@ export const SOON = 1_000
 
 export const SHUTTING_DOWN: Reply = { status: 503, detail: 'shaper is shutting down', retryAfterMs: SOON }
 
-export const MALFORMED: Reply = { status: 400, detail: 'the request body is malformed', close: true }
+export const CROWDED: Reply = {
+  status: 503,
+  detail: 'there are too many connections',
+  retryAfterMs: SOON,
+  close: true,
+}
 
 /** To a request that has waited for its `maxWait`. */
 export function tooLate(waited: number): Reply {

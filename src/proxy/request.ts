@@ -35,6 +35,8 @@ export interface RequestFacts {
   readonly contentLength: number | undefined
   readonly chunked: boolean
   readonly expectContinue: boolean
+  /** Of OPTIONS and TRACE: how often they may be passed on. */
+  readonly maxForwards: number | undefined
   /** `Prefer: wait=N` (RFC 7240), in seconds. */
   readonly preferWait: number | undefined
 }
@@ -56,6 +58,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
   let codings: string | undefined
   let expectContinue = false
   let expectOther = false
+  let maxForwards: number | undefined
   let preferWait: number | undefined
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const value = rawHeaders[at + 1]!
@@ -82,6 +85,9 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
       case 'expect':
         expectContinue = value.toLowerCase() === '100-continue'
         expectOther ||= !expectContinue
+        break
+      case 'max-forwards':
+        if ((method === 'OPTIONS' || method === 'TRACE') && /^\d{1,9}$/.test(value)) maxForwards = Number(value)
         break
       case 'prefer':
         preferWait ??= waitPreferred(value)
@@ -120,6 +126,8 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     host = authority
     target = rest.startsWith('/') ? rest : `/${rest}`
   }
+  // RFC 9110 7.6.2: we are who is asked, and have nothing to say.
+  if (maxForwards === 0) return new Refusal(501, `${method} is passed on, and must not be`)
   if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', true)
 
   return {
@@ -134,6 +142,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     contentLength,
     chunked: codings !== undefined,
     expectContinue,
+    maxForwards,
     preferWait,
   }
 }

@@ -40,7 +40,7 @@ export class UpgradeExchange extends Exchange {
       idleTimeout: settings.idleTimeout,
       answerHeaders: () => this.answerHeaders(),
       onResponse: (status, headers) => {
-        upstream.quota?.hear(status, fieldsOf(headers))
+        upstream.quota?.hear(settings, status, fieldsOf(headers))
         this.over('forwarded', status)
         this.settle()
       },

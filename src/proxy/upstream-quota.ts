@@ -1,6 +1,7 @@
 /**
- * What an upstream says of its limits, and what follows: a pause before its gate, a lower rate in the buckets before it.
+ * What an upstream says of its limits, and what follows: a pause before its gates, a lower rate in the buckets before it.
  *
+ * There is one for each URL, whatever else differs in how routes use it, and it outlives changes of the configuration.
  * Where instances share a store they tell each other. The rate that was heard last is everybody's: an upstream speaks of
  * what all of them together have left.
  */
@@ -11,7 +12,7 @@ import type { Shaper } from '../core/shaper.js'
 import type { UpstreamState } from '../core/store.js'
 import { type Fields, readQuota } from '../quota/fields.js'
 import { LearnedRate } from '../quota/learned-rate.js'
-import { pauseAfter } from '../quota/pause.js'
+import { type PauseRule, pauseAfter } from '../quota/pause.js'
 import type { Sharing } from '../stores/sharing.js'
 import type { Observer } from './events.js'
 
@@ -20,6 +21,12 @@ const NOTABLE = 0.01
 
 /** The longest pause, in ms, where the configuration has none: then it is asked again. */
 const LONGEST_PAUSE = 60_000
+
+/** A pause that lasts is made longer in steps of so many ms: each refusal tells a little later end. */
+const STEP = 100
+
+/** What was told to others comes back from the store as so many ms longer at most. */
+const ROUND_TRIP = 10
 
 /** ms: how often it is asked what other instances have heard. */
 const INQUIRY = 1_000
@@ -35,22 +42,26 @@ export interface QuotaLine {
   relearned(quota: UpstreamQuota): void
 }
 
+type Listening = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
+
 export class UpstreamQuota {
-  readonly #settings: UpstreamSettings
-  readonly #gate: Gate
-  readonly #learned: LearnedRate | undefined
+  readonly #url: string
+  readonly #gates = new Set<Gate>()
+  readonly #learned = new LearnedRate()
+  #line: QuotaLine | undefined
+  /** ms */
+  #pausedUntil = -Infinity
   /** What another instance has heard: cost units per ms, until a time in ms. */
   #heard = { rate: Infinity, until: -Infinity }
+  /** No rate is lower, in cost units per ms: it has to be asked again some time. */
+  #least = 1 / LONGEST_PAUSE
   /** Cost units per ms, as the buckets have it. */
   #rate = Infinity
   #expiry: Cancel = () => false
   #inquiry: Cancel = () => false
-  #line: QuotaLine | undefined
 
-  constructor(settings: UpstreamSettings, gate: Gate) {
-    this.#settings = settings
-    this.#gate = gate
-    if (settings.learn) this.#learned = new LearnedRate()
+  constructor(url: string) {
+    this.#url = url
   }
 
   /** Cost units per ms that it allows; Infinity: it does not say. */
@@ -58,91 +69,120 @@ export class UpstreamQuota {
     return this.#rate
   }
 
-  /** From now on what other instances have heard counts, too. To be called again for a line that it is in already. */
+  /** Requests to it pass this gate, too. */
+  attach(gate: Gate): void {
+    this.#gates.add(gate)
+    const now = this.#line?.clock.now() ?? Infinity
+    if (this.#pausedUntil > now) this.#line!.shaper.control.pause(gate, this.#pausedUntil - now)
+  }
+
+  /** None do any more; after the last one it is over. */
+  detach(gate: Gate): void {
+    this.#gates.delete(gate)
+    if (this.#gates.size > 0) return
+    this.#expiry()
+    this.#inquiry()
+  }
+
+  /** From now on what other instances have heard counts, too. May be called again for the line that it is in. */
   join(line: QuotaLine): void {
     if (this.#line !== undefined) return
     this.#line = line
-    this.#exchange(line)
+    this.#exchange()
   }
 
   /** Takes note of an answer. */
-  hear(status: number, fields: Fields): void {
+  hear(settings: Listening, status: number, fields: Fields): void {
     const line = this.#line!
-    const { pauseOn } = this.#settings
     const now = line.clock.now()
     const wallNow = line.wallNow()
-    let pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fields, wallNow)
-    const quota = this.#learned && readQuota(fields, wallNow)
+    const longest = settings.pauseOn?.max ?? LONGEST_PAUSE
+    let pause = pauseAfter(ruleOf(settings, status), status, fields, wallNow)
+    const quota = settings.learn ? readQuota(fields, wallNow) : undefined
     if (quota !== undefined) {
-      this.#learned!.learn(quota, now)
-      pause = Math.max(pause, Math.min(this.#learned!.pausedUntil - now, pauseOn?.max ?? LONGEST_PAUSE))
+      this.#learned.learn(quota, now)
+      this.#least = 1 / longest
       this.#heard.until = -Infinity
+      pause = Math.max(pause, Math.min(this.#learned.pausedUntil - now, longest))
     }
-    const isNews = pause > this.#gate.pausedFor(now)
-    if (isNews) this.#pause(line, pause)
-    const isNotable = quota !== undefined && this.#follow(line, now)
-    if (isNews || isNotable) this.#exchange(line, this.#told(pause, now))
+    const isNews = this.#pause(pause, now)
+    const isNotable = quota !== undefined && this.#follow(now)
+    if (isNews || isNotable) this.#exchange(this.#told(pause, quota !== undefined, now))
   }
 
-  close(): void {
-    this.#expiry()
-    this.#inquiry()
-  }
-
-  #pause(line: QuotaLine, ms: number): void {
-    const expired = line.shaper.control.pause(this.#gate, ms)
-    const count = [...expired.values()].reduce((sum, more) => sum + more, 0)
-    line.observer.paused?.(this.#settings.url, ms, count)
-  }
-
-  /** Lets the buckets follow what is known. False: that is what they do. */
-  #follow(line: QuotaLine, now: number): boolean {
-    const rate = now < this.#heard.until ? this.#heard.rate : (this.#learned?.allowed(now) ?? Infinity)
-    this.#expire(line)
-    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE) return false
-    this.#rate = rate
-    line.relearned(this)
-    line.shaper.control.replan([this.#gate], () => Infinity)
-    line.observer.learned?.(this.#settings.url, rate * 1_000)
+  /** False: it pauses for as long already. */
+  #pause(ms: number, now: number): boolean {
+    const left = Math.max(0, this.#pausedUntil - now)
+    if (ms <= left) return false
+    this.#pausedUntil = left > 0 ? this.#pausedUntil + Math.ceil((ms - left) / STEP) * STEP : now + ms
+    const { shaper, observer } = this.#line!
+    let expired = 0
+    for (const gate of this.#gates) {
+      for (const count of shaper.control.pause(gate, this.#pausedUntil - now).values()) expired += count
+    }
+    observer.paused?.(this.#url, this.#pausedUntil - now, expired)
     return true
   }
 
-  #expire(line: QuotaLine): void {
-    this.#expiry()
-    const { expiresAt = Infinity } = this.#learned ?? {}
-    const at = this.#heard.until > line.clock.now() ? this.#heard.until : expiresAt
-    if (at < Infinity) this.#expiry = line.clock.at(at, () => this.#follow(line, line.clock.now()))
+  /** Lets the buckets follow what is known. False: that is what they do. */
+  #follow(now: number): boolean {
+    const line = this.#line!
+    const known = now < this.#heard.until ? this.#heard.rate : this.#learned.allowed(now)
+    const rate = Math.max(known, this.#least)
+    this.#planExpiry(now)
+    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE) return false
+    this.#rate = rate
+    line.relearned(this)
+    line.shaper.control.replan(this.#gates, () => Infinity)
+    line.observer.learned?.(this.#url, rate * 1_000)
+    return true
   }
 
-  #told(pause: number, now: number): UpstreamState {
-    const rate = this.#rate < Infinity ? this.#rate : undefined
-    const rateFor = rate === undefined ? 0 : Math.max(0, Math.min(this.#learned?.expiresAt ?? 0, now + DAY) - now)
-    return { pausedFor: Math.max(0, pause), rate, rateFor }
+  #planExpiry(now: number): void {
+    this.#expiry()
+    const at = this.#heard.until > now ? this.#heard.until : this.#learned.expiresAt
+    const { clock } = this.#line!
+    if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
+  }
+
+  /** What was heard here: what others have told is not told on, or it would never end. */
+  #told(pause: number, isOwn: boolean, now: number): UpstreamState {
+    const rateFor = isOwn ? this.#learned.expiresAt - now : Infinity
+    const isKnown = rateFor < Infinity && this.#rate < Infinity
+    return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }
 
   /** Tells the other instances, and asks what they have heard; from then on again and again. */
-  #exchange(line: QuotaLine, told?: UpstreamState): void {
-    const { sharing } = line
+  #exchange(told?: UpstreamState): void {
+    const { sharing, clock } = this.#line!
     if (sharing === undefined) return
     this.#inquiry()
-    this.#inquiry = line.clock.at(line.clock.now() + INQUIRY, () => this.#exchange(line))
+    this.#inquiry = clock.at(clock.now() + INQUIRY, () => this.#exchange())
     if (!sharing.ready) return
-    const answered = (state: UpstreamState): void => this.#learn(line, state)
-    const answer = sharing.store.exchange(this.#settings.url, told)
+    const answered = (state: UpstreamState): void => this.#learn(state)
+    const answer = sharing.store.exchange(this.#url, told)
     if (answer instanceof Promise) answer.then(answered, () => undefined)
     else answered(answer)
   }
 
-  #learn(line: QuotaLine, { pausedFor, rate, rateFor }: UpstreamState): void {
-    const now = line.clock.now()
-    // What it was told itself comes back a little longer.
-    if (pausedFor > this.#gate.pausedFor(now) + INQUIRY) this.#pause(line, pausedFor)
-    else if (pausedFor > 0 && !this.#gate.paused) this.#pause(line, pausedFor)
-    if (!this.#settings.learn || rate === undefined) return
+  #learn({ pausedFor, rate, rateFor }: UpstreamState): void {
+    if (this.#gates.size === 0) return
+    const now = this.#line!.clock.now()
+    if (pausedFor > this.#pausedUntil - now + ROUND_TRIP) this.#pause(pausedFor, now)
+    if (rate === undefined) return
     this.#heard = { rate, until: now + rateFor }
-    this.#follow(line, now)
+    this.#follow(now)
   }
 }
 
-/** ms */
-const DAY = 86_400_000
+/** Whether anything that an upstream says is of interest. */
+export function listensTo({ pauseOn, retry, learn }: Listening): boolean {
+  return pauseOn !== undefined || retry !== undefined || learn
+}
+
+/** Who tries again waits for as long as it was told to, whether or not others are to. */
+function ruleOf({ pauseOn, retry }: Listening, status: number): PauseRule {
+  const longest = pauseOn?.max ?? LONGEST_PAUSE
+  if (pauseOn?.status.includes(status) || retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
+  return { status: retry.status, default: 0, max: longest }
+}

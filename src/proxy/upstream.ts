@@ -5,7 +5,7 @@ import type { Clock } from '../core/clock.js'
 import { Gate } from '../core/lane.js'
 import { type Connector, createConnector } from './connector.js'
 import { Deadlines } from './deadline.js'
-import { UpstreamQuota } from './upstream-quota.js'
+import type { UpstreamQuota } from './upstream-quota.js'
 
 /** Where requests go: its connections, its gate and its patience. */
 export interface Upstream {
@@ -21,8 +21,10 @@ export interface Upstream {
   readonly answer: Deadlines
   /** Between two pieces of a body, in either direction. */
   readonly progress: Deadlines
+  /** For the rest of an answer that nobody wants. */
+  readonly dump: Deadlines
   /** What it says of its limits, where that is listened to. */
-  readonly quota: UpstreamQuota | undefined
+  quota: UpstreamQuota | undefined
   /** The certificate authority's file, read. */
   readonly ca: Buffer | undefined
   close(): Promise<void>
@@ -30,6 +32,9 @@ export interface Upstream {
 
 /** Below what servers commonly keep idle connections open for (Node: 5 s), so that reuse seldom meets their close. */
 const KEEP_ALIVE = 4_000
+
+/** What may be left of an answer that nobody wants is read for so many ms, so that its connection can be used again. */
+const DUMP_TIME = 1_000
 
 /** An idle connection that the upstream says it closes within this many ms is not reused. */
 const KEEP_ALIVE_MARGIN = 1_000
@@ -63,6 +68,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const answer = new Deadlines(clock, settings.responseTimeout)
   const gate = new Gate(settings.maxInFlight)
   const progress = new Deadlines(clock, settings.idleTimeout)
+  const dump = new Deadlines(clock, DUMP_TIME)
   return {
     settings,
     url,
@@ -72,20 +78,18 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     gate,
     answer,
     progress,
-    quota: listensTo(settings) ? new UpstreamQuota(settings, gate) : undefined,
+    dump,
+    quota: undefined,
     ca,
     async close() {
       answer.close()
       progress.close()
-      this.quota?.close()
+      dump.close()
+      this.quota?.detach(gate)
       connector.close()
       await pool.destroy()
     },
   }
-}
-
-function listensTo({ pauseOn, retry, learn }: UpstreamSettings): boolean {
-  return pauseOn !== undefined || retry !== undefined || learn
 }
 
 /** The Host header towards an upstream. */

@@ -2,6 +2,7 @@ import type { UpstreamSettings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import { type Echo, startEcho } from './echo.js'
 import { createUpstream, type Upstream } from './upstream.js'
+import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
 /**
  * All upstreams of a process. One whose settings stay the same across a reload is the same, with its connections, its
@@ -27,7 +28,7 @@ export class Upstreams {
     const byKey = new Map<string, Upstream>()
     for (const settings of list) {
       const key = JSON.stringify(settings)
-      const url = settings.url === 'echo:' ? await this.#echoUrl() : settings.url
+      const url = await this.#urlOf(settings)
       const upstream = byKey.get(key) ?? this.#known.get(key) ?? createUpstream(settings, url, this.#clock)
       byKey.set(key, upstream)
       found.set(settings, upstream)
@@ -44,6 +45,7 @@ export class Upstreams {
       this.#known.set(JSON.stringify(settings), upstream)
       this.#retired.delete(upstream)
     }
+    this.#listen()
     for (const upstream of this.#retired) {
       const { gate } = upstream
       if (gate.inFlight > 0 || gate.junction.weight > 0) continue
@@ -63,7 +65,21 @@ export class Upstreams {
     await Promise.all([...[...this].map(upstream => upstream.close()), echo?.close()])
   }
 
-  async #echoUrl(): Promise<string> {
+  /** One for each URL that anybody listens to: what an upstream says holds for all who send to it. */
+  #listen(): void {
+    const all = [...this]
+    const quotas = new Map(all.flatMap(({ url, quota }) => (quota === undefined ? [] : [[url, quota] as const])))
+    for (const { settings, url } of all) {
+      if (listensTo(settings) && !quotas.has(url)) quotas.set(url, new UpstreamQuota(url))
+    }
+    for (const upstream of all) {
+      upstream.quota = quotas.get(upstream.url)
+      upstream.quota?.attach(upstream.gate)
+    }
+  }
+
+  async #urlOf({ url }: UpstreamSettings): Promise<string> {
+    if (url !== 'echo:') return url
     this.#echo ??= startEcho()
     return (await this.#echo).url
   }

@@ -12,8 +12,10 @@ export function readRetryAfter(fields: Fields, wallNow: number): number | undefi
   const ms = readDecimal(fields('retry-after-ms'))
   if (ms !== undefined) return Math.min(ms, LONGEST)
   const text = fields('retry-after')
-  const seconds = readDecimal(text)
-  if (seconds !== undefined) return Math.min(seconds * 1_000, LONGEST)
+  // Lines that were added on the way: the longest counts.
+  const all = text?.split(',').map(part => readDecimal(part.trim())) ?? []
+  const seconds = all.some(each => each === undefined) ? undefined : Math.max(...(all as number[]))
+  if (seconds !== undefined && seconds >= 0) return Math.min(seconds * 1_000, LONGEST)
   const date = readHttpDate(text, wallNow)
   if (date === undefined) return undefined
   return Math.min(Math.max(0, date - readAnswerTime(fields, wallNow).at), LONGEST)

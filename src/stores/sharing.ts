@@ -58,6 +58,11 @@ export class Sharing {
     return this.#shaper!
   }
 
+  /** How many instances there are, this one included, as far as is known. */
+  get instances(): number {
+    return this.#membership.instances
+  }
+
   /** Whether decisions are the store's. */
   get ready(): boolean {
     return this.#membership.state === 'shared' || this.#membership.state === 'returning'

@@ -24,12 +24,6 @@ export function contractExample() {
   }
 }
 
-/** The same without the keys that are still to come. */
-export function availableExample() {
-  const { admin: _admin, ...file } = contractExample()
-  return file
-}
-
 /** The least that is valid. */
 export function least() {
   return { upstream: 'echo:', buckets: { client: { rate: '5/s' } } }

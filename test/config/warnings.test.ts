@@ -1,6 +1,6 @@
 import t from 'tap'
 import { warnings } from '../../src/config/warnings.js'
-import { availableExample, parse } from './sample.js'
+import { contractExample, parse } from './sample.js'
 
 const bucket = { key: 'header:k', rate: '5/s', capacity: 10 }
 const shared = { key: 'all', rate: '100/s', capacity: 200 }
@@ -13,7 +13,7 @@ const ofBucket = (values: object, route: object = {}) =>
   lines({ buckets: { a: { ...bucket, ...values } }, routes: [{ name: 'api', ...route }] })
 
 t.test('what is sound is not warned about', async t => {
-  t.same(lines(availableExample()), [])
+  t.same(lines(contractExample()), [])
   t.same(ofBucket({}), [])
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })
@@ -24,6 +24,17 @@ t.test('an upstream that is listened to', async t => {
     'routes[0].upstream.learn: several clients together may exceed what is learnt; add a bucket with "key": "all" to the route',
   ])
   t.same(ofBucket({ key: 'all' }, learn), [])
+  const two = (first: string[], second: string[]) =>
+    lines({
+      upstream: learn.upstream,
+      buckets: { a: shared, b: shared },
+      routes: [
+        { name: 'x', match: { path: '/x' }, buckets: first },
+        { name: 'y', buckets: second },
+      ],
+    })
+  t.same(two(['a'], ['b', 'a']), [])
+  t.match(two(['a'], ['b'])[0], /^routes\[0\].upstream.learn: the routes to this upstream together may exceed/)
   const retry = { upstream: { url: 'echo:', retry: { status: [503] } } }
   t.same(ofBucket({}, retry), [])
   t.same(ofBucket({}, { ...retry, mode: 'meter' }), [

@@ -353,3 +353,18 @@ t.test('a connection to the upstream is used again, also after HEAD, GET with a 
   await client.ask(get('/'))
   t.equal(ports.size, 1)
 })
+
+t.test('the head of an answer does not wait for its body', async t => {
+  for (const framing of ['Transfer-Encoding: chunked', 'X: y', 'Content-Length: 100000']) {
+    const upstream = await rawUpstream(t, answering(`HTTP/1.1 200 OK\r\nX-Name: caf\xe9\r\n${framing}\r\n\r\n`))
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    client.send(get())
+    await client.until(({ rest }) => rest.endsWith('\r\n\r\n'))
+    t.match(client.rest, /^HTTP\/1\.1 200 OK\r\nX-Name: caf\xe9\r\n/)
+    const incoming = upstream.connections.find(({ text }) => text !== '')!
+    incoming.socket.write(framing.startsWith('T') ? '3\r\nabc\r\n' : 'abc')
+    await client.until(({ rest }) => rest.includes('abc'))
+    client.hangUp()
+  }
+})

@@ -117,7 +117,8 @@ export function createWorld(
     const gate = new Gate()
     void sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] })
     const { upstream: settings } = parse({ ...least(), upstream: LISTENED_TO }).routes[0]!
-    const quota = new UpstreamQuota(settings, gate)
+    const quota = new UpstreamQuota(settings.url)
+    quota.attach(gate)
     const line = {
       clock,
       wallNow: () => 0,
@@ -136,7 +137,7 @@ export function createWorld(
     return {
       shaper,
       sharing,
-      hear: (status, headers) => quota.hear(status, name => headers[name]),
+      hear: (status, headers) => quota.hear(settings, status, name => headers[name]),
       request(keys, { cost = 1, maxWait = Infinity } = {}) {
         const id = ids++
         const request: Request = {

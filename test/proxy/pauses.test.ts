@@ -1,4 +1,5 @@
 import t from 'tap'
+import { parseConfig } from '../../src/config/load.js'
 import { askOnce, connect, get, httpUpstream, post, startRig, turns } from './harness.js'
 
 const TEN = { all: { key: 'all', rate: '10/s', capacity: 20 } }
@@ -256,4 +257,171 @@ t.test('learn: nothing left, nothing is sent until the window ends', async t => 
   t.equal(upstream.requests.length, 1)
   rig.pacer.runUntil(20_000)
   t.equal((await waiting).status, 200)
+})
+
+t.test('an endless refusal keeps its place in flight until it is given up', async t => {
+  let requests = 0
+  const upstream = await httpUpstream(t, (_req, res) => {
+    requests += 1
+    if (requests <= 2) res.writeHead(503).write('and on it goes')
+    else res.end('ok')
+  })
+  const rig = await startRig(
+    t,
+    {
+      upstream: { url: upstream.url, maxInFlight: 1, retry: { status: [503], max: 3 } },
+      buckets: TEN,
+      routes: [{ name: 'api' }],
+    },
+    { virtualClock: true },
+  )
+  const answers = [askOnce(t, rig, get('/a')), askOnce(t, rig, get('/b'))]
+  for (const count of [1, 2]) {
+    await rig.until(({ queued }) => queued.length === count + 1)
+    rig.pacer.runUntil(count * 1_000)
+    await turns()
+    t.equal(requests, count, 'nobody goes before it is over')
+    rig.clock.runUntil(count * 2_000)
+    await upstream.until(() => requests === count + 1)
+  }
+  rig.pacer.runUntil(9_000)
+  await upstream.until(() => requests === 4)
+  t.same(
+    (await Promise.all(answers)).map(({ status }) => status),
+    [200, 200],
+  )
+  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+})
+
+t.test('a request that is put back finds the bucket that its key has by then', async t => {
+  const held: (() => void)[] = []
+  const upstream = await httpUpstream(t, (req, res) => {
+    if (req.url === '/first' && held.length < 3) held.push(() => res.writeHead(503).end())
+    else res.end('ok')
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [503], max: 3 } },
+    buckets: { user: { key: 'header:x-user', rate: '10/s', capacity: 20 } },
+    limits: { maxKeys: 2 },
+    routes: [{ name: 'api' }],
+  })
+  const ask = (path: string, user: string) => askOnce(t, rig, get(path, `X-User: ${user}`))
+  const first = Array.from({ length: 3 }, () => ask('/first', 'a'))
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(200)
+  await upstream.until(() => held.length === 3)
+  // All of them are under way, the bucket has drained, and other keys take its place.
+  rig.pacer.runUntil(2_000)
+  await Promise.all([ask('/', 'b'), ask('/', 'c'), ask('/', 'd')])
+  const next = Array.from({ length: 3 }, () => ask('/next', 'a'))
+  await rig.until(({ queued }) => queued.length === 4)
+  for (const refuse of held) refuse()
+  await rig.until(({ queued }) => queued.length === 7)
+  const before = upstream.requests.length
+  rig.pacer.runUntil(2_400)
+  await upstream.until(({ requests }) => requests.length >= before + 4)
+  await turns()
+  t.equal(upstream.requests.length, before + 4, 'four periods, four requests')
+  rig.pacer.runUntil(3_000)
+  await Promise.all([...first, ...next])
+})
+
+t.test('those who are put back count each other: who could not be in time gets its answer', async t => {
+  const held: (() => void)[] = []
+  const upstream = await httpUpstream(t, (_req, res) => {
+    if (held.length < 6) held.push(() => res.writeHead(429, { 'Retry-After': '1' }).end('no'))
+    else res.end('ok')
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [429], max: 3 } },
+    buckets: { all: { key: 'all', rate: '5/s', capacity: 20 } },
+    routes: [{ name: 'api', maxWait: '2500ms' }],
+  })
+  const answers = Array.from({ length: 6 }, (_, place) => askOnce(t, rig, get(`/${place}`)))
+  await rig.until(({ queued }) => queued.length === 5)
+  rig.pacer.runUntil(1_000)
+  await upstream.until(() => held.length === 6)
+  for (const refuse of held) {
+    refuse()
+    await turns(5)
+  }
+  await rig.until(({ queued, outcomes }) => queued.length + outcomes.length >= 11)
+  rig.pacer.runUntil(5_000)
+  const statuses = (await Promise.all(answers)).map(({ status }) => status)
+  t.same(
+    statuses.filter(status => status === 503),
+    [],
+    'nobody who had an answer is told that it waited too long',
+  )
+  t.equal(statuses.filter(status => status === 200).length, 3)
+  t.equal(statuses.filter(status => status === 429).length, 3)
+})
+
+t.test('what an upstream has said outlives a change of its settings, and holds for all routes to its URL', async t => {
+  const upstream = await scripted(t, [[429, { 'Retry-After': '4' }]])
+  const config = (more: object) => ({
+    listen: '127.0.0.1:0',
+    buckets: TEN,
+    upstream: { url: upstream.url, pauseOn: PAUSE, ...more },
+    routes: [
+      { name: 'slow', match: { path: '/slow' }, upstream: { url: upstream.url, responseTimeout: '9s' } },
+      { name: 'api' },
+    ],
+  })
+  const rig = await startRig(t, config({}))
+  await askOnce(t, rig, get())
+  const slow = askOnce(t, rig, get('/slow'))
+  await rig.until(({ queued }) => queued.length === 1)
+  await rig.proxy.reload(parseConfig(JSON.stringify(config({ responseTimeout: '59s' }))))
+  const late = askOnce(t, rig, get())
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(3_999)
+  await turns()
+  t.equal(upstream.requests.length, 1)
+  rig.pacer.runUntil(4_200)
+  t.same([(await slow).status, (await late).status], [200, 200])
+})
+
+t.test('with learn, too, an upstream is asked again after the longest pause', async t => {
+  const upstream = await scripted(t, [[200, { 'X-RateLimit-Remaining': '0', 'X-RateLimit-Reset': '31000000' }]])
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, learn: true, pauseOn: { ...PAUSE, max: '2s' } },
+    buckets: TEN,
+    routes: [{ name: 'api' }],
+  })
+  await askOnce(t, rig, get())
+  const waiting = [askOnce(t, rig, get()), askOnce(t, rig, get())]
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(2_000)
+  await waiting[0]
+  rig.pacer.runUntil(4_000)
+  await waiting[1]
+})
+
+t.test('refusals that come one after the other make a pause longer in steps, not each by a little', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(429, { 'Retry-After': '1' }).end())
+  let pauses = 0
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, pauseOn: PAUSE },
+    routes: [{ name: 'all', mode: 'off' }],
+  })
+  const { observer } = rig.proxy.line
+  observer.paused = () => {
+    pauses += 1
+  }
+  for (let count = 0; count < 50; count += 1) {
+    rig.pacer.runUntil(count)
+    await askOnce(t, rig, get())
+  }
+  t.equal(pauses, 2)
+  t.equal(rig.proxy.line.routes[0]!.upstream.gate.pausedFor(49), 1_051)
+})
+
+t.test('after its end a proxy waits for no pause', async t => {
+  const upstream = await scripted(t, [[429, { 'Retry-After': '30' }]])
+  const rig = await startRig(t, { upstream: { url: upstream.url, pauseOn: PAUSE }, buckets: TEN })
+  await askOnce(t, rig, get())
+  await rig.proxy.drain(0)
+  const before = rig.pacer.now()
+  t.equal(rig.pacer.runAll(), before, 'nothing is planned any more')
 })
