@@ -5,6 +5,7 @@ import { type LongestWait, longestWaitOf, longestWaits } from '../config/waits.j
 import { warnings } from '../config/warnings.js'
 import { formatDuration } from '../core/rate.js'
 import { type CommandOptions, flagsOf, workersOf } from './options.js'
+import { aligned } from './table.js'
 
 /** What a request that is held takes, and what a bucket instance does, in kB; measured. */
 const HELD_KB = 11
@@ -70,15 +71,4 @@ function bucketLines({ tiers, ...bucket }: ReturnType<typeof longestWaits>[numbe
 
 function waitLine({ name, rate, capacity, longestWaitMs }: LongestWait): string {
   return `"${name}" (${rate}, capacity ${capacity}): the longest wait is ${formatDuration(longestWaitMs)}`
-}
-
-/** Columns two spaces apart. */
-function aligned(rows: readonly string[][]): string[] {
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map(row => row[column]!.length)))
-  return rows.map(row =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column]!))
-      .join('  ')
-      .trimEnd(),
-  )
 }

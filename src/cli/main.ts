@@ -1,6 +1,6 @@
 /** The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration. */
 import { readFileSync } from 'node:fs'
-import { Command, CommanderError, Option } from 'commander'
+import { Command, CommanderError } from 'commander'
 import { ConfigError } from '../config/load.js'
 import { runCheck } from './check.js'
 import { CommandError } from './command-error.js'
@@ -8,6 +8,8 @@ import { runDemo } from './demo.js'
 import { runMigrate } from './migrate.js'
 import type { CommandOptions } from './options.js'
 import { runStart } from './start.js'
+import { runTop } from './top.js'
+import { readTopFlags, type TopFlags } from './top-flags.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
@@ -56,6 +58,18 @@ function createProgram(): Command {
     .description('a fragile upstream, shaper in front of it and bursts, in one process, seen live')
     .action(async () => runDemo(process.stdout))
     .addHelpText('after', '\nExample:\n  shaper demo')
+  program
+    .command('top')
+    .description('a live table of buckets: level, queued, released/s, rejected/s')
+    .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
+    .option('--dry-run', 'what dry runs would have done, and to whom')
+    .option('--interval <duration>', 'time between two tables', '1s')
+    .option('--count <n>', 'how many tables to show (default: until interrupted)')
+    .action(async (options: TopFlags) => runTop(readTopFlags(options, process.env)))
+    .addHelpText(
+      'after',
+      '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
+    )
   for (const command of program.commands) command.exitOverride().configureOutput(program.configureOutput())
   return program
 }
@@ -69,7 +83,7 @@ function withLimits(command: Command): Command {
     .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
-    .addOption(new Option('--admin <host:port>', 'where to serve metrics and state').hideHelp())
+    .option('--admin <host:port>', 'where to serve metrics, state and the dashboard')
     .option('--workers <n>', 'how many processes serve, or auto; they need a shared store')
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }

@@ -1,14 +1,18 @@
 /** A proxy in this process, and what it tells the log. */
 import pino, { type Logger } from 'pino'
+import type { AdminSource } from '../admin/server.js'
 import type { Settings } from '../config/settings.js'
 import { StoreError } from '../core/store.js'
 import { createPreciseClock } from '../pacing/precise.js'
 import { createTimerClock } from '../pacing/timer.js'
 import type { Observer } from '../proxy/events.js'
-import { type RunningProxy, startProxy } from '../proxy/server.js'
+import { together } from '../proxy/observers.js'
+import { type ProxyOptions, type RunningProxy, startProxy } from '../proxy/server.js'
 import { openStore } from '../stores/open.js'
+import { createAccessLog } from './access-log.js'
 import { CommandError } from './command-error.js'
 import { createStoreLog } from './store-log.js'
+import { createWatch, type Watch } from './watch.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 
@@ -20,14 +24,43 @@ export function createLog(base: Record<string, unknown> | null = null): Logger {
   return pino({ base }, pino.destination({ dest: 2, sync: true }))
 }
 
-/** @throws CommandError */
-export async function serve(settings: Settings, log: Logger): Promise<RunningProxy> {
+/** A proxy, and what its admin server would tell. */
+export interface Served extends RunningProxy {
+  readonly source: AdminSource | undefined
+}
+
+/**
+ * @param base what every line of the access log carries
+ * @throws CommandError
+ */
+export async function serve(
+  settings: Settings,
+  log: Logger,
+  base: Record<string, unknown> | null = null,
+): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
+  const watch = settings.admin && createWatch(settings, pacer)
+  const access = settings.accessLog ? createAccessLog(base) : undefined
+  const observers = [createLogObserver(log, () => clock.now()), ...(watch?.observers ?? [])]
+  if (access !== undefined) observers.push(access.observer)
+  const proxy = await start({ settings, pacer, clock, observer: together(observers) }, log, watch)
+  const source = watch?.join(proxy.line)
+  return {
+    ...proxy,
+    source,
+    async drain(timeout) {
+      await proxy.drain(timeout)
+      access?.close()
+    },
+  }
+}
+
+async function start(options: ProxyOptions, log: Logger, watch: Watch | undefined): Promise<RunningProxy> {
+  const { settings, pacer, clock, observer } = options
   const { store } = settings
-  const observer = createLogObserver(log, () => clock.now())
   if (store === 'memory') {
-    return startProxy({ settings, pacer, clock, observer }).catch(error => {
+    return startProxy(options).catch(error => {
       throw explain(error, settings)
     })
   }
@@ -44,12 +77,11 @@ export async function serve(settings: Settings, log: Logger): Promise<RunningPro
     tell(() => log.warn({ store: store.type }, message))
   }
   const storeLog = createStoreLog(store, log)
+  const opened = await openStore(store, pacer, complain)
   const proxy = await startProxy({
-    settings,
-    pacer,
-    clock,
+    ...options,
     observer: { ...observer, shared: (state, instances) => tell(() => storeLog.shared(state, instances)) },
-    shared: { store: await openStore(store, pacer, complain), onOutage: store.onOutage },
+    shared: { store: watch?.watched(opened) ?? opened, onOutage: store.onOutage },
   }).catch(error => {
     throw error instanceof StoreError ? unreachable(store.type, reason) : explain(error, settings)
   })

@@ -1,7 +1,13 @@
+import type { Logger } from 'pino'
+import { mergeSnapshots } from '../admin/merge.js'
+import { type AdminServer, type AdminSource, startAdmin } from '../admin/server.js'
+import type { Snapshot } from '../admin/snapshot.js'
+import { formatListen } from '../config/address.js'
 import { loadConfig } from '../config/load.js'
 import type { Settings } from '../config/settings.js'
 import { warnings } from '../config/warnings.js'
 import { watchFile } from '../config/watch.js'
+import { CommandError } from './command-error.js'
 import { type CommandOptions, flagsOf, workersOf } from './options.js'
 import { createReloader } from './reloader.js'
 import { createLog, serve } from './serve.js'
@@ -11,6 +17,8 @@ import { Workers } from './workers.js'
 /** What serves: a proxy in this process, or workers. */
 interface Service {
   readonly url: string
+  /** What the admin server tells. */
+  readonly source: AdminSource | undefined
   readonly line?: { readonly inProgress: number }
   /** Answers how many waiters had to go, by route. */
   reload(settings: Settings): Promise<ReadonlyMap<string, number>>
@@ -35,7 +43,8 @@ export async function runStart(options: CommandOptions): Promise<void> {
   const service: Service =
     workers === undefined
       ? { kill: () => undefined, ...(await serve(settings, log)) }
-      : await Workers.start(workers, settings, log)
+      : shared(await Workers.start(workers, settings, log))
+  const admin = await serveAdmin(settings, service, log)
   for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)
   const { reload, current } = createReloader(
     settings,
@@ -52,7 +61,50 @@ export async function runStart(options: CommandOptions): Promise<void> {
   const signal = await ending
   log.info({ signal, inProgress: service.line?.inProgress }, 'shutting down')
   await service.drain(current().limits.shutdownTimeout)
+  await admin?.close()
   unwatch?.()
+}
+
+/** The workers as one service. */
+function shared(workers: Workers): Service {
+  return {
+    url: workers.url,
+    source: {
+      async snapshot() {
+        const parts = await workers.question<Snapshot>({ about: 'snapshot' })
+        if (parts.length === 0) throw new Error('no worker answers')
+        return mergeSnapshots(parts)
+      },
+      metrics: async () =>
+        (await workers.question<Awaited<ReturnType<AdminSource['metrics']>>>({ about: 'metrics' })).flat(),
+      reset: async (bucket, key) => (await workers.question<boolean>({ about: 'reset', bucket, key })).some(Boolean),
+    },
+    reload: settings => workers.reload(settings),
+    drain: timeout => workers.drain(timeout),
+    kill: () => workers.kill(),
+  }
+}
+
+/** @throws CommandError, and then nothing is left running */
+async function serveAdmin(
+  { admin, limits }: Settings,
+  service: Service,
+  log: Logger,
+): Promise<AdminServer | undefined> {
+  if (admin === undefined) return undefined
+  try {
+    const server = await startAdmin(admin, service.source!)
+    log.info({ url: server.url }, 'the admin server listens')
+    return server
+  } catch (error) {
+    await service.drain(Math.min(1_000, limits.shutdownTimeout))
+    service.kill()
+    const { code, message } = error as NodeJS.ErrnoException
+    const reason = code === 'EADDRINUSE' ? 'is in use' : `cannot be listened on (${code ?? message})`
+    throw new CommandError(
+      `the admin address ${formatListen(admin.listen)} ${reason}; choose another with --admin HOST:PORT`,
+    )
+  }
 }
 
 /** The first signal that asks to end; from then on another one ends the process at once. */

@@ -1,7 +1,7 @@
 /** One of several processes that serve the same port: it does what the primary says, and knows no file. */
+import type { AdminSource } from '../admin/server.js'
 import type { Settings } from '../config/settings.js'
-import type { RunningProxy } from '../proxy/server.js'
-import { createLog, serve } from './serve.js'
+import { createLog, type Served, serve } from './serve.js'
 
 /** Set in a worker's environment: its number. */
 export const WORKER = 'SHAPER_WORKER'
@@ -11,6 +11,13 @@ export type Order =
   | { readonly verb: 'start'; readonly settings: Settings }
   | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
   | { readonly verb: 'drain'; readonly timeout: number }
+  /** What the admin server wants to know, or to have done. */
+  | { readonly verb: 'tell'; readonly id: number; readonly question: Question }
+
+export type Question =
+  | { readonly about: 'snapshot' }
+  | { readonly about: 'metrics' }
+  | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
 
 /** What a worker says to the primary. */
 export type Report =
@@ -20,7 +27,9 @@ export type Report =
   /** It could not start, and ends. */
   | { readonly verb: 'failed'; readonly message: string }
   | { readonly verb: 'reloaded'; readonly id: number; readonly expired: ReadonlyMap<string, number> }
-  /** It goes on with what it had. */
+  /** The answer to a question. */
+  | { readonly verb: 'told'; readonly id: number; readonly answer: unknown }
+  /** It goes on with what it had, or cannot tell. */
   | { readonly verb: 'refused'; readonly id: number; readonly message: string }
 
 export function isWorker(): boolean {
@@ -29,8 +38,9 @@ export function isWorker(): boolean {
 
 /** Serves until the primary says that it is over, or is gone itself. */
 export async function runWorker(): Promise<void> {
-  const log = createLog({ worker: Number(process.env[WORKER]) })
-  let proxy: RunningProxy | undefined
+  const base = { worker: Number(process.env[WORKER]) }
+  const log = createLog(base)
+  let proxy: Served | undefined
   let timeout = 0
   const drain = async (): Promise<void> => {
     await proxy?.drain(timeout)
@@ -43,11 +53,18 @@ export async function runWorker(): Promise<void> {
     } else if (order.verb === 'start') {
       timeout = order.settings.limits.shutdownTimeout
       try {
-        proxy = await serve(order.settings, log)
+        proxy = await serve(order.settings, log, base)
         report({ verb: 'ready', url: proxy.url })
       } catch (error) {
         report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
       }
+    } else if (order.verb === 'tell') {
+      const { id, question } = order
+      // Not in its turn: a reload that takes long must not make it look dead.
+      answer(proxy?.source, question).then(
+        told => report({ verb: 'told', id, answer: told }),
+        (error: Error) => report({ verb: 'refused', id, message: error.message }),
+      )
     } else {
       const { id, settings } = order
       try {
@@ -66,6 +83,12 @@ export async function runWorker(): Promise<void> {
     last = last.then(() => obey(order))
   })
   report({ verb: 'up' })
+}
+
+async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
+  if (source === undefined) throw new Error('the worker is not ready')
+  if (question.about === 'reset') return source.reset(question.bucket, question.key)
+  return question.about === 'metrics' ? source.metrics() : source.snapshot()
 }
 
 function report(message: Report, sent?: () => void): void {

@@ -3,12 +3,14 @@ import cluster, { type Worker } from 'node:cluster'
 import type { Logger } from 'pino'
 import type { Settings } from '../config/settings.js'
 import { CommandError } from './command-error.js'
-import { type Order, type Report, WORKER } from './worker.js'
+import { type Order, type Question, type Report, WORKER } from './worker.js'
 
 /** Until a crashed worker is replaced, in ms: the first time, and at most. Doubled each time, */
 const BACKOFF = { least: 100, most: 10_000 }
 /** but not for one that has served for so long. */
 const STEADY = 10_000
+/** What a worker may take to tell something, in ms. */
+const SILENCE = 1_000
 /** What a worker may take beyond its time to drain, in ms. */
 const PATIENCE = 10_000
 
@@ -96,27 +98,16 @@ export class Workers {
   async reload(settings: Settings): Promise<ReadonlyMap<string, number>> {
     const before = this.#current
     this.#current = settings
-    const id = ++this.#lastId
-    // Those that are not up yet start with it.
-    const waiting = new Set(this.#places.flatMap(place => (place.isUp && place.process) || []))
     const expired = new Map<string, number>()
     const refusals = new Map<Worker, string>()
     let done = 0
-    await new Promise<void>(resolve => {
-      const settled = (worker: Worker, answer: Answer): void => {
-        if (!waiting.delete(worker)) return
-        if (answer?.verb === 'refused') refusals.set(worker, answer.message)
-        if (answer?.verb === 'reloaded') {
-          done += 1
-          for (const [route, count] of answer.expired) expired.set(route, (expired.get(route) ?? 0) + count)
-        }
-        if (waiting.size === 0) resolve()
-      }
-      this.#answers.set(id, settled)
-      if (waiting.size === 0) resolve()
-      for (const worker of waiting) send(worker, { verb: 'reload', id, settings })
-    })
-    this.#answers.delete(id)
+    // Those that are not up yet start with it.
+    for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }))) {
+      if (answer?.verb === 'refused') refusals.set(worker, answer.message)
+      if (answer?.verb !== 'reloaded') continue
+      done += 1
+      for (const [route, count] of answer.expired) expired.set(route, (expired.get(route) ?? 0) + count)
+    }
     const [reason] = refusals.values()
     if (reason !== undefined && done === 0) {
       this.#current = before
@@ -127,6 +118,37 @@ export class Workers {
       worker.process.kill('SIGTERM')
     }
     return expired
+  }
+
+  /** What each of those answers that can. */
+  async question<Told>(question: Question): Promise<Told[]> {
+    const answers = await this.#ask(id => ({ verb: 'tell', id, question }), SILENCE)
+    return [...answers.values()].flatMap(answer => (answer?.verb === 'told' ? [answer.answer as Told] : []))
+  }
+
+  /**
+   * Asks all that are up, and waits until each has answered or ended.
+   *
+   * @param patience ms; who has not answered by then has no answer
+   */
+  async #ask(orderOf: (id: number) => Order, patience?: number): Promise<Map<Worker, Answer>> {
+    const id = ++this.#lastId
+    const waiting = new Set(this.#places.flatMap(place => (place.isUp && place.process) || []))
+    const answers = new Map<Worker, Answer>()
+    let timer: NodeJS.Timeout | undefined
+    await new Promise<void>(resolve => {
+      this.#answers.set(id, (worker, answer) => {
+        if (!waiting.delete(worker)) return
+        answers.set(worker, answer)
+        if (waiting.size === 0) resolve()
+      })
+      if (waiting.size === 0) resolve()
+      if (patience !== undefined) timer = setTimeout(resolve, patience)
+      for (const worker of waiting) send(worker, orderOf(id))
+    })
+    clearTimeout(timer)
+    this.#answers.delete(id)
+    return answers
   }
 
   /**

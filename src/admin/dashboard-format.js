@@ -1,0 +1,94 @@
+/** Figures as people read them, and what is done to the document. Text only ever enters it as text. */
+
+/** 0.25, 7.2, 38, 1.2k, 3.4M */
+export function count(value) {
+  if (value === 0) return '0'
+  const steps = ['', 'k', 'M', 'G']
+  let step = 0
+  let rest = value
+  while (Math.abs(rest) >= 999.5 && step < steps.length - 1) {
+    rest /= 1_000
+    step++
+  }
+  const size = Math.abs(rest)
+  return `${Number(rest.toFixed(size < 0.995 ? 2 : size < 99.95 ? 1 : 0))}${steps[step]}`
+}
+
+export const perSecond = rate => `${count(rate)}/s`
+
+export const percent = share => `${Math.round(share * 100)} %`
+
+/** From ms: 0 ms, 1.2 ms, 250 ms, 1.8 s, 4.5 min, 3 h, 12 d */
+export function duration(ms) {
+  if (ms < 999.5) return `${Number(ms.toFixed(ms < 9.95 ? 1 : 0))} ms`
+  const units = [
+    [60_000, 1_000, 's'],
+    [3_600_000, 60_000, 'min'],
+    [86_400_000, 3_600_000, 'h'],
+    [Infinity, 86_400_000, 'd'],
+  ]
+  const [, size, name] = units.find(([below]) => ms < below)
+  return `${Number((ms / size).toFixed(1))} ${name}`
+}
+
+/** The local time of day. */
+export const timeOfDay = at => new Date(at).toLocaleTimeString([], { hour12: false })
+
+/** What a key is called: that of a bucket with one instance only is empty. */
+export const keyName = key => (key === '' ? '(all)' : key)
+
+export const byId = id => document.getElementById(id)
+
+/** An element with a class and a text. */
+export function make(tag, className, text) {
+  const element = document.createElement(tag)
+  if (className) element.className = className
+  if (text !== undefined) element.textContent = text
+  return element
+}
+
+/** Changes a text only where it differs: what stands stays selectable, and costs no layout. */
+export function put(element, text) {
+  if (element.textContent !== text) element.textContent = text
+}
+
+export function show(element, isShown) {
+  if (element.hidden === isShown) element.hidden = !isShown
+}
+
+/**
+ * Children in the order of the items, each made once per `nameOf` and filled again every time. While somebody points at
+ * one or has the keyboard's focus there, they stay where they are.
+ */
+export function list(parent, unordered, nameOf, create, fill) {
+  parent.kept ??= new Map()
+  const kept = parent.kept
+  const names = new Set(unordered.map(nameOf))
+  for (const [name, child] of kept) {
+    if (names.has(name)) continue
+    child.remove()
+    kept.delete(name)
+  }
+  const isHeld = parent.matches(':hover') || parent.contains(document.activeElement)
+  const place = item => {
+    const at = [...parent.children].indexOf(kept.get(nameOf(item)))
+    return at < 0 ? kept.size : at
+  }
+  const items = isHeld ? unordered.toSorted((a, b) => place(a) - place(b)) : unordered
+  items.forEach((item, index) => {
+    const name = nameOf(item)
+    let child = kept.get(name)
+    if (child === undefined) {
+      child = create(item)
+      kept.set(name, child)
+    }
+    fill(child, item)
+    // A child that is moved loses the keyboard's focus: only those out of place are.
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null)
+  })
+}
+
+/** A bar that is filled to a share of 0..1. */
+export function setShare(fill, share) {
+  fill.style.setProperty('inline-size', `${(Math.min(1, Math.max(0, share)) * 100).toFixed(1)}%`)
+}

@@ -1,0 +1,156 @@
+/** Snapshots of several processes as one. */
+import type {
+  BucketSnapshot,
+  DryRunSnapshot,
+  Quantiles,
+  RouteSnapshot,
+  Snapshot,
+  UpstreamSnapshot,
+} from './snapshot.js'
+
+const TOLD = { instances: 20, moments: 256, keys: 50 }
+
+/** @param all at least one */
+export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
+  const [first, ...more] = all
+  if (more.length === 0) return first!
+  const reports = all.flatMap(({ dryRun }) => dryRun ?? [])
+  return {
+    at: Math.max(...all.map(({ at }) => at)),
+    uptime: Math.max(...all.map(({ uptime }) => uptime)),
+    processes: sum(all, ({ processes }) => processes),
+    draining: all.every(({ draining }) => draining),
+    store: { ...first!.store, ready: all.some(({ store }) => store.ready) },
+    queued: sum(all, ({ queued }) => queued),
+    inFlight: sum(all, ({ inFlight }) => inFlight),
+    buckets: byName(all.map(({ buckets }) => buckets)).map(mergeBuckets),
+    routes: byName(all.map(({ routes }) => routes)).map(mergeRoutes),
+    upstreams: mergeUpstreams(all.flatMap(({ upstreams }) => upstreams)),
+    wait: mergeQuantiles(all.map(({ wait }) => wait)),
+    lateness: mergeQuantiles(all.map(({ lateness }) => lateness)),
+    ...(reports.length > 0 && { dryRun: mergeReports(reports) }),
+  }
+}
+
+function sum<T>(list: readonly T[], of: (item: T) => number): number {
+  return list.reduce((total, item) => total + of(item), 0)
+}
+
+function byName<T extends { readonly name: string }>(lists: readonly (readonly T[])[]): T[][] {
+  const found = new Map<string, T[]>()
+  for (const item of lists.flat()) found.set(item.name, [...(found.get(item.name) ?? []), item])
+  return [...found.values()]
+}
+
+/** An instance that several know has one level, which the store keeps, and waiters in each of them. */
+function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
+  const instances = new Map<string, BucketSnapshot['fullest'][number]>()
+  for (const instance of parts.flatMap(({ fullest }) => fullest)) {
+    const known = instances.get(instance.key)
+    instances.set(
+      instance.key,
+      known === undefined
+        ? instance
+        : { ...known, level: Math.max(known.level, instance.level), waiting: known.waiting + instance.waiting },
+    )
+  }
+  const focused = parts.flatMap(({ focus }) => focus ?? [])
+  const [focus] = focused
+  const moments = (of: (one: NonNullable<BucketSnapshot['focus']>) => readonly number[]): number[] =>
+    focused
+      .filter(({ key }) => key === focus!.key)
+      .flatMap(of)
+      .sort((a, b) => a - b)
+      .slice(-TOLD.moments)
+  return {
+    ...parts[0]!,
+    keys: Math.max(...parts.map(({ keys }) => keys)),
+    offered: sum(parts, ({ offered }) => offered),
+    released: sum(parts, ({ released }) => released),
+    rejected: sum(parts, ({ rejected }) => rejected),
+    queued: sum(parts, ({ queued }) => queued),
+    fullest: [...instances.values()]
+      .sort((a, b) => b.level / b.capacity - a.level / a.capacity)
+      .slice(0, TOLD.instances),
+    ...(focus && {
+      focus: {
+        key: focus.key,
+        arrivals: moments(({ arrivals }) => arrivals),
+        releases: moments(({ releases }) => releases),
+        rejections: moments(({ rejections }) => rejections),
+      },
+    }),
+  }
+}
+
+function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
+  return {
+    ...parts[0]!,
+    queued: sum(parts, ({ queued }) => queued),
+    outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
+    rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
+  }
+}
+
+function addUp<Key extends string>(parts: readonly Readonly<Record<Key, number>>[]): Record<Key, number> {
+  const total: Record<Key, number> = { ...parts[0]! }
+  for (const part of parts.slice(1)) for (const key in part) total[key] += part[key]
+  return total
+}
+
+function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] {
+  const found = new Map<string, UpstreamSnapshot>()
+  for (const part of parts) {
+    const known = found.get(part.url)
+    if (known === undefined) found.set(part.url, part)
+    else {
+      const { inFlight, pausedMs } = known
+      found.set(part.url, { ...part, inFlight: inFlight + part.inFlight, pausedMs: Math.max(pausedMs, part.pausedMs) })
+    }
+  }
+  return [...found.values()]
+}
+
+/** The largest p99 and maximum, and a weighted mean of the others: near enough where work is spread evenly. */
+function mergeQuantiles(parts: readonly Quantiles[]): Quantiles {
+  const count = sum(parts, part => part.count)
+  const mean = (of: (part: Quantiles) => number): number =>
+    count === 0 ? 0 : sum(parts, part => of(part) * part.count) / count
+  return {
+    count,
+    p50: mean(({ p50 }) => p50),
+    p90: mean(({ p90 }) => p90),
+    p99: Math.max(...parts.map(({ p99 }) => p99)),
+    max: Math.max(...parts.map(({ max }) => max)),
+  }
+}
+
+function mergeReports(parts: readonly DryRunSnapshot[]): DryRunSnapshot {
+  const keys = new Map<string, DryRunSnapshot['keys'][number]>()
+  for (const hit of parts.flatMap(part => part.keys)) {
+    const id = JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent])
+    const known = keys.get(id)
+    keys.set(
+      id,
+      known === undefined
+        ? hit
+        : {
+            ...hit,
+            wouldReject: known.wouldReject + hit.wouldReject,
+            wouldDelay: known.wouldDelay + hit.wouldDelay,
+            longestWait: Math.max(known.longestWait, hit.longestWait),
+          },
+    )
+  }
+  const agents = { ...parts[0]!.agents }
+  for (const name of Object.keys(agents) as (keyof typeof agents)[]) {
+    agents[name] = addUp(parts.map(part => part.agents[name]))
+  }
+  return {
+    since: Math.min(...parts.map(({ since }) => since)),
+    keys: [...keys.values()]
+      .sort((a, b) => b.wouldReject - a.wouldReject || b.wouldDelay - a.wouldDelay)
+      .slice(0, TOLD.keys),
+    agents,
+  }
+}

@@ -1,0 +1,71 @@
+/** What the dashboard talks to, told by a test what to say. */
+import { once } from 'node:events'
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { dashboardPage } from '../../src/admin/page.js'
+import type { Snapshot } from '../../src/admin/snapshot.js'
+
+export interface DashboardServer {
+  readonly url: string
+  /** Of the requests so far: method and target, one line each. */
+  readonly asked: string[]
+  /** Said to each that begins to listen. */
+  greeting: () => readonly Snapshot[]
+  /** Said to all that listen. */
+  say(snapshot: Snapshot): void
+  /** The bytes of a stream as they are. */
+  write(text: string): void
+  /** Breaks off all streams. */
+  hangUp(): void
+  /** Answers nothing but 503 while it is set. */
+  isDown: boolean
+  /** The answer to DELETE. */
+  resetStatus: number
+}
+
+export const event = (snapshot: Snapshot): string => `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`
+
+/** On a free port, until the test ends. With a token it is asked for. */
+export async function serveDashboard(
+  t: { teardown(run: () => unknown): unknown },
+  token?: string,
+): Promise<DashboardServer> {
+  const streams = new Set<ServerResponse>()
+  const { html, headers } = dashboardPage()
+  const http = createServer((req, res) => {
+    const path = req.url!.split('?', 1)[0]!
+    server.asked.push(`${req.method} ${req.url}`)
+    const isKnown = token === undefined || req.headers.authorization === `Bearer ${token}`
+    if (path === '/') res.writeHead(isKnown ? 200 : 401, headers).end(html)
+    else if (!isKnown) res.writeHead(401, { 'WWW-Authenticate': 'Bearer realm="shaper"' }).end()
+    else if (server.isDown) res.writeHead(503).end()
+    else if (req.method === 'DELETE') res.writeHead(server.resetStatus).end()
+    else {
+      res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
+      for (const snapshot of server.greeting()) res.write(event(snapshot))
+      streams.add(res)
+      res.on('close', () => streams.delete(res))
+    }
+  })
+  http.listen(0, '127.0.0.1')
+  await once(http, 'listening')
+  t.teardown(() => {
+    http.close()
+    http.closeAllConnections()
+  })
+  const server: DashboardServer = {
+    url: `http://127.0.0.1:${(http.address() as AddressInfo).port}/`,
+    asked: [],
+    greeting: () => [],
+    say: snapshot => server.write(event(snapshot)),
+    write(text) {
+      for (const stream of streams) stream.write(text)
+    },
+    hangUp() {
+      for (const stream of streams) stream.destroy()
+    },
+    isDown: false,
+    resetStatus: 204,
+  }
+  return server
+}

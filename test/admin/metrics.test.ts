@@ -1,0 +1,90 @@
+import t from 'tap'
+import { httpUpstream, turns } from '../proxy/harness.js'
+import { startAdminRig } from './rig.js'
+
+const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 3 } }
+
+t.test('each request is counted once, by route and outcome', async t => {
+  let broken = false
+  const upstream = await httpUpstream(t, (req, res) => (broken ? req.socket.destroy() : res.end('ok')))
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: CLIENT,
+    routes: [
+      { name: 'brief', match: { path: '/brief' }, maxWait: '300ms' },
+      { name: 'api', match: { path: '/api/*' } },
+    ],
+  })
+  const { proxy, pacer } = rig
+  const ask = (path: string, user: string, init: RequestInit = {}) =>
+    fetch(proxy.url + path, { ...init, headers: { 'x-user': user } })
+  // One goes at once, two wait, one is rejected.
+  const four = Array.from({ length: 4 }, () => ask('/api/a', 'a'))
+  while ((await rig.snapshot()).queued < 2) await turns()
+  t.equal(await rig.metric('shaper_queued{route="api"}'), 2)
+  t.equal(await rig.metric('shaper_keys{bucket="client"}'), 1)
+  const abort = new AbortController()
+  const left = ask('/api/b', 'b')
+  await left
+  const cancelled = ask('/api/b', 'b', { signal: abort.signal })
+  while ((await rig.snapshot()).queued < 3) await turns()
+  abort.abort()
+  await t.rejects(cancelled)
+  while ((await rig.snapshot()).queued > 2) await turns()
+  pacer.runUntil(400)
+  t.same((await Promise.all(four)).map(({ status }) => status).sort(), [200, 200, 200, 429])
+  t.equal((await ask('/nowhere', 'a')).status, 404)
+  broken = true
+  t.equal((await ask('/api/c', 'c')).status, 502)
+  const wanted = {
+    'shaper_requests_total{route="api",outcome="forwarded"}': 4,
+    'shaper_requests_total{route="api",outcome="rejected"}': 1,
+    'shaper_requests_total{route="api",outcome="cancelled"}': 1,
+    'shaper_requests_total{route="api",outcome="failed"}': 1,
+    'shaper_requests_total{route="(none)",outcome="refused"}': 1,
+    'shaper_requests_total{route="brief",outcome="forwarded"}': 0,
+    'shaper_queued{route="api"}': 0,
+    shaper_upstream_in_flight: 0,
+    'shaper_queue_wait_seconds_count{route="api"}': 5,
+    'shaper_queue_wait_seconds_sum{route="api"}': 0.2 + 0.4,
+    'shaper_queue_wait_seconds_bucket{le="0.25",route="api"}': 4,
+    shaper_release_lateness_seconds_count: 5,
+    'shaper_upstream_seconds_count{route="api"}': 4,
+    shaper_store_errors_total: 0,
+  }
+  for (const [line, value] of Object.entries(wanted)) t.equal(await rig.metric(line), value, line)
+})
+
+t.test('a dry run is told by what it would have done, to whom, and by what kind of program', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: CLIENT,
+    dryRun: true,
+    routes: [{ name: 'api' }],
+  })
+  for (const agent of ['curl/8', 'curl/8', 'Mozilla/5.0 Firefox/1', 'Mozilla/5.0 Firefox/1', '']) {
+    await fetch(rig.proxy.url, { headers: { 'x-user': 'a', 'user-agent': agent } })
+  }
+  t.equal(await rig.metric('shaper_dry_run_total{route="api",outcome="would_delay"}'), 2)
+  t.equal(await rig.metric('shaper_dry_run_total{route="api",outcome="would_reject"}'), 2)
+  const { dryRun, buckets } = await rig.snapshot()
+  t.same(dryRun!.keys.map(({ agent, wouldReject, wouldDelay }) => [agent, wouldReject, wouldDelay]).sort(), [
+    ['browser', 1, 1],
+    ['empty', 1, 0],
+    ['library', 0, 1],
+  ])
+  t.same(dryRun!.agents, {
+    browser: { would_reject: 1, would_delay: 1 },
+    bot: { would_reject: 0, would_delay: 0 },
+    library: { would_reject: 0, would_delay: 1 },
+    empty: { would_reject: 1, would_delay: 0 },
+  })
+  t.ok(dryRun!.since > Date.now() - 60_000 && dryRun!.since <= Date.now() + 1_000)
+  t.equal(dryRun!.keys.length, 3)
+  t.equal(
+    dryRun!.keys.reduce((sum, { longestWait }) => Math.max(sum, longestWait), 0),
+    400,
+  )
+  t.equal(buckets[0]!.offered, 5)
+})

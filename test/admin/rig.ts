@@ -1,0 +1,55 @@
+/** A proxy and its admin server in this process. */
+import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/server.js'
+import type { Snapshot } from '../../src/admin/snapshot.js'
+import { createWatch } from '../../src/cli/watch.js'
+import { parseConfig } from '../../src/config/load.js'
+import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
+import { createTimerClock } from '../../src/pacing/timer.js'
+import { together } from '../../src/proxy/observers.js'
+import { type RunningProxy, startProxy } from '../../src/proxy/server.js'
+
+export interface AdminRig {
+  readonly proxy: RunningProxy
+  readonly admin: AdminServer
+  readonly source: AdminSource
+  /** Releases; timeouts run on the real clock. */
+  readonly pacer: VirtualClock
+  get(path: string, headers?: Record<string, string>): Promise<Response>
+  snapshot(): Promise<Snapshot>
+  /** The value of a metric with these labels, written as in the text; undefined: it is not there. */
+  metric(line: string): Promise<number | undefined>
+}
+
+export async function startAdminRig(
+  t: { teardown(run: () => unknown): void },
+  config: object,
+  admin: object = {},
+): Promise<AdminRig> {
+  const settings = parseConfig(
+    JSON.stringify({ listen: '127.0.0.1:0', admin: { listen: '127.0.0.1:0', ...admin }, ...config }),
+  )
+  const pacer = createVirtualClock()
+  const watch = createWatch(settings, pacer)
+  const proxy = await startProxy({ settings, pacer, clock: createTimerClock(), observer: together(watch.observers) })
+  const source = watch.join(proxy.line)
+  const server = await startAdmin(settings.admin!, source)
+  t.teardown(async () => {
+    await server.close()
+    await proxy.drain(0)
+  })
+  const get = (path: string, headers: Record<string, string> = {}): Promise<Response> =>
+    fetch(server.url + path, { headers })
+  return {
+    proxy,
+    admin: server,
+    source,
+    pacer,
+    get,
+    snapshot: async () => (await get('/buckets')).json() as Promise<Snapshot>,
+    async metric(line) {
+      const text = await (await get('/metrics')).text()
+      const found = text.split('\n').find(each => each.startsWith(`${line} `))
+      return found === undefined ? undefined : Number(found.slice(line.length + 1))
+    },
+  }
+}

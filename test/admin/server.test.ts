@@ -1,0 +1,134 @@
+import { request as rawRequest } from 'node:http'
+import t from 'tap'
+import { httpUpstream, turns } from '../proxy/harness.js'
+import { startAdminRig } from './rig.js'
+
+const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
+
+/** With headers that fetch does not let one set. */
+function ask(url: string, headers: Record<string, string>, method = 'GET'): Promise<number> {
+  return new Promise((resolve, reject) => {
+    rawRequest(url, { headers, method }, res => {
+      res.resume()
+      resolve(res.statusCode!)
+    })
+      .on('error', reject)
+      .end()
+  })
+}
+
+t.test('alive, ready, and not ready while it drains', async t => {
+  const held: (() => void)[] = []
+  const upstream = await httpUpstream(t, (_req, res) => held.push(() => res.end()))
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
+  t.equal((await rig.get('/healthz')).status, 200)
+  t.equal((await rig.get('/readyz')).status, 200)
+  const answer = fetch(rig.proxy.url)
+  await upstream.until(() => held.length === 1)
+  const drained = rig.proxy.drain(10_000)
+  t.equal((await rig.get('/healthz')).status, 200)
+  const ready = await rig.get('/readyz')
+  t.equal(ready.status, 503)
+  t.match(await ready.text(), /shutting down/)
+  held[0]!()
+  await answer
+  await drained
+})
+
+t.test('the fullest instances: level, who waits, and when the next one goes; and they can be reset', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ name: 'api' }] })
+  const key = 'who/is it?%'
+  const answers = Array.from({ length: 12 }, () => fetch(rig.proxy.url, { headers: { 'x-user': key } }))
+  await fetch(rig.proxy.url, { headers: { 'x-user': 'other' } })
+  while ((await rig.snapshot()).buckets[0]!.offered < 13) await turns()
+  const { buckets, routes, queued } = await rig.snapshot()
+  const [bucket] = buckets
+  t.equal(queued, 9)
+  t.match(bucket, {
+    name: 'client',
+    key: 'header:x-user',
+    rate: 5,
+    configured: 5,
+    capacity: 10,
+    keys: 2,
+    routes: ['api'],
+  })
+  t.same(
+    bucket!.fullest.map(({ key, level, waiting, nextReleaseMs }) => ({ key, level, waiting, nextReleaseMs })),
+    [
+      { key, level: 10, waiting: 9, nextReleaseMs: 200 },
+      { key: 'other', level: 1, waiting: 0, nextReleaseMs: 200 },
+    ],
+  )
+  t.same([bucket!.offered, bucket!.released, bucket!.rejected], [13, 2, 2])
+  t.equal(routes[0]!.outcomes.rejected, 2)
+  const path = `/buckets/client/${encodeURIComponent(key)}`
+  t.equal((await fetch(rig.admin.url + path, { method: 'DELETE' })).status, 204)
+  // What was passed is forgotten: the next may go, and the bucket holds it.
+  t.equal((await rig.snapshot()).buckets[0]!.fullest[0]!.waiting, 8)
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/nobody`, { method: 'DELETE' })).status, 404)
+  t.equal((await fetch(`${rig.admin.url}/buckets/nothing/x`, { method: 'DELETE' })).status, 404)
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/%zz`, { method: 'DELETE' })).status, 400)
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/a/b`, { method: 'DELETE' })).status, 400)
+  rig.pacer.runUntil(5_000)
+  await Promise.all(answers)
+})
+
+t.test('a token opens what is not a probe, and nothing else does', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+  for (const path of ['/', '/metrics', '/buckets', '/events']) {
+    for (const authorization of ['', 'Bearer', 'Bearer s3cre', 'Bearer s3cret2', 'Basic s3cret', 's3cret']) {
+      const res = await rig.get(path, { authorization })
+      t.equal(res.status, 401, `${path} with "${authorization}"`)
+      t.equal(res.headers.get('www-authenticate'), 'Bearer realm="shaper"')
+      await res.body?.cancel()
+    }
+  }
+  t.equal((await rig.get('/metrics', { authorization: 'Bearer s3cret' })).status, 200)
+  t.equal((await rig.get('/metrics', { authorization: 'bearer  s3cret' })).status, 200)
+  t.equal((await rig.get('/healthz')).status, 200)
+  t.equal((await rig.get('/readyz')).status, 200)
+})
+
+t.test('without a token a page of another site gets nothing, by whatever name it asks', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
+  const { port } = new URL(rig.admin.url)
+  const url = `${rig.admin.url}/buckets`
+  t.equal(await ask(url, { host: `evil.example:${port}` }), 421)
+  t.equal(await ask(url, { host: `localhost:${port}` }), 200)
+  t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: 'http://evil.example' }), 403)
+  t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: `http://127.0.0.1:${port}` }), 200)
+  t.equal(await ask(url, { 'sec-fetch-site': 'cross-site' }), 403)
+  t.equal(await ask(`${rig.admin.url}/buckets/client/a`, { origin: 'null' }, 'DELETE'), 403)
+})
+
+t.test('methods and paths that there are not', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
+  t.equal((await rig.get('/nothing')).status, 404)
+  const res = await fetch(`${rig.admin.url}/metrics`, { method: 'POST', body: 'x' })
+  t.equal(res.status, 405)
+  t.equal(res.headers.get('allow'), 'GET, HEAD')
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/a`)).status, 405)
+  t.equal((await fetch(`${rig.admin.url}/metrics`, { method: 'HEAD' })).status, 200)
+  t.equal((await rig.get('/events?interval=x')).status, 400)
+})
+
+t.test('events: a snapshot at a bounded rate, for a bounded number of clients', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
+  const abort = new AbortController()
+  t.teardown(() => abort.abort())
+  const open = (query = '') => fetch(`${rig.admin.url}/events${query}`, { signal: abort.signal })
+  const stream = await open('?interval=1')
+  t.equal(stream.headers.get('content-type'), 'text/event-stream; charset=utf-8')
+  const reader = stream.body!.getReader()
+  let text = ''
+  const start = performance.now()
+  while ((text.match(/^event: snapshot$/gm) ?? []).length < 3)
+    text += new TextDecoder().decode((await reader.read()).value)
+  t.ok(performance.now() - start > 350, 'not every ms, as was asked for')
+  const [, data] = /^data: (.*)$/m.exec(text)!
+  t.match(JSON.parse(data!), { processes: 1, buckets: [{ name: 'client' }] })
+  await Promise.all(Array.from({ length: 15 }, () => open()))
+  t.equal((await open()).status, 503)
+})

@@ -1,0 +1,72 @@
+import t from 'tap'
+import { bucketTable, dryRunTable } from '../../src/cli/top.js'
+import { startAdminRig } from '../admin/rig.js'
+import { httpUpstream, turns } from '../proxy/harness.js'
+import { shaper } from './command.js'
+
+const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
+
+t.test('a table of what waits, at what level, and of rates since the last one', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
+  const before = await rig.snapshot()
+  const answers = Array.from({ length: 12 }, () => fetch(rig.proxy.url, { headers: { 'x-user': 'al\u009b2Jice' } }))
+  while ((await rig.snapshot()).buckets[0]!.offered < 12) await turns()
+  const now = await rig.snapshot()
+  const lines = bucketTable({ ...now, at: before.at + 2_000 }, before)
+  t.match(lines[0], /^9 queued, 0 in flight; wait p50 0 ms/)
+  const at = lines.findIndex(line => line.startsWith('bucket'))
+  t.same(lines[at]!.split(/\s+/), [
+    'bucket',
+    'rate',
+    'key',
+    'level',
+    'queued',
+    'in/s',
+    'released/s',
+    'rejected/s',
+    'next',
+  ])
+  t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', 'key', '9', '6', '0.5', '1'])
+  t.match(lines[at + 2], /al\?2Jice +############ 10\/10 +9 +200 ms$/)
+  rig.pacer.runUntil(3_000)
+  await Promise.all(answers)
+})
+
+t.test('what dry runs would have done', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: CLIENT,
+    dryRun: true,
+    routes: [{ name: 'api' }],
+  })
+  for (let sent = 0; sent < 12; sent += 1) {
+    await fetch(rig.proxy.url, { headers: { 'x-user': 'a', 'user-agent': 'curl/8' } })
+  }
+  const lines = dryRunTable(await rig.snapshot())
+  t.ok(lines.some(line => /^library +2 +9$/.test(line)))
+  t.ok(lines.some(line => /^api +client +a +library +2 +9 +1800 ms$/.test(line)))
+  const plain = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
+  t.match(dryRunTable(await plain.snapshot())[0], /no route is a dry run/)
+})
+
+t.test('the command: once, with a token, and what is wrong in one line', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
+  const top = (args: string[], env = {}) => shaper(['top', '--admin', rig.admin.url, ...args], { env }).finished
+  const refused = await top(['--count', '1'])
+  t.equal(refused.code, 1)
+  t.match(refused.stderr, /^shaper: the admin server at http:\/\/127\.0\.0\.1:\d+ wants a token; set SHAPER_TOKEN\n$/)
+  const shown = await top(['--count', '2', '--interval', '100ms'], { SHAPER_TOKEN: 's3cret' })
+  t.equal(shown.code, 0, shown.stderr)
+  t.equal(shown.stdout.match(/^bucket /gm)?.length, 2)
+  const rehearsed = await top(['--dry-run', '--count', '1'], { SHAPER_TOKEN: 's3cret' })
+  t.match(rehearsed.stdout, /no route is a dry run/)
+  const bad = await shaper(['top', '--interval', '1ms', '--count', 'x']).finished
+  t.equal(bad.code, 2)
+  t.equal(bad.stderr.split('\n').length, 3)
+  await rig.admin.close()
+  const away = await top(['--count', '1'])
+  t.equal(away.code, 1)
+  t.match(away.stderr, /does not answer \(ECONNREFUSED\)/)
+})
