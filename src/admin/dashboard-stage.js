@@ -60,7 +60,7 @@ function schedule() {
 byId('pause').addEventListener('click', () => {
   isPaused = !isPaused
   byId('pause').setAttribute('aria-pressed', String(isPaused))
-  put(byId('pause'), isPaused ? 'Go on' : 'Pause picture')
+  put(byId('pause'), isPaused ? 'Go on' : 'Pause')
   schedule()
 })
 onScheme(draw)

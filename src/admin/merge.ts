@@ -20,7 +20,11 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
     uptime: Math.max(...all.map(({ uptime }) => uptime)),
     processes: sum(all, ({ processes }) => processes),
     draining: all.every(({ draining }) => draining),
-    store: { ...first!.store, ready: all.some(({ store }) => store.ready) },
+    store: {
+      type: first!.store.type,
+      ready: all.some(({ store }) => store.ready),
+      instances: Math.max(...all.map(({ store }) => store.instances)),
+    },
     queued: sum(all, ({ queued }) => queued),
     inFlight: sum(all, ({ inFlight }) => inFlight),
     buckets: byName(all.map(({ buckets }) => buckets)).map(mergeBuckets),

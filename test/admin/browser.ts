@@ -8,7 +8,7 @@ const PLACES = [
   '/Applications/Chromium.app/Contents/MacOS/Chromium',
   '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
 ]
-const INSTALL = 'apt-get install chromium (Debian), dnf install chromium (Fedora), brew install --cask chromium (macOS)'
+const INSTALL = 'apt-get install chromium (Debian), dnf install chromium (Fedora), brew install google-chrome (macOS)'
 
 function executable(): string {
   const folders = (process.env.PATH ?? '').split(delimiter).filter(Boolean)
@@ -33,7 +33,7 @@ export interface WatchedPage {
   readonly page: Page
   /** Errors on its console, exceptions, violations of its policy, requests to anybody else. */
   readonly faults: string[]
-  /** The same, of what a page of width cannot show: by how many pixels it is too wide. */
+  /** By how many pixels it, or a text in one of its cards, is too wide. */
   overhang(): Promise<number>
 }
 
@@ -68,6 +68,42 @@ export async function openPage(
   return {
     page,
     faults,
-    overhang: () => page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth'),
+    overhang: () =>
+      page.evaluate(`(() => {
+        const { scrollWidth, clientWidth } = document.documentElement
+        const inside = element => {
+          const edge = element.closest('.card').getBoundingClientRect().right
+          const range = document.createRange()
+          range.selectNodeContents(element)
+          return range.getBoundingClientRect().right - edge
+        }
+        const texts = [...document.querySelectorAll('.card dd, .card dt, .card p, .card h2, .card li')]
+        return Math.max(scrollWidth - clientWidth, 0, ...texts.filter(each => each.checkVisibility()).map(inside))
+      })()`),
   }
 }
+
+/** What an element shows. */
+export const text = (page: Page, selector: string): Promise<string> => page.locator(selector).innerText()
+
+/** Resolves once an element says so. */
+export const says = (page: Page, selector: string, hasText: string | RegExp): Promise<void> =>
+  page.locator(selector, { hasText }).first().waitFor()
+
+/** Pixels of a canvas for which an expression of r, g, b, x, y (0..1) and a (alpha) holds. */
+export const pixels = (page: Page, id: string, expression: string): Promise<number> =>
+  page.evaluate(`(() => {
+    const canvas = document.getElementById('${id}')
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
+    let found = 0
+    for (let i = 0; i < data.length; i += 4) {
+      const [r, g, b, a] = data.subarray(i, i + 4)
+      const x = ((i / 4) % canvas.width) / canvas.width
+      const y = Math.floor(i / 4 / canvas.width) / canvas.height
+      if (a > 200 && (${expression})) found++
+    }
+    return found
+  })()`)
+
+/** For `pixels`: the colour of what is turned away. */
+export const ORANGE = 'r > 190 && g < 110 && b < 60'

@@ -4,6 +4,7 @@ import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { dashboardPage } from '../../src/admin/page.js'
 import type { Snapshot } from '../../src/admin/snapshot.js'
+import { createSample } from './dashboard-sample.js'
 
 export interface DashboardServer {
   readonly url: string
@@ -68,4 +69,29 @@ export async function serveDashboard(
     resetStatus: 204,
   }
   return server
+}
+
+/** Calls `say` about every 100 ms, with how long it has been doing so in ms, until the test ends. */
+export function keepSaying(
+  t: { teardown(run: () => unknown): unknown },
+  say: (at: number, since: number) => void,
+): void {
+  const start = Date.now()
+  const tick = () => say(Date.now(), Date.now() - start)
+  tick()
+  const timer = setInterval(tick, 100)
+  t.teardown(() => clearInterval(timer))
+}
+
+/** What the last minute looked like, then what happens now. */
+export function live(t: { teardown(run: () => unknown): unknown }, server: DashboardServer): void {
+  const start = Date.now() - 65_000
+  const sample = createSample(start)
+  const past: Snapshot[] = []
+  for (let at = start; at < Date.now(); at += 250) past.push(sample.snapshot(at))
+  server.greeting = () => past
+  keepSaying(t, at => {
+    past.push(sample.snapshot(at))
+    server.say(past.at(-1)!)
+  })
 }

@@ -3,81 +3,14 @@ import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Page } from 'playwright-core'
 import t from 'tap'
 import { dashboardPage } from '../../src/admin/page.js'
-import type { Snapshot } from '../../src/admin/snapshot.js'
-import { openBrowser, openPage } from './browser.js'
-import { BUSY, bucket, CAPACITY, createSample, instance, quiet, route } from './dashboard-sample.js'
-import { type DashboardServer, event, serveDashboard } from './dashboard-server.js'
+import { ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
+import { BUSY, bucket, instance, quiet, route } from './dashboard-sample.js'
+import { live, serveDashboard } from './dashboard-server.js'
 
 const browser = await openBrowser()
 t.teardown(() => browser.close())
-
-const text = (page: Page, selector: string): Promise<string> => page.locator(selector).innerText()
-
-/** Resolves once an element says so. */
-const says = (page: Page, selector: string, hasText: string | RegExp): Promise<void> =>
-  page.locator(selector, { hasText }).first().waitFor()
-
-/** Calls `say` about every 100 ms, with how long it has been doing so in ms, until the test ends. */
-function keepSaying(t: { teardown(run: () => unknown): unknown }, say: (at: number, since: number) => void): void {
-  const start = Date.now()
-  const tick = () => say(Date.now(), Date.now() - start)
-  tick()
-  const timer = setInterval(tick, 100)
-  t.teardown(() => clearInterval(timer))
-}
-
-/** What the last minute looked like, then what happens now. */
-function live(t: { teardown(run: () => unknown): unknown }, server: DashboardServer): void {
-  const start = Date.now() - 65_000
-  const sample = createSample(start)
-  const past: Snapshot[] = []
-  for (let at = start; at < Date.now(); at += 250) past.push(sample.snapshot(at))
-  server.greeting = () => past
-  keepSaying(t, at => {
-    past.push(sample.snapshot(at))
-    server.say(past.at(-1)!)
-  })
-}
-
-/** Pixels of a canvas for which an expression of r, g, b, x, y (0..1) and a (alpha) holds. */
-const pixels = (page: Page, id: string, expression: string): Promise<number> =>
-  page.evaluate(`(() => {
-    const canvas = document.getElementById('${id}')
-    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
-    let found = 0
-    for (let i = 0; i < data.length; i += 4) {
-      const [r, g, b, a] = data.subarray(i, i + 4)
-      const x = ((i / 4) % canvas.width) / canvas.width
-      const y = Math.floor(i / 4 / canvas.width) / canvas.height
-      if (a > 200 && (${expression})) found++
-    }
-    return found
-  })()`)
-
-const WATER = 'b - r > 70 && y > 0.2 && y < 0.74'
-const ORANGE = 'r > 190 && g < 110 && b < 60'
-
-/** Where drops are below the tap, from the top down: the middles of the coloured runs in the canvas's middle column. */
-const drops = (page: Page): Promise<number[]> =>
-  page.evaluate(`(() => {
-    const canvas = document.getElementById('bucket')
-    const from = Math.round(canvas.height * 0.78)
-    const { data } = canvas.getContext('2d').getImageData(canvas.width / 2, from, 1, canvas.height - from)
-    const middles = []
-    let start
-    for (let y = 0; y <= data.length / 4; y++) {
-      const isDrop = data[y * 4 + 3] > 128
-      if (isDrop && start === undefined) start = y
-      if (isDrop || start === undefined) continue
-      // One that is cut off at either end has no middle to see.
-      if (start > 0 && y < data.length / 4) middles.push((start + y - 1) / 2)
-      start = undefined
-    }
-    return middles
-  })()`)
 
 t.test('the page carries all it needs, and its policy lets nothing else run', async t => {
   const { html, headers } = dashboardPage()
@@ -135,101 +68,6 @@ t.test('live traffic is shown, in every shape of screen and both schemes', async
       await page.close()
     }
   }
-})
-
-t.test('the water stands as high as the level', async t => {
-  const server = await serveDashboard(t)
-  let level = CAPACITY
-  keepSaying(t, at =>
-    server.say(quiet(at, { buckets: [bucket({ keys: 1, offered: 10, fullest: [instance('a', level)] })] })),
-  )
-  const { page, faults } = await openPage(t, browser, server.url)
-  const area = async (next: number) => {
-    level = next
-    await says(page, '#focus-level', new RegExp(`^${next} / ${CAPACITY}$`))
-    return pixels(page, 'bucket', WATER)
-  }
-  const full = await area(CAPACITY)
-  t.ok(full > 20_000)
-  for (const share of [0.75, 0.5, 0.2]) {
-    const part = (await area(CAPACITY * share)) / full
-    t.ok(Math.abs(part - share) < 0.05, `${share}: ${part.toFixed(3)} of the water`)
-  }
-  t.equal(await area(0), 0)
-  t.match(
-    await page.locator('#bucket').getAttribute('aria-label'),
-    /^Leaky bucket client: level [\d.]+ of 10, leaking 5\/s$/,
-  )
-  t.same(faults, [])
-})
-
-t.test('drops leave at the times of the releases: even ones look even, others do not', async t => {
-  const server = await serveDashboard(t)
-  let gaps = [200]
-  keepSaying(t, at => {
-    const releases = []
-    const period = gaps.reduce((sum, gap) => sum + gap, 0)
-    for (let time = Math.floor(at / period) * period - 6_000; time <= at; ) {
-      for (const gap of gaps) {
-        if (time <= at) releases.push(time)
-        time += gap
-      }
-    }
-    const focus = { key: 'a', arrivals: [], releases, rejections: [] }
-    server.say(quiet(at, { buckets: [bucket({ keys: 1, offered: 10, fullest: [instance('a', 5)], focus })] }))
-  })
-  const { page, faults } = await openPage(t, browser, server.url)
-  /** The gaps between drops, in parts of the smallest. */
-  const seen = async (isSo: (ratio: number) => boolean) => {
-    const middles = await drops(page)
-    const found = middles.slice(1).map((middle, index) => middle - middles[index]!)
-    const ratio = Math.max(...found) / Math.min(...found)
-    return { count: middles.length, isSo: found.length >= 2 && isSo(ratio), ratio }
-  }
-  await says(page, '#strip-gaps', 'gap p50 200 ms, p99 200 ms')
-  for (let i = 0; i < 10; i++) {
-    const even = await seen(ratio => ratio < 1.12)
-    t.ok(even.isSo && even.count >= 3 && even.count <= 5, `${even.count} drops, gaps of 1 to ${even.ratio.toFixed(2)}`)
-  }
-  gaps = [100, 300]
-  await says(page, '#strip-gaps', 'p99 300 ms')
-  let uneven = await seen(ratio => ratio > 2.5)
-  const last = Date.now() + 5_000
-  while (!uneven.isSo && Date.now() < last) uneven = await seen(ratio => ratio > 2.5)
-  t.ok(uneven.isSo, `gaps of 1 to ${uneven.ratio.toFixed(2)}`)
-  t.same(faults, [])
-})
-
-t.test('a burst pours in, and what is too much spills over the side', async t => {
-  const server = await serveDashboard(t)
-  let rejected = 0
-  keepSaying(t, at => {
-    const arrivals: number[] = []
-    const rejections: number[] = []
-    for (let time = Math.floor(at / 1_000) * 1_000 - 3_000; time <= at; time += 1_000) {
-      for (let i = 0; i < 14; i++) arrivals.push(time + i / 100)
-      for (let i = 0; i < rejected; i++) rejections.push(time + 0.101 + i / 100)
-    }
-    const focus = { key: 'a', arrivals, releases: [], rejections }
-    server.say(quiet(at, { buckets: [bucket({ keys: 2, offered: 10, fullest: [instance('a', 5)], focus })] }))
-  })
-  const { page, faults } = await openPage(t, browser, server.url)
-  /** The most of many frames. */
-  const most = async (expression: string) => {
-    let found = 0
-    for (let i = 0; i < 25; i++) found = Math.max(found, await pixels(page, 'bucket', expression))
-    return found
-  }
-  const above = 'y > 0.06 && y < 0.23'
-  await says(page, '#status', 'Live')
-  t.ok((await most(`${above} && Math.abs(r - 132) < 9 && Math.abs(b - 168) < 9`)) > 100, 'arrivals fall')
-  t.equal(await most(ORANGE), 0, 'nothing spills while nothing is rejected')
-  rejected = 4
-  await says(page, '#focus-rejected', /^4\/s$/)
-  t.ok((await most(`${ORANGE} && x > 0.82`)) > 20, 'beyond the right side')
-  t.equal(await most(`${ORANGE} && x < 0.15`), 0)
-  t.match(await text(page, '#focus-in'), /^1[34](\.\d)?\/s$/)
-  t.same(faults, [])
 })
 
 t.test('rates come from what has grown between snapshots, and a server started anew begins again', async t => {
@@ -327,69 +165,6 @@ t.test('keys are only ever text, and can be emptied after a question', async t =
   await says(page, '#toast', 'could not be emptied: status 404')
 })
 
-t.test('without the token a form asks for it; the token stays in the tab', async t => {
-  const server = await serveDashboard(t, 's3cret')
-  server.greeting = () => [quiet(Date.now())]
-  const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Token needed')
-  t.equal(await page.locator('#live').isVisible(), false)
-  t.equal(await text(page, '#token-error'), '')
-  await page.locator('#token').fill('wrong')
-  await page.locator('#token').press('Enter')
-  await says(page, '#token-error', 'does not know')
-  await page.locator('#token').fill('s3cret')
-  await page.getByText('Show', { exact: true }).click()
-  await says(page, '#status', 'Live')
-  t.equal(await page.locator('#token-form').isVisible(), false)
-  await page.reload()
-  await says(page, '#status', 'Live')
-  t.notMatch(server.asked.join(), 's3cret', 'in no address')
-  t.equal(await page.evaluate('localStorage.length + document.cookie.length'), 0)
-  t.same(
-    faults.filter(fault => !fault.includes('status of 401')),
-    [],
-  )
-})
-
-t.test('a lost connection is told, and found again', async t => {
-  const server = await serveDashboard(t)
-  server.greeting = () => [
-    quiet(Date.now(), { buckets: [bucket({ offered: 3, keys: 1, fullest: [instance('a', 2)] })] }),
-  ]
-  const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Live')
-  server.isDown = true
-  server.hangUp()
-  await says(page, '#status', /^Connection lost since \d\d:\d\d:\d\d; trying again$/)
-  t.match(await page.locator('#live').getAttribute('class'), /stale/)
-  t.match(await text(page, '#keys'), /2 \/ 10/, 'what was known still stands')
-  server.isDown = false
-  await says(page, '#status', 'Live')
-  t.notMatch(await page.locator('#live').getAttribute('class'), /stale/)
-  t.ok(server.asked.filter(line => line === 'GET /events?interval=250').length >= 2)
-  t.same(
-    faults.filter(fault => !fault.includes('Failed to load resource')),
-    [],
-  )
-})
-
-t.test('events are read however they are cut, whatever ends their lines', async t => {
-  const server = await serveDashboard(t)
-  const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Connecting')
-  const snapshot = quiet(Date.now(), { buckets: [bucket({ name: 'crème', offered: 1 })] })
-  const bytes = `: comment\r\nevent: other\r\ndata: {}\r\n\r\n${event(snapshot).replaceAll('\n', '\r\n')}`
-  const cut = (async () => {
-    for (let i = 0; i < bytes.length; i += 11) {
-      server.write(bytes.slice(i, i + 11))
-      await new Promise(resolve => setImmediate(resolve))
-    }
-  })()
-  await says(page, '#bucket-title', 'crème')
-  await cut
-  t.same(faults, [])
-})
-
 t.test('what there is to say where there is little to see', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
@@ -437,68 +212,6 @@ t.test('a bucket is chosen with the keyboard, and stays chosen', async t => {
   t.match(await pressed(), /^login/)
   t.match(await text(page, '#bucket-key'), `by ip + route: ${BUSY}`)
   t.match(await text(page, '#keys'), /until|21/)
-  t.same(faults, [])
-})
-
-t.test('pictures stand still when asked to, by a button or by the system', async t => {
-  const server = await serveDashboard(t)
-  live(t, server)
-  const strip = (page: Page): Promise<string> => page.evaluate("document.getElementById('strip').toDataURL()")
-  const frames = (page: Page): Promise<void> =>
-    page.evaluate(
-      'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))',
-    )
-  const { page } = await openPage(t, browser, server.url)
-  await says(page, '#strip-gaps', 'gap p50 200 ms')
-  const moving = await strip(page)
-  await frames(page)
-  t.not(await strip(page), moving)
-  await page.locator('#pause').click()
-  await frames(page)
-  const paused = await strip(page)
-  await frames(page)
-  t.equal(await strip(page), paused)
-  t.equal(await page.locator('#pause').getAttribute('aria-pressed'), 'true')
-
-  const still = await openPage(t, browser, server.url, { reducedMotion: 'reduce' })
-  await says(still.page, '#strip-gaps', 'gap p50 200 ms')
-  t.equal(await still.page.locator('#pause').isVisible(), false)
-  const frame =
-    'window.frames_ = 0; const ask = requestAnimationFrame; requestAnimationFrame = run => (frames_++, ask(run))'
-  await still.page.evaluate(frame)
-  for (let i = 0; i < 10; i++) t.same(await drops(still.page), [], 'no drops')
-  t.equal(await still.page.evaluate('frames_'), 0, 'no frames are asked for')
-  t.ok((await pixels(still.page, 'strip', 'b - r > 70')) > 50, 'what is known is drawn all the same')
-})
-
-t.test('a page that is open for long does not grow', async t => {
-  const server = await serveDashboard(t)
-  const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Connecting')
-  const start = Date.now() - 1_000_000
-  const sample = createSample(start)
-  let told = 0
-  /** Tells so many snapshots, of ever new keys, and answers how large the page is then. */
-  const after = async (snapshots: number) => {
-    for (let i = 0; i < snapshots; i++) {
-      told += 1
-      const snapshot = sample.snapshot(start + told * 250)
-      const fullest = Array.from({ length: 20 }, (_, n) => instance(`${told}-${n}`, 10 - n / 3))
-      const keyed = bucket({ name: 'keyed', keys: told, offered: told, fullest })
-      server.say({ ...snapshot, queued: told, buckets: [...snapshot.buckets, keyed] })
-    }
-    await says(page, '#queued', new RegExp(`^${told}$`))
-    const session = await page.context().newCDPSession(page)
-    await session.send('HeapProfiler.collectGarbage')
-    const { usedSize } = (await session.send('Runtime.getHeapUsage')) as { usedSize: number }
-    await session.detach()
-    return { elements: await page.evaluate<number>("document.querySelectorAll('*').length"), bytes: usedSize }
-  }
-  const first = await after(300)
-  const second = await after(600)
-  t.ok(second.elements < 400, `${second.elements} elements`)
-  t.ok(Math.abs(second.elements - first.elements) < 60, `${first.elements} elements, then ${second.elements}`)
-  t.ok(second.bytes - first.bytes < 1_000_000, `${first.bytes} bytes, then ${second.bytes}`)
   t.same(faults, [])
 })
 

@@ -1,0 +1,102 @@
+/** How the dashboard listens: with a token, through a connection that breaks, in pieces, and for long. */
+import t from 'tap'
+import { openBrowser, openPage, says, text } from './browser.js'
+import { bucket, createSample, instance, quiet } from './dashboard-sample.js'
+import { event, serveDashboard } from './dashboard-server.js'
+
+const browser = await openBrowser()
+t.teardown(() => browser.close())
+
+t.test('without the token a form asks for it; the token stays in the tab', async t => {
+  const server = await serveDashboard(t, 's3cret')
+  server.greeting = () => [quiet(Date.now())]
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#status', 'Token needed')
+  t.equal(await page.locator('#live').isVisible(), false)
+  t.equal(await text(page, '#token-error'), '')
+  await page.locator('#token').fill('wrong')
+  await page.locator('#token').press('Enter')
+  await says(page, '#token-error', 'does not know')
+  await page.locator('#token').fill('s3cret')
+  await page.getByText('Show', { exact: true }).click()
+  await says(page, '#status', 'Live')
+  t.equal(await page.locator('#token-form').isVisible(), false)
+  await page.reload()
+  await says(page, '#status', 'Live')
+  t.notMatch(server.asked.join(), 's3cret', 'in no address')
+  t.equal(await page.evaluate('localStorage.length + document.cookie.length'), 0)
+  t.same(
+    faults.filter(fault => !fault.includes('status of 401')),
+    [],
+  )
+})
+
+t.test('a lost connection is told, and found again', async t => {
+  const server = await serveDashboard(t)
+  server.greeting = () => [
+    quiet(Date.now(), { buckets: [bucket({ offered: 3, keys: 1, fullest: [instance('a', 2)] })] }),
+  ]
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#status', 'Live')
+  server.isDown = true
+  server.hangUp()
+  await says(page, '#status', /^Connection lost since \d\d:\d\d:\d\d; trying again$/)
+  t.match(await page.locator('#live').getAttribute('class'), /stale/)
+  t.match(await text(page, '#keys'), /2 \/ 10/, 'what was known still stands')
+  server.isDown = false
+  await says(page, '#status', 'Live')
+  t.notMatch(await page.locator('#live').getAttribute('class'), /stale/)
+  t.ok(server.asked.filter(line => line === 'GET /events?interval=250').length >= 2)
+  t.same(
+    faults.filter(fault => !fault.includes('Failed to load resource')),
+    [],
+  )
+})
+
+t.test('events are read however they are cut, whatever ends their lines', async t => {
+  const server = await serveDashboard(t)
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#status', 'Connecting')
+  const snapshot = quiet(Date.now(), { buckets: [bucket({ name: 'crème', offered: 1 })] })
+  const bytes = `: comment\r\nevent: other\r\ndata: {}\r\n\r\n${event(snapshot).replaceAll('\n', '\r\n')}`
+  const cut = (async () => {
+    for (let i = 0; i < bytes.length; i += 11) {
+      server.write(bytes.slice(i, i + 11))
+      await new Promise(resolve => setImmediate(resolve))
+    }
+  })()
+  await says(page, '#bucket-title', 'crème')
+  await cut
+  t.same(faults, [])
+})
+
+t.test('a page that is open for long does not grow', async t => {
+  const server = await serveDashboard(t)
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#status', 'Connecting')
+  const start = Date.now() - 1_000_000
+  const sample = createSample(start)
+  let told = 0
+  /** Tells so many snapshots, of ever new keys, and answers how large the page is then. */
+  const after = async (snapshots: number) => {
+    for (let i = 0; i < snapshots; i++) {
+      told += 1
+      const snapshot = sample.snapshot(start + told * 250)
+      const fullest = Array.from({ length: 20 }, (_, n) => instance(`${told}-${n}`, 10 - n / 3))
+      const keyed = bucket({ name: 'keyed', keys: told, offered: told, fullest })
+      server.say({ ...snapshot, queued: told, buckets: [...snapshot.buckets, keyed] })
+    }
+    await says(page, '#queued', new RegExp(`^${told}$`))
+    const session = await page.context().newCDPSession(page)
+    await session.send('HeapProfiler.collectGarbage')
+    const { usedSize } = (await session.send('Runtime.getHeapUsage')) as { usedSize: number }
+    await session.detach()
+    return { elements: await page.evaluate<number>("document.querySelectorAll('*').length"), bytes: usedSize }
+  }
+  const first = await after(300)
+  const second = await after(600)
+  t.ok(second.elements < 400, `${second.elements} elements`)
+  t.ok(Math.abs(second.elements - first.elements) < 60, `${first.elements} elements, then ${second.elements}`)
+  t.ok(second.bytes - first.bytes < 1_000_000, `${first.bytes} bytes, then ${second.bytes}`)
+  t.same(faults, [])
+})

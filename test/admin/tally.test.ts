@@ -1,0 +1,111 @@
+import t from 'tap'
+import { Fullest } from '../../src/admin/fullest.js'
+import { Moments } from '../../src/admin/moments.js'
+import { Recent } from '../../src/admin/recent.js'
+import { Rehearsals } from '../../src/admin/rehearsals.js'
+import { Keyspace } from '../../src/core/keyspace.js'
+import type { RequestRecord } from '../../src/proxy/events.js'
+import { together } from '../../src/proxy/observers.js'
+
+const LIMITS = { name: 'user', rate: 0.001, capacity: 10 }
+
+t.test('quantiles of the last ten seconds, and of those alone', async t => {
+  const recent = new Recent()
+  t.same(recent.quantiles(0), { count: 0, p50: 0, p90: 0, p99: 0, max: 0 })
+  for (let value = 1; value <= 100; value += 1) recent.add(value, value)
+  t.same(recent.quantiles(100), { count: 100, p50: 51, p90: 91, p99: 100, max: 100 })
+  t.same(recent.quantiles(10_050), { count: 50, p50: 76, p90: 96, p99: 100, max: 100 })
+  for (let value = 0; value < 20_000; value += 1) recent.add(7, 20_000)
+  t.same(recent.quantiles(20_000), { count: 4_096, p50: 7, p90: 7, p99: 7, max: 7 })
+})
+
+t.test('moments: the latest, oldest first', async t => {
+  const moments = new Moments()
+  for (let time = 0; time < 1_000; time += 1) moments.add(time)
+  t.equal(moments.list().length, 256)
+  t.same([moments.list()[0], moments.list().at(-1)], [744, 999])
+})
+
+t.test('the fullest of very many are found, without looking at all of them at once', async t => {
+  const keyspace = new Keyspace(1e6)
+  const fullest = new Fullest('user', keyspace)
+  for (let id = 0; id < 50_000; id += 1) keyspace.find(LIMITS, `k${id}`, 0)!.fill(0.01, 0)
+  for (const [id, cost] of [
+    [40_000, 9],
+    [30_000, 8],
+    [10, 1],
+  ] as const) {
+    keyspace.find(LIMITS, `k${id}`, 0)!.fill(cost, 0)
+  }
+  let looked = 0
+  const { entries } = keyspace
+  keyspace.entries = name => {
+    const all = entries.call(keyspace, name)
+    return {
+      *[Symbol.iterator]() {
+        for (const entry of all) {
+          looked += 1
+          yield entry
+        }
+      },
+    }
+  }
+  const first = (count: number, now = 0) =>
+    fullest
+      .list(now)
+      .slice(0, count)
+      .map(([key]) => key)
+  t.equal(first(1)[0], 'k10')
+  t.ok(looked <= 2_001)
+  for (let time = 0; time < 30; time += 1) fullest.list(0)
+  t.same(first(3), ['k40000', 'k30000', 'k10'])
+  const fresh = keyspace.find(LIMITS, 'k20000', 0)!
+  fresh.fill(5, 0)
+  fullest.hint('k20000', fresh)
+  t.same(first(4), ['k40000', 'k30000', 'k20000', 'k10'], 'one of which something is heard is there at once')
+  t.same(first(20, 20_000), [], 'those that have drained are no more')
+})
+
+t.test('dry runs: who is hit again and again is not driven out by a flood of keys', async t => {
+  const rehearsals = new Rehearsals(0)
+  const request = (key: string): RequestRecord => ({
+    route: 'api',
+    method: 'GET',
+    target: '/',
+    stack: [],
+    keys: [key],
+    cost: 1,
+    wait: 0,
+    upstreamTime: undefined,
+    retries: 0,
+    inFlight: false,
+    header: () => 'curl/8',
+  })
+  for (let hit = 0; hit < 20; hit += 1) rehearsals.add(request('worst'), 'would_reject', 'user', 0)
+  for (let key = 0; key < 50_000; key += 1) rehearsals.add(request(`k${key}`), 'would_delay', 'user', key)
+  const { keys, agents } = rehearsals.snapshot()
+  t.match(keys[0], { key: 'worst', wouldReject: 20 })
+  t.equal(keys.length, 50)
+  t.same(agents.library, { would_reject: 20, would_delay: 50_000 })
+})
+
+t.test('observers are told in order, and only of what they want to know', async t => {
+  const told: string[] = []
+  const all = together([
+    { queued: () => told.push('first queued') },
+    { queued: () => told.push('second queued'), failed: () => told.push('failed') },
+  ])
+  t.same(Object.keys(all).sort(), ['failed', 'queued'])
+  all.queued!({} as RequestRecord)
+  all.failed!('api', 'why')
+  t.same(told, ['first queued', 'second queued', 'failed'])
+  class Counting {
+    count = 0
+    queued(): void {
+      this.count += 1
+    }
+  }
+  const one = new Counting()
+  together([one, {}]).queued!({} as RequestRecord)
+  t.equal(one.count, 1, 'with what it is')
+})
