@@ -1,43 +1,56 @@
-// Sees to it that the servers which the tests start are installed. Silent when they are.
+// Sees to it that the servers and the browser which the tests start are installed. Silent when they are.
 import { spawnSync } from 'node:child_process'
 import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 
-const SERVERS = [
-  { name: 'redis-server', binaries: ['redis-server', 'redis-cli'], places: [] },
+/** Each needs all binaries of one of its variants, in one place. */
+const PROGRAMS = [
+  { name: 'redis-server', variants: [['redis-server', 'redis-cli']], places: [] },
   {
     name: 'PostgreSQL',
-    binaries: ['initdb', 'postgres'],
+    variants: [['initdb', 'postgres']],
     places: [
       ...versions('/usr/lib/postgresql', 'bin'),
       ...versions('/usr', 'bin', /^pgsql-/),
       ...['/opt/homebrew/opt', '/usr/local/opt'].flatMap(place => versions(place, 'bin', /^postgresql(@|$)/)),
     ],
   },
+  {
+    name: 'Chromium',
+    variants: [
+      ...[['chromium'], ['chromium-browser'], ['google-chrome'], ['google-chrome-stable']],
+      ...[['Chromium'], ['Google Chrome']],
+    ],
+    places: versions('/Applications', 'Contents/MacOS', /^(Chromium|Google Chrome)\.app$/),
+  },
 ]
 
-/** How packages are installed where the program is there; by name of the server. */
+/** How packages are installed where the program is there; by name of the program. */
 const MANAGERS = [
   {
     program: 'apt-get',
     prepare: ['update'],
     install: ['install', '-y', '--no-install-recommends'],
-    packages: { 'redis-server': 'redis-server', PostgreSQL: 'postgresql' },
+    packages: { 'redis-server': 'redis-server', PostgreSQL: 'postgresql', Chromium: 'chromium' },
   },
   {
     program: 'dnf',
     install: ['install', '-y'],
-    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql-server' },
+    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql-server', Chromium: 'chromium' },
   },
-  { program: 'brew', install: ['install'], packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql' } },
+  {
+    program: 'brew',
+    install: ['install'],
+    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql', Chromium: 'google-chrome' },
+  },
 ]
 
 /** Debian's packages start their services unless this says no. */
 const POLICY = process.env.SHAPER_POLICY_FILE ?? '/usr/sbin/policy-rc.d'
 
-const missing = SERVERS.filter(server => !isThere(server))
+const missing = PROGRAMS.filter(each => !isThere(each))
 if (missing.length > 0) {
-  const names = missing.map(({ name }) => name).join(' and ')
+  const names = listed(missing)
   const manager = MANAGERS.find(({ program }) => find(program) !== undefined)
   if (manager === undefined) {
     stop(`the tests need ${names}: install ${missing.length === 1 ? 'it' : 'them'}, with the programs on the PATH`)
@@ -53,12 +66,20 @@ if (missing.length > 0) {
   withoutServices(() => {
     for (const each of commands) run(program, each, typed)
   })
-  const still = missing.filter(server => !isThere(server)).map(({ name }) => name)
-  if (still.length > 0) stop(`${still.join(' and ')} cannot be found after: ${typed}`)
+  const still = missing.filter(each => !isThere(each))
+  if (still.length > 0) stop(`${listed(still)} cannot be found after: ${typed}`)
 }
 
-function isThere({ binaries, places }) {
-  return [undefined, ...places].some(place => binaries.every(binary => find(binary, place) !== undefined))
+/** a, b and c */
+function listed(programs) {
+  const names = programs.map(({ name }) => name)
+  return [names.slice(0, -1).join(', '), names.at(-1)].filter(Boolean).join(' and ')
+}
+
+function isThere({ variants, places }) {
+  return [undefined, ...places].some(place =>
+    variants.some(binaries => binaries.every(binary => find(binary, place) !== undefined)),
+  )
 }
 
 /** Looks in one place, or in those of the PATH. */

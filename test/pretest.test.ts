@@ -1,11 +1,11 @@
-/** The script that sees to the servers, with a PATH on which nothing is but what a test puts there. */
+/** The script that sees to the servers and the browser, with a PATH on which nothing is but what a test puts there. */
 import { spawnSync } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
 
-const BINARIES = ['redis-server', 'redis-cli', 'initdb', 'postgres']
+const BINARIES = ['redis-server', 'redis-cli', 'initdb', 'postgres', 'chromium']
 const isRoot = process.getuid?.() === 0
 
 /** A folder with these programs in it, each a script of the shell. */
@@ -42,6 +42,17 @@ t.test('silent when all is there', async t => {
   t.same(pretest(path), { status: 0, stdout: '', stderr: '' })
 })
 
+t.test('any browser of the family will do', async t => {
+  for (const browser of ['chromium-browser', 'google-chrome', 'google-chrome-stable']) {
+    const programs = [...BINARIES.filter(name => name !== 'chromium'), browser]
+    const path = folder(t, Object.fromEntries(programs.map(name => [name, ''])))
+    t.same(pretest(path), { status: 0, stdout: '', stderr: '' }, browser)
+  }
+  const { status, stderr } = pretest(folder(t, Object.fromEntries(BINARIES.slice(0, -1).map(name => [name, '']))))
+  t.equal(status, 1)
+  t.equal(stderr, 'the tests need Chromium: install it, with the programs on the PATH\n')
+})
+
 t.test('the command to type is told, for what is missing only', async t => {
   const told = (programs: Record<string, string>) => {
     const { status, stderr, stdout } = pretest(folder(t, programs))
@@ -49,33 +60,39 @@ t.test('the command to type is told, for what is missing only', async t => {
     t.equal(stdout, '')
     return stderr
   }
-  t.equal(told({}), 'the tests need redis-server and PostgreSQL: install them, with the programs on the PATH\n')
+  t.equal(
+    told({}),
+    'the tests need redis-server, PostgreSQL and Chromium: install them, with the programs on the PATH\n',
+  )
   const sudo = isRoot ? '' : 'sudo '
   t.equal(
     told({ dnf: 'exit 9' }),
-    `the tests need redis-server and PostgreSQL; type: ${sudo}dnf install -y redis postgresql-server\n`,
+    `the tests need redis-server, PostgreSQL and Chromium; type: ${sudo}dnf install -y redis postgresql-server chromium\n`,
   )
 })
 
 t.test('with brew only what is missing', async t => {
   const { status, stderr } = pretest(folder(t, { brew: 'exit 9', 'redis-server': '', 'redis-cli': '' }))
   t.equal(status, 1)
-  t.equal(stderr, 'the tests need PostgreSQL; type: brew install postgresql\n')
+  t.equal(stderr, 'the tests need PostgreSQL and Chromium; type: brew install postgresql google-chrome\n')
 })
 
 t.test('on Debian: root has it installed, and no service starts; others are told', async t => {
   const path = folder(t, { 'apt-get': aptGet(creating), 'policy-rc.d': 'exit 7' })
   const { status, stdout, stderr } = pretest(path)
-  const command = 'apt-get install -y --no-install-recommends redis-server postgresql'
+  const command = 'apt-get install -y --no-install-recommends redis-server postgresql chromium'
   if (!isRoot) {
     t.equal(status, 1)
-    t.equal(stderr, `the tests need redis-server and PostgreSQL; type: sudo apt-get update && sudo ${command}\n`)
+    t.equal(
+      stderr,
+      `the tests need redis-server, PostgreSQL and Chromium; type: sudo apt-get update && sudo ${command}\n`,
+    )
     t.notOk(existsSync(join(path, 'calls')))
     return
   }
   t.equal(stderr, '')
   t.equal(status, 0)
-  t.equal(stdout, `the tests need redis-server and PostgreSQL: apt-get update && ${command}\n`)
+  t.equal(stdout, `the tests need redis-server, PostgreSQL and Chromium: apt-get update && ${command}\n`)
   t.equal(
     readFileSync(join(path, 'calls'), 'utf8'),
     `noninteractive update\nnoninteractive ${command.slice('apt-get '.length)}\npolicy: 101\n`,
@@ -97,5 +114,5 @@ t.test('an installation without the programs', async t => {
   if (!isRoot) return
   const { status, stderr } = pretest(folder(t, { 'apt-get': aptGet(':') }))
   t.equal(status, 1)
-  t.match(stderr, /^redis-server and PostgreSQL cannot be found after: apt-get update && /)
+  t.match(stderr, /^redis-server, PostgreSQL and Chromium cannot be found after: apt-get update && /)
 })

@@ -134,7 +134,10 @@ function drawCrowds(context, asked, { from, to, x, box: [top, bottom] }, colours
     context.fillRect(x(start), y(all), width - 0.5, y(inside) - y(all))
     if (all < 4 || all < most / 2 || x(start) - numbered < 40) continue
     numbered = x(start)
-    write(context, count(all), numbered + width + 4, top + 9, { colour: colours.ink, size: 11, weight: 600 })
+    const isAtEdge = numbered > x(to) - 30
+    const place = isAtEdge ? numbered - 4 : numbered + width + 4
+    const align = isAtEdge ? 'right' : 'left'
+    write(context, count(all), place, top + 9, { colour: colours.ink, size: 11, weight: 600, align })
   }
 }
 

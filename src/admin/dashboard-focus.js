@@ -59,6 +59,7 @@ export function fillFocus(bucket, history, snapshot) {
     blockedMs,
   } = history.focus ?? { rate: bucket.rate }
   const routes = snapshot.routes.filter(({ name }) => bucket.routes.includes(name))
+  const isShaped = routes.every(({ mode, dryRun }) => mode === 'shape' && !dryRun)
   const isMeter = routes.length > 0 && routes.every(({ mode }) => mode === 'meter')
   // One instance is the whole bucket; of one among several only the requests are known, not what they cost.
   const measured = (figure, kind) => (bucket.keys > 1 ? history.eventRate(kind, WINDOW) : history.rate(figure, WINDOW))
@@ -89,7 +90,7 @@ export function fillFocus(bucket, history, snapshot) {
   put(byId('rates-now'), `${into} in, ${out} out${bucket.keys > 1 ? `, ${count(bucket.keys)} keys` : ''}`)
   const gap = gaps(history.events, own)
   const period = `1/r ${duration(1_000 / own)}`
-  const gapText = isMeter || gap.count < 2 ? '' : `gap p50 ${duration(gap.p50)}, p99 ${duration(gap.p99)}, `
+  const gapText = !isShaped || gap.count < 2 ? '' : `gap p50 ${duration(gap.p50)}, p99 ${duration(gap.p99)}, `
   put(byId('strip-gaps'), gapText + period)
 
   if (told.name === bucket.name && Math.abs(snapshot.at - told.at) < TOLD_EVERY) return

@@ -17,11 +17,14 @@ let scene
 let isHalted = false
 let isPaused = false
 let isScheduled = false
+/** The rates change with each snapshot only. */
+let areRatesDue = false
 
 /** What is to be drawn from now on; nothing moves while the server is silent. */
 export function stage(next) {
   scene = next
   isHalted = false
+  areRatesDue = true
   byId('pause').hidden = scene === undefined || stillness.matches
   if (stillness.matches) draw()
   else schedule()
@@ -41,8 +44,14 @@ function draw() {
   put(byId('focus-level'), `${count(Number(history.levelAt(time).toFixed(1)))} / ${count(capacity)}`)
   const view = { capacity, rate, isBlocked: blockedMs !== undefined, isTapShut }
   drawBucket(canvases.bucket, history, view, time, stillness.matches)
-  drawRates(canvases.rates, history, { rate: bucket.rate, isEach: bucket.keys > 1 }, time)
   drawStrip(canvases.strip, history, { rate }, time)
+  if (areRatesDue) drawRates(canvases.rates, history, { rate: bucket.rate, isEach: bucket.keys > 1 }, time)
+  areRatesDue = false
+}
+
+function redraw() {
+  areRatesDue = true
+  draw()
 }
 
 function schedule() {
@@ -63,7 +72,7 @@ byId('pause').addEventListener('click', () => {
   put(byId('pause'), isPaused ? 'Go on' : 'Pause')
   schedule()
 })
-onScheme(draw)
+onScheme(redraw)
 stillness.addEventListener('change', () => stage(scene))
 document.addEventListener('visibilitychange', schedule)
 const sight = new IntersectionObserver(entries => {
@@ -71,7 +80,7 @@ const sight = new IntersectionObserver(entries => {
   schedule()
 })
 // Another size empties a canvas, so it is drawn again even where nothing moves.
-const resized = new ResizeObserver(draw)
+const resized = new ResizeObserver(redraw)
 for (const canvas of Object.values(canvases)) {
   sight.observe(canvas)
   resized.observe(canvas)

@@ -73,9 +73,14 @@ export function storeTypeOf({ store }: Settings): StateOptions['storeType'] {
 function bucketSnapshot(settings: BucketSettings, line: Line, all: Tally, now: number): BucketSnapshot {
   const { name, key, limits } = settings
   const tally = all.bucket(name)
-  const fullest = tally.fullest.list(now)
+  let fullest = tally.fullest.list(now)
   const [first] = fullest
   if (first !== undefined && !isBusy(tally.focus, now)) all.focus(tally, ...first)
+  const watched = tally.focus
+  // What is watched is told, too, where others have become fuller.
+  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([, bucket]) => bucket === watched.bucket)) {
+    fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
+  }
   let queued = 0
   for (const [, bucket] of fullest) queued += bucket.queued
   const { focus } = tally
