@@ -7,7 +7,7 @@ const MAX_PIPELINED = 64
 
 /** What is drawn up for each request; Node's own type has no name for it. */
 interface Parsing {
-  readonly parser?: { onIncoming: () => number } | null
+  readonly parser?: { readonly socket: Socket; onIncoming: () => number } | null
 }
 
 /** What a connection takes through in turn. */
@@ -114,7 +114,8 @@ export class Connection {
   #fill(): void {
     this.#full = true
     const { parser } = this.socket as Parsing
-    if (parser) parser.onIncoming = drop
+    // One that is done with here may serve another connection.
+    if (parser?.socket === this.socket) parser.onIncoming = drop
   }
 
   readonly gone = (): void => {

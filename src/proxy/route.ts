@@ -14,17 +14,21 @@ export interface RouteBucket {
   readonly place: number
 }
 
-/** A route, ready to be applied. */
-export interface Route {
+/** What a route says of requests, wherever they come from. */
+export interface Rule {
   readonly name: string
   readonly settings: RouteSettings
-  readonly upstream: Upstream
-  /** The identity of its lanes: the same across reloads. */
-  readonly lane: LaneRoute
   /** From the client's own to everyone's. */
   readonly buckets: readonly RouteBucket[]
   readonly matches: (facts: RequestFacts) => boolean
   readonly cost: (facts: RequestFacts) => number
+}
+
+/** A route, ready to be applied. */
+export interface Route extends Rule {
+  readonly upstream: Upstream
+  /** The identity of its lanes: the same across reloads. */
+  readonly lane: LaneRoute
 }
 
 /**
@@ -33,6 +37,16 @@ export interface Route {
  * @param previous the route of that name so far: who waits in its lanes goes on waiting there
  */
 export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
+  const { name } = settings
+  const { gate } = upstream
+  return {
+    ...createRule(settings),
+    upstream,
+    lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
+  }
+}
+
+export function createRule(settings: RouteSettings): Rule {
   const buckets = settings.buckets.map((bucket, place) => ({
     settings: bucket,
     key: createKeyReader(bucket.key),
@@ -42,13 +56,9 @@ export function createRoute(settings: RouteSettings, upstream: Upstream, previou
   }))
   // Lanes share what comes last in a stack: the bucket with the fewest instances (core/lane.ts).
   buckets.sort((a, b) => a.breadth - b.breadth)
-  const { name } = settings
-  const { gate } = upstream
   return {
-    name,
+    name: settings.name,
     settings,
-    upstream,
-    lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
     buckets,
     matches: createMatcher(settings.match),
     cost: createCost(settings.cost),

@@ -108,6 +108,17 @@ t.test('hop-by-hop headers and those that Connection names are removed, framing 
   t.match(upstream.text, /content-length: 4\r\n\r\nbody$/i)
 })
 
+t.test('Max-Forwards of OPTIONS and TRACE is counted down, of others it is not ours', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (const method of ['OPTIONS', 'TRACE', 'GET']) {
+    await client.ask(`${method} / HTTP/1.1\r\nHost: h\r\nMax-Forwards: 10\r\n\r\n`)
+  }
+  t.same(upstream.text.match(/^Max-Forwards: .*$/gm), ['Max-Forwards: 9', 'Max-Forwards: 9', 'Max-Forwards: 10'])
+  t.equal((await client.ask('TRACE / HTTP/1.1\r\nHost: h\r\nMax-Forwards: 0\r\n\r\n')).status, 501)
+})
+
 t.test('X-Forwarded-* of a stranger: For is appended to, Proto and Host are not believed', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })

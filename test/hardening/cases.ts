@@ -1,0 +1,66 @@
+/** How the corpus is written: requests of our own making, and what must come of each. */
+
+export interface Case {
+  readonly name: string
+  /** As latin1. */
+  readonly bytes: string
+  /** Of each answer, in order. As many requests reach the upstream as there are 200s and 101s. */
+  readonly statuses: readonly number[]
+  /** Whether the connection takes another request afterwards. */
+  readonly after: 'open' | 'closed'
+  /** What the upstream gets: the target, or the body, of the last one. */
+  readonly target?: string
+  readonly body?: string
+  /** Of the first request, for the reader of its answer. */
+  readonly method: string
+}
+
+export interface Section {
+  readonly title: string
+  readonly cases: readonly Case[]
+}
+
+interface Seen {
+  readonly target?: string
+  readonly body?: string
+}
+
+type Made = (section: Case[]) => void
+
+/** One that is forwarded, once, and whose connection goes on. */
+export function good(name: string, bytes: string, seen: Seen = {}): Made {
+  return several(name, bytes, [200], 'open', seen)
+}
+
+/** One that is forwarded, and whose connection ends with the answer. */
+export function last(name: string, bytes: string, seen: Seen = {}): Made {
+  return several(name, bytes, [200], 'closed', seen)
+}
+
+/** One that is refused; nobody else sees it, and nothing after it is read. */
+export function bad(name: string, bytes: string, status = 400): Made {
+  return several(name, bytes, [status], 'closed')
+}
+
+export function several(name: string, bytes: string, statuses: number[], after: Case['after'], seen: Seen = {}): Made {
+  const method = /^\s*([A-Z]+) /.exec(bytes)?.[1] ?? 'GET'
+  return cases => cases.push({ name, bytes, statuses, after, method, ...seen })
+}
+
+export function section(title: string, ...made: Made[]): Section {
+  const cases: Case[] = []
+  for (const add of made) add(cases)
+  return { title, cases }
+}
+
+/** A head of these lines. */
+export function head(...lines: string[]): string {
+  return `${lines.join('\r\n')}\r\n\r\n`
+}
+
+export const get = (...fields: string[]): string => head('GET / HTTP/1.1', 'Host: h', ...fields)
+export const post = (fields: string[], body: string): string => head('POST / HTTP/1.1', 'Host: h', ...fields) + body
+export const chunked = (body: string): string => post(['Transfer-Encoding: chunked'], body)
+export const host = (value: string): string => head('GET / HTTP/1.1', `Host: ${value}`)
+export const target = (value: string): string => head(`GET ${value} HTTP/1.1`, 'Host: h')
+export const SMUGGLED = 'GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n'
