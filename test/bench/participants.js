@@ -31,7 +31,8 @@ export function startProbedShaper(config) {
  */
 export async function startShaper(config, { nodeArgs = [], name = 'shaper', ipc = false } = {}) {
   const file = join(mkdtempSync(join(scratchDirectory(), 'shaper-')), 'shaper.config.json')
-  writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', ...config }))
+  // The peers log no requests either.
+  writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', accessLog: false, ...config }))
   const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name, ipc })
   const [, port] = await program.line(/listening on http:\/\/[^:]+:(\d+)/)
   program.port = Number(port)

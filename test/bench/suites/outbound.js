@@ -16,7 +16,7 @@ const IDEAL = ((CALLS - 1) / RATE) * 1_000
 
 const PEERS = ['Bottleneck', 'p-throttle', 'limiter']
 
-const TARGETS = { longer: 1.02, faster: 5 }
+const TARGETS = { longer: 1.01, faster: 5 }
 
 /** @param {import('../main.js').Context} context */
 export async function outbound({ quick, rounds: wanted, missing, progress }) {

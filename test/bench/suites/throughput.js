@@ -50,6 +50,13 @@ export async function throughput({ quick, rounds: wanted, missing, progress }) {
             start: () => startShaper(shaperConfig(sink.port, { headers: false }), { name: 'shaper, headers: false' }),
           },
           {
+            name: 'shaper, access log and admin',
+            start: () =>
+              startShaper(shaperConfig(sink.port, { accessLog: true, admin: { listen: '127.0.0.1:0' } }), {
+                name: 'shaper, access log and admin',
+              }),
+          },
+          {
             name: 'shaper, mode: off',
             start: () =>
               startShaper(
