@@ -63,7 +63,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
 
   await t.test('has what is needed, and nothing else', async t => {
     const allowed =
-      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/[\w-]+\.md|dist\/[\w/-]+(\.js|\.d\.ts|\.lua|\.sql|\.html|\.css))$/
+      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/[\w/-]+(\.js|\.d\.ts|\.lua|\.sql|\.html|\.css))$/
     const paths = files.map(({ path }) => path)
     t.same(
       paths.filter(path => !allowed.test(path)),

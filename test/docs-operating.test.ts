@@ -1,0 +1,226 @@
+/** What operators are given fits what shaper tells. */
+import { execFileSync, spawnSync } from 'node:child_process'
+import { readFileSync, writeFileSync } from 'node:fs'
+import t, { type Test } from 'tap'
+import { parse } from 'yaml'
+import { startAdminRig } from './admin/rig.js'
+import { ROOT, shaper } from './cli/command.js'
+import { httpUpstream } from './proxy/harness.js'
+
+/** What the contract promises. */
+const PROMISED: Record<string, readonly string[]> = {
+  shaper_requests_total: ['route', 'outcome'],
+  shaper_dry_run_total: ['route', 'outcome'],
+  shaper_queue_wait_seconds: [],
+  shaper_queued: ['route'],
+  shaper_release_lateness_seconds: [],
+  shaper_upstream_in_flight: [],
+  shaper_upstream_seconds: [],
+  shaper_keys: ['bucket'],
+  shaper_store_seconds: [],
+  shaper_store_errors_total: [],
+}
+
+/** What Prometheus adds to what it scrapes. */
+const ADDED = ['instance', 'job']
+
+const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
+
+interface Rule {
+  readonly alert: string
+  readonly expr: string
+  readonly for?: string
+  readonly labels: { readonly severity: string }
+  readonly annotations: { readonly summary: string }
+}
+
+interface Panel {
+  readonly id: number
+  readonly title: string
+  readonly type: string
+  readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number }
+  readonly datasource: { readonly uid: string }
+  readonly targets: readonly { readonly expr: string; readonly legendFormat: string }[]
+}
+
+interface Dashboard {
+  readonly schemaVersion: number
+  readonly templating: { readonly list: readonly { readonly name: string; readonly type: string }[] }
+  readonly panels: readonly Panel[]
+}
+
+function doc(name: string): string {
+  return readFileSync(`${ROOT}/docs/${name}`, 'utf8')
+}
+
+function rules(): Rule[] {
+  const { groups } = parse(doc('alerts.yml')) as { groups: { rules: Rule[] }[] }
+  return groups.flatMap(group => group.rules)
+}
+
+const dashboard = (): Dashboard => JSON.parse(doc('grafana-dashboard.json')) as Dashboard
+
+/** Each metric of a proxy that has had some traffic, by its name in the text, with its labels. */
+async function told(t: Test): Promise<Map<string, Set<string>>> {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { client: { rate: '5/s', capacity: 1 } },
+    routes: [
+      { name: 'dry', match: { path: '/dry' }, dryRun: true },
+      { name: 'api', match: { path: '/api' } },
+    ],
+  })
+  for (const path of ['/api', '/api', '/dry', '/dry', '/nowhere']) await fetch(rig.proxy.url + path)
+  const text = await (await rig.get('/metrics')).text()
+  const found = new Map<string, Set<string>>()
+  for (const [, name, labels = ''] of text.matchAll(/^(\w+)(?:\{(.*)\})? \S+$/gm)) {
+    const known = found.get(name!) ?? new Set()
+    found.set(name!, known)
+    for (const [, label] of labels.matchAll(/(\w+)="/g)) known.add(label!)
+  }
+  return found
+}
+
+t.test('every metric of the contract is told with its labels, and in docs/operating.md', async t => {
+  const found = await told(t)
+  const page = doc('operating.md')
+  for (const [name, labels] of Object.entries(PROMISED)) {
+    const isHistogram = name.endsWith('_seconds')
+    const known = found.get(isHistogram ? `${name}_bucket` : name)
+    t.ok(known, name)
+    for (const label of labels) t.ok(known?.has(label), `${name} has ${label}`)
+  }
+  for (const name of new Set([...found.keys()].map(baseOf))) {
+    const row = page.split('\n').find(line => line.startsWith(`| \`${name}\` |`))
+    t.ok(row, `${name} is in docs/operating.md`)
+    const labels = [...(found.get(name) ?? found.get(`${name}_bucket`) ?? [])].filter(label => label !== 'le')
+    for (const label of labels) t.ok(row?.includes(`\`${label}\``), `its label ${label}, too`)
+  }
+  for (const outcome of OUTCOMES) t.ok(page.includes(`| \`${outcome}\` |`), outcome)
+})
+
+function baseOf(name: string): string {
+  return name.replace(/(?<=_seconds)_(bucket|sum|count)$/, '')
+}
+
+t.test('the alerts are rules, about what is there, and docs/operating.md tells what to do', async t => {
+  const found = await told(t)
+  const page = doc('operating.md')
+  const all = rules()
+  t.ok(all.length >= 7)
+  t.equal(new Set(all.map(({ alert }) => alert)).size, all.length)
+  for (const { alert, expr, labels, annotations, for: lasting = '1m' } of all) {
+    checkExpression(t, expr, found)
+    t.match(lasting, /^\d+[smh]$/, alert)
+    t.ok(['page', 'ticket'].includes(labels.severity), alert)
+    t.ok(annotations.summary.length > 10, alert)
+    t.ok(page.includes(`\`${alert}\``), `${alert} is in docs/operating.md`)
+  }
+})
+
+t.test('the Grafana dashboard asks for what is there, of one data source', async t => {
+  const found = await told(t)
+  const { schemaVersion, templating, panels } = dashboard()
+  t.ok(schemaVersion >= 38, 'Grafana 10')
+  t.match(templating.list, [{ name: 'datasource', type: 'datasource' }])
+  t.equal(templating.list.length, 1)
+  t.equal(new Set(panels.map(({ id }) => id)).size, panels.length)
+  for (const { title, datasource, targets, gridPos } of panels) {
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: Grafana's own
+    t.equal(datasource.uid, '${datasource}', title)
+    t.ok(targets.length > 0, title)
+    t.ok(gridPos.x + gridPos.w <= 24, title)
+    for (const { expr } of targets) checkExpression(t, expr.replaceAll('$__rate_interval', '5m'), found)
+  }
+  for (const [place, panel] of panels.entries()) {
+    for (const other of panels.slice(place + 1)) t.notOk(overlap(panel.gridPos, other.gridPos), panel.title)
+  }
+  const asked = panels.flatMap(({ targets }) => targets.map(({ expr }) => expr)).join('\n')
+  for (const name of Object.keys(PROMISED)) t.ok(asked.includes(name), `${name} has a panel`)
+})
+
+function overlap(a: Panel['gridPos'], b: Panel['gridPos']): boolean {
+  return a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h
+}
+
+/** Its metrics and labels are there, its outcomes are outcomes, its parentheses match. */
+function checkExpression(t: Test, expression: string, found: ReadonlyMap<string, ReadonlySet<string>>): void {
+  const selectors = [...expression.matchAll(/\b((?:shaper|process)_\w+|up\b)(?:\{([^}]*)\})?/g)]
+  t.ok(selectors.length > 0, expression)
+  const labels = new Set(ADDED)
+  for (const [, name, matchers = ''] of selectors) {
+    if (name !== 'up') t.ok(found.has(name!), `${name} in ${expression}`)
+    const known = new Set([...ADDED, ...(found.get(name!) ?? [])])
+    for (const label of known) labels.add(label)
+    for (const [, label, value] of matchers.matchAll(/(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"/g)) {
+      t.ok(known.has(label!), `${label} of ${name} in ${expression}`)
+      if (label === 'outcome') for (const outcome of value!.split('|')) t.ok(OUTCOMES.includes(outcome), outcome)
+    }
+  }
+  for (const [, names] of expression.matchAll(/\b(?:by|on|without)\s*\(([^)]*)\)/g)) {
+    for (const label of names!.split(',')) t.ok(labels.has(label.trim()), `${label.trim()} in ${expression}`)
+  }
+  t.ok(isBalanced(expression), `balanced: ${expression}`)
+}
+
+function isBalanced(expression: string): boolean {
+  const closing: Record<string, string> = { '(': ')', '{': '}', '[': ']' }
+  const open: string[] = []
+  for (const character of expression.replace(/"[^"]*"/g, '')) {
+    if (closing[character] !== undefined) open.push(closing[character])
+    else if (')}]'.includes(character) && open.pop() !== character) return false
+  }
+  return open.length === 0
+}
+
+t.test('the check of expressions finds what is wrong', async t => {
+  for (const wrong of ['sum(rate(a[5m])', 'sum(a]', 'sum by (route)) (a)']) t.notOk(isBalanced(wrong), wrong)
+  t.ok(isBalanced('sum by (route) (rate(a{b="("}[5m]))'))
+})
+
+t.test('the systemd unit is one, and leaves enough time to end', async t => {
+  const unit = doc('shaper.service')
+  const setting = (name: string): string | undefined => new RegExp(`^${name}=(.*)$`, 'm').exec(unit)?.[1]
+  for (const name of ['DynamicUser', 'NoNewPrivileges', 'PrivateTmp']) t.equal(setting(name), 'yes')
+  t.equal(setting('ProtectSystem'), 'strict')
+  t.equal(setting('ExecReload'), '/bin/kill -HUP $MAINPID')
+  t.ok(Number.parseInt(setting('TimeoutStopSec')!, 10) >= 30 + 5, 'above shutdownTimeout and the time to linger')
+  t.ok(Number(setting('LimitNOFILE')) > 2 * 20_000, 'two sockets for each of maxConnections')
+  t.match(setting('MemoryMax'), /^\d+[MG]$/)
+  t.match(setting('ExecStart'), /^\/\S+\/shaper start -c \/etc\/shaper\/shaper\.config\.json$/)
+  if (spawnSync('systemd-analyze', ['--version']).status !== 0) return t.comment('systemd-analyze is not here')
+  const file = `${t.testdir()}/shaper.service`
+  writeFileSync(file, unit.replace(/^ExecStart=\S+/m, `ExecStart=${process.execPath}`))
+  const { status, stderr } = spawnSync('systemd-analyze', ['verify', file], { encoding: 'utf8' })
+  t.equal(status, 0, stderr)
+  t.notMatch(stderr, /shaper\.service/)
+})
+
+t.test('the log: every field of a request is in docs/operating.md, and its hash is found as told there', async t => {
+  const cwd = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      listen: '127.0.0.1:0',
+      upstream: 'echo:',
+      buckets: { client: { key: 'header:x-key', rate: '5/s' } },
+      routes: [{ name: 'api' }],
+    }),
+  })
+  const { child, url, finished } = shaper(['start'], { cwd })
+  const traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
+  await fetch(await url, { headers: { 'x-key': '192.0.2.7', traceparent } })
+  child.kill('SIGTERM')
+  const { stderr } = await finished
+  const line = stderr.split('\n').find(each => each.endsWith('"msg":"request"}'))
+  const { msg: _, ...fields } = JSON.parse(line!) as Record<string, unknown>
+  const page = doc('operating.md')
+  const table = page.slice(page.indexOf('| field | meaning |'))
+  for (const name of Object.keys(fields)) {
+    t.ok(
+      table.split('\n').some(row => row.split('|')[1]?.includes(`\`${name}\``)),
+      name,
+    )
+  }
+  const [command] = /^printf .*sha256sum.*$/m.exec(page) ?? []
+  t.equal(execFileSync('bash', ['-c', command!], { encoding: 'utf8' }).trim(), fields.key)
+})

@@ -1,0 +1,130 @@
+// @ts-check
+/** Whether what clients, proxy and upstream have counted fits together. */
+import { REPEATABLE, SEEN } from './ledger.js'
+
+/** How much memory may have grown. */
+const GROWTH = 1.1
+
+export const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
+
+/** @param {Map<string, number>} metrics @param {string} route @param {string} outcome */
+function counted(metrics, route, outcome) {
+  return (
+    metrics.get(`shaper_requests_total{route="${route}",outcome="${outcome}"}`) ??
+    metrics.get(`shaper_requests_total{outcome="${outcome}",route="${route}"}`) ??
+    0
+  )
+}
+
+/**
+ * Route by route: each request that clients began was counted once, and as what its client knows that it was.
+ *
+ * @param {Record<string, import('./ledger.js').Entry>} entries @param {Map<string, number>} metrics
+ * @returns {string[]} what does not hold
+ */
+export function compareOutcomes(entries, metrics) {
+  const reasons = []
+  const all = { counted: 0, begun: 0, perhaps: 0 }
+  const strays = Object.values(entries).reduce((sum, { ahead }) => sum + ahead, 0)
+  for (const [route, { known, unsure, perhaps: doubted, ahead }] of Object.entries(entries)) {
+    const sum = OUTCOMES.reduce((total, outcome) => total + counted(metrics, route, outcome), 0)
+    const begun = total(known) + total(unsure)
+    const perhaps = doubted + ahead + (route === '(none)' ? strays : 0)
+    all.counted += sum
+    all.begun += begun + ahead
+    all.perhaps += doubted
+    if (sum < begun || sum > begun + perhaps) {
+      const range = perhaps === 0 ? begun : `${begun} to ${begun + perhaps}`
+      reasons.push(`route ${route}: clients began ${range} requests, ${sum} were counted`)
+    }
+    for (const outcome of OUTCOMES) {
+      const least = known[outcome] ?? 0
+      const guessed = Object.entries(unsure).filter(([names]) => names.split('|').includes(outcome))
+      const most = least + perhaps + guessed.reduce((all, [, count]) => all + count, 0)
+      const count = counted(metrics, route, outcome)
+      if (count < least || count > most) {
+        reasons.push(`route ${route}: ${count} were counted as ${outcome}, clients know of ${least} to ${most}`)
+      }
+    }
+  }
+  if (all.counted < all.begun || all.counted > all.begun + all.perhaps) {
+    reasons.push(`clients began ${all.begun} to ${all.begun + all.perhaps} requests, ${all.counted} were counted`)
+  }
+  const strange = [...metrics.keys()].filter(line => {
+    const [, route] = /^shaper_requests_total\{.*route="([^"]*)"/.exec(line) ?? []
+    return route !== undefined && entries[route] === undefined && metrics.get(line) !== 0
+  })
+  return [...reasons, ...strange.map(line => `nobody asked for ${line}`)]
+}
+
+/**
+ * Id by id: the upstream has seen what was answered by it, once, and nothing of what was turned away.
+ *
+ * @param {Uint8Array} expected @param {Uint8Array} seen
+ */
+export function compareIds(expected, seen) {
+  const found = { distinct: 0, missing: 0, unwanted: 0, unknown: 0, repeated: 0, wronglyRepeated: 0 }
+  for (let id = 0; id < Math.max(expected.length, seen.length); id += 1) {
+    const [wanted, times] = [(expected[id] ?? 0) & 3, seen[id] ?? 0]
+    if (times > 0) found.distinct += 1
+    if (wanted === SEEN.once && times === 0) found.missing += 1
+    if (wanted === SEEN.never && times > 0) found.unwanted += 1
+    if (wanted === SEEN.nothing && times > 0) found.unknown += 1
+    if (times < 2) continue
+    found.repeated += 1
+    if (((expected[id] ?? 0) & REPEATABLE) === 0 || times > 2) found.wronglyRepeated += 1
+  }
+  return found
+}
+
+/** @param {ReturnType<typeof compareIds>} found @param {Record<string, number>} outcomes @returns {string[]} what does not hold */
+export function judgeIds(found, { forwarded, failed, cancelled }) {
+  const reasons = []
+  const { distinct, missing, unwanted, unknown, wronglyRepeated } = found
+  if (missing > 0) reasons.push(`${missing} requests were answered by the upstream, which has not seen them`)
+  if (unwanted > 0) reasons.push(`${unwanted} requests were turned away, and sent to the upstream as well`)
+  if (unknown > 0) reasons.push(`${unknown} requests came to the upstream that nobody sent`)
+  if (wronglyRepeated > 0) reasons.push(`${wronglyRepeated} requests came to the upstream more often than allowed`)
+  if (distinct < forwarded || distinct > forwarded + failed + cancelled) {
+    reasons.push(
+      `the upstream has seen ${distinct}: not ${forwarded} (forwarded) to ${forwarded + failed + cancelled} (and failed and cancelled)`,
+    )
+  }
+  return reasons
+}
+
+/** @param {Record<string, number>} counts */
+export function total(counts) {
+  return Object.values(counts).reduce((sum, count) => sum + count, 0)
+}
+
+/**
+ * The third quarter of the time against its last tenth.
+ *
+ * @param {readonly { at: number, bytes: number }[]} samples
+ * @param {Pick<import('./plan.js').Plan, 'seconds' | 'judgesMemory'>} plan
+ */
+export function judgeMemory(samples, { seconds, judgesMemory }) {
+  /** @param {number} from @param {number} to */
+  const between = (from, to) =>
+    median(samples.filter(({ at }) => at >= from * seconds && at <= to * seconds).map(({ bytes }) => bytes))
+  const [plateau, last] = [between(0.5, 0.75), between(0.9, Number.POSITIVE_INFINITY)]
+  const grown = `memory has grown from ${megabytes(plateau)} to ${megabytes(last)} MB`
+  return {
+    megabytesPlateau: megabytes(plateau),
+    megabytesLast: megabytes(last),
+    memory: judgesMemory ? 'judged' : 'too short a run to judge: indicative only',
+    growth: judgesMemory && last > plateau * GROWTH ? grown : undefined,
+  }
+}
+
+/** @param {number} bytes */
+export function megabytes(bytes) {
+  return Math.round(bytes / 1e5) / 10
+}
+
+/** @param {readonly number[]} values */
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b)
+  return sorted[Math.floor(sorted.length / 2)] ?? 0
+}
