@@ -8,7 +8,7 @@ import type { SharedBucket } from '../core/lane.js'
 /** How many are told, kept in mind, and looked at each time. */
 const TOLD = 20
 const KEPT = 60
-const LOOKED_AT = 2_000
+const LOOKED_AT = 500
 
 export type Instance = readonly [key: string, bucket: SharedBucket]
 
