@@ -1,10 +1,12 @@
 /** Running the examples of the docs, each in a process of its own, with the library as it is built. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import ts from 'typescript'
 import { ROOT } from './cli/command.js'
 
 /** What an example has written, and how it has ended. */
-export async function runExample(code: string): Promise<{ code: number | null; output: string }> {
+export async function runExample(example: string): Promise<{ code: number | null; output: string }> {
+  const code = ts.transpile(example, { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2023 })
   // From the package's own directory its name is its own.
   const child = spawn(process.execPath, ['--input-type=module', '-e', code], {
     cwd: ROOT,

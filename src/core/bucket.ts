@@ -81,12 +81,15 @@ export class Bucket<Junction = unknown, Lane = unknown> {
 
   /** Changes what the bucket allows; its level stays, and drains at the new rate from now on. */
   retune(limits: BucketLimits, now: number): void {
-    // Also where nothing is left: at a slower rate it would be there again.
-    this.#held = this.hold(now)
-    this.#heldAt = Math.max(now, this.#heldAt)
-    const outlet = this.outlet
-    if (outlet?.promised !== undefined) {
-      outlet.promised = now + (Math.max(0, outlet.promised - now) * this.#limits.rate) / limits.rate
+    const { rate } = this.#limits
+    if (limits.rate !== rate) {
+      // What passed last stays whole, for `postpone` has to know it: it is dated so that as much of it is left as before.
+      const leaked = this.#held - this.hold(now)
+      this.#heldAt = Math.max(now, this.#heldAt) - leaked / limits.rate
+      const outlet = this.outlet
+      if (outlet?.promised !== undefined) {
+        outlet.promised = now + (Math.max(0, outlet.promised - now) * rate) / limits.rate
+      }
     }
     this.#limits = limits
   }

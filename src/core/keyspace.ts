@@ -26,12 +26,21 @@ export class Keyspace {
   /** More than there are at most; lowered, it lets nobody in until some have gone. */
   maxKeys: number
   readonly #create: (limits: BucketLimits, key: string) => SharedBucket
+  readonly #inUse: (key: string) => boolean
   #size = 0
 
-  /** @param create makes an instance */
-  constructor(maxKeys: number, create?: (limits: BucketLimits, key: string) => SharedBucket) {
+  /**
+   * @param create makes an instance
+   * @param inUse whether somebody counts on the instances of a key though nobody waits for them: they stay
+   */
+  constructor(
+    maxKeys: number,
+    create?: (limits: BucketLimits, key: string) => SharedBucket,
+    inUse?: (key: string) => boolean,
+  ) {
     this.maxKeys = maxKeys
     this.#create = create ?? (limits => new Bucket(limits))
+    this.#inUse = inUse ?? (() => false)
   }
 
   /** How many instances there are, of all buckets or of one. */
@@ -113,7 +122,7 @@ export class Keyspace {
         continue
       }
       const [key, bucket] = step.value
-      if (bucket.engaged || keep.includes(bucket)) continue
+      if (bucket.engaged || keep.includes(bucket) || this.#inUse(key)) continue
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, key)

@@ -1,12 +1,13 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Dispatcher } from 'undici'
+import type { Cancel, Clock } from '../core/clock.js'
 import type { HeldController } from './held-controller.js'
 
 type Controller = Dispatcher.DispatchController
 
-/** So much of an answer that nobody is to see is read for the sake of its connection, in bytes. */
-const LONGEST_DUMP = 128 * 1_024
+/** So much of an answer that nobody is to see is read for the sake of its connection, in bytes, and for so long, in ms. */
+const LONGEST_DUMP = { size: 128 * 1_024, time: 1_000 }
 
 /** Whose request is sent. */
 export interface Sender {
@@ -16,7 +17,7 @@ export interface Sender {
   /** It has been written. */
   written(): void
   /** Its answer has come; true: it is not for the handler, and is read to its end for the sake of its connection. */
-  answered(real: Controller, status: number, headers: IncomingHttpHeaders): boolean
+  answered(attempt: Attempt, real: Controller, status: number, headers: IncomingHttpHeaders): boolean
   /** It has ended, well or not. */
   ended(started: boolean, dumped: boolean): void
   failed(error: Error): void
@@ -30,9 +31,18 @@ export class Attempt implements Dispatcher.DispatchHandler {
   #failed = false
   /** How much of an answer that nobody is to see has been read, in bytes; undefined: it is the handler's. */
   #dumped: number | undefined
+  #forgetDump: Cancel = () => false
+  readonly #clock: Clock
+  #real: Controller | undefined
 
-  constructor(sender: Sender) {
+  constructor(sender: Sender, clock: Clock) {
     this.#sender = sender
+    this.#clock = clock
+  }
+
+  /** Does without the rest of an answer that nobody is to see. */
+  readonly stop = (): void => {
+    if (!this.#over) this.#real?.abort(new Error('the rest of the answer is not wanted'))
   }
 
   onRequestStart(real: Controller): void {
@@ -51,19 +61,27 @@ export class Attempt implements Dispatcher.DispatchHandler {
   }
 
   onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
+    if (status >= 200) {
+      this.#real = real
+      this.#dumped = 0
+      if (this.#sender.answered(this, real, status, headers)) {
+        if (!this.#over) this.#forgetDump = this.#clock.at(this.#clock.now() + LONGEST_DUMP.time, this.stop)
+        return
+      }
+      this.#dumped = undefined
+    }
     const { handler, controller } = this.#sender
-    if (status >= 200 && this.#sender.answered(real, status, headers)) this.#dumped = 0
-    else handler.onResponseStart?.(controller, status, headers, message)
+    handler.onResponseStart?.(controller, status, headers, message)
   }
 
-  onResponseData(real: Controller, chunk: Buffer): void {
+  onResponseData(_: Controller, chunk: Buffer): void {
     if (this.#dumped === undefined) {
       const { handler, controller } = this.#sender
       handler.onResponseData?.(controller, chunk)
       return
     }
     this.#dumped += chunk.length
-    if (this.#dumped > LONGEST_DUMP) real.abort(new Error('the rest of the answer is not wanted'))
+    if (this.#dumped > LONGEST_DUMP.size) this.stop()
   }
 
   onResponseEnd(_: Controller, trailers: IncomingHttpHeaders): void {
@@ -90,6 +108,7 @@ export class Attempt implements Dispatcher.DispatchHandler {
   #end(): void {
     if (this.#over) return
     this.#over = true
+    this.#forgetDump()
     this.#sender.ended(this.#started, this.#dumped !== undefined)
   }
 }

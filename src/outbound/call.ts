@@ -12,12 +12,10 @@ import { StoreError } from '../core/store.js'
 import { ClosedError, ExpiredError, OverflowError } from './errors.js'
 import type { KeyLine } from './key-lines.js'
 import { mayEnd, stayAlive } from './process-clock.js'
-import { GRACE, type Traffic, type Waiting } from './traffic.js'
+import { SOON, type Traffic, type Waiting } from './traffic.js'
+import type { Passed } from './wire.js'
 
-/** When to try again, in ms, where it is places that are lacking and not room in a bucket. */
-const SOON = 1_000
-
-export abstract class Call implements Arrival, Applicant, Waiting {
+export abstract class Call implements Arrival, Applicant, Waiting, Passed {
   readonly traffic: Traffic
   readonly key: string
   readonly cost: number
@@ -25,6 +23,8 @@ export abstract class Call implements Arrival, Applicant, Waiting {
   /** Set while it counts. */
   route!: KeyLine
   stack: readonly SharedBucket[] = []
+  /** When it was let go last, in ms. */
+  passedAt = 0
   #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
   #ticket: Ticket | undefined
   readonly #maxWait: number | undefined
@@ -64,7 +64,7 @@ export abstract class Call implements Arrival, Applicant, Waiting {
     this.route = line
     line.calls += 1
     traffic.calls += 1
-    traffic.pauses?.watch(line, this.arrivedAt)
+    traffic.pauses.watch(line, this.arrivedAt)
     if (traffic.ready) this.apply()
     else this.#wait()
   }
@@ -99,15 +99,25 @@ export abstract class Call implements Arrival, Applicant, Waiting {
       // Where it was decided at once it has not waited.
       const passedAt = this.#state === 'new' ? this.arrivedAt : this.traffic.clock.now()
       this.#go(passedAt)
-      this.#sentBy(passedAt)
+      this.traffic.wire.sent(this.route, this)
     } else {
       this.traffic.leave(this.route)
     }
   }
 
   release(_slot: number, now: number): void {
-    if (this.pending) return this.route.gate.closed ? this.#standAside(now) : this.#go(now)
-    // It was given up while its release was on the way.
+    const { traffic, route } = this
+    if (!this.pending) return this.#notNeeded()
+    if (route.gate.closed || route.gate.paused) return this.#standAside(now)
+    const early = traffic.wire.early(route, now)
+    if (early > 0) return traffic.wire.delay(route, this, early)
+    this.#go(now)
+    // The engine sees to it where slots are its own.
+    if (traffic.shaper.passage === 'claimed') traffic.wire.sent(route, this)
+  }
+
+  /** It was given up while its release was on the way. */
+  #notNeeded(): void {
     this.route.gate.leave()
     if (this.#ticket?.slot !== undefined) this.traffic.shaper.giveBack(this.#ticket)
     else this.traffic.shaper.wake(this.route.gate)
@@ -150,26 +160,30 @@ export abstract class Call implements Arrival, Applicant, Waiting {
   protected finish(): void {
     if (this.#state !== 'running') return
     this.#state = 'over'
-    this.traffic.running -= 1
-    this.route.running -= 1
-    this.traffic.leave(this.route)
+    this.cease()
     this.#ended()
   }
 
+  /** What was begun has ended. */
+  protected cease(): void {
+    const { traffic, route } = this
+    traffic.running -= 1
+    route.running -= 1
+    traffic.leave(route)
+  }
+
   /**
-   * Runs no more, and waits to be sent once more before all others; its place in flight stays taken until it is left.
-   * False: it would have to wait for too long.
+   * Waits to be sent once more before all others; its place in flight stays taken until it `ceases`. False: it would have to
+   * wait for too long.
    */
   protected again(): boolean {
     const { traffic, route, key, cost } = this
-    const stack = traffic.closed ? undefined : traffic.stack(route, traffic.clock.now())
+    const stack = traffic.ended ? undefined : traffic.stack(route, traffic.clock.now())
     if (stack === undefined) return false
     this.stack = stack
     const ticket = traffic.shaper.requeue(this, this, this.maxWait, this.arrivedAt)
     if (ticket === undefined) return false
     this.#ticket = ticket
-    traffic.running -= 1
-    route.running -= 1
     this.#wait()
     if (traffic.report.wants('queued')) traffic.report.tell('queued', { key, cost, queued: route.waiting })
     traffic.shaper.wake()
@@ -187,6 +201,7 @@ export abstract class Call implements Arrival, Applicant, Waiting {
 
   #go(now: number): void {
     const { traffic, route, key, cost } = this
+    this.passedAt = now
     const waitMs = now - this.arrivedAt
     this.#waitNoMore()
     this.#state = 'running'
@@ -195,13 +210,6 @@ export abstract class Call implements Arrival, Applicant, Waiting {
     const ended = this.go(waitMs)
     if (traffic.report.wants('released')) traffic.report.tell('released', { key, cost, waitMs })
     if (ended) this.finish()
-  }
-
-  /** What has passed at once counts from when it was sent, like what the shaper releases later. */
-  #sentBy(passedAt: number): void {
-    const { traffic, route, stack, cost } = this
-    if (route.gate.closed || traffic.clock.now() - passedAt <= GRACE) return
-    traffic.shaper.control.sent(route.gate, stack, cost)
   }
 
   #refused(error: Error): void {

@@ -23,7 +23,10 @@ export class OverflowError extends Error {
   readonly code = 'SHAPER_OVERFLOW'
   readonly reason: OverflowReason
   readonly key: string
-  /** A call of the same cost that much later is let in if nobody else comes, in ms; Infinity: never. */
+  /**
+   * A call of the same cost that much later is let in if nobody else comes, in ms; Infinity: never. With `crowded` it is a
+   * guess: nobody knows when a place is free.
+   */
   readonly retryAfterMs: number
 
   constructor(reason: OverflowReason, key: string, retryAfterMs: number) {

@@ -11,20 +11,25 @@ import { pauseAfter } from '../quota/pause.js'
 import { Attempt, type Sender } from './attempt.js'
 import { Call } from './call.js'
 import { HeldController } from './held-controller.js'
+import type { Holder } from './key-lines.js'
 import type { RequestSettings } from './options.js'
 import { discard, fieldsOf, isRepeatable, streamOf } from './request-parts.js'
 import type { Traffic } from './traffic.js'
 
 type Options = Dispatcher.DispatchOptions
 
-export class HeldRequest extends Call implements Sender {
+/** How long, in ms, others of a key that spans origins wait for the connection to one of them. */
+const LONGEST_CONNECT = 1_000
+
+export class HeldRequest extends Call implements Sender, Holder {
   readonly handler: Dispatcher.DispatchHandler
   readonly controller: HeldController
   readonly #dispatch: Dispatcher.Dispatch
   readonly #options: Options
   readonly #settings: RequestSettings<Options>
-  /** When it was let go last, in ms. */
-  #passedAt = 0
+  /** The last time that it was sent; and where that was in vain, and its answer is read for its connection's sake. */
+  #attempt: Attempt | undefined
+  #dump: Attempt | undefined
   /** How often it has been sent again. */
   #retries = 0
 
@@ -54,9 +59,10 @@ export class HeldRequest extends Call implements Sender {
   }
 
   protected override go(): boolean {
-    this.#passedAt = this.traffic.clock.now()
-    this.route.gate.closed = true
-    const attempt = new Attempt(this)
+    const { wire, clock } = this.traffic
+    wire.hold(this.route, this, this.#settings.key === 'origin' ? Infinity : LONGEST_CONNECT)
+    const attempt = new Attempt(this, clock)
+    this.#attempt = attempt
     try {
       this.#dispatch(this.#options, attempt)
     } catch (error) {
@@ -75,7 +81,8 @@ export class HeldRequest extends Call implements Sender {
   failed(error: Error): void {
     this.#letBodyGo()
     try {
-      this.handler.onResponseError?.(this.controller, error)
+      if (this.handler.onResponseError !== undefined) this.handler.onResponseError(this.controller, error)
+      else this.handler.onError?.(error)
     } catch (thrown) {
       process.nextTick(() => {
         throw thrown
@@ -85,34 +92,49 @@ export class HeldRequest extends Call implements Sender {
 
   /** The gate opens again. */
   written(): void {
-    const { traffic, route, stack, cost } = this
-    traffic.shaper.control.sent(route.gate, stack, cost, this.#passedAt)
+    this.traffic.wire.sent(this.route, this, this)
   }
 
-  answered(real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): boolean {
+  giveWay(): void {
+    this.written()
+  }
+
+  answered(
+    attempt: Attempt,
+    real: Dispatcher.DispatchController,
+    status: number,
+    headers: IncomingHttpHeaders,
+  ): boolean {
     const { pauseOn, retry } = this.#settings
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
     if (pause > 0) this.traffic.pause(pause, this.key)
     if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return false
     this.controller.attach(undefined)
     this.#retries += 1
+    this.#dump = attempt
     if (this.again()) return true
+    this.#dump = undefined
     this.controller.attach(real)
     return false
   }
 
   ended(started: boolean, dumped: boolean): void {
-    const { traffic, route } = this
+    if (dumped) {
+      this.cease()
+      return
+    }
+    this.finish()
     // It was never written: whoever comes next has nothing to wait for.
-    if (!started) route.gate.closed = false
-    if (dumped) traffic.leave(route)
-    else this.finish()
-    if (!started) traffic.shaper.wake(route.gate)
+    if (!started) this.traffic.wire.letGo(this.route, this)
     this.#letBodyGo()
   }
 
   readonly #onAbort = (reason: Error): void => {
-    this.cancel(reason)
+    this.#dump?.stop()
+    if (this.cancel(reason) || !this.running) return
+    // Its connection is still being opened. Once it is, nothing is sent.
+    discard(this.#options.body, reason)
+    this.#attempt?.onResponseError(undefined, reason)
   }
 
   readonly #onBodyError = (error: Error): void => {

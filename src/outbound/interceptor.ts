@@ -1,8 +1,9 @@
 /** undici's interceptor: every request of a dispatcher waits for its turn. */
 import type { Dispatcher } from 'undici'
+import { checkCost, checkKey } from './call-options.js'
 import { HeldRequest } from './held-request.js'
-import { isCost, readShapeOptions, type ShaperOptions } from './options.js'
-import { keyOf } from './request-parts.js'
+import { readShapeOptions, type ShaperOptions } from './options.js'
+import { discard, keyOf } from './request-parts.js'
 import { OutboundShaper } from './shaper.js'
 import type { Traffic } from './traffic.js'
 
@@ -46,12 +47,22 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
   })
   const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
     return (options, handler) => {
+      if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
+        throw new TypeError('shape() needs undici 7: npm install undici@7')
+      }
+      const facts = factsOf(options)
+      new HeldRequest(traffic!, request, facts, { dispatch, options, handler }).begin()
+      return true
+    }
+  }
+  const factsOf = (options: Dispatcher.DispatchOptions): { key: string; cost: number } => {
+    try {
       const key = keyOf(options, request.key)
       const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
-      if (typeof key !== 'string') throw new TypeError(`a key is a string, not ${typeof key}`)
-      if (!isCost(cost)) throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
-      new HeldRequest(traffic!, request, { key, cost }, { dispatch, options, handler }).begin()
-      return true
+      return { key: checkKey(key), cost: checkCost(cost) }
+    } catch (error) {
+      discard(options.body, error instanceof Error ? error : new Error('not sent', { cause: error }))
+      throw error
     }
   }
   return Object.assign(intercept, { shaper })

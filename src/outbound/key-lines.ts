@@ -4,6 +4,12 @@ import { Gate, type LaneRoute, type SharedBucket } from '../core/lane.js'
 /** How many lines each new one looks at, to forget those that are as good as new. */
 const SWEEP = 2
 
+/** Whoever keeps a line's gate closed. */
+export interface Holder {
+  /** Lets others pass: it has taken too long. */
+  giveWay(): void
+}
+
 /** The line of one key: it is paused and bounded for itself. */
 export class KeyLine implements LaneRoute {
   /** The key. */
@@ -20,6 +26,14 @@ export class KeyLine implements LaneRoute {
   /** When a store was asked about pauses last, in ms; pauses that end by then are known and not wanted. */
   askedAt = -Infinity
   resumedFrom = -Infinity
+  /** Who has passed and is not on the wire yet, and since when, in ms. */
+  holder: Holder | undefined = undefined
+  heldSince = -Infinity
+  /** Whether it is seen to that the holder does not take too long. */
+  watched = false
+  /** When the last of it was sent, in ms, and its cost, where slots are a store's. */
+  sentAt = -Infinity
+  sentCost = 0
 
   constructor(key: string, maxInFlight: number) {
     this.name = key

@@ -16,6 +16,7 @@ import {
 export class LateStore implements Store {
   readonly #borrowed: boolean
   #store: Store | undefined
+  #closed = false
 
   /** @param borrowed closed by whoever has lent it */
   constructor(borrowed?: Store) {
@@ -23,8 +24,10 @@ export class LateStore implements Store {
     this.#store = borrowed
   }
 
-  opened(store: Store): void {
-    this.#store = store
+  /** One that comes after the end is closed at once. */
+  async opened(store: Store): Promise<void> {
+    if (this.#closed) await store.close()
+    else this.#store = store
   }
 
   get horizon(): number {
@@ -56,6 +59,7 @@ export class LateStore implements Store {
   }
 
   async close(): Promise<void> {
+    this.#closed = true
     if (!this.#borrowed) await this.#store?.close()
   }
 }

@@ -1,16 +1,8 @@
 /** Calls whose fate a promise tells. */
 import { Call } from './call.js'
-import { isCost } from './options.js'
+import { type CallOptions, checkKey, readCallOptions } from './call-options.js'
+import { unwatch, watch } from './signals.js'
 import type { Traffic } from './traffic.js'
-
-export interface CallOptions {
-  /** What it adds to its bucket; 1 if absent. It holds it for cost / rate. */
-  readonly cost?: number
-  /** Takes it out of the queue; its place and its cost are free again. */
-  readonly signal?: AbortSignal
-  /** ms; instead of the shaper's own. */
-  readonly maxWait?: number
-}
 
 /** A call that was let go. */
 export interface Admitted {
@@ -23,12 +15,9 @@ abstract class Promised extends Call {
   readonly #signal: AbortSignal | undefined
   protected readonly fail: (error: unknown) => void
 
-  constructor(traffic: Traffic, key: string, options: CallOptions, reject: (error: unknown) => void) {
-    const { cost = 1, maxWait, signal } = options
-    if (typeof key !== 'string') throw new TypeError(`a key is a string, not ${typeof key}`)
-    if (!isCost(cost)) throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
-    if (maxWait !== undefined && !(maxWait >= 0)) throw new RangeError(`maxWait ${maxWait} is not a number of ms`)
-    super(traffic, key, cost, maxWait)
+  constructor(traffic: Traffic, key: string, options: CallOptions | undefined, reject: (error: unknown) => void) {
+    const { cost, maxWait, signal } = readCallOptions(options)
+    super(traffic, checkKey(key), cost, maxWait)
     this.#signal = signal
     this.fail = reject
   }
@@ -37,22 +26,24 @@ abstract class Promised extends Call {
     const signal = this.#signal
     if (signal?.aborted) return this.fail(signal.reason)
     this.start()
-    if (this.pending) signal?.addEventListener('abort', this)
-  }
-
-  /** The signal's. */
-  handleEvent(): void {
-    this.cancel(this.#signal!.reason)
+    if (signal === undefined || !this.pending) return
+    // It may have been aborted by who was told that it waits.
+    if (signal.aborted) this.cancel(signal.reason)
+    else watch(signal, this)
   }
 
   protected override refuse(error: unknown): void {
-    this.#signal?.removeEventListener('abort', this)
+    this.#unwatch()
     this.fail(error)
   }
 
   protected override go(waitMs: number): boolean {
-    this.#signal?.removeEventListener('abort', this)
+    this.#unwatch()
     return this.proceed(waitMs)
+  }
+
+  #unwatch(): void {
+    if (this.#signal !== undefined) unwatch(this.#signal, this)
   }
 
   protected abstract proceed(waitMs: number): boolean
@@ -64,7 +55,7 @@ export class Admission extends Promised {
   constructor(
     traffic: Traffic,
     key: string,
-    options: CallOptions,
+    options: CallOptions | undefined,
     resolve: (admitted: Admitted) => void,
     reject: (error: unknown) => void,
   ) {
@@ -85,7 +76,7 @@ export class Run extends Promised {
   constructor(
     traffic: Traffic,
     key: string,
-    options: CallOptions,
+    options: CallOptions | undefined,
     resolve: (value: unknown) => void,
     reject: (error: unknown) => void,
     fn: () => unknown,
@@ -120,5 +111,6 @@ export class Run extends Promised {
 }
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {
-  return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function'
+  const mayBe = (typeof value === 'object' && value !== null) || typeof value === 'function'
+  return mayBe && 'then' in value && typeof value.then === 'function'
 }

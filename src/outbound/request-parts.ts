@@ -68,14 +68,25 @@ export function streamOf(body: unknown): ErringBody | undefined {
   return isStream ? (body as ErringBody) : undefined
 }
 
-/** Lets go of a body that nobody will read. */
+/** Lets go of a body that nobody will read: a stream, or something that is read by its iterator. */
 export function discard(body: unknown, reason: Error): void {
+  if (typeof body !== 'object' || body === null) return
   const stream = streamOf(body)
   if (stream !== undefined) {
     // What it makes of that is no news.
     stream.on('error', () => undefined)
     stream.destroy(reason)
-  } else if (body instanceof ReadableStream && !body.locked) {
-    body.cancel(reason).catch(() => undefined)
+  } else if (body instanceof ReadableStream) {
+    if (!body.locked) body.cancel(reason).catch(() => undefined)
+  } else if (Symbol.asyncIterator in body || Symbol.iterator in body) {
+    void endIteration(body as AsyncIterable<unknown> | Iterable<unknown>)
   }
+}
+
+/** What it throws is no news, either. */
+async function endIteration(body: AsyncIterable<unknown> | Iterable<unknown>): Promise<void> {
+  try {
+    const iterator = Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]()
+    await iterator.return?.()
+  } catch {}
 }

@@ -1,9 +1,11 @@
 /** The programmatic shaper: calls wait in the queue of their key, and are let go exactly at the rate. */
 import { EventEmitter } from 'node:events'
+import { quote } from '../config/words.js'
+import { type CallOptions, checkCost, checkKey, checkOptions, readCallOptions, readMs } from './call-options.js'
 import type { OutboundEvents, Report } from './events.js'
 import { readChanges, readShaperOptions, type Settings, type ShaperOptions, type UpdateOptions } from './options.js'
 import { processClock } from './process-clock.js'
-import { Admission, type Admitted, type CallOptions, Run } from './promised-call.js'
+import { Admission, type Admitted, Run } from './promised-call.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
 import { Traffic } from './traffic.js'
 
@@ -11,10 +13,8 @@ export interface WrapOptions<Arguments extends unknown[]> {
   readonly key?: string | ((...args: Arguments) => string)
   readonly cost?: number | ((...args: Arguments) => number)
   readonly signal?: AbortSignal
-  readonly maxWait?: number
+  readonly maxWait?: string | number
 }
-
-const NONE: CallOptions = {}
 
 /**
  * Lets calls through at a rate, one after another by key, and no two closer than one period less 0.5 ms, however late one
@@ -22,7 +22,6 @@ const NONE: CallOptions = {}
  */
 export class OutboundShaper extends EventEmitter<OutboundEvents> {
   readonly #traffic: Traffic
-  #drain: Promise<void> | undefined
 
   /** @param connect told what the calls have in common */
   constructor(settings: Settings, connect?: (traffic: Traffic) => void) {
@@ -38,7 +37,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws (rejects with) OverflowError, ExpiredError, ClosedError; StoreError where a store does not answer and without it
    *   nothing goes; the signal's reason; RangeError or TypeError for arguments that are none
    */
-  admit(key = '', options: CallOptions = NONE): Promise<Admitted> {
+  admit(key = '', options?: CallOptions): Promise<Admitted> {
     return new Promise((resolve, reject) => {
       const call = new Admission(this.#traffic, key, options, resolve, reject)
       call.begin()
@@ -57,17 +56,26 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       const named = typeof first === 'string'
       const fn = (named ? second : first) as () => T
       if (typeof fn !== 'function') throw new TypeError('run wants a function: run(fn) or run(key, fn)')
-      const options = (named ? third : (second as CallOptions | undefined)) ?? NONE
+      const options = named ? third : (second as CallOptions | undefined)
       new Run(this.#traffic, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
     })
   }
 
-  /** A function that does the same as `fn`, each call in its turn. */
+  /**
+   * A function that does the same as `fn`, each call in its turn.
+   *
+   * @throws TypeError or RangeError for arguments that are none
+   */
   wrap<This, Arguments extends unknown[], Result>(
     fn: (this: This, ...args: Arguments) => Result,
     options: WrapOptions<Arguments> = {},
   ): (this: This, ...args: Arguments) => Promise<Awaited<Result>> {
+    if (typeof fn !== 'function') throw new TypeError(`wrap wants a function, not ${quote(fn)}`)
+    checkOptions(options, '{ key: user => user }')
     const { key = '', cost = 1, ...rest } = options
+    if (typeof key !== 'function') checkKey(key)
+    if (typeof cost !== 'function') checkCost(cost)
+    readCallOptions(rest)
     const shaper = this
     return function (this: This, ...args) {
       try {
@@ -84,11 +92,12 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * Lets nothing go for so many ms from now; a longer pause that lasts already stays. Calls that would have to wait for longer
    * than they may expire at once. With a store all who share it keep to it.
    *
+   * @param time `"10s"`, or ms
    * @param key only this one; if absent, all, those to come included
+   * @throws RangeError or TypeError for arguments that are none; OverflowError for a new key where `maxKeys` are in use
    */
-  pause(ms: number, key?: string): void {
-    if (!(ms >= 0)) throw new RangeError(`${ms} is not a number of ms`)
-    this.#traffic.pause(ms, key)
+  pause(time: string | number, key?: string): void {
+    this.#traffic.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
   }
 
   /** Ends a pause before its time: that of one key, or all there are. With a store others go on keeping to it. */
@@ -107,11 +116,15 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
 
   /**
    * Lets nobody in any more, and resolves when all who wait have gone and everything that runs has ended; after `timeout`
-   * ms the rest are rejected with ClosedError. Then a store is closed, unless it was given as an object.
+   * (`"10s"`, or ms) the rest are rejected with ClosedError. Then a store is closed, unless it was given as an object. Called
+   * again it may shorten the time, but not lengthen it.
+   *
+   * @throws RangeError or TypeError for arguments that are none
    */
-  drain({ timeout = Infinity }: { readonly timeout?: number } = {}): Promise<void> {
-    this.#drain ??= this.#traffic.drain(timeout)
-    return this.#drain
+  drain(options: { readonly timeout?: string | number } = {}): Promise<void> {
+    checkOptions(options, '{ timeout: "10s" }')
+    const { timeout } = options
+    return this.#traffic.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
   /** How things stand: with one key, or in all. */

@@ -37,7 +37,7 @@ export function keyStatus(traffic: Traffic, key: string): KeyStatus {
   const now = traffic.clock.now()
   const line = traffic.lines.get(key)
   const bucket = line?.stack[0]
-  const pausedForMs = line?.gate.pausedFor(now) ?? traffic.pausedFor(now)
+  const pausedForMs = line?.gate.pausedFor(now) ?? traffic.pauses.allFor(now)
   return {
     key,
     level: bucket?.level(now) ?? 0,
@@ -56,7 +56,7 @@ export function shaperStatus(traffic: Traffic): ShaperStatus {
     queued: traffic.waiting.size,
     inFlight: traffic.running,
     keys: traffic.lines.size,
-    pausedForMs: traffic.pausedFor(now),
+    pausedForMs: traffic.pauses.allFor(now),
     closed: traffic.closed,
     ...(traffic.sharing !== undefined && { store: traffic.sharing.state }),
     fullest: fullest.map(({ name }) => keyStatus(traffic, name)),

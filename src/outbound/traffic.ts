@@ -1,26 +1,25 @@
 /** Everything that the calls of one shaper have in common: lines, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
-import type { Cancel, Clock } from '../core/clock.js'
+import type { Clock } from '../core/clock.js'
 import { Keyspace } from '../core/keyspace.js'
 import type { SharedBucket } from '../core/lane.js'
 import type { BucketLimits } from '../core/limits.js'
 import { Shaper } from '../core/shaper.js'
 import { openStore } from '../stores/open.js'
 import { Sharing } from '../stores/sharing.js'
-import { ClosedError } from './errors.js'
+import { ClosedError, OverflowError } from './errors.js'
 import type { Report } from './events.js'
 import { type KeyLine, KeyLines } from './key-lines.js'
+import { LastWait } from './last-wait.js'
 import { LateStore } from './late-store.js'
 import type { Changes, Settings } from './options.js'
-import { SharedPauses } from './shared-pauses.js'
+import { Pauses } from './pauses.js'
+import { GRACE, Wire } from './wire.js'
 
 const BUCKET = 'outbound'
 
-/** How late, in ms, a release may be and still count for its slot. */
-export const GRACE = 0.5
-
-/** A pause that is heard of again and again ends a little later each time, in ms. */
-const SAME_PAUSE = 100
+/** When to try again, in ms, where it is places that are lacking and not room in a bucket. */
+export const SOON = 1_000
 
 /** Somebody who waits for a decision or for a release. */
 export interface Waiting {
@@ -44,13 +43,15 @@ export class Traffic {
   maxWait: number
   /** Whether calls can be decided on. */
   ready = true
+  /** Nobody comes in; and nobody waits or runs any more, or is to. */
   closed = false
-  readonly pauses: SharedPauses | undefined
+  ended = false
+  readonly pauses: Pauses
+  readonly wire: Wire
   readonly #keyspace: Keyspace
   #limits: BucketLimits
-  #pausedUntil = -Infinity
-  #untell: Cancel = () => false
-  #onIdle = (): void => undefined
+  #lastWait: LastWait | undefined
+  #drained: Promise<void> | undefined
 
   constructor(settings: Settings, clock: Clock, report: Report) {
     const { rate, capacity, maxWait, maxInFlight, maxKeys, maxQueued, store } = settings
@@ -58,10 +59,14 @@ export class Traffic {
     this.report = report
     this.maxWait = maxWait
     this.#limits = { name: BUCKET, rate, capacity, grace: GRACE }
-    this.lines = new KeyLines(maxKeys, maxInFlight)
+    const lines = new KeyLines(maxKeys, maxInFlight)
+    this.lines = lines
+    const inUse = (key: string): boolean => (lines.get(key)?.calls ?? 0) > 0
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
-      this.#keyspace = new Keyspace(maxKeys)
+      this.wire = new Wire(clock, this.shaper)
+      this.pauses = new Pauses({ control: this.shaper.control, clock, lines, report, store: undefined })
+      this.#keyspace = new Keyspace(maxKeys, undefined, inUse)
       return
     }
     const late = new LateStore('own' in store ? store.own : undefined)
@@ -74,25 +79,20 @@ export class Traffic {
       store: late,
       unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt),
     })
-    this.#keyspace = new Keyspace(maxKeys, (limits, key) => sharing.createBucket(limits, key))
-    this.pauses = new SharedPauses({
-      store: late,
-      clock,
-      lines: this.lines,
-      heard: (line, ms) => {
-        if (line !== undefined) this.#pauseLine(line, ms)
-        else this.#pauseAll(ms)
-      },
-    })
+    this.wire = new Wire(clock, this.shaper)
+    this.#keyspace = new Keyspace(maxKeys, (limits, key) => sharing.createBucket(limits, key), inUse)
+    this.pauses = new Pauses({ control: this.shaper.control, clock, lines, report, store: late })
     this.ready = false
     void this.#join(sharing, async () => {
       if ('own' in store) return
-      late.opened(await openStore(store, clock, error => this.#complain(error)))
+      await late.opened(await openStore(store, clock, error => this.#complain(error)))
     })
   }
 
   async #join(sharing: Sharing, open: () => Promise<void>): Promise<void> {
     await open().catch((error: Error) => this.#complain(error))
+    // Nobody is there any more who would leave again.
+    if (this.ended) return
     const { shaper, clock } = this
     await sharing.join({
       shaper,
@@ -118,10 +118,7 @@ export class Traffic {
     return this.lines.open(key, now, this.#opened)
   }
 
-  readonly #opened = (line: KeyLine): void => {
-    const left = this.#pausedUntil - this.clock.now()
-    if (left > 0) this.shaper.control.pause(line.gate, left)
-  }
+  readonly #opened = (line: KeyLine): void => this.pauses.opened(line)
 
   /** The bucket of a line, alone in its stack; undefined: there are too many. */
   stack(line: KeyLine, now: number): readonly SharedBucket[] | undefined {
@@ -140,68 +137,24 @@ export class Traffic {
   /** The last call there was has ended. */
   idle(): void {
     if (this.report.wants('idle')) this.report.tell('idle')
-    this.#onIdle()
+    this.#lastWait?.end()
   }
 
-  /** @param key undefined: all, those to come included */
+  /**
+   * @param key undefined: all, those to come included
+   * @throws OverflowError where it is a new one and there are too many
+   */
   pause(ms: number, key: string | undefined): void {
-    const line = key === undefined ? undefined : this.line(key, this.clock.now())
-    if (key !== undefined && line === undefined) return
-    this.pauses?.tell(line, ms)
-    if (line !== undefined) this.#pauseLine(line, ms)
-    else this.#pauseAll(ms)
+    if (key === undefined) return this.pauses.pauseAll(ms)
+    const line = this.line(key, this.clock.now())
+    if (line === undefined) throw new OverflowError('crowded', key, SOON)
+    this.pauses.pause(line, ms)
   }
 
   resume(key: string | undefined): void {
-    if (key !== undefined) {
-      const line = this.lines.get(key)
-      if (line?.gate.paused) this.#resumeLine(line, true)
-      return
-    }
-    const told = this.#pausedUntil > this.clock.now()
-    this.pauses?.resumed(undefined, this.#pausedUntil)
-    this.#pausedUntil = -Infinity
-    this.#untell()
-    for (const line of this.lines) if (line.gate.paused) this.#resumeLine(line, !told)
-    if (told) this.report.tell('resumed', { key: undefined })
-  }
-
-  pausedFor(now: number): number {
-    return Math.max(0, this.#pausedUntil - now)
-  }
-
-  #pauseLine(line: KeyLine, ms: number): void {
-    const now = this.clock.now()
-    const known = line.gate.pausedFor(now)
-    if (ms <= known) return
-    this.shaper.control.pause(line.gate, ms)
-    if (known > 0 && ms - known < SAME_PAUSE) return
-    line.untell()
-    if (this.report.wants('resumed')) line.untell = this.#tellEnd(line.name, now + ms)
-    this.report.tell('paused', { key: line.name, ms })
-  }
-
-  #pauseAll(ms: number): void {
-    const now = this.clock.now()
-    const known = this.pausedFor(now)
-    if (ms <= known) return
-    this.#pausedUntil = now + ms
-    for (const { gate } of this.lines) this.shaper.control.pause(gate, ms)
-    if (known > 0 && ms - known < SAME_PAUSE) return
-    this.#untell()
-    if (this.report.wants('resumed')) this.#untell = this.#tellEnd(undefined, now + ms)
-    this.report.tell('paused', { key: undefined, ms })
-  }
-
-  #tellEnd(key: string | undefined, due: number) {
-    return this.clock.at(due, () => this.report.tell('resumed', { key }))
-  }
-
-  #resumeLine(line: KeyLine, told: boolean): void {
-    this.pauses?.resumed(line, line.gate.due)
-    line.untell()
-    this.shaper.control.resume(line.gate)
-    if (told) this.report.tell('resumed', { key: line.name })
+    if (key === undefined) return this.pauses.resumeAll()
+    const line = this.lines.get(key)
+    if (line !== undefined) this.pauses.resume(line)
   }
 
   /** Levels stay; those who wait leave at the new rate, or expire at once where that is too slow for them. */
@@ -219,20 +172,21 @@ export class Traffic {
     )
   }
 
-  /** Lets nobody in; resolves when nobody waits and nothing runs, or after so many ms. */
-  async drain(timeout: number): Promise<void> {
+  /** Lets nobody in; resolves when nobody waits and nothing runs, or after the least `timeout` in ms of all calls. */
+  drain(timeout: number): Promise<void> {
     this.closed = true
-    if (this.calls > 0) {
-      await new Promise<void>(resolve => {
-        const cancel = timeout < Infinity ? this.clock.at(this.clock.now() + timeout, resolve) : undefined
-        this.#onIdle = () => {
-          cancel?.()
-          resolve()
-        }
-      })
-    }
+    this.#drained ??= this.#drain()
+    this.#lastWait!.within(timeout)
+    return this.#drained
+  }
+
+  async #drain(): Promise<void> {
+    this.#lastWait = new LastWait(this.clock)
+    if (this.calls === 0) this.#lastWait.end()
+    await this.#lastWait.over
+    this.ended = true
     for (const call of [...this.waiting]) call.abandon(new ClosedError())
-    this.pauses?.close()
+    this.pauses.close()
     await this.sharing?.close()
   }
 }

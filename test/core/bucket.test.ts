@@ -154,3 +154,25 @@ t.test('a metered cost is added on what holds the bucket', async t => {
   bucket.fill(0.5, 10_000)
   t.same([bucket.freeAt, bucket.level(10_000)], [10_100, 0.5])
 })
+
+t.test('limits that change keep the level, and what passed last can still be told to have been sent later', async t => {
+  for (const [rate, freeAt, sentLate] of [
+    [10, 100, 250],
+    [5, 150, 350],
+    [20, 75, 200],
+  ] as const) {
+    const bucket = new Bucket({ ...limits(10, 10), grace: 0.5 })
+    bucket.pass(1, 0, 0)
+    bucket.retune({ ...limits(rate, 10), grace: 0.5 }, 50)
+    t.ok(near(bucket.level(50), 0.5), `${rate}/s: level ${bucket.level(50)}`)
+    t.ok(near(bucket.freeAt, freeAt), `${rate}/s: free at ${bucket.freeAt}`)
+    t.equal(bucket.postpone(1, 150), true)
+    t.ok(near(bucket.freeAt, sentLate), `${rate}/s, sent at 150: free at ${bucket.freeAt}`)
+  }
+  const drained = new Bucket({ ...limits(10, 10), grace: 0.5 })
+  drained.pass(1, 0, 0)
+  drained.retune({ ...limits(1, 10), grace: 0.5 }, 300)
+  t.equal(drained.level(300), 0, 'what has leaked does not come back at a slower rate')
+  t.equal(drained.postpone(1, 400), true)
+  t.equal(drained.freeAt, 1_400)
+})

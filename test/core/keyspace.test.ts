@@ -136,3 +136,18 @@ t.test('at most maxKeys, and what goes is what may', async () => {
     { seed: 41, numRuns: 500 },
   )
 })
+
+t.test('instances of keys in use stay, drained or not', async t => {
+  const used = new Set(['a', 'b'])
+  const keyspace = new Keyspace(3, undefined, key => used.has(key))
+  const a = keyspace.find(limits(1, 10), 'a', 0)!
+  const b = keyspace.find(limits(1, 10), 'b', 0)!
+  b.fill(1, 0)
+  for (let at = 0; at < 100; at += 1) keyspace.find(limits(1, 10), `${at}`, at)!.fill(10, at)
+  t.equal(keyspace.find(limits(1, 10), 'a', 100), a)
+  t.equal(keyspace.find(limits(1, 10), 'b', 100), b)
+  used.add('99')
+  t.equal(keyspace.find(limits(1, 10), 'c', 100), undefined, 'all places are taken')
+  used.delete('a')
+  t.ok(keyspace.find(limits(1, 10), 'c', 100))
+})

@@ -53,6 +53,35 @@ t.test('neither a pause, nor a slot that is far away, nor the clock keeps it', a
   t.ok(lived >= 99 && lived < 2_000, `${lived} ms`)
 })
 
+t.test('it lives until the time of a drain is over, and what comes after it is done', async t => {
+  const { code, output, lived } = await script(`
+    const shaper = createShaper({ rate: '5/s', capacity: 10 })
+    void shaper.run(() => new Promise(() => {}))
+    await shaper.drain({ timeout: 300 })
+    console.log('drained')
+  `)
+  t.equal(code, 0)
+  t.match(output, /^drained\n/)
+  t.ok(lived >= 299 && lived < 2_000, `${lived} ms`)
+})
+
+t.test('it ends when it is drained while its store is being opened', async t => {
+  for (const [type, url] of [
+    ['redis', 'redis://127.0.0.1:1'],
+    ['postgres', 'postgres://127.0.0.1:1/db'],
+  ]) {
+    const { code, output, lived } = await script(`
+      const store = { type: '${type}', url: '${url}' }
+      const shaper = createShaper({ rate: '5/s', capacity: 10, store })
+      await shaper.drain()
+      console.log('drained')
+    `)
+    t.equal(code, 0)
+    t.match(output, /^drained\n/)
+    t.ok(lived < 2_000, `${type}: ${lived} ms`)
+  }
+})
+
 t.test('a rate that is high from the first moment is kept to, also while the clock starts', async t => {
   const { output } = await script(`
     const shaper = createShaper({ rate: 1000, capacity: 1000 })

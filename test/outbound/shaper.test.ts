@@ -253,6 +253,31 @@ t.test('a pause is remembered when nobody of its key is there, and tells who can
   t.same(record, ['patient at 5000'])
 })
 
+t.test('a pause of all is one of those, too, whose pause was ended before', async t => {
+  const { clock, shaper, record, send } = world()
+  await shaper.admit('k')
+  const told: unknown[] = []
+  shaper.pause(10_000)
+  shaper.resume('k')
+  shaper.on('paused', event => told.push(event))
+  shaper.pause(5_000)
+  t.equal(shaper.status('k').pausedForMs, 5_000)
+  t.equal(shaper.status('other').pausedForMs, 10_000, 'a longer one stays')
+  t.same(told, [{ key: 'k', ms: 5_000 }])
+  void send('a', 'k')
+  clock.runAll()
+  t.same(record, ['a at 5000'])
+})
+
+t.test('a new key that cannot be paused, as all places are taken, is no secret', async t => {
+  const { shaper } = world({ maxKeys: 2 })
+  shaper.pause(1_000, 'a')
+  shaper.pause(1_000, 'b')
+  t.throws(() => shaper.pause(1_000, 'c'), { name: 'OverflowError', reason: 'crowded', key: 'c' })
+  shaper.pause(2_000, 'b')
+  t.equal(shaper.status('b').pausedForMs, 2_000)
+})
+
 t.test('those who wait and would now wait for too long expire at once', async t => {
   const { clock, shaper, record, note, send } = world()
   void send('a')

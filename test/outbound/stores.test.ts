@@ -2,6 +2,7 @@
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createShaper, type ShaperOptions, type Store, StoreError } from '../../src/index.js'
+import { LateStore } from '../../src/outbound/late-store.js'
 import { createMemoryStore } from '../../src/stores/memory.js'
 import { startRedis } from '../servers/redis.js'
 import { gaps } from './upstreams.js'
@@ -52,6 +53,53 @@ t.test('one capacity', async t => {
   await pass(clock, 600)
   await Promise.all(calls.slice(0, 5))
   t.match(shapers[0].status(), { queued: 0 })
+})
+
+t.test('with a store, too, two releases are never closer than a period less 0.5 ms, however late one was', async t => {
+  let wakes = 0
+  const clock = createVirtualClock({ lateness: () => (wakes++ % 5 === 0 ? 6 : 0) })
+  const store = createMemoryStore({ clock })
+  const shaper = createShaper({ rate: '20/s', capacity: 200, clock, store })
+  const times: number[] = []
+  const calls = Array.from({ length: 100 }, () => shaper.run(() => void times.push(clock.now())))
+  await pass(clock, 5_200)
+  await Promise.all(calls)
+  t.ok(Math.min(...gaps(times)) >= 49.5 - 1e-6, `the least gap is ${Math.min(...gaps(times))} ms`)
+  t.ok(times.at(-1)! - times[0]! < 5_000, 'and the rate is kept')
+})
+
+t.test('who is given up while it is delayed for that does not go, and costs the others nothing', async t => {
+  let late = 0
+  const clock = createVirtualClock({ lateness: () => late })
+  const shaper = createShaper({ rate: '10/s', capacity: 200, clock, store: createMemoryStore({ clock }) })
+  await shaper.admit()
+  const times: number[] = []
+  const note = () => void times.push(clock.now())
+  const controller = new AbortController()
+  const calls = [shaper.run(note), shaper.run(note, { signal: controller.signal }), shaper.run(note)]
+  await pass(clock, 90)
+  late = 6
+  await pass(clock, 110)
+  late = 0
+  await pass(clock, 203)
+  t.same(times, [106], 'the second has its slot at 200, and may go at 205.5')
+  controller.abort(new Error('enough'))
+  await t.rejects(calls[1]!, { message: 'enough' })
+  await pass(clock, 400)
+  await calls[2]
+  t.equal(times.length, 2)
+  t.ok(times[1]! >= 205.4 && times[1]! <= 306, `${times}`)
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('a store that opens after the end is closed', async t => {
+  const late = new LateStore()
+  await late.close()
+  const memory = createMemoryStore({ clock: createVirtualClock() })
+  const closed = t.capture(memory, 'close', memory.close)
+  await late.opened(memory)
+  t.equal(closed.args().length, 1)
+  await t.rejects(async () => late.beat('a'), { code: 'SHAPER_STORE_UNAVAILABLE' })
 })
 
 t.test('a call can be aborted before the store is there, or take too long', async t => {

@@ -1,0 +1,94 @@
+/** What a call is told that is wrong: it says so, and nothing is queued. */
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { createShaper } from '../../src/index.js'
+
+function world() {
+  const clock = createVirtualClock()
+  const shaper = createShaper({ rate: '10/s', capacity: 100, maxInFlight: 1, clock })
+  return { clock, shaper }
+}
+
+t.test('a signal that is none is refused before anything is queued, also where it would go at once', async t => {
+  const { clock, shaper } = world()
+  let ran = 0
+  for (const signal of [new AbortController(), {}, 5, null, { aborted: false }]) {
+    const options = { signal } as never
+    await t.rejects(shaper.admit('k', options), {
+      name: 'TypeError',
+      message: /^signal: .* is no AbortSignal; use e\.g\. /,
+    })
+    await t.rejects(
+      shaper.run('k', () => (ran += 1), options),
+      TypeError,
+    )
+    t.throws(() => shaper.wrap(() => 1, options), TypeError)
+  }
+  t.match(shaper.status(), { queued: 0, inFlight: 0, keys: 0 })
+  const first = shaper.admit('k')
+  const second = shaper.admit('k', { signal: {} } as never)
+  await t.rejects(second, TypeError, 'also where it would wait')
+  clock.runAll()
+  await first
+  t.match(shaper.status('k'), { queued: 0, inFlight: 0 })
+  t.equal(ran, 0)
+  await shaper.drain()
+})
+
+t.test('options that are none', async t => {
+  const { shaper } = world()
+  const message = /^null is not a set of options; use e\.g\. \{ /
+  await t.rejects(shaper.admit('k', null as never), { name: 'TypeError', message })
+  await t.rejects(
+    shaper.run('k', () => 1, null as never),
+    { name: 'TypeError', message },
+  )
+  await t.rejects(
+    shaper.run(() => 1, 5 as never),
+    { name: 'TypeError', message: /^5 is not a set of options/ },
+  )
+  t.throws(() => shaper.wrap(() => 1, null as never), { name: 'TypeError', message })
+  t.throws(() => shaper.drain(null as never), { name: 'TypeError', message })
+  t.throws(() => shaper.wrap(5 as never), TypeError)
+  for (const options of [{ key: 5 }, { cost: -1 }, { cost: '1' }, { maxWait: 'soon' }]) {
+    t.throws(() => shaper.wrap(() => 1, options as never), /is not a|a key is a string/)
+  }
+  await t.rejects(shaper.admit('k', { cost: '1' } as never), { message: /^cost: "1" is not a finite number/ })
+  await t.rejects(shaper.admit(null as never), { message: 'a key is a string, not null' })
+  t.throws(() => shaper.pause(5, 5 as never), TypeError)
+  for (const timeout of [Number.NaN, -1, '100', null]) {
+    t.throws(() => shaper.drain({ timeout } as never), {
+      name: 'RangeError',
+      message: /^timeout: .* is not a duration/,
+    })
+  }
+  t.match(shaper.status(), { keys: 0, closed: false })
+})
+
+t.test('durations are ms, or written out', async t => {
+  const { clock, shaper } = world()
+  shaper.pause('1s')
+  t.equal(shaper.status().pausedForMs, 1_000)
+  await t.rejects(shaper.admit('', { maxWait: '500ms' }), { message: /try again in 500ms$/ })
+  shaper.admit('').catch(() => undefined)
+  const drained = shaper.drain({ timeout: '200ms' })
+  clock.runUntil(200)
+  await drained
+  t.equal(shaper.status().queued, 0)
+})
+
+t.test('a function that can be awaited counts as in flight until then', async t => {
+  const { shaper } = world()
+  let settle = (_value: number): void => undefined
+  const thenable = Object.assign(() => undefined, {
+    // biome-ignore lint/suspicious/noThenProperty: that is what it is about
+    then: (resolve: (value: number) => void) => {
+      settle = resolve
+    },
+  })
+  const result = shaper.run('k', () => thenable)
+  t.match(shaper.status('k'), { inFlight: 1 })
+  settle(5)
+  t.equal(shaper.status('k').inFlight, 0)
+  t.equal(await result, 5)
+})
