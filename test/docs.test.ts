@@ -1,11 +1,13 @@
 /** Every example in README.md and docs/ is run. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { gunzipSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { parseConfig } from '../src/config/load.js'
 import { createVirtualClock } from '../src/core/clock.js'
 import { LeakyBucket } from '../src/index.js'
+import { spread } from '../src/replay/spread.js'
 import { ROOT, shaper } from './cli/command.js'
 import { runExample } from './docs-code.js'
 import { startRedis } from './servers/redis.js'
@@ -58,6 +60,52 @@ t.test('docs/outbound.md: every example runs, ends by itself and writes what it 
     const { code, output } = await runExample(block.replaceAll('redis://127.0.0.1:6379', redis.url))
     t.equal(code, 0, `${block}\n${output}`)
     for (const [, told] of block.matchAll(/^.*console\.log.* \/\/ (.*)$/gm)) t.ok(output.includes(told!), told!)
+  }
+})
+
+t.test('replays of README.md and docs/replay.md run, on a log and configurations', async t => {
+  const limits = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
+  const log = gunzipSync(readFileSync(`${ROOT}/test/fixtures/apache-access.log.gz`))
+  const cwd = t.testdir({
+    'access.log': log,
+    'access.log.1.gz': gzipSync(log),
+    'shaper.config.json': limits('1/s'),
+    'before.json': limits('1/s'),
+    'after.json': limits('2/s'),
+  })
+  for (const name of ['monday.json', 'friday.json']) {
+    const { stdout } = await shaper(['replay', 'access.log', '--json'], { cwd }).finished
+    writeFileSync(`${cwd}/${name}`, stdout)
+  }
+  const lines = ['README.md', 'docs/replay.md'].flatMap(page =>
+    blocks(page, 'sh').flatMap(block => block.match(/^.*shaper replay .*$/gm) ?? []),
+  )
+  t.ok(lines.length > 10)
+  let output = ''
+  for (const line of lines) {
+    const command = line.replace('shaper', `"${process.execPath}" "${ROOT}/bin/shaper.js"`)
+    const child = spawn('bash', ['-o', 'pipefail', '-c', command], { cwd, stdio: ['ignore', 'pipe', 'inherit'] })
+    child.stdout.on('data', (chunk: Buffer) => {
+      output += chunk
+    })
+    const [code] = await once(child, 'close')
+    t.equal(code, 0, line)
+  }
+  const { stdout } = await shaper(['replay', 'access.log', '--rate', '1/s', '--capacity', '5'], { cwd }).finished
+  const text = readFileSync(`${ROOT}/docs/replay.md`, 'utf8')
+  const shown = [...text.matchAll(/^```(.*)\n([\s\S]*?)^```$/gm)]
+    .filter(([, language]) => language === '')
+    .flatMap(([, , block]) => block!.split('\n').filter(Boolean))
+  t.equal(shown.length, 8)
+  for (const line of shown) t.ok(stdout.includes(line) || output.includes(line), line)
+})
+
+t.test('docs/replay.md: the rule of spreading is the one in use', async t => {
+  const [code] = blocks('docs/replay.md', 'js')
+  const documented = new Function(`${code}; return spread`)() as typeof spread
+  for (let at = 0; at < 100; at += 1) {
+    const [second, n] = [1_431_857_103 + at * 977, 1 + (at % 7)]
+    t.equal(documented(at, second, at % n, n), second * 1_000 + spread(at, second, at % n, n))
   }
 })
 

@@ -73,6 +73,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
     released: sum(parts, ({ released }) => released),
     rejected: sum(parts, ({ rejected }) => rejected),
     queued: sum(parts, ({ queued }) => queued),
+    waiting: sum(parts, ({ waiting }) => waiting),
     fullest: [...instances.values()]
       .sort((a, b) => b.level / b.capacity - a.level / a.capacity)
       .slice(0, TOLD.instances),

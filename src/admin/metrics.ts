@@ -72,7 +72,8 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       collect() {
         this.reset()
         for (const [route, { rehearsed }] of tally.routes) {
-          for (const [outcome, count] of Object.entries(rehearsed)) this.inc({ route, outcome }, count)
+          for (const [outcome, count] of Object.entries(rehearsed))
+            this.inc({ route: route || NO_ROUTE, outcome }, count)
         }
       },
     })

@@ -8,9 +8,16 @@ import { EventStreams } from './events.js'
 import { dashboardPage } from './page.js'
 import type { Snapshot } from './snapshot.js'
 
+/** Whether requests are let in, and as the limits are meant. */
+export interface Readiness {
+  readonly draining: boolean
+  readonly storeReady: boolean
+}
+
 /** What is told: of this process, or of all workers together. */
 export interface AdminSource {
   snapshot(): Promise<Snapshot>
+  ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
   /** Empties a bucket instance. False: there is none. */
   reset(bucket: string, key: string): Promise<boolean>
@@ -22,31 +29,37 @@ export interface AdminServer {
 }
 
 /** Its clients are few; each of them is bounded. */
-const MOST_CONNECTIONS = 128
-const TIMEOUT = 10_000
+const MOST_CONNECTIONS = 512
+const TIMEOUT = 5_000
+
+/** A snapshot is as good as new for so many ms: however many ask, releases are not held up by their questions. */
+const FRESH = 200
 
 /** @throws when the address cannot be listened on */
 export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
   const access = createAccess(settings.token)
-  const streams = new EventStreams(() => source.snapshot())
+  const snapshot = remembered(() => source.snapshot())
+  const streams = new EventStreams(snapshot)
   const page = dashboardPage()
 
   async function answer(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const { method = '', url = '/' } = req
     const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
     if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
-    if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.snapshot()))
+    if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
     const refused = access(req)
-    if (path === '/' && (refused === undefined || refused === 401)) {
+    // The page itself tells nothing: whoever follows a link to it may see it.
+    if (path === '/' && refused !== 421) {
       return only(['GET', 'HEAD'], method, res, () => {
         const challenge = refused === 401 ? CHALLENGE : {}
-        res.writeHead(refused ?? 200, { ...page.headers, ...challenge }).end(method === 'HEAD' ? undefined : page.html)
+        res
+          .writeHead(refused === 401 ? 401 : 200, { ...page.headers, ...challenge })
+          .end(method === 'HEAD' ? undefined : page.html)
       })
     }
     if (refused !== undefined) return refuse(res, refused)
     if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => metrics(res))
-    if (path === '/buckets')
-      return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await source.snapshot()))
+    if (path === '/buckets') return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await snapshot()))
     if (path === '/events') return only(['GET'], method, res, () => events(res, new URLSearchParams(query)))
     if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => reset(res, path))
     problem(res, 404, 'there is no such page; see / for the dashboard')
@@ -76,7 +89,7 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
     else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
   }
 
-  const server = createServer((req, res) => {
+  const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
     req.resume()
     void answer(req, res).catch(error => {
       if (res.headersSent) res.destroy()
@@ -123,9 +136,9 @@ function only(
 }
 
 /** Ready is who serves and can tell what others have admitted. */
-function ready(res: ServerResponse, { draining, store }: Snapshot): void {
+function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
   if (draining) text(res, 503, 'shutting down\n')
-  else if (!store.ready) text(res, 503, 'the store does not answer\n')
+  else if (!storeReady) text(res, 503, 'the store does not answer\n')
   else text(res, 200, 'ready\n')
 }
 
@@ -164,4 +177,17 @@ function urlOf(server: Server): string {
   const { address, family, port } = server.address() as AddressInfo
   const any = address === '0.0.0.0' || address === '::'
   return `http://${any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address}:${port}`
+}
+
+/** One answer for all who ask at about the same time. */
+function remembered(take: () => Promise<Snapshot>): () => Promise<Snapshot> {
+  let last: Promise<Snapshot> | undefined
+  let takenAt = -Infinity
+  return () => {
+    const now = performance.now()
+    if (last !== undefined && now - takenAt < FRESH) return last
+    takenAt = now
+    last = take()
+    return last
+  }
 }

@@ -55,8 +55,9 @@ export interface BucketSnapshot {
   readonly offered: number
   readonly released: number
   readonly rejected: number
-  /** Cost units in queues. */
+  /** In queues: cost units, requests. */
   readonly queued: number
+  readonly waiting: number
   /** At most 20, the fullest first. */
   readonly fullest: readonly InstanceSnapshot[]
   /** What happened lately at the fullest of them: times in ms since 1970, at most 256 each, oldest first. */

@@ -81,8 +81,6 @@ function bucketSnapshot(settings: BucketSettings, line: Line, all: Tally, now: n
   if (watched !== undefined && isBusy(watched, now) && !fullest.some(([, bucket]) => bucket === watched.bucket)) {
     fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
   }
-  let queued = 0
-  for (const [, bucket] of fullest) queued += bucket.queued
   const { focus } = tally
   return {
     name,
@@ -95,7 +93,8 @@ function bucketSnapshot(settings: BucketSettings, line: Line, all: Tally, now: n
     offered: tally.offered,
     released: tally.released,
     rejected: tally.rejected,
-    queued,
+    queued: tally.queued,
+    waiting: tally.waiting,
     fullest: fullest.map(instance => instanceSnapshot(instance, now)),
     ...(focus && {
       focus: {

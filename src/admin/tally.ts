@@ -18,6 +18,9 @@ export interface BucketTally {
   offered: number
   released: number
   rejected: number
+  /** In queues now: cost units, requests. */
+  queued: number
+  waiting: number
   readonly fullest: Fullest
   /** The instance that is watched closely: what happened there, in ms since 1970. */
   focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
@@ -74,6 +77,8 @@ export class Tally implements Required<Pick<Observer, Counted>> {
         offered: 0,
         released: 0,
         rejected: 0,
+        queued: 0,
+        waiting: 0,
         fullest: new Fullest(name, this.#keyspace!),
         focus: undefined,
         arrivals: new Moments(),
@@ -102,13 +107,24 @@ export class Tally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  queued({ route, stack, keys }: RequestRecord): void {
+  queued({ route, stack, keys, cost }: RequestRecord): void {
     this.route(route).queued += 1
-    for (const [place, bucket] of stack.entries()) this.bucket(bucket.limits.name).fullest.hint(keys[place]!, bucket)
+    for (const [place, bucket] of stack.entries()) {
+      const tally = this.bucket(bucket.limits.name)
+      tally.waiting += 1
+      tally.queued = tally.waiting === 1 ? cost : tally.queued + cost
+      tally.fullest.hint(keys[place]!, bucket)
+    }
   }
 
-  unqueued({ route }: RequestRecord): void {
+  unqueued({ route, stack, cost }: RequestRecord): void {
     this.route(route).queued -= 1
+    for (const { limits } of stack) {
+      const tally = this.bucket(limits.name)
+      tally.waiting -= 1
+      // No dust of fractions.
+      tally.queued = tally.waiting === 0 ? 0 : tally.queued - cost
+    }
   }
 
   released({ wait }: RequestRecord, lateness: number): void {

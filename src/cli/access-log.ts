@@ -1,33 +1,11 @@
 /** One line for each request: what became of it, and how long it took. Never a header, a query or a key in clear. */
 import { createHash } from 'node:crypto'
-import pino from 'pino'
+import type { Logger } from 'pino'
 import type { SharedBucket } from '../core/lane.js'
 import type { Observer, RequestRecord } from '../proxy/events.js'
 
-/** Lines wait until there are so many bytes of them, or for so many ms. */
-const BATCH = { bytes: 4_096, ms: 500 }
-
-/** What a reader of the log may be behind, in bytes: lines beyond that are lost, requests are not held up. */
-const UNREAD = 4 * 1024 * 1024
-
-export interface AccessLog {
-  readonly observer: Required<Pick<Observer, 'finished'>>
-  /** Writes what waits. */
-  close(): void
-}
-
-/** @param base what every line carries */
-export function createAccessLog(base: Record<string, unknown> | null = null): AccessLog {
-  const destination = pino.destination({
-    dest: 2,
-    sync: false,
-    minLength: BATCH.bytes,
-    periodicFlush: BATCH.ms,
-    maxLength: UNREAD,
-  })
-  // Nobody reads it any more: that is no reason to stop.
-  destination.on('error', () => undefined)
-  const log = pino({ base }, destination)
+/** Tells the log of each request. */
+export function createAccessLog(log: Logger): Required<Pick<Observer, 'finished'>> {
   const hashes = new WeakMap<SharedBucket, string>()
 
   function keyOf({ stack, keys }: RequestRecord): string | undefined {
@@ -42,29 +20,26 @@ export function createAccessLog(base: Record<string, unknown> | null = null): Ac
   }
 
   return {
-    observer: {
-      finished(request, outcome, status) {
-        const { route, method, target, wait, upstreamTime, retries } = request
-        const [, trace] = TRACEPARENT.exec(request.header('traceparent') ?? '') ?? []
-        const key = keyOf(request)
-        log.info(
-          {
-            ...(route !== '' && { route }),
-            outcome,
-            status,
-            method,
-            path: withoutQuery(target),
-            ...(key !== undefined && { key }),
-            waitMs: short(wait),
-            ...(upstreamTime !== undefined && { upstreamMs: short(upstreamTime) }),
-            ...(retries > 0 && { retries }),
-            ...(trace !== undefined && { trace }),
-          },
-          'request',
-        )
-      },
+    finished(request, outcome, status) {
+      const { route, method, target, wait, upstreamTime, retries } = request
+      const [, trace] = TRACEPARENT.exec(request.header('traceparent') ?? '') ?? []
+      const key = keyOf(request)
+      log.info(
+        {
+          ...(route !== '' && { route }),
+          outcome,
+          status,
+          method,
+          path: withoutQuery(target),
+          ...(key !== undefined && { key }),
+          waitMs: short(wait),
+          ...(upstreamTime !== undefined && { upstreamMs: short(upstreamTime) }),
+          ...(retries > 0 && { retries }),
+          ...(trace !== undefined && { trace }),
+        },
+        'request',
+      )
     },
-    close: () => destination.flushSync(),
   }
 }
 

@@ -5,17 +5,27 @@ import { ConfigError } from '../config/load.js'
 import { runCheck } from './check.js'
 import { CommandError } from './command-error.js'
 import { runDemo } from './demo.js'
+import { closeLog } from './log.js'
 import { runMigrate } from './migrate.js'
 import type { CommandOptions } from './options.js'
+import { runReplay } from './replay.js'
+import type { ReplayFlags } from './replay-flags.js'
 import { runStart } from './start.js'
 import { runTop } from './top.js'
 import { readTopFlags, type TopFlags } from './top-flags.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error
+    // Who serves goes on without a reader; who only tells something is done.
+    if (argv[2] !== 'start') process.exit(0)
+  })
   try {
     await createProgram().parseAsync(argv as string[])
+    await closeLog()
   } catch (error) {
+    await closeLog()
     process.exitCode = report(error)
   }
 }
@@ -70,6 +80,7 @@ function createProgram(): Command {
       'after',
       '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
     )
+  withReplay(program.command('replay'))
   for (const command of program.commands) command.exitOverride().configureOutput(program.configureOutput())
   return program
 }
@@ -86,6 +97,35 @@ function withLimits(command: Command): Command {
     .option('--admin <host:port>', 'where to serve metrics, state and the dashboard')
     .option('--workers <n>', 'how many processes serve, or auto; they need a shared store')
     .option('--dry-run', 'decide and log, but hold and reject nothing')
+}
+
+function withReplay(command: Command): Command {
+  return command
+    .description('what limits would have done to the requests of access logs')
+    .argument('[log...]', 'nginx, Apache, JSON, AWS ALB; also gzipped; - or none: standard input')
+    .option('-c, --config <file>', 'limits (default: ./shaper.config.json where there is no --rate)')
+    .option('--rate <rate>', 'what leaves a bucket, e.g. 5/s or 6/30s')
+    .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
+    .option('--key <key>', 'what tells clients apart (default: ip)')
+    .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
+    .option('--sweep [grid]', 'try many, e.g. "rate=1/s..20/s,capacity=5..100" (default: about what is seen)')
+    .option('--target <bounds>', 'find the smallest, e.g. "reject<=0.1%,p99<=2s"')
+    .option('--diff', 'compare: two configurations and then the logs, or two reports of --json')
+    .option('--json', 'write the report as JSON')
+    .option('--html <file>', 'write a page with plots')
+    .option('--format <format>', 'auto, common, combined, json or alb', 'auto')
+    .option(
+      '--field <use=name>',
+      'where JSON has it, e.g. ip=remote_addr or time=ts; again for another',
+      (given: string, before: string[] = []) => [...before, given],
+    )
+    .option('--spread <rule>', 'times of whole seconds: even (spread in the second) or none', 'even')
+    .option('--seed <n>', 'of the spreading', '1')
+    .action(async (logs: string[], options: ReplayFlags) => runReplay(logs, options))
+    .addHelpText(
+      'after',
+      '\nExample:\n  shaper replay /var/log/nginx/access.log --rate 5/s --capacity 10\n  shaper replay access.log* --target "reject<=0.1%,p99<=2s"',
+    )
 }
 
 /** Writes an error as lines without a stack; returns the exit status. */

@@ -4,7 +4,7 @@ import { ConfigError } from '../config/load.js'
 import type { Settings } from '../config/settings.js'
 
 /** What of a configuration is only read at the start. */
-const FIXED = /^(listen|pacing|store|limits\.maxHeaderSize)\b/
+const FIXED = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
 
 export interface Reloader {
   /** Reads the configuration again and puts it into effect; a bad one is told, and nothing changes. One at a time. */

@@ -1,5 +1,5 @@
 /** A proxy in this process, and what it tells the log. */
-import pino, { type Logger } from 'pino'
+import type { Logger } from 'pino'
 import type { AdminSource } from '../admin/server.js'
 import type { Settings } from '../config/settings.js'
 import { StoreError } from '../core/store.js'
@@ -19,41 +19,21 @@ const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, 
 /** The same trouble is told at most every so many ms. */
 const QUIET = 10_000
 
-/** @param base what every record carries */
-export function createLog(base: Record<string, unknown> | null = null): Logger {
-  return pino({ base }, pino.destination({ dest: 2, sync: true }))
-}
-
 /** A proxy, and what its admin server would tell. */
 export interface Served extends RunningProxy {
   readonly source: AdminSource | undefined
 }
 
-/**
- * @param base what every line of the access log carries
- * @throws CommandError
- */
-export async function serve(
-  settings: Settings,
-  log: Logger,
-  base: Record<string, unknown> | null = null,
-): Promise<Served> {
+/** @throws CommandError */
+export async function serve(settings: Settings, log: Logger): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
   const watch = settings.admin && createWatch(settings, pacer)
-  const access = settings.accessLog ? createAccessLog(base) : undefined
   const observers = [createLogObserver(log, () => clock.now()), ...(watch?.observers ?? [])]
-  if (access !== undefined) observers.push(access.observer)
+  if (settings.accessLog) observers.push(createAccessLog(log))
   const proxy = await start({ settings, pacer, clock, observer: together(observers) }, log, watch)
   const source = watch?.join(proxy.line)
-  return {
-    ...proxy,
-    source,
-    async drain(timeout) {
-      await proxy.drain(timeout)
-      access?.close()
-    },
-  }
+  return { ...proxy, source }
 }
 
 async function start(options: ProxyOptions, log: Logger, watch: Watch | undefined): Promise<RunningProxy> {

@@ -1,18 +1,18 @@
 import type { Logger } from 'pino'
-import { mergeSnapshots } from '../admin/merge.js'
 import { type AdminServer, type AdminSource, startAdmin } from '../admin/server.js'
-import type { Snapshot } from '../admin/snapshot.js'
 import { formatListen } from '../config/address.js'
 import { loadConfig } from '../config/load.js'
 import type { Settings } from '../config/settings.js'
 import { warnings } from '../config/warnings.js'
 import { watchFile } from '../config/watch.js'
 import { CommandError } from './command-error.js'
+import { createLog, flushLog } from './log.js'
 import { type CommandOptions, flagsOf, workersOf } from './options.js'
 import { createReloader } from './reloader.js'
-import { createLog, serve } from './serve.js'
+import { serve } from './serve.js'
 import { isWorker, runWorker } from './worker.js'
 import { Workers } from './workers.js'
+import { createWorkersSource } from './workers-source.js'
 
 /** What serves: a proxy in this process, or workers. */
 interface Service {
@@ -57,6 +57,7 @@ export async function runStart(options: CommandOptions): Promise<void> {
   const ending = firstSignal(service)
   // Whoever reads this may signal, or change the file, at once.
   const targets = new Set(settings.routes.map(route => route.upstream.url))
+  flushLog()
   process.stdout.write(`shaper listening on ${service.url} -> ${[...targets].join(', ')}\n`)
   const signal = await ending
   log.info({ signal, inProgress: service.line?.inProgress }, 'shutting down')
@@ -69,16 +70,7 @@ export async function runStart(options: CommandOptions): Promise<void> {
 function shared(workers: Workers): Service {
   return {
     url: workers.url,
-    source: {
-      async snapshot() {
-        const parts = await workers.question<Snapshot>({ about: 'snapshot' })
-        if (parts.length === 0) throw new Error('no worker answers')
-        return mergeSnapshots(parts)
-      },
-      metrics: async () =>
-        (await workers.question<Awaited<ReturnType<AdminSource['metrics']>>>({ about: 'metrics' })).flat(),
-      reset: async (bucket, key) => (await workers.question<boolean>({ about: 'reset', bucket, key })).some(Boolean),
-    },
+    source: createWorkersSource(workers),
     reload: settings => workers.reload(settings),
     drain: timeout => workers.drain(timeout),
     kill: () => workers.kill(),

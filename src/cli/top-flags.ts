@@ -19,8 +19,9 @@ export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlag
   const refuse = (path: string, value: string, message: string): void => {
     problems.push({ path, message: `${JSON.stringify(value)} ${message}` })
   }
-  const url = /^https?:\/\//i.test(admin) ? admin : `http://${admin}`
-  if (!URL.canParse(url)) refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
+  const url = /^[a-z]+:\/\//i.test(admin) ? admin : `http://${admin}`
+  if (!URL.canParse(url) || !/^https?:/i.test(url))
+    refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
   let ms = 0
   try {
     ms = parseDuration(interval)

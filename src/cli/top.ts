@@ -37,8 +37,8 @@ export async function runTop(options: TopOptions, out: NodeJS.WriteStream = proc
     const now = await look(options)
     const table = options.dryRun ? dryRunTable(now) : bucketTable(now, before)
     const { columns = SIZE.columns, rows = SIZE.rows } = out.isTTY ? out : { columns: Infinity, rows: Infinity }
-    const text = table.slice(0, rows - 1).map(line => line.slice(0, columns).trimEnd())
-    const clear = out.isTTY && shown > 0 ? `\x1b[${lines}A\x1b[J` : ''
+    const text = table.slice(0, Math.max(1, rows - 1)).map(line => line.slice(0, columns).trimEnd())
+    const clear = out.isTTY && lines > 0 ? `\x1b[${lines}A\x1b[J` : ''
     out.write(`${clear}${text.join('\n')}\n`)
     lines = text.length
     before = now
@@ -54,6 +54,9 @@ async function first(options: TopOptions): Promise<Snapshot> {
 async function look({ admin, token }: TopOptions): Promise<Snapshot> {
   const url = new URL('/buckets', admin)
   const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
+  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
+    throw new CommandError('SHAPER_TOKEN is not a token: it has characters that cannot be sent')
+  }
   const answer = await fetch(url, { headers, signal: AbortSignal.timeout(5_000) }).catch((error: Error) => {
     const { cause } = error as { cause?: { code?: string } }
     const reason = cause?.code ?? error.message
@@ -65,7 +68,11 @@ async function look({ admin, token }: TopOptions): Promise<Snapshot> {
     throw new CommandError(`the admin server at ${url.origin} wants a token; set SHAPER_TOKEN`)
   }
   if (!answer.ok) throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}`)
-  return (await answer.json()) as Snapshot
+  const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
+  if (!Array.isArray(snapshot?.buckets) || !Array.isArray(snapshot.routes)) {
+    throw new CommandError(`what answers at ${url.origin} is no admin server of shaper`)
+  }
+  return snapshot
 }
 
 /** What it says about buckets, a line each; `before` is what it said some time ago. */
@@ -75,14 +82,13 @@ export function bucketTable(now: Snapshot, before: Snapshot | undefined): string
     const old = before?.buckets.find(({ name }) => name === bucket.name)
     const perSecond = (of: (bucket: BucketSnapshot) => number): string =>
       decimal(Math.max(0, of(bucket) - (old === undefined ? 0 : of(old))) / seconds)
-    const waiting = bucket.fullest.reduce((sum, instance) => sum + instance.waiting, 0)
     return [
       [
         bucket.name,
         `${decimal(bucket.rate)}/s${bucket.rate < bucket.configured ? ` of ${decimal(bucket.configured)}` : ''}`,
         `${bucket.keys} ${bucket.keys === 1 ? 'key' : 'keys'}`,
         '',
-        String(waiting),
+        String(bucket.waiting),
         perSecond(({ offered }) => offered),
         perSecond(({ released }) => released),
         perSecond(({ rejected }) => rejected),
@@ -150,7 +156,7 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
 
 /** A key is what a client has sent: nothing of it may steer the terminal. */
 function printable(key: string): string {
-  const clean = key.replace(/[^\x20-\x7e\u00a0-\uffff]/g, '?')
+  const clean = key.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
   return clean.length > 40 ? `${clean.slice(0, 39)}~` : clean
 }
 

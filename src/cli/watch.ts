@@ -38,6 +38,7 @@ export function createWatch(settings: Settings, clock: Clock): Watch {
       const options = { line: joined, tally, storeType: storeTypeOf(settings), wallNow }
       return {
         snapshot: async () => takeSnapshot(options),
+        ready: async () => ({ draining: joined.draining, storeReady: joined.sharing?.ready ?? true }),
         metrics: async () => [await metrics.values()],
         reset: (bucket, key) => resetInstance(joined, bucket, key),
       }

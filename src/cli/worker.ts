@@ -1,7 +1,8 @@
 /** One of several processes that serve the same port: it does what the primary says, and knows no file. */
 import type { AdminSource } from '../admin/server.js'
 import type { Settings } from '../config/settings.js'
-import { createLog, type Served, serve } from './serve.js'
+import { closeLog, createLog } from './log.js'
+import { type Served, serve } from './serve.js'
 
 /** Set in a worker's environment: its number. */
 export const WORKER = 'SHAPER_WORKER'
@@ -17,6 +18,7 @@ export type Order =
 export type Question =
   | { readonly about: 'snapshot' }
   | { readonly about: 'metrics' }
+  | { readonly about: 'ready' }
   | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
 
 /** What a worker says to the primary. */
@@ -38,12 +40,12 @@ export function isWorker(): boolean {
 
 /** Serves until the primary says that it is over, or is gone itself. */
 export async function runWorker(): Promise<void> {
-  const base = { worker: Number(process.env[WORKER]) }
-  const log = createLog(base)
+  const log = createLog({ worker: Number(process.env[WORKER]) })
   let proxy: Served | undefined
   let timeout = 0
   const drain = async (): Promise<void> => {
     await proxy?.drain(timeout)
+    await closeLog()
     process.exit(0)
   }
   const obey = async (order: Order): Promise<void> => {
@@ -53,7 +55,7 @@ export async function runWorker(): Promise<void> {
     } else if (order.verb === 'start') {
       timeout = order.settings.limits.shutdownTimeout
       try {
-        proxy = await serve(order.settings, log, base)
+        proxy = await serve(order.settings, log)
         report({ verb: 'ready', url: proxy.url })
       } catch (error) {
         report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
@@ -88,6 +90,7 @@ export async function runWorker(): Promise<void> {
 async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
   if (source === undefined) throw new Error('the worker is not ready')
   if (question.about === 'reset') return source.reset(question.bucket, question.key)
+  if (question.about === 'ready') return source.ready()
   return question.about === 'metrics' ? source.metrics() : source.snapshot()
 }
 

@@ -120,10 +120,16 @@ export class Workers {
     return expired
   }
 
-  /** What each of those answers that can. */
-  async question<Told>(question: Question): Promise<Told[]> {
+  /** What each of those that serve says; undefined: nothing in time. */
+  async question<Told>(question: Question): Promise<ReadonlyMap<Worker, Told | undefined>> {
     const answers = await this.#ask(id => ({ verb: 'tell', id, question }), SILENCE)
-    return [...answers.values()].flatMap(answer => (answer?.verb === 'told' ? [answer.answer as Told] : []))
+    const told = new Map<Worker, Told | undefined>()
+    for (const { process, readyAt } of this.#places) {
+      if (process === undefined || readyAt === undefined) continue
+      const answer = answers.get(process)
+      told.set(process, answer?.verb === 'told' ? (answer.answer as Told) : undefined)
+    }
+    return told
   }
 
   /**

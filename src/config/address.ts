@@ -36,7 +36,7 @@ function isHostName(value: string): boolean {
 
 /** Whether only this machine reaches a host. */
 export function isLoopback(host: string): boolean {
-  return /^(127\.|::1$|localhost$)/.test(host)
+  return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 
 /** The inverse of `parseListen`. */

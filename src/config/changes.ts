@@ -2,14 +2,21 @@ import { isDeepStrictEqual } from 'node:util'
 import { effective } from './report.js'
 import type { Settings } from './settings.js'
 
+/** What may be a credential: keys of customers, values of headers. */
+const SECRET = /\.tiers\[.*\]\.(keys|header)\b|\.match\.header\b/
+
 /** What differs between two configurations, in the file's words: `buckets.client.rate: 10/s -> 5/s`. */
 export function changes(before: Settings, after: Settings): string[] {
-  const old = flatten(effective(before))
-  const now = flatten(effective(after))
+  const old = flatten(effective(before, 'clear'))
+  const now = flatten(effective(after, 'clear'))
   const lines: string[] = []
   for (const path of new Set([...old.keys(), ...now.keys()])) {
     const [was, is] = [old.get(path), now.get(path)]
     if (was === is) continue
+    if (SECRET.test(path)) {
+      lines.push(`${path}: changed`)
+      continue
+    }
     lines.push(
       was === undefined ? `${path}: added, ${is}` : is === undefined ? `${path}: removed` : `${path}: ${was} -> ${is}`,
     )
@@ -17,6 +24,9 @@ export function changes(before: Settings, after: Settings): string[] {
   const [kindBefore, kindAfter] = [kindOf(before), kindOf(after)]
   if (kindBefore !== kindAfter) {
     return [`store: ${kindBefore} -> ${kindAfter}`, ...lines.filter(line => !/^store\b/.test(line))]
+  }
+  if (before.admin?.token !== after.admin?.token && !lines.some(line => line.startsWith('admin.token'))) {
+    lines.push('admin.token: another token')
   }
   const isSame = isDeepStrictEqual(before.store, after.store)
   if (!isSame && !lines.some(line => line.startsWith('store'))) lines.push('store: another password')

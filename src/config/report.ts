@@ -14,9 +14,11 @@ import { writtenDuration, writtenRate } from './written.js'
 
 /**
  * The configuration in the file's own words with every default filled in; parsed again, it is the same but for the
- * passwords in URLs and the token, which are `***`.
+ * passwords in URLs, the token and what else may be a credential, which are `***`.
+ *
+ * @param secrets `clear`: of customers' keys and headers, for comparing; never to be shown
  */
-export function effective(settings: Settings): object {
+export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'masked'): object {
   const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
   return {
@@ -24,8 +26,8 @@ export function effective(settings: Settings): object {
     ...(common && { upstream: writtenUpstream(common) }),
     trustProxy,
     store: store === 'memory' ? store : writtenStore(store),
-    buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, writtenBucket(bucket)])),
-    routes: routes.map(route => writtenRoute(route, common)),
+    buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, writtenBucket(bucket, secrets)])),
+    routes: routes.map(route => writtenRoute(route, common, secrets)),
     limits: {
       maxKeys: limits.maxKeys,
       maxQueued: limits.maxQueued,
@@ -41,6 +43,17 @@ export function effective(settings: Settings): object {
     headers,
     pacing,
   }
+}
+
+type Secrets = 'masked' | 'clear'
+
+/** Names of headers, cookies and parameters whose values are credentials. */
+const CREDENTIAL = /auth|key|token|secret|session|cookie|passw/i
+
+function writtenHeader(header: Readonly<Record<string, string>>, secrets: Secrets): object {
+  const shown = ([name, value]: [string, string]): [string, string] =>
+    secrets === 'masked' && CREDENTIAL.test(name) ? [name, '***'] : [name, value]
+  return Object.fromEntries(Object.entries(header).map(shown))
 }
 
 function writtenStore(store: StoreSettings): object {
@@ -76,9 +89,10 @@ function writtenUpstream(upstream: UpstreamSettings): object {
   }
 }
 
-function writtenBucket({ key, limits, status, weight, tiers }: BucketSettings): object {
+function writtenBucket({ key, limits, status, weight, tiers }: BucketSettings, secrets: Secrets): object {
   const { rate, capacity, overflow, blockFor } = limits
   const parts = key.parts.map(formatKeyPart)
+  const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: { from: parts.length === 1 ? parts[0] : parts, missing: key.missing },
     rate: writtenRate(rate),
@@ -87,28 +101,28 @@ function writtenBucket({ key, limits, status, weight, tiers }: BucketSettings): 
     overflow,
     ...(blockFor !== undefined && { blockFor: blockFor === 'drain' ? blockFor : writtenDuration(blockFor) }),
     ...(weight !== undefined && { weight }),
-    ...(tiers.length > 0 && { tiers: tiers.map(writtenTier) }),
+    ...(tiers.length > 0 && { tiers: tiers.map(tier => writtenTier(tier, isSecret ? secrets : 'clear', secrets)) }),
   }
 }
 
-function writtenTier({ name, keys, header, limits, weight }: TierSettings): object {
+function writtenTier({ name, keys, header, limits, weight }: TierSettings, ofKeys: Secrets, secrets: Secrets): object {
   return {
     name,
-    ...(keys && { keys }),
-    ...(header && { header }),
+    ...(keys && { keys: ofKeys === 'masked' ? keys.map(() => '***') : keys }),
+    ...(header && { header: writtenHeader(header, secrets) }),
     rate: writtenRate(limits.rate),
     capacity: limits.capacity,
     ...(weight !== undefined && { weight }),
   }
 }
 
-function writtenRoute(route: RouteSettings, common: UpstreamSettings | undefined): object {
+function writtenRoute(route: RouteSettings, common: UpstreamSettings | undefined, secrets: Secrets): object {
   const { name, match, mode, buckets, cost, maxWait, dryRun, explain, upstream } = route
   const own = writtenUpstream(upstream)
   const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(writtenUpstream(common))
   return {
     name,
-    match,
+    match: { ...match, ...(match.header && { header: writtenHeader(match.header, secrets) }) },
     mode,
     buckets: buckets.map(bucket => bucket.name),
     cost: writtenCost(cost),

@@ -31,14 +31,19 @@ const limits = object(
   'use e.g. { "maxQueued": 10000 }',
 )
 
-const SECRET = { error: `not a token; use a string that is not empty, e.g. "\${SHAPER_TOKEN}"` }
+/** RFC 6750 2.1: what can be sent as a bearer token. */
+const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
+
+const SECRET = {
+  error: `not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+}
 
 const adminObject = object(
   {
     listen: listenAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
     token: z
       .string(SECRET)
-      .min(1, SECRET)
+      .regex(B64TOKEN, SECRET)
       .exactOptional()
       .describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
   },

@@ -167,10 +167,16 @@ export class Exchange implements Turn, Passenger {
     else this.#stop(this.#state === 'forwarding' ? 'failed' : 'expired', SHUTTING_DOWN)
   }
 
+  /** The head of the upstream's answer is here. */
+  protected markAnswered(): void {
+    this.upstreamTime ??= this.line.clock.now() - this.#sentAt
+  }
+
   /** Sends the request upstream and the answer back. */
   protected forward(): void {
     this.#state = 'forwarding'
     this.#sentAt = this.line.clock.now()
+    this.upstreamTime = undefined
     this.line.observer.sent?.(this)
     if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
     this.#forwarding = this.send()
@@ -192,7 +198,7 @@ export class Exchange implements Turn, Passenger {
 
   /** What is added to the answer's headers: names and values in turn. */
   answerHeaders(): string[] {
-    this.upstreamTime = this.line.clock.now() - this.#sentAt
+    this.markAnswered()
     const headers: string[] = []
     const { settings } = this.taken!
     if (settings.headers && this.stack.length > 0) {

@@ -41,6 +41,7 @@ export class UpgradeExchange extends Exchange {
       answerHeaders: () => this.answerHeaders(),
       onResponse: (status, headers) => {
         upstream.quota?.hear(settings, status, fieldsOf(headers))
+        this.markAnswered()
         this.over('forwarded', status)
         this.settle()
       },

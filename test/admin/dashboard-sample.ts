@@ -41,6 +41,7 @@ export function bucket(more: Partial<BucketSnapshot> = {}): BucketSnapshot {
     released: 0,
     rejected: 0,
     queued: 0,
+    waiting: 0,
     fullest: [],
     ...more,
   }

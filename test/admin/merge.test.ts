@@ -27,6 +27,7 @@ function part(seed: number): Snapshot {
         released: 2,
         rejected: 1,
         queued: 1,
+        waiting: 1,
         fullest: [
           { key: 'x', rate: 5, capacity: 10, level: 4 + seed, waiting: 1, nextReleaseMs: 0 },
           { key: `own${seed}`, rate: 5, capacity: 10, level: seed, waiting: 0, nextReleaseMs: 0 },

@@ -1,5 +1,6 @@
 import { request as rawRequest } from 'node:http'
 import t from 'tap'
+import type { Snapshot } from '../../src/admin/snapshot.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { startAdminRig } from './rig.js'
 
@@ -42,7 +43,7 @@ t.test('the fullest instances: level, who waits, and when the next one goes; and
   const answers = Array.from({ length: 12 }, () => fetch(rig.proxy.url, { headers: { 'x-user': key } }))
   await fetch(rig.proxy.url, { headers: { 'x-user': 'other' } })
   while ((await rig.snapshot()).buckets[0]!.offered < 13) await turns()
-  const { buckets, routes, queued } = await rig.snapshot()
+  const { buckets, routes, queued } = (await (await rig.get('/buckets')).json()) as Snapshot
   const [bucket] = buckets
   t.equal(queued, 9)
   t.match(bucket, {
@@ -100,6 +101,7 @@ t.test('without a token a page of another site gets nothing, by whatever name it
   t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: 'http://evil.example' }), 403)
   t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: `http://127.0.0.1:${port}` }), 200)
   t.equal(await ask(url, { 'sec-fetch-site': 'cross-site' }), 403)
+  t.equal(await ask(rig.admin.url, { 'sec-fetch-site': 'cross-site' }), 200, 'the page itself tells nothing')
   t.equal(await ask(`${rig.admin.url}/buckets/client/a`, { origin: 'null' }, 'DELETE'), 403)
 })
 

@@ -17,6 +17,7 @@ import { lanes } from './suites/lanes.js'
 import { memory } from './suites/memory.js'
 import { outbound } from './suites/outbound.js'
 import { reject } from './suites/reject.js'
+import { replay } from './suites/replay.js'
 import { smoothness } from './suites/smoothness.js'
 import { store } from './suites/store.js'
 import { throughput } from './suites/throughput.js'
@@ -31,7 +32,7 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store, outbound }
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store, outbound, replay }
 
 const PACKAGES = [
   'undici',

@@ -27,7 +27,9 @@ function records({ stderr }: Command): Record<string, unknown>[] {
 
 async function adminOf(command: Command): Promise<string> {
   await command.ready
-  return String(records(command).find(({ msg }) => msg === 'the admin server listens')!.url)
+  const told = () => records(command).find(({ msg }) => msg === 'the admin server listens')?.url
+  await until('the log has it', () => told() !== undefined)
+  return String(told())
 }
 
 async function ask(url: string, headers: Record<string, string> = {}): Promise<number> {

@@ -1,0 +1,102 @@
+/** The bytes of logs: files, plain or gzipped, and standard input. */
+import { type FileHandle, open } from 'node:fs/promises'
+import { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
+
+/** What is read at once. */
+const CHUNK = 1 << 20
+
+/** As a name: standard input. */
+export const STDIN = '-'
+
+/** A log cannot be read, or not to its end; the message has the remedy. */
+export class InputError extends Error {
+  readonly code = 'SHAPER_INPUT'
+}
+
+/**
+ * The pieces of a log, unpacked where it begins as gzip does. A piece is good until the next but one is asked for.
+ *
+ * @param read is told how many bytes of the file have been read
+ * @throws InputError
+ */
+export async function* readInput(
+  name: string,
+  stdin: AsyncIterable<Buffer>,
+  read: (bytes: number) => void = () => undefined,
+): AsyncGenerator<Buffer> {
+  try {
+    const raw = name === STDIN ? stdin : readFile(name)
+    yield* unpacked(counted(raw, read))
+  } catch (error) {
+    throw explained(name, error as NodeJS.ErrnoException)
+  }
+}
+
+async function* readFile(name: string): AsyncGenerator<Buffer> {
+  const file = await open(name)
+  try {
+    // One is read into while the other is looked at.
+    const buffers = [Buffer.allocUnsafeSlow(CHUNK), Buffer.allocUnsafeSlow(CHUNK)]
+    let next = fill(file, buffers[0]!)
+    for (let turn = 1; ; turn += 1) {
+      const chunk = await next
+      if (chunk.length === 0) return
+      next = fill(file, buffers[turn % 2]!)
+      // Whoever stops listening does not wait for it.
+      next.catch(() => undefined)
+      yield chunk
+    }
+  } finally {
+    await file.close()
+  }
+}
+
+async function fill(file: FileHandle, buffer: Buffer): Promise<Buffer> {
+  const { bytesRead } = await file.read(buffer, 0, buffer.length, null)
+  return buffer.subarray(0, bytesRead)
+}
+
+async function* counted(raw: AsyncIterable<Buffer>, read: (bytes: number) => void): AsyncGenerator<Buffer> {
+  for await (const chunk of raw) {
+    read(chunk.length)
+    yield chunk
+  }
+}
+
+async function* unpacked(raw: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
+  const first = await raw.next()
+  if (first.done) return
+  const begun = again(first.value, raw)
+  if (first.value[0] !== 0x1f || first.value[1] !== 0x8b) return yield* begun
+  const gunzip = createGunzip({ chunkSize: CHUNK >> 2 })
+  const source = Readable.from(copies(begun), { objectMode: false })
+  source.on('error', error => gunzip.destroy(error))
+  yield* source.pipe(gunzip) as AsyncIterable<Buffer>
+}
+
+async function* again(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
+  yield first
+  yield* rest
+}
+
+/** A stream keeps what it gets for longer than a piece is good. */
+async function* copies(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  for await (const chunk of chunks) yield Buffer.from(chunk)
+}
+
+function explained(name: string, error: NodeJS.ErrnoException): InputError {
+  const { code = error.message } = error
+  const shown = name === STDIN ? 'standard input' : JSON.stringify(name)
+  if (code === 'ENOENT') return new InputError(`${shown} does not exist; name a log that does`, { cause: error })
+  if (code === 'EISDIR') return new InputError(`${shown} is a directory; name the logs in it`, { cause: error })
+  if (code === 'Z_BUF_ERROR') {
+    return new InputError(`${shown} is cut off: its gzip data ends too early; what could be read is reported`, {
+      cause: error,
+    })
+  }
+  if (code.startsWith('Z_')) {
+    return new InputError(`${shown} is damaged gzip data (${code}); what could be read is reported`, { cause: error })
+  }
+  return new InputError(`${shown} cannot be read (${code}); name a file that can be read`, { cause: error })
+}

@@ -1,0 +1,273 @@
+// @ts-check
+/** The plots of a report. */
+import { html, moment, share, short, svg, ticks, time, tipped, whole } from './plots-svg.js'
+
+/** A drawing is laid out in so many of its own pixels and then scaled. @param {HTMLElement} into */
+const widthOf = into => Math.max(300, into.clientWidth)
+
+const LEFT = 46
+const BOTTOM = 22
+
+/** Arrivals as an area, releases as a line, rejections as bars from below: means per second of each point. */
+export function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ { series }) {
+  const [width, height] = [widthOf(into), 230]
+  const { arrivals, releases, rejected, peakArrivals, peakReleases, width: seconds, start } = series
+  const count = arrivals.length
+  if (count === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request.']))
+  const rate = (/** @type {number[]} */ values, /** @type {number} */ at) => values[at] / seconds
+  const most = Math.max(
+    1 / seconds,
+    ...arrivals.map((/** @type {number} */ n) => n / seconds),
+    ...releases.map((/** @type {number} */ n) => n / seconds),
+  )
+  const marks = ticks(most, 4)
+  const top = marks.at(-1) ?? 1
+  const x = (/** @type {number} */ at) => LEFT + ((width - LEFT) * at) / count
+  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const stairs = (/** @type {number[]} */ values) =>
+    values.map(
+      (_, at) =>
+        `${x(at).toFixed(2)},${y(rate(values, at)).toFixed(2)} ${x(at + 1).toFixed(2)},${y(rate(values, at)).toFixed(2)}`,
+    )
+  const hand = svg('line', { class: 'hand', y1: 8, y2: height - BOTTOM })
+  const drawing = svg(
+    'svg',
+    { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Arrivals and releases per second over time' },
+    [
+      ...marks.flatMap(mark => [
+        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
+        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
+      ]),
+      svg('polygon', {
+        class: 'area-arrivals',
+        points: `${x(0)},${y(0)} ${stairs(arrivals).join(' ')} ${x(count)},${y(0)}`,
+      }),
+      svg('polygon', {
+        class: 'fill-rejected',
+        points: `${x(0)},${y(0)} ${stairs(rejected).join(' ')} ${x(count)},${y(0)}`,
+      }),
+      svg('polyline', { class: 'line-releases', points: stairs(releases).join(' ') }),
+      svg('text', { x: LEFT, y: height - 4 }, [moment(start)]),
+      svg('text', { x: width, y: height - 4, 'text-anchor': 'end' }, [moment(start, count * seconds)]),
+      hand,
+    ],
+  )
+  drawing.addEventListener('pointerleave', () => hand.style.setProperty('visibility', 'hidden'))
+  tipped(drawing, event => {
+    const box = drawing.getBoundingClientRect()
+    const scale = width / box.width
+    const at = Math.min(
+      count - 1,
+      Math.max(0, Math.floor((((event.clientX - box.left) * scale - LEFT) / (width - LEFT)) * count)),
+    )
+    hand.setAttribute('x1', String(x(at + 0.5)))
+    hand.setAttribute('x2', String(x(at + 0.5)))
+    hand.style.setProperty('visibility', 'visible')
+    return [
+      moment(start, at * seconds),
+      `${short(rate(arrivals, at))}/s came (peak ${whole(peakArrivals[at])})`,
+      `${short(rate(releases, at))}/s released (peak ${whole(peakReleases[at])})`,
+      `${short(rate(rejected, at))}/s rejected`,
+    ].join('\n')
+  })
+  into.replaceChildren(
+    drawing,
+    legend([
+      ['requests', 'arrivals'],
+      ['delayed', 'releases'],
+      ['rejected', 'rejected'],
+    ]),
+  )
+}
+
+/** @param {[string, string][]} entries a class and a name each */
+function legend(entries) {
+  return html(
+    'p',
+    { class: 'legend' },
+    entries.map(([tone, name]) => html('span', { class: tone }, [html('i'), name])),
+  )
+}
+
+/** Bars, one for each bin. */
+export function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, delayed }) {
+  if (waits.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['Nobody would have waited.']))
+  const [width, height] = [widthOf(into), 220]
+  const most = Math.max(...waits.map((/** @type {any} */ bin) => bin.count))
+  const marks = ticks(most, 4)
+  const top = marks.at(-1) ?? 1
+  const step = (width - LEFT) / waits.length
+  const y = (/** @type {number} */ value) => 8 + (height - 8 - BOTTOM) * (1 - value / top)
+  const every = Math.ceil(58 / step)
+  const bars = waits.map((/** @type {any} */ { from, to, count }, /** @type {number} */ at) => {
+    const bar = svg('rect', {
+      class: 'fill-delayed',
+      x: LEFT + at * step + 1,
+      y: y(count),
+      width: Math.max(1, step - 2),
+      height: y(0) - y(count),
+      rx: 2,
+    })
+    tipped(
+      bar,
+      () => `${time(from)} to ${time(to)}\n${whole(count)} requests, ${share(count, delayed)} of those delayed`,
+    )
+    return bar
+  })
+  into.replaceChildren(
+    svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Distribution of waits' }, [
+      ...marks.flatMap(mark => [
+        svg('line', { class: 'grid', x1: LEFT, x2: width, y1: y(mark), y2: y(mark) }),
+        svg('text', { x: LEFT - 8, y: y(mark) + 4, 'text-anchor': 'end' }, [short(mark)]),
+      ]),
+      ...bars,
+      ...waits.flatMap((/** @type {any} */ { from }, /** @type {number} */ at) =>
+        at % every === 0
+          ? [
+              svg('text', { x: LEFT + at * step, y: height - 4, 'text-anchor': at === 0 ? 'start' : 'middle' }, [
+                time(from),
+              ]),
+            ]
+          : [],
+      ),
+    ]),
+  )
+}
+
+/** A stack from left to right of what was at once, delayed and rejected. @param {any} outcome @param {number} most @param {string} name */
+function stack({ requests, delayed, rejected }, most, name) {
+  const parts = [
+    ['fill-at-once', requests - delayed - rejected],
+    ['fill-delayed', delayed],
+    ['fill-rejected', rejected],
+  ]
+  let x = 0
+  const drawing = svg(
+    'svg',
+    {
+      viewBox: '0 0 100 10',
+      preserveAspectRatio: 'none',
+      height: 14,
+      role: 'img',
+      'aria-label': `${rejected} of ${requests} rejected`,
+    },
+    parts.map(([tone, count]) => {
+      const width = (100 * Number(count)) / most
+      const part = svg('rect', { class: tone, x, y: 0, width, height: 10 })
+      x += width
+      return part
+    }),
+  )
+  drawing.style.setProperty('height', '14px')
+  tipped(
+    drawing,
+    () =>
+      `${name}\n${whole(requests - delayed - rejected)} at once\n${whole(delayed)} delayed\n${whole(rejected)} rejected`,
+  )
+  return drawing
+}
+
+const OUTCOMES = /** @type {[string, string][]} */ ([
+  ['at-once', 'at once'],
+  ['delayed', 'delayed'],
+  ['rejected', 'rejected'],
+])
+
+export function drawAgents(/** @type {HTMLElement} */ into, /** @type {any} */ { agents }) {
+  const rows = /** @type {[string, any][]} */ (Object.entries(agents)).filter(([, { requests }]) => requests > 0)
+  const most = Math.max(...rows.map(([, { requests }]) => requests))
+  const body = rows.map(([name, outcome]) =>
+    row([
+      name,
+      html('td', { class: 'bar' }, [stack(outcome, most, name)]),
+      whole(outcome.requests),
+      share(outcome.rejected, outcome.requests),
+    ]),
+  )
+  into.replaceChildren(list(['agent', '', 'requests', 'rejected'], body), legend(OUTCOMES))
+}
+
+export function drawClients(/** @type {HTMLElement} */ into, /** @type {any} */ { clients: { hardest } }) {
+  if (hardest.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['Nobody.']))
+  const shown = hardest.slice(0, 20)
+  const most = Math.max(...shown.map((/** @type {any} */ { requests }) => requests))
+  const body = shown.map((/** @type {any} */ client) =>
+    row([
+      client.client,
+      html('td', { class: 'left' }, [client.agent]),
+      html('td', { class: 'bar' }, [stack(client, most, client.client)]),
+      whole(client.requests),
+      whole(client.delayed),
+      whole(client.rejected),
+      share(client.rejected, client.requests),
+      client.delayed > 0 ? time(client.maxWait) : '-',
+    ]),
+  )
+  const titles = ['client', 'agent', '', 'requests', 'delayed', 'rejected', '', 'longest wait']
+  into.replaceChildren(list(titles, body), legend(OUTCOMES))
+}
+
+/** @param {(string | Element)[]} cells */
+function row(cells) {
+  return html(
+    'tr',
+    {},
+    cells.map(cell => (typeof cell === 'string' ? html('td', {}, [cell]) : cell)),
+  )
+}
+
+/** @param {string[]} titles @param {Element[]} body */
+function list(titles, body) {
+  const head = html(
+    'tr',
+    {},
+    titles.map((title, at) => html('th', at < 2 ? { class: 'left' } : {}, [title])),
+  )
+  return html('div', { class: 'wide' }, [
+    html('table', { class: 'list' }, [html('thead', {}, [head]), html('tbody', {}, body)]),
+  ])
+}
+
+/** A table whose cells are shaded by their value: rates down, capacities across. */
+export function drawMap(
+  /** @type {HTMLElement} */ into,
+  /** @type {any} */ { rates, capacities, points, recommended },
+  /** @type {{ title: string, tone: string, value: (point: any) => number, text: (point: any) => string }} */ {
+    title,
+    tone,
+    value,
+    text,
+  },
+) {
+  const most = Math.max(...points.map(value))
+  const head = html('tr', {}, [
+    html('th', {}, ['r \\ b']),
+    ...capacities.map((/** @type {number} */ b) => html('th', {}, [whole(b)])),
+  ])
+  const rows = rates.map((/** @type {string} */ rate, /** @type {number} */ at) =>
+    html('tr', {}, [
+      html('th', {}, [rate]),
+      ...capacities.map((/** @type {number} */ capacity, /** @type {number} */ column) => {
+        const point = points[at * capacities.length + column]
+        const chosen = recommended !== undefined && recommended.rate === rate && recommended.capacity === capacity
+        const cell = html('td', chosen ? { class: 'chosen' } : {}, [text(point)])
+        const strength = most > 0 ? Math.sqrt(value(point) / most) : 0
+        cell.style.setProperty('background', `rgba(var(${tone}), ${(0.85 * strength).toFixed(3)})`)
+        tipped(cell, () =>
+          [
+            `${rate}, capacity ${whole(capacity)}`,
+            `${share(point.rejected, point.requests)} rejected, ${share(point.delayed, point.requests)} delayed`,
+            `wait p50 ${time(point.wait.p50)}, p99 ${time(point.wait.p99)}, max ${time(point.wait.max)}`,
+          ].join('\n'),
+        )
+        return cell
+      }),
+    ]),
+  )
+  const table = html('table', { class: 'map' }, [
+    html('caption', {}, [title]),
+    html('thead', {}, [head]),
+    html('tbody', {}, rows),
+  ])
+  into.replaceChildren(html('div', { class: 'wide' }, [table]))
+}

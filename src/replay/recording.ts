@@ -1,0 +1,46 @@
+/** Arrivals, kept to be gone through again. */
+
+const PIECE = 1 << 16
+
+/** Some 400 MB of them. */
+const MOST = 32_000_000
+
+export class Recording {
+  size = 0
+  readonly #times: Float64Array[] = []
+  readonly #clients: Int32Array[] = []
+  /** False: there were too many, and none is kept. */
+  complete = true
+  readonly #most: number
+
+  constructor(most = MOST) {
+    this.#most = most
+  }
+
+  arrive(at: number, client: number): void {
+    if (!this.complete) return
+    if (this.size === this.#most) {
+      this.complete = false
+      this.#times.length = 0
+      this.#clients.length = 0
+      return
+    }
+    const within = this.size % PIECE
+    if (within === 0) {
+      this.#times.push(new Float64Array(PIECE))
+      this.#clients.push(new Int32Array(PIECE))
+    }
+    this.#times[this.#times.length - 1]![within] = at
+    this.#clients[this.#clients.length - 1]![within] = client
+    this.size += 1
+  }
+
+  play(into: { arrive(at: number, client: number): void }): void {
+    for (let from = 0; from < this.size; from += PIECE) {
+      const times = this.#times[from / PIECE]!
+      const clients = this.#clients[from / PIECE]!
+      const count = Math.min(PIECE, this.size - from)
+      for (let at = 0; at < count; at += 1) into.arrive(times[at]!, clients[at]!)
+    }
+  }
+}

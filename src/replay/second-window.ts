@@ -1,0 +1,113 @@
+/** What belongs to one second, in the order in which it came. The first `size` entries count. */
+export class SecondGroup {
+  second = 0
+  size = 0
+  tags = new Int32Array(16)
+  /** ms since the second's beginning; -1: not known. */
+  offsets = new Float64Array(16)
+  /** ms */
+  durations = new Float64Array(16)
+
+  add(offset: number, duration: number, tag: number): void {
+    const at = this.size
+    if (at === this.tags.length) this.#grow()
+    this.tags[at] = tag
+    this.offsets[at] = offset
+    this.durations[at] = duration
+    this.size = at + 1
+  }
+
+  /** By their offsets; equal ones stay as they are. */
+  sort(): void {
+    const { size, tags, offsets } = this
+    let sorted = true
+    for (let at = 1; at < size && sorted; at += 1) sorted = offsets[at - 1]! <= offsets[at]!
+    if (sorted) return
+    const order = new Uint32Array(size).map((_, at) => at)
+    order.sort((a, b) => offsets[a]! - offsets[b]! || a - b)
+    this.tags.set(Int32Array.from(order, at => tags[at]!))
+    this.offsets.set(Float64Array.from(order, at => offsets[at]!))
+  }
+
+  #grow(): void {
+    const length = 2 * this.tags.length
+    const { tags, offsets, durations } = this
+    this.tags = new Int32Array(length)
+    this.tags.set(tags)
+    this.offsets = new Float64Array(length)
+    this.offsets.set(offsets)
+    this.durations = new Float64Array(length)
+    this.durations.set(durations)
+  }
+}
+
+/** Gathers by second what comes in rough order, and hands over each second once nothing more is expected of it. */
+export class SecondWindow {
+  late = 0
+  /** By how many seconds something was late at most. */
+  latest = 0
+  readonly #length: number
+  readonly #settle: (group: SecondGroup) => void
+  readonly #open = new Map<number, SecondGroup>()
+  readonly #spare: SecondGroup[] = []
+  #group: SecondGroup | undefined
+  /** The furthest second so far, and the first that is still open. */
+  #newest = -Infinity
+  #edge = -Infinity
+
+  /**
+   * @param length in seconds: what is further back than that from the newest is late
+   * @param settle gets the groups in the order of their seconds; they are used again afterwards
+   */
+  constructor(length: number, settle: (group: SecondGroup) => void) {
+    this.#length = length
+    this.#settle = settle
+  }
+
+  push(second: number, offset: number, duration: number, tag: number): void {
+    if (second === this.#group?.second) return this.#group.add(offset, duration, tag)
+    if (second < this.#edge) {
+      this.late += 1
+      this.latest = Math.max(this.latest, this.#edge - second)
+      return this.#enter(this.#edge).add(offset < 0 ? offset : 0, duration, tag)
+    }
+    if (second > this.#newest) this.advance(second)
+    this.#group = this.#enter(second)
+    this.#group.add(offset, duration, tag)
+  }
+
+  /** The log is so far. */
+  advance(second: number): void {
+    this.#newest = Math.max(this.#newest, second)
+    this.#close(this.#newest - this.#length)
+  }
+
+  end(): void {
+    this.#close(Infinity)
+  }
+
+  #enter(second: number): SecondGroup {
+    const open = this.#open.get(second)
+    if (open !== undefined) return open
+    const group = this.#spare.pop() ?? new SecondGroup()
+    group.second = second
+    group.size = 0
+    this.#open.set(second, group)
+    return group
+  }
+
+  /** Hands over all before that second. */
+  #close(edge: number): void {
+    if (this.#open.size > 0 && this.#edge === -Infinity) this.#edge = Math.min(...this.#open.keys())
+    while (this.#open.size > 0 && this.#edge < edge) {
+      const group = this.#open.get(this.#edge)
+      this.#edge += 1
+      if (group === undefined) continue
+      this.#open.delete(group.second)
+      if (this.#group === group) this.#group = undefined
+      this.#settle(group)
+      this.#spare.push(group)
+    }
+    this.#edge = Math.max(this.#edge, edge)
+  }
+}

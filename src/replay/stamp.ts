@@ -1,0 +1,88 @@
+/** Times as logs write them. */
+
+const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec']
+const CLF = /^(\d\d)\/([A-Za-z]{3})\/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d+))? ([+-])(\d\d):?(\d\d)$/
+const ISO = /^(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?\s*(Z|[+-]\d\d:?\d\d)?$/i
+const NUMBER = /^\d{9,19}(\.\d+)?$/
+
+export interface Stamp {
+  /** Since 1970. */
+  readonly second: number
+  /** ms beyond; -1: written in whole seconds. */
+  readonly fraction: number
+}
+
+/** Reads `17/May/2015:10:05:03 +0000`, an ISO 8601 time or seconds, ms, us or ns since 1970. */
+export function readStamp(text: string): Stamp | undefined {
+  const clf = CLF.exec(text)
+  if (clf !== null) {
+    const [, day, name = '', year, hour, minute, second, fraction, sign, zoneHours, zoneMinutes] = clf
+    const month = MONTHS.indexOf(name.toLowerCase())
+    const utc = Date.UTC(Number(year), month, Number(day), Number(hour), Number(minute), Number(second)) / 1_000
+    const zone = (Number(zoneHours) * 60 + Number(zoneMinutes)) * 60 * (sign === '-' ? -1 : 1)
+    return month < 0 ? undefined : { second: utc - zone, fraction: fractionOf(fraction) }
+  }
+  const iso = ISO.exec(text)
+  if (iso !== null) {
+    const [, year, month, day, hour, minute, second, fraction, zone = 'Z'] = iso
+    const utc = Date.UTC(Number(year), Number(month) - 1, Number(day), Number(hour), Number(minute), Number(second))
+    const [, sign, hours, minutes] = /^([+-])(\d\d):?(\d\d)$/.exec(zone) ?? []
+    const shift = sign === undefined ? 0 : (Number(hours) * 60 + Number(minutes)) * 60 * (sign === '-' ? -1 : 1)
+    return { second: utc / 1_000 - shift, fraction: fractionOf(fraction) }
+  }
+  if (!NUMBER.test(text)) return undefined
+  const [whole = '', fraction] = text.split('.')
+  // 10 digits are seconds until the year 2286.
+  const scale = whole.length <= 11 ? 0 : whole.length <= 14 ? 3 : whole.length <= 17 ? 6 : 9
+  const second = Number(whole.slice(0, whole.length - scale))
+  return { second, fraction: fractionOf(scale === 0 ? fraction : whole.slice(-scale) + (fraction ?? '')) }
+}
+
+/** @param digits those after the point */
+function fractionOf(digits: string | undefined): number {
+  return digits === undefined ? -1 : Number(`0.${digits}`) * 1_000
+}
+
+/** Where the seconds are in `17/May/2015:10:05:03 +0000`, and how long that is. */
+const SECONDS = 18
+const LENGTH = 26
+
+/** Reads the times of a log whose next line is mostly in the same minute as the one before. */
+export class StampReader {
+  readonly #last = new Uint8Array(LENGTH)
+  #minute = Number.NaN
+  second = 0
+  fraction = -1
+
+  /** False: that is no time. */
+  read(bytes: Uint8Array, from: number, to: number): boolean {
+    if (to - from !== LENGTH || !this.#isSameMinute(bytes, from)) return this.#readAnew(bytes, from, to)
+    const tens = bytes[from + SECONDS]! - 48
+    const ones = bytes[from + SECONDS + 1]! - 48
+    if (tens < 0 || tens > 6 || ones < 0 || ones > 9) return false
+    this.second = this.#minute + 10 * tens + ones
+    this.fraction = -1
+    return true
+  }
+
+  #isSameMinute(bytes: Uint8Array, from: number): boolean {
+    const last = this.#last
+    for (let at = SECONDS - 1; at >= 0; at -= 1) if (bytes[from + at] !== last[at]) return false
+    for (let at = SECONDS + 2; at < LENGTH; at += 1) if (bytes[from + at] !== last[at]) return false
+    return true
+  }
+
+  #readAnew(bytes: Uint8Array, from: number, to: number): boolean {
+    if (to - from > 40) return false
+    const text = Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1')
+    const stamp = readStamp(text)
+    if (stamp === undefined || Number.isNaN(stamp.second)) return false
+    this.second = stamp.second
+    this.fraction = stamp.fraction
+    if (to - from === LENGTH && stamp.fraction < 0 && text.charCodeAt(2) === 47) {
+      this.#last.set(bytes.subarray(from, to))
+      this.#minute = stamp.second - Number(text.slice(SECONDS, SECONDS + 2))
+    }
+    return true
+  }
+}

@@ -1,0 +1,199 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import t from 'tap'
+import type { Report } from '../../src/replay/report.js'
+import { combined, FIXTURE, fixtureText } from '../replay/logs.js'
+import { shaper } from './command.js'
+
+const START = 1_431_857_103
+
+/** Runs `shaper replay`, with this on its standard input. */
+async function replay(args: string[], input?: string | Buffer, cwd?: string) {
+  const { child, finished } = shaper(['replay', ...args], cwd === undefined ? {} : { cwd })
+  child.stdin.on('error', () => undefined)
+  child.stdin.end(input)
+  return finished
+}
+
+t.test('a log, limits, and what they would have done', async t => {
+  const { code, stdout, stderr } = await replay([FIXTURE, '--rate', '1/s', '--capacity', '5'])
+  t.equal(stderr, '')
+  t.equal(code, 0)
+  t.match(stdout, /^10000 requests of 1753 clients in 10000 lines \(combined\)$/m)
+  t.match(stdout, /^limits: 1\/s, capacity 5, key ip$/m)
+  t.match(stdout, /^times: .*\(k \+ u\) \/ n of it, u from a hash of seed 1, second and k$/m)
+  t.match(stdout, /^rejected +\d+ +[\d.]+ %$/m)
+  t.match(stdout, /^delayed +\d+ +[\d.]+ % +wait p50 .*, p90 .*, p99 .*, max 4 s$/m)
+  t.match(stdout, /^browser +\d+/m)
+  t.match(stdout, /^busiest second \(2015-05-\S+Z\): 9 came/m)
+})
+
+t.test('as JSON, from a file, a pipe, and gzip in a pipe', async t => {
+  const limits = ['--rate', '1/s', '--capacity', '5', '--json']
+  const whole = await replay([FIXTURE, ...limits])
+  const report = JSON.parse(whole.stdout) as Report
+  t.match(report, {
+    requests: 10_000,
+    bad: 0,
+    admitted: Number,
+    delayed: Number,
+    rejected: Number,
+    wait: { p50: Number, p90: Number, p99: Number, max: Number },
+  })
+  t.equal(report.admitted + report.rejected, report.requests)
+  t.equal(report.atOnce + report.delayed, report.admitted)
+  for (const [args, input] of [
+    [[], fixtureText()],
+    [['-'], fixtureText()],
+    [['-'], readFileSync(FIXTURE)],
+  ] as const) {
+    const piped = await replay([...args, ...limits], input)
+    t.equal(piped.code, 0, piped.stderr)
+    t.same({ ...JSON.parse(piped.stdout), logs: [] }, { ...report, logs: [] })
+  }
+})
+
+t.test('limits of a file, of flags, of the file that is there', async t => {
+  const config = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
+  const cwd = t.testdir({ 'shaper.config.json': config('1/s'), 'other.json': config('2/s'), empty: {} })
+  const rejected = async (args: string[], where = cwd) => {
+    const { code, stdout, stderr } = await replay([FIXTURE, '--json', ...args], undefined, where)
+    t.equal(code, 0, stderr)
+    return (JSON.parse(stdout) as Report).rejected
+  }
+  const one = await rejected(['--rate', '1/s', '--capacity', '5'])
+  const two = await rejected(['--rate', '2/s', '--capacity', '5'])
+  t.ok(one > two && two > 0)
+  t.equal(await rejected([]), one)
+  t.equal(await rejected(['-c', 'other.json']), two)
+  t.equal(await rejected(['-c', 'other.json', '--rate', '1/s']), one)
+  const none = await replay([FIXTURE], undefined, join(cwd, 'empty'))
+  t.equal(none.code, 2)
+  t.match(none.stderr, /^shaper: which limits\? give --rate R and --capacity B, .*\n$/)
+})
+
+t.test('a sweep, a target, and the page', async t => {
+  const page = join(t.testdir({}), 'report.html')
+  const { code, stdout, stderr } = await replay([FIXTURE, '--target', 'reject<=0.1%,p99<=2s', '--html', page])
+  t.equal(code, 0, stderr)
+  t.match(stdout, /^rejected: rate \\ b +1 +2/m)
+  t.match(stdout, /^the smallest that meets the target: rate 2\/s, capacity 5: /m)
+  t.match(stdout, /^ {2}"buckets": \{ "client": \{ "key": "ip", "rate": "2\/s", "capacity": 5 \} \}$/m)
+  t.match(readFileSync(page, 'utf8'), /^<!doctype html>/)
+  const swept = await replay([FIXTURE, '--sweep', 'rate=1/s|2/s,capacity=5|10', '--json'])
+  t.equal((JSON.parse(swept.stdout) as Report).sweep?.points.length, 4)
+  const unwritable = await replay([FIXTURE, '--rate', '1/s', '--html', '/nowhere/report.html'])
+  t.equal(unwritable.code, 1)
+  t.match(unwritable.stderr, /^shaper: "\/nowhere\/report.html" cannot be written \(ENOENT\); .*\n$/)
+})
+
+t.test('two configurations compared, and two reports', async t => {
+  const config = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
+  const cwd = t.testdir({
+    'a.json': config('1/s'),
+    'b.json': config('2/s'),
+    'base.json': '{ "routes": [{ "name": "all", "mode": "meter" }] }',
+  })
+  const of = (args: string[]) => replay(['--diff', ...args], undefined, cwd)
+  const { code, stdout, stderr } = await of(['a.json', 'b.json', FIXTURE])
+  t.equal(code, 0, stderr)
+  t.match(stdout, /^ +a\.json +b\.json$/m)
+  t.match(stdout, /^clients: 0 newly rejected, \d+ no longer; 0 newly delayed, \d+ no longer$/m)
+  const metered = await of(['a.json', 'b.json', 'base.json', FIXTURE, '--json'])
+  t.match(JSON.parse(metered.stdout), { a: { delayed: 0, requests: 10_000 }, b: { delayed: 0 } })
+  for (const [name, rate] of [
+    ['1.json', '1/s'],
+    ['2.json', '2/s'],
+  ] as const) {
+    const report = await replay([FIXTURE, '--rate', rate, '--capacity', '5', '--json'])
+    writeFileSync(join(cwd, name), report.stdout)
+  }
+  const reports = await of(['1.json', '2.json'])
+  t.equal(reports.code, 0, reports.stderr)
+  t.match(reports.stdout, /^rejected +94 \(0\.94 %\) +\d+ \(/m)
+  const mixed = await of(['1.json', 'b.json', FIXTURE])
+  t.equal(mixed.code, 2)
+  t.match(mixed.stderr, /^shaper: --diff: one is a report and the other is not; name two of the same kind\n$/)
+})
+
+t.test('bad lines are counted and shown, and never fatal', async t => {
+  const log = `${combined(START)}garbage \u001b[2J\n${combined(START + 1)}`
+  const { code, stdout } = await replay(['--rate', '5/s'], log)
+  t.equal(code, 0)
+  t.match(stdout, /^1 bad line: no time 1\n {2}line 2, no time: garbage \?\[2J$/m)
+  const { stdout: json } = await replay(['--rate', '5/s', '--json'], log)
+  t.match(JSON.parse(json), { requests: 2, bad: 1, badLines: { reasons: { 'no time': 1 } } })
+})
+
+t.test('what cannot be read: status 1, and what could be is reported', async t => {
+  const packed = gzipSync(fixtureText())
+  const cwd = t.testdir({ 'cut.gz': packed.subarray(0, packed.length >> 1) })
+  const cut = await replay(['cut.gz', '--rate', '5/s'], undefined, cwd)
+  t.equal(cut.code, 1)
+  t.match(cut.stdout, /^\d{4} requests of/)
+  t.match(cut.stderr, /^shaper: "cut\.gz" is cut off: its gzip data ends too early; what could be read is reported\n$/)
+  const missing = await replay(['nowhere.log', '--rate', '5/s', '--json'], undefined, cwd)
+  t.equal(missing.code, 1)
+  t.match(missing.stderr, /^shaper: "nowhere\.log" does not exist; name a log that does\n$/)
+  const odd = await replay(['--rate', '5/s'], 'no log\nat all\n')
+  t.equal(odd.code, 1)
+  t.match(odd.stderr, /^shaper: standard input looks like no log that is known; say what it is with --format .*\n$/)
+  const bad = await replay(['--rate', '5/s', '--format', 'combined'], 'no log\nat all\n')
+  t.equal(bad.code, 1)
+  t.match(bad.stderr, /^shaper: no line is a request that could be read; .*\n$/)
+  const empty = await replay(['--rate', '5/s', '--json'], '')
+  t.equal(empty.code, 0)
+  t.match(JSON.parse(empty.stdout), { requests: 0, bad: 0, admitted: 0, delayed: 0, rejected: 0 })
+  t.match(empty.stderr, /^shaper: the log is empty, .*\n$/)
+})
+
+t.test('usage: status 2, a line for everything that is wrong', async t => {
+  const refused = async (args: string[], ...told: RegExp[]) => {
+    const { code, stdout, stderr } = await replay([FIXTURE, ...args])
+    t.equal(code, 2, args.join(' '))
+    t.equal(stdout, '')
+    const lines = stderr.trim().split('\n')
+    t.equal(lines.length, told.length, stderr)
+    for (const [at, pattern] of told.entries()) t.match(lines[at], pattern)
+  }
+  await refused(['--rate', '5'.repeat(3), '--capacity', '-1'], /^shaper: --capacity: /)
+  await refused(
+    [
+      '--rate',
+      'fast',
+      '--format',
+      'xml',
+      '--seed',
+      'x',
+      '--spread',
+      'odd',
+      '--field',
+      'x',
+      '--sweep',
+      'rate',
+      '--target',
+      'p99',
+    ],
+    /--format: "xml" is not a format; use auto, common, combined, json, alb/,
+    /--seed: /,
+    /--spread: "odd" is no rule; use even or none/,
+    /--field: "x" names no field; use e\.g\. ip=remote_addr/,
+    /--sweep: "rate" is no axis; use e\.g\./,
+    /--target: "p99" is no target; use e\.g\./,
+    /--rate: "fast" is not a rate/,
+  )
+  await refused(
+    ['--key', 'header:x-api-key', '--rate', '5/s'],
+    /--key: .* does not tell the header "x-api-key"; use --key ip, or log it/,
+  )
+  await refused(['--key', 'cheese', '--rate', '5/s'], /--key: "cheese" is not a key/)
+  await refused(['--ratee', '5/s'], /unknown option '--ratee'.*try --help/)
+  await refused(['--diff'], /--diff: two files to compare are needed/)
+})
+
+t.test('--help has examples', async t => {
+  const { code, stdout } = await replay(['--help'])
+  t.equal(code, 0)
+  t.match(stdout, /Example:\n {2}shaper replay \/var\/log\/nginx\/access\.log --rate 5\/s --capacity 10/)
+})

@@ -1,0 +1,195 @@
+/** Whole configurations: routes, costs, tiers, shared buckets, penalties; what a log lacks of them; two of them compared. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { diffLimits, diffReports } from '../../src/replay/diff.js'
+import { limitsOfFile } from '../../src/replay/limits-file.js'
+import { replay } from '../../src/replay/replay.js'
+import { limits, run } from '../core/run.js'
+import { bytes, combined, FIXTURE, planOf, readAll } from './logs.js'
+
+const START = 1_431_857_103
+
+type Tap = Pick<typeof t, 'testdir'>
+
+function configured(t: Tap, config: object, base?: object) {
+  const dir = t.testdir({ 'a.json': JSON.stringify(config), ...(base && { 'base.json': JSON.stringify(base) }) })
+  return limitsOfFile(join(dir, 'a.json'), {}, {}, base && join(dir, 'base.json'))
+}
+
+/** JSON lines at exact times, in ms. */
+const lines = (requests: readonly { at: number; ip?: string; method?: string; path?: string; more?: object }[]) =>
+  bytes(
+    requests
+      .map(({ at, ip = '192.0.2.1', method = 'GET', path = '/', more }) =>
+        JSON.stringify({
+          msec: (START + at / 1_000).toFixed(3),
+          remote_addr: ip,
+          request_method: method,
+          request_uri: path,
+          ...more,
+        }),
+      )
+      .join('\n'),
+  )
+
+const burst = (count: number, more: object = {}, gap = 0) =>
+  Array.from({ length: count }, (_, at) => ({ at: at * gap, ...more }))
+
+t.test('routes, modes and costs are those of the proxy', async t => {
+  const config = configured(t, {
+    buckets: { client: { key: 'ip', rate: '1/s', capacity: 10 }, login: { key: 'ip', rate: '6/30s', capacity: 2 } },
+    routes: [
+      { name: 'health', match: { path: '/healthz' }, mode: 'off' },
+      { name: 'login', match: { path: '/login', method: 'POST' }, mode: 'meter', buckets: ['login'] },
+      { name: 'api', match: { path: '/api/*' }, buckets: ['client'], cost: { POST: 5 }, maxWait: '4s' },
+    ],
+  })
+  const of = (requests: Parameters<typeof lines>[0]) => replay(planOf(lines(requests), config))
+  t.match(await of(burst(50, { path: '/healthz' })), { atOnce: 50, rejected: 0 })
+  t.match(await of(burst(5, { path: '/login', method: 'POST' })), { atOnce: 2, delayed: 0, rejected: 3 })
+  t.match(
+    await of(burst(5, { path: '//api/../api/x', method: 'POST' })),
+    { atOnce: 1, delayed: 0, rejected: 4 },
+    'maxWait',
+  )
+  t.match(await of(burst(7, { path: '/api/x' })), {
+    atOnce: 1,
+    delayed: 4,
+    rejected: 2,
+    wait: { p50: 2_000, max: 4_000 },
+  })
+  const lost = await of(burst(3, { path: '/elsewhere' }))
+  t.match(lost, { rejected: 3 })
+  t.match(lost.notes.join(), /3 of those rejected had no route/)
+})
+
+t.test('a stack of buckets is that of the core', async t => {
+  const config = configured(t, {
+    buckets: { client: { key: 'ip', rate: '2/s', capacity: 4 }, everyone: { key: 'all', rate: '5/s', capacity: 12 } },
+    routes: [{ name: 'api', buckets: ['client', 'everyone'] }],
+  })
+  const requests = Array.from({ length: 300 }, (_, at) => ({
+    at: Math.floor(at / 7) * 350,
+    ip: `192.0.2.${(at * at) % 11}`,
+  }))
+  const report = await replay(planOf(lines(requests), config))
+  const model = run(
+    [limits(2, 4), limits(5, 12, 'everyone')],
+    requests.map(({ at, ip }) => ({ at, keys: [ip, 'all'] })),
+  )
+  t.equal(report.admitted, model.admitted.length)
+  t.ok(report.rejected > 50 && report.delayed > 50)
+  const waits = model.released.map(({ arrival, slot }) => slot! - arrival.at).filter(wait => wait > 1e-6)
+  t.equal(report.delayed, waits.length)
+  t.ok(Math.abs(report.wait.max - Math.max(...waits)) < 0.01)
+})
+
+t.test('tiers, penalties and keys of headers', async t => {
+  const config = configured(t, {
+    buckets: {
+      client: {
+        key: 'header:x-api-key',
+        rate: '1/s',
+        capacity: 2,
+        blockFor: '10s',
+        tiers: [
+          { name: 'gold', keys: ['acme'], capacity: 20 },
+          { name: 'plan', header: { 'x-plan': 'silver' }, capacity: 5 },
+        ],
+      },
+    },
+  })
+  const of = (more: object, count = 30) => replay(planOf(lines(burst(count, { more })), config))
+  t.match(await of({ http_x_api_key: 'acme' }), { admitted: 20, clients: { hardest: [{ client: 'acme' }] } })
+  t.match(await of({ http_x_api_key: 'other', http_x_plan: 'silver' }), { admitted: 5 })
+  t.match(await of({ http_x_api_key: 'other' }), { admitted: 2 })
+  const blocked = await replay(planOf(lines([...burst(3), { at: 9_000 }, { at: 10_500 }]), config))
+  t.match(blocked, { admitted: 3, rejected: 2 })
+  t.match(
+    blocked.notes.join('\n'),
+    /\(json\) does not tell the header "x-api-key", which the key of bucket "client" looks at/,
+  )
+  t.match(blocked.clients.hardest[0]!.client, '192.0.2.1', 'the address stands in for a missing key')
+})
+
+t.test('what a log lacks: an error for a flag, a note for a file', async t => {
+  await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'header:x-api-key' })), {
+    message:
+      /^--key: .*apache-access\.log\.gz \(combined\) does not tell the header "x-api-key"; use --key ip, or log it$/,
+  })
+  await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'host' })), {
+    message: /does not tell the host/,
+  })
+  const byAgent = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5', key: 'header:user-agent' }))
+  t.ok(byAgent.clients.total > 100 && byAgent.clients.total < 1_000, 'what it has can be a key')
+  t.match(byAgent.clients.hardest[0]!.client, /Mozilla/)
+  const all = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5', key: 'all' }))
+  t.equal(all.clients.total, 1)
+  const methods = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5', key: 'ip,method' }))
+  t.ok(methods.clients.total > 1_753)
+})
+
+t.test('IPv6 clients are their networks', async t => {
+  const log = ['2001:db8::1', '2001:DB8:0::2', '2001:db8:0:1::1', '::ffff:192.0.2.1', '192.0.2.1']
+    .map(ip => combined(START, ip))
+    .join('')
+  const { clients } = await replay(planOf(bytes(log), { rate: '1/s', capacity: '1' }, { seed: undefined }))
+  t.equal(clients.total, 3)
+  t.same(clients.hardest.map(({ client }) => client).sort(), ['192.0.2.1', '2001:db8:0:0::/64'])
+})
+
+t.test('what two configurations do differently to the same requests', async t => {
+  const a = configured(t, { buckets: { client: { key: 'ip', rate: '1/s', capacity: 5 } } })
+  const dir = t.testdir({ 'b.json': '{ "buckets": { "client": { "key": "ip", "rate": "2/s", "capacity": 3 } } }' })
+  const b = limitsOfFile(join(dir, 'b.json'), {}, {})
+  const { limits: _limits, ...plan } = planOf([FIXTURE], a)
+  const diff = await diffLimits(a, b, plan)
+  const [alone, other] = [await replay(planOf([FIXTURE], a)), await replay(planOf([FIXTURE], b))]
+  for (const [side, single] of [
+    [diff.a, alone],
+    [diff.b, other],
+  ] as const) {
+    const { requests, admitted, delayed, rejected, wait } = single
+    t.match(side, { requests, admitted, delayed, rejected, wait })
+  }
+  const { newlyRejected, noLongerRejected, changed } = diff.clients
+  t.equal(newlyRejected - noLongerRejected, other.clients.rejected - alone.clients.rejected)
+  t.ok(newlyRejected > 0 && changed.length > 10)
+  t.ok(changed.every(({ a, b }) => a.rejected !== b.rejected || a.delayed !== b.delayed))
+  const sizes = changed.map(({ a, b }) => Math.abs(a.rejected - b.rejected))
+  t.same(
+    sizes,
+    [...sizes].sort((x, y) => y - x),
+  )
+  const same = await diffLimits(a, a, plan)
+  t.same(same.clients, { newlyRejected: 0, noLongerRejected: 0, newlyDelayed: 0, noLongerDelayed: 0, changed: [] })
+  const reports = diffReports(alone, other)
+  t.equal(reports.b.rejected, other.rejected)
+  t.ok(reports.clients.changed.length > 0)
+})
+
+t.test('a file takes what it leaves out from another', async t => {
+  const base = {
+    buckets: { client: { key: 'ip', rate: '1/s', capacity: 5 } },
+    routes: [{ name: 'all', mode: 'meter' }],
+  }
+  const { settings } = configured(t, { buckets: { client: { key: 'ip', rate: '9/s', capacity: 7 } } }, base)
+  t.match(settings, { routes: [{ mode: 'meter' }], buckets: [{ capacity: 7 }] })
+})
+
+t.test('a replay of many keys and of none', async t => {
+  const many = Array.from({ length: 5_000 }, (_, at) => combined(START, `10.${at >> 8}.${at & 255}.1`)).join('')
+  const file = join(t.testdir({}), 'many.log')
+  writeFileSync(file, many)
+  const report = await replay(planOf([file], { rate: '1/s', capacity: '1' }))
+  t.match(report, { requests: 5_000, rejected: 0, clients: { total: 5_000 } })
+  t.match(report.busiest, { arrivals: 5_000, releases: 5_000, at: '2015-05-17T10:05:03.000Z' })
+  t.match(await replay(planOf(bytes(''), { rate: '1/s', capacity: '1' })), {
+    requests: 0,
+    bad: 0,
+    admitted: 0,
+    wait: { max: 0 },
+  })
+  t.equal((await readAll([file])).seen.length, 5_000)
+})

@@ -1,0 +1,163 @@
+import t from 'tap'
+import { JsonParser } from '../../src/replay/json-lines.js'
+import { readStamp } from '../../src/replay/stamp.js'
+import { bytes, readAll } from './logs.js'
+
+/** What is read of a log of these lines: addresses, requests, agents, times. */
+async function read(lines: string[], options = {}) {
+  const { reading, seen } = await readAll(bytes(lines.map(line => `${line}\n`).join('')), options)
+  return {
+    formats: reading.formats,
+    bad: Object.fromEntries(reading.bad.reasons),
+    examples: reading.bad.examples,
+    origin: reading.origin,
+    requests: seen.map(({ address, method, target, agent, at }) => `${address} ${method} ${target} ${agent} ${at}`),
+  }
+}
+
+t.test('common and combined, with what is found in real ones', async t => {
+  t.match(await read(['127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326']), {
+    formats: ['common'],
+    origin: Date.UTC(2000, 9, 10, 20, 55, 36) / 1_000,
+    requests: ['127.0.0.1 GET /a.gif  0'],
+  })
+  const combined = await read([
+    '2001:db8::7 - - [17/May/2015:10:05:03 +0000] "GET /a?b=%20c HTTP/2.0" 200 - "-" "Mozilla/5.0 \\"quoted\\" end"',
+    'host.example.com - "odd user" [17/May/2015:10:05:04 +0000] "POST / HTTP/1.1" 499 0 "http://a/\\x22b" "-"',
+    '192.0.2.1 - - [17/May/2015:10:05:05 +0000] "GET /old" 200 5 "-" "a"',
+    '192.0.2.1 - - [17/May/2015:10:05:05 +0000] "\\x16\\x03\\x01\\x02" 400 0 "-" "-"',
+    '192.0.2.1 - - [17/May/2015:10:05:05 +0000] "-" 408 0 "-" "-"',
+    '192.0.2.1 - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" 200 5 "-" "clipped by Apa',
+    '192.0.2.1 - - [17/May/2015:10:05:06 +0000] "GET / HT',
+    '192.0.2.1 - - [17/Mai/2015:10:05:06 +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
+    '192.0.2.1 - - [17/May/2015:10:05:7x +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
+    '- - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" 200 5 "-" "a"',
+    '192.0.2.1 - - [17/May/2015:10:05:06 +0000] "GET / HTTP/1.1" - 5 "-" "a"',
+    '',
+    '\u001b[2J garbage',
+  ])
+  t.same(combined.formats, ['combined'])
+  t.same(combined.requests, [
+    '2001:db8::7 GET /a?b=%20c Mozilla/5.0 \\"quoted\\" end 0',
+    'host.example.com POST / - 1000',
+    '192.0.2.1 GET /old a 2000',
+    '192.0.2.1 GET / clipped by Apa 3000',
+  ])
+  t.same(combined.bad, {
+    'not an HTTP request': 2,
+    'cut off': 1,
+    'no time': 3,
+    'no address': 1,
+    'no status': 1,
+  })
+  t.equal(combined.examples.length, 5, 'the first five are shown')
+  const { examples } = await read([
+    '1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5',
+    `\u001b[2J\u009b ${'x'.repeat(500)}`,
+  ])
+  t.equal(examples[0]!.line, 2)
+  t.match(examples[0]!.text, /^\?\[2J\? x+~$/)
+  t.equal(examples[0]!.text.length, 120)
+})
+
+t.test('the request time of nginx is taken off', async t => {
+  for (const tail of ['0.250', 'rt=0.250 uct="0.001"', '"0.250" "0.1"', '"-" request_time=0.250']) {
+    const line = (second: string) =>
+      `192.0.2.1 - - [17/May/2015:10:05:${second} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" ${tail}`
+    const { requests } = await read([line('03'), line('04')])
+    t.same(requests, ['192.0.2.1 GET / curl/8 -250', '192.0.2.1 GET / curl/8 750'], tail)
+  }
+  const whole = await read([
+    '192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" 250 "1.2.3.4"',
+  ])
+  t.same(whole.requests, ['192.0.2.1 GET / curl/8 0'], 'a number that is no time in seconds is left alone')
+})
+
+t.test('AWS ALB: the three times are taken off, what came to nothing has none', async t => {
+  const { formats, requests, bad, origin } = await read([
+    'https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/path?q=1 HTTP/1.1" "curl/7.46.0" ECDHE-RSA TLSv1.2 arn:aws "Root=1-58337281" "www.example.com" "arn:x" 1 2018-07-02T22:22:48.364000Z "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"',
+    'h2 2018-07-02T22:23:01.186641Z app/my-lb/50dc 2001:db8::1:2817 10.0.1.252:48160 -1 -1 -1 502 - 34 366 "POST https://10.0.2.105:773 HTTP/2.0" "a \\"b\\"" - - arn:aws "Root" "-" "-" 0 2018-07-02T22:22:48.364000Z "forward" "-" "-" "-" "-" "-" "-"',
+    'http 2018-07-02T22:23:01.186641Z app/my-lb/50dc 192.0.2.1:1 - -1 -1 -1 400 - 0 0 "- http://my-lb:80- -" "-" - - - "-" "-" "-" - 2018-07-02T22:22:48.364000Z "-" "-" "-" "-" "-" "-" "-"',
+    'http 2018-07-02T22:23:01.186641Z app/my-lb',
+  ])
+  t.same(formats, ['alb'])
+  t.equal(origin, Date.UTC(2018, 6, 2, 22, 23, 0) / 1_000)
+  t.equal(requests.length, 2)
+  t.match(requests[0], /^192\.168\.131\.39 GET \/path\?q=1 curl\/7\.46\.0 15\.64/)
+  t.match(requests[1], /^2001:db8::1 POST \/ a \\"b\\" 1186\.64/)
+  t.same(bad, { 'no request': 1, 'cut off': 1 })
+})
+
+t.test('JSON of nginx, Caddy and Traefik', async t => {
+  const nginx = await read([
+    '{"time_iso8601":"2015-05-17T12:05:03+02:00","remote_addr":"192.0.2.1","request":"GET /a\\u0020 HTTP/1.1","request_method":"GET","request_uri":"/a","http_user_agent":"curl \\"8\\"","request_time":"0.500"}',
+    '{"msec":"1431857104.250","remote_addr":"192.0.2.1","request":"GET /b HTTP/1.1","http_user_agent":"","request_time":"0.250"}',
+    '{"msec":"1431857104.250"',
+    '{"time":"2015-05-17T12:05:03+02:00","remote_addr":"192.0.2.1"}',
+    '[]',
+  ])
+  t.same(nginx.formats, ['json'])
+  t.same(nginx.requests, ['192.0.2.1 GET /a curl "8" -500', '192.0.2.1 GET /b  1000'])
+  t.same(nginx.bad, { 'not JSON': 2, 'no request': 1 })
+  const caddy = await read([
+    '{"level":"info","ts":1646861401.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"127.0.0.1","remote_port":"41342","client_ip":"192.0.2.9","proto":"HTTP/2.0","method":"GET","host":"localhost","uri":"/x","headers":{"User-Agent":["curl/7.82.0"],"Accept":["*/*"]}},"duration":0.25,"status":200}',
+    '{"ts":1646861402,"request":{"client_ip":"192.0.2.9","method":"GET","uri":"/y","headers":{}},"duration":1e-3}',
+  ])
+  t.same(caddy.requests, ['192.0.2.9 GET /x curl/7.82.0 250', '192.0.2.9 GET /y  999'])
+  const traefik = await read([
+    '{"ClientAddr":"192.0.2.3:5123","ClientHost":"192.0.2.3","Duration":2000000000,"RequestMethod":"PUT","RequestPath":"/t","RequestHost":"a.example","StartUTC":"2022-01-01T00:00:01.125Z","time":"2022-01-01T00:00:03Z","request_User-Agent":"Go-http-client/2.0"}',
+  ])
+  t.same(traefik.requests, ['192.0.2.3 PUT /t Go-http-client/2.0 125'], 'its time is that of the beginning')
+  const own = await read(['{"when":1431857103123,"who":"192.0.2.1","call":{"verb":"GET","to":"/z"},"took":"5ms"}'], {
+    fields: { time: 'when', ip: 'who', method: 'call.verb', path: 'call.to', duration: 'took' },
+  })
+  t.same(own.requests, ['192.0.2.1 GET /z  118'])
+})
+
+t.test('headers of JSON, wherever they are', async t => {
+  const line = (more: object) => JSON.stringify({ ts: 1, ip: '192.0.2.1', method: 'GET', path: '/', ...more })
+  for (const more of [
+    { http_x_api_key: 'k' },
+    { 'request_X-Api-Key': 'k' },
+    { 'x-api-key': 'k' },
+    { headers: { 'X-API-Key': ['k'] } },
+    { request: { headers: { 'x-api-key': 'k' } } },
+  ]) {
+    const parser = new JsonParser({}, [line(more)])
+    const text = Buffer.from(line(more))
+    parser.parse(text, 0, text.length)
+    t.equal(parser.header('x-api-key'), 'k', line(more))
+    t.ok(parser.has('x-api-key'))
+    t.notOk(parser.has('x-other'))
+  }
+})
+
+t.test('times as they are written', async t => {
+  const second = Date.UTC(2015, 4, 17, 10, 5, 3) / 1_000
+  for (const [text, fraction] of [
+    ['17/May/2015:10:05:03 +0000', -1],
+    ['17/May/2015:12:05:03 +0200', -1],
+    ['17/May/2015:04:35:03 -0530', -1],
+    ['2015-05-17T10:05:03Z', -1],
+    ['2015-05-17 10:05:03,25', 250],
+    ['2015-05-17T10:05:03.250+00:00', 250],
+    ['1431857103', -1],
+    ['1431857103.250', 250],
+    ['1431857103250', 250],
+    ['1431857103250000', 250],
+    ['1431857103250000000', 250],
+  ] as const) {
+    t.same(readStamp(text), { second, fraction }, text)
+  }
+  for (const text of ['', 'now', '17/Foo/2015:10:05:03 +0000', '2015-05-17', '12']) t.equal(readStamp(text), undefined)
+})
+
+t.test('a format can be given, and a log of none is told', async t => {
+  const odd = ['no log at all', 'really']
+  const { reading } = await readAll(bytes(odd.join('\n')))
+  t.match(reading.errors[0]?.message, /looks like no log that is known; say what it is with --format/)
+  const given = await read(odd, { format: 'combined' })
+  t.same(given.bad, { 'no time': 1, 'no address': 1 })
+  const empty = await readAll(bytes('\n\n'))
+  t.same([empty.reading.requests, empty.reading.errors], [0, []])
+})
