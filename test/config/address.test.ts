@@ -91,3 +91,24 @@ t.test('trusted proxies', async t => {
   ])
   t.same(faults(top({ trustProxy: -1 })), ['trustProxy: -1 is not a hop count; use a whole number of hops, e.g. 1'])
 })
+
+t.test(
+  'an admin server without a token: on an address of the machine itself, and no name that may be anywhere',
+  async t => {
+    const listen = (address: string) => faults({ ...least(), admin: { listen: address } })
+    for (const own of ['127.0.0.1:9090', '127.1.2.3:9090', '[::1]:9090', 'localhost:9090', ':9090'])
+      t.same(listen(own), [])
+    for (const other of [
+      '0.0.0.0:9090',
+      '10.0.0.1:9090',
+      '127.evil.example:9090',
+      '[::]:9090',
+      '[::ffff:127.0.0.1]:9090',
+    ]) {
+      t.equal(listen(other).length, 1, other)
+    }
+    const token = (token: string) => faults({ ...least(), admin: { listen: ':9090', token } })
+    t.same(token('aZ09-._~+/=='), [])
+    for (const bad of ['', 'a b', ' a', 'a\n', 'pässwort', 'a=b']) t.match(token(bad)[0], /^admin\.token: not a token/)
+  },
+)

@@ -1,6 +1,8 @@
 import t from 'tap'
 import { changes } from '../../src/config/changes.js'
 import { parseConfig } from '../../src/config/load.js'
+import { effective } from '../../src/config/report.js'
+import { least, parse } from './sample.js'
 
 const base = {
   upstream: 'http://127.0.0.1:9000',
@@ -35,4 +37,22 @@ t.test('what changed is told in the words of the file', async t => {
 
 t.test('no change, no lines', async t => {
   t.same(changes(parseConfig(JSON.stringify(base)), parseConfig(JSON.stringify(base))), [])
+})
+
+t.test('a credential that has changed is told of, and not told', async t => {
+  const file = (secret: string) => ({
+    ...least(),
+    admin: { listen: '0.0.0.0:9090', token: secret },
+    buckets: {
+      client: { key: 'header:x-api-key', rate: '5/s', tiers: [{ name: 'gold', keys: [secret], rate: '9/s' }] },
+    },
+    routes: [{ name: 'own', match: { header: { authorization: secret } } }, { name: 'rest' }],
+  })
+  const found = changes(parse(file('s3cret-1')), parse(file('s3cret-2')))
+  t.same(found, [
+    'buckets.client.tiers[gold].keys: changed',
+    'routes[own].match.header.authorization: changed',
+    'admin.token: another token',
+  ])
+  t.notMatch(JSON.stringify(effective(parse(file('s3cret-1')))), /s3cret/)
 })

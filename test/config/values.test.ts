@@ -176,7 +176,7 @@ t.test('every bad value has its own message', async t => {
     ],
     [
       top({ admin: { listen: '0.0.0.0:9090', token: '' } }),
-      `admin.token: not a token; use a string that is not empty, e.g. "\${SHAPER_TOKEN}"`,
+      `admin.token: not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
     ],
   ]
   for (const [file, line] of table) t.same(faults(file), [line], line)
