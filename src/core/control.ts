@@ -2,11 +2,13 @@
 
 import type { BucketLimits } from './bucket.js'
 import type { Engine } from './engine.js'
+import { Lag } from './lag.js'
 import type { Gate, LaneRoute, SharedBucket } from './lane.js'
 import { replan } from './replan.js'
 
 export class Control {
   readonly #engine: Engine
+  readonly #writing = new Lag()
 
   constructor(engine: Engine) {
     this.#engine = engine
@@ -41,12 +43,13 @@ export class Control {
    */
   sent(gate: Gate, stack: readonly SharedBucket[], cost: number, passedAt = Infinity): void {
     const now = this.#engine.settle()
+    const sentAt = passedAt === Infinity ? now : now - this.#writing.usual(now - passedAt)
     for (const bucket of stack) {
       const { rate, grace = Infinity } = bucket.limits
       // A store knows only of the slot: the next one is not asked for before this instance has kept its distance.
-      const isStored = this.#engine.passage === 'claimed' && now - passedAt > grace
-      if (isStored) bucket.occupyUntil(Math.max(bucket.freeAt, now + cost / rate))
-      if (isStored || bucket.postpone(cost, now)) this.#engine.schedule.occupied(bucket)
+      const isStored = this.#engine.passage === 'claimed' && sentAt - passedAt > grace
+      if (isStored) bucket.occupyUntil(Math.max(bucket.freeAt, sentAt + cost / rate))
+      if (isStored || bucket.postpone(cost, sentAt)) this.#engine.schedule.occupied(bucket)
     }
     gate.closed = false
     this.#engine.schedule.gateOpened(gate)

@@ -19,6 +19,7 @@
 
 import { Claims } from './claims.js'
 import type { Cancel, Clock } from './clock.js'
+import { Lag } from './lag.js'
 import { type Arrival, type Gate, type Junction, type Lane, openLane, Ticket, type Waiter } from './lane.js'
 import { Notices } from './notices.js'
 import { SAME_TIME, Schedule } from './schedule.js'
@@ -50,6 +51,7 @@ export class Engine {
   passage: Passage = 'direct'
   /** How many requests wait. */
   queued = 0
+  readonly #sending = new Lag()
   #armedFor = Infinity
   #disarm: Cancel = () => false
 
@@ -216,8 +218,10 @@ export class Engine {
   readonly #onReleased = (ticket: Ticket): void => {
     if (ticket.slot === undefined) return
     const sentAt = this.clock.now()
+    const usual = this.#sending.usual(sentAt - ticket.leftAt)
     for (const bucket of ticket.lane.stack) {
-      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, sentAt)) this.schedule.plan(bucket)
+      const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
+      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, countedAt)) this.schedule.plan(bucket)
     }
     ticket.leftAt = sentAt
   }
