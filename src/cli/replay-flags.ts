@@ -115,6 +115,7 @@ function limitsOf({ config, rate, capacity, key, mode, sweep, target }: ReplayFl
     ...(key !== undefined && { key }),
     ...(mode !== undefined && { mode }),
   }
+  if (mode === 'off') throw new ConfigError([{ path: '--mode', message: '"off" limits nothing; use shape or meter' }])
   if (config !== undefined) return limitsOfFile(config, flags, env)
   if (rate !== undefined) return limitsOfFlags(flags, env)
   // What is asked for is the rate itself: the report is of some to begin with.

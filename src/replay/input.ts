@@ -76,8 +76,13 @@ async function* unpacked(raw: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
 }
 
 async function* again(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
-  yield first
-  yield* rest
+  // Also where nobody asks for more than the first.
+  try {
+    yield first
+    yield* rest
+  } finally {
+    await rest.return(undefined)
+  }
 }
 
 /** A stream keeps what it gets for longer than a piece is good. */

@@ -41,6 +41,9 @@ export class SecondGroup {
   }
 }
 
+/** So many seconds without anything are looked at one by one. */
+const PATIENCE = 100
+
 /** Gathers by second what comes in rough order, and hands over each second once nothing more is expected of it. */
 export class SecondWindow {
   late = 0
@@ -96,13 +99,27 @@ export class SecondWindow {
     return group
   }
 
+  /** The first second that is open. */
+  #next(): number {
+    let next = Infinity
+    for (const second of this.#open.keys()) next = Math.min(next, second)
+    return next
+  }
+
   /** Hands over all before that second. */
   #close(edge: number): void {
     if (this.#open.size > 0 && this.#edge === -Infinity) this.#edge = Math.min(...this.#open.keys())
+    let missed = 0
     while (this.#open.size > 0 && this.#edge < edge) {
       const group = this.#open.get(this.#edge)
+      if (group === undefined) {
+        missed += 1
+        // A quiet night is not gone through second by second.
+        this.#edge = missed < PATIENCE ? this.#edge + 1 : Math.min(edge, this.#next())
+        continue
+      }
+      missed = 0
       this.#edge += 1
-      if (group === undefined) continue
       this.#open.delete(group.second)
       if (this.#group === group) this.#group = undefined
       this.#settle(group)

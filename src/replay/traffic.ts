@@ -18,6 +18,9 @@ const WINDOW = 60
 /** What is looked at to find out the format. */
 const HEAD = 1 << 16
 
+/** Files that are further out of order than that, in seconds, are not sorted. */
+const LONGEST_WINDOW = 86_400
+
 export type Arrive = (at: number, who: number, agent: number) => void
 
 export interface TrafficOptions extends FormatOptions {
@@ -76,7 +79,8 @@ export class Traffic {
     for (;;) {
       const result = open()
       const { reading, latest } = await this.#readOnce((at, who, agent) => result.arrive(at, who, agent))
-      if (latest === 0 || !this.repeatable) return { reading, result }
+      // One time that is far off is a mistake in it, and no reason to sort everything.
+      if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
       this.#window += latest
     }
   }
@@ -156,7 +160,10 @@ export class Traffic {
     })
     const begun: Buffer[] = []
     for (let bytes = 0; bytes < HEAD; ) {
-      const next = await rest.next()
+      const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
+      // What came before a fault counts; who reads on is told of it.
+      if (next.done && next.value !== undefined && begun.length > 0) return { begun, rest: failing(next.value.error) }
+      if (next.done && next.value !== undefined) throw next.value.error
       if (next.done) break
       // It is good until the next but one only.
       begun.push(Buffer.from(next.value))
@@ -189,6 +196,11 @@ export class Traffic {
     }
     return begins.sort((a, b) => (a.second === b.second ? 0 : a.second - b.second)).map(({ log }) => log)
   }
+}
+
+// biome-ignore lint/correctness/useYield: it has nothing to give
+async function* failing(error: unknown): AsyncGenerator<Buffer> {
+  throw error
 }
 
 /** @throws InputError where there are lines, but of no known format */

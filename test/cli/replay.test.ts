@@ -197,3 +197,21 @@ t.test('--help has examples', async t => {
   t.equal(code, 0)
   t.match(stdout, /Example:\n {2}shaper replay \/var\/log\/nginx\/access\.log --rate 5\/s --capacity 10/)
 })
+
+t.test('a time that is far off is told as late, and takes no time', async t => {
+  const at = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5\n`
+  const cwd = t.testdir({ log: at('17/May/2015:10:05:03') + at('01/Jan/1970:00:00:00') + at('31/Dec/9999:23:59:59') })
+  const { code, stdout, stderr } = await replay(['log', '--rate', '1/s', '--capacity', '5', '--json'], undefined, cwd)
+  t.equal(code, 0, stderr)
+  t.match(JSON.parse(stdout), { requests: 3, late: 1 })
+})
+
+t.test('of several logs one that is not there: one line, and nothing is left open', async t => {
+  const { code, stdout, stderr } = await replay([FIXTURE, 'nofile', '--rate', '1/s', '--json'])
+  t.equal(code, 1)
+  t.match(JSON.parse(stdout), { requests: 10_000 })
+  t.equal(stderr, 'shaper: "nofile" does not exist; name a log that does\n')
+  const off = await replay([FIXTURE, '--rate', '1/s', '--mode', 'off'])
+  t.equal(off.code, 2)
+  t.equal(off.stderr, 'shaper: --mode: "off" limits nothing; use shape or meter\n')
+})
