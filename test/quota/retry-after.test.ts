@@ -53,7 +53,7 @@ t.test('retry-after-ms wins where it is valid', async t => {
 })
 
 t.test('what makes no sense is no wait, and none is longer than a year', async t => {
-  for (const text of ['', '-1', 'soon', 'NaN', 'Infinity', '1e3', '1 2', '1, 2', '9'.repeat(100_000)])
+  for (const text of ['', '-1', 'soon', 'NaN', 'Infinity', '1e3', '1 2', '9'.repeat(100_000)])
     t.equal(wait({ 'retry-after': text }), undefined, text.slice(0, 20))
   t.equal(wait({}), undefined)
   t.equal(wait({ 'retry-after': '9'.repeat(30) }), LONGEST)
@@ -74,4 +74,12 @@ t.test('a pause is what Retry-After says, else what the quota says, else the def
   t.equal(pause({}), 1_000)
   t.equal(pause({}, 429, { ...rule, default: 90_000 }), 60_000)
   t.equal(pause({}, 429, { ...rule, default: 0 }), 0)
+})
+
+t.test('of several lines the longest wait counts', async t => {
+  const read = (value: string) => readRetryAfter(name => (name === 'retry-after' ? value : undefined), 0)
+  t.equal(read('1, 2'), 2_000)
+  t.equal(read('5, 5'), 5_000)
+  t.equal(read('1, x'), undefined)
+  t.equal(read(''), undefined)
 })
