@@ -53,7 +53,7 @@ const adminObject = object(
 
 const admin = adminObject.transform((value, ctx) => {
   if (value.token === undefined && !isLoopback(value.listen.host)) {
-    const message = `missing; an admin server on ${value.listen.host} needs one, e.g. "\${SHAPER_TOKEN}"`
+    const message = `missing; an admin server on ${value.listen.host} needs a token in the file, e.g. "token": "\${SHAPER_TOKEN}"`
     ctx.issues.push({ code: 'custom', path: ['token'], message, input: undefined })
   }
   return value

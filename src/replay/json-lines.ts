@@ -1,7 +1,9 @@
 /** Logs of one JSON object per line: nginx with `escape=json`, Caddy, Traefik, or others with the names of their fields. */
+import { isObject } from '../config/draft.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
 import { Scratch } from './scratch.js'
 import { readStamp, type Stamp } from './stamp.js'
+import { readTree, type Tree } from './tree.js'
 
 /** What a field is for. */
 export const FIELDS = ['time', 'ip', 'method', 'path', 'request', 'host', 'agent', 'duration'] as const
@@ -33,8 +35,6 @@ const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
 const NANOSECONDS = 'Duration'
 const STARTS = /^Start(UTC|Local)$/
 const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
-
-type Tree = Record<string, unknown>
 
 export class JsonParser extends LineParser {
   readonly format = 'json'
@@ -105,8 +105,8 @@ export class JsonParser extends LineParser {
       if (lower === own || lower === traefik || lower === name) return textOf(value)
     }
     const { request } = this.#line
-    const headers = isTree(request) && isTree(request.headers) ? request.headers : this.#line.headers
-    if (!isTree(headers)) return undefined
+    const headers = isObject(request) && isObject(request.headers) ? request.headers : this.#line.headers
+    if (!isObject(headers)) return undefined
     const [, value] = Object.entries(headers).find(([field]) => field.toLowerCase() === name) ?? []
     return textOf(value)
   }
@@ -158,19 +158,6 @@ export class JsonParser extends LineParser {
   }
 }
 
-function readTree(text: string): Tree | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isTree(value) ? value : undefined
-  } catch {
-    return undefined
-  }
-}
-
-function isTree(value: unknown): value is Tree {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
-
 /** Whether it can be the value of a field: text, a number, or a list whose first is that. */
 function isPlain(value: unknown): boolean {
   const one = Array.isArray(value) ? value[0] : value
@@ -188,7 +175,7 @@ function valueAt(line: Tree, name: string): unknown {
   if (Object.hasOwn(line, name)) return line[name]
   let at: unknown = line
   for (const step of name.split('.')) {
-    if (!isTree(at) || !Object.hasOwn(at, step)) return undefined
+    if (!isObject(at) || !Object.hasOwn(at, step)) return undefined
     at = at[step]
   }
   return at

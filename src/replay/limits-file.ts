@@ -1,9 +1,10 @@
 /** Limits from a configuration file, which need not be complete: what only serving needs may be missing. */
+
 import { readFileSync } from 'node:fs'
+import { isObject } from '../config/draft.js'
 import { ConfigError, type Flags, parseConfig } from '../config/load.js'
 import type { Limits } from './plan.js'
-
-type Tree = Record<string, unknown>
+import { readTree } from './tree.js'
 
 /** What to read where a file has no upstream, which is never sent anything here. */
 const NO_UPSTREAM = 'echo:'
@@ -14,15 +15,15 @@ const NO_UPSTREAM = 'echo:'
  */
 export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv, base?: string): Limits {
   const own = readText(file)
-  const tree = treeOf(own)
-  const common = base === undefined ? undefined : treeOf(readText(base))
+  const tree = readTree(own)
+  const common = base === undefined ? undefined : readTree(readText(base))
   const whole = tree === undefined || common === undefined ? tree : { ...common, ...tree }
   const text = common === undefined || whole === undefined ? own : JSON.stringify(whole)
   const { routes } = whole ?? {}
   const needsUpstream =
     whole !== undefined &&
     !('upstream' in whole) &&
-    !(Array.isArray(routes) && routes.every(route => isTree(route) && 'upstream' in route))
+    !(Array.isArray(routes) && routes.every(route => isObject(route) && 'upstream' in route))
   const settings = parseConfig(text, {
     env,
     file,
@@ -40,7 +41,7 @@ export function limitsOfFlags(flags: Flags, env: NodeJS.ProcessEnv): Limits {
 /** What a file holds: limits, what an earlier replay has found, or something else, as a log. */
 export function kindOf(file: string): 'config' | 'report' | 'other' {
   try {
-    const tree = treeOf(readFileSync(file, 'utf8'))
+    const tree = readTree(readFileSync(file, 'utf8'))
     if (tree === undefined) return 'other'
     if ('requests' in tree && 'admitted' in tree && 'clients' in tree) return 'report'
     return 'buckets' in tree || 'routes' in tree ? 'config' : 'other'
@@ -58,17 +59,4 @@ function readText(file: string): string {
     const message = `${JSON.stringify(file)} ${fault}; name a configuration that can be read`
     throw new ConfigError([{ path: '', message }])
   }
-}
-
-function treeOf(text: string): Tree | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isTree(value) ? value : undefined
-  } catch {
-    return undefined
-  }
-}
-
-function isTree(value: unknown): value is Tree {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -172,7 +172,7 @@ t.test('every bad value has its own message', async t => {
     [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:8080"'],
     [
       top({ admin: { listen: '0.0.0.0:9090' } }),
-      `admin.token: missing; an admin server on 0.0.0.0 needs one, e.g. "\${SHAPER_TOKEN}"`,
+      `admin.token: missing; an admin server on 0.0.0.0 needs a token in the file, e.g. "token": "\${SHAPER_TOKEN}"`,
     ],
     [
       top({ admin: { listen: '0.0.0.0:9090', token: '' } }),
