@@ -14,5 +14,5 @@ cpSync(join(root, 'src'), join(root, 'dist'), {
   recursive: true,
   filter: source => !/\.tsx?$/.test(source),
 })
-const { jsonSchema } = await import(pathToFileURL(join(root, 'dist/config/schema.js')).href)
+const { jsonSchema } = await import(pathToFileURL(join(root, 'dist/config/schema/schema.js')).href)
 writeFileSync(join(root, 'shaper.schema.json'), `${JSON.stringify(jsonSchema(), null, 2)}\n`)

@@ -1,6 +1,7 @@
 /** The public names of the package. */
+
+export type { BucketLimits } from './core/bucket/limits.js'
 export type { Clock } from './core/clock.js'
-export type { BucketLimits } from './core/limits.js'
 export {
   type Admission,
   type AdmitRequest,
@@ -14,12 +15,12 @@ export {
   StoreError,
   type UpstreamState,
 } from './core/store.js'
-export type { CallOptions } from './outbound/call-options.js'
+export type { CallOptions } from './outbound/calls/call-options.js'
+export type { Admitted } from './outbound/calls/promised-call.js'
 export { ClosedError, ExpiredError, OverflowError, type OverflowReason } from './outbound/errors.js'
 export type { CallEvent, OutboundEvents } from './outbound/events.js'
-export { type ShapeInterceptor, type ShapeOptions, shape } from './outbound/interceptor.js'
 export { type Addition, LeakyBucket, type LeakyBucketOptions } from './outbound/leaky-bucket.js'
 export type { PostgresStoreOptions, RedisStoreOptions, ShaperOptions, UpdateOptions } from './outbound/options.js'
-export type { Admitted } from './outbound/promised-call.js'
 export { createShaper, type OutboundShaper, type WrapOptions } from './outbound/shaper.js'
 export type { KeyStatus, ShaperStatus } from './outbound/status.js'
+export { type ShapeInterceptor, type ShapeOptions, shape } from './outbound/undici/interceptor.js'

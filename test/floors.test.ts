@@ -1,17 +1,17 @@
 /** Imports only ever point down, never in a circle; the core knows no clock, no timer and nothing of Node. */
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { posix } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import ts from 'typescript'
+import { ROOT } from './cli/command.js'
 
 const FLOORS: Record<string, number> = {
   core: 0,
+  http: 0,
   pacing: 1,
-  stores: 1,
   config: 1,
-  quota: 1,
-  agents: 1,
+  stores: 1,
+  sharing: 1,
   proxy: 2,
   outbound: 2,
   replay: 2,
@@ -28,7 +28,7 @@ const NOT_IN_CORE = new Set([
   ...['setTimeout', 'setInterval', 'setImmediate', 'queueMicrotask'],
 ])
 
-/** By path below src, e.g. `core/bucket.ts`. */
+/** By path below src, e.g. `core/bucket/bucket.ts`. */
 type Files = Record<string, string>
 
 function room(path: string): string {
@@ -76,7 +76,7 @@ function violations(files: Files): string[] {
     }
     for (const specifier of imports(path, text)) {
       if (!specifier.startsWith('.')) {
-        if (floor === 0) found.push(`${path} imports ${specifier}`)
+        if (room(path) === 'core') found.push(`${path} imports ${specifier}`)
         continue
       }
       const target = posix.join(posix.dirname(path), specifier).replace(/\.js$/, '.ts')
@@ -92,11 +92,23 @@ function violations(files: Files): string[] {
         found.push(`${path} imports ${specifier}, which is not below`)
       below.push(target)
     }
-    if (floor === 0) {
+    if (room(path) === 'core') {
       for (const name of names(path, text)) if (NOT_IN_CORE.has(name)) found.push(`${path} uses ${name}`)
     }
   }
-  return [...found, ...cycles(edges)]
+  return [...found, ...cycles(edges), ...cycles(betweenFolders(edges))]
+}
+
+/** The sub-folders of a room and what they import of each other. What stands beside them may use all, and be used by all. */
+function betweenFolders(edges: Map<string, string[]>): Map<string, string[]> {
+  const found = new Map<string, string[]>()
+  for (const [path, below] of edges) {
+    const folder = posix.dirname(path)
+    if (!folder.includes('/')) continue
+    const others = below.map(target => posix.dirname(target)).filter(other => other.includes('/') && other !== folder)
+    found.set(folder, [...new Set([...(found.get(folder) ?? []), ...others])])
+  }
+  return found
 }
 
 /** One line per circle that a depth-first walk comes upon. */
@@ -121,7 +133,7 @@ function cycles(edges: Map<string, string[]>): string[] {
 }
 
 function read(): Files {
-  const root = fileURLToPath(new URL('../src/', import.meta.url))
+  const root = `${ROOT}/src`
   const paths = readdirSync(root, { recursive: true, encoding: 'utf8' }).filter(path => path.endsWith('.ts'))
   return Object.fromEntries(paths.map(path => [path, readFileSync(`${root}/${path}`, 'utf8')]))
 }
@@ -132,10 +144,27 @@ t.test('the house stands', async t => {
   t.same(violations(files), [])
 })
 
+t.test('ARCHITECTURE.md names every folder, on its floor, and every other name of a file is there', async t => {
+  const text = readFileSync(`${ROOT}/ARCHITECTURE.md`, 'utf8')
+  const rows = [...text.matchAll(/^\| (\d) \| `([a-z/]+)` \|/gm)].map(([, floor, folder]) => `${floor} ${folder}`)
+  const folders = new Set(Object.keys(read()).map(path => posix.dirname(path)))
+  folders.delete('.')
+  t.same(rows.sort(), [...folders].map(folder => `${FLOORS[room(folder)]} ${folder}`).sort())
+  const paths = [
+    ...text.matchAll(/`((?:src|core|http|proxy|config|cli|stores|sharing|outbound|pacing)\/[a-z/-]+\.(?:ts|lua))`/g),
+  ]
+  for (const [, path] of paths) {
+    t.ok(existsSync(`${ROOT}/${path!.startsWith('src/') ? path : `src/${path}`}`), path!)
+  }
+})
+
 t.test('the check finds what it is for', async t => {
   const sound: Files = {
     'core/a.ts': `/** Not setTimeout, not Date, not node:fs. */ import { b } from './b.js'\nexport const a = 'Date' + b`,
     'core/b.ts': 'export const b = 1',
+    'core/x/a.ts': '',
+    'core/x/b.ts': '',
+    'core/y/a.ts': `import '../x/a.js'`,
     'config/c.ts': `import { readFile } from 'node:fs'\nimport { a } from '../core/a.js'\nexport const c = setTimeout`,
     'proxy/p.ts': `import type { c } from '../config/c.js'`,
     'outbound/o.ts': `export * from '../core/a.js'`,
@@ -158,6 +187,7 @@ t.test('the check finds what it is for', async t => {
     ['attic/x.ts', '', 'attic/x.ts is on no floor'],
     ['core/b.ts', `import type { a } from './a.js'`, 'circle: core/a.ts -> core/b.ts -> core/a.ts'],
     ['core/b.ts', `export * from './b.js'`, 'circle: core/b.ts -> core/b.ts'],
+    ['core/x/b.ts', `import '../y/a.js'`, 'circle: core/x -> core/y -> core/x'],
     ['core/b.ts', `import { readFile } from 'node:fs'`, 'core/b.ts imports node:fs'],
     ['core/b.ts', `import pino from 'pino'`, 'core/b.ts imports pino'],
     ['core/b.ts', 'export const b = Date.now()', 'core/b.ts uses Date'],

@@ -14,6 +14,12 @@ async function run(cwd: string, command: string, ...args: string[]): Promise<str
   return (await execute(command, args, { cwd, env, maxBuffer: 1e7 })).stdout
 }
 
+/** What the compiler says of the project in a directory. */
+function compile(directory: string): Promise<string> {
+  const tsc = join(ROOT, 'node_modules/typescript/bin/tsc')
+  return run(directory, process.execPath, tsc, '-p', '.').catch((error: { stdout: string }) => error.stdout)
+}
+
 const NAMES = ['ClosedError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError', 'createShaper', 'shape']
 
 const PROGRAM = `
@@ -47,6 +53,30 @@ const server = createServer((_, res) => void res.end('ok')).listen(0, '127.0.0.1
 })
 `
 
+/** undici 8 needs a newer Node: only its types are used. */
+const CONSUMER = `
+import { Agent } from 'undici'
+import type { Dispatcher as Dispatcher8 } from 'undici-8'
+import { createShaper, LeakyBucket, type OutboundShaper, shape } from 'leaky-shaper'
+
+const shaper: OutboundShaper = createShaper({ rate: '100/s', capacity: 10 })
+const interceptor = shape({ rate: '50/s', capacity: 100, key: ({ path }) => path })
+export const seven = () => new Agent().compose(interceptor)
+export const eight = (dispatcher: Dispatcher8) => dispatcher.compose(interceptor)
+export const keyed = (key: (options: Dispatcher8.DispatchOptions) => string) => shape({ rate: 5, capacity: 5, key })
+// @ts-expect-error: a rate is needed
+export const withoutRate = () => createShaper({ capacity: 10 })
+void shaper.run('key', () => new LeakyBucket({ rate: '1/s', capacity: 1 }).level).then(level => console.log(level))
+`
+
+/** What projects set, and what their source is called. */
+const RESOLUTIONS = [
+  { name: 'node10', module: 'commonjs', file: 'main.ts' },
+  { name: 'node16', module: 'node16', file: 'main.mts' },
+  { name: 'nodenext', module: 'nodenext', file: 'main.cts' },
+  { name: 'bundler', module: 'esnext', file: 'main.mts' },
+]
+
 t.test('packed and installed', { timeout: 180_000 }, async t => {
   const directory = t.testdir({ packed: {}, project: { 'package.json': '{ "name": "project", "private": true }' } })
   const project = join(directory, 'project')
@@ -69,13 +99,14 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
       paths.filter(path => !allowed.test(path)),
       [],
     )
-    for (const path of ['dist/index.js', 'dist/index.d.ts', 'dist/pacing/sleeper.js', 'dist/stores/redis.lua']) {
+    for (const path of ['dist/index.js', 'dist/index.d.ts', 'dist/pacing/sleeper.js', 'dist/stores/redis/decide.lua']) {
       t.ok(paths.includes(path), path)
     }
   })
 
   const quiet = ['--ignore-scripts', '--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error']
-  await run(project, 'npm', 'install', ...quiet, join(directory, 'packed', filename), 'undici@7', '@types/node@20')
+  const others = ['undici@7', 'undici-8@npm:undici@8', '@types/node@20']
+  await run(project, 'npm', 'install', ...quiet, join(directory, 'packed', filename), ...others)
 
   await t.test('the command', async t => {
     t.match(await run(project, 'npx', '--no-install', 'shaper', '--version'), /^\d+\.\d+\.\d+\s*$/)
@@ -105,9 +136,20 @@ shaper.admit().then(() => shaper.run(() => console.log('ran')))`,
     const strict = { strict: true, exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true }
     const compilerOptions = { ...strict, target: 'es2023', module: 'nodenext', types: ['node'], skipLibCheck: false }
     writeFileSync(join(source, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: ['main.mts'] }))
-    const tsc = join(ROOT, 'node_modules/typescript/bin/tsc')
-    const told = await run(source, process.execPath, tsc, '-p', '.').catch((error: { stdout: string }) => error.stdout)
-    t.equal(told, '')
+    t.equal(await compile(source), '')
     t.equal(await run(source, process.execPath, 'main.mjs'), 'ok 0 4 4 0 0\n0 SHAPER_OVERFLOW\n')
   })
+
+  for (const { name, module, file } of RESOLUTIONS) {
+    await t.test(`TypeScript with moduleResolution ${name}, with the types of undici 7 and of undici 8`, async t => {
+      const source = join(project, name)
+      mkdirSync(source)
+      writeFileSync(join(source, file), CONSUMER)
+      const strict = { strict: true, exactOptionalPropertyTypes: true, skipLibCheck: true }
+      const compilerOptions = { ...strict, target: 'es2023', module, moduleResolution: name, types: ['node'] }
+      writeFileSync(join(source, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [file] }))
+      t.equal(await compile(source), '')
+      t.equal(await run(source, process.execPath, file.replace('ts', 'js')), '0\n')
+    })
+  }
 })

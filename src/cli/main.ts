@@ -1,18 +1,14 @@
-/** The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration. */
+/**
+ * The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration.
+ *
+ * A command's code is imported when it runs: `--help` needs none of it.
+ */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
-import { ConfigError } from '../config/load.js'
-import { runCheck } from './check.js'
 import { CommandError } from './command-error.js'
-import { runDemo } from './demo.js'
-import { closeLog } from './log.js'
-import { runMigrate } from './migrate.js'
-import type { CommandOptions } from './options.js'
-import { runReplay } from './replay.js'
-import type { ReplayFlags } from './replay-flags.js'
-import { runStart } from './start.js'
-import { runTop } from './top.js'
-import { readTopFlags, type TopFlags } from './top-flags.js'
+import type { CommandOptions } from './commands/common-options.js'
+import type { ReplayFlags } from './commands/replay-flags.js'
+import type { TopFlags } from './commands/top-flags.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
@@ -23,10 +19,8 @@ export async function main(argv: readonly string[]): Promise<void> {
   })
   try {
     await createProgram().parseAsync(argv as string[])
-    await closeLog()
   } catch (error) {
-    await closeLog()
-    process.exitCode = report(error)
+    process.exitCode = await report(error)
   }
 }
 
@@ -47,26 +41,32 @@ function createProgram(): Command {
             .replace(/\s*\n\s*/g, ' ')}; try --help\n`,
         ),
     })
-    .addHelpText('after', '\nExample:\n  shaper start --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10')
+    .addHelpText(
+      'after',
+      '\nExample:\n  shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10',
+    )
 
   withLimits(program.command('start'))
     .description('run the proxy')
-    .action(async (options: CommandOptions) => runStart(options))
-    .addHelpText('after', '\nExample:\n  shaper start --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10')
+    .action(async (options: CommandOptions) => (await import('./commands/start.js')).runStart(options))
+    .addHelpText(
+      'after',
+      '\nExample:\n  shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10',
+    )
   withLimits(program.command('check'))
-    .description('validate the configuration; print it with every default, and the longest wait of each bucket')
-    .action((options: CommandOptions) => runCheck(options))
+    .description('validate the configuration; print it as JSON with every default, and the longest waits on stderr')
+    .action(async (options: CommandOptions) => (await import('./commands/check.js')).runCheck(options))
     .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
   program
     .command('migrate')
     .description('create the table of a PostgreSQL store, which its first use would create otherwise')
     .option('-c, --config <file>', 'configuration (default: ./shaper.config.json)')
-    .action(async (options: { config?: string }) => runMigrate(options))
+    .action(async (options: { config?: string }) => (await import('./commands/migrate.js')).runMigrate(options))
     .addHelpText('after', '\nExample:\n  shaper migrate -c shaper.config.json')
   program
     .command('demo')
     .description('a fragile upstream, shaper in front of it and bursts, in one process, seen live')
-    .action(async () => runDemo(process.stdout))
+    .action(async () => (await import('./commands/demo.js')).runDemo(process.stdout))
     .addHelpText('after', '\nExample:\n  shaper demo')
   program
     .command('top')
@@ -75,7 +75,13 @@ function createProgram(): Command {
     .option('--dry-run', 'what dry runs would have done, and to whom')
     .option('--interval <duration>', 'time between two tables', '1s')
     .option('--count <n>', 'how many tables to show (default: until interrupted)')
-    .action(async (options: TopFlags) => runTop(readTopFlags(options, process.env)))
+    .action(async (options: TopFlags) => {
+      const [{ runTop }, { readTopFlags }] = await Promise.all([
+        import('./commands/top.js'),
+        import('./commands/top-flags.js'),
+      ])
+      await runTop(readTopFlags(options, process.env))
+    })
     .addHelpText(
       'after',
       '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
@@ -102,7 +108,7 @@ function withLimits(command: Command): Command {
 function withReplay(command: Command): Command {
   return command
     .description('what limits would have done to the requests of access logs')
-    .argument('[log...]', 'nginx, Apache, JSON, AWS ALB; also gzipped; - or none: standard input')
+    .argument('[log...]', 'nginx, Apache, JSON, AWS ALB, shaper itself; also gzipped; - or none: standard input')
     .option('-c, --config <file>', 'limits (default: ./shaper.config.json where there is no --rate)')
     .option('--rate <rate>', 'what leaves a bucket, e.g. 5/s or 6/30s')
     .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
@@ -113,7 +119,7 @@ function withReplay(command: Command): Command {
     .option('--diff', 'compare: two configurations and then the logs, or two reports of --json')
     .option('--json', 'write the report as JSON')
     .option('--html <file>', 'write a page with plots')
-    .option('--format <format>', 'auto, common, combined, json or alb', 'auto')
+    .option('--format <format>', 'auto, common, combined, json, alb or shaper', 'auto')
     .option(
       '--field <use=name>',
       'where JSON has it, e.g. ip=remote_addr or time=ts; again for another',
@@ -121,7 +127,9 @@ function withReplay(command: Command): Command {
     )
     .option('--spread <rule>', 'times of whole seconds: even (spread in the second) or none', 'even')
     .option('--seed <n>', 'of the spreading', '1')
-    .action(async (logs: string[], options: ReplayFlags) => runReplay(logs, options))
+    .action(async (logs: string[], options: ReplayFlags) =>
+      (await import('./commands/replay.js')).runReplay(logs, options),
+    )
     .addHelpText(
       'after',
       '\nExample:\n  shaper replay /var/log/nginx/access.log --rate 5/s --capacity 10\n  shaper replay access.log* --target "reject<=0.1%,p99<=2s"',
@@ -129,15 +137,14 @@ function withReplay(command: Command): Command {
 }
 
 /** Writes an error as lines without a stack; returns the exit status. */
-function report(error: unknown): number {
+async function report(error: unknown): Promise<number> {
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
-  if (error instanceof ConfigError) {
-    for (const line of error.message.split('\n')) process.stderr.write(`shaper: ${line}\n`)
-    return 2
-  }
   if (error instanceof CommandError) {
     process.stderr.write(`shaper: ${error.message}\n`)
     return 1
   }
-  throw error
+  const { ConfigError } = await import('../config/load.js')
+  if (!(error instanceof ConfigError)) throw error
+  for (const line of error.message.split('\n')) process.stderr.write(`shaper: ${line}\n`)
+  return 2
 }

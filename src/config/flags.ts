@@ -1,4 +1,4 @@
-import { isObject } from './draft.js'
+import { isObject } from './checks/partial-config.js'
 import type { Finding } from './problems.js'
 
 /** What the command line may say; each overrides the file. */

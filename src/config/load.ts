@@ -1,16 +1,17 @@
 import { readFileSync } from 'node:fs'
 import { resolve as resolvePath } from 'node:path'
-import { crossCheck } from './checks.js'
-import { draftOf, isObject } from './draft.js'
-import { type Environment, substitute } from './environment.js'
-import { fileFaults } from './files.js'
+import { crossCheck } from './checks/checks.js'
+import { draftOf, isObject } from './checks/partial-config.js'
+import { fileFaults } from './checks/readable-files.js'
+import { loopFaults } from './checks/upstream-loop.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
-import { readJson } from './json.js'
+import { quote } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
-import { resolve } from './resolve.js'
-import { file as fileSchema } from './schema.js'
+import { type Environment, substitute } from './read/environment.js'
+import { readJson } from './read/json.js'
+import { resolve } from './read/resolve.js'
+import { file as fileSchema } from './schema/schema.js'
 import type { Settings } from './settings.js'
-import { quote } from './words.js'
 
 export type { Flags } from './flags.js'
 
@@ -104,7 +105,8 @@ function settle(file: unknown, sofar: readonly Finding[], env: Environment, flag
   const parsed = fileSchema.safeParse(merged.raw)
   const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
   const crossed = isObject(merged.raw) ? crossCheck(draftOf(merged.raw)).filter(isJudged) : []
-  const problems = problemsOf([...found, ...crossed, ...merged.findings], merged.origins)
+  const loops = parsed.success ? loopFaults(parsed.data, merged.raw) : []
+  const problems = problemsOf([...found, ...crossed, ...loops, ...merged.findings], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)
 }

@@ -1,4 +1,4 @@
-import type { BucketLimits } from '../core/bucket.js'
+import type { BucketLimits } from '../core/bucket/bucket.js'
 
 /**
  * The effective configuration: every default filled in, durations in milliseconds, rates in cost units per
@@ -14,7 +14,7 @@ export interface Settings {
   buckets: readonly BucketSettings[]
   /** In file order: the first match wins. */
   routes: readonly RouteSettings[]
-  limits: Limits
+  limits: ServerLimits
   /** Also folded into each route's own `dryRun`. */
   dryRun: boolean
   /** Also folded into each route's own `headers`. */
@@ -33,7 +33,7 @@ export interface AdminSettings {
   token?: string
 }
 
-/** A store that instances share. Its URLs carry passwords: `maskUrl` of words.ts before they are shown. */
+/** A store that instances share. Its URLs carry passwords: `maskUrl` of messages.ts before they are shown. */
 export type StoreSettings = (
   | {
       type: 'redis'
@@ -55,6 +55,8 @@ export type StoreSettings = (
   timeout: number
   /** Without the store: a share of the rates each, nothing, or everything. */
   onOutage: 'local' | 'closed' | 'open'
+  /** How many instances there are at least, until the store has told. Absent: 1. */
+  instances?: number
 }
 
 export interface Listen {
@@ -81,6 +83,8 @@ export interface UpstreamSettings {
   pauseOn?: { status: readonly number[]; default: number; max: number }
   /** Answers on which a request is put back at the head of its lane. */
   retry?: { status: readonly number[]; max: number }
+  /** Whether requests carry `Via`, and one that comes back is refused. */
+  via: boolean
   /** Whether the rate follows what its answers say of its limits. */
   learn: boolean
 }
@@ -139,7 +143,7 @@ export interface MatchSettings {
 export type CostSettings =
   | { kind: 'fixed'; cost: number }
   | { kind: 'method'; costs: Readonly<Record<string, number>>; default: number }
-  | { kind: 'header'; name: string; max: number; default: number }
+  | { kind: 'header'; name: string; min: number; max: number; default: number }
 
 export interface RouteSettings {
   name: string
@@ -156,7 +160,7 @@ export interface RouteSettings {
   upstream: UpstreamSettings
 }
 
-export interface Limits {
+export interface ServerLimits {
   /** Bucket instances. */
   maxKeys: number
   /** Requests queued in all. */
@@ -165,6 +169,7 @@ export interface Limits {
   maxConnections: number
   headersTimeout: number
   keepAliveTimeout: number
+  tunnelIdleTimeout: number
   /** Bytes. */
   maxHeaderSize: number
   shutdownTimeout: number

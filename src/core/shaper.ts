@@ -1,11 +1,10 @@
 /**
  * What is decided on requests: whether they are admitted, and what follows for those who wait from their coming and
- * going. When they leave is the engine's (engine.ts); what is done to buckets and gates besides is control's (control.ts).
+ * going. When they leave is the engine's (release-engine.ts); what is done to buckets and gates besides is control's (control.ts).
  */
 
-import { judge, timeUntilFit } from './admission.js'
-import { Control } from './control.js'
-import { Engine, type EngineOptions, type Passage } from './engine.js'
+import { decide, timeUntilFit } from './admission/decide.js'
+import { makeRoom } from './admission/fair-drop.js'
 import {
   type Arrival,
   findLane,
@@ -15,13 +14,14 @@ import {
   type SharedBucket,
   type Ticket,
   type Waiter,
-} from './lane.js'
-import { isFree, SAME_TIME } from './schedule.js'
-import { makeRoom } from './standing.js'
+} from './queue/lane.js'
+import { isFree, SAME_TIME } from './queue/ready-lanes.js'
+import { Control } from './release/control.js'
+import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
 import type { Claim } from './store.js'
 
-export type { Passage } from './engine.js'
-export type { Arrival, Rejection } from './lane.js'
+export type { Arrival, Rejection } from './queue/lane.js'
+export type { ReleaseMode } from './release/release-engine.js'
 
 /** `released`: send it now, nobody will be told. A ticket: it is queued, its waiter will be told. */
 export type Verdict = 'released' | Ticket | Rejection
@@ -41,12 +41,12 @@ export class Shaper {
   }
 
   /** How those who are next pass. */
-  get passage(): Passage {
-    return this.#engine.passage
+  get releaseMode(): ReleaseMode {
+    return this.#engine.releaseMode
   }
 
-  set passage(passage: Passage) {
-    this.#engine.passage = passage
+  set releaseMode(releaseMode: ReleaseMode) {
+    this.#engine.releaseMode = releaseMode
     this.#engine.wake()
   }
 
@@ -63,7 +63,7 @@ export class Shaper {
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#engine.settle()
-    const rejection = judge(arrival.stack, arrival.cost, maxWait, now, arrival.route.gate.pausedFor(now))
+    const rejection = decide(arrival.stack, arrival.cost, maxWait, now, arrival.route.gate.pausedFor(now))
     const verdict =
       rejection?.reason === 'overflow'
         ? this.#overflow(arrival, waiter, rejection, maxWait, now, arrivedAt)
@@ -81,14 +81,14 @@ export class Shaper {
     const now = this.#engine.settle()
     if (this.#engine.queued >= this.maxQueued) return CROWDED
     // From now on: what asking took is not the client's to wait for less.
-    const patience = now - arrivedAt + maxWait + (this.#engine.claims?.patience ?? 0)
+    const patience = now - arrivedAt + maxWait + (this.#engine.claims?.patience(arrival.stack) ?? 0)
     const ticket = this.#engine.join(arrival, waiter, patience, arrivedAt)
     const { lane } = ticket
     ticket.counted = true
     const first = lane.tickets.first === ticket
-    if (claim !== undefined) this.#engine.claims!.offer(lane, arrival.cost, claim)
+    if (claim !== undefined) this.#engine.claims!.offer(lane, arrival.cost, claim, arrivedAt)
     if (first && lane.tickets.first === ticket) {
-      this.#engine.schedule.opened(lane, now)
+      this.#engine.readyLanes.opened(lane, now)
       this.#engine.serve(now, now)
     }
     return ticket
@@ -107,7 +107,7 @@ export class Shaper {
     if (leaves > arrivedAt + maxWait || this.#engine.queued >= this.maxQueued) return undefined
     // Before those that came in the same moment, too.
     const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
-    this.#engine.schedule.opened(ticket.lane, now)
+    this.#engine.readyLanes.opened(ticket.lane, now)
     this.#engine.serve(now, now)
     return ticket
   }
@@ -124,7 +124,7 @@ export class Shaper {
   /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#engine.settle()
-    let rejection = judge(arrival.stack, arrival.cost, Infinity, now)
+    let rejection = decide(arrival.stack, arrival.cost, Infinity, now)
     if (rejection?.reason === 'overflow') rejection = this.#punish(arrival, rejection, Infinity, now)
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
@@ -147,7 +147,7 @@ export class Shaper {
     this.#engine.claims?.giveBack(ticket)
     for (const bucket of ticket.lane.stack) {
       bucket.restore(ticket.cost, ticket.slot, ticket.leftAt)
-      this.#engine.schedule.plan(bucket)
+      this.#engine.readyLanes.plan(bucket)
     }
     ticket.slot = undefined
     this.wake()
@@ -157,7 +157,7 @@ export class Shaper {
   wake(gate?: Gate): void {
     const now = this.#engine.settle()
     if (gate !== undefined) {
-      this.#engine.schedule.gateOpened(gate)
+      this.#engine.readyLanes.gateOpened(gate)
       this.#engine.serve(now, now)
     }
     this.#engine.tell()
@@ -189,22 +189,22 @@ export class Shaper {
       const { stack, route } = ticket.lane
       const retryAfterMs = timeUntilFit(stack, ticket.cost, Infinity, now, route.gate.pausedFor(now))
       ticket.rejection = { reason: 'overflow', buckets, retryAfterMs }
-      this.#engine.notices.push(ticket)
+      this.#engine.callbacks.push(ticket)
     }
   }
 
   /** Fills and blocks what overflowed, where its limits say so. */
   #punish({ route, stack, cost }: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
-    for (const bucket of buckets) bucket.punish(now)
+    for (const bucket of buckets) bucket.applyOverflowPolicy(now)
     return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now, route.gate.pausedFor(now)) }
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {
     const { route, stack, cost } = arrival
-    if (this.#engine.passage === 'direct' && route.gate.open && stack.every(bucket => isFree(bucket, now))) {
+    if (route.gate.open && this.#isNext(arrival, now)) {
       for (const bucket of stack) {
         bucket.pass(cost, now, now)
-        this.#engine.schedule.occupied(bucket)
+        this.#engine.readyLanes.occupied(bucket)
       }
       route.gate.enter()
       return 'released'
@@ -213,17 +213,23 @@ export class Shaper {
     const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt)
     const { lane } = ticket
     if (lane.tickets.size === 1) {
-      this.#engine.schedule.opened(lane, now)
+      this.#engine.readyLanes.opened(lane, now)
       this.#engine.serve(now, now)
     }
     return ticket
+  }
+
+  /** Whether it need not wait for anyone: without buckets only for those before it in its lane. */
+  #isNext({ route, stack }: Arrival, now: number): boolean {
+    if (stack.length === 0) return findLane(route, stack) === undefined
+    return this.#engine.direct && stack.every(bucket => isFree(bucket, now))
   }
 }
 
 /** What is queued in a lane by those who came earlier. */
 function costBefore(lane: Lane | undefined, arrivedAt: number): number {
   let cost = 0
-  for (const ticket of lane?.covered ?? []) cost += ticket.cost
+  for (const ticket of lane?.claiming ?? []) cost += ticket.cost
   for (let ticket = lane?.tickets.first; ticket !== undefined && ticket.arrivedAt < arrivedAt; ticket = ticket.next) {
     cost += ticket.cost
   }

@@ -4,19 +4,20 @@
  * answer it is decided here, by what an outage is to do.
  */
 
-import { judge } from './admission.js'
-import { LEVEL_TOLERANCE } from './bucket.js'
+import { decide, shutOut } from './admission/decide.js'
+import { timeUntilQueued } from './admission/drain-time.js'
+import { LEVEL_TOLERANCE } from './bucket/bucket.js'
 import type { Clock } from './clock.js'
-import { findLane, type Rejection, type SharedBucket, type Waiter } from './lane.js'
+import { findLane, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
+import type { StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, BucketRef, MaybePromise, Store } from './store.js'
-import type { StoredBucket } from './stored-bucket.js'
 
 /** What is done while the store cannot be asked: decide alone, reject everything, or forward everything. */
 export type OnOutage = 'local' | 'closed' | 'open'
 
 /** Who waits for a decision. */
-export interface Applicant extends Waiter {
+export interface AdmissionCallbacks extends Waiter {
   /** Called once, at once or later. A ticket's waiter is told after it. */
   decided(verdict: Verdict): void
 }
@@ -40,16 +41,26 @@ export class SharedShaper {
   }
 
   /** As `Shaper.admit`. */
-  admit(arrival: Arrival, applicant: Applicant, maxWait: number): void {
-    if (!this.asking) return applicant.decided(this.#admitAlone(arrival, applicant, maxWait))
+  admit(arrival: Arrival, applicant: AdmissionCallbacks, maxWait: number): void {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
+    if (!this.asking) {
+      const decide = (): void => applicant.decided(this.#admitAlone(arrival, applicant, maxWait, arrivedAt))
+      const own = arrival.stack[0] as StoredBucket
+      // Those whose answers are missing came first.
+      if (!own.asked) return decide()
+      own.answered(own.ask(), () => {
+        decide()
+        shaper.wake()
+      })
+      return
+    }
     const pause = arrival.route.gate.pausedFor(arrivedAt)
-    const late = pause > maxWait ? judge(arrival.stack, arrival.cost, maxWait, arrivedAt, pause) : undefined
+    const late = pause > maxWait ? decide(arrival.stack, arrival.cost, maxWait, arrivedAt, pause) : undefined
     if (late !== undefined) return applicant.decided(late)
-    const crowded = crowdedOut(arrival)
+    const crowded = this.#crowdedOut(arrival)
     if (crowded !== undefined && !shaper.makeRoom(arrival, crowded.buckets, maxWait)) return applicant.decided(crowded)
-    const claim = shaper.passage === 'claimed' && mayGo(arrival)
+    const claim = shaper.releaseMode === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
       // The store knows of no pause.
@@ -58,7 +69,8 @@ export class SharedShaper {
       admission => {
         if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
         // Others may have been queued meanwhile.
-        const ticket = crowdedOut(arrival) ?? shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
+        const ticket =
+          this.#crowdedOut(arrival) ?? shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
         applicant.decided(ticket)
         shaper.wake()
@@ -68,14 +80,21 @@ export class SharedShaper {
   }
 
   /** As `Shaper.meter`. */
-  meter(arrival: Arrival, applicant: Applicant): void {
+  meter(arrival: Arrival, applicant: AdmissionCallbacks): void {
     if (!this.asking) return applicant.decided(this.#meterAlone(arrival))
+    const { clock } = this.#options
     this.#ask(
       arrival,
       Infinity,
       false,
-      admission => applicant.decided(admission.admitted ? 'released' : rejection(arrival.stack, admission)),
-      () => applicant.decided(this.#meterAlone(arrival)),
+      admission => {
+        if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
+        // Others may have passed the gate meanwhile.
+        const shut = shutOut(arrival.route.gate, clock.now())
+        if (shut !== undefined) this.#giveBack(arrival, admission)
+        applicant.decided(shut ?? 'released')
+      },
+      () => applicant.decided(shutOut(arrival.route.gate, clock.now()) ?? this.#meterAlone(arrival)),
     )
   }
 
@@ -117,6 +136,25 @@ export class SharedShaper {
     )
   }
 
+  /** What waits here has to fit, whatever the meter says. */
+  #crowdedOut({ stack, cost }: Arrival): Rejection | undefined {
+    const full = stack.filter(({ queued, waiting, limits }) => {
+      return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
+    })
+    if (full.length === 0) return undefined
+    const { store, clock } = this.#options
+    const now = clock.now()
+    const horizon = store.horizonOf?.(stack.map(bucket => (bucket as StoredBucket).ref)) ?? store.horizon
+    const times = stack.map(bucket => {
+      const { rate, capacity } = bucket.limits
+      // The next slot is asked for as much earlier as it may lie ahead.
+      const released = full.includes(bucket) ? timeUntilQueued(bucket, capacity - cost, now) + horizon : 0
+      // And then the store will be asked.
+      return Math.max((Math.max(bucket.queued, bucket.level(now)) + cost - capacity) / rate, released)
+    })
+    return { reason: 'overflow', buckets: full, retryAfterMs: Math.max(...times) }
+  }
+
   #giveBack({ stack, cost }: Arrival, admission: Admission): void {
     const slot = admission.admitted && admission.claim?.granted ? admission.claim.slot : undefined
     const refs = stack.map(bucket => (bucket as StoredBucket).ref)
@@ -127,9 +165,16 @@ export class SharedShaper {
   #admitAlone(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { onOutage, shaper } = this.#options
     if (onOutage === 'local') return shaper.admit(arrival, waiter, maxWait, arrivedAt)
-    if (onOutage === 'closed') return UNAVAILABLE
-    arrival.route.gate.enter()
-    return 'released'
+    return onOutage === 'closed' ? UNAVAILABLE : this.#admitPastBuckets(arrival, waiter, maxWait, arrivedAt)
+  }
+
+  /** A request without buckets waits for the gate only: for the end of a pause, or for a place. */
+  #admitPastBuckets(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
+    const { shaper, clock } = this.#options
+    const { route, stack, cost } = arrival
+    const pause = route.gate.pausedFor(clock.now())
+    if (pause > maxWait) return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - maxWait }
+    return shaper.admit({ route, stack: [], cost }, waiter, maxWait, arrivedAt)
   }
 
   #meterAlone(arrival: Arrival): 'released' | Rejection {
@@ -140,16 +185,6 @@ export class SharedShaper {
 }
 
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
-
-/** What waits here has to fit, whatever the meter says. */
-function crowdedOut({ stack, cost }: Arrival): Rejection | undefined {
-  const full = stack.filter(({ queued, waiting, limits }) => {
-    return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
-  })
-  if (full.length === 0) return undefined
-  const times = full.map(({ queued, limits }) => (queued + cost - limits.capacity) / limits.rate)
-  return { reason: 'overflow', buckets: full, retryAfterMs: Math.max(...times) }
-}
 
 /** Whether nobody here goes before it. */
 function mayGo({ route, stack }: Arrival): boolean {

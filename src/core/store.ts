@@ -25,7 +25,7 @@
  * Besides, it passes on what an upstream has said of its own limits. Of that only durations pass the seam; each begins when
  * it gets there, so the way to the store and back makes a pause end late, never early. It lapses by itself as well.
  */
-import type { BucketLimits } from './limits.js'
+import type { BucketLimits } from './bucket/limits.js'
 
 export type MaybePromise<T> = T | Promise<T>
 
@@ -94,6 +94,7 @@ export interface Slot {
   readonly token: unknown
 }
 
+/** With a cost of 0 and no slot only the rates count: what is left until the next slots passes at them from then on. */
 export interface GiveBackRequest {
   readonly stack: readonly BucketRef[]
   /** What leaves the levels; 0 where only the slot is given back. */
@@ -122,6 +123,8 @@ export class StoreError extends Error {
 export interface Store {
   /** How far ahead a claim is granted now, in ms: it follows the measured round trip. */
   readonly horizon: number
+  /** The same for a stack, where that depends on which it is: not all live equally far away. */
+  horizonOf?(stack: readonly BucketRef[]): number
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<Claim>
   giveBack(request: GiveBackRequest): MaybePromise<void>
@@ -129,12 +132,16 @@ export interface Store {
   reset(bucket: BucketRef): MaybePromise<void>
   /** Tells that the instance `id` is there; answers how many are. */
   beat(id: string): MaybePromise<number>
+  /** Takes the instance `id` out of those that are there: it does not come back. Absent: its beats are missed at length. */
+  leave?(id: string): MaybePromise<void>
+  /** How many instances have left so far, as the last beat has told. Lower than before: the store has lost its data. */
+  readonly left?: number
   /**
    * Adds what was heard of an upstream to what other instances have; answers what holds now. Without news: asks only.
    *
    * A pause ends at the later of the end that is known and the new one. A rate replaces the one that is known, with its
    * life; `undefined` leaves that in place. Neither lasts for more than a day, and what cannot be is no news:
-   * `boundNews` in src/stores/upstream-news.ts.
+   * `boundNews` in src/stores/upstream-state.ts.
    *
    * @param upstream any text
    */

@@ -1,5 +1,5 @@
 /** Why a call is not let through. Each error has a code that stays, and says when to come back. */
-import { formatDuration } from '../core/rate.js'
+import { formatDuration } from '../core/units.js'
 
 /**
  * What was in the way. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`. `too-costly`:
@@ -24,8 +24,9 @@ export class OverflowError extends Error {
   readonly reason: OverflowReason
   readonly key: string
   /**
-   * A call of the same cost that much later is let in if nobody else comes, in ms; Infinity: never. With `crowded` it is a
-   * guess: nobody knows when a place is free.
+   * A call of the same cost that many ms later is let in if nobody else comes; Infinity: never. It is a whole number and 1 ms
+   * longer than needed, because `setTimeout` may fire that much early. With `crowded` it is a guess: nobody knows when a
+   * place is free.
    */
   readonly retryAfterMs: number
 
@@ -66,6 +67,7 @@ function describeKey(key: string): string {
   return key === '' ? '' : ` (key ${JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}...` : key)})`
 }
 
+/** Three digits are enough to read. */
 function describeRetry(ms: number): string {
-  return ms === Infinity || ms === 0 ? '' : `; try again in ${formatDuration(Math.ceil(ms))}`
+  return ms === Infinity || ms === 0 ? '' : `; try again in ${formatDuration(Number(ms.toPrecision(3)))}`
 }

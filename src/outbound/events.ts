@@ -26,7 +26,7 @@ export interface OutboundEvents {
 }
 
 /** Who is told. Nothing is made for events that nobody wants. */
-export interface Report {
+export interface EventReporter {
   wants(name: keyof OutboundEvents): boolean
   /** Never throws. */
   tell<K extends keyof OutboundEvents>(name: K, ...event: OutboundEvents[K]): void

@@ -1,6 +1,8 @@
 import { performance } from 'node:perf_hooks'
-import { Bucket, LEVEL_TOLERANCE } from '../core/bucket.js'
-import { parseRate } from '../core/rate.js'
+import { Bucket, LEVEL_TOLERANCE } from '../core/bucket/bucket.js'
+import { parseRate } from '../core/units.js'
+import { checkOptions } from './calls/call-options.js'
+import { retryAfter } from './retry-after.js'
 
 export interface LeakyBucketOptions {
   /** What leaks: `"5/s"`, `"6/30s"`, or a number of cost units per second. */
@@ -18,7 +20,10 @@ export interface Addition {
   readonly level: number
   /** What it could still take. */
   readonly remaining: number
-  /** ms until the same cost would be admitted if nothing else came: 0 when it was, Infinity when it never can be. */
+  /**
+   * The same cost is admitted that many ms later if nothing else comes: 0 when it was admitted, Infinity when it never can be.
+   * It is a whole number and 1 ms longer than needed, because `setTimeout` may fire that much early.
+   */
   readonly retryAfterMs: number
   /** ms until what was there before has leaked: how long it waits where the bucket is a queue. */
   readonly waitMs: number
@@ -35,8 +40,10 @@ export class LeakyBucket {
   readonly #bucket: Bucket
   readonly #clock: { now(): number }
 
-  /** @throws RangeError for a rate that is none or a capacity that is not finite and above 0 */
-  constructor({ rate, capacity, clock = performance }: LeakyBucketOptions) {
+  /** @throws RangeError for a rate that is none, a capacity that is not finite and above 0, an option that is not known */
+  constructor(options: LeakyBucketOptions) {
+    checkOptions(options, ['rate', 'capacity', 'clock'], '{ rate: "1/s", capacity: 10 }')
+    const { rate, capacity, clock = performance } = options
     if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
       throw new RangeError(`capacity ${capacity} is not a finite number of cost units above 0`)
     }
@@ -80,7 +87,7 @@ export class LeakyBucket {
       admitted,
       level,
       remaining: Math.max(0, capacity - level),
-      retryAfterMs: admitted ? 0 : bucket.canEverFit(cost) ? excess / rate : Infinity,
+      retryAfterMs: admitted ? 0 : bucket.canEverFit(cost) ? retryAfter(excess / rate) : Infinity,
       waitMs: before / rate,
     }
   }

@@ -1,14 +1,14 @@
 /** The options of the library: read by the words and the messages of the configuration file. */
 import * as z from 'zod'
+import { quote } from '../config/messages.js'
 import { findingsOf, formatPath } from '../config/problems.js'
+import { store } from '../config/schema/store.js'
+import { duration, headerName, object, rate, read } from '../config/schema/values.js'
 import type { StoreSettings } from '../config/settings.js'
-import { store } from '../config/store-schema.js'
-import { duration, headerName, object, rate, read } from '../config/values.js'
-import { quote } from '../config/words.js'
 import type { Clock } from '../core/clock.js'
 import type { OnOutage } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
-import type { PauseRule } from '../quota/pause.js'
+import type { PauseRule } from '../http/quota/pause-rule.js'
 
 /** Redis, by itself or as a cluster, as in the configuration file. */
 export interface RedisStoreOptions {
@@ -23,6 +23,8 @@ export interface RedisStoreOptions {
   readonly timeout?: string
   /** Without the store: a share of the rate (`"local"`, the default), nothing, or everything. */
   readonly onOutage?: OnOutage
+  /** How many processes share the store at least, for a start without it. Default 1. */
+  readonly instances?: number
 }
 
 /** PostgreSQL, as in the configuration file. */
@@ -33,6 +35,7 @@ export interface PostgresStoreOptions {
   readonly table?: string
   readonly timeout?: string
   readonly onOutage?: OnOutage
+  readonly instances?: number
 }
 
 /** What can be changed while calls wait. */
@@ -61,7 +64,7 @@ export interface ShaperOptions extends UpdateOptions {
 }
 
 /** `ShaperOptions` as they are used: ms, and cost units per ms. */
-export interface Settings {
+export interface ShaperSettings {
   readonly rate: number
   readonly capacity: number
   readonly maxWait: number
@@ -74,7 +77,7 @@ export interface Settings {
 }
 
 /** `UpdateOptions` as they are used. */
-export type Changes = Partial<Pick<Settings, 'rate' | 'capacity' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
+export type Changes = Partial<Pick<ShaperSettings, 'rate' | 'capacity' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
 
 /** What requests have in common for the rules on answers. */
 export interface RequestSettings<Options> {
@@ -121,9 +124,13 @@ function count(noun: string, remedy: string) {
 const isStore = (input: unknown): input is Store =>
   isObject(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
 
-const anyStore = z.unknown().transform((input, ctx): Settings['store'] => {
+function withoutUndefined(options: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
+}
+
+const anyStore = z.unknown().transform((input, ctx): ShaperSettings['store'] => {
   if (isStore(input)) return { own: input }
-  const parsed = store.safeParse(input)
+  const parsed = store.safeParse(isObject(input) && !Array.isArray(input) ? withoutUndefined(input) : input)
   if (parsed.success) return parsed.data === 'memory' ? undefined : parsed.data
   ctx.issues.push(...parsed.error.issues.map(issue => ({ ...issue, input: undefined })))
   return z.NEVER
@@ -200,7 +207,7 @@ export function isCost(input: unknown): input is number {
 }
 
 /** @throws RangeError with everything that is wrong, a line each; TypeError where they are no options at all */
-export function readShaperOptions(options: ShaperOptions): Settings {
+export function readShaperOptions(options: ShaperOptions): ShaperSettings {
   return settingsOf(parse(shaperSchema, options))
 }
 
@@ -212,7 +219,10 @@ export function readChanges(options: UpdateOptions, shared: boolean): Changes {
 }
 
 /** @throws as readShaperOptions */
-export function readShapeOptions<Options>(options: object): { settings: Settings; request: RequestSettings<Options> } {
+export function readShapeOptions<Options>(options: object): {
+  settings: ShaperSettings
+  request: RequestSettings<Options>
+} {
   const { key, cost, pauseOn, retry, ...rest } = parse(shapeSchema, options)
   const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
   return {
@@ -226,7 +236,7 @@ export function readShapeOptions<Options>(options: object): { settings: Settings
   }
 }
 
-function settingsOf(options: z.output<typeof shaperSchema>): Settings {
+function settingsOf(options: z.output<typeof shaperSchema>): ShaperSettings {
   const { maxWait = Infinity, maxInFlight = Infinity, maxKeys = 100_000, maxQueued = Infinity, ...rest } = options
   checkCapacity(rest.capacity, rest.store !== undefined)
   return { store: undefined, clock: undefined, ...rest, maxWait, maxInFlight, maxKeys, maxQueued }
@@ -239,8 +249,7 @@ function checkCapacity(capacity: number | undefined, shared: boolean): void {
 
 function parse<S extends z.ZodType>(schema: S, options: unknown): z.output<S> {
   if (!isObject(options)) throw new TypeError(`${quote(options)} is not ${noun[0]}; ${noun[1]}`)
-  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
-  const result = schema.safeParse(given)
+  const result = schema.safeParse(withoutUndefined(options))
   if (result.success) return result.data
   const lines = findingsOf(result.error).map(({ path, message }) => `${formatPath(path)}: ${message}`)
   throw new RangeError(lines.join('\n'))

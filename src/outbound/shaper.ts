@@ -1,13 +1,27 @@
 /** The programmatic shaper: calls wait in the queue of their key, and are let go exactly at the rate. */
 import { EventEmitter } from 'node:events'
-import { quote } from '../config/words.js'
-import { type CallOptions, checkCost, checkKey, checkOptions, readCallOptions, readMs } from './call-options.js'
-import type { OutboundEvents, Report } from './events.js'
-import { readChanges, readShaperOptions, type Settings, type ShaperOptions, type UpdateOptions } from './options.js'
+import { quote } from '../config/messages.js'
+import { CallContext } from './call-context.js'
+import {
+  CALL_OPTIONS,
+  type CallOptions,
+  checkCost,
+  checkKey,
+  checkOptions,
+  readCallOptions,
+  readMs,
+} from './calls/call-options.js'
+import { AdmitCall, type Admitted, RunCall } from './calls/promised-call.js'
+import type { EventReporter, OutboundEvents } from './events.js'
+import {
+  readChanges,
+  readShaperOptions,
+  type ShaperOptions,
+  type ShaperSettings,
+  type UpdateOptions,
+} from './options.js'
 import { processClock } from './process-clock.js'
-import { Admission, type Admitted, Run } from './promised-call.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
-import { Traffic } from './traffic.js'
 
 export interface WrapOptions<Arguments extends unknown[]> {
   readonly key?: string | ((...args: Arguments) => string)
@@ -21,12 +35,12 @@ export interface WrapOptions<Arguments extends unknown[]> {
  * was. A leaky bucket as a queue: J. Turner, IEEE Communications Magazine, 1986.
  */
 export class OutboundShaper extends EventEmitter<OutboundEvents> {
-  readonly #traffic: Traffic
+  readonly #traffic: CallContext
 
   /** @param connect told what the calls have in common */
-  constructor(settings: Settings, connect?: (traffic: Traffic) => void) {
+  constructor(settings: ShaperSettings, connect?: (traffic: CallContext) => void) {
     super()
-    this.#traffic = new Traffic(settings, settings.clock ?? processClock, this.#report())
+    this.#traffic = new CallContext(settings, settings.clock ?? processClock, this.#report())
     connect?.(this.#traffic)
   }
 
@@ -39,7 +53,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    */
   admit(key = '', options?: CallOptions): Promise<Admitted> {
     return new Promise((resolve, reject) => {
-      const call = new Admission(this.#traffic, key, options, resolve, reject)
+      const call = new AdmitCall(this.#traffic, key, options, resolve, reject)
       call.begin()
     })
   }
@@ -53,11 +67,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   run<T>(key: string, fn: () => T, options?: CallOptions): Promise<Awaited<T>>
   run<T>(first: string | (() => T), second?: CallOptions | (() => T), third?: CallOptions): Promise<Awaited<T>> {
     return new Promise((resolve, reject) => {
-      const named = typeof first === 'string'
+      const named = typeof first !== 'function'
       const fn = (named ? second : first) as () => T
       if (typeof fn !== 'function') throw new TypeError('run wants a function: run(fn) or run(key, fn)')
       const options = named ? third : (second as CallOptions | undefined)
-      new Run(this.#traffic, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
+      new RunCall(this.#traffic, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
     })
   }
 
@@ -71,7 +85,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     options: WrapOptions<Arguments> = {},
   ): (this: This, ...args: Arguments) => Promise<Awaited<Result>> {
     if (typeof fn !== 'function') throw new TypeError(`wrap wants a function, not ${quote(fn)}`)
-    checkOptions(options, '{ key: user => user }')
+    checkOptions(options, ['key', ...CALL_OPTIONS], '{ key: user => user }')
     const { key = '', cost = 1, ...rest } = options
     if (typeof key !== 'function') checkKey(key)
     if (typeof cost !== 'function') checkCost(cost)
@@ -122,7 +136,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError or TypeError for arguments that are none
    */
   drain(options: { readonly timeout?: string | number } = {}): Promise<void> {
-    checkOptions(options, '{ timeout: "10s" }')
+    checkOptions(options, ['timeout'], '{ timeout: "10s" }')
     const { timeout } = options
     return this.#traffic.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
@@ -134,7 +148,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return key === undefined ? shaperStatus(this.#traffic) : keyStatus(this.#traffic, key)
   }
 
-  #report(): Report {
+  #report(): EventReporter {
     return {
       wants: name => this.listenerCount(name) > 0,
       tell: (name, ...event) => {

@@ -1,4 +1,4 @@
-import type { Traffic } from './traffic.js'
+import type { CallContext } from './call-context.js'
 
 /** How many keys are listed. */
 const LISTED = 20
@@ -33,7 +33,7 @@ export interface ShaperStatus {
   readonly fullest: readonly KeyStatus[]
 }
 
-export function keyStatus(traffic: Traffic, key: string): KeyStatus {
+export function keyStatus(traffic: CallContext, key: string): KeyStatus {
   const now = traffic.clock.now()
   const line = traffic.lines.get(key)
   const bucket = line?.stack[0]
@@ -48,7 +48,7 @@ export function keyStatus(traffic: Traffic, key: string): KeyStatus {
   }
 }
 
-export function shaperStatus(traffic: Traffic): ShaperStatus {
+export function shaperStatus(traffic: CallContext): ShaperStatus {
   const now = traffic.clock.now()
   const levels = Array.from(traffic.lines, ({ name, stack }) => ({ name, level: stack[0]?.level(now) ?? 0 }))
   const fullest = levels.sort((a, b) => b.level - a.level).slice(0, LISTED)

@@ -13,7 +13,7 @@ import { writeFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import { Worker } from 'node:worker_threads'
 import type { Clock } from '../core/clock.js'
-import { type Timed, Timeline } from '../core/timeline.js'
+import { DueHeap, type Timed } from '../core/structures/due-heap.js'
 
 /** How long before a due time nothing else is done, in ms. */
 const SPIN = 0.06
@@ -49,7 +49,7 @@ export function createPreciseClock(
   fellBack: () => void = () => undefined,
   { background = false }: { readonly background?: boolean } = {},
 ): PreciseClock {
-  const planned = new Timeline<Planned>()
+  const planned = new DueHeap<Planned>()
   const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
   let sleeper = startSleeper(woken, lost)
   let lead = LEAD.most

@@ -1,5 +1,5 @@
-import type { BucketLimits } from '../core/bucket.js'
-import type { Route } from './route.js'
+import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { Route } from './routing/route.js'
 
 /** The limits of buckets, lowered to what the upstreams behind them have said that they allow. */
 export class LearnedLimits {

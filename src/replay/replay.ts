@@ -1,19 +1,22 @@
 /** Puts the requests of logs through limits, and tells what these would have done. */
-import { formatKeyPart } from '../config/key-schema.js'
-import { CoreRun } from './core-run.js'
-import { AddressDirectory, type Directory, WayDirectory } from './directory.js'
-import { pointsOf } from './grid.js'
-import { InputError, STDIN } from './input.js'
-import type { LineParser } from './line-parser.js'
-import { MeterRun } from './meter-run.js'
-import { isByAddress, lacks, type Plan, type Single, singleOf } from './plan.js'
-import type { Recording } from './recording.js'
-import { createReport, type Report, type SweepReport } from './report.js'
-import type { Run } from './run.js'
-import { SweepRun } from './sweep-run.js'
-import { type Evaluate, findSmallest } from './target.js'
-import { Traffic } from './traffic.js'
-import { Trial } from './trial.js'
+import { formatKeyPart } from '../config/schema/key.js'
+import type { LineParser } from './formats/line-parser.js'
+import { LogArrivals } from './input/arrivals.js'
+import { AddressDirectory, type Directory, WayDirectory } from './input/client-directory.js'
+import { InputError, STDIN } from './input/log-files.js'
+import type { Recording } from './input/recording.js'
+import { isByAddress, lacks, type Plan, type Single, singleOf } from './plan/plan.js'
+import { findSmallest } from './plan/smallest-limits.js'
+import { type Grid, pointsOf } from './plan/sweep-grid.js'
+import { Trial } from './plan/trial.js'
+import { createReport, type ReplayReport, type SweepReport } from './report/report.js'
+import type { Bound } from './runs/bound-run.js'
+import { BoundRun } from './runs/bound-run.js'
+import { MeterRun } from './runs/meter-run.js'
+import type { ReplayRun } from './runs/run.js'
+import { CoreRun } from './runs/shaper-run.js'
+import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
+import { EXACT } from './runs/wait-quantiles.js'
 
 /** Clients of one bucket by its key. */
 export class KeyDirectory implements Directory {
@@ -33,7 +36,7 @@ export class KeyDirectory implements Directory {
 }
 
 /** @throws ConfigError where the log lacks what a flag needs */
-export async function replay(plan: Plan): Promise<Report> {
+export async function replay(plan: Plan): Promise<ReplayReport> {
   const { limits, sweep, target } = plan
   const single = singleOf(limits.settings)
   const sweeps = sweep !== undefined || target !== undefined
@@ -44,9 +47,9 @@ export async function replay(plan: Plan): Promise<Report> {
   const begin = (parser: LineParser, log: string): void => {
     for (const lack of lacks(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(lack)
   }
-  const traffic = new Traffic({ ...plan, directory, begin })
+  const traffic = new LogArrivals({ ...plan, directory, begin })
   const { reading, result } = await traffic.read(() => {
-    const run: Run = one === undefined ? new CoreRun(limits.settings, ways!) : createMeter(one)
+    const run: ReplayRun = one === undefined ? new CoreRun(limits.settings, ways!) : createMeter(one)
     if (!sweeps || one === undefined) return { run, arrive: run.arrive.bind(run) }
     const trial = createTrial(plan, one)
     const arrive = (at: number, who: number, agent: number): void => {
@@ -63,7 +66,7 @@ export async function replay(plan: Plan): Promise<Report> {
   if (trial === undefined || one === undefined || reading.requests === 0) {
     return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes] })
   }
-  const swept = await sweepOver(plan, one, trial, createEvaluate(one, traffic, trial.recording))
+  const swept = await sweepOver(plan, one, trial, createRepeat(traffic, trial.recording))
   if (target !== undefined && swept.found === undefined) {
     notes.add('no rate and capacity within the sweep meets the target; give --sweep a wider range, or ask for less')
   }
@@ -78,27 +81,58 @@ function createMeter({ bucket, cost, route }: Single): MeterRun {
   return new MeterRun(bucket.limits, cost, route.mode === 'shape')
 }
 
-/** Goes through what is kept of the arrivals, or through the logs once more. */
-function createEvaluate({ cost }: Single, traffic: Traffic, recording: Recording): Evaluate {
-  return async points => {
+/** Something that arrivals are put through once more. */
+interface Again {
+  arrive(at: number, client: number): void
+}
+
+/** Puts all arrivals through what `open` gives: those that are kept, or the logs once more. */
+type Repeat = <T extends Again>(open: () => T) => Promise<T>
+
+function createRepeat(traffic: LogArrivals, recording: Recording): Repeat {
+  return async open => {
     if (recording.complete) {
-      const run = new SweepRun(points, cost)
+      const run = open()
       recording.play(run)
-      return run.outcomes()
+      return run
     }
     if (!traffic.repeatable) {
       throw new InputError(
         `standard input has more than ${recording.size} requests, and cannot be read twice; save it to a file and name that`,
       )
     }
-    const { result } = await traffic.read(() => new SweepRun(points, cost))
-    return result.outcomes()
+    return (await traffic.read(open)).result
   }
 }
 
-async function sweepOver({ target }: Plan, { bucket }: Single, trial: Trial, evaluate: Evaluate): Promise<SweepReport> {
+async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat: Repeat): Promise<SweepReport> {
+  const { bucket, cost } = single
   const grid = trial.grid ?? trial.about
-  const outcomes = trial.swept?.outcomes() ?? (await evaluate(pointsOf(grid)))
-  const found = target === undefined ? undefined : await findSmallest(target, grid, evaluate)
-  return { key: bucket.key.parts.map(formatKeyPart).join(','), grid, outcomes, ...(found && { found }) }
+  const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), cost)))
+  const found = target === undefined ? undefined : await recommend(target, grid, cost, repeat)
+  return {
+    key: bucket.key.parts.map(formatKeyPart).join(','),
+    grid,
+    outcomes: swept.outcomes(),
+    ...(found && { found }),
+  }
+}
+
+async function recommend(
+  bounds: readonly Bound[],
+  grid: Grid,
+  cost: number,
+  repeat: Repeat,
+): Promise<PointOutcome | undefined> {
+  const point = await findSmallest(bounds, grid, cost, async points =>
+    (await repeat(() => new BoundRun(points, cost, bounds))).counts(),
+  )
+  if (point === undefined) return undefined
+  const outcome = (await repeat(() => new SweepRun([point], cost, EXACT))).outcomes()[0]!
+  const wait = { ...outcome.wait }
+  // They keep the bounds: a quantile above one is rounded, as there are too many to keep.
+  for (const { metric, most } of bounds) {
+    if (metric !== 'reject' && metric !== 'delay') wait[metric] = Math.min(wait[metric], most)
+  }
+  return { ...outcome, wait }
 }

@@ -10,11 +10,11 @@ export async function openStore(
 ): Promise<Store> {
   const { timeout } = settings
   if (settings.type === 'postgres') {
-    const { createPostgresStore } = await import('./postgres.js')
+    const { createPostgresStore } = await import('./postgres/store.js')
     const { url, table } = settings
     return createPostgresStore({ url, table, timeout, clock, onError })
   }
-  const { createRedisStore } = await import('./redis.js')
+  const { createRedisStore } = await import('./redis/store.js')
   const { url, cluster, prefix } = settings
   return createRedisStore({ ...(url !== undefined ? { url } : { cluster: cluster! }), prefix, timeout, clock, onError })
 }

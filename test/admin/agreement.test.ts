@@ -1,6 +1,6 @@
 /** The dashboard, top, metrics and the state say the same, and the same as the upstream. */
 import t from 'tap'
-import { bucketTable } from '../../src/cli/top.js'
+import { bucketTable } from '../../src/cli/commands/top.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { openBrowser, openPage, text } from './browser.js'
 import { startAdminRig } from './rig.js'

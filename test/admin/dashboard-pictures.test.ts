@@ -144,6 +144,15 @@ t.test('pictures stand still when asked to, by a button or by the system', async
   await frames(page)
   t.equal(await strip(page), paused)
   t.equal(await page.locator('#pause').getAttribute('aria-pressed'), 'true')
+  const level = await text(page, '#focus-level')
+  const { width, height } = page.viewportSize()!
+  await page.setViewportSize({ width: width - 60, height })
+  await frames(page)
+  t.not(await strip(page), paused, 'another size, another picture')
+  await page.setViewportSize({ width, height })
+  await frames(page)
+  t.equal(await strip(page), paused, 'drawn again for its size, but not at another time')
+  t.equal(await text(page, '#focus-level'), level)
 
   const still = await openPage(t, browser, server.url, { reducedMotion: 'reduce' })
   await says(still.page, '#strip-gaps', 'gap p50 200 ms')
@@ -154,4 +163,33 @@ t.test('pictures stand still when asked to, by a button or by the system', async
   for (let i = 0; i < 10; i++) t.same(await drops(still.page), [], 'no drops')
   t.equal(await still.page.evaluate('frames_'), 0, 'no frames are asked for')
   t.ok((await pixels(still.page, 'strip', 'b - r > 70')) > 50, 'what is known is drawn all the same')
+})
+
+t.test('a paused dashboard that is drawn again, in another size and back, shows what it did', async t => {
+  const server = await serveDashboard(t)
+  live(t, server)
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#strip-gaps', 'gap p50 200 ms')
+  await page.locator('#pause').click()
+  const pictures = async (): Promise<Record<string, string>> => {
+    await page.waitForTimeout(200)
+    return page.evaluate(`Object.fromEntries(['bucket', 'rates', 'strip'].map(id =>
+      [id, document.getElementById(id).toDataURL()]))`)
+  }
+  const paused = await pictures()
+  const level = await text(page, '#focus-level')
+  const { width, height } = page.viewportSize()!
+  // Levels are remembered for five seconds.
+  await page.waitForTimeout(7_000)
+  await page.setViewportSize({ width: width - 60, height })
+  await pictures()
+  await page.setViewportSize({ width, height })
+  const again = await pictures()
+  // The bucket's canvas may be of another height then; its level tells.
+  for (const id of ['rates', 'strip']) t.ok(again[id] === paused[id], `${id} is the same picture`)
+  t.equal(await text(page, '#focus-level'), level)
+  await page.locator('#pause').click()
+  const resumed = await pictures()
+  for (const id of ['bucket', 'strip']) t.ok(resumed[id] !== paused[id], `${id} goes on`)
+  t.same(faults, [])
 })

@@ -1,5 +1,5 @@
 /** A believable stream of snapshots: clients burst into a leaky bucket of 5/s that holds 10, simulated to the event. */
-import type { BucketSnapshot, InstanceSnapshot, RouteSnapshot, Snapshot } from '../../src/admin/snapshot.js'
+import type { BucketSnapshot, InstanceSnapshot, RouteSnapshot, Snapshot } from '../../src/admin/snapshot/snapshot.js'
 
 export const RATE = 5
 export const CAPACITY = 10

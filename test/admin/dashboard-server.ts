@@ -2,8 +2,8 @@
 import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { dashboardPage } from '../../src/admin/page.js'
-import type { Snapshot } from '../../src/admin/snapshot.js'
+import { dashboardPage } from '../../src/admin/dashboard/page.js'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { createSample } from './dashboard-sample.js'
 
 export interface DashboardServer {
@@ -40,8 +40,9 @@ export async function serveDashboard(
     if (path === '/') res.writeHead(isKnown ? 200 : 401, headers).end(html)
     else if (!isKnown) res.writeHead(401, { 'WWW-Authenticate': 'Bearer realm="shaper"' }).end()
     else if (server.isDown) res.writeHead(503).end()
-    else if (req.method === 'DELETE') res.writeHead(server.resetStatus).end()
-    else {
+    else if (req.method === 'DELETE') {
+      res.writeHead(server.resetStatus).end('{"forgotten":194,"waiting":205,"level":206,"lastWaitMs":41000}')
+    } else {
       res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
       for (const snapshot of server.greeting()) res.write(event(snapshot))
       streams.add(res)
@@ -66,7 +67,7 @@ export async function serveDashboard(
       for (const stream of streams) stream.destroy()
     },
     isDown: false,
-    resetStatus: 204,
+    resetStatus: 200,
   }
   return server
 }

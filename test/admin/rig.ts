@@ -1,12 +1,12 @@
 /** A proxy and its admin server in this process. */
-import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/server.js'
-import type { Snapshot } from '../../src/admin/snapshot.js'
-import { createWatch } from '../../src/cli/watch.js'
+import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/http/server.js'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
+import { createWatch } from '../../src/cli/serving/instrumentation.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import { together } from '../../src/proxy/observers.js'
-import { type RunningProxy, startProxy } from '../../src/proxy/server.js'
+import { combineObservers } from '../../src/proxy/observe/fan-out.js'
+import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 export interface AdminRig {
   readonly proxy: RunningProxy
@@ -30,7 +30,12 @@ export async function startAdminRig(
   )
   const pacer = createVirtualClock()
   const watch = createWatch(settings, pacer)
-  const proxy = await startProxy({ settings, pacer, clock: createTimerClock(), observer: together(watch.observers) })
+  const proxy = await startProxy({
+    settings,
+    pacer,
+    clock: createTimerClock(),
+    observer: combineObservers(watch.observers),
+  })
   const source = watch.join(proxy.line)
   const server = await startAdmin(settings.admin!, source)
   t.teardown(async () => {

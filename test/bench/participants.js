@@ -65,9 +65,9 @@ export async function startPeer(name, upstreamPort, options = {}) {
 }
 
 /**
- * @param {number} upstreamPort @param {{ http?: string, locations: string }} config
+ * @param {number} upstreamPort @param {{ http?: string, locations: string, accessLog?: boolean }} config
  */
-export async function startNginx(upstreamPort, { http = '', locations }) {
+export async function startNginx(upstreamPort, { http = '', locations, accessLog = false }) {
   const directory = mkdtempSync(join(scratchDirectory(), 'nginx-'))
   // Its workers may run as somebody else.
   for (const path of [scratchDirectory(), directory]) chmodSync(path, 0o755)
@@ -79,7 +79,7 @@ export async function startNginx(upstreamPort, { http = '', locations }) {
     `daemon off; worker_processes 1; pid ${directory}/pid; error_log stderr crit; worker_rlimit_nofile 20000;
 events { worker_connections 19000; }
 http {
-  access_log off; keepalive_requests 1000000000; keepalive_timeout 75s; tcp_nodelay on;
+  access_log ${accessLog ? `${directory}/access.log` : 'off'}; keepalive_requests 1000000000; keepalive_timeout 75s; tcp_nodelay on;
   ${temporary.map(name => `${name}_temp_path ${directory}/${name};`).join(' ')}
   upstream sink { server 127.0.0.1:${upstreamPort}; keepalive 256; keepalive_requests 1000000000; }
   proxy_http_version 1.1; proxy_set_header Connection "";

@@ -8,12 +8,14 @@ export function hasWrk() {
 /**
  * Loads a server with 64 connections from one thread.
  *
- * @param {number} port @param {string} path @param {number} seconds
+ * @param {number} port @param {string} path @param {number} seconds @param {string[]} [headers]
  * @returns {Promise<{ rate: number, requests: number, bad: number }>} answers per second; how many; how many not 2xx or 3xx
  */
-export async function wrk(port, path, seconds) {
+export async function wrk(port, path, seconds, headers = []) {
   const url = `http://127.0.0.1:${port}${path}`
-  const text = await output('wrk', ['-t1', '-c64', `-d${seconds}s`, '--timeout', '5s', url], (seconds + 10) * 1000)
+  const fields = headers.flatMap(header => ['-H', header])
+  const args = ['-t1', '-c64', `-d${seconds}s`, '--timeout', '5s', ...fields, url]
+  const text = await output('wrk', args, (seconds + 10) * 1000)
   const number = (/** @type {RegExp} */ pattern) => Number(pattern.exec(text)?.[1] ?? 0)
   const errors = /Socket errors: .*/.exec(text)?.[0]
   if (errors !== undefined) throw new Error(`wrk ${url}: ${errors}`)

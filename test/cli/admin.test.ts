@@ -2,7 +2,7 @@
 import { createServer } from 'node:net'
 import t from 'tap'
 import { request } from 'undici'
-import type { Snapshot } from '../../src/admin/snapshot.js'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
@@ -130,8 +130,12 @@ t.test('several workers are told as one', async t => {
   const metrics = await (await request(`${admin}/metrics`)).body.text()
   t.match(metrics, /^shaper_requests_total\{route="api",outcome="rejected"\} 9$/m)
   t.match(metrics, /^shaper_store_seconds_count [1-9]/m)
-  const { statusCode } = await request(`${admin}/buckets/user/a`, { method: 'DELETE' })
-  t.equal(statusCode, 204)
+  const reset = await request(`${admin}/buckets/user/a`, { method: 'DELETE' })
+  t.equal(reset.statusCode, 200)
+  t.match(await reset.body.json(), { forgotten: /^2\.\d+$|^3$/, waiting: 0, level: 0, lastWaitMs: 0 })
+  const missing = await request(`${admin}/buckets/nothing/a`, { method: 'DELETE' })
+  t.equal(missing.statusCode, 404)
+  await missing.body.dump()
   t.equal(await ask(url, { 'x-user': 'a', connection: 'close' }), 200, 'and a reset is one for all')
   t.equal(await ask(`${admin}/readyz`), 200)
   await redis.stop()

@@ -1,10 +1,26 @@
-/** The log never holds anybody up, and its lines are whole. */
+/** The log never holds anybody up, and its lines are whole and in order. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { type AddressInfo, connect, createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import fc from 'fast-check'
+import pino from 'pino'
 import t from 'tap'
 import { Agent, request } from 'undici'
-import { ROOT } from './command.js'
+import { createAccessLog } from '../../src/cli/logging/access-log.js'
+import type { SharedBucket } from '../../src/core/queue/lane.js'
+import type { Outcome, RequestRecord } from '../../src/proxy/observe/observer.js'
+import { until } from '../servers/redis.js'
+import { ROOT, shaper } from './command.js'
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}
 
 /** A dry run before an upstream that is not there: two lines for each request. */
 function start(t: { teardown(run: () => unknown): void }) {
@@ -51,6 +67,46 @@ t.test('a reader of the log that reads nothing: requests go on, and so does the 
   t.same(ended, [0, null])
 })
 
+t.test('a terminal that takes nothing: requests go on, no line is torn, and so does the end', async t => {
+  const port = await freePort()
+  const command = `${process.execPath} ${ROOT}/bin/shaper.js start --upstream echo: --rate 100000/s --capacity 100000 --listen 127.0.0.1:${port}`
+  // A terminal, what is written to it on stdout.
+  const terminal = spawn('script', ['-qec', command, '/dev/null'], {
+    cwd: t.testdir(),
+    stdio: ['ignore', 'pipe', 'ignore'],
+    env: { ...process.env, NODE_V8_COVERAGE: '' },
+  })
+  t.teardown(() => terminal.kill('SIGKILL'))
+  let text = ''
+  terminal.stdout.on('data', (chunk: Buffer) => {
+    text += chunk
+  })
+  await until('it listens', () => / -> echo:/.test(text))
+  terminal.stdout.pause()
+  const agent = new Agent({ connections: 16 })
+  t.teardown(() => agent.close())
+  const path = `http://127.0.0.1:${port}/${'x'.repeat(400)}`
+  for (let round = 0; round < 40; round += 1) {
+    const answers = await Promise.race([
+      sleep(5_000),
+      Promise.all(
+        Array.from({ length: 25 }, async () => {
+          const { statusCode, body } = await request(path, { dispatcher: agent })
+          await body.dump()
+          return statusCode
+        }),
+      ),
+    ])
+    if (answers === undefined) return t.fail(`requests wait for the terminal: ${round * 25} were answered`)
+  }
+  terminal.stdout.resume()
+  const lines = () => text.split(/\r?\n/).filter(line => line.includes('{'))
+  await until('all lines are there', () => lines().filter(line => line.includes('"msg":"request"')).length === 1_000)
+  for (const line of lines()) JSON.parse(line)
+  terminal.kill('SIGTERM')
+  await once(terminal, 'exit')
+})
+
 t.test('a slow reader gets whole lines', async t => {
   const child = start(t)
   let text = ''
@@ -75,5 +131,165 @@ t.test('a slow reader gets whole lines', async t => {
   await once(child, 'close')
   const lines = text.trimEnd().split('\n')
   t.equal(lines.filter(line => line.includes('"msg":"request"')).length, 500)
-  for (const line of lines) JSON.parse(line)
+  let failures = 0
+  for (const line of lines) {
+    const { level, msg } = JSON.parse(line) as { level: number; msg: string }
+    if (level === 40) failures += 1
+    else if (msg === 'request') failures -= 1
+    t.ok(failures >= 0, 'why a request failed comes before its line')
+  }
+})
+
+/** What is written for each request, through pino: what the lines have to look like. */
+function withPino(base: Record<string, unknown> | null, write: (line: string) => void) {
+  const log = pino({ base }, { write })
+  return (request: RequestRecord, outcome: Outcome, status: number): void => {
+    const { route, method, target, wait, upstreamTime, retries } = request
+    log.info(
+      {
+        route: route || undefined,
+        outcome,
+        status,
+        method,
+        path: target,
+        waitMs: Math.round(wait * 1_000) / 1_000,
+        upstreamMs: upstreamTime === undefined ? undefined : Math.round(upstreamTime * 1_000) / 1_000,
+        retries: retries || undefined,
+      },
+      'request',
+    )
+  }
+}
+
+const record = (more: Partial<RequestRecord>): RequestRecord => ({
+  route: 'api',
+  method: 'GET',
+  target: '/',
+  stack: [],
+  keys: [],
+  cost: 1,
+  wait: 0,
+  upstreamTime: undefined,
+  retries: 0,
+  inFlight: false,
+  header: () => undefined,
+  ...more,
+})
+
+/** Any of UTF-16, control characters and halves of surrogate pairs included. */
+const CODE_UNIT = fc.nat(0xffff).map(code => String.fromCharCode(code < 0x8000 ? code % 0x100 : code))
+
+t.test('a line of the access log says what pino would say, in the same order, in valid UTF-8', async () => {
+  const lines: string[] = []
+  const plain = (line: string): void => {
+    lines.push(line.replace(/"time":\d+/, '"time":0'))
+  }
+  const any = fc.string({
+    unit: fc.oneof(fc.constantFrom('"', '\\', '\x7f', '\u2028', '\u00e9'), CODE_UNIT),
+    maxLength: 60,
+  })
+  const ms = fc.double({ min: 0, max: 1e7, noNaN: true })
+  for (const base of [null, { worker: 3 }]) {
+    const ours = createAccessLog(base ?? {}, plain)
+    const theirs = withPino(base, plain)
+    fc.assert(
+      fc.property(
+        fc.record({
+          route: any,
+          method: any,
+          target: any.map(text => `/${text.replaceAll('?', '')}`),
+          wait: ms,
+          upstreamTime: fc.option(ms, { nil: undefined }),
+          retries: fc.nat(3),
+        }),
+        given => {
+          lines.length = 0
+          ours.finished(record(given), 'forwarded', 200)
+          theirs(record(given), 'forwarded', 200)
+          const [our = '', their = ''] = lines.map(line => JSON.stringify(JSON.parse(line)))
+          // Valid JSON has no control character in a line; halves of pairs would not survive UTF-8.
+          return our === their && Buffer.from(lines[0]!).toString() === lines[0] && lines[0].endsWith('}\n')
+        },
+      ),
+      { numRuns: 500 },
+    )
+  }
+})
+
+t.test('a line of the access log costs less than half of what it costs through pino', async t => {
+  let length = 0
+  const write = (line: string) => {
+    length += line.length
+  }
+  const bucket = {} as SharedBucket
+  const requests = Array.from({ length: 1_000 }, (_, i) =>
+    record({ target: `/v1/things/${i}`, stack: [bucket], keys: ['a'], wait: (i * 0.37) % 900, upstreamTime: i * 0.11 }),
+  )
+  const ours = createAccessLog({}, write).finished
+  const theirs = withPino(null, write)
+  /** us of CPU. */
+  const cost = (finished: typeof ours) => {
+    const before = process.cpuUsage()
+    for (let round = 0; round < 20; round += 1) for (const each of requests) finished(each, 'forwarded', 200)
+    const { user, system } = process.cpuUsage(before)
+    return (user + system) / 20_000
+  }
+  const least = { ours: Infinity, theirs: Infinity }
+  for (let round = 0; round < 8; round += 1) {
+    least.ours = Math.min(least.ours, cost(ours))
+    least.theirs = Math.min(least.theirs, cost(theirs))
+  }
+  t.ok(length > 0)
+  t.ok(least.ours < least.theirs / 2, `${least.ours.toFixed(2)} us against ${least.theirs.toFixed(2)} us`)
+})
+
+t.test('what a client sends cannot break out of its line', async t => {
+  const command = shaper(['start', '--upstream', 'echo:', '--rate', '1000/s', '--listen', '127.0.0.1:0'], {
+    cwd: t.testdir(),
+  })
+  t.teardown(() => command.child.kill('SIGKILL'))
+  const { port } = new URL(await command.url)
+  const path = '/"},\\"level":60,{'
+  const socket = connect(Number(port), '127.0.0.1')
+  socket.write(`GET ${path}?secret HTTP/1.1\r\nHost: a\r\ntraceparent: 00-"\\"-x\r\nConnection: close\r\n\r\n`)
+  socket.resume()
+  await once(socket, 'close')
+  await until('the line, in a batch that is not full', () => command.stderr().includes('"msg":"request"'))
+  const line = command.stderr().trimEnd().split('\n').at(-1)!
+  const told = JSON.parse(line) as { path: string }
+  t.same(Object.keys(told), [
+    'level',
+    'time',
+    'route',
+    'outcome',
+    'status',
+    'method',
+    'path',
+    'key',
+    'waitMs',
+    'upstreamMs',
+    'msg',
+  ])
+  t.match(told, {
+    level: 30,
+    route: 'default',
+    outcome: 'forwarded',
+    status: 200,
+    method: 'GET',
+    key: /^[0-9a-f]{12}$/,
+  })
+  t.equal(told.path, path)
+})
+
+t.test('lines that wait for their batch are written when a second signal ends it at once', async t => {
+  const command = shaper(['start', '--upstream', 'echo:', '--rate', '1000/s', '--listen', '127.0.0.1:0'], {
+    cwd: t.testdir(),
+  })
+  t.teardown(() => command.child.kill('SIGKILL'))
+  const url = await command.url
+  for (let i = 0; i < 3; i += 1) await (await request(url)).body.dump()
+  command.child.kill('SIGTERM')
+  command.child.kill('SIGINT')
+  const { stderr } = await command.finished
+  t.equal(stderr.match(/"msg":"request"/g)?.length, 3)
 })

@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Agent, request } from 'undici'
+import { startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
 /** The next log record with this message. */
@@ -121,4 +122,49 @@ t.test('twenty reloads in ten seconds at 500/s: nothing is lost or sent twice', 
   t.ok(reloads >= 15, `${reloads} reloads were seen`)
   command.child.kill('SIGTERM')
   t.equal((await command.finished).code, 0)
+})
+
+t.test('two instances on one Redis: a reset and a reload reach the requests that wait', async t => {
+  const { port, seen } = await startUpstream(t)
+  const redis = await startRedis()
+  t.teardown(() => redis.stop())
+  const text = (rate: string): string =>
+    JSON.stringify({
+      ...JSON.parse(config(port, rate)),
+      store: { type: 'redis', url: redis.url, timeout: '5s' },
+      admin: { listen: '127.0.0.1:0' },
+    })
+  const directory = () => ({ 'shaper.config.json': text('1/h') })
+  const cwd = t.testdir({ one: directory(), another: directory() })
+  const instances = ['one', 'another'].map(name => {
+    const command = shaper(['start'], { cwd: `${cwd}/${name}` })
+    t.teardown(() => command.child.kill('SIGKILL'))
+    return { command, file: `${cwd}/${name}/shaper.config.json` }
+  })
+  const urls = await Promise.all(instances.map(({ command }) => command.url))
+  const admins = await Promise.all(
+    instances.map(async ({ command }) => String((await logged(command, 'the admin server listens')).url)),
+  )
+  const waiting = async (admin: string): Promise<number> => {
+    const { buckets } = (await (await request(`${admin}/buckets`)).body.json()) as { buckets: { waiting: number }[] }
+    return buckets[0]!.waiting
+  }
+  await (await request(urls[0]!)).body.dump()
+  const answers = [0, 0, 0, 1].map(async place => {
+    const { statusCode, body } = await request(urls[place]!)
+    await body.dump()
+    return statusCode
+  })
+  await until('three wait here', async () => (await waiting(admins[0]!)) === 3)
+  await until('one waits there', async () => (await waiting(admins[1]!)) === 1)
+  await sleep(300)
+  t.equal(seen.length, 1)
+  const { statusCode } = await request(`${admins[0]}/buckets/all/all`, { method: 'DELETE' })
+  t.ok(statusCode < 300, `answered ${statusCode}`)
+  await until('the first one leaves after the reset', () => seen.length === 2)
+  await sleep(300)
+  t.equal(seen.length, 2, 'and only that one')
+  for (const { file } of instances) writeFileSync(file, text('20/s'))
+  t.same(await Promise.all(answers), [200, 200, 200, 200], 'nobody waits for an hour')
+  t.equal(seen.length, 5)
 })

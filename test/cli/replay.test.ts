@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import type { Report } from '../../src/replay/report.js'
+import type { ReplayReport } from '../../src/replay/report/report.js'
 import { combined, FIXTURE, fixtureText } from '../replay/logs.js'
 import { shaper } from './command.js'
 
@@ -32,7 +32,7 @@ t.test('a log, limits, and what they would have done', async t => {
 t.test('as JSON, from a file, a pipe, and gzip in a pipe', async t => {
   const limits = ['--rate', '1/s', '--capacity', '5', '--json']
   const whole = await replay([FIXTURE, ...limits])
-  const report = JSON.parse(whole.stdout) as Report
+  const report = JSON.parse(whole.stdout) as ReplayReport
   t.match(report, {
     requests: 10_000,
     bad: 0,
@@ -60,7 +60,7 @@ t.test('limits of a file, of flags, of the file that is there', async t => {
   const rejected = async (args: string[], where = cwd) => {
     const { code, stdout, stderr } = await replay([FIXTURE, '--json', ...args], undefined, where)
     t.equal(code, 0, stderr)
-    return (JSON.parse(stdout) as Report).rejected
+    return (JSON.parse(stdout) as ReplayReport).rejected
   }
   const one = await rejected(['--rate', '1/s', '--capacity', '5'])
   const two = await rejected(['--rate', '2/s', '--capacity', '5'])
@@ -82,7 +82,7 @@ t.test('a sweep, a target, and the page', async t => {
   t.match(stdout, /^ {2}"buckets": \{ "client": \{ "key": "ip", "rate": "2\/s", "capacity": 5 \} \}$/m)
   t.match(readFileSync(page, 'utf8'), /^<!doctype html>/)
   const swept = await replay([FIXTURE, '--sweep', 'rate=1/s|2/s,capacity=5|10', '--json'])
-  t.equal((JSON.parse(swept.stdout) as Report).sweep?.points.length, 4)
+  t.equal((JSON.parse(swept.stdout) as ReplayReport).sweep?.points.length, 4)
   const unwritable = await replay([FIXTURE, '--rate', '1/s', '--html', '/nowhere/report.html'])
   t.equal(unwritable.code, 1)
   t.match(unwritable.stderr, /^shaper: "\/nowhere\/report.html" cannot be written \(ENOENT\); .*\n$/)
@@ -214,4 +214,61 @@ t.test('of several logs one that is not there: one line, and nothing is left ope
   const off = await replay([FIXTURE, '--rate', '1/s', '--mode', 'off'])
   t.equal(off.code, 2)
   t.equal(off.stderr, 'shaper: --mode: "off" limits nothing; use shape or meter\n')
+})
+
+t.test('a log that went through syslog: its clients, and no months', async t => {
+  const lines = Array.from({ length: 4 }, (_, at) => combined(START, `192.0.2.${at % 2}`))
+  const after = (...prefixes: string[]) => prefixes.flatMap(prefix => lines.map(line => prefix + line)).join('')
+  const good = after('Feb  3 10:00:00 host nginx: ', '2026-02-03T10:00:00.123456+00:00 host nginx[12]: ')
+  const { code, stdout, stderr } = await replay(['--rate', '5/s', '--json'], good)
+  t.equal(code, 0, stderr)
+  const { requests, bad, clients } = JSON.parse(stdout) as ReplayReport
+  t.same({ requests, bad, total: clients.total }, { requests: 8, bad: 0, total: 2 })
+
+  const odd = after('Feb  3 10:00:00 ', '2026-02-03T10:00:00.123456+00:00 ')
+  const refused = await replay(['--rate', '5/s', '--json'], odd)
+  t.equal(refused.code, 1, 'what comes before a request is not known')
+  t.match(
+    refused.stderr,
+    /^shaper: standard input looks like no log that is known; .* what stands before each request\n$/,
+  )
+  const given = await replay(['--rate', '5/s', '--json', '--format', 'combined'], odd)
+  t.equal(given.code, 1)
+  t.match(JSON.parse(given.stdout), { requests: 0, bad: 8, badLines: { reasons: { 'unknown prefix': 8 } } })
+})
+
+t.test("the log of a shaper that has run: each request, by the client's key", async t => {
+  const config = {
+    listen: '127.0.0.1:0',
+    upstream: 'echo:',
+    buckets: { client: { key: 'header:x-api-key', rate: '1/m', capacity: 3 } },
+    routes: [
+      { name: 'health', match: { path: '/healthz' }, mode: 'off' },
+      { name: 'api', match: { path: '/api/*' }, mode: 'meter', buckets: ['client'] },
+    ],
+  }
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
+  const running = shaper(['start'], { cwd })
+  const url = await running.url
+  const status = async (path: string, key: string) => {
+    const response = await fetch(url + path, { headers: { 'x-api-key': key } })
+    await response.arrayBuffer()
+    return response.status
+  }
+  const answers: number[] = []
+  for (const key of ['alice', 'bob', 'alice', 'alice', 'alice', 'alice']) answers.push(await status('/api/x?a=1', key))
+  t.same(answers, [200, 200, 200, 200, 429, 429])
+  t.equal(await status('/healthz', 'alice'), 200)
+  t.equal(await status('/nowhere', 'alice'), 404)
+  running.child.kill('SIGTERM')
+  const { stderr: log } = await running.finished
+  const { code, stdout, stderr } = await replay(['-c', 'shaper.config.json', '--json'], log, cwd)
+  t.equal(code, 0, stderr)
+  const report = JSON.parse(stdout) as ReplayReport
+  t.match(report, { formats: ['shaper'], requests: 6, bad: 0, admitted: 4, rejected: 2, clients: { total: 2 } })
+  t.match(report.clients.hardest[0], { client: /^[0-9a-f]{12}$/, requests: 5, rejected: 2 })
+  t.match(report.notes, [/does not tell the header "x-api-key"/])
+  const text = await replay(['--rate', '1/m'], log)
+  t.match(text.stdout, /^6 requests of 2 clients in \d+ lines \(shaper\)$/m)
+  t.match(text.stdout, /^\d+ records of other things than requests that reached a bucket: left out$/m)
 })

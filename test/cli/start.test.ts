@@ -1,12 +1,13 @@
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { type AddressInfo, createServer as createTcpServer } from 'node:net'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { request } from 'undici'
-import type { Snapshot } from '../../src/admin/snapshot.js'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { until } from '../servers/redis.js'
-import { shaper } from './command.js'
+import { ROOT, shaper } from './command.js'
 
 t.test('flags alone are enough', async t => {
   const { child, ready, url, finished } = shaper(
@@ -116,15 +117,106 @@ t.test('help shows an example for each command', async t => {
   }
 })
 
-t.test('check prints what start would use, and the longest wait', async t => {
-  const { code, stdout } = await shaper(['check']).finished
+t.test('help costs little more than Node and a parser of arguments', async t => {
+  const told =
+    "process.on('exit', () => { const { user, system } = process.cpuUsage(); console.error('cpu', user + system) })"
+  const hook = `${t.testdir({ 'hook.cjs': told })}/hook.cjs`
+  /** The least CPU of a few runs, in ms. */
+  const cost = (args: readonly string[]) => {
+    const runs = Array.from({ length: 6 }, () => {
+      const env = { ...process.env, NODE_V8_COVERAGE: '', NODE_OPTIONS: '' }
+      const { stderr } = spawnSync(process.execPath, ['--require', hook, ...args], { env, encoding: 'utf8' })
+      return Number(/cpu (\d+)/.exec(stderr)![1]) / 1_000
+    })
+    return Math.min(...runs)
+  }
+  const plain = cost([`${ROOT}/node_modules/commander/esm.mjs`])
+  const help = cost([`${ROOT}/bin/shaper.js`, '--help'])
+  t.ok(help < 1.6 * plain, `${help.toFixed(0)} ms against ${plain.toFixed(0)} ms`)
+})
+
+t.test('npm start passes SIGTERM on: nothing is left running', async t => {
+  const { group: npm, url } = await npmStart(t)
+  await (await request(url)).body.dump()
+  npm.kill('SIGTERM')
+  await once(npm, 'exit')
+  await until('the port is free', () =>
+    request(url).then(
+      () => false,
+      (error: NodeJS.ErrnoException) => error.code === 'ECONNREFUSED',
+    ),
+  )
+  await until('no process is left', () => {
+    try {
+      return !process.kill(-npm.pid!, 0)
+    } catch {
+      return true
+    }
+  })
+})
+
+t.test('Ctrl-C in npm start is one signal, though npm passes on a second one: who waits is answered', async t => {
+  const { group, url } = await npmStart(t)
+  const waiting = Array.from({ length: 4 }, () => answered(url))
+  await Promise.race(waiting)
+  process.kill(-group.pid!, 'SIGINT')
+  t.same(await Promise.all(waiting), [200, 200, 200, 200])
+  t.same(await once(group, 'exit'), [0, null])
+})
+
+t.test('Ctrl-C again in npm start ends it at once', async t => {
+  const { group, url } = await npmStart(t)
+  const waiting = Array.from({ length: 10 }, () => answered(url))
+  await Promise.race(waiting)
+  const start = performance.now()
+  process.kill(-group.pid!, 'SIGINT')
+  await new Promise(resolve => setTimeout(resolve, 400))
+  process.kill(-group.pid!, 'SIGINT')
+  await once(group, 'exit')
+  t.ok(performance.now() - start < 1_200, 'before the queue was empty')
+  t.ok((await Promise.all(waiting)).includes(undefined))
+})
+
+/** `npm start` in a group of its own, as in a terminal. */
+async function npmStart(t: Test): Promise<{ group: ChildProcess; url: string }> {
+  const group = spawn('npm', ['start', '--', '--listen', '127.0.0.1:0'], { cwd: ROOT, detached: true, stdio: 'pipe' })
+  t.teardown(() => {
+    try {
+      process.kill(-group.pid!, 'SIGKILL')
+    } catch {
+      // Nothing is left.
+    }
+  })
+  let output = ''
+  group.stdout.on('data', (chunk: Buffer) => {
+    output += chunk
+  })
+  group.stderr.resume()
+  await until('it listens', () => / -> echo:/.test(output))
+  return { group, url: /(http\S+) ->/.exec(output)![1]! }
+}
+
+/** The status of an answer; undefined: there was none. */
+async function answered(url: string): Promise<number | undefined> {
+  try {
+    const { statusCode, body } = await request(url)
+    await body.dump()
+    return statusCode
+  } catch {
+    return undefined
+  }
+}
+
+t.test('check prints what start would use as JSON on stdout, and the longest wait on stderr', async t => {
+  const { code, stdout, stderr } = await shaper(['check']).finished
   t.equal(code, 0)
-  t.match(stdout, /bucket "client" \(5\/s, capacity 10\): the longest wait is 1\.8s/)
-  const effective = stdout.slice(0, stdout.lastIndexOf('}') + 1)
+  t.match(JSON.parse(stdout), { listen: '0.0.0.0:8080' })
+  t.match(stderr, /bucket "client" \(5\/s, capacity 10\): the longest wait is 1\.8s/)
+  t.notMatch(stderr, /warning/, 'the configuration of npm start warns of nothing')
   const file = `${t.testdir()}/effective.json`
-  writeFileSync(file, effective)
+  writeFileSync(file, stdout)
   const again = await shaper(['check', '-c', file]).finished
-  t.equal(again.stdout.slice(0, again.stdout.lastIndexOf('}') + 1), effective, 'which reads as itself')
+  t.equal(again.stdout, stdout, 'which reads as itself')
 })
 
 t.test('SIGTERM under load: every request has an answer, exit 0', async t => {

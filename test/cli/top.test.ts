@@ -1,5 +1,5 @@
 import t from 'tap'
-import { bucketTable, dryRunTable } from '../../src/cli/top.js'
+import { bucketTable, dryRunTable } from '../../src/cli/commands/top.js'
 import { startAdminRig } from '../admin/rig.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { shaper } from './command.js'

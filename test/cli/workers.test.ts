@@ -7,7 +7,7 @@ import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Agent, request } from 'undici'
-import type { Snapshot } from '../../src/admin/snapshot.js'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { type RedisServer, startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 

@@ -1,7 +1,7 @@
 import t from 'tap'
-import { changes } from '../../src/config/changes.js'
 import { parseConfig } from '../../src/config/load.js'
-import { effective } from '../../src/config/report.js'
+import { changes } from '../../src/config/report/changes.js'
+import { effective } from '../../src/config/report/effective-config.js'
 import { least, parse } from './sample.js'
 
 const base = {

@@ -82,6 +82,9 @@ t.test('costs that can never fit', async t => {
     'routes[1].cost: 11 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
   ])
   t.same(faults(file({ capacity: 10 }, { header: 'x', max: 100 })), [], 'what a header may say is no static cost')
+  t.same(faults(file({ capacity: 10 }, { header: 'x', min: 11, max: 100 })), [
+    'routes[0].cost.min: 11 can never fit bucket "client" (capacity 10); raise the capacity or lower the cost',
+  ])
   t.same(faults(file({ capacity: 0.3 }, 0.1 + 0.2)), [], 'binary dust is no cost')
   t.same(faults({ ...least(), routes: [{ cost: 50, mode: 'off' }] }), [])
   t.same(faults({ upstream: 'echo:', buckets: { a: { rate: '5/s', capacity: 0.5 } } }), [
@@ -135,4 +138,52 @@ t.test('what is bad is not judged as if it were absent', async t => {
 
 t.test('the example of the contract is valid', async t => {
   t.same(faults(contractExample()), [])
+})
+
+t.test('an upstream that is where it listens', t => {
+  const loops = (listen: string, upstream: string): boolean =>
+    faults({ listen, upstream, buckets: { a: one } }).some(fault => fault.includes('is where shaper itself listens'))
+  for (const [listen, upstream] of [
+    ['127.0.0.1:8080', 'http://127.0.0.1:8080'],
+    ['127.0.0.1:8080', 'http://localhost:8080'],
+    ['127.0.0.1:8080', 'https://localhost:8080'],
+    ['127.0.0.1:8080', 'http://0.0.0.0:8080'],
+    ['127.0.0.1:8080', 'http://[::ffff:127.0.0.1]:8080'],
+    ['127.0.0.1:80', 'http://127.0.0.1'],
+    ['127.0.0.1:443', 'https://127.0.0.1'],
+    ['localhost:8080', 'http://127.0.0.1:8080'],
+    ['localhost:8080', 'http://[::1]:8080'],
+    ['LOCALHOST:8080', 'http://localhost:8080'],
+    ['[::1]:8080', 'http://localhost:8080'],
+    ['[0:0:0:0:0:0:0:1]:8080', 'http://[::1]:8080'],
+    ['[::1]:8080', 'http://[::]:8080'],
+    ['0.0.0.0:8080', 'http://127.0.0.1:8080'],
+    ['0.0.0.0:8080', 'http://127.1.2.3:8080'],
+    ['0.0.0.0:8080', 'http://localhost:8080'],
+    ['0.0.0.0:8080', 'http://0.0.0.0:8080'],
+    ['[::]:8080', 'http://127.0.0.1:8080'],
+    ['[::]:8080', 'http://localhost:8080'],
+    ['[::]:8080', 'http://[::1]:8080'],
+    ['[::]:8080', 'http://[::]:8080'],
+    ['[fe80::1%eth0]:8080', 'http://[fe80::1]:8080'],
+    ['gateway:8080', 'http://gateway:8080'],
+    ['10.0.0.1:8080', 'http://10.0.0.1:8080'],
+  ] as const) {
+    t.ok(loops(listen, upstream), `${listen} -> ${upstream}`)
+  }
+  for (const [listen, upstream] of [
+    ['127.0.0.1:8080', 'http://127.0.0.1:8081'],
+    ['127.0.0.1:8080', 'http://127.0.0.1'],
+    ['127.0.0.1:8080', 'http://127.0.0.2:8080'],
+    ['127.0.0.1:8080', 'http://[::1]:8080'],
+    ['0.0.0.0:8080', 'http://[::1]:8080'],
+    ['0.0.0.0:8080', 'http://10.0.0.1:8080'],
+    ['[::]:8080', 'http://app:8080'],
+    ['10.0.0.1:8080', 'http://localhost:8080'],
+    ['127.0.0.1:0', 'http://127.0.0.1:9000'],
+    ['127.0.0.1:8080', 'echo:'],
+  ] as const) {
+    t.notOk(loops(listen, upstream), `${listen} -> ${upstream}`)
+  }
+  t.end()
 })

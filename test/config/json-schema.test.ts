@@ -1,5 +1,5 @@
 import t from 'tap'
-import { jsonSchema } from '../../src/config/schema.js'
+import { jsonSchema } from '../../src/config/schema/schema.js'
 import { contractExample, least } from './sample.js'
 
 interface Schema {
@@ -92,7 +92,7 @@ t.test('it has every key of the file, each described with an example', async t =
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
-    ...['retry', 'retry.status', 'retry.max', 'learn'].map(key => `.${key}`),
+    ...['retry', 'retry.status', 'retry.max', 'via', 'learn'].map(key => `.${key}`),
   ]
   const bucket = [
     'key',
@@ -115,11 +115,14 @@ t.test('it has every key of the file, each described with an example', async t =
       ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'pacing'],
       ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key'],
       ...upstream.map(key => `upstream${key}`),
-      ...['store', ...['type', 'url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].map(key => `store.${key}`)],
+      ...[
+        'store',
+        ...['type', 'url', 'cluster', 'prefix', 'timeout', 'onOutage', 'instances', 'table'].map(key => `store.${key}`),
+      ],
       ...['buckets', ...bucket.map(key => `buckets.${key}`), ...tier.map(key => `buckets.tiers.${key}`)],
       ...['routes', ...route.map(key => `routes.${key}`), ...upstream.map(key => `routes.upstream${key}`)],
       ...['path', 'method', 'host', 'header'].map(key => `routes.match.${key}`),
-      ...['header', 'max', 'default'].map(key => `routes.cost.${key}`),
+      ...['header', 'min', 'max', 'default'].map(key => `routes.cost.${key}`),
       ...[
         'limits',
         'limits.maxKeys',
@@ -127,6 +130,7 @@ t.test('it has every key of the file, each described with an example', async t =
         'limits.maxConnections',
         'limits.headersTimeout',
         'limits.keepAliveTimeout',
+        'limits.tunnelIdleTimeout',
       ],
       ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],

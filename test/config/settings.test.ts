@@ -22,6 +22,7 @@ t.test('the least that is valid gets every default', async t => {
     responseTimeout: 60_000,
     idleTimeout: 60_000,
     tls: {},
+    via: true,
     learn: false,
   }
   t.strictSame(parse(least()), {
@@ -49,6 +50,7 @@ t.test('the least that is valid gets every default', async t => {
       maxConnections: 20_000,
       headersTimeout: 10_000,
       keepAliveTimeout: 75_000,
+      tunnelIdleTimeout: 3_600_000,
       maxHeaderSize: 16_384,
       shutdownTimeout: 30_000,
     },
@@ -145,9 +147,12 @@ t.test('costs', async t => {
   t.strictSame(route({ cost: { header: 'X-Cost', max: 100 } }).cost, {
     kind: 'header',
     name: 'x-cost',
+    min: 1,
     max: 100,
     default: 1,
   })
+  t.match(route({ cost: { header: 'X-Cost', max: 100, default: 3 } }).cost, { min: 3 }, 'as the default')
+  t.match(route({ cost: { header: 'X-Cost', min: 0.5, max: 100 } }).cost, { min: 0.5, default: 1 })
 })
 
 t.test('routes take the buckets they name, or all of them, or none where they are off', async t => {
@@ -221,6 +226,7 @@ t.test('upstreams', async t => {
       responseTimeout: 2_000,
       idleTimeout: 3_000,
       tls: { ca: 'ca.pem', servername: 'h' },
+      via: true,
       learn: false,
     },
   )

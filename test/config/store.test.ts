@@ -1,8 +1,8 @@
 import t from 'tap'
-import { changes } from '../../src/config/changes.js'
-import { effective } from '../../src/config/report.js'
-import { warnings } from '../../src/config/warnings.js'
-import { maskUrl } from '../../src/config/words.js'
+import { maskUrl } from '../../src/config/messages.js'
+import { changes } from '../../src/config/report/changes.js'
+import { effective } from '../../src/config/report/effective-config.js'
+import { warnings } from '../../src/config/warnings/index.js'
 import { faults, least, parse } from './sample.js'
 
 const store = (values: unknown) => parse({ ...least(), store: values }).store
@@ -37,6 +37,7 @@ t.test('what is written is taken', async t => {
     table: 'a."b',
     timeout: '2s',
     onOutage: 'open',
+    instances: 3,
   }
   t.strictSame(store(postgres), { ...postgres, timeout: 2_000 })
   for (const url of [
@@ -84,9 +85,14 @@ t.test('what is wrong is told, with a remedy, and without passwords', async t =>
       `store.table: ${JSON.stringify(name)} is not a table's name, or one in a schema; ${table}`,
     ])
   }
+  for (const instances of [0, 1.5, 10_001]) {
+    t.same(fault({ type: 'redis', url: 'redis://h', instances }), [
+      `store.instances: ${instances} is not a number of instances; use a whole number from 1 to 10000, e.g. 3`,
+    ])
+  }
   t.same(fault({ type: 'redis', url: 'redis://h', timeout: '0s', table: 'x' }), [
     'store.timeout: "0s" is no time at all; use e.g. "10s"',
-    'store.table: unknown key; known keys: type, url, cluster, prefix, timeout, onOutage',
+    'store.table: unknown key; known keys: type, url, cluster, prefix, timeout, onOutage, instances',
   ])
 })
 
@@ -110,7 +116,14 @@ t.test('the effective store is shown without passwords, and else reads as itself
     timeout: '250ms',
     onOutage: 'local',
   })
-  const plain = { type: 'postgres', url: 'postgres://me@h/d', table: 't', timeout: '90ms', onOutage: 'open' }
+  const plain = {
+    type: 'postgres',
+    url: 'postgres://me@h/d',
+    table: 't',
+    timeout: '90ms',
+    onOutage: 'open',
+    instances: 3,
+  }
   t.strictSame(written(plain), plain)
   t.equal(maskUrl('redis://me@x:s3:cr@t@h:1'), 'redis://me@x:***@h:1')
   t.equal(maskUrl('redis://me@h:6379/0'), 'redis://me@h:6379/0')

@@ -9,6 +9,10 @@ const top = (values: object) => ({ ...least(), ...values })
 t.test('every bad value has its own message', async t => {
   const table: [file: object, line: string][] = [
     [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
+    [bucket({ rate: '5/sec' }), 'buckets.a.rate: "5/sec" is not a rate; did you mean "5/s"?'],
+    [bucket({ rate: '5 per minute' }), 'buckets.a.rate: "5 per minute" is not a rate; did you mean "5/m"?'],
+    [bucket({ rate: '6 / 30 Seconds' }), 'buckets.a.rate: "6 / 30 Seconds" is not a rate; did you mean "6/30s"?'],
+    [bucket({ rate: '0/sec' }), 'buckets.a.rate: "0/sec" is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: 0 }), 'buckets.a.rate: 0 is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: null }), 'buckets.a.rate: null is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: {} }), 'buckets.a.rate: an object is not a rate; use e.g. "5/s", "6/30s"'],
@@ -46,6 +50,8 @@ t.test('every bad value has its own message', async t => {
       'buckets.a.tiers[0].rate: "x" is not a rate; use e.g. "5/s", "6/30s"',
     ],
     [bucket({ key: 'ipp' }), 'buckets.a.key: "ipp" is not a key; did you mean "ip"?'],
+    [bucket({ key: 'header' }), 'buckets.a.key: "header" is not a key; did you mean "header:NAME"?'],
+    [bucket({ key: 'headr:x-a' }), 'buckets.a.key: "headr:x-a" is not a key; did you mean "header:x-a"?'],
     [bucket({ key: 'user' }), `buckets.a.key: "user" is not a key; use ${KEYS}`],
     [bucket({ key: 5 }), `buckets.a.key: 5 is not a key; use ${KEYS}, or a list of these`],
     [bucket({ key: 'header:' }), 'buckets.a.key: "header:" names no header; write e.g. "header:NAME"'],
@@ -113,6 +119,18 @@ t.test('every bad value has its own message', async t => {
     [
       route({ cost: { max: 5 } }),
       'routes[0].cost.max: only goes with "header"; add e.g. "header": "x-cost" or remove it',
+    ],
+    [
+      route({ cost: { min: 5 } }),
+      'routes[0].cost.min: only goes with "header"; add e.g. "header": "x-cost" or remove it',
+    ],
+    [
+      route({ cost: { header: 'x-cost', max: 2, min: 3 } }),
+      'routes[0].cost.min: 3 is above max (2); lower it or raise max',
+    ],
+    [
+      route({ cost: { header: 'x-cost', max: 2, min: 0 } }),
+      'routes[0].cost.min: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")',
     ],
     [route({ cost: { header: 'x-cost' } }), 'routes[0].cost.max: missing; say the most a header may cost, e.g. 100'],
     [
@@ -230,7 +248,7 @@ t.test('no value of any key reaches the user with a message of zod', async t => 
       ['redis', 'postgres'].map(type => (value: unknown) => top({ store: { type, [key]: value } })),
     ),
     ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
-    ...['header', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
+    ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
     ...['hostHeader', 'maxInFlight', 'tls', 'pauseOn', 'retry', 'learn'].map(
       key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } }),
     ),

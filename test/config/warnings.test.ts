@@ -1,5 +1,6 @@
 import t from 'tap'
-import { warnings } from '../../src/config/warnings.js'
+import { warnings } from '../../src/config/warnings/index.js'
+import { addressKey } from '../../src/proxy/http/client-address.js'
 import { contractExample, parse } from './sample.js'
 
 const bucket = { key: 'header:k', rate: '5/s', capacity: 10 }
@@ -80,6 +81,52 @@ t.test('longer than clients wait', async t => {
   t.same(ofBucket({ capacity: 1_000 }, { mode: 'meter' }), [])
   const tiers = [{ name: 'x', keys: ['x'], capacity: 200 }]
   t.same(ofBucket({ tiers }), [line('39.8s', 'a smaller capacity').replace('a.', 'a.tiers[0].')])
+})
+
+t.test('tiers of addresses that no request has', async t => {
+  const told = (key: string, bucketKey: unknown = 'ip') =>
+    lines({
+      listen: '0.0.0.0:8080',
+      buckets: { a: { ...bucket, key: bucketKey, tiers: [{ name: 'x', keys: ['192.0.2.1', key], weight: 2 }] } },
+    })
+  const at = (key: string) => `buckets.a.tiers[0].keys[1]: ${JSON.stringify(key)} never matches: `
+  for (const key of ['192.0.2.7', '2001:db8:0:0::/64', 'fe80:0:0:0::/64']) t.same(told(key), [], key)
+  t.same(told('192.0.2.0/24'), [
+    `${at('192.0.2.0/24')}the key "ip" is one address, and no range is looked into; list the addresses, e.g. "192.0.2.0"`,
+  ])
+  t.same(told('2001:db8::/32'), [
+    `${at('2001:db8::/32')}the key "ip" is one address, and no range is looked into; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`,
+  ])
+  t.same(told('192.0.2.9/32'), [`${at('192.0.2.9/32')}the key "ip" writes it differently; use "192.0.2.9"`])
+  t.same(told('::ffff:192.0.2.9'), [`${at('::ffff:192.0.2.9')}the key "ip" writes it differently; use "192.0.2.9"`])
+  for (const key of ['2001:DB8::7', '2001:db8::7', '2001:db8::/64', '2001:db8::7/128', '2001:0db8:0:0::/64']) {
+    const network = addressKey('2001:db8::7')
+    t.same(told(key), [`${at(key)}the key "ip" of IPv6 is the network of 64 bits; use "${network}"`], key)
+    t.same(told(network), [])
+  }
+  for (const key of ['acme', '192.0.2.1:80', '192.0.2.*', '192.0.2.0/33', '*']) {
+    t.same(told(key), [`${at(key)}it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"`], key)
+  }
+  t.match(told('192.0.2.0/24\napi', ['ip', 'route']).at(-1), /keys\[1\]: "192.0.2.0\/24\\napi" never matches: /)
+  t.same(told('acme', 'header:k'), [])
+})
+
+t.test('patterns in headers that are compared whole', async t => {
+  const told = (header: Record<string, string>) =>
+    lines({
+      buckets: { a: { ...bucket, tiers: [{ name: 'bots', header, rate: 1 }] } },
+      routes: [{ name: 'x', match: { header } }, { name: 'y' }],
+    })
+  const line = (path: string) =>
+    `${path}: "*bot*" is compared as a whole, and "*" stands for nothing but itself; write the exact value`
+  t.same(told({ 'user-agent': '*bot*' }), [
+    line('buckets.a.tiers[0].header.user-agent'),
+    line('routes[0].match.header.user-agent'),
+  ])
+  t.same(told({ 'x-plan': 'gold' }), [])
+  t.same(told({ accept: '*/*' }), [], 'a value that clients send')
+  const any = told({ 'x-api-key': '*' })
+  t.match(any[0], /header\.x-api-key: "\*" is compared as a whole, .*; write the exact value/)
 })
 
 t.test('buckets that no route uses', async t => {
@@ -189,8 +236,9 @@ t.test('a maxWait without effect', async t => {
     `routes[0].maxWait: has no effect, as nothing waits longer than ${wait} anyway; lower it below that, or remove it`
   t.same(ofBucket({}, { maxWait: '10s' }), [longer('1.8s')])
   t.same(ofBucket({}, { maxWait: '1800ms' }), [])
-  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', max: 5 } }), [], 'a header may say 0.1')
-  t.same(ofBucket({}, { maxWait: '3s', cost: { header: 'x', max: 5 } }), [longer('2s')])
+  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', max: 5 } }), [longer('1.8s')])
+  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', min: 0.1, max: 5 } }), [], 'a header may say 0.1')
+  t.same(ofBucket({}, { maxWait: '3s', cost: { header: 'x', min: 0.5, max: 5 } }), [longer('1.9s')])
   t.same(
     ofBucket({}, { maxWait: '10s', upstream: { url: 'echo:', maxInFlight: 5 } }),
     [],

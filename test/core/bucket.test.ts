@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Bucket, LEVEL_TOLERANCE } from '../../src/core/bucket.js'
+import { Bucket, LEVEL_TOLERANCE } from '../../src/core/bucket/bucket.js'
 import { limits } from './run.js'
 
 const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
@@ -163,7 +163,7 @@ t.test('limits that change keep the level, and what passed last can still be tol
   ] as const) {
     const bucket = new Bucket({ ...limits(10, 10), grace: 0.5 })
     bucket.pass(1, 0, 0)
-    bucket.retune({ ...limits(rate, 10), grace: 0.5 }, 50)
+    bucket.setLimits({ ...limits(rate, 10), grace: 0.5 }, 50)
     t.ok(near(bucket.level(50), 0.5), `${rate}/s: level ${bucket.level(50)}`)
     t.ok(near(bucket.freeAt, freeAt), `${rate}/s: free at ${bucket.freeAt}`)
     t.equal(bucket.postpone(1, 150), true)
@@ -171,7 +171,7 @@ t.test('limits that change keep the level, and what passed last can still be tol
   }
   const drained = new Bucket({ ...limits(10, 10), grace: 0.5 })
   drained.pass(1, 0, 0)
-  drained.retune({ ...limits(1, 10), grace: 0.5 }, 300)
+  drained.setLimits({ ...limits(1, 10), grace: 0.5 }, 300)
   t.equal(drained.level(300), 0, 'what has leaked does not come back at a slower rate')
   t.equal(drained.postpone(1, 400), true)
   t.equal(drained.freeAt, 1_400)

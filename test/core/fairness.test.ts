@@ -1,8 +1,15 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket, type BucketLimits } from '../../src/core/bucket.js'
+import { Bucket, type BucketLimits } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { Gate, type Junction, type Lane, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import {
+  Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type ShareNode,
+  Ticket,
+} from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { limits, random } from './run.js'
 
@@ -56,7 +63,7 @@ function createWorld(onRelease: (release: Release) => void = () => {}): World {
     shaper,
     clients,
     releases,
-    bucket: limits => new Bucket<Junction, Lane>(limits),
+    bucket: limits => new Bucket<ShareNode, Lane>(limits),
     join(name, stack, weight = 1) {
       const client = { name, weight, stack, backlog: 0, sent: 0, released: 0, rejected: 0, dropped: 0, waits: [] }
       clients.push(client)

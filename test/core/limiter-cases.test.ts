@@ -4,9 +4,9 @@
  */
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
-import { Bucket } from '../../src/core/bucket.js'
+import { Bucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, type Junction, type Lane, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import { Gate, type Lane, type SharedBucket, type ShareNode, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { type Arrival, burst, limits, type Run, run, slots } from './run.js'
 
@@ -53,7 +53,7 @@ function live(found: Case): { bucket: SharedBucket; send: (done?: (slot: number)
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
-  const bucket: SharedBucket = new Bucket<Junction, Lane>(bucketOf(found))
+  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(bucketOf(found))
   const send = (done: (slot: number) => void = () => {}): unknown => {
     const verdict = shaper.admit({ route, stack: [bucket], cost: 1 }, { release: done, expire() {}, reject() {} })
     if (verdict === 'released') done(clock.now())

@@ -1,9 +1,16 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket, type BucketLimits } from '../../src/core/bucket.js'
+import { Bucket, type BucketLimits } from '../../src/core/bucket/bucket.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, type Junction, type Lane, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import {
+  Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type ShareNode,
+  Ticket,
+} from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { type Arrival, burst, limits, run, slots } from './run.js'
 
@@ -38,7 +45,7 @@ function bench(): Bench {
     clock,
     shaper,
     all,
-    bucket: limits => new Bucket<Junction, Lane>(limits),
+    bucket: limits => new Bucket<ShareNode, Lane>(limits),
     send(client, stack, { cost = 1, weight = 1, maxWait } = {}) {
       let releasedAt: number | undefined
       const drops: Rejection[] = []
@@ -305,7 +312,7 @@ t.test('fair: against a naive model, and every request is somewhere', async t =>
       })
       clock.runAll()
       must(shaper.queued === 0 && waiting(all).length === 0, () => 'somebody waits for ever')
-      must(everyone.queued === 0 && everyone.outlet === undefined, () => 'something is left')
+      must(everyone.queued === 0 && everyone.waitingState === undefined, () => 'something is left')
       for (const sent of all) {
         const ends = [sent.releasedAt !== undefined, rejected(sent) !== undefined, sent.cancelled]
         must(ends.filter(Boolean).length + sent.drops.length === 1, () => `ended ${ends} and ${sent.drops.length}`)
@@ -562,11 +569,11 @@ t.test('a stack punishes only the bucket that overflowed', async t => {
 })
 
 t.test('a block is kept though its bucket is empty', async t => {
-  const keyspace = new Keyspace(1e6)
+  const keyspace = new BucketTable(1e6)
   const strict: BucketLimits = { ...limits(100, 1), blockFor: 60_000 }
   const culprit = keyspace.find(strict, 'culprit', 0)!
   culprit.fill(1, 0)
-  culprit.punish(0)
+  culprit.applyOverflowPolicy(0)
   t.equal(culprit.level(1_000), 0)
   for (let key = 0; key < 1_000; key += 1) keyspace.find(strict, `${key}`, 1_000 + key)
   t.equal(keyspace.find(strict, 'culprit', 59_999), culprit)
@@ -575,10 +582,10 @@ t.test('a block is kept though its bucket is empty', async t => {
 })
 
 t.test('nor does a block make place for newcomers while others hold less', async t => {
-  const keyspace = new Keyspace(3)
+  const keyspace = new BucketTable(3)
   const strict: BucketLimits = { ...limits(1, 10), blockFor: 60_000 }
   const culprit = keyspace.find(strict, 'culprit', 0)!
-  culprit.punish(0)
+  culprit.applyOverflowPolicy(0)
   for (const key of ['a', 'b']) keyspace.find(strict, key, 0)!.fill(1, 0)
   keyspace.find(strict, 'c', 0)!.fill(1, 0)
   t.equal(keyspace.find(strict, 'culprit', 0), culprit)
@@ -594,7 +601,7 @@ t.test('fill: a change of the rate keeps what was filled behind those who wait',
     t.equal(own.level(at), 5)
   }
   // 60 ms of a period are left, and take twice as long.
-  shaper.control.retune(own, { ...limits(5, 5), overflow: 'fill' })
+  shaper.control.setLimits(own, { ...limits(5, 5), overflow: 'fill' })
   t.equal(own.level(140), 5)
   clock.runAll()
   t.same(

@@ -1,7 +1,7 @@
 import t from 'tap'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate } from '../../src/core/lane.js'
+import { Gate } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 
 const TEN = { name: 'client', rate: 0.01, capacity: 10 }
@@ -12,7 +12,7 @@ function world({ maxInFlight = Infinity, limits = TEN } = {}) {
   const shaper = new Shaper({ clock })
   const gate = new Gate(maxInFlight)
   const route = { name: 'api', gate }
-  const bucket = new Keyspace(10).find(limits, 'a', 0)!
+  const bucket = new BucketTable(10).find(limits, 'a', 0)!
   const fate: string[] = []
   const admit = (name: string, maxWait = Infinity) =>
     shaper.admit(
@@ -138,7 +138,7 @@ t.test('limits with a grace: what is later counts for when it happens, and is ne
   const lateness = [0, 0.4, 3, 0]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const shaper = new Shaper({ clock })
-  const bucket = new Keyspace(10).find({ ...TEN, grace: 0.5 }, 'a', 0)!
+  const bucket = new BucketTable(10).find({ ...TEN, grace: 0.5 }, 'a', 0)!
   const route = { name: 'api', gate: new Gate() }
   const sent: number[] = []
   const waiter = { release: () => sent.push(clock.now()), expire() {}, reject() {} }

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
 import { type Arrival, limits, type Moment, type Outcome, type Run, random, run, slots, worstExcess } from './run.js'
 
 const EPSILON = 1e-6
@@ -192,7 +192,7 @@ t.test('every request is in one place at any moment, and the levels know it', as
       for (const name of ['client', 'everyone']) {
         for (const [, bucket] of keyspace.entries(name)) {
           must(bucket.level(end + 1e7) === 0, () => 'a bucket does not run dry')
-          must(bucket.outlet === undefined, () => 'an outlet is left')
+          must(bucket.waitingState === undefined, () => 'an outlet is left')
         }
       }
       return true

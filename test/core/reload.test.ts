@@ -1,10 +1,10 @@
 /** Changing limits while requests wait. */
 import fc from 'fast-check'
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, Ticket } from '../../src/core/lane.js'
+import { Gate, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { limits } from './run.js'
 
@@ -48,7 +48,7 @@ t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out o
     fc.property(fc.array(step, { maxLength: 80, size: 'max' }), steps => {
       const clock = createVirtualClock()
       const shaper = new Shaper({ clock })
-      const keyspace = new Keyspace(1_000)
+      const keyspace = new BucketTable(1_000)
       const gate = new Gate()
       const route = { name: 'api', gate }
       let client: BucketLimits = limits(5, 5, 'client')
@@ -110,10 +110,10 @@ t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out o
             [...keyspace.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),
           )
           for (const [key, bucket] of keyspace.entries('client')) {
-            shaper.control.retune(bucket, key === 'c' ? gold : client)
+            shaper.control.setLimits(bucket, key === 'c' ? gold : client)
             if (bucket.level(clock.now()) > before.get(key)! + 1e-9) throw new Error(`${key}: a reload filled it`)
           }
-          for (const [, bucket] of keyspace.entries('everyone')) shaper.control.retune(bucket, everyone)
+          for (const [, bucket] of keyspace.entries('everyone')) shaper.control.setLimits(bucket, everyone)
           const told = expired.count
           const counted = [...shaper.control.replan([gate], () => maxWait).values()].reduce(
             (sum, count) => sum + count,
@@ -134,7 +134,7 @@ t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out o
 t.test('a lower rate: who would now wait longer than maxWait expires at once, those before it stay', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const keyspace = new Keyspace(10)
+  const keyspace = new BucketTable(10)
   const gate = new Gate()
   const route = { name: 'api', gate }
   const fate: string[] = []
@@ -150,7 +150,7 @@ t.test('a lower rate: who would now wait longer than maxWait expires at once, th
     )
   }
   clock.runUntil(100)
-  for (const [, bucket] of keyspace.entries('client')) shaper.control.retune(bucket, limits(2, 10))
+  for (const [, bucket] of keyspace.entries('client')) shaper.control.setLimits(bucket, limits(2, 10))
   t.same([...shaper.control.replan([gate], () => 1_000)], [['api', 3]])
   t.same(fate, ['1 released 100', '3 expired 100', '4 expired 100', '5 expired 100'])
   clock.runAll()
@@ -160,14 +160,14 @@ t.test('a lower rate: who would now wait longer than maxWait expires at once, th
 t.test('a higher rate: who waits leaves earlier, from the level that there was', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const keyspace = new Keyspace(10)
+  const keyspace = new BucketTable(10)
   const route = { name: 'api', gate: new Gate() }
   const bucket = keyspace.find(limits(1, 10), 'a', 0)!
   const slots: number[] = []
   const waiter = { release: (slot: number) => slots.push(slot), expire() {}, reject() {} }
   for (let place = 0; place < 4; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   clock.runUntil(500)
-  shaper.control.retune(bucket, limits(10, 10))
+  shaper.control.setLimits(bucket, limits(10, 10))
   t.equal(bucket.level(500), 3.5)
   clock.runAll()
   t.same(slots, [550, 650, 750])
@@ -176,7 +176,7 @@ t.test('a higher rate: who waits leaves earlier, from the level that there was',
 t.test('reset: what has passed is forgotten, who waits may go', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const bucket = new Keyspace(10).find({ ...limits(1, 2), blockFor: 'drain' }, 'a', 0)!
+  const bucket = new BucketTable(10).find({ ...limits(1, 2), blockFor: 'drain' }, 'a', 0)!
   const route = { name: 'api', gate: new Gate() }
   const slots: number[] = []
   const waiter = { release: (slot: number) => slots.push(slot), expire() {}, reject() {} }

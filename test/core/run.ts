@@ -1,8 +1,8 @@
 /** Runs arrivals through the core on the virtual clock and writes down what became of them. */
-import type { BucketLimits } from '../../src/core/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, type LaneRoute, type SharedBucket, type Ticket } from '../../src/core/lane.js'
+import { Gate, type LaneRoute, type SharedBucket, type Ticket } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 
 export interface Arrival {
@@ -34,7 +34,7 @@ export interface Run {
   admitted: number[]
   /** In order of release. */
   released: Outcome[]
-  keyspace: Keyspace
+  keyspace: BucketTable
   shaper: Shaper
   /** When the last thing happened. */
   end: number
@@ -42,7 +42,7 @@ export interface Run {
 
 export interface Moment {
   shaper: Shaper
-  keyspace: Keyspace
+  keyspace: BucketTable
   outcomes: readonly Outcome[]
   now: number
 }
@@ -67,7 +67,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     ...(options.start === undefined ? {} : { start: options.start }),
     ...(options.lateness === undefined ? {} : { lateness: options.lateness }),
   })
-  const keyspace = new Keyspace(1e9)
+  const keyspace = new BucketTable(1e9)
   const outcomes: Outcome[] = arrivals.map(arrival => ({ arrival, verdict: undefined }))
   const released: Outcome[] = []
   const gate = new Gate(options.maxInFlight)

@@ -1,7 +1,14 @@
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket.js'
+import { Bucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { Gate, type Junction, type Lane, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import {
+  Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type ShareNode,
+  Ticket,
+} from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { burst, limits, run, slots, worstExcess } from './run.js'
 
@@ -133,7 +140,7 @@ function bench(
   const shaper = new Shaper({ clock, ...(options.maxQueued === undefined ? {} : { maxQueued: options.maxQueued }) })
   const gate = new Gate(options.maxInFlight)
   const route = { name: 'route', gate }
-  const bucket: SharedBucket = new Bucket<Junction, Lane>(limits(options.rate ?? 5, options.capacity ?? 10))
+  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(limits(options.rate ?? 5, options.capacity ?? 10))
   const log: string[] = []
   return {
     clock,
@@ -315,7 +322,7 @@ t.test('releases are told in order, also when a waiter calls back in while time 
   let spent = 0
   const shaper = new Shaper({ clock: { now: () => virtual.now() + spent, at: virtual.at } })
   const route = { name: 'route', gate: new Gate() }
-  const bucket: SharedBucket = new Bucket<Junction, Lane>(limits(1_000, 10))
+  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(limits(1_000, 10))
   const log: string[] = []
   const send = (name: string, then = (): void => {}): Verdict =>
     shaper.admit(

@@ -1,8 +1,15 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket.js'
+import { Bucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { Gate, type Junction, type Lane, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
+import {
+  Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type ShareNode,
+  Ticket,
+} from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { type Arrival, burst, limits, random, run, slots } from './run.js'
 
@@ -37,7 +44,7 @@ function bench(): Bench {
     log,
     route: (name, gate = new Gate()) => ({ name, gate }),
     bucket: (perSecond, capacity = 1_000, name = 'client') =>
-      new Bucket<Junction, Lane>(limits(perSecond, capacity, name)),
+      new Bucket<ShareNode, Lane>(limits(perSecond, capacity, name)),
     send(name, route, stack, { cost = 1, maxWait } = {}) {
       const release = (slot: number, now: number): void => {
         log.push(slot === now ? `${name}@${now}` : `${name}@${now} for ${slot}`)
@@ -310,7 +317,7 @@ t.test('a client has the weight of the lanes that wait, not of those that have g
 t.test('a metered decision sees the slots that are past, though their wake-up is late', async t => {
   const clock = createVirtualClock({ lateness: () => 100 })
   const shaper = new Shaper({ clock })
-  const stack: SharedBucket[] = [new Bucket<Junction, Lane>(limits(5, 2))]
+  const stack: SharedBucket[] = [new Bucket<ShareNode, Lane>(limits(5, 2))]
   const route = { name: 'api', gate: new Gate() }
   const released: number[] = []
   const waiter = { release: (slot: number) => released.push(slot), expire() {}, reject() {} }

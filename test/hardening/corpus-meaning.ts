@@ -64,7 +64,7 @@ export const MEANING: readonly Section[] = [
       post(['Connection: Transfer-Encoding', 'Transfer-Encoding: chunked'], '3\r\nabc\r\n0\r\n\r\n'),
       { body: 'abc' },
     ),
-    good('X-Forwarded-For, which is made anew', get('Connection: X-Forwarded-For', 'X-Forwarded-For: 9.9.9.9')),
+    good('X-Forwarded-For, which stays all the same', get('Connection: X-Forwarded-For', 'X-Forwarded-For: 9.9.9.9')),
     good('Via', get('Connection: Via', 'Via: 1.1 x')),
     good(
       'hop-by-hop headers that it does not name',
@@ -72,7 +72,9 @@ export const MEANING: readonly Section[] = [
     ),
     good('nothing', get('Connection:')),
     good('nonsense', get('Connection: "a b", ;')),
-    good('four thousand names', get(`Connection: ${'a,'.repeat(4_000)}b`)),
+    good('64 names', get(`Connection: ${'a,'.repeat(63)}b`)),
+    bad('65 names', get(`Connection: ${'a,'.repeat(64)}b`)),
+    bad('four thousand names', get(`Connection: ${'a,'.repeat(4_000)}b`)),
   ),
   section(
     'RFC 9110 10.1.4 and 6.6: TE and Trailer',

@@ -1,11 +1,11 @@
 /** What went wrong between real instances, each as small as it gets. */
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, Ticket, type Waiter } from '../../src/core/lane.js'
+import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { Claim, ClaimRequest, Store } from '../../src/core/store.js'
-import { StoredBucket } from '../../src/core/stored-bucket.js'
 import { createWorld } from '../proxy/instances.js'
 
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
@@ -39,7 +39,7 @@ t.test('who has missed his slot claims another one, though nothing else happens'
     return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.passage = 'claimed'
+  shaper.releaseMode = 'claimed'
   const released: number[] = []
   const route = { name: 'route', gate: new Gate() }
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
@@ -59,7 +59,7 @@ t.test('at a slow rate, too, the slot that was missed is asked for again', async
     return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.passage = 'claimed'
+  shaper.releaseMode = 'claimed'
   const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', () => 'all', { trusted: true })
   const route = { name: 'route', gate: new Gate() }
   const released: number[] = []
@@ -79,7 +79,7 @@ t.test('who hangs up in front of an upstream that is full lets another lane go',
     return { granted: true, slot: { at: clock.now() + 20, token: clock.now() + 20 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.passage = 'claimed'
+  shaper.releaseMode = 'claimed'
   const route = { name: 'route', gate: new Gate(1) }
   const one = shaper.enqueue({ route, stack: [bucketOf('one')], cost: 1 }, NOBODY, Infinity, 0)
   shaper.enqueue({ route, stack: [bucketOf('another')], cost: 1 }, NOBODY, Infinity, 0)
@@ -133,10 +133,10 @@ t.test('who came first goes first, also where the answers come in another order'
       Infinity,
       arrivedAt,
     )
-  shaper.passage = 'none'
+  shaper.releaseMode = 'none'
   for (const [arrivedAt, delay] of delays.entries()) clock.at(arrivedAt + delay, () => void join(arrivedAt))
   clock.runUntil(20)
-  shaper.passage = 'direct'
+  shaper.releaseMode = 'direct'
   clock.runUntil(1_000)
   t.same(released, [0, 1, 2, 3])
 })

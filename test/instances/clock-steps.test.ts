@@ -1,13 +1,13 @@
 /** The store's clock is set by an hour, forth and back, under load: on real servers, instances in this process. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, type LaneRoute } from '../../src/core/lane.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
+import { Gate, type LaneRoute } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import { createRedisStore } from '../../src/stores/redis.js'
-import { Sharing } from '../../src/stores/sharing.js'
+import { Sharing } from '../../src/sharing/sharing.js'
+import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startRedis } from '../servers/redis.js'
 import { longestPause, machinePauses, type Pause, rateOf, type Seen, worstWindow } from './figures.js'
 import { now } from './load.js'
@@ -55,7 +55,7 @@ t.test('one rate, whatever its clock says', async t => {
     const sharing = new Sharing({ store, onOutage: 'local', clock, id })
     t.teardown(() => sharing.close())
     const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
-    const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const keyspace = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     const route: LaneRoute = { name: 'route', gate }
     t.ok(await sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] }))
@@ -64,7 +64,7 @@ t.test('one rate, whatever its clock says', async t => {
       tally.asked += 1
       const own = sharing.limitsOf(limits)
       const bucket = keyspace.find(own, 'all', clock.now())!
-      if (bucket.limits !== own) shaper.control.retune(bucket, own)
+      if (bucket.limits !== own) shaper.control.setLimits(bucket, own)
       const released = (): void => {
         sent.push({ at: now(), path: id })
         gate.leave()

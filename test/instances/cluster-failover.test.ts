@@ -1,6 +1,6 @@
 /** The server of a Redis Cluster that has the bucket is killed under load, and its replica takes over. */
 import t from 'tap'
-import { hashSlot, hashTag } from '../../src/stores/redis-keys.js'
+import { hashSlot, hashTag } from '../../src/stores/redis/keys.js'
 import { startCluster, until } from '../servers/redis.js'
 import { now } from './load.js'
 import { checkAccount, checkBound, checkRate, finish, LONG, startTrial } from './trial.js'

@@ -1,7 +1,7 @@
 /** What a call is told that is wrong: it says so, and nothing is queued. */
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper } from '../../src/index.js'
+import { createShaper, LeakyBucket, shape } from '../../src/index.js'
 
 function world() {
   const clock = createVirtualClock()
@@ -65,11 +65,71 @@ t.test('options that are none', async t => {
   t.match(shaper.status(), { keys: 0, closed: false })
 })
 
+t.test('options that nobody knows are errors everywhere, with the nearest one that is known', async t => {
+  const { shaper } = world()
+  const base = { rate: '5/s', capacity: 5 }
+  let ran = 0
+  const run = () => (ran += 1)
+  const given = { weight: 5, priority: 1, expiration: 50 } as never
+  const message = [
+    'weight: unknown key; known keys: cost, signal, maxWait',
+    'priority: unknown key; known keys: cost, signal, maxWait',
+    'expiration: unknown key; known keys: cost, signal, maxWait',
+  ].join('\n')
+  await t.rejects(shaper.run('k', run, given), { name: 'RangeError', message })
+  await t.rejects(shaper.run(run, given), { name: 'RangeError', message })
+  await t.rejects(shaper.admit('other', given), { name: 'RangeError', message })
+  const near: [name: string, call: (options: never) => unknown, hint: string][] = [
+    ['maxwait', options => shaper.wrap(run, options), 'did you mean "maxWait"?'],
+    ['keys', options => shaper.wrap(run, options), 'did you mean "key"?'],
+    ['timeOut', options => shaper.drain(options), 'did you mean "timeout"?'],
+    ['maxInflight', options => shaper.update(options), 'known keys: rate, capacity, maxWait, maxKeys, maxQueued'],
+    ['maxinflight', options => createShaper({ ...base, ...(options as object) }), 'did you mean "maxInFlight"?'],
+    ['retrys', options => shape({ ...base, ...(options as object) }), 'did you mean "retry"?'],
+    ['capasity', options => new LeakyBucket({ ...base, ...(options as object) }), 'did you mean "capacity"?'],
+    ['burst', options => new LeakyBucket({ ...base, ...(options as object) }), 'known keys: rate, capacity, clock'],
+  ]
+  for (const [name, call, hint] of near) {
+    t.throws(() => call({ [name]: 5 } as never), { name: 'RangeError', message: `${name}: unknown key; ${hint}` }, name)
+    if (name !== 'timeOut') t.doesNotThrow(() => call({ [name]: undefined } as never), `${name} that is undefined`)
+  }
+  t.throws(() => new LeakyBucket(undefined as never), {
+    name: 'TypeError',
+    message: /^undefined is not a set of options; use e\.g\. \{ rate: /,
+  })
+  t.equal(ran, 0)
+  t.match(shaper.status(), { keys: 0, closed: false })
+})
+
+t.test('an option of a store that is undefined is as if it were not there', async t => {
+  const store = { type: 'redis', url: 'redis://127.0.0.1:1', timeout: undefined, instances: undefined }
+  const shaper = createShaper({ rate: '5/s', capacity: 5, store: store as never })
+  await shaper.drain()
+  const unknown = { ...store, instancs: 3 }
+  t.throws(() => createShaper({ rate: '5/s', capacity: 5, store: unknown as never }), {
+    message: 'store.instancs: unknown key; did you mean "instances"?',
+  })
+})
+
+t.test('run: a key that is none is named, and a function that is none', async t => {
+  const { shaper } = world()
+  for (const key of [42, null, undefined, {}]) {
+    const shown = typeof key === 'object' && key !== null ? 'an object' : String(key)
+    await t.rejects(
+      shaper.run(key as never, () => 1),
+      { name: 'TypeError', message: `a key is a string, not ${shown}` },
+    )
+  }
+  for (const given of [['k'], ['k', 5], [5], []]) {
+    await t.rejects(shaper.run(...(given as [never])), { name: 'TypeError', message: /^run wants a function: / })
+  }
+})
+
 t.test('durations are ms, or written out', async t => {
   const { clock, shaper } = world()
   shaper.pause('1s')
   t.equal(shaper.status().pausedForMs, 1_000)
-  await t.rejects(shaper.admit('', { maxWait: '500ms' }), { message: /try again in 500ms$/ })
+  await t.rejects(shaper.admit('', { maxWait: '500ms' }), { message: /try again in 501ms$/ })
   shaper.admit('').catch(() => undefined)
   const drained = shaper.drain({ timeout: '200ms' })
   clock.runUntil(200)

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { LeakyBucket } from '../../src/index.js'
@@ -10,9 +11,11 @@ t.test('the worked example', async t => {
   t.equal(bucket.ableToAccept(8), true)
   t.equal(bucket.level, 2, 'asking changes nothing')
   t.same(bucket.tryAdd(3), { admitted: true, level: 5, remaining: 5, retryAfterMs: 0, waitMs: 2_000 })
-  t.same(bucket.tryAdd(6), { admitted: false, level: 5, remaining: 5, retryAfterMs: 1_000, waitMs: 5_000 })
+  t.same(bucket.tryAdd(6), { admitted: false, level: 5, remaining: 5, retryAfterMs: 1_001, waitMs: 5_000 })
+  clock.runUntil(999)
+  t.equal(bucket.ableToAccept(6), false, 'not before')
   clock.runUntil(1_000)
-  t.equal(bucket.tryAdd(6).admitted, true, 'which was true')
+  t.equal(bucket.tryAdd(6).admitted, true, 'and 1 ms is for timers that fire early')
   t.equal(bucket.timeToEmpty(), 10_000)
   clock.runUntil(11_000)
   t.equal(bucket.level, 0)
@@ -46,6 +49,20 @@ t.test("on the process's own clock it leaks by itself", async t => {
   const until = performance.now() + 1
   while (performance.now() < until);
   t.equal(bucket.level, 0)
+})
+
+t.test('retryAfterMs is enough: a timer of that length, and nothing else, and the cost is admitted', async t => {
+  const bucket = new LeakyBucket({ rate: '130/s', capacity: 1 })
+  let again = 0
+  const told: number[] = []
+  for (let refusals = 0; refusals < 40; refusals += 1) {
+    if (!bucket.tryAdd().admitted) again += 1
+    told.push(bucket.tryAdd().retryAfterMs)
+    await sleep(told.at(-1))
+  }
+  t.equal(again, 0, `${again} of 40 were refused again`)
+  t.ok(told.every(Number.isInteger), `whole: ${told}`)
+  t.ok(Math.max(...told) <= 9, `not more than it takes: ${told}`)
 })
 
 t.test('bad arguments', async t => {

@@ -1,4 +1,5 @@
 /** createShaper on a virtual clock: every moment is exact. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { ClosedError, createShaper, ExpiredError, OverflowError, type ShaperOptions } from '../../src/index.js'
@@ -114,13 +115,13 @@ t.test('wrap: the same function, in its turn, with the key and the cost of its a
   await t.rejects(broken(), { message: 'no key' })
 })
 
-t.test('a full queue: OverflowError says when to come again, and is right', async t => {
+t.test('a full queue: OverflowError says when to come again, 1 ms more than it takes', async t => {
   const { shaper, clock, send } = world({ capacity: 3 })
   for (const name of ['a', 'b', 'c']) void send(name)
   const error = await send('d').catch(error => error)
   t.ok(error instanceof OverflowError)
-  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'overflow', key: '', retryAfterMs: 100 })
-  t.match(error.message, /^the queue is full; try again in 100ms$/)
+  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'overflow', key: '', retryAfterMs: 101 })
+  t.match(error.message, /^the queue is full; try again in 101ms$/)
   clock.runUntil(99)
   await t.rejects(send('d'), OverflowError)
   clock.runUntil(100)
@@ -143,7 +144,7 @@ t.test('maxWait: on arrival, while waiting, of the shaper and of a call', async 
   void send('a')
   void send('b')
   const error = await send('c').catch(error => error)
-  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'max-wait', retryAfterMs: 50 })
+  t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'max-wait', retryAfterMs: 51 })
   void note('patient', shaper.admit('', { maxWait: 200 }))
   t.match(await failure(shaper.admit('', { maxWait: 50 })), { reason: 'max-wait' })
   clock.runAll()
@@ -247,7 +248,7 @@ t.test('a pause is remembered when nobody of its key is there, and tells who can
   }
   t.equal(shaper.status('x').pausedForMs, 4_500)
   const impatient = send('impatient', 'x', { maxWait: 1_000 })
-  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 3_500 })
+  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 3_501 })
   void send('patient', 'x', { maxWait: 4_500 })
   clock.runAll()
   t.same(record, ['patient at 5000'])
@@ -464,3 +465,22 @@ function controller() {
   const controller = new AbortController()
   return { signal: controller.signal, abort: (reason: Error) => controller.abort(reason) }
 }
+
+t.test('retryAfterMs is enough: a timer of that length, and nothing else, and the call is let in', async t => {
+  const shapers = [
+    createShaper({ rate: '130/s', capacity: 1 }),
+    createShaper({ rate: '130/s', capacity: 100, maxWait: 0 }),
+  ]
+  for (const shaper of shapers) {
+    let again = 0
+    const told: number[] = []
+    for (let refusals = 0; refusals < 40; refusals += 1) {
+      await shaper.admit().catch(() => (again += 1))
+      told.push(((await failure(shaper.admit())) as OverflowError).retryAfterMs)
+      await sleep(told.at(-1))
+    }
+    t.equal(again, 0, `${again} of 40 were refused again`)
+    t.ok(told.every(Number.isInteger), `whole: ${told}`)
+    t.ok(Math.max(...told) <= 9, `not more than it takes: ${told}`)
+  }
+})

@@ -1,9 +1,9 @@
 /** Shapers that share a store: one rate, one pause. */
 import t from 'tap'
-import { createVirtualClock } from '../../src/core/clock.js'
+import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { createShaper, type ShaperOptions, type Store, StoreError } from '../../src/index.js'
-import { LateStore } from '../../src/outbound/late-store.js'
-import { createMemoryStore } from '../../src/stores/memory.js'
+import { LateStore } from '../../src/outbound/deferred-store.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
 import { gaps } from './upstreams.js'
 
@@ -28,6 +28,27 @@ async function pass(clock: ReturnType<typeof createVirtualClock>, until: number)
   }
 }
 
+/** The same store behind a network delay of `ms` each way. */
+function distant(store: Store, clock: VirtualClock, ms: number): Store {
+  const call = <T>(run: () => T): Promise<Awaited<T>> =>
+    new Promise(resolve => {
+      clock.at(clock.now() + ms, () => {
+        const value = run()
+        clock.at(clock.now() + ms, () => resolve(value as Awaited<T>))
+      })
+    })
+  return {
+    horizon: store.horizon,
+    admit: request => call(() => store.admit(request)),
+    claim: request => call(() => store.claim(request)),
+    giveBack: request => call(() => store.giveBack(request)),
+    reset: bucket => call(() => store.reset(bucket)),
+    beat: id => call(() => store.beat(id)),
+    exchange: (upstream, heard) => call(() => store.exchange(upstream, heard)),
+    close: async () => undefined,
+  }
+}
+
 t.test('calls wait until the store is there, in order; then two shapers have one rate', async t => {
   const { clock, record, send, shapers } = await pair()
   for (const place of [0, 1]) for (const name of ['a', 'b', 'c', 'd']) void send(place, `${place}${name}`)
@@ -49,7 +70,7 @@ t.test('one capacity', async t => {
   await settled()
   const calls = [0, 1, 0, 1, 0, 1].map((place, at) => send(place, `${at}`))
   const last = await calls[5]!.catch((error: Error) => error)
-  t.match(last, { code: 'SHAPER_OVERFLOW', retryAfterMs: 100 })
+  t.match(last, { code: 'SHAPER_OVERFLOW', retryAfterMs: 101 })
   await pass(clock, 600)
   await Promise.all(calls.slice(0, 5))
   t.match(shapers[0].status(), { queued: 0 })
@@ -100,6 +121,64 @@ t.test('a store that opens after the end is closed', async t => {
   await late.opened(memory)
   t.equal(closed.args().length, 1)
   await t.rejects(async () => late.beat('a'), { code: 'SHAPER_STORE_UNAVAILABLE' })
+})
+
+for (const [rate, capacity, cost] of [
+  [97, 5, 2],
+  [100, 10, 4],
+  [50, 3, 0.7],
+] as const) {
+  t.test(`with a store, too, retryAfterMs is enough for a cost of ${cost}, of ${capacity}`, async t => {
+    const clock = createVirtualClock()
+    const shaper = createShaper({ rate, capacity, clock, store: createMemoryStore({ clock }) })
+    const offer = async (): Promise<number> => {
+      let retryAfterMs = 0
+      shaper.admit('', { cost }).catch(error => {
+        retryAfterMs = error.retryAfterMs
+      })
+      await settled()
+      return retryAfterMs
+    }
+    await settled()
+    const again: string[] = []
+    for (let round = 0; round < 60; round += 1) {
+      let retryAfterMs = await offer()
+      for (; retryAfterMs === 0; retryAfterMs = await offer()) await pass(clock, clock.now() + 1.7)
+      await pass(clock, clock.now() + retryAfterMs)
+      const then = await offer()
+      if (then > 0) again.push(`${then} after ${retryAfterMs}`)
+    }
+    t.same(again, [], 'nobody is refused again')
+    await pass(clock, clock.now() + 500)
+    t.equal(shaper.status().queued, 0)
+  })
+}
+
+t.test('with a store, too, what a pause keeps in the queue counts in retryAfterMs', async t => {
+  const clock = createVirtualClock()
+  const shaper = createShaper({ rate: '10/s', capacity: 3, clock, store: createMemoryStore({ clock }) })
+  await settled()
+  shaper.pause('5s')
+  for (let at = 0; at < 3; at += 1) void shaper.admit()
+  await pass(clock, 2_000)
+  const error = await shaper.admit().catch((error: { retryAfterMs: number }) => error)
+  t.match(error, { code: 'SHAPER_OVERFLOW' })
+  const { retryAfterMs } = error as { retryAfterMs: number }
+  t.ok(retryAfterMs >= 3_000 && retryAfterMs <= 3_120, `${retryAfterMs}`)
+  await pass(clock, clock.now() + retryAfterMs)
+  const last = shaper.admit()
+  await pass(clock, 6_000)
+  await last
+})
+
+t.test('one that is drained is not there any more', async t => {
+  const { clock, shapers, store } = await pair()
+  await pass(clock, 10)
+  t.equal(store.beat('witness'), 3)
+  await shapers[0].drain()
+  t.equal(store.beat('witness'), 2)
+  await shapers[1].drain()
+  t.equal(store.beat('witness'), 1)
 })
 
 t.test('a call can be aborted before the store is there, or take too long', async t => {
@@ -185,6 +264,71 @@ t.test('a store of one\u2019s own is not closed; one that is gone leaves each it
   await shaper.drain()
   t.equal(closed, false)
 })
+
+for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']) {
+  const rates = [
+    { from: '3/m', at: 500, to: '10/s', wanted: [0, 597.5, 697.5] },
+    { from: '3/m', at: 2, to: '10/s', wanted: [0, 102, 202] },
+  ]
+  for (const { from, at, to, wanted } of rates) {
+    t.test(`${kind}: update from ${from} to ${to} after ${at} ms reaches the calls that wait`, async t => {
+      const clock = createVirtualClock()
+      const memory = createMemoryStore({ clock })
+      const distance = kind.endsWith('away') ? 1.5 : 0
+      const store = distance > 0 ? distant(memory, clock, distance) : memory
+      const shaper = createShaper({ rate: from, capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+      await pass(clock, 200)
+      const start = clock.now()
+      const times: number[] = []
+      const calls = wanted.map(() => shaper.run(() => void times.push(clock.now() - start)))
+      await pass(clock, start + at)
+      shaper.update({ rate: to })
+      await pass(clock, start + 30_000)
+      await Promise.all(calls)
+      // An answer of the store comes later by the way there and back.
+      const late = times.map((time, place) => time - wanted[place]!)
+      t.ok(Math.min(...late) >= -0.5 && Math.max(...late) <= 5 + 2 * 2 * distance, `at ${times}, wanted ${wanted}`)
+    })
+  }
+
+  t.test(`${kind}: update to a slower rate reaches the calls that wait`, async t => {
+    const clock = createVirtualClock()
+    const memory = createMemoryStore({ clock })
+    const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
+    const shaper = createShaper({ rate: '10/s', capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+    await pass(clock, 200)
+    const times: number[] = []
+    const calls = Array.from({ length: 4 }, () => shaper.run(() => void times.push(clock.now() - 200)))
+    await pass(clock, 250)
+    shaper.update({ rate: '1/s' })
+    await pass(clock, 4_000)
+    await Promise.all(calls)
+    // With a store the next one keeps a whole new period from the one that was sent last.
+    t.ok(times[1]! >= 549.5 && times[1]! <= 1_010, `at ${times}`)
+    t.ok(Math.min(...gaps(times.slice(1))) >= 999 && times[3]! <= times[1]! + 2_010, `at ${times}`)
+  })
+
+  t.test(`${kind}: calls that would now wait too long expire at once`, async t => {
+    const clock = createVirtualClock()
+    const memory = createMemoryStore({ clock })
+    const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
+    const shaper = createShaper({ rate: '10/s', capacity: 10, clock, ...(kind !== 'without a store' && { store }) })
+    await pass(clock, 200)
+    void shaper.run(() => undefined)
+    const expired: number[] = []
+    for (let at = 0; at < 2; at += 1) {
+      const call = shaper.run(() => undefined, { maxWait: '5s' })
+      call.catch(({ code }: { code: string }) => {
+        t.equal(code, 'SHAPER_EXPIRED')
+        expired.push(clock.now())
+      })
+    }
+    await pass(clock, 250)
+    shaper.update({ rate: '2/m' })
+    await settled()
+    t.same(expired, [250, 250])
+  })
+}
 
 t.test('Redis: two shapers, one rate, and nobody is lost', async t => {
   const redis = await startRedis()

@@ -1,8 +1,14 @@
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { request } from 'node:http'
+import { type AddressInfo, createServer, type Socket } from 'node:net'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import t from 'tap'
 import {
   answering,
   askOnce,
+  type Client,
   connect,
   get,
   httpUpstream,
@@ -23,10 +29,82 @@ const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } 
 
 const CHUNKED_POST = 'POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n'
 
+/** Bytes in buffers that are in use. */
+function held(): number {
+  setFlagsFromString('--expose-gc')
+  runInNewContext('gc')()
+  return process.memoryUsage().arrayBuffers
+}
+
 /** Fills the bucket's slot, so that whoever comes next waits. */
 async function occupy(t: Parameters<typeof startRig>[0], rig: Rig): Promise<void> {
   await askOnce(t, rig, get('/first'))
 }
+
+// First: what other tests leave behind would count.
+t.test(
+  'many large uploads that have waited are held by their clients, and arrive whole when the upstream reads',
+  async t => {
+    const count = 24
+    const size = 8 * 1024 * 1024
+    const body = Buffer.alloc(size)
+    for (let at = 0; at < size; at += 4) body.writeUInt32LE(at, at)
+    const arrived: Socket[] = []
+    const server = createServer({ pauseOnConnect: true }, socket => {
+      arrived.push(socket.on('error', () => undefined))
+    }).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    t.teardown(() => {
+      for (const socket of arrived) socket.destroy()
+      server.close()
+    })
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const rig = await startRig(t, {
+      upstream: url,
+      buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+      routes: [{ name: 'all' }],
+    })
+    const clients = await Promise.all(Array.from({ length: count + 1 }, () => connect(t, rig)))
+    clients[0]!.send(get('/first'))
+    await rig.until(({ proxy }) => proxy.line.routes[0]!.lane.gate.inFlight === 1)
+    for (const { socket } of clients.slice(1)) {
+      socket.write(`POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n`)
+      socket.write(body)
+    }
+    await rig.until(({ queued }) => queued.length === count)
+    await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
+    const before = process.memoryUsage().arrayBuffers
+    rig.pacer.runUntil(1_000)
+    await rig.until(({ released }) => released.length === count + 1)
+    // Each is sent upstream once it has been found that its client is still there.
+    while (arrived.length <= count) await turns()
+    await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
+    const grown = (held() - before) / 1024 / 1024
+    t.ok(grown < 64, `${Math.round(grown)} MB for ${count} uploads`)
+    for (const socket of arrived) answerWhole(socket.resume())
+    const answers = await Promise.all(clients.slice(1).map(client => client.answer()))
+    t.ok(
+      answers.every(({ status }) => status === 200),
+      'each came byte for byte',
+    )
+
+    function answerWhole(socket: Socket): void {
+      let head = ''
+      let at = 0
+      socket.on('data', data => {
+        let part = data
+        if (!head.includes('\r\n\r\n')) {
+          head += part.toString('latin1')
+          part = Buffer.from(head.slice(head.indexOf('\r\n\r\n') + 4), 'latin1')
+        }
+        const same = part.equals(body.subarray(at, at + part.length))
+        at += part.length
+        if (!same) socket.destroy()
+        else if (at === size) socket.end(OK)
+      })
+    }
+  },
+)
 
 t.test('sixteen megabytes come back as they went', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
@@ -141,6 +219,34 @@ t.test('103 is passed on with all it says, other 1xx and HTTP/1.0 clients get no
   t.equal((await client.answer()).status, 103)
   t.equal((await client.answer()).text, 'ok')
   t.equal((await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')).text, 'ok')
+})
+
+t.test('early hints are bounded, whether or not the client reads', async t => {
+  const hint = `HTTP/1.1 103 Early Hints\r\nLink: </${'x'.repeat(32_000)}>\r\n\r\n`
+  const upstream = await rawUpstream(t, ({ socket }) => {
+    let left = 2_000
+    const write = (): void => {
+      while (left > 0) {
+        left -= 1
+        if (!socket.write(left === 0 ? OK : hint)) return void socket.once('drain', write)
+      }
+    }
+    write()
+  })
+  for (const reads of [true, false]) {
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    if (!reads) client.socket.pause()
+    client.send(get('/'))
+    await rig.finished(1)
+    client.socket.resume()
+    let answer = await client.answer()
+    let hints = 0
+    for (; answer.status === 103; answer = await client.answer()) hints += 1
+    t.equal(answer.text, 'ok')
+    t.ok(hints >= 1 && hints <= 16, `${hints} of 2,000 hints`)
+    t.ok(client.bytes < 1_000_000, `${client.bytes} bytes of 64 MB`)
+  }
 })
 
 t.test('100 Continue is sent at the release and not before', async t => {
@@ -274,20 +380,92 @@ t.test('an early final answer ends the upload; both connections go on', async t 
   t.ok(rig.outcomes.every(outcome => outcome.includes('forwarded')))
 })
 
-t.test('after an early answer the rest of a body is read only so far', async t => {
+/** Asks with Node's own client, which reads while it writes. */
+function byRequest(port: number, path: string, body: Buffer): Promise<number | undefined> {
+  return new Promise((resolve, reject) => {
+    const req = request({ port, host: '127.0.0.1', path, method: 'POST', headers: { 'Content-Length': body.length } })
+    req.on('error', reject)
+    req.on('response', res => res.resume().on('end', () => resolve(res.statusCode)))
+    req.end(body)
+  })
+}
+
+for (const megabytes of [2, 8, 50]) {
+  t.test(`an upload of ${megabytes} MB that is refused: the client reads its answer`, async t => {
+    const upstream = await httpUpstream(t, (req, res) => {
+      if (req.method === 'POST') res.writeHead(413).end('too large')
+    })
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      limits: { maxQueued: 1 },
+      buckets: {
+        one: { key: 'all', rate: '1/h', capacity: 1 },
+        many: { key: 'all', rate: '1/h', capacity: 100 },
+      },
+      routes: [
+        { name: 'full', match: { path: '/429' }, mode: 'meter', buckets: ['one'] },
+        { name: 'crowded', match: { path: '/503' }, buckets: ['many'] },
+        { name: 'early', match: { path: '/413' }, mode: 'off' },
+      ],
+    })
+    for (const path of ['/429', '/503', '/503']) (await connect(t, rig)).send(get(path))
+    await rig.until(({ queued }) => queued.length === 1)
+    await upstream.until(({ requests }) => requests.length === 2)
+    const body = Buffer.alloc(megabytes * 1024 * 1024)
+    for (const status of [429, 404, 413, 503]) {
+      for (let count = 0; count < 3; count += 1) {
+        const client = await connect(t, rig)
+        // As simple clients do: the answer is read when everything is written.
+        client.socket.pause()
+        client.send(`POST /${status} HTTP/1.1\r\nHost: h\r\nContent-Length: ${body.length}\r\n\r\n`)
+        await new Promise<void>(resolve => client.socket.write(body, () => resolve()))
+        client.socket.resume()
+        const answer = await client.answer()
+        t.equal(answer.status, status)
+        // Where the body was read whole before the answer came, the connection may go on; what is said must hold.
+        if (answer.header('connection') === 'close') await client.end()
+        else t.equal((await client.ask(get('/'))).status, 404)
+        t.notOk(client.reset)
+        client.hangUp()
+      }
+      t.equal(await byRequest(rig.port, `/${status}`, body), status, 'http.request')
+      const fetched = await fetch(`http://127.0.0.1:${rig.port}/${status}`, { method: 'POST', body })
+      await fetched.text()
+      t.equal(fetched.status, status, 'fetch')
+    }
+  })
+}
+
+t.test('after its answer a client that sends is read on for a while, a silent one for five seconds', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.writeHead(413).end())
   const rig = await startRig(t, { upstream: upstream.url, ...OFF }, { virtualClock: true })
-  const client = await connect(t, rig)
-  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\nstart')
-  t.equal((await client.answer()).status, 413)
-  t.notOk(client.ended)
-  client.send(Buffer.alloc(8 * 1024 * 1024))
-  await client.end()
-  const slow = await connect(t, rig)
-  slow.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\nstart')
-  t.equal((await slow.answer()).status, 413)
-  rig.clock.runUntil(rig.clock.now() + 5_000)
-  await slow.end()
+  const head = 'POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\nstart'
+  const silent = await connect(t, rig)
+  silent.send(head)
+  t.equal((await silent.answer()).status, 413)
+  const sending = await connect(t, rig)
+  sending.send(head)
+  t.equal((await sending.answer()).status, 413)
+  const sendAndWait = async (client: Client): Promise<void> => {
+    client.send('x')
+    await turns()
+    rig.clock.runUntil(rig.clock.now() + 4_000)
+    await turns()
+  }
+  /** Writing to a connection that the other end has left fails at the second try. */
+  const left = async ({ socket, send }: Client): Promise<boolean> => {
+    for (let tries = 0; tries < 3 && !socket.destroyed; tries += 1) {
+      send('x')
+      await turns()
+    }
+    return socket.destroyed
+  }
+  await sendAndWait(sending)
+  await sendAndWait(sending)
+  t.ok(await left(silent), 'a silent client is left')
+  t.notOk(await left(sending), 'a client that sends is read on')
+  for (let seconds = 8; seconds < 320; seconds += 4) await sendAndWait(sending)
+  t.ok(await left(sending), 'but not for ever')
 })
 
 t.test('an answer that starts before the upload ends may go on beside it', async t => {

@@ -63,22 +63,136 @@ t.test('requests sent ahead are taken one at a time and answered in order', asyn
   t.notOk(client.ended)
 })
 
-t.test('twenty thousand requests in one write: a bounded number is answered, in order, then the end', async t => {
-  const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
-  const client = await connect(t, rig)
-  client.send(Array.from({ length: 20_000 }, (_, at) => get(`/${at}`)).join(''))
-  await client.end()
-  const { length } = upstream.requests
-  t.ok(length >= 50 && length <= 100, `${length}`)
-  for (let at = 0; at < length; at += 1) {
-    const answer = await client.answer()
-    t.equal(answer.text, `/${at}`)
-    t.equal(answer.header('connection') === 'close', at === length - 1)
+for (const [kind, one] of [
+  ['one like the others', get('/66')],
+  ['one with a body', post('body', '/66')],
+  ['an upgrade that is none', get('/66', 'Connection: Upgrade', 'Upgrade: h2c')],
+] as const) {
+  t.test(`five thousand requests in one write, ${kind} among them: all are answered, in order`, async t => {
+    const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    const paths = Array.from({ length: 5_000 }, (_, at) => `/${at + 1}`)
+    client.send(paths.map(path => (path === '/66' ? one : get(path))).join(''))
+    const answered: string[] = []
+    while (answered.length < paths.length) answered.push((await client.answer()).text)
+    t.same(answered, paths)
+    t.equal((await client.ask(get('/after'))).text, '/after')
+    t.equal(client.rest, '')
+    t.equal((await rig.finished(5_001)).filter(outcome => outcome === 'all forwarded 200').length, 5_001)
+    t.equal(rig.proxy.line.inProgress, 0)
+  })
+}
+
+t.test('a websocket behind many requests sent ahead has its answer', async t => {
+  const upstream = await rawUpstream(t, answering('HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno'))
+  const rig = await startRig(t, { upstream: upstream.url, routes: [{ match: { path: '/on' }, mode: 'off' }] })
+  for (const ahead of [64, 65, 66, 200]) {
+    const client = await connect(t, rig)
+    client.send(get('/none').repeat(ahead) + get('/on', 'Upgrade: websocket', 'Connection: Upgrade'))
+    for (let count = 0; count < ahead; count += 1) t.equal((await client.answer()).status, 404)
+    t.equal((await client.answer()).status, 403)
+    await client.end()
   }
-  t.equal(client.rest, '')
-  t.equal(rig.proxy.line.inProgress, 0)
-  t.equal((await askOnce(t, rig, get('/other'))).text, '/other')
+  t.match(upstream.text, /upgrade: websocket/i)
+})
+
+t.test('of requests sent ahead a bounded number is read, the others when those have been answered', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  // More than the kernel takes.
+  const count = 400_000
+  client.send(get('/held') + get('/none').repeat(count))
+  await rig.until(rig => rig.queued.length === 1)
+  t.ok((await stalled(() => taken(client))) < 0.7 * count * get('/none').length, 'the client feels it')
+  const other = await connect(t, rig)
+  other.send(get('/other'))
+  await rig.until(rig => rig.queued.length === 2)
+  t.equal(rig.outcomes.length, 1)
+  client.resetConnection()
+  await turns()
+  rig.pacer.runUntil(1_000)
+  t.equal((await other.answer()).status, 200, 'in the slot of the one that has gone')
+  t.same(upstream.requests, ['GET /first', 'GET /other'])
+})
+
+for (const ahead of [64, 65, 66, 200]) {
+  t.test(`a client that leaves behind ${ahead} requests sent ahead is noticed while it waits`, async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+    await occupy(t, rig)
+    for (const leave of ['resetConnection', 'hangUp'] as const) {
+      const client = await connect(t, rig)
+      const before = rig.outcomes.length
+      client.send(get('/a').repeat(1 + ahead))
+      await rig.until(rig => rig.proxy.line.shaper.queued === 1)
+      await turns()
+      client[leave]()
+      await rig.until(rig => rig.outcomes.length > before)
+      await turns()
+      t.equal(rig.proxy.line.shaper.queued, 0)
+      t.equal(rig.proxy.line.inProgress, 0)
+    }
+    t.same(upstream.requests, ['GET /first'])
+  })
+}
+
+t.test('a large answer in front of many requests sent ahead arrives whole, also to a slow reader', async t => {
+  const upstream = await httpUpstream(t, (req, res) => res.end(req.url === '/large' ? 'x'.repeat(8_000_000) : req.url))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  for (const behind of [get('/a').repeat(200), get('/a', ...H2C).repeat(3)]) {
+    const client = await connect(t, rig)
+    client.socket.pause()
+    client.send(get('/large') + behind)
+    await stalled(() => upstream.requests.length)
+    client.socket.resume()
+    t.equal((await client.answer()).body.length, 8_000_000)
+    for (let left = behind.split('/a').length - 1; left > 0; left -= 1) t.equal((await client.answer()).text, '/a')
+  }
+})
+
+t.test('keepAliveTimeout does not touch a request that waits behind others on its connection', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    limits: { keepAliveTimeout: '100ms' },
+    ...ONE_A_SECOND,
+    routes: [{ match: { path: '/on/*' } }],
+  })
+  for (const [at, behind] of [get('/on/a', ...H2C), get('/none').repeat(65) + get('/on/a')].entries()) {
+    const client = await connect(t, rig)
+    rig.pacer.runUntil(at * 10_000)
+    client.send(get('/on/first') + behind)
+    await rig.until(rig => rig.queued.length > at)
+    // Node allows a second more.
+    await new Promise(resolve => setTimeout(resolve, 1_500))
+    t.notOk(client.ended)
+    t.equal(rig.proxy.line.shaper.queued, 1)
+    const before = rig.outcomes.length
+    client.hangUp()
+    await rig.until(rig => rig.outcomes.length > before)
+  }
+})
+
+t.test('draining: what is sent ahead without end is answered 503 as far as it was read', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+  await occupy(t, rig)
+  const client = await connect(t, rig)
+  client.send(get('/a').repeat(100_000))
+  await rig.until(rig => rig.queued.length === 1)
+  await turns()
+  const drained = rig.proxy.drain(60_000)
+  rig.pacer.runUntil(1_000)
+  t.equal((await client.answer()).status, 200)
+  let last = await client.answer()
+  for (; last.header('connection') !== 'close'; last = await client.answer()) t.equal(last.status, 503)
+  t.equal(last.status, 503)
+  client.socket.end()
+  await drained
+  t.equal(rig.outcomes.length, 66)
 })
 
 t.test('a client that leaves takes along all that it sent ahead', async t => {
@@ -437,4 +551,27 @@ t.test('what asks for a websocket but cannot have one is a plain request', async
     t.same([answer.status, answer.text], [200, body])
   }
   t.same(upgrades, [undefined, undefined, undefined])
+})
+
+t.test('over TLS: two thousand requests in one write are answered, in order', async t => {
+  const upstream = await httpUpstream(t, (req, res) => res.end(`[${req.url}]`))
+  const rig = await startRig(t, {
+    listen: { address: '127.0.0.1:0', tls: { cert: CERT, key: KEY } },
+    upstream: upstream.url,
+    ...OFF,
+  })
+  const client = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
+  t.teardown(() => client.destroy())
+  await once(client, 'secureConnect')
+  let text = ''
+  client.on('data', chunk => {
+    text += chunk
+  })
+  const paths = Array.from({ length: 2_000 }, (_, at) => `/${at}`)
+  client.write(paths.map(path => get(path)).join(''))
+  while (!text.endsWith('[/1999]')) await once(client, 'data')
+  t.same(
+    [...text.matchAll(/\[(.*?)\]/g)].map(match => match[1]),
+    paths,
+  )
 })

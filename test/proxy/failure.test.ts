@@ -343,6 +343,143 @@ t.test('the race with an idle close: GET goes once more, POST and a second time 
   t.equal(never.text.match(/GET \/second/g)?.length, 2, 'once more and no more')
 })
 
+/** An upstream that breaks each connection when a second request comes on it; tells when requests came, in pacer's ms. */
+async function breaking(t: Parameters<typeof rawUpstream>[0], now: () => number) {
+  const seen: string[] = []
+  const upstream = await rawUpstream(t, incoming => {
+    const lines = incoming.text.match(/^[A-Z]+ \S+(?= HTTP)/gm) ?? []
+    seen.push(`${lines.at(-1)} at ${now()}`)
+    if (lines.length > 1) incoming.socket.destroy()
+    else incoming.socket.write(OK)
+  })
+  return { url: upstream.url, seen }
+}
+
+for (const method of ['GET', 'PUT']) {
+  t.test(`shape: a ${method} whose reused connection broke takes another slot, before those behind it`, async t => {
+    const upstream = await breaking(t, () => rig.pacer.now())
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+      routes: [{ name: 'all' }],
+    })
+    const ask = (path: string) => askOnce(t, rig, `${method} ${path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n`)
+    t.equal((await ask('/1')).status, 200)
+    const two = ask('/2')
+    await rig.until(({ queued }) => queued.length === 1)
+    const three = ask('/3')
+    await rig.until(({ queued }) => queued.length === 2)
+    await turns()
+    rig.pacer.runUntil(100)
+    await rig.until(({ queued }) => queued.length === 3)
+    rig.pacer.runUntil(200)
+    t.equal((await two).status, 200)
+    await turns()
+    rig.pacer.runUntil(300)
+    await rig.until(({ queued }) => queued.length === 4)
+    rig.pacer.runUntil(400)
+    t.equal((await three).status, 200)
+    t.same(
+      upstream.seen,
+      ['/1 at 0', '/2 at 100', '/2 at 200', '/3 at 300', '/3 at 400'].map(each => `${method} ${each}`),
+    )
+    t.same(rig.outcomes, Array(3).fill('all forwarded 200'), 'each is counted once')
+    t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  })
+}
+
+t.test('shape: one that could not be sent again in time is answered 502', async t => {
+  const upstream = await breaking(t, () => rig.pacer.now())
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+    routes: [{ name: 'all', maxWait: '150ms' }],
+  })
+  t.equal((await askOnce(t, rig, get('/1'))).status, 200)
+  const two = askOnce(t, rig, get('/2'))
+  await rig.until(({ queued }) => queued.length === 1)
+  await turns()
+  rig.pacer.runUntil(100)
+  t.equal((await two).status, 502)
+  t.same(upstream.seen, ['GET /1 at 0', 'GET /2 at 100'])
+})
+
+t.test('shape: a request is sent again once and no more; a client that leaves before that is gone', async t => {
+  const never = await rawUpstream(t, incoming => {
+    if (incoming.text.includes('/1') && !incoming.text.includes('/2')) incoming.socket.write(OK)
+    else incoming.socket.destroy()
+  })
+  const config = { buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } }, routes: [{ name: 'all' }] }
+  const rig = await startRig(t, { upstream: never.url, ...config })
+  t.equal((await askOnce(t, rig, get('/1'))).status, 200)
+  await turns()
+  rig.pacer.runUntil(1_000)
+  const two = askOnce(t, rig, get('/2'))
+  await rig.until(({ queued }) => queued.length === 1)
+  rig.pacer.runUntil(1_100)
+  t.equal((await two).status, 502)
+  t.equal(never.text.match(/GET \/2/g)?.length, 2)
+
+  const other = await breaking(t, () => leaving.pacer.now())
+  const leaving = await startRig(t, { upstream: other.url, ...config })
+  t.equal((await askOnce(t, leaving, get('/1'))).status, 200)
+  await turns()
+  leaving.pacer.runUntil(1_000)
+  const client = await connect(t, leaving)
+  client.send(get('/2'))
+  await leaving.until(({ queued }) => queued.length === 1)
+  client.hangUp()
+  t.equal((await leaving.finished(2))[1], 'all cancelled 499')
+  leaving.pacer.runUntil(5_000)
+  await turns()
+  t.same(other.seen, ['GET /1 at 0', 'GET /2 at 1000'])
+  t.equal(leaving.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+})
+
+t.test('a connection that breaks costs no retry, and one that breaks after a retry is another', async t => {
+  const turnsOf2 = ['break', '429', 'break', 'ok']
+  const upstream = await rawUpstream(t, ({ text, socket }) => {
+    const what = text.includes('GET /2 ') ? turnsOf2.shift() : 'ok'
+    if (what === 'break') socket.destroy()
+    else socket.write(what === 'ok' ? OK : 'HTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n')
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, retry: { status: [429], max: 1 } },
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+    routes: [{ name: 'all' }],
+  })
+  t.equal((await askOnce(t, rig, get('/1'))).status, 200)
+  const two = askOnce(t, rig, get('/2'))
+  for (let count = 1; count <= 4; count += 1) {
+    await rig.until(({ queued, outcomes }) => queued.length >= count || outcomes.length > 1)
+    await turns()
+    rig.pacer.runUntil(count * 100)
+  }
+  t.equal((await two).status, 200)
+  t.same(turnsOf2, [])
+  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+})
+
+t.test('meter: what is sent again is admitted again, else the answer is 502 and nobody is blocked for it', async t => {
+  const upstream = await breaking(t, () => rig.pacer.now())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 3, blockFor: '1h' } },
+    routes: [{ name: 'all', mode: 'meter' }],
+  })
+  t.equal((await askOnce(t, rig, get('/1'))).status, 200)
+  await turns()
+  t.equal((await askOnce(t, rig, get('/2'))).status, 200)
+  t.equal(upstream.seen.length, 3, 'the bucket is full now: all three have been admitted')
+  t.equal((await askOnce(t, rig, get('/over'))).status, 429)
+  rig.pacer.runUntil(3_600_000)
+  t.equal((await askOnce(t, rig, get('/3'))).status, 200, 'on the connection that broke, and again')
+  t.equal((await askOnce(t, rig, get('/4'))).status, 502, 'its second admission would be the fourth')
+  rig.pacer.runUntil(3_601_000)
+  t.equal((await askOnce(t, rig, get('/5'))).status, 200, 'and it has blocked nobody')
+  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+})
+
 t.test('an upstream that fails frees its place in flight', async t => {
   const upstream = await rawUpstream(t, incoming => incoming.socket.destroy())
   const rig = await startRig(t, {

@@ -3,9 +3,11 @@ import { createServer as createHttpServer, type IncomingMessage, type ServerResp
 import { type AddressInfo, createServer, type Socket, connect as tcpConnect } from 'node:net'
 import { parseConfig } from '../../src/config/load.js'
 import { type Clock, createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
+import type { OnOutage } from '../../src/core/shared-shaper.js'
+import type { Store } from '../../src/core/store.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import type { Observer } from '../../src/proxy/events.js'
-import { type RunningProxy, startProxy } from '../../src/proxy/server.js'
+import type { Observer } from '../../src/proxy/observe/observer.js'
+import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 10_000
@@ -88,6 +90,8 @@ export interface RigOptions {
   readonly realPacer?: boolean
   /** Virtual time for timeouts. */
   readonly virtualClock?: boolean
+  /** Where buckets are kept for all instances, on the clock of releases. */
+  readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
 }
 
 /**
@@ -122,6 +126,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     pacer: options.realPacer ? real : pacer,
     clock: options.virtualClock ? clock : real,
     observer,
+    ...(options.shared && { shared: options.shared(pacer) }),
   })
   const rig: Rig = {
     proxy,

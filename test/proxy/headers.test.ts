@@ -4,9 +4,10 @@ import { answering, askOnce, connect, get, httpUpstream, OK, rawUpstream, startR
 const BUCKETS = { client: { key: 'ip', rate: '5/s', capacity: 10 } }
 const OFF = { routes: [{ mode: 'off' }] }
 
-/** The head of the only request that the upstream saw. */
+/** The head of the only request that the upstream saw. The id in Via is that of a program. */
 function head(text: string): string[] {
-  return text.slice(0, text.indexOf('\r\n\r\n')).split('\r\n')
+  const lines = text.slice(0, text.indexOf('\r\n\r\n')).split('\r\n')
+  return lines.map(line => line.replace(/^(Via: .*) \([0-9a-f]{6}\)$/, '$1 (ID)'))
 }
 
 t.test('towards the upstream: line, order, case and duplicates as they came', async t => {
@@ -32,7 +33,7 @@ t.test('towards the upstream: line, order, case and duplicates as they came', as
     'X-Forwarded-For: 127.0.0.1',
     'X-Forwarded-Proto: http',
     'X-Forwarded-Host: Example.TEST:81',
-    'Via: 1.1 shaper',
+    'Via: 1.1 shaper (ID)',
   ])
 })
 
@@ -108,6 +109,67 @@ t.test('hop-by-hop headers and those that Connection names are removed, framing 
   t.match(upstream.text, /content-length: 4\r\n\r\nbody$/i)
 })
 
+t.test('Connection options remove nothing that tells who the client is, of plain requests and of upgrades', async t => {
+  const said = [
+    'X-Forwarded-For: 9.9.9.9',
+    'X-Forwarded-Proto: https',
+    'X-Forwarded-Host: bank',
+    'X-Forwarded-Port: 443',
+    'Forwarded: for=9.9.9.9',
+    'X-Real-IP: 9.9.9.9',
+    'Via: 1.0 fred',
+    'Cookie: sid=1',
+    'Authorization: Bearer one',
+    'X-Key: one',
+    'X-Plan: gold',
+    'X-Version: 2',
+    'X-Cost: 2',
+  ]
+  const names = said.map(line => line.slice(0, line.indexOf(':')))
+  const sent = [`Connection: ${names}, X-Private`, 'X-Private: 1', ...said]
+  const upgrade = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Key: eA==', 'Sec-WebSocket-Version: 13']
+  for (const [kind, text] of [
+    ['plain', get('/', ...sent)],
+    ['upgrade', get('/', ...upgrade, ...sent)],
+    ['an upgrade that is none', get('/', 'Connection: Upgrade', 'Upgrade: h2c', ...sent)],
+  ] as const) {
+    const upstream = await rawUpstream(t, answering(OK))
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      trustProxy: ['loopback'],
+      buckets: {
+        key: { key: 'header:x-key', rate: '5/s', tiers: [{ name: 'gold', header: { 'x-plan': 'gold' }, rate: '9/s' }] },
+      },
+      routes: [{ match: { header: { 'x-version': '2' } }, cost: { header: 'x-cost', max: 5 } }],
+    })
+    t.equal((await askOnce(t, rig, text)).status, 200)
+    const lines = head(upstream.text)
+    const wanted = said.filter(line => !/^X-Forwarded-(For|Proto|Host)/.test(line))
+    for (const line of [...wanted, 'X-Forwarded-For: 9.9.9.9, 127.0.0.1', 'X-Forwarded-Host: bank']) {
+      t.ok(lines.includes(line), `${kind}: ${line}`)
+    }
+    t.notMatch(upstream.text, /x-private/i)
+  }
+})
+
+t.test('more than 64 Connection options, over all its lines, are refused before any bucket', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS, routes: [{ mode: 'meter' }] })
+  const options = (count: number) => Array.from({ length: count }, (_, at) => `x-${at}`)
+  const client = await connect(t, rig)
+  const most = await client.ask(get('/', `Connection: ${options(40)}`, `Connection: ${options(24)}`, 'X-39: 1'))
+  t.equal(most.status, 200)
+  t.notMatch(upstream.text, /x-39/i)
+  for (const lines of [[options(65)], [options(40), options(25)], options(65), [','.repeat(64)]]) {
+    const answer = await askOnce(t, rig, get('/', ...lines.map(line => `Connection: ${line}`)))
+    t.equal(answer.status, 400)
+    t.match(answer.json(), { status: 400, detail: /Connection.*64/ })
+  }
+  t.same((await rig.finished(5)).slice(1), Array(4).fill(' refused 400'))
+  t.equal(upstream.requests, 1)
+  t.equal((await client.ask(get('/'))).header('ratelimit'), '"client";r=8;t=1', 'they have cost nothing')
+})
+
 t.test('Max-Forwards of OPTIONS and TRACE is counted down, of others it is not ours', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
@@ -132,7 +194,7 @@ t.test('X-Forwarded-* of a stranger: For is appended to, Proto and Host are not 
     'Via: 1.0 fred',
     'X-Forwarded-Proto: http',
     'X-Forwarded-Host: example.test',
-    'Via: 1.1 shaper',
+    'Via: 1.1 shaper (ID)',
   ])
 })
 
@@ -149,7 +211,7 @@ t.test('X-Forwarded-* of a trusted hop are kept, several lines in order', async 
     'X-Forwarded-For: 2.2.2.2, 127.0.0.1',
     'X-Forwarded-Proto: https',
     'X-Forwarded-Host: a',
-    'Via: 1.1 shaper',
+    'Via: 1.1 shaper (ID)',
   ])
 })
 
@@ -157,7 +219,7 @@ t.test('Via tells the version that was received', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')
-  t.match(upstream.text, /\r\nVia: 1\.0 shaper\r\n/)
+  t.match(upstream.text, /\r\nVia: 1\.0 shaper \([0-9a-f]{6}\)\r\n/)
   t.match(upstream.text, new RegExp(`\r\nhost: 127.0.0.1:${upstream.port}\r\n`), 'a Host where there was none')
 })
 

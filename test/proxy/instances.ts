@@ -1,14 +1,15 @@
 /** Several instances on one store, on one virtual clock; each call takes its time on the way there and back. */
+
+import type { BucketLimits } from '../../src/core/bucket/limits.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { Keyspace } from '../../src/core/keyspace.js'
-import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/lane.js'
-import type { BucketLimits } from '../../src/core/limits.js'
+import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
-import { UpstreamQuota } from '../../src/proxy/upstream-quota.js'
-import { createMemoryStore } from '../../src/stores/memory.js'
-import { Sharing } from '../../src/stores/sharing.js'
+import { UpstreamQuota } from '../../src/proxy/upstream/upstream-quota.js'
+import { Sharing } from '../../src/sharing/sharing.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { least, parse } from '../config/sample.js'
 
 export interface Sent {
@@ -113,7 +114,7 @@ export function createWorld(
     }
     const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
     const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
-    const keyspace = new Keyspace(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const keyspace = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     void sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] })
     const { upstream: settings } = parse({ ...least(), upstream: LISTENED_TO }).routes[0]!
@@ -128,7 +129,7 @@ export function createWorld(
       relearned() {
         for (const bucket of keyspace.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
-          shaper.control.retune(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
+          shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
         }
       },
     }
@@ -152,7 +153,7 @@ export function createWorld(
         const buckets = stack.map((whole, place) => {
           const limits = sharing.limitsOf(lowered(whole, quota.rate))
           const bucket = keyspace.find(limits, keys[place]!, clock.now()) as SharedBucket
-          if (bucket.limits !== limits) shaper.control.retune(bucket, limits)
+          if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
           return bucket
         })
         sharing.shaper.admit(

@@ -7,21 +7,33 @@ import type { AddressInfo } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { type Certificate, makeCertificate } from '../servers/certificate.js'
 import { askOnce, get, startRig } from './harness.js'
 
 const file = (name: string) => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
 const CA = file('upgrade-cert.pem')
 const OFF = { routes: [{ name: 'all', mode: 'off' }] }
 
-/** What each request came as: Host, server name asked for, and its connection's number. */
-async function outside(t: { teardown(run: () => unknown): void }) {
+/** What each request came as: Host, server name asked for, and its connection's number. Upgrades are answered 101. */
+async function outside(
+  t: { teardown(run: () => unknown): void },
+  { cert, key }: Certificate = { cert: CA, key: file('upgrade-key.pem') },
+) {
   const seen: { host: string | undefined; servername: unknown; connection: number }[] = []
   const connections: unknown[] = []
-  const server = createServer({ cert: readFileSync(CA), key: readFileSync(file('upgrade-key.pem')) }, (req, res) => {
+  const see = (req: IncomingMessage): void => {
     if (!connections.includes(req.socket)) connections.push(req.socket)
     const { servername } = req.socket as TLSSocket & { servername?: unknown }
     seen.push({ host: req.headers.host, servername, connection: connections.indexOf(req.socket) })
+  }
+  const server = createServer({ cert: readFileSync(cert), key: readFileSync(key) }, (req, res) => {
+    see(req)
     res.end('ok')
+  })
+  server.on('upgrade', (req, socket) => {
+    see(req)
+    socket.on('error', () => undefined)
+    socket.end('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n')
   })
   server.listen(0)
   await once(server, 'listening')
@@ -70,3 +82,61 @@ for (const host of ['127.0.0.1', '::1']) {
     t.equal((await askOnce(t, rig, get())).text, `${written}:${port}`)
   })
 }
+
+const WEBSOCKET = [
+  'Connection: Upgrade',
+  'Upgrade: websocket',
+  'Sec-WebSocket-Version: 13',
+  'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
+]
+
+const asking = (host: string, ...headers: string[]): string => get('/', ...headers).replace('example.test', host)
+
+t.test("the certificate's name is checked against the configuration, never against the client's Host", async t => {
+  const dir = t.testdir()
+  const evil = makeCertificate(`${dir}/evil`, 'DNS:evil.example')
+  const both = makeCertificate(`${dir}/both`, 'DNS:localhost', 'IP:127.0.0.1', 'IP:::1')
+  const named = makeCertificate(`${dir}/named`, 'DNS:api.example')
+  const cases: [what: string, certificate: Certificate, host: string, servername: string | undefined, good: boolean][] =
+    [
+      ["a certificate of the client's choice", evil, 'localhost', undefined, false],
+      ["the same, and the upstream's URL is an address", evil, '127.0.0.1', undefined, false],
+      ["the same, and the upstream's URL is an address of IPv6", evil, '[::1]', undefined, false],
+      ['the same, and tls.servername is another', evil, 'localhost', 'api.example', false],
+      ['the name of the URL', both, 'localhost', undefined, true],
+      ['the address of the URL', both, '127.0.0.1', undefined, true],
+      ['the address of the URL, IPv6', both, '[::1]', undefined, true],
+      ['the name of tls.servername', named, 'localhost', 'api.example', true],
+      ['the name of tls.servername, and the URL is an address', named, '127.0.0.1', 'api.example', true],
+      ['the name of the URL, and tls.servername is another', both, 'localhost', 'api.example', false],
+      ['an address as tls.servername', both, 'localhost', '127.0.0.1', true],
+      ['an address as tls.servername that it does not have', named, '127.0.0.1', '127.0.0.1', false],
+    ]
+  for (const [what, certificate, host, servername, good] of cases) {
+    const { port, seen } = await outside(t, certificate)
+    const tls = { ca: certificate.cert, ...(servername !== undefined && { servername }) }
+    const rig = await startRig(t, { upstream: { url: `https://${host}:${port}`, tls }, ...OFF })
+    for (const asked of ['evil.example', 'localhost', '127.0.0.1']) {
+      t.equal((await askOnce(t, rig, asking(asked))).status, good ? 200 : 502, `${what}; Host: ${asked}`)
+      const upgrade = await askOnce(t, rig, asking(asked, ...WEBSOCKET))
+      t.equal(upgrade.status, good ? 101 : 502, `${what}; a WebSocket with Host: ${asked}`)
+    }
+    t.equal(seen.length, good ? 6 : 0, `${what}: requests that were sent`)
+    const name = servername ?? host
+    const sent = /^[\d.]+$|\[/.test(name) ? (host === 'localhost' && good ? host : false) : name
+    t.same([...new Set(seen.map(each => each.servername))], good ? [sent] : [], `${what}: the server name sent`)
+    t.same([...new Set(seen.map(each => each.host))], good ? ['evil.example', 'localhost', '127.0.0.1'] : [])
+  }
+})
+
+t.test('clients that ask for different hosts share the connections to an upstream', async t => {
+  const { port, seen } = await outside(t)
+  const rig = await startRig(t, { upstream: { url: `https://localhost:${port}`, tls: { ca: CA } }, ...OFF })
+  for (const host of ['a.example', 'b.example', 'localhost', 'a.example']) {
+    t.equal((await askOnce(t, rig, asking(host))).status, 200)
+  }
+  t.same(
+    seen.map(({ connection }) => connection),
+    [0, 0, 0, 0],
+  )
+})

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/address.js'
+import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/http/client-address.js'
 import {
   askOnce,
   type Client,
@@ -144,7 +144,25 @@ t.test('keys: who shares a bucket and who does not', async t => {
     ['method', [get('/'), post('', '/'), get('/')], [200, 200, 429]],
     ['host', [withHost('a'), withHost('b'), withHost('A:80'), withHost('a.')], [200, 200, 429, 429]],
     ['header:X-Key', [get('/', 'x-key: a'), get('/', 'X-Key: b'), get('/', 'X-KEY: a')], [200, 200, 429]],
-    ['header:x-key', [get('/', 'x-key: a'), get('/', 'x-key: a', 'x-key: b')], [200, 200]],
+    // Of several lines the first counts.
+    [
+      'header:x-key',
+      [get('/', 'x-key: a'), get('/', 'x-key: a', 'x-key: b'), get('/', 'x-key: b', 'x-key: a')],
+      [200, 429, 200],
+    ],
+    ['header:x-key', [get('/'), get('/', 'x-key:', 'x-key: b')], [200, 429]],
+    // A comma is part of a value, not the start of a new cookie.
+    [
+      'cookie:sid',
+      [
+        get('/', 'Cookie: sid=x'),
+        get('/', 'Cookie: a=1,sid=new; sid=x'),
+        get('/', 'Cookie: sid=x', 'Cookie: sid=new'),
+        get('/', 'Cookie: sid=x; sid=new'),
+        get('/', 'Cookie: sid=x,y'),
+      ],
+      [200, 429, 429, 429, 200],
+    ],
     [
       'header:x-key',
       [get('/', `x-key: ${long}1`), get('/', `x-key: ${long}2`), get('/', `x-key: ${long}1`)],
@@ -258,15 +276,24 @@ t.test('trustProxy: who the client is', async t => {
     [['loopback'], '::1', ['1.1.1.1, 2.2.2.2'], '2.2.2.2'],
     [['loopback'], '8.8.8.8', ['1.1.1.1'], '8.8.8.8'],
     [['loopback', '10.0.0.0/8'], '127.0.0.1', ['6.6.6.6, 1.1.1.1, 10.2.3.4'], '1.1.1.1'],
+    [['loopback', '10.0.0.0/8'], '127.0.0.1', ['6.6.6.6, ::ffff:1.1.1.1, ::ffff:10.2.3.4'], '1.1.1.1'],
     [['uniquelocal', 'linklocal'], '192.168.1.1', ['1.1.1.1, 169.254.3.4, fe80::3, fd00::1'], '1.1.1.1'],
     [['2001:db8::/32'], '2001:db8::9', ['2001:db9::1, 2001:db8::8'], '2001:db9::1'],
     [['1.2.3.4'], '1.2.3.4', ['5.6.7.8'], '5.6.7.8'],
     // An entry that is no address: the hop that wrote it is the nearest thing known.
     [['loopback', '10.0.0.1'], '127.0.0.1', ['1.1.1.1, unknown, 10.0.0.1'], '10.0.0.1'],
-    [true, '127.0.0.1', ['1.1.1.1,,'], '127.0.0.1'],
+    // Empty elements are none (RFC 9110 5.6.1).
+    [true, '127.0.0.1', ['1.1.1.1,,'], '1.1.1.1'],
+    [true, '127.0.0.1', ['1.1.1.1, ,2.2.2.2 ,\t'], '1.1.1.1'],
+    [1, '127.0.0.1', ['1.1.1.1, 2.2.2.2', '', ' '], '2.2.2.2'],
+    [['loopback'], '127.0.0.1', ['203.0.113.30 ,'], '203.0.113.30'],
+    [true, '127.0.0.1', [' ', ','], '127.0.0.1'],
     [true, '127.0.0.1', ['x'.repeat(3_000)], '127.0.0.1'],
     [true, '127.0.0.1', ['[2001:db8::1]:99'], '2001:db8::1'],
     [true, '127.0.0.1', [], '127.0.0.1'],
+    // No more than 100 hops are read.
+    [true, '127.0.0.1', [`9.9.9.9, 1.1.1.1${', 2.2.2.2'.repeat(99)}`], '1.1.1.1'],
+    [true, '127.0.0.1', ['9.9.9.9', '1.1.1.1', ...Array(99).fill('2.2.2.2')], '1.1.1.1'],
   ]
   for (const [setting, peer, lines, wanted] of cases) {
     t.equal(
@@ -292,8 +319,9 @@ t.test('trustProxy over the wire: a stranger cannot choose its bucket, a trusted
       from('2001:db8::1'),
       from('2001:db8::2'),
       from('::ffff:1.1.1.1'),
+      from('2.2.2.2 ,'),
     ]),
-    [200, 200, 429, 429, 200, 429, 429],
+    [200, 200, 429, 429, 200, 429, 429, 429],
   )
 })
 
@@ -314,7 +342,10 @@ t.test('cost: a number, by method, by header within its bounds', async t => {
   const byHeader = { header: 'X-Cost', max: 100, default: 3 }
   for (const [sent, wanted] of [
     ['X-Cost: 20', '980'],
+    ['x-cost: 3.5', '996'],
+    // At least as much as by default.
     ['x-cost: 2.5', '997'],
+    ['X-Cost: 0.0000001', '997'],
     ['X-Cost: 101', '900'],
     [`X-Cost: ${'9'.repeat(400)}`, '900'],
     ['X-Cost: 0', '997'],
@@ -329,6 +360,10 @@ t.test('cost: a number, by method, by header within its bounds', async t => {
   ] as const) {
     t.equal(await free(byHeader, get('/', sent)), wanted, sent.slice(0, 40))
   }
+  const withMin = { header: 'X-Cost', min: 2, max: 100, default: 5 }
+  t.equal(await free(withMin, get('/', 'X-Cost: 2')), '998')
+  t.equal(await free(withMin, get('/', 'X-Cost: 0.0000001')), '998')
+  t.equal(await free(withMin, get('/')), '995')
 })
 
 t.test('shape: released one by one in order of arrival, each in its slot', async t => {

@@ -1,7 +1,7 @@
 /** One rate across instances: what is sent by all of them together, on the virtual clock. */
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
-import { Ticket } from '../../src/core/lane.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import { Ticket } from '../../src/core/queue/lane.js'
 import { random } from '../core/run.js'
 import { createWorld, type Sent, type World } from './instances.js'
 
@@ -260,4 +260,72 @@ t.test('what an upstream allows is what all instances together may send', async 
   const rate = (settled.length - 1) / (settled.at(-1)!.at - settled[0]!.at)
   t.ok(Math.abs(rate / 0.05 - 1) < 0.02, `the rate is ${rate * 1_000}/s`)
   t.ok(worstExcess(settled, 0.05) <= 0)
+})
+
+t.test('requests of one client keep their order while the store comes and goes', async t => {
+  for (const [seed, stack, keys] of [
+    [7, [everyone], ['all']],
+    [8, [client, everyone], ['one', 'two', 'three', 'four', 'five', 'six']],
+  ] as const) {
+    const next = random(seed)
+    const world = createWorld([...stack], 2, () => 0.1 + next() * 5)
+    // More than what may leave: there is always somebody who waits.
+    const arrive = (): void => {
+      const instance = world.instances[Math.floor(next() * 2)]!
+      instance.request(stack.length === 1 ? ['all'] : [keys[Math.floor(next() * keys.length)]!, 'all'])
+      if (world.clock.now() < 12_000) world.clock.at(world.clock.now() + next() * 8, arrive)
+    }
+    arrive()
+    await world.run(500)
+    while (world.clock.now() < 12_000) {
+      world.down = true
+      await world.run(world.clock.now() + 20 + next() * 700)
+      world.down = false
+      await world.run(world.clock.now() + 20 + next() * 700)
+    }
+    await world.run(20_000)
+    let inversions = 0
+    for (const place of [0, 1]) {
+      for (const key of keys) {
+        const ids = world.sent.filter(one => one.instance === place && one.key === key).map(({ id }) => id)
+        inversions += ids.slice(1).filter((id, before) => id < ids[before]!).length
+      }
+    }
+    t.ok(world.sent.length > 1_000, `${world.sent.length} were sent`)
+    t.equal(inversions, 0, `of ${world.sent.length} sent`)
+    // An instance that alone has lost the store adds its share to what the other gets from it.
+    const excess = worstExcess(world.sent, 0.2 + 0.2 / 2)
+    t.ok(excess <= 0, `the worst window is ${excess} above the bound`)
+  }
+})
+
+t.test('one instance keeps to the rate while its store comes and goes, also where slots are given back', async t => {
+  const next = random(12)
+  const world = createWorld(
+    [
+      { ...everyone, name: 'client', rate: 0.1 },
+      { ...everyone, capacity: 400 },
+    ],
+    1,
+    () => {
+      return 0.1 + next() * 8
+    },
+  )
+  const arrive = (): void => {
+    const request = world.instances[0]!.request([['a', 'b', 'c'][Math.floor(next() * 3)]!, 'all'])
+    if (next() < 0.2) world.clock.at(world.clock.now() + next() * 500, () => request.hangUp())
+    if (world.clock.now() < 8_000) world.clock.at(world.clock.now() + next() * 8, arrive)
+  }
+  arrive()
+  await world.run(400)
+  while (world.clock.now() < 8_000) {
+    world.down = true
+    await world.run(world.clock.now() + 10 + next() * 900)
+    world.down = false
+    await world.run(world.clock.now() + 10 + next() * 1_400)
+  }
+  await world.run(14_000)
+  const excess = worstExcess(world.sent, 0.2)
+  t.ok(excess <= 0, `the worst window is ${excess} above the bound`)
+  t.equal(world.instances[0]!.shaper.queued, 0, 'nobody is left')
 })

@@ -14,8 +14,8 @@ import { Agent, request } from 'undici'
 import { parseConfig } from '../../src/config/load.js'
 import type { Clock } from '../../src/core/clock.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import type { Outcome } from '../../src/proxy/events.js'
-import { startProxy } from '../../src/proxy/server.js'
+import type { Outcome } from '../../src/proxy/observe/observer.js'
+import { startProxy } from '../../src/proxy/server/server.js'
 import { limits, run } from '../core/run.js'
 
 const REQUESTS = 1_600

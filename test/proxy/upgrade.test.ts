@@ -21,7 +21,7 @@ import {
   type TunnelEnd,
   type TunnelOptions,
   watchUpgradeSocket,
-} from '../../src/proxy/upgrade.js'
+} from '../../src/proxy/http/websocket-tunnel.js'
 
 const fixture = (name: string) => readFileSync(new URL(`../fixtures/upgrade-${name}.pem`, import.meta.url))
 const key = fixture('key')
@@ -123,6 +123,7 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
       connectTimeout: 10_000,
       handshakeTimeout: 10_000,
       idleTimeout: 60_000,
+      tunnelIdleTimeout: 60_000,
       onResponse: status => statuses.push(status),
       onEnd: end => {
         t.ok(returned, 'the end comes after the return')
@@ -700,14 +701,14 @@ t.test('idle: both sides are closed', async t => {
         socket.write(answer)
         socket.resume()
       },
-      { idleTimeout: 100 },
+      answer === SWITCH ? { tunnelIdleTimeout: 100 } : { idleTimeout: 100 },
     )
     const client = scene.dial()
     client.write(ASK)
     client.on('end', () => client.end())
     await received(client)
     await scene.over()
-    t.same(scene.ends, [answer === SWITCH ? { kind: 'closed' } : { kind: 'answered', status: 200 }])
+    t.same(scene.ends, [answer === SWITCH ? { kind: 'closed', idle: true } : { kind: 'answered', status: 200 }])
   }
 })
 
@@ -726,7 +727,7 @@ t.test('idle: traffic one way is enough to live', async t => {
         }
       }, 50)
     },
-    { idleTimeout: 500 },
+    { tunnelIdleTimeout: 500 },
   )
   const client = scene.dial()
   client.write(ASK)
@@ -741,10 +742,10 @@ t.test('idle: traffic one way is enough to live', async t => {
 })
 
 t.test('a peer that does not close after the other has is cut off', async t => {
-  const client = await stage(t, socket => socket.end(SWITCH), { idleTimeout: 0 })
+  const client = await stage(t, socket => socket.end(SWITCH), { tunnelIdleTimeout: 0 })
   const lingering = client.dial()
   lingering.resume().write(ASK)
-  const upstream = await stage(t, socket => socket.write(SWITCH), { idleTimeout: 0, polite: false })
+  const upstream = await stage(t, socket => socket.write(SWITCH), { tunnelIdleTimeout: 0, polite: false })
   const leaving = upstream.dial()
   leaving.write(ASK)
   await until(leaving, '\r\n\r\n')
@@ -825,7 +826,7 @@ t.test('a socket that is gone already', async t => {
   connect(await listen(server), '127.0.0.1').end(ASK)
   const [, socket, head] = (await upgrade) as [unknown, Socket, Buffer]
   socket.destroy(new Error('gone'))
-  const times = { connectTimeout: 1_000, handshakeTimeout: 1_000, idleTimeout: 1_000 }
+  const times = { connectTimeout: 1_000, handshakeTimeout: 1_000, idleTimeout: 1_000, tunnelIdleTimeout: 1_000 }
   const target = { protocol: 'http:', host: '127.0.0.1', port } as const
   const ends: TunnelEnd[] = []
   await new Promise<void>(resolve => {
@@ -913,7 +914,7 @@ t.test('watched, then tunnelled: early bytes keep their order', async t => {
   client.write('early ')
   while (socket.bytesRead < ASK.length + 6) await new Promise(setImmediate)
   stop()
-  const times = { connectTimeout: 1_000, handshakeTimeout: 1_000, idleTimeout: 1_000 }
+  const times = { connectTimeout: 1_000, handshakeTimeout: 1_000, idleTimeout: 1_000, tunnelIdleTimeout: 1_000 }
   const target = { protocol: 'http:', host: '127.0.0.1', port } as const
   const end = new Promise<TunnelEnd>(onEnd => {
     openTunnel({ ...times, target, socket, head: Buffer.from('head '), path: '/', headers: ['Host', 'h'], onEnd })

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { WebSocket, WebSocketServer } from 'ws'
-import { connect, startRig } from './harness.js'
+import { answering, connect, rawUpstream, startRig } from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
 
@@ -84,4 +84,50 @@ t.test('an upstream that refuses: 502, and not a word about where it is', async 
   t.equal(answer.status, 502)
   t.equal(answer.json().detail, 'the upstream refused the connection')
   t.same(rig.outcomes, ['ws failed 502'])
+})
+
+t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is told', async t => {
+  const { port } = await echoServer(t)
+  const rig = await startRig(t, {
+    ...limited(port),
+    upstream: { url: `http://127.0.0.1:${port}`, idleTimeout: '100ms' },
+    limits: { tunnelIdleTimeout: '700ms' },
+  })
+  const socket = new WebSocket(`ws://127.0.0.1:${rig.port}/`)
+  socket.on('error', () => undefined)
+  await once(socket, 'open')
+  const openedAt = performance.now()
+  await once(socket, 'close')
+  const lived = performance.now() - openedAt
+  t.ok(lived > 600, `${lived} ms`)
+  t.same(rig.failures, ['ws a WebSocket was closed after 700ms without traffic (limits.tunnelIdleTimeout)'])
+  t.same(rig.outcomes, ['ws forwarded 101'], 'it is counted once')
+})
+
+t.test('a tunnel that ends otherwise is no failure', async t => {
+  const { port, server } = await echoServer(t)
+  const rig = await startRig(t, limited(port))
+  const socket = new WebSocket(`ws://127.0.0.1:${rig.port}/`)
+  await once(socket, 'open')
+  for (const client of server.clients) client.close()
+  await once(socket, 'close')
+  t.same(rig.failures, [])
+})
+
+t.test('an answer to a handshake whose status is none: 502', async t => {
+  for (const status of ['099', '000', '001', '600', '700', '999']) {
+    const upstream = await rawUpstream(t, answering(`HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`))
+    const rig = await startRig(t, limited(upstream.port))
+    const client = await connect(t, rig)
+    const answer = await client.ask(HANDSHAKE)
+    t.equal(answer.status, 502, status)
+    t.equal(answer.json().status, 502)
+    t.same(rig.outcomes, ['ws failed 502'])
+  }
+  for (const status of [200, 204, 404, 599]) {
+    const upstream = await rawUpstream(t, answering(`HTTP/1.1 ${status} Fine\r\nContent-Length: 0\r\n\r\n`))
+    const rig = await startRig(t, limited(upstream.port))
+    const client = await connect(t, rig)
+    t.equal((await client.ask(HANDSHAKE)).status, status)
+  }
 })

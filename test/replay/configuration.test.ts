@@ -2,9 +2,9 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { diffLimits, diffReports } from '../../src/replay/diff.js'
-import { limitsOfFile } from '../../src/replay/limits-file.js'
+import { limitsOfFile } from '../../src/replay/plan/limits-file.js'
 import { replay } from '../../src/replay/replay.js'
+import { diffLimits, diffReports } from '../../src/replay/report/diff.js'
 import { limits, run } from '../core/run.js'
 import { bytes, combined, FIXTURE, planOf, readAll } from './logs.js'
 

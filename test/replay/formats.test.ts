@@ -1,6 +1,6 @@
 import t from 'tap'
-import { JsonParser } from '../../src/replay/json-lines.js'
-import { readStamp } from '../../src/replay/stamp.js'
+import { JsonParser } from '../../src/replay/formats/json-lines.js'
+import { readStamp } from '../../src/replay/formats/timestamp.js'
 import { bytes, readAll } from './logs.js'
 
 /** What is read of a log of these lines: addresses, requests, agents, times. */
@@ -160,4 +160,92 @@ t.test('a format can be given, and a log of none is told', async t => {
   t.same(given.bad, { 'no time': 1, 'no address': 1 })
   const empty = await readAll(bytes('\n\n'))
   t.same([empty.reading.requests, empty.reading.errors], [0, []])
+})
+
+t.test('what syslog puts before lines is taken off', async t => {
+  const line = '192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8"'
+  const json =
+    '{"msec":"1431857103.250","remote_addr":"192.0.2.7","request":"GET /a HTTP/1.1","http_user_agent":"curl/8"}'
+  for (const prefix of [
+    'Feb  3 10:00:00 host nginx: ',
+    'Feb 13 10:00:00 web-1.example.com nginx[1234]: ',
+    'Feb 3 10:00:00 2001:db8::1 nginx[1234]: ',
+    'Feb  3 10:00:00 nginx: ',
+    'Feb  3 2026 10:00:00.123456 host nginx/access: ',
+    '<190>Feb  3 10:00:00 host nginx: ',
+    '2026-02-03T10:00:00.123456+01:00 host nginx: ',
+    '2026-02-03T10:00:00Z host nginx[1]: ',
+    '2026-02-03T10:00:00+0100 host nginx[1]:  ',
+    '<190>2026-02-03T10:00:00.123Z host httpd: ',
+    '<190>1 2026-02-03T10:00:00.123Z host nginx 12 access - ',
+    '<190>1 2026-02-03T10:00:00.123+01:00 - nginx - - [a@1 b="c \\"] d"][e@1] \ufeff',
+    '1 2026-02-03T10:00:00Z host nginx 12 - - ',
+  ]) {
+    const { formats, requests, bad } = await read([`${prefix}${line}`, line, `${prefix}${line}`])
+    t.same(formats, ['combined'], prefix)
+    t.same(requests, Array(3).fill('192.0.2.7 GET /a curl/8 0'), prefix)
+    t.same(bad, {}, prefix)
+    t.same((await read([`${prefix}${json}`])).requests, ['192.0.2.7 GET /a curl/8 250'], prefix)
+  }
+})
+
+t.test('what is no address is no client', async t => {
+  const line = (client: string) => `${client} - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"`
+  for (const client of [
+    ...['192.0.2.1', '2001:db8::7', '::ffff:192.0.2.1', 'fe80::1%eth0', '[2001:db8::7]:443', '192.0.2.1:8080'],
+    ...['localhost', 'host.example.com', 'ip-10-0-0-1.ec2.internal', '10-0-0-1', 'my_host', '192.0.2.xxx', '192.0.2.*'],
+    ...['unix:', 'Feb', '4.3.2.1.in-addr.arpa'],
+  ]) {
+    const { requests, bad } = await read([line(client)])
+    t.same(bad, {}, client)
+    t.match(requests[0], `${client} GET /`)
+  }
+  t.match((await read([line('192.0.2.1, 198.51.100.2')])).requests[0], /^192\.0\.2\.1 GET/, 'X-Forwarded-For')
+  const odd = {
+    'unknown prefix': [
+      'Feb  3 10:00:00 192.0.2.1',
+      'Feb  3 10:00:00 host 192.0.2.1',
+      '2026-02-03T10:00:00Z 192.0.2.1',
+      '2026-02-03T10:00:00.123Z stdout F 192.0.2.1',
+      '2026-02-03 10:00:00 host nginx: 192.0.2.1',
+      '<190>what is this',
+    ],
+    'no address': [
+      '10:00:00',
+      'www.example.com:443 192.0.2.1',
+      '1770112800',
+      '1770112800.123',
+      '2026/02/03',
+      '[1]',
+      'a:b',
+    ],
+  }
+  for (const [reason, clients] of Object.entries(odd)) {
+    for (const client of clients) {
+      const { requests, bad } = await read([line('192.0.2.1'), line(client)])
+      t.same(bad, { [reason]: 1 }, client)
+      t.equal(requests.length, 1, client)
+    }
+  }
+  const { reading } = await readAll(bytes(odd['unknown prefix'].map(client => `${line(client)}\n`).join('')))
+  t.equal(reading.requests, 0)
+  t.match(reading.errors[0]?.message, /looks like no log that is known; .* cut off what stands before each request/)
+})
+
+t.test("shaper's own log", async t => {
+  const time = Date.UTC(2026, 1, 3, 10) + 500
+  const record = (more: object) => JSON.stringify({ level: 30, time, ...more })
+  const request = { route: 'api', outcome: 'forwarded', status: 200, method: 'GET', path: '/a', key: '0123456789ab' }
+  const { formats, requests, bad, origin } = await read([
+    record({ msg: 'listening' }),
+    record({ ...request, waitMs: 100.5, upstreamMs: 50, msg: 'request' }),
+    record({ ...request, outcome: 'rejected', status: 429, waitMs: 0, msg: 'request' }),
+    record({ ...request, outcome: 'refused', status: 400, waitMs: 0, msg: 'request' }),
+    record({ ...request, key: undefined, waitMs: 0, msg: 'request' }),
+    'not of this log',
+  ])
+  t.same(formats, ['shaper'])
+  t.same(bad, { 'not JSON': 1 })
+  t.equal(origin, Math.floor(time / 1_000))
+  t.same(requests, ['0123456789ab GET /a  349.5', '0123456789ab GET /a  500'])
 })

@@ -5,10 +5,10 @@ import { Readable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { gunzipSync } from 'node:zlib'
 import type { Test } from 'tap'
-import { limitsOfFlags } from '../../src/replay/limits-file.js'
-import type { LineParser } from '../../src/replay/line-parser.js'
-import type { Limits, Plan } from '../../src/replay/plan.js'
-import { Traffic, type TrafficOptions } from '../../src/replay/traffic.js'
+import type { LineParser } from '../../src/replay/formats/line-parser.js'
+import { LogArrivals, type TrafficOptions } from '../../src/replay/input/arrivals.js'
+import { limitsOfFlags } from '../../src/replay/plan/limits-file.js'
+import type { Plan, ReplayLimits } from '../../src/replay/plan/plan.js'
 
 export const FIXTURE = fileURLToPath(new URL('../fixtures/apache-access.log.gz', import.meta.url))
 
@@ -24,7 +24,7 @@ export const bytes = (...texts: (string | Buffer)[]): Readable => Readable.from(
 /** A plan for files, or for standard input where there are none. */
 export function planOf(
   logs: readonly string[] | Readable,
-  limits: Limits | { rate: string; capacity: string; key?: string; mode?: string },
+  limits: ReplayLimits | { rate: string; capacity: string; key?: string; mode?: string },
   more: Partial<Plan> = {},
 ): Plan {
   const isStream = logs instanceof Readable
@@ -65,7 +65,7 @@ export async function readAll(logs: readonly string[] | Readable, options: Parti
     text: String,
   }
   const isStream = logs instanceof Readable
-  const traffic = new Traffic({
+  const traffic = new LogArrivals({
     logs: isStream ? ['-'] : logs,
     stdin: isStream ? logs : bytes(),
     seed: undefined,

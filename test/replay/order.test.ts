@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { spread } from '../../src/replay/spread.js'
+import { spread } from '../../src/replay/input/spread-in-second.js'
 import { bytes, combined, FIXTURE, fixtureText, logFile, readAll } from './logs.js'
 
 const START = 1_431_857_103

@@ -3,10 +3,10 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
-import { replayPage } from '../../src/replay/page.js'
+import { parseTarget } from '../../src/replay/plan/target.js'
 import { replay } from '../../src/replay/replay.js'
-import type { Report } from '../../src/replay/report.js'
-import { parseTarget } from '../../src/replay/target.js'
+import { replayPage } from '../../src/replay/report/page.js'
+import type { ReplayReport } from '../../src/replay/report/report.js'
 import { openBrowser, openPage, text } from '../admin/browser.js'
 import { bytes, FIXTURE, planOf } from './logs.js'
 
@@ -15,7 +15,7 @@ t.teardown(() => browser.close())
 
 type Tap = Pick<typeof t, 'testdir' | 'teardown'>
 
-async function show(t: Tap, report: Report, options = {}) {
+async function show(t: Tap, report: ReplayReport, options = {}) {
   const file = join(t.testdir({}), 'report.html')
   writeFileSync(file, replayPage(report))
   return openPage(t, browser, pathToFileURL(file).href, options)

@@ -1,9 +1,9 @@
 /** The same requests through the running proxy, hours of them in seconds: replay and reality agree on each. */
 import t from 'tap'
 import { Agent, request } from 'undici'
-import { limitsOfFlags } from '../../src/replay/limits-file.js'
-import { MeterRun } from '../../src/replay/meter-run.js'
+import { limitsOfFlags } from '../../src/replay/plan/limits-file.js'
 import { replay } from '../../src/replay/replay.js'
+import { MeterRun } from '../../src/replay/runs/meter-run.js'
 import { startRig } from '../proxy/harness.js'
 import { bytes, fixtureText, planOf, readAll } from './logs.js'
 

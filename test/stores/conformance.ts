@@ -5,7 +5,7 @@
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { BucketLimits } from '../../src/core/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/bucket.js'
 import type { Clock } from '../../src/core/clock.js'
 import {
   type Admission,
@@ -346,6 +346,18 @@ export function conformance(
       t.equal(claimed.granted, true, 'not after an hour')
     })
 
+    await test('giving nothing back makes the rate count from then on', async t => {
+      const key = `told ${process.pid}`
+      slotOf(await claim(store, [bucket(1, 10, { key })], 1))
+      const hurried = bucket(3_600, 10, { key })
+      await store.giveBack({ stack: [hurried], cost: 0 })
+      const told = clock.now()
+      await sleep(300)
+      const answer = await claim(store, [hurried], 1)
+      const free = answer.granted ? answer.slot.at : answer.freeAt[0]!
+      t.ok(free <= told + 1_050, `free ${free - told} ms after that, not a second after the next claim`)
+    })
+
     await test('the level leaks at the rate', async t => {
       const one = perSecond(100, 50)
       const before = performance.now()
@@ -560,6 +572,30 @@ export function conformance(
       )
       const elapsed = performance.now() - before
       t.ok(elapsed >= 2_900 && elapsed < 4_500, `forgotten after ${elapsed} ms`)
+    })
+
+    await test('one that leaves is not there any more, and the others are told', async t => {
+      const [one, two, three] = [1, 2, 3].map(number => `leaver ${number} of ${process.pid}`) as [
+        string,
+        string,
+        string,
+      ]
+      const before = (await store.beat(one)) - 1
+      const left = store.left!
+      await other.beat(two)
+      t.equal(await other.beat(three), before + 3)
+      await other.leave!(two)
+      t.equal(await store.beat(one), before + 2)
+      t.equal(store.left, left + 1)
+      await other.leave!(two)
+      await other.leave!(`nobody of ${process.pid}`)
+      t.equal(await store.beat(one), before + 2)
+      t.equal(store.left, left + 1, 'once, and only who was there')
+      await other.leave!(three)
+      await store.leave!(one)
+      t.equal(await other.beat(two), before + 1, 'it may come again')
+      t.equal(other.left, left + 3)
+      await other.leave!(two)
     })
 
     await test('instances tell each other of an upstream', t => exchangesInRealTime(t, store, other))

@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import type { Store, UpstreamState } from '../../src/core/store.js'
-import { createMemoryStore } from '../../src/stores/memory.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 const HOUR = 3_600_000
 const DAY = 24 * HOUR

@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket.js'
+import { Bucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type BucketRef, HORIZON, longestBackDate, SLOT_GRACE, type Store } from '../../src/core/store.js'
-import { createMemoryStore } from '../../src/stores/memory.js'
-import { Upstreams } from '../../src/stores/memory-upstreams.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { MemoryUpstreams } from '../../src/stores/memory/upstreams.js'
 import { clock, conformance } from './conformance.js'
 import { exchangeConformance } from './exchange-conformance.js'
 
@@ -107,13 +107,13 @@ t.test('what is as good as new is forgotten', async t => {
 })
 
 t.test('upstreams of which nothing holds any more are forgotten', async t => {
-  const upstreams = new Upstreams()
+  const upstreams = new MemoryUpstreams()
   for (let now = 0; now < 10_000; now += 1) {
     upstreams.exchange(`asked ${now}`, undefined, now)
     upstreams.exchange(`paused ${now}`, { pausedFor: 50, rate: undefined, rateFor: 0 }, now)
   }
   t.ok(upstreams.size < 200, `${upstreams.size} left`)
-  const kept = new Upstreams()
+  const kept = new MemoryUpstreams()
   for (let now = 0; now < 1_000; now += 1) kept.exchange(`${now}`, { pausedFor: 0, rate: 1, rateFor: 5_000 }, now)
   t.equal(kept.size, 1_000, 'what holds is kept')
 })
@@ -141,6 +141,11 @@ t.test('a heartbeat counts for three seconds', async t => {
   t.equal(store.beat('b'), 2)
   time.runUntil(3_001)
   t.equal(store.beat('b'), 1)
+  store.beat('c')
+  store.leave('b')
+  store.leave('b')
+  t.equal(store.beat('c'), 1)
+  t.equal(store.left, 1)
 })
 
 const gap = fc.constantFrom(0, 0, 0, 1, 5, 10, 33.25, 200, 5_000)
@@ -165,13 +170,13 @@ t.test('the level is that of a bucket of the core', async () => {
       } else if (verb === 'back') {
         store.giveBack({ stack: [ref], cost })
         const left = Math.max(0, bucket.level(now) - cost)
-        bucket.reset()
+        bucket.reset(now)
         bucket.fill(left, now)
       } else {
         const answer = store.admit({ stack: [ref], cost, maxWait: Infinity, claim: false })
         const fits = bucket.excess(cost, now) === 0
         if (fits) bucket.fill(cost, now)
-        else if (bucket.canEverFit(cost)) bucket.punish(now)
+        else if (bucket.canEverFit(cost)) bucket.applyOverflowPolicy(now)
         if (answer.admitted !== fits) throw new Error(`at ${now}: ${answer.admitted}, not ${fits}`)
         if (Math.abs(answer.levels[0]! - bucket.level(now)) > 1e-12)
           throw new Error(`at ${now}: level ${answer.levels[0]}, not ${bucket.level(now)}`)

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { Admission, BucketRef, Claim, Slot, Store } from '../../src/core/store.js'
-import { createMemoryStore } from '../../src/stores/memory.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { clock } from './conformance.js'
 
 /** Slots are so far apart, in ms, that they are either due or beyond any horizon. */

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { chownSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { createPostgresStore } from '../../src/stores/postgres.js'
+import { createPostgresStore } from '../../src/stores/postgres/store.js'
 import { type PostgresServer, startPostgres } from '../servers/postgres.js'
 import { bucket, clock } from './conformance.js'
 

@@ -4,7 +4,7 @@ import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { type BucketRef, type Store, StoreError } from '../../src/core/store.js'
-import { createPostgresStore, migrate, type PostgresStore } from '../../src/stores/postgres.js'
+import { createPostgresStore, migrate, type PostgresStore } from '../../src/stores/postgres/store.js'
 import { type PostgresServer, startPostgres } from '../servers/postgres.js'
 import { bucket, clock, perSecond } from './conformance.js'
 

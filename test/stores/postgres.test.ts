@@ -1,5 +1,5 @@
 import pg from 'pg'
-import { createPostgresStore } from '../../src/stores/postgres.js'
+import { createPostgresStore } from '../../src/stores/postgres/store.js'
 import { startPostgres } from '../servers/postgres.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'

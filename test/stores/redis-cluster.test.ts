@@ -1,7 +1,10 @@
-/** Several servers: stacks that live on two of them, and others that take over. */
-import t from 'tap'
+/** Several servers: stacks that live on two of them, others that take over, and one that is far away. */
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import t, { type Test } from 'tap'
 import type { BucketRef } from '../../src/core/store.js'
-import { bucketKey, hashSlot } from '../../src/stores/redis-keys.js'
+import { createShaper } from '../../src/index.js'
+import { bucketKey, hashSlot, hashTag } from '../../src/stores/redis/keys.js'
 import { startCluster, startRedis, startSentinel, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, failure, levelOf, recovery } from './redis-sample.js'
@@ -170,4 +173,65 @@ t.test('Sentinel', async t => {
   const ms = await recovery(() => admit(store, [one], 0))
   t.ok(ms < 2_000, `back after ${ms} ms`)
   t.equal(Math.round(await levelOf(store, one)), 5)
+})
+
+/** Passes on to a port of this machine what comes, each way so many ms later. Answers its own port. */
+async function farAway(t: Test, port: number, delay: number): Promise<number> {
+  const sockets = new Set<Socket>()
+  const pass = (from: Socket, to: Socket): void => {
+    sockets.add(from)
+    from.setNoDelay(true)
+    from.on('data', chunk => setTimeout(() => to.write(chunk), delay))
+    from.on('error', () => {})
+    from.on('close', () => to.destroy())
+  }
+  const server = createServer(client => {
+    const there = connect(port, '127.0.0.1')
+    pass(client, there)
+    pass(there, client)
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  return (server.address() as AddressInfo).port
+}
+
+t.test('one server is far away: the buckets on it have their rate, too', async t => {
+  const cluster = await startCluster()
+  t.teardown(() => cluster.stop())
+  const [far] = cluster.masters
+  const relay = await farAway(t, far!.port, 30)
+  await far!.command('CONFIG', 'SET', 'cluster-announce-bus-port', far!.port + 10_000)
+  await far!.command('CONFIG', 'SET', 'cluster-announce-port', relay)
+  await until('all know where it is', async () => {
+    const known = await Promise.all(cluster.masters.map(server => server.command('CLUSTER', 'SLOTS')))
+    return known.every(slots => JSON.stringify(slots).includes(String(relay)))
+  })
+  const shaper = createShaper({
+    rate: '20/s',
+    capacity: 1_000,
+    // A machine that has much to do is no outage.
+    store: { type: 'redis', cluster: cluster.masters.slice(1).map(({ url }) => url), timeout: '3s' },
+  })
+  t.teardown(() => shaper.drain({ timeout: 0 }))
+  const keyOn = (master: number): string => {
+    for (let number = 0; ; number += 1) {
+      if (Math.floor(hashSlot(hashTag(`outbound:${number}`)) / THIRD) === master) return `${number}`
+    }
+  }
+  const count = 80
+  const rates = [0, 1, 2].map(async master => {
+    const key = keyOn(master)
+    const times: number[] = []
+    const calls = Array.from({ length: count }, () => shaper.run(key, () => void times.push(performance.now())))
+    await Promise.all(calls)
+    // What a store is asked first it is asked before anything is known of the way there.
+    const steady = times.slice(20)
+    return ((steady.length - 1) / (steady.at(-1)! - steady[0]!)) * 1_000
+  })
+  const [slowest, ...others] = await Promise.all(rates)
+  t.ok(slowest! >= 0.9 * 20 && slowest! <= 20.5, `far away: ${slowest}/s of 20/s`)
+  for (const rate of others) t.ok(rate >= 0.9 * 20 && rate <= 20.5, `near: ${rate}/s of 20/s`)
 })

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { bucketKey, hashSlot, hashTag, registryKey, upstreamKey } from '../../src/stores/redis-keys.js'
+import { bucketKey, hashSlot, hashTag, registryKey, upstreamKey } from '../../src/stores/redis/keys.js'
 
 function key(group: string, name: string, key: string, prefix = 'shaper:'): string {
   return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })

@@ -1,7 +1,7 @@
 /** What the tests of the Redis store have in common. */
 import type { Test } from 'tap'
 import { type Admission, type BucketRef, type Claim, type Store, StoreError } from '../../src/core/store.js'
-import { createRedisStore, type RedisStoreOptions } from '../../src/stores/redis.js'
+import { createRedisStore, type RedisOptions } from '../../src/stores/redis/store.js'
 import { clock } from './conformance.js'
 
 export const TIMEOUT = 250
@@ -9,7 +9,7 @@ export const TIMEOUT = 250
 /** What the script's clock counts from, in ms since 1970. */
 export const EPOCH = 1_735_689_600_000
 
-export function createStore(t: Test, options: Partial<RedisStoreOptions>): Store {
+export function createStore(t: Test, options: Partial<RedisOptions>): Store {
   const store = createRedisStore({ prefix: 'shaper:', timeout: TIMEOUT, clock, ...options })
   t.teardown(() => store.close())
   return store

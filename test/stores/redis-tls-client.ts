@@ -1,5 +1,5 @@
 /** Asks the store at the URL given, by a process that trusts other certificates, and tells the answer. */
-import { createRedisStore } from '../../src/stores/redis.js'
+import { createRedisStore } from '../../src/stores/redis/store.js'
 import { bucket, clock } from './conformance.js'
 
 const store = createRedisStore({ url: process.argv[2]!, prefix: 'shaper:', timeout: 5_000, clock })

@@ -205,9 +205,13 @@ t.test('TLS is verified', async t => {
   const store = createStore(t, { url: `rediss://127.0.0.1:${port}`, onError: error => errors.push(error.message) })
   await fails(t, () => admit(store, [bucket(1, 1)]), 'nobody vouches for it')
   await until('it is told', () => errors.some(message => /self-signed/.test(message)), 2_000)
-  const child = fork(new URL('./redis-tls-client.ts', import.meta.url), [`rediss://127.0.0.1:${port}`], {
-    env: { ...process.env, NODE_EXTRA_CA_CERTS: fixture('upgrade-cert.pem') },
-  })
+  const child = fork(
+    new URL('../../build/test/stores/redis-tls-client.js', import.meta.url),
+    [`rediss://127.0.0.1:${port}`],
+    {
+      env: { ...process.env, NODE_EXTRA_CA_CERTS: fixture('upgrade-cert.pem') },
+    },
+  )
   let told: object = {}
   // tap's own come first.
   while (!('admitted' in told)) [told] = await once(child, 'message')

@@ -1,4 +1,4 @@
-import { createRedisStore } from '../../src/stores/redis.js'
+import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startCluster, startRedis } from '../servers/redis.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'

@@ -80,13 +80,13 @@ const measurements = {
 
   /** A metered decision as the proxy makes it: find the bucket of a key, ask the shaper. */
   async meter() {
-    const { Keyspace } = await ours('core/keyspace.js')
+    const { BucketTable } = await ours('core/bucket-table.js')
     const { Shaper } = await ours('core/shaper.js')
-    const { Gate } = await ours('core/lane.js')
+    const { Gate } = await ours('core/queue/lane.js')
     const { createTimerClock } = await ours('pacing/timer.js')
     const clock = createTimerClock()
     const shaper = new Shaper({ clock })
-    const keyspace = new Keyspace(2 * KEYS)
+    const keyspace = new BucketTable(2 * KEYS)
     const limits = { name: 'client', rate: 1e-6, capacity: 1e9 }
     const route = { name: 'route', gate: new Gate() }
     const keys = shuffledKeys()

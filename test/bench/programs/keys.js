@@ -7,14 +7,14 @@ const [dist, count] = process.argv.slice(2)
 /** @param {string} path @returns {Promise<any>} */
 const ours = path => import(pathToFileURL(`${dist}/${path}`).href)
 
-const { Keyspace } = await ours('core/keyspace.js')
+const { BucketTable } = await ours('core/bucket-table.js')
 const { Shaper } = await ours('core/shaper.js')
-const { Gate } = await ours('core/lane.js')
+const { Gate } = await ours('core/queue/lane.js')
 const { createTimerClock } = await ours('pacing/timer.js')
 
 const clock = createTimerClock()
 const shaper = new Shaper({ clock })
-const keyspace = new Keyspace(2 * Number(count))
+const keyspace = new BucketTable(2 * Number(count))
 // Slow, so that none is swept meanwhile.
 const limits = { name: 'client', rate: 1e-9, capacity: 10 }
 const route = { name: 'route', gate: new Gate() }

@@ -10,6 +10,30 @@ const TARGETS = [
   { against: 'undici dispatch, bare', least: 0.85 },
 ]
 
+/** What a line of the access log may cost, in us of CPU. */
+const LINE_TARGET = 4
+
+/** Ten with Host, as a browser sends them. */
+const HEADERS = [
+  'User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0',
+  'Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
+  'Accept-Language: en-GB,en;q=0.5',
+  'Accept-Encoding: gzip, deflate, br, zstd',
+  'Referer: http://bench/things',
+  'Cookie: session=0123456789abcdef0123456789abcdef',
+  'Sec-Fetch-Dest: document',
+  'Sec-Fetch-Mode: navigate',
+  'Sec-Fetch-Site: same-origin',
+]
+
+/** The default configuration beside others, on requests with ten headers; all but http-proxy write a log. */
+const LOGGING = 'shaper, access log'
+const SILENT = 'shaper, no access log'
+const DEFAULT_TARGETS = [
+  { against: 'http-proxy', least: 3 },
+  { against: 'nginx proxy_pass, access log', least: 0.6 },
+]
+
 /** @param {number} port of the upstream @param {object} [more] */
 function shaperConfig(port, more) {
   return {
@@ -66,48 +90,93 @@ export async function throughput({ quick, rounds: wanted, missing, progress }) {
           },
         ]),
   ]
-  const started = await startAll(candidates, missing)
+  /** @type {import('../participants.js').Candidate[]} */
+  const defaults = [
+    {
+      name: LOGGING,
+      start: () => startShaper(shaperConfig(sink.port, { accessLog: true }), { name: LOGGING }),
+    },
+    { name: SILENT, start: () => startShaper(shaperConfig(sink.port), { name: SILENT }) },
+    node('http-proxy'),
+    {
+      name: 'nginx proxy_pass, access log',
+      program: 'nginx',
+      start: () => startNginx(sink.port, { locations: 'location / { proxy_pass http://sink; }', accessLog: true }),
+    },
+  ]
   const seconds = quick ? 2 : 5
   const rounds = wanted ?? (quick ? 1 : 5)
-  for (const { port } of started.values()) await wrk(port, '/', quick ? 1 : 3)
-  /** @type {Record<string, { rate: number[], cpu: number[] }>} */
-  const raw = { direct: { rate: [], cpu: [] } }
-  for (let round = 0; round < rounds; round += 1) {
-    for (const [name, program] of [/** @type {const} */ (['direct', sink]), ...started]) {
-      progress(`throughput: ${name}, round ${round + 1} of ${rounds}`)
-      const cpu = program.cpu()
-      const { rate, requests, bad } = await wrk(program.port, '/', seconds)
-      if (bad > 0) throw new Error(`${name}: ${bad} answers other than 2xx`)
-      const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))
-      figures.rate.push(rate)
-      figures.cpu.push(((program.cpu() - cpu) / requests) * 1e6)
+
+  /** @param {import('../participants.js').Candidate[]} which @param {string} path @param {string[]} [headers] */
+  async function race(which, path, headers) {
+    const started = await startAll(which, missing)
+    for (const { port } of started.values()) await wrk(port, path, quick ? 1 : 3, headers)
+    /** @type {Record<string, { rate: number[], cpu: number[] }>} */
+    const raw = { direct: { rate: [], cpu: [] } }
+    for (let round = 0; round < rounds; round += 1) {
+      for (const [name, program] of [/** @type {const} */ (['direct', sink]), ...started]) {
+        progress(`throughput: ${name}, round ${round + 1} of ${rounds}`)
+        const cpu = program.cpu()
+        const { rate, requests, bad } = await wrk(program.port, path, seconds, headers)
+        if (bad > 0) throw new Error(`${name}: ${bad} answers other than 2xx`)
+        const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))
+        figures.rate.push(rate)
+        figures.cpu.push(((program.cpu() - cpu) / requests) * 1e6)
+      }
     }
+    await Promise.all([...started.values()].map(program => program.stop()))
+    return raw
   }
-  await Promise.all([sink, ...started.values()].map(program => program.stop()))
+
+  const raw = await race(candidates, '/')
+  const rawDefault = await race(defaults, '/v1/things/1?q=1', HEADERS)
+  await sink.stop()
 
   const ours = median(raw.shaper.rate)
+  const logging = median(rawDefault[LOGGING].rate)
+  const line = median(rawDefault[LOGGING].cpu.map((cpu, round) => cpu - rawDefault[SILENT].cpu[round]))
+  /**
+   * @param {string} who @param {number} rate @param {typeof raw} figures
+   * @param {{ against: string, least: number }[]} targets
+   */
+  const against = (who, rate, figures, targets) =>
+    targets
+      .filter(target => figures[target.against] !== undefined)
+      .map(target => {
+        const value = rate / median(figures[target.against].rate)
+        return {
+          figure: `${who} against ${target.against}`,
+          value: ratio(value),
+          target: `>= ${target.least}x`,
+          met: value >= target.least,
+        }
+      })
+  /** @param {string} title @param {number} rate @param {typeof raw} figures */
+  const table = (title, rate, figures) => ({
+    title,
+    columns: ['peer', 'requests/s', 'CPU us each', 'shaper against it'],
+    rows: Object.entries(figures).map(([name, { rate: rates, cpu }]) => [
+      name,
+      fixed(median(rates), 0),
+      fixed(median(cpu), 1),
+      ratio(rate / median(rates)),
+    ]),
+  })
   return {
-    checks: TARGETS.filter(({ against }) => raw[against] !== undefined).map(({ against, least }) => {
-      const value = ours / median(raw[against].rate)
-      return {
-        figure: `shape route against ${against}`,
-        value: ratio(value),
-        target: `>= ${least}x`,
-        met: value >= least,
-      }
-    }),
-    tables: [
+    checks: [
+      ...against('shape route', ours, raw, TARGETS),
+      ...against('default configuration, ten headers,', logging, rawDefault, DEFAULT_TARGETS),
       {
-        title: 'Requests per second (wrk, 64 connections)',
-        columns: ['peer', 'requests/s', 'CPU us each', 'shaper against it'],
-        rows: Object.entries(raw).map(([name, { rate, cpu }]) => [
-          name,
-          fixed(median(rate), 0),
-          fixed(median(cpu), 1),
-          ratio(ours / median(rate)),
-        ]),
+        figure: 'a line of the access log, us of CPU',
+        value: fixed(line, 1),
+        target: `<= ${LINE_TARGET}`,
+        met: line <= LINE_TARGET,
       },
     ],
-    raw,
+    tables: [
+      table('Requests per second (wrk, 64 connections)', ours, raw),
+      table('The default configuration: requests with ten headers, access log on', logging, rawDefault),
+    ],
+    raw: { bare: raw, default: rawDefault },
   }
 }

@@ -1,0 +1,142 @@
+// Installs the servers and the browser that the tests start. Prints nothing when they are there, and what it will do before
+// it does it. SHAPER_NO_INSTALL=1: installs nothing, and names the command.
+import { spawnSync } from 'node:child_process'
+import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { delimiter, join } from 'node:path'
+
+/** Each needs all binaries of one of its variants, in one place. */
+const PROGRAMS = [
+  { name: 'redis-server', variants: [['redis-server', 'redis-cli']], places: [] },
+  {
+    name: 'PostgreSQL',
+    variants: [['initdb', 'postgres']],
+    places: [
+      ...versions('/usr/lib/postgresql', 'bin'),
+      ...versions('/usr', 'bin', /^pgsql-/),
+      ...['/opt/homebrew/opt', '/usr/local/opt'].flatMap(place => versions(place, 'bin', /^postgresql(@|$)/)),
+    ],
+  },
+  {
+    name: 'Chromium',
+    variants: [
+      ...[['chromium'], ['chromium-browser'], ['google-chrome'], ['google-chrome-stable']],
+      ...[['Chromium'], ['Google Chrome']],
+    ],
+    places: versions('/Applications', 'Contents/MacOS', /^(Chromium|Google Chrome)\.app$/),
+  },
+]
+
+/** How packages are installed where the program is there; by name of the program. */
+const MANAGERS = [
+  {
+    program: 'apt-get',
+    prepare: ['update'],
+    install: ['install', '-y', '--no-install-recommends'],
+    packages: { 'redis-server': 'redis-server', PostgreSQL: 'postgresql', Chromium: 'chromium' },
+  },
+  {
+    program: 'dnf',
+    install: ['install', '-y'],
+    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql-server', Chromium: 'chromium' },
+  },
+  {
+    program: 'brew',
+    install: ['install'],
+    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql', Chromium: 'google-chrome' },
+  },
+]
+
+/** Debian's packages start their services unless this says no. */
+const POLICY = process.env.SHAPER_POLICY_FILE ?? '/usr/sbin/policy-rc.d'
+
+const missing = PROGRAMS.filter(each => !isThere(each))
+if (missing.length > 0) {
+  const names = listed(missing)
+  const manager = MANAGERS.find(({ program }) => find(program) !== undefined)
+  if (manager === undefined) {
+    stop(`the tests need ${names}: install ${missing.length === 1 ? 'it' : 'them'}, with the programs on the PATH`)
+  }
+  const { program, prepare, install, packages } = manager
+  const arguments_ = [...install, ...missing.map(({ name }) => packages[name])]
+  const isRoot = process.getuid?.() === 0
+  const by = program === 'brew' || isRoot ? '' : 'sudo '
+  const commands = [...(prepare === undefined ? [] : [prepare]), arguments_]
+  const typed = commands.map(each => `${by}${program} ${each.join(' ')}`).join(' && ')
+  const mayInstall = program === 'apt-get' && isRoot && process.env.SHAPER_NO_INSTALL !== '1'
+  if (!mayInstall) stop(`the tests need ${names}; type: ${typed}`)
+  process.stdout.write(`the tests need ${names}: ${typed}\n`)
+  withoutServices(() => {
+    for (const each of commands) run(program, each, typed)
+  })
+  const still = missing.filter(each => !isThere(each))
+  if (still.length > 0) stop(`${listed(still)} cannot be found after: ${typed}`)
+}
+
+/** a, b and c */
+function listed(programs) {
+  const names = programs.map(({ name }) => name)
+  return [names.slice(0, -1).join(', '), names.at(-1)].filter(Boolean).join(' and ')
+}
+
+function isThere({ variants, places }) {
+  return [undefined, ...places].some(place =>
+    variants.some(binaries => binaries.every(binary => find(binary, place) !== undefined)),
+  )
+}
+
+/** Looks in one place, or in those of the PATH. */
+function find(binary, place = process.env.PATH ?? '') {
+  return place
+    .split(delimiter)
+    .filter(Boolean)
+    .map(folder => join(folder, binary))
+    .find(isExecutable)
+}
+
+function isExecutable(path) {
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function versions(folder, inner, pattern = /./) {
+  // For tests of this script: only the PATH counts.
+  if (process.env.SHAPER_PATH_ONLY !== undefined || !existsSync(folder)) return []
+  return readdirSync(folder)
+    .filter(name => pattern.test(name))
+    .map(name => join(folder, name, inner))
+}
+
+function run(program, arguments_, typed) {
+  const { status, error } = spawnSync(program, arguments_, {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+  })
+  if (status !== 0) throw new Error(`${program} failed (${error?.code ?? status}); type: ${typed}`)
+}
+
+/** Packages that come while `install` runs do not start their services. Afterwards the machine's own policy is back. */
+function withoutServices(install) {
+  const aside = `${POLICY}.before-setup`
+  const had = existsSync(POLICY)
+  if (had) renameSync(POLICY, aside)
+  writeFileSync(POLICY, '#!/bin/sh\nexit 101\n', { mode: 0o755 })
+  process.once('exit', () => {
+    if (had) renameSync(aside, POLICY)
+    else rmSync(POLICY, { force: true })
+  })
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, () => process.exit(1))
+  try {
+    install()
+  } catch (error) {
+    stop(error.message)
+  }
+}
+
+function stop(message) {
+  process.stderr.write(`${message}\n`)
+  process.exit(1)
+}

@@ -1,0 +1,154 @@
+/** Prometheus metrics. Labels are route, bucket and outcome, never a key. */
+import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
+import type { Observer } from '../../proxy/observe/observer.js'
+import type { TrafficTally } from './traffic-tally.js'
+
+/** Of requests that match no route. A route's own name has no parentheses. */
+export const NO_ROUTE = '(none)'
+
+/** Seconds. */
+const WAITS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+const LATENESSES = [0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1]
+const ANSWERS = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
+const STORE_CALLS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25]
+
+export interface MetricsOptions {
+  readonly tally: TrafficTally
+  /** How many instances each bucket has. */
+  keys(): Iterable<readonly [bucket: string, instances: number]>
+}
+
+/** What a store is watched by. */
+export interface StoreMetrics {
+  /** A call was answered after so many ms. */
+  storeAnswered(ms: number): void
+  storeFailed(): void
+}
+
+export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finished'> {
+  readonly #registry = new Registry()
+  readonly #waits: Histogram<'route'>
+  readonly #lateness: Histogram
+  readonly #answers: Histogram<'route'>
+  readonly #storeCalls: Histogram
+  readonly #storeErrors: Counter
+
+  constructor({ tally, keys }: MetricsOptions) {
+    const registers = [this.#registry]
+    const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
+      new Histogram({ name, help, buckets: limits, labelNames, registers })
+    this.#waits = histogram('shaper_queue_wait_seconds', 'How long released requests were queued', WAITS, 'route')
+    this.#lateness = histogram('shaper_release_lateness_seconds', 'How late releases were', LATENESSES)
+    this.#answers = histogram(
+      'shaper_upstream_seconds',
+      "From sending to the head of the upstream's answer",
+      ANSWERS,
+      'route',
+    )
+    this.#storeCalls = histogram('shaper_store_seconds', 'How long the store took to answer', STORE_CALLS)
+    this.#storeErrors = new Counter({
+      name: 'shaper_store_errors_total',
+      help: 'Calls that the store did not answer',
+      registers,
+    })
+    new Counter({
+      name: 'shaper_requests_total',
+      help: 'Requests by their one outcome',
+      labelNames: ['route', 'outcome'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { outcomes }] of tally.routes) {
+          for (const [outcome, count] of Object.entries(outcomes))
+            this.inc({ route: route || NO_ROUTE, outcome }, count)
+        }
+      },
+    })
+    new Counter({
+      name: 'shaper_dry_run_total',
+      help: 'What dry runs would have done',
+      labelNames: ['route', 'outcome'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { rehearsed }] of tally.routes) {
+          for (const [outcome, count] of Object.entries(rehearsed))
+            this.inc({ route: route || NO_ROUTE, outcome }, count)
+        }
+      },
+    })
+    new Gauge({
+      name: 'shaper_queued',
+      help: 'Requests in queues',
+      labelNames: ['route'],
+      registers,
+      collect() {
+        for (const [route, { queued }] of tally.routes) this.set({ route: route || NO_ROUTE }, queued)
+      },
+    })
+    new Gauge({
+      name: 'shaper_upstream_in_flight',
+      help: 'Requests on their way to an upstream or back',
+      registers,
+      collect() {
+        this.set(tally.inFlight)
+      },
+    })
+    new Gauge({
+      name: 'shaper_keys',
+      help: 'Bucket instances',
+      labelNames: ['bucket'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [bucket, instances] of keys()) this.set({ bucket }, instances)
+      },
+    })
+    new Gauge({
+      name: 'process_resident_memory_bytes',
+      help: 'Resident memory',
+      registers,
+      collect() {
+        this.set(process.memoryUsage.rss())
+      },
+    })
+    new Gauge({
+      name: 'process_start_time_seconds',
+      help: 'Start of the process, since 1970',
+      aggregator: 'min',
+      registers,
+    }).set(Date.now() / 1_000 - process.uptime())
+    new Counter({
+      name: 'process_cpu_seconds_total',
+      help: 'User and system time',
+      registers,
+      collect() {
+        const { user, system } = process.cpuUsage()
+        this.reset()
+        this.inc((user + system) / 1e6)
+      },
+    })
+  }
+
+  readonly released: NonNullable<Observer['released']> = ({ route, wait }, lateness) => {
+    this.#waits.observe({ route }, wait / 1_000)
+    this.#lateness.observe(lateness / 1_000)
+  }
+
+  readonly finished: NonNullable<Observer['finished']> = ({ route, upstreamTime }) => {
+    if (upstreamTime !== undefined) this.#answers.observe({ route }, upstreamTime / 1_000)
+  }
+
+  storeAnswered(ms: number): void {
+    this.#storeCalls.observe(ms / 1_000)
+  }
+
+  storeFailed(): void {
+    this.#storeErrors.inc()
+  }
+
+  /** All of them as plain values, to be put together with those of other processes. */
+  values(): Promise<MetricObjectWithValues<MetricValue<string>>[]> {
+    return this.#registry.getMetricsAsJSON()
+  }
+}

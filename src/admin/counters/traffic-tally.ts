@@ -1,0 +1,168 @@
+/** Counts what happens, for metrics and snapshots. */
+import type { BucketTable } from '../../core/bucket-table.js'
+import type { SharedBucket } from '../../core/queue/lane.js'
+import type { Decision, Observer, Outcome, RequestRecord } from '../../proxy/observe/observer.js'
+import { Rehearsals } from './dry-run-tally.js'
+import { Fullest } from './fullest.js'
+import { Moments } from './recent-times.js'
+import { Recent } from './sliding-quantiles.js'
+
+export interface RouteTally {
+  queued: number
+  readonly outcomes: Record<Outcome, number>
+  readonly rehearsed: Record<Decision, number>
+}
+
+/** Of all instances of a bucket: cost units since the start. */
+export interface BucketTally {
+  offered: number
+  released: number
+  rejected: number
+  /** In queues now: cost units, requests. */
+  queued: number
+  waiting: number
+  readonly fullest: Fullest
+  /** The instance that is watched closely: what happened there, in ms since 1970. */
+  focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
+  readonly arrivals: Moments
+  readonly releases: Moments
+  readonly rejections: Moments
+}
+
+export interface TallyOptions {
+  /** Monotonic ms. */
+  now(): number
+  /** ms since 1970, as fine as `now`. */
+  wallNow(): number
+}
+
+/** An observer; where it stands beside others its methods are called by them. */
+export class TrafficTally implements Required<Pick<Observer, Counted>> {
+  inFlight = 0
+  readonly routes = new Map<string, RouteTally>()
+  readonly buckets = new Map<string, BucketTally>()
+  readonly waits = new Recent()
+  readonly lateness = new Recent()
+  readonly rehearsals: Rehearsals
+  readonly #options: TallyOptions
+  #keyspace: BucketTable | undefined
+
+  constructor(options: TallyOptions) {
+    this.#options = options
+    this.rehearsals = new Rehearsals(options.wallNow())
+  }
+
+  /** Where the instances of buckets are; to be called before the first request. */
+  join(keyspace: BucketTable): void {
+    this.#keyspace = keyspace
+  }
+
+  route(name: string): RouteTally {
+    let found = this.routes.get(name)
+    if (found === undefined) {
+      found = {
+        queued: 0,
+        outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
+        rehearsed: { would_reject: 0, would_delay: 0 },
+      }
+      this.routes.set(name, found)
+    }
+    return found
+  }
+
+  bucket(name: string): BucketTally {
+    let found = this.buckets.get(name)
+    if (found === undefined) {
+      found = {
+        offered: 0,
+        released: 0,
+        rejected: 0,
+        queued: 0,
+        waiting: 0,
+        fullest: new Fullest(name, this.#keyspace!),
+        focus: undefined,
+        arrivals: new Moments(),
+        releases: new Moments(),
+        rejections: new Moments(),
+      }
+      this.buckets.set(name, found)
+    }
+    return found
+  }
+
+  /** Watches another instance of a bucket closely. */
+  focus(tally: BucketTally, key: string, bucket: SharedBucket): void {
+    if (tally.focus?.bucket === bucket) return
+    tally.focus = { key, bucket }
+    tally.arrivals.clear()
+    tally.releases.clear()
+    tally.rejections.clear()
+  }
+
+  arrived({ stack, cost }: RequestRecord): void {
+    for (const bucket of stack) {
+      const tally = this.bucket(bucket.limits.name)
+      tally.offered += cost
+      if (tally.focus?.bucket === bucket) tally.arrivals.add(this.#options.wallNow())
+    }
+  }
+
+  queued({ route, stack, keys, cost }: RequestRecord): void {
+    this.route(route).queued += 1
+    for (const [place, bucket] of stack.entries()) {
+      const tally = this.bucket(bucket.limits.name)
+      tally.waiting += 1
+      tally.queued = tally.waiting === 1 ? cost : tally.queued + cost
+      tally.fullest.hint(keys[place]!, bucket)
+    }
+  }
+
+  unqueued({ route, stack, cost }: RequestRecord): void {
+    this.route(route).queued -= 1
+    for (const { limits } of stack) {
+      const tally = this.bucket(limits.name)
+      tally.waiting -= 1
+      // No dust of fractions.
+      tally.queued = tally.waiting === 0 ? 0 : tally.queued - cost
+    }
+  }
+
+  released({ wait }: RequestRecord, lateness: number): void {
+    const now = this.#options.now()
+    this.waits.add(wait, now)
+    this.lateness.add(lateness, now)
+  }
+
+  sent({ stack, cost }: RequestRecord): void {
+    this.inFlight += 1
+    for (const bucket of stack) {
+      const tally = this.bucket(bucket.limits.name)
+      tally.released += cost
+      if (tally.focus?.bucket === bucket) tally.releases.add(this.#options.wallNow())
+    }
+  }
+
+  retried(): void {
+    this.inFlight -= 1
+  }
+
+  finished(request: RequestRecord, outcome: Outcome): void {
+    const { route, stack, keys, cost, inFlight } = request
+    this.route(route).outcomes[outcome] += 1
+    if (inFlight) this.inFlight -= 1
+    if (outcome !== 'rejected') return
+    for (const [place, bucket] of stack.entries()) {
+      const tally = this.bucket(bucket.limits.name)
+      tally.rejected += cost
+      tally.fullest.hint(keys[place]!, bucket)
+      if (tally.focus?.bucket === bucket) tally.rejections.add(this.#options.wallNow())
+    }
+  }
+
+  rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
+    this.route(request.route).rehearsed[decision] += 1
+    this.rehearsals.add(request, decision, bucket, wait)
+  }
+}
+
+type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed'

@@ -1,0 +1,134 @@
+/** The dashboard: takes snapshots in, and shows them. */
+import { fillChooser, fillFocus, fillNotice, WINDOW } from './focus.js'
+import { byId, count, duration, perSecond, put, show, timeOfDay } from './format.js'
+import { History, ServerClock } from './history.js'
+import { askReset } from './reset.js'
+import { halt, stage } from './stage.js'
+import { connect, token } from './stream.js'
+import { fillDryRun, fillKeys, fillRoutes, fillUpstreams } from './tables.js'
+
+/** How often the buckets are put in order, in ms. */
+const CALM = 5_000
+
+const clock = new ServerClock()
+const histories = new Map()
+/** Of all routes: only `rejected` counts. */
+const totals = new History()
+
+let snapshot
+let lostSince
+let chosen
+let order = []
+let orderedAt = -Infinity
+
+function receive(latest) {
+  if (snapshot !== undefined && latest.uptime < snapshot.uptime) clock.reset()
+  clock.sync(latest.at)
+  snapshot = latest
+  lostSince = undefined
+  const names = new Set(latest.buckets.map(({ name }) => name))
+  for (const name of histories.keys()) if (!names.has(name)) histories.delete(name)
+  for (const bucket of latest.buckets) {
+    if (!histories.has(bucket.name)) histories.set(bucket.name, new History())
+    histories.get(bucket.name).add(latest.at, bucket)
+  }
+  const rejected = latest.routes.reduce((sum, { outcomes }) => sum + outcomes.rejected, 0)
+  totals.add(latest.at, { offered: 0, released: 0, rejected, rate: 0, fullest: [] })
+  render()
+}
+
+/** The busiest first, by orders of magnitude: what is alike keeps its place. Anew each time until there is traffic. */
+function arrange() {
+  const names = snapshot.buckets.map(({ name }) => name)
+  const isKnown = order.length === names.length && names.every(name => order.includes(name))
+  if (isKnown && Math.abs(snapshot.at - orderedAt) < CALM) return
+  const size = (name, figure) => Math.round(Math.log2(1 + histories.get(name).rate(figure, WINDOW)))
+  order = names.toSorted((a, b) => size(b, 'offered') - size(a, 'offered') || size(b, 'rejected') - size(a, 'rejected'))
+  orderedAt = order.some(name => size(name, 'offered') > 0) ? snapshot.at : -Infinity
+}
+
+function focused() {
+  const find = name => snapshot?.buckets.find(bucket => bucket.name === name)
+  return find(chosen) ?? find(order[0])
+}
+
+function render() {
+  arrange()
+  const bucket = focused()
+  const { draining, store, upstreams, processes, uptime, wait, lateness } = snapshot
+  const isUpstreamPaused = upstreams.some(({ pausedMs }) => pausedMs > 0)
+  if (draining) state('draining', 'Draining: takes nothing new')
+  else if (!store.ready) state('draining', `Store ${store.type} unreachable`)
+  else if (isUpstreamPaused) state('paused', 'Upstream paused')
+  else state('live', 'Live')
+  byId('live').classList.remove('stale')
+  show(byId('live'), true)
+  show(byId('token-form'), false)
+  const parts = [`up ${duration(uptime * 1_000)}`, `store ${store.type}`]
+  if (processes > 1) parts.push(`${processes} processes`)
+  if (store.instances > 1) parts.push(`${store.instances} instances`)
+  put(byId('about'), parts.join(' · '))
+  fillNotice(snapshot)
+
+  for (const id of ['summary', 'chooser', 'stage', 'keys-card']) show(byId(id), bucket !== undefined)
+  if (bucket !== undefined) {
+    const buckets = order.map(name => snapshot.buckets.find(each => each.name === name))
+    fillChooser(buckets, bucket, name => {
+      chosen = name
+      // Without a connection what is old stays as it is.
+      if (lostSince === undefined) render()
+    })
+    fillFocus(bucket, histories.get(bucket.name), snapshot)
+    fillKeys(bucket, askReset)
+  }
+  for (const each of ['p50', 'p90', 'p99', 'max']) {
+    put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))
+  }
+  put(byId('lateness'), lateness.count === 0 ? '–' : duration(lateness.p99))
+  put(byId('queued'), count(snapshot.queued))
+  put(byId('in-flight'), count(snapshot.inFlight))
+  put(byId('rejects'), perSecond(Math.max(0, totals.rate('rejected', WINDOW))))
+  fillRoutes(snapshot.routes)
+  fillUpstreams(upstreams)
+  fillDryRun(snapshot.dryRun)
+  const isTapShut = upstreams.length > 0 && upstreams.every(({ pausedMs }) => pausedMs > 0)
+  stage(bucket && { bucket, history: histories.get(bucket.name), clock, isTapShut })
+}
+
+function state(name, text) {
+  byId('status').dataset.state = name
+  put(byId('status'), text)
+}
+
+function start() {
+  connect({
+    snapshot: receive,
+    lost() {
+      lostSince ??= Date.now()
+      halt()
+      const what = snapshot === undefined ? 'No answer' : 'Connection lost'
+      state('lost', `${what} since ${timeOfDay(lostSince)}; trying again`)
+      byId('live').classList.add('stale')
+    },
+    refused(hadToken) {
+      halt()
+      state('refused', 'Token needed')
+      show(byId('live'), false)
+      show(byId('notice'), false)
+      byId('pause').hidden = true
+      show(byId('token-form'), true)
+      put(byId('token-error'), hadToken ? 'The server does not know this token.' : '')
+      byId('token').focus()
+    },
+  })
+}
+
+byId('token-form').addEventListener('submit', event => {
+  event.preventDefault()
+  token.set(byId('token').value)
+  byId('token').value = ''
+  put(byId('token-error'), '')
+  state('connecting', 'Connecting')
+  start()
+})
+start()

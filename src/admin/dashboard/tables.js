@@ -1,0 +1,190 @@
+/** The lists below the picture: keys, routes, upstreams, and what dry runs would have done. */
+import {
+  byId,
+  count,
+  duration,
+  keyName,
+  list,
+  make,
+  percent,
+  perSecond,
+  put,
+  setShare,
+  show,
+  timeOfDay,
+} from './format.js'
+
+const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
+
+function cell(row, label, className = '') {
+  const element = row.appendChild(make('td', className))
+  element.setAttribute('role', 'cell')
+  if (label) element.dataset.label = label
+  return element
+}
+
+function rowOf(className, labels) {
+  const row = make('tr')
+  row.setAttribute('role', 'row')
+  const key = cell(row, '', className)
+  key.append(make('bdi'))
+  const cells = labels.map(([label, kind]) => cell(row, label, kind))
+  return { row, name: key.firstChild, key, cells }
+}
+
+/** Whether a path can name it: `.` and `..` are steps of a path, and half a surrogate pair cannot be encoded. */
+const canReset = key => key !== '.' && key !== '..' && key.isWellFormed()
+
+/** `onReset(bucket, key)` when somebody asks for it. */
+export function fillKeys(bucket, onReset) {
+  const shown = bucket.fullest
+  put(byId('keys-count'), `${count(bucket.keys)} known to ${bucket.name}, ${shown.length} shown`)
+  show(byId('keys'), shown.length > 0)
+  show(byId('keys-none'), shown.length === 0)
+  const create = () => {
+    const parts = rowOf('key', [
+      ['', 'level-cell'],
+      ['waiting', 'n'],
+      ['next release', 'n'],
+      ['blocked', 'n'],
+      ['', ''],
+    ])
+    const tier = parts.key.appendChild(make('span', 'tier'))
+    const level = parts.cells[0].appendChild(make('div', 'level'))
+    const fill = level.appendChild(make('span', 'bar')).appendChild(make('i'))
+    const text = level.appendChild(make('span', 'n'))
+    const button = parts.cells[4].appendChild(make('button', '', 'Reset'))
+    button.type = 'button'
+    parts.row.parts = { ...parts, tier, fill, text, button }
+    return parts.row
+  }
+  const nameOf = ({ key }) => `${bucket.name}\n${key}`
+  list(byId('keys').tBodies[0], shown, nameOf, create, ({ parts }, instance) => {
+    const { key, tier, level, capacity, waiting, nextReleaseMs, blockedMs } = instance
+    put(parts.name, keyName(key))
+    parts.key.title = key
+    put(parts.tier, tier === undefined ? '' : ` · ${tier}`)
+    setShare(parts.fill, level / capacity)
+    parts.fill.className = level / capacity > 0.9 ? 'full' : ''
+    put(parts.text, `${count(Number(level.toFixed(1)))} / ${count(capacity)}`)
+    put(parts.cells[1], count(waiting))
+    put(parts.cells[2], nextReleaseMs <= 0 ? 'at once' : duration(nextReleaseMs))
+    put(parts.cells[3], blockedMs === undefined ? '–' : blockedMs < 0 ? 'until empty' : duration(blockedMs))
+    parts.cells[3].classList.toggle('bad', blockedMs !== undefined)
+    parts.button.disabled = !canReset(key)
+    parts.button.setAttribute('aria-label', `Reset ${keyName(key)}`)
+    parts.button.onclick = () => onReset(bucket.name, key)
+  })
+}
+
+function entry() {
+  const row = make('li')
+  const title = row.appendChild(make('div', 'title'))
+  row.parts = { name: title.appendChild(make('b')), note: title.appendChild(make('span')) }
+  return row
+}
+
+export function fillRoutes(routes) {
+  const create = () => {
+    const row = entry()
+    const bar = row.appendChild(make('div', 'bar'))
+    bar.setAttribute('aria-hidden', 'true')
+    row.parts.bar = OUTCOMES.map(outcome => bar.appendChild(make('i', outcome)))
+    row.parts.counts = row.appendChild(make('ul', 'counts'))
+    return row
+  }
+  list(
+    byId('routes'),
+    routes,
+    route => route.name,
+    create,
+    ({ parts }, { name, mode, dryRun, queued, outcomes, rehearsed }) => {
+      put(parts.name, name === '' ? '(no route)' : name)
+      put(parts.note, `${mode}${dryRun ? ', dry run' : ''} · ${count(queued)} queued`)
+      const total = OUTCOMES.reduce((sum, outcome) => sum + outcomes[outcome], 0)
+      OUTCOMES.forEach((outcome, index) => {
+        setShare(parts.bar[index], total === 0 ? 0 : outcomes[outcome] / total)
+      })
+      const told = OUTCOMES.filter(outcome => outcomes[outcome] > 0).map(kind => [kind, outcomes[kind], kind])
+      if (dryRun) {
+        told.push(['would reject', rehearsed.would_reject, ''], ['would delay', rehearsed.would_delay, ''])
+      } else if (total === 0) {
+        told.push(['forwarded', 0, 'forwarded'])
+      }
+      const item = ([, , kind]) => {
+        const element = make('li')
+        if (kind) element.append(make('i', `swatch ${kind}`))
+        element.append('')
+        return element
+      }
+      list(
+        parts.counts,
+        told,
+        ([label]) => label,
+        item,
+        (element, [label, value]) => {
+          element.lastChild.data = `${label} ${count(value)}`
+        },
+      )
+    },
+  )
+}
+
+export function fillUpstreams(upstreams) {
+  const create = () => {
+    const row = entry()
+    row.parts.state = row.appendChild(make('div', 'counts'))
+    return row
+  }
+  list(
+    byId('upstreams'),
+    upstreams,
+    upstream => upstream.url,
+    create,
+    ({ parts }, { url, inFlight, pausedMs, allows }) => {
+      put(parts.name, url)
+      put(parts.note, `${count(inFlight)} in flight`)
+      const learned = allows === undefined ? '' : `; allows ${perSecond(allows)}`
+      put(parts.state, (pausedMs > 0 ? `asked for a pause: ${duration(pausedMs)} more` : 'open') + learned)
+      parts.state.classList.toggle('warn', pausedMs > 0)
+    },
+  )
+}
+
+export function fillDryRun(dryRun) {
+  show(byId('dry'), dryRun !== undefined)
+  if (dryRun === undefined) return
+  put(byId('dry-since'), `since ${timeOfDay(dryRun.since)}`)
+  const agents = Object.entries(dryRun.agents).filter(
+    ([, { would_reject, would_delay }]) => would_reject + would_delay > 0,
+  )
+  const all = agents.reduce((sum, [, { would_reject, would_delay }]) => sum + would_reject + would_delay, 0)
+  list(
+    byId('agents'),
+    agents,
+    ([agent]) => agent,
+    () => make('li'),
+    (element, [agent, { would_reject, would_delay }]) => {
+      const share = percent((would_reject + would_delay) / all)
+      put(element, `${agent} ${share}: ${count(would_reject)} rejected, ${count(would_delay)} delayed`)
+    },
+  )
+  show(byId('dry-keys'), dryRun.keys.length > 0)
+  show(byId('dry-none'), dryRun.keys.length === 0)
+  const labels = [['route'], ['bucket'], ['agent'], ['rejected', 'n'], ['delayed', 'n'], ['longest wait', 'n']]
+  const create = () => {
+    const parts = rowOf('key', labels)
+    parts.row.parts = parts
+    return parts.row
+  }
+  const nameOf = each => JSON.stringify([each.route, each.bucket, each.key, each.agent])
+  list(byId('dry-keys').tBodies[0], dryRun.keys, nameOf, create, ({ parts }, each) => {
+    put(parts.name, keyName(each.key))
+    parts.key.title = each.key
+    const { route, bucket, agent, wouldReject, wouldDelay, longestWait } = each
+    const texts = [route, bucket, agent, count(wouldReject), count(wouldDelay), duration(longestWait)]
+    texts.forEach((text, index) => {
+      put(parts.cells[index], text)
+    })
+  })
+}

@@ -1,0 +1,206 @@
+/** The admin server: health, metrics, state, dashboard. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
+import type { AdminSettings } from '../../config/settings.js'
+import { dashboardPage } from '../dashboard/page.js'
+import type { Snapshot } from '../snapshot/snapshot.js'
+import { type AccessDenial, createAccess } from './access.js'
+import { EventStreams } from './event-stream.js'
+
+/** Whether requests are let in, and as the limits are meant. */
+export interface Readiness {
+  readonly draining: boolean
+  readonly storeReady: boolean
+}
+
+/** What is told: of this process, or of all workers together. */
+export interface AdminSource {
+  snapshot(): Promise<Snapshot>
+  ready(): Promise<Readiness>
+  metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
+  /** Forgets what has passed a bucket instance, and ends its block. Undefined: there is none. */
+  reset(bucket: string, key: string): Promise<Reset | undefined>
+}
+
+/** What a reset has done. */
+export interface Reset {
+  /** Cost of what had passed. */
+  readonly forgotten: number
+  /** How many still wait. */
+  readonly waiting: number
+  /** Cost units that the bucket holds now. */
+  readonly level: number
+  /** How long the last of those has to wait for this bucket, in ms. */
+  readonly lastWaitMs: number
+}
+
+export interface AdminServer {
+  readonly url: string
+  close(): Promise<void>
+}
+
+/** Its clients are few; each of them is bounded. */
+const MOST_CONNECTIONS = 512
+const TIMEOUT = 5_000
+
+/** A snapshot is as good as new for so many ms: however many ask, releases are not held up by their questions. */
+const FRESH = 200
+
+/** @throws when the address cannot be listened on */
+export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
+  const access = createAccess(settings.token)
+  const snapshot = remembered(() => source.snapshot())
+  const streams = new EventStreams(snapshot)
+  const page = dashboardPage()
+
+  async function answer(req: IncomingMessage, res: ServerResponse): Promise<void> {
+    const { method = '', url = '/' } = req
+    const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
+    if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
+    if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
+    const refused = access(req)
+    // The page itself tells nothing: whoever follows a link to it may see it.
+    if (path === '/' && refused !== 421) {
+      return only(['GET', 'HEAD'], method, res, () => {
+        const challenge = refused === 401 ? CHALLENGE : {}
+        res
+          .writeHead(refused === 401 ? 401 : 200, { ...page.headers, ...challenge })
+          .end(method === 'HEAD' ? undefined : page.html)
+      })
+    }
+    if (refused !== undefined) return refuse(res, refused)
+    if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => metrics(res))
+    if (path === '/buckets') return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await snapshot()))
+    if (path === '/events') return only(['GET'], method, res, () => events(res, new URLSearchParams(query)))
+    if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => reset(res, path))
+    problem(res, 404, 'there is no such page; see / for the dashboard')
+  }
+
+  async function metrics(res: ServerResponse): Promise<void> {
+    const registry = AggregatorRegistry.aggregate(
+      (await source.metrics()) as unknown as Parameters<typeof AggregatorRegistry.aggregate>[0],
+    )
+    res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
+  }
+
+  function events(res: ServerResponse, query: URLSearchParams): void {
+    const interval = query.get('interval')
+    if (interval !== null && !/^\d{1,6}$/.test(interval)) return problem(res, 400, 'interval is a number of ms')
+    if (!streams.open(res, interval === null ? undefined : Number(interval))) {
+      problem(res, 503, 'too many are watching already')
+    }
+  }
+
+  async function reset(res: ServerResponse, path: string): Promise<void> {
+    const [, , bucket = '', key, ...rest] = path.split('/').map(decode)
+    if (bucket === undefined || key === undefined || rest.length > 0) {
+      return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
+    }
+    const done = await source.reset(bucket, key)
+    if (done !== undefined) json(res, 200, done)
+    else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
+  }
+
+  const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
+    req.resume()
+    void answer(req, res).catch(error => {
+      if (res.headersSent) res.destroy()
+      else problem(res, 503, (error as Error).message)
+    })
+  })
+  server.maxConnections = MOST_CONNECTIONS
+  server.headersTimeout = TIMEOUT
+  server.requestTimeout = TIMEOUT
+  server.keepAliveTimeout = TIMEOUT
+  await listen(server, settings)
+  return {
+    url: urlOf(server),
+    close: () =>
+      new Promise(resolve => {
+        streams.close()
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+const PLAIN = { 'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff' }
+const CHALLENGE = { 'WWW-Authenticate': 'Bearer realm="shaper"' }
+
+const REFUSALS: Record<AccessDenial, string> = {
+  401: 'send the token as Authorization: Bearer',
+  403: 'a page of another site may not ask this',
+  421: 'ask by address or as localhost, or give the admin server a token',
+}
+
+function refuse(res: ServerResponse, status: AccessDenial): void {
+  problem(res, status, REFUSALS[status], status === 401 ? CHALLENGE : {})
+}
+
+function only(
+  allowed: readonly string[],
+  method: string,
+  res: ServerResponse,
+  run: () => void | Promise<void>,
+): void | Promise<void> {
+  if (allowed.includes(method)) return run()
+  problem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
+}
+
+/** Ready is who serves and can tell what others have admitted. */
+function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
+  if (draining) text(res, 503, 'shutting down\n')
+  else if (!storeReady) text(res, 503, 'the store does not answer\n')
+  else text(res, 200, 'ready\n')
+}
+
+function text(res: ServerResponse, status: number, body: string): void {
+  res.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...PLAIN }).end(body)
+}
+
+function json(res: ServerResponse, status: number, value: unknown, type = 'application/json'): void {
+  res.writeHead(status, { 'Content-Type': type, ...PLAIN }).end(`${JSON.stringify(value)}\n`)
+}
+
+function problem(res: ServerResponse, status: number, detail: string, headers: Record<string, string> = {}): void {
+  for (const [name, value] of Object.entries(headers)) res.setHeader(name, value)
+  json(res, status, { type: 'about:blank', status, detail }, 'application/problem+json')
+}
+
+function decode(part: string): string | undefined {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return undefined
+  }
+}
+
+function listen(server: Server, { listen: { host, port } }: AdminSettings): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(port, host, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+}
+
+function urlOf(server: Server): string {
+  const { address, family, port } = server.address() as AddressInfo
+  const any = address === '0.0.0.0' || address === '::'
+  return `http://${any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address}:${port}`
+}
+
+/** One answer for all who ask at about the same time. */
+function remembered(take: () => Promise<Snapshot>): () => Promise<Snapshot> {
+  let last: Promise<Snapshot> | undefined
+  let takenAt = -Infinity
+  return () => {
+    const now = performance.now()
+    if (last !== undefined && now - takenAt < FRESH) return last
+    takenAt = now
+    last = take()
+    return last
+  }
+}

@@ -1,0 +1,162 @@
+/** What a running proxy tells of itself. */
+import { formatKeyPart } from '../config/schema/key.js'
+import type { BucketSettings, Settings } from '../config/settings.js'
+import type { SharedBucket } from '../core/queue/lane.js'
+import type { StoredBucket } from '../core/shared/stored-bucket.js'
+import type { ProxyContext } from '../proxy/context.js'
+import type { Upstream } from '../proxy/upstream/upstream.js'
+import type { Instance } from './counters/fullest.js'
+import type { TrafficTally } from './counters/traffic-tally.js'
+import type { Reset } from './http/server.js'
+import type {
+  BucketSnapshot,
+  InstanceSnapshot,
+  RouteSnapshot,
+  Snapshot,
+  UpstreamSnapshot,
+} from './snapshot/snapshot.js'
+
+export interface StateOptions {
+  readonly line: ProxyContext
+  readonly tally: TrafficTally
+  readonly storeType: 'memory' | 'redis' | 'postgres'
+  /** ms since 1970, as fine as the line's clock. */
+  wallNow(): number
+}
+
+export function takeSnapshot({ line, tally, storeType, wallNow }: StateOptions): Snapshot {
+  const { clock, routes, sharing, shaper, draining } = line
+  const now = clock.now()
+  const isRehearsing = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
+  return {
+    at: wallNow(),
+    uptime: process.uptime(),
+    processes: 1,
+    draining,
+    store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
+    queued: shaper.queued,
+    inFlight: tally.inFlight,
+    buckets: bucketsOf(line).map(settings => bucketSnapshot(settings, line, tally, now)),
+    routes: routeSnapshots(line, tally),
+    upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
+    wait: tally.waits.quantiles(now),
+    lateness: tally.lateness.quantiles(now),
+    ...(isRehearsing && { dryRun: tally.rehearsals.snapshot() }),
+  }
+}
+
+/**
+ * Forgets what has passed one instance of a bucket, and ends its block. Those who wait stay.
+ *
+ * @returns what that did, as far as it is known here; undefined: there is none. With a store there may always be one.
+ */
+export async function resetInstance(line: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
+  const settings = bucketsOf(line).find(bucket => bucket.name === name)
+  if (settings === undefined) return undefined
+  const { keyspace, sharing, shaper, clock } = line
+  const known = keyspace.peek(name, key)
+  const forgotten = known === undefined ? 0 : Math.max(0, known.level(clock.now()) - known.queued)
+  if (sharing === undefined) {
+    if (known === undefined) return undefined
+    shaper.control.reset(known)
+    return afterReset(known, forgotten, clock.now())
+  }
+  const bucket = (known ?? sharing.createBucket(settings.limits, key)) as StoredBucket
+  await sharing.store.reset(bucket.ref)
+  if (known === undefined) return { forgotten, waiting: 0, level: 0, lastWaitMs: 0 }
+  bucket.tell(0, clock.now())
+  shaper.control.reset(known)
+  return afterReset(known, forgotten, clock.now())
+}
+
+function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset {
+  const { waiting, queued } = bucket
+  // What a store has been told to forget is that of all who wait, too.
+  const level = Math.max(queued, bucket.level(now))
+  // The last one leaves when all but its own cost has drained; it is taken to cost as much as the others.
+  const ahead = waiting === 0 ? 0 : level - queued / waiting
+  return { forgotten, waiting, level, lastWaitMs: Math.ceil(ahead / bucket.limits.rate) }
+}
+
+/** Those that routes ask, in the order of the routes. */
+export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
+  const asked = routes.filter(({ settings }) => settings.mode !== 'off')
+  return [...new Set(asked.flatMap(({ settings }) => settings.buckets))]
+}
+
+export function storeTypeOf({ store }: Settings): StateOptions['storeType'] {
+  return store === 'memory' ? store : store.type
+}
+
+function bucketSnapshot(settings: BucketSettings, line: ProxyContext, all: TrafficTally, now: number): BucketSnapshot {
+  const { name, key, limits } = settings
+  const tally = all.bucket(name)
+  let fullest = tally.fullest.list(now)
+  const [first] = fullest
+  if (first !== undefined && !isBusy(tally.focus, now)) all.focus(tally, ...first)
+  const watched = tally.focus
+  // What is watched is told, too, where others have become fuller.
+  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([, bucket]) => bucket === watched.bucket)) {
+    fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
+  }
+  const { focus } = tally
+  return {
+    name,
+    key: key.parts.map(formatKeyPart).join(' + '),
+    rate: line.learned.limitsOf(limits).rate * 1_000,
+    configured: limits.rate * 1_000,
+    capacity: limits.capacity,
+    routes: line.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
+    keys: line.keyspace.size(name),
+    offered: tally.offered,
+    released: tally.released,
+    rejected: tally.rejected,
+    queued: tally.queued,
+    waiting: tally.waiting,
+    fullest: fullest.map(instance => instanceSnapshot(instance, now)),
+    ...(focus && {
+      focus: {
+        key: focus.key,
+        arrivals: tally.arrivals.list(),
+        releases: tally.releases.list(),
+        rejections: tally.rejections.list(),
+      },
+    }),
+  }
+}
+
+/** The one that is watched stays watched until it has drained: a picture that jumps shows nothing. */
+function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
+  return focus !== undefined && focus.bucket.level(now) > 0
+}
+
+function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapshot {
+  const { tier, rate, capacity } = bucket.limits.whole ?? bucket.limits
+  const blocked = bucket.blockedFor(now)
+  return {
+    key,
+    ...(tier !== undefined && { tier }),
+    rate: rate * 1_000,
+    capacity,
+    level: bucket.level(now),
+    waiting: bucket.waiting,
+    nextReleaseMs: Math.max(0, bucket.freeAt - now),
+    ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
+  }
+}
+
+function routeSnapshots({ routes }: ProxyContext, tally: TrafficTally): RouteSnapshot[] {
+  const known = routes.map(({ name, settings: { mode, dryRun } }) => ({ name, mode, dryRun, ...tally.route(name) }))
+  // What no route has taken is told, too.
+  return tally.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...tally.route('') }] : known
+}
+
+function upstreamSnapshot({ settings, gate, quota }: Upstream, now: number): UpstreamSnapshot {
+  const allows = (quota?.rate ?? Infinity) * 1_000
+  return {
+    url: settings.url,
+    inFlight: gate.inFlight,
+    pausedMs: gate.pausedFor(now),
+    ...(Number.isFinite(allows) && { allows }),
+  }
+}

@@ -1,0 +1,77 @@
+import { loadConfig } from '../../config/load.js'
+import { effective } from '../../config/report/effective-config.js'
+import { type LongestWait, longestWaitOf, longestWaits } from '../../config/report/longest-waits.js'
+import type { RouteSettings, Settings } from '../../config/settings.js'
+import { warnings } from '../../config/warnings/index.js'
+import { formatDuration } from '../../core/units.js'
+import { type CommandOptions, flagsOf, workersOf } from './common-options.js'
+import { aligned } from './table.js'
+
+/** What a request that is held takes, and what a bucket instance does, in kB; measured. */
+const HELD_KB = 11
+const INSTANCE_KB = 0.2
+
+interface Sink {
+  write(text: string): unknown
+}
+
+/**
+ * Prints the effective configuration as JSON that `start` would read the same, and nothing else on `out`. What it means
+ * for those who wait and for memory, and the warnings, go to `aside`.
+ *
+ * @throws ConfigError
+ */
+export function runCheck(options: CommandOptions, out: Sink = process.stdout, aside: Sink = process.stderr): void {
+  const { settings, file } = loadConfig({
+    ...(options.config !== undefined && { file: options.config }),
+    flags: flagsOf(options),
+    env: process.env,
+    cwd: process.cwd(),
+  })
+  workersOf(options, settings)
+  out.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  const lines = [
+    ...routeTable(settings.routes),
+    '',
+    memory(settings),
+    ...longestWaits(settings).flatMap(bucketLines),
+    ...warnings(settings).map(({ path, message }) => `warning: ${path}: ${message}`),
+    `${file ?? 'the flags'}: valid`,
+  ]
+  aside.write(`${lines.join('\n')}\n`)
+}
+
+function routeTable(routes: readonly RouteSettings[]): string[] {
+  const rows = routes.map(route => [
+    route.name,
+    route.mode,
+    route.mode === 'off' ? '-' : route.buckets.map(bucket => bucket.name).join(', '),
+    longestWait(route),
+  ])
+  return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
+}
+
+/** With `maxWait` where that comes first. */
+function longestWait(route: RouteSettings): string {
+  if (route.mode !== 'shape') return '-'
+  const wait = longestWaitOf(route)
+  return route.maxWait < wait ? `${formatDuration(route.maxWait)} (maxWait)` : formatDuration(wait)
+}
+
+function memory({ limits }: Settings): string {
+  const held = `${megabytes(limits.maxQueued * HELD_KB)} for ${limits.maxQueued} held requests (maxQueued)`
+  const instances = `${megabytes(limits.maxKeys * INSTANCE_KB)} for ${limits.maxKeys} keys (maxKeys)`
+  return `memory: up to about ${held} and ${instances}`
+}
+
+function megabytes(kilobytes: number): string {
+  return `${Number((kilobytes / 1_000).toPrecision(2))} MB`
+}
+
+function bucketLines({ tiers, ...bucket }: ReturnType<typeof longestWaits>[number]): string[] {
+  return [`bucket ${waitLine(bucket)}`, ...tiers.map(tier => `  tier ${waitLine(tier)}`)]
+}
+
+function waitLine({ name, rate, capacity, longestWaitMs }: LongestWait): string {
+  return `"${name}" (${rate}, capacity ${capacity}): the longest wait is ${formatDuration(longestWaitMs)}`
+}

@@ -1,0 +1,36 @@
+import { availableParallelism } from 'node:os'
+import { ConfigError, type Flags } from '../../config/load.js'
+import type { Settings } from '../../config/settings.js'
+
+/** More than anybody has cores for. */
+const MOST_WORKERS = 1_024
+
+/** Options that `start` and `check` share, as the user gave them. */
+export interface CommandOptions extends Flags {
+  config?: string
+  /** How many processes serve; `"auto"`: as many as there are cores. */
+  workers?: string
+}
+
+export function flagsOf({ config: _config, workers: _workers, ...flags }: CommandOptions): Flags {
+  return flags
+}
+
+/**
+ * How many workers to start; undefined: none, this process serves.
+ *
+ * @throws ConfigError where that is no number, or where each would limit on its own
+ */
+export function workersOf({ workers }: CommandOptions, { store }: Settings): number | undefined {
+  if (workers === undefined) return undefined
+  const count = workers === 'auto' ? availableParallelism() : /^\d+$/.test(workers) ? Number(workers) : 0
+  if (count < 1 || count > MOST_WORKERS) {
+    const message = `${JSON.stringify(workers)} is not a number of workers; use a whole number from 1 to ${MOST_WORKERS}, or "auto"`
+    throw new ConfigError([{ path: '--workers', message }])
+  }
+  if (store === 'memory') {
+    const message = `with the store "memory" each worker has its own buckets, so N workers let N times the rates pass; share them, e.g. "store": { "type": "redis", "url": "redis://127.0.0.1:6379" }, or leave --workers out`
+    throw new ConfigError([{ path: '--workers', message }])
+  }
+  return count
+}

@@ -1,0 +1,42 @@
+import { existsSync } from 'node:fs'
+import { ConfigError, loadConfig } from '../../config/load.js'
+import { CommandError } from '../command-error.js'
+
+const DEFAULT_FILE = 'shaper.config.json'
+
+/**
+ * Creates what the store of a configuration needs before its first use.
+ *
+ * @throws ConfigError, CommandError
+ */
+export async function runMigrate(
+  options: { config?: string },
+  out: { write(text: string): unknown } = process.stdout,
+): Promise<void> {
+  if (options.config === undefined && !existsSync(DEFAULT_FILE)) {
+    const message = `there is no ./${DEFAULT_FILE} here; name a file with -c FILE`
+    throw new ConfigError([{ path: '', message }])
+  }
+  const { settings } = loadConfig({
+    ...(options.config !== undefined && { file: options.config }),
+    flags: {},
+    env: process.env,
+    cwd: process.cwd(),
+  })
+  const { store } = settings
+  if (store === 'memory' || store.type !== 'postgres') {
+    out.write(`store ${store === 'memory' ? store : store.type}: nothing to create, start as you are\n`)
+    return
+  }
+  const { url, table } = store
+  const { migrate } = await import('../../stores/postgres/store.js')
+  try {
+    await migrate({ url, table })
+  } catch (error) {
+    const reason = (error as Error).message.replace(/\s*\n\s*/g, ' ')
+    throw new CommandError(
+      `table ${table} could not be created: ${reason}; check the database and what its user may do`,
+    )
+  }
+  out.write(`store postgres: table ${table} is there\n`)
+}

@@ -1,0 +1,177 @@
+import { existsSync } from 'node:fs'
+import { ConfigError, type Problem } from '../../config/load.js'
+import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
+import type { FormatName } from '../../replay/formats/line-parser.js'
+import { STDIN } from '../../replay/input/log-files.js'
+import { kindOf, limitsOfFile, limitsOfFlags } from '../../replay/plan/limits-file.js'
+import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.js'
+import { type GridRequest, parseGrid } from '../../replay/plan/sweep-grid.js'
+import { parseTarget } from '../../replay/plan/target.js'
+import type { Bound } from '../../replay/runs/bound-run.js'
+
+/** As the user gave them. */
+export interface ReplayFlags {
+  config?: string
+  rate?: string
+  capacity?: string
+  key?: string
+  mode?: string
+  format: string
+  field?: string[]
+  spread?: string
+  seed: string
+  /** Without a value: the grid follows the traffic. */
+  sweep?: string | true
+  target?: string
+  diff?: boolean
+  json?: boolean
+  html?: string
+}
+
+export interface ReplayOrder {
+  readonly plan: Omit<Plan, 'limits' | 'stdin'>
+  readonly job:
+    | { readonly kind: 'replay'; readonly limits: ReplayLimits }
+    | { readonly kind: 'diff limits'; readonly a: ReplayLimits; readonly b: ReplayLimits }
+    | { readonly kind: 'diff reports'; readonly a: string; readonly b: string }
+  readonly json: boolean
+  readonly html: string | undefined
+}
+
+const FORMATS = ['auto', 'common', 'combined', 'json', 'alb', 'shaper']
+/** Where a sweep is asked for without a rate. */
+const START = { rate: '5/s', capacity: '10' }
+
+const DEFAULT_FILE = 'shaper.config.json'
+
+/**
+ * @param isPiped whether standard input is not a terminal
+ * @throws ConfigError for what makes no sense, all of it at once
+ */
+export function readReplayFlags(
+  names: readonly string[],
+  flags: ReplayFlags,
+  { env, isPiped }: { env: NodeJS.ProcessEnv; isPiped: boolean },
+): ReplayOrder {
+  const problems: Problem[] = []
+  const tried = <T>(path: string, read: () => T): T | undefined => {
+    try {
+      return read()
+    } catch (error) {
+      if (error instanceof ConfigError) problems.push(...error.problems)
+      else if (error instanceof RangeError) problems.push({ path, message: error.message })
+      else throw error
+      return undefined
+    }
+  }
+  const refuse = (path: string, message: string): void => {
+    problems.push({ path, message })
+  }
+  const { format, seed, spread = 'even', sweep, target } = flags
+  if (!FORMATS.includes(format)) refuse('--format', `${quoted(format)} is not a format; use ${FORMATS.join(', ')}`)
+  if (!/^\d{1,9}$/.test(seed)) refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
+  if (spread !== 'even' && spread !== 'none') refuse('--spread', `${quoted(spread)} is no rule; use even or none`)
+  const fields = tried('--field', () => readFields(flags.field ?? []))
+  const grid = sweep === undefined ? undefined : tried('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
+  const bounds = target === undefined ? undefined : tried('--target', () => parseTarget(target))
+  const { job, logs } = flags.diff
+    ? (tried('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) })
+    : { job: tried('', () => ({ kind: 'replay' as const, limits: limitsOf(flags, env) })), logs: names }
+  if (logs.length === 0 && !isPiped && job?.kind !== 'diff reports') {
+    refuse('', 'no log; name one, e.g. shaper replay access.log --rate 5/s, or pipe one in')
+  }
+  if (logs.filter(name => name === STDIN).length > 1) refuse('', 'standard input can be read once only; name - once')
+  if (job?.kind === 'replay' && (sweep !== undefined || target !== undefined)) checkSweep(job.limits, refuse)
+  if (flags.diff) {
+    for (const [flag, value] of Object.entries({ sweep, target, html: flags.html })) {
+      if (value !== undefined) refuse(`--${flag}`, 'not together with --diff; leave one out')
+    }
+  }
+  if (problems.length > 0 || job === undefined || fields === undefined) throw new ConfigError(problems)
+  return { plan: planOf(logs, flags, fields, grid, bounds), job, json: flags.json === true, html: flags.html }
+}
+
+function planOf(
+  logs: readonly string[],
+  { format, spread, seed }: ReplayFlags,
+  fields: FieldNames,
+  sweep: GridRequest | undefined,
+  target: readonly Bound[] | undefined,
+): ReplayOrder['plan'] {
+  return {
+    logs: logs.length === 0 ? [STDIN] : logs,
+    seed: spread === 'none' ? undefined : Number(seed),
+    ...(format !== 'auto' && { format: format as FormatName }),
+    fields,
+    ...(sweep && { sweep }),
+    ...(target && { target }),
+  }
+}
+
+/** With a rate the flags are all there is; without one there has to be a file. */
+function limitsOf(
+  { config, rate, capacity, key, mode, sweep, target }: ReplayFlags,
+  env: NodeJS.ProcessEnv,
+): ReplayLimits {
+  const flags = {
+    ...(rate !== undefined && { rate }),
+    ...(capacity !== undefined && { capacity }),
+    ...(key !== undefined && { key }),
+    ...(mode !== undefined && { mode }),
+  }
+  if (mode === 'off') throw new ConfigError([{ path: '--mode', message: '"off" limits nothing; use shape or meter' }])
+  if (config !== undefined) return limitsOfFile(config, flags, env)
+  if (rate !== undefined) return limitsOfFlags(flags, env)
+  // What is asked for is the rate itself: the report is of some to begin with.
+  if (sweep !== undefined || target !== undefined) return limitsOfFlags({ ...START, ...flags }, env)
+  if (existsSync(DEFAULT_FILE)) return limitsOfFile(DEFAULT_FILE, flags, env)
+  const message = `which limits? give --rate R and --capacity B, e.g. --rate 5/s --capacity 10, or a file with -c FILE`
+  throw new ConfigError([{ path: '', message }])
+}
+
+function readDiff(
+  [a, b, ...rest]: readonly string[],
+  { rate, capacity, key, mode, config }: ReplayFlags,
+  env: NodeJS.ProcessEnv,
+): { job: ReplayOrder['job']; logs: readonly string[] } {
+  if (a === undefined || b === undefined) {
+    throw new RangeError('two files to compare are needed, e.g. --diff before.json after.json access.log')
+  }
+  if (rate !== undefined || capacity !== undefined || key !== undefined || mode !== undefined) {
+    throw new RangeError('limits come from the two files; leave --rate, --capacity, --key and --mode out')
+  }
+  const kinds = [kindOf(a), kindOf(b)]
+  if (kinds[0] === 'report' && kinds[1] === 'report') return { job: { kind: 'diff reports', a, b }, logs: [] }
+  if (kinds.includes('report')) {
+    throw new RangeError('one is a report and the other is not; name two of the same kind')
+  }
+  const [third, ...others] = rest
+  const isBase = config === undefined && third !== undefined && kindOf(third) === 'config'
+  const base = isBase ? third : config
+  return {
+    job: { kind: 'diff limits', a: limitsOfFile(a, {}, env, base), b: limitsOfFile(b, {}, env, base) },
+    logs: isBase ? others : rest,
+  }
+}
+
+function readFields(given: readonly string[]): FieldNames {
+  const fields: Partial<Record<FieldUse, string>> = {}
+  for (const text of given) {
+    const [, use = '', name = ''] = /^([a-z]+)=(.+)$/.exec(text) ?? []
+    if (!FIELDS.includes(use as FieldUse)) {
+      throw new RangeError(`${quoted(text)} names no field; use e.g. ip=remote_addr, with ${FIELDS.join(', ')}`)
+    }
+    fields[use as FieldUse] = name
+  }
+  return fields
+}
+
+function checkSweep({ settings, name }: ReplayLimits, refuse: (path: string, message: string) => void): void {
+  if (singleOf(settings) !== undefined) return
+  const message = `${name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
+  refuse('--sweep', message)
+}
+
+function quoted(text: string): string {
+  return JSON.stringify(text)
+}

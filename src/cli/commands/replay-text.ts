@@ -1,0 +1,206 @@
+/** What a replay has found, as lines for a terminal. */
+import type { DiffReport } from '../../replay/report/diff.js'
+import type { PeakReport, ReplayReport } from '../../replay/report/report.js'
+import { aligned } from './table.js'
+
+/** Clients that are listed. */
+const LISTED = 10
+
+const SHADES = [' ', '░', '▒', '▓', '█']
+
+export function reportLines(report: ReplayReport): string[] {
+  const { requests, limits, sweep } = report
+  const what =
+    limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}, key ${limits.key}`
+  const head = [
+    `${counted(requests, 'request')} of ${counted(report.clients.total, 'client')} in ${counted(report.lines, 'line')} (${report.formats.join(', ') || 'nothing'})`,
+    ...(report.from === undefined ? [] : [`from ${report.from} to ${report.to}`]),
+    `limits: ${what}`,
+    `times:  ${report.times}`,
+  ]
+  if (requests === 0) return [...head, ...remarks(report)]
+  return [
+    ...head,
+    '',
+    ...outcomeLines(report),
+    '',
+    ...agentLines(report),
+    '',
+    ...clientLines(report),
+    '',
+    peakLine('busiest second', report.busiest),
+    `the upstream would have seen at most ${report.upstream.after.releases} in a second${at(report.upstream.after)}; without limits ${report.upstream.before.arrivals}`,
+    ...(sweep === undefined ? [] : ['', ...sweepLines(sweep)]),
+    ...remarks(report),
+  ]
+}
+
+function outcomeLines({ requests, atOnce, delayed, rejected, expired, wait }: ReplayReport): string[] {
+  const waits = `  wait p50 ${ms(wait.p50)}, p90 ${ms(wait.p90)}, p99 ${ms(wait.p99)}, max ${ms(wait.max)}`
+  return aligned([
+    ['admitted at once', String(atOnce), share(atOnce, requests), ''],
+    ['delayed', String(delayed), share(delayed, requests), delayed > 0 ? waits : ''],
+    ['rejected', String(rejected), share(rejected, requests), expired > 0 ? `  ${expired} of them after maxWait` : ''],
+  ])
+}
+
+function agentLines({ agents }: ReplayReport): string[] {
+  return aligned([
+    ['by user agent', 'requests', 'delayed', 'rejected', ''],
+    ...Object.entries(agents)
+      .filter(([, { requests }]) => requests > 0)
+      .map(([name, { requests, delayed, rejected }]) => [
+        name,
+        String(requests),
+        String(delayed),
+        String(rejected),
+        share(rejected, requests),
+      ]),
+  ])
+}
+
+function clientLines({ clients }: ReplayReport): string[] {
+  const { delayed, rejected, total, hardest } = clients
+  const summary = `${counted(rejected, 'client')} of ${total} would have had requests rejected, ${delayed} delayed`
+  if (hardest.length === 0) return [summary]
+  return [
+    summary,
+    ...aligned([
+      ['client', 'agent', 'requests', 'delayed', 'rejected', '', 'mean wait', 'longest'],
+      ...hardest
+        .slice(0, LISTED)
+        .map(({ client, agent, requests, delayed, rejected, meanWait, maxWait }) => [
+          client,
+          agent,
+          String(requests),
+          String(delayed),
+          String(rejected),
+          share(rejected, requests),
+          delayed > 0 ? ms(meanWait) : '-',
+          delayed > 0 ? ms(maxWait) : '-',
+        ]),
+    ]),
+    ...(hardest.length > LISTED ? [`... ${hardest.length - LISTED} more with --json`] : []),
+  ]
+}
+
+type Sweep = NonNullable<ReplayReport['sweep']>
+
+function sweepLines(sweep: Sweep): string[] {
+  const { recommended } = sweep
+  return [
+    ...heatMap('rejected', sweep, ({ rejected, requests }) => [rejected / requests, share(rejected, requests)]),
+    '',
+    ...heatMap('p99 wait', sweep, ({ wait, delayed }) => [wait.p99, delayed > 0 ? ms(wait.p99) : '-']),
+    ...(recommended === undefined
+      ? []
+      : [
+          '',
+          `the smallest that meets the target: rate ${recommended.rate}, capacity ${recommended.capacity}: ` +
+            `${share(recommended.rejected, recommended.requests)} rejected, p99 wait ${ms(recommended.wait.p99)}, max ${ms(recommended.wait.max)}`,
+          `  ${recommended.config}`,
+        ]),
+  ]
+}
+
+/** Rates downwards, capacities to the right; the shade goes by the square root of the value. */
+function heatMap(
+  title: string,
+  { rates, capacities, points }: Sweep,
+  value: (point: Sweep['points'][number]) => [number, string],
+): string[] {
+  const most = Math.max(...points.map(point => value(point)[0]))
+  const rows = rates.map((rate, row) => [
+    rate,
+    ...capacities.map((_, column) => {
+      const [number, text] = value(points[row * capacities.length + column]!)
+      const shade = most > 0 ? Math.ceil(Math.sqrt(number / most) * (SHADES.length - 1)) : 0
+      return `${SHADES[shade]} ${text}`
+    }),
+  ])
+  return aligned([[`${title}: rate \\ b`, ...capacities.map(capacity => `  ${capacity}`)], ...rows])
+}
+
+function remarks({ bad, badLines, late, notes, skipped }: ReplayReport): string[] {
+  const reasons = Object.entries(badLines.reasons).map(([reason, count]) => `${reason} ${count}`)
+  return [
+    ...(bad === 0 ? [] : ['', `${counted(bad, 'bad line')}: ${reasons.join(', ')}`]),
+    ...badLines.examples.map(({ line, reason, text }) => `  line ${line}, ${reason}: ${text}`),
+    ...(skipped > 0
+      ? ['', `${counted(skipped, 'record')} of other things than requests that reached a bucket: left out`]
+      : []),
+    ...(late === 0
+      ? []
+      : ['', `${counted(late, 'request')} came further back in the stream than a minute, and count for later`]),
+    ...notes.flatMap(note => ['', `note: ${note}`]),
+  ]
+}
+
+function peakLine(title: string, peak: PeakReport): string {
+  const { arrivals, releases, rejected } = peak
+  return `${title}${at(peak)}: ${arrivals} came, ${releases} would have been released, ${rejected} rejected`
+}
+
+function at({ at }: PeakReport): string {
+  return at === undefined ? '' : ` (${at.replace('.000Z', 'Z')})`
+}
+
+export function diffLines({ a, b, clients }: DiffReport): string[] {
+  const row = (title: string, of: (report: ReplayReport) => string): string[] => [title, of(a), of(b)]
+  const { changed } = clients
+  return [
+    ...aligned([
+      ['', a.limits.name, b.limits.name],
+      row('requests', ({ requests }) => String(requests)),
+      row('admitted at once', ({ atOnce, requests }) => `${atOnce} (${share(atOnce, requests)})`),
+      row('delayed', ({ delayed, requests }) => `${delayed} (${share(delayed, requests)})`),
+      row('rejected', ({ rejected, requests }) => `${rejected} (${share(rejected, requests)})`),
+      row('wait p50', ({ wait }) => ms(wait.p50)),
+      row('wait p99', ({ wait }) => ms(wait.p99)),
+      row('longest wait', ({ wait }) => ms(wait.max)),
+      row('most in a second', ({ upstream }) => String(upstream.after.releases)),
+    ]),
+    '',
+    `clients: ${clients.newlyRejected} newly rejected, ${clients.noLongerRejected} no longer; ` +
+      `${clients.newlyDelayed} newly delayed, ${clients.noLongerDelayed} no longer`,
+    ...(changed.length === 0
+      ? []
+      : aligned([
+          ['client', 'agent', 'requests', 'rejected', 'delayed', 'longest wait'],
+          ...changed
+            .slice(0, LISTED)
+            .map(({ client, agent, requests, a, b }) => [
+              client,
+              agent,
+              String(requests),
+              `${a.rejected} -> ${b.rejected}`,
+              `${a.delayed} -> ${b.delayed}`,
+              `${ms(a.maxWait)} -> ${ms(b.maxWait)}`,
+            ]),
+        ])),
+    ...remarks(a),
+  ]
+}
+
+function share(part: number, whole: number): string {
+  if (whole === 0 || part === 0) return '0 %'
+  const percent = (100 * part) / whole
+  return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
+}
+
+/** Three digits, in a unit that suits. */
+function ms(value: number): string {
+  const [divisor, unit] = UNITS.find(([divisor, , least]) => value >= divisor * least) ?? [1, 'ms']
+  return `${Number((value / divisor).toPrecision(3))} ${unit}`
+}
+
+/** In ms, and how many of it have to be there to be counted in. */
+const UNITS: readonly (readonly [number, string, number])[] = [
+  [3_600_000, 'h', 2],
+  [60_000, 'min', 2],
+  [1_000, 's', 1],
+]
+
+function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}

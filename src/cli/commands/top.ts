@@ -1,0 +1,170 @@
+/** A live table of buckets, from what an admin server tells. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { BucketSnapshot, DryRunSnapshot, InstanceSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
+import { CommandError } from '../command-error.js'
+import { aligned } from './table.js'
+
+export interface TopOptions {
+  /** Where the admin server is. */
+  readonly admin: string
+  /** Its token. */
+  readonly token: string | undefined
+  /** Tell what dry runs would have done instead. */
+  readonly dryRun: boolean
+  /** ms between two tables. */
+  readonly interval: number
+  /** Tables to show; Infinity: until a signal ends it. */
+  readonly count: number
+}
+
+/** Of a terminal whose size is not known. */
+const SIZE = { columns: 100, rows: 40 }
+
+const BAR = 12
+
+/**
+ * Shows tables until `count` of them are shown. On a terminal each replaces the one before.
+ *
+ * @throws CommandError when the admin server does not answer, or refuses
+ */
+export async function runTop(options: TopOptions, out: NodeJS.WriteStream = process.stdout): Promise<void> {
+  let before: Snapshot | undefined
+  let lines = 0
+  for (let shown = 0; shown < options.count; shown += 1) {
+    if (shown > 0) await sleep(options.interval)
+    // Rates are differences: the first table takes two looks.
+    before ??= shown === 0 && !options.dryRun ? await first(options) : undefined
+    const now = await look(options)
+    const table = options.dryRun ? dryRunTable(now) : bucketTable(now, before)
+    const { columns = SIZE.columns, rows = SIZE.rows } = out.isTTY ? out : { columns: Infinity, rows: Infinity }
+    const text = table.slice(0, Math.max(1, rows - 1)).map(line => line.slice(0, columns).trimEnd())
+    const clear = out.isTTY && lines > 0 ? `\x1b[${lines}A\x1b[J` : ''
+    out.write(`${clear}${text.join('\n')}\n`)
+    lines = text.length
+    before = now
+  }
+}
+
+async function first(options: TopOptions): Promise<Snapshot> {
+  const snapshot = await look(options)
+  await sleep(Math.min(options.interval, 1_000))
+  return snapshot
+}
+
+async function look({ admin, token }: TopOptions): Promise<Snapshot> {
+  const url = new URL('/buckets', admin)
+  const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
+  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
+    throw new CommandError('SHAPER_TOKEN is not a token: it has characters that cannot be sent')
+  }
+  const answer = await fetch(url, { headers, signal: AbortSignal.timeout(5_000) }).catch((error: Error) => {
+    const { cause } = error as { cause?: { code?: string } }
+    const reason = cause?.code ?? error.message
+    throw new CommandError(
+      `the admin server at ${url.origin} does not answer (${reason}); is shaper running with "admin" in its configuration?`,
+    )
+  })
+  if (answer.status === 401) {
+    throw new CommandError(`the admin server at ${url.origin} wants a token; set SHAPER_TOKEN`)
+  }
+  if (!answer.ok) throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}`)
+  const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
+  if (!Array.isArray(snapshot?.buckets) || !Array.isArray(snapshot.routes)) {
+    throw new CommandError(`what answers at ${url.origin} is no admin server of shaper`)
+  }
+  return snapshot
+}
+
+/** What it says about buckets, a line each; `before` is what it said some time ago. */
+export function bucketTable(now: Snapshot, before: Snapshot | undefined): string[] {
+  const seconds = before === undefined ? Infinity : Math.max(0.001, (now.at - before.at) / 1_000)
+  const rows = now.buckets.flatMap(bucket => {
+    const old = before?.buckets.find(({ name }) => name === bucket.name)
+    const perSecond = (of: (bucket: BucketSnapshot) => number): string =>
+      decimal(Math.max(0, of(bucket) - (old === undefined ? 0 : of(old))) / seconds)
+    return [
+      [
+        bucket.name,
+        `${decimal(bucket.rate)}/s${bucket.rate < bucket.configured ? ` of ${decimal(bucket.configured)}` : ''}`,
+        `${bucket.keys} ${bucket.keys === 1 ? 'key' : 'keys'}`,
+        '',
+        String(bucket.waiting),
+        perSecond(({ offered }) => offered),
+        perSecond(({ released }) => released),
+        perSecond(({ rejected }) => rejected),
+        '',
+      ],
+      ...bucket.fullest.map(instanceRow),
+    ]
+  })
+  const titles = ['bucket', 'rate', 'key', 'level', 'queued', 'in/s', 'released/s', 'rejected/s', 'next']
+  return [...summary(now), '', ...aligned([titles, ...rows])]
+}
+
+function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, blockedMs }: InstanceSnapshot): string[] {
+  const filled = Math.min(BAR, Math.round((level / capacity) * BAR))
+  const bar = `${'#'.repeat(filled)}${'.'.repeat(BAR - filled)} ${decimal(level)}/${decimal(capacity)}`
+  const blocked = blockedMs === undefined ? undefined : blockedMs < 0 ? 'blocked' : `blocked ${milliseconds(blockedMs)}`
+  const next = waiting > 0 ? milliseconds(nextReleaseMs) : ''
+  return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? next]
+}
+
+/** What it says about dry runs. */
+export function dryRunTable({ at, dryRun }: Snapshot): string[] {
+  if (dryRun === undefined) return ['no route is a dry run; start with --dry-run, or set "dryRun": true']
+  const { since, keys, agents } = dryRun
+  const minutes = Math.max(0, at - since) / 60_000
+  const kinds = Object.entries(agents) as [string, DryRunSnapshot['agents'][keyof DryRunSnapshot['agents']]][]
+  return [
+    `since ${new Date(since).toISOString()} (${decimal(minutes)} min)`,
+    '',
+    ...aligned([
+      ['agents', 'would reject', 'would delay'],
+      ...kinds.map(([name, counts]) => [name, String(counts.would_reject), String(counts.would_delay)]),
+    ]),
+    '',
+    ...aligned([
+      ['route', 'bucket', 'key', 'agent', 'would reject', 'would delay', 'longest'],
+      ...keys.map(hit => [
+        hit.route,
+        hit.bucket,
+        printable(hit.key),
+        hit.agent,
+        String(hit.wouldReject),
+        String(hit.wouldDelay),
+        milliseconds(hit.longestWait),
+      ]),
+    ]),
+  ]
+}
+
+function summary({ queued, inFlight, wait, lateness, store, processes, draining, upstreams }: Snapshot): string[] {
+  const paused = upstreams
+    .filter(({ pausedMs }) => pausedMs > 0)
+    .map(({ url, pausedMs }) => `${url} pauses for ${milliseconds(pausedMs)}`)
+  return [
+    `${queued} queued, ${inFlight} in flight; wait p50 ${milliseconds(wait.p50)}, p99 ${milliseconds(wait.p99)}, ` +
+      `max ${milliseconds(wait.max)}; late p99 ${milliseconds(lateness.p99)}`,
+    [
+      ...(processes > 1 ? [`${processes} processes`] : []),
+      ...(store.type === 'memory' ? [] : [`${store.type}: ${store.ready ? `${store.instances} instances` : 'away'}`]),
+      ...(draining ? ['shutting down'] : []),
+      ...paused,
+    ].join('; '),
+  ].filter(line => line !== '')
+}
+
+/** A key is what a client has sent: nothing of it may steer the terminal. */
+function printable(key: string): string {
+  const clean = key.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
+  return clean.length > 40 ? `${clean.slice(0, 39)}~` : clean
+}
+
+function decimal(value: number): string {
+  return String(Number(value >= 100 ? value.toFixed(0) : value.toPrecision(3)))
+}
+
+function milliseconds(ms: number): string {
+  if (ms >= 10_000) return `${decimal(ms / 1_000)} s`
+  return `${decimal(ms)} ms`
+}

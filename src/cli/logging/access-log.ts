@@ -1,0 +1,74 @@
+/** One line for each request: what became of it, and how long it took. Never a header, a query or a key in clear. */
+import { createHash } from 'node:crypto'
+import type { SharedBucket } from '../../core/queue/lane.js'
+import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
+
+/** pino's number for `info`. */
+const INFO = 30
+
+/**
+ * Writes a line for each request, as pino would write it. The line is put together here: at thousands of lines a second
+ * pino takes a fifth of the throughput.
+ *
+ * @param base what every record carries
+ * @param write takes whole lines, in order with all other records
+ */
+export function createAccessLog(
+  base: Record<string, unknown>,
+  write: (line: string) => void,
+): Required<Pick<Observer, 'finished'>> {
+  const hashes = new WeakMap<SharedBucket, string>()
+  const bindings = Object.entries(base)
+    .map(([name, value]) => `,"${name}":${JSON.stringify(value)}`)
+    .join('')
+
+  function keyOf({ stack, keys }: RequestRecord): string | undefined {
+    const [bucket] = stack
+    const [key] = keys
+    if (bucket === undefined || !key) return undefined
+    const known = hashes.get(bucket)
+    if (known !== undefined) return known
+    const hash = createHash('sha256').update(key).digest('hex').slice(0, 12)
+    hashes.set(bucket, hash)
+    return hash
+  }
+
+  return {
+    finished(request, outcome, status) {
+      const { route, method, target, wait, upstreamTime, retries } = request
+      const key = keyOf(request)
+      const traceparent = request.header('traceparent')
+      const trace = traceparent === undefined ? undefined : TRACEPARENT.exec(traceparent)?.[1]
+      // Key and trace are hexadecimal digits. What else is text is escaped.
+      write(
+        `{"level":${INFO},"time":${Date.now()}${bindings}` +
+          (route === '' ? '' : `,"route":${JSON.stringify(route)}`) +
+          `,"outcome":"${outcome}","status":${status},"method":${JSON.stringify(method)}` +
+          `,"path":${JSON.stringify(withoutQuery(target))}` +
+          (key === undefined ? '' : `,"key":"${key}"`) +
+          `,"waitMs":${short(wait)}` +
+          (upstreamTime === undefined ? '' : `,"upstreamMs":${short(upstreamTime)}`) +
+          (retries === 0 ? '' : `,"retries":${retries}`) +
+          (trace === undefined ? '' : `,"trace":"${trace}"`) +
+          ',"msg":"request"}\n',
+      )
+    },
+  }
+}
+
+/** https://www.w3.org/TR/trace-context/: the trace's id. */
+const TRACEPARENT = /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
+
+const LONGEST_PATH = 512
+
+function withoutQuery(target: string): string {
+  const query = target.indexOf('?')
+  const path = query < 0 ? target : target.slice(0, query)
+  // Only the absolute form can have a fragment, or somebody's password.
+  const clean = path.startsWith('/') ? path : path.replace(/#.*$/s, '').replace(/^(https?:\/\/)[^/]*@/i, '$1***@')
+  return clean.length > LONGEST_PATH ? clean.slice(0, LONGEST_PATH) : clean
+}
+
+function short(ms: number): number {
+  return Math.round(ms * 1_000) / 1_000
+}

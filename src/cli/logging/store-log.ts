@@ -1,0 +1,111 @@
+/**
+ * What the log tells of the store that instances share: one line when an outage begins and one when it ends. Where one
+ * follows another it is told at most every ten seconds that one begins; in the end the log says what is so.
+ */
+import type { Logger } from 'pino'
+import type { StoreSettings } from '../../config/settings.js'
+import type { Observer } from '../../proxy/observe/observer.js'
+
+/** ms between two lines that tell of the beginning of an outage, or of trouble without one. */
+const QUIET = 10_000
+/** In how many ms an outage is noticed: trouble that has not become one by then is told by itself. */
+const NOTICED = 3_000
+
+export interface StoreLog extends Required<Pick<Observer, 'shared'>> {
+  /** What the store last complained of, unless it has answered since. */
+  readonly reason: string | undefined
+  /** A connection is lost or cannot be made, or the like. */
+  complain(error: Error): void
+}
+
+/** @param tell writes a line, at once or when it is wanted */
+export function createStoreLog(
+  settings: StoreSettings,
+  log: Logger,
+  tell: (write: () => void) => void = write => write(),
+): StoreLog {
+  let reason: string | undefined
+  let last = 1
+  let isAway = false
+  /** Whether the log says so. */
+  let isToldAway = false
+  /** How many outages began since one was told of. */
+  let untold = 0
+  let nextOutage = -Infinity
+  let nextTrouble = -Infinity
+  let isPlanned = false
+  let troubleTimer: NodeJS.Timeout | undefined
+
+  function tellOutage(): void {
+    const fields = { store: settings.type, instances: last, reason, ...(untold > 1 && { outages: untold }) }
+    isToldAway = true
+    untold = 0
+    nextOutage = performance.now() + QUIET
+    tell(() => log.warn(fields, `the store does not answer: ${alone(settings, fields.instances)}`))
+  }
+
+  function catchUp(): void {
+    isPlanned = false
+    if (isAway && !isToldAway) tellOutage()
+    else if (untold > 0) {
+      const fields = { store: settings.type, outages: untold }
+      untold = 0
+      tell(() => log.warn(fields, 'the store was away again for a short time'))
+    }
+  }
+
+  function tellTrouble(): void {
+    troubleTimer = undefined
+    const now = performance.now()
+    const message = reason
+    if (message === undefined || now < nextTrouble) return
+    nextTrouble = now + QUIET
+    tell(() => log.warn({ store: settings.type }, message))
+  }
+
+  function left(instances: number): void {
+    last = instances
+    isAway = true
+    untold += 1
+    clearTimeout(troubleTimer)
+    troubleTimer = undefined
+    const wait = nextOutage - performance.now()
+    if (wait <= 0) tellOutage()
+    else if (!isPlanned) {
+      isPlanned = true
+      setTimeout(catchUp, wait).unref()
+    }
+  }
+
+  function returned(instances: number): void {
+    const isNews = isToldAway || instances !== last
+    const again = isToldAway ? 'the store answers again: ' : ''
+    if (isAway) reason = undefined
+    last = instances
+    isAway = false
+    isToldAway = false
+    if (!isNews) return
+    const count = `${instances} instance${instances === 1 ? '' : 's'}`
+    tell(() => log.info({ instances }, `${again}the limits are shared by ${count}`))
+  }
+
+  return {
+    get reason() {
+      return reason
+    },
+    complain({ message }) {
+      reason = message
+      if (!isAway) troubleTimer ??= setTimeout(tellTrouble, NOTICED).unref()
+    },
+    shared(state, instances) {
+      if (state === 'alone' && !isAway) left(instances)
+      else if (state === 'shared') returned(instances)
+    },
+  }
+}
+
+function alone({ onOutage }: StoreSettings, instances: number): string {
+  if (onOutage === 'closed') return 'rejecting what has limits'
+  if (onOutage === 'open') return 'forwarding everything at once'
+  return `going on alone, at 1/${instances} of the rates`
+}

@@ -1,0 +1,79 @@
+/** What the admin server tells where several workers serve: of all of them together. */
+import type { Worker } from 'node:cluster'
+import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
+import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
+import { mergeSnapshots } from '../../admin/snapshot/merge-snapshots.js'
+import type { Snapshot } from '../../admin/snapshot/snapshot.js'
+import type { Question } from './worker.js'
+
+type Metrics = MetricObjectWithValues<MetricValue<string>>[]
+
+/** Whom to ask. */
+export interface Asked {
+  /** What each worker that is up says; undefined: nothing in time. */
+  question<Told>(question: Question): Promise<ReadonlyMap<Worker, Told | undefined>>
+}
+
+/** What only grows, and must not fall when a worker ends: a scraper would take it for a restart of all. */
+const GROWING = new Set(['counter', 'histogram'])
+
+export function createWorkersSource(workers: Asked): AdminSource {
+  /** What those said last that have not ended. */
+  const last = new Map<Worker, Metrics>()
+  /** What those counted that have, as far as they were asked. */
+  let ended: Metrics = []
+
+  async function all<Told>(question: Question): Promise<Told[]> {
+    const answers = [...(await workers.question<Told>(question)).values()]
+    const told = answers.filter(answer => answer !== undefined)
+    if (told.length === 0 || told.length < answers.length) throw new Error('a worker does not answer')
+    return told
+  }
+
+  return {
+    snapshot: async () => mergeSnapshots(await all<Snapshot>({ about: 'snapshot' })),
+    async ready() {
+      const parts = await all<Readiness>({ about: 'ready' })
+      return {
+        draining: parts.every(({ draining }) => draining),
+        storeReady: parts.some(({ storeReady }) => storeReady),
+      }
+    },
+    async metrics() {
+      const answers = await workers.question<Metrics[]>({ about: 'metrics' })
+      for (const [worker, metrics] of last) {
+        if (answers.has(worker)) continue
+        last.delete(worker)
+        ended = await together([ended, metrics.filter(({ type }) => GROWING.has(String(type)))])
+      }
+      const present: Metrics[] = []
+      for (const [worker, told] of answers) {
+        if (told === undefined) throw new Error('a worker does not answer')
+        const [metrics = []] = told
+        last.set(worker, metrics)
+        present.push(metrics)
+      }
+      if (present.length === 0) throw new Error('no worker answers')
+      return ended.length === 0 ? present : [...present, ended]
+    },
+    async reset(bucket, key) {
+      const told = (await all<Reset | null>({ about: 'reset', bucket, key })).filter(each => each !== null)
+      if (told.length === 0) return undefined
+      const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => told.reduce((total, each) => total + each[figure], 0)
+      return {
+        // What has passed is known to the store that they share.
+        forgotten: Math.max(...told.map(each => each.forgotten)),
+        waiting: sum('waiting'),
+        level: sum('level'),
+        lastWaitMs: sum('lastWaitMs'),
+      }
+    },
+  }
+}
+
+function together(parts: readonly Metrics[]): Promise<Metrics> {
+  const list = parts.filter(({ length }) => length > 0)
+  if (list.length < 2) return Promise.resolve(list[0] ?? [])
+  // As the library's types have it, which take the values of all metrics for one kind.
+  return AggregatorRegistry.aggregate(list as never).getMetricsAsJSON()
+}

@@ -1,0 +1,59 @@
+import type { Logger } from 'pino'
+import { type HeldFile, heldFiles, renewals } from '../../config/checks/readable-files.js'
+import { ConfigError } from '../../config/load.js'
+import { changes } from '../../config/report/changes.js'
+import type { Settings } from '../../config/settings.js'
+
+/** What of a configuration is only read at the start. */
+const FIXED = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
+
+export interface Reloader {
+  /** Reads the configuration again and puts it into effect; a bad one is told, and nothing changes. One at a time. */
+  readonly reload: () => void
+  /** What is in effect. */
+  current(): Settings
+}
+
+/**
+ * @param first what is in effect now
+ * @param files those of `first`, as they were before it was put into effect
+ * @param load throws where the file is bad
+ * @param apply puts it into effect; answers how many waiters had to go, by route
+ */
+export function createReloader(
+  first: Settings,
+  files: readonly HeldFile[],
+  load: () => Settings,
+  apply: (next: Settings) => Promise<ReadonlyMap<string, number>>,
+  log: Logger,
+): Reloader {
+  let current = first
+  let held = files
+  let last = Promise.resolve()
+  const reload = async (): Promise<void> => {
+    try {
+      const next = load()
+      const now = heldFiles(next, first.listen)
+      const changed = changes(current, next)
+      const renewed = renewals(held, now)
+      if (changed.length + renewed.length === 0) return log.info('reloaded: nothing has changed')
+      const expired = await apply(next)
+      current = next
+      held = now
+      log.info({ changes: [...changed, ...renewed] }, 'reloaded')
+      for (const line of changed.filter(line => FIXED.test(line))) log.warn(`${line}: takes effect at the next start`)
+      for (const [route, count] of expired) {
+        log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
+      }
+    } catch (error) {
+      const problems = error instanceof ConfigError ? error.message.split('\n') : [(error as Error).message]
+      log.error({ problems }, 'not reloaded: the configuration stays as it was')
+    }
+  }
+  return {
+    reload: () => {
+      last = last.then(reload)
+    },
+    current: () => current,
+  }
+}

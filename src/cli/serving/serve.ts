@@ -1,0 +1,124 @@
+/** A proxy in this process, and what it tells the log. */
+import type { Logger } from 'pino'
+import type { AdminSource } from '../../admin/http/server.js'
+import type { Settings } from '../../config/settings.js'
+import { StoreError } from '../../core/store.js'
+import { createPreciseClock } from '../../pacing/precise.js'
+import { createTimerClock } from '../../pacing/timer.js'
+import { combineObservers } from '../../proxy/observe/fan-out.js'
+import type { Observer } from '../../proxy/observe/observer.js'
+import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
+import { openStore } from '../../stores/open.js'
+import { CommandError } from '../command-error.js'
+import { createAccessLog } from '../logging/access-log.js'
+import { writeLine } from '../logging/log.js'
+import { createStoreLog } from '../logging/store-log.js'
+import { createWatch, type Watch } from './instrumentation.js'
+
+const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
+
+/** The same trouble is told at most every so many ms. */
+const QUIET = 10_000
+
+/** A proxy, and what its admin server would tell. */
+export interface Served extends RunningProxy {
+  readonly source: AdminSource | undefined
+}
+
+/** What all processes of one `shaper start` share. */
+export interface Program {
+  /** Of the program in `Via`. */
+  readonly id: string
+  /** How many processes serve this configuration, this one included. */
+  readonly workers: number
+}
+
+/**
+ * @throws CommandError
+ */
+export async function serve(settings: Settings, log: Logger, program: Program): Promise<Served> {
+  const clock = createTimerClock()
+  const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
+  const watch = settings.admin && createWatch(settings, pacer)
+  const observers = [createLogObserver(log, () => clock.now()), ...(watch?.observers ?? [])]
+  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
+  const observer = combineObservers(observers)
+  const proxy = await start({ settings, pacer, clock, observer, id: program.id }, log, watch, program.workers)
+  const source = watch?.join(proxy.line)
+  return { ...proxy, source }
+}
+
+async function start(
+  options: ProxyOptions,
+  log: Logger,
+  watch: Watch | undefined,
+  workers: number,
+): Promise<RunningProxy> {
+  const { settings, pacer, observer } = options
+  const { store } = settings
+  if (store === 'memory') {
+    return startProxy(options).catch(error => {
+      throw explain(error, settings)
+    })
+  }
+  // A start that fails is told in one line.
+  let early: (() => void)[] | undefined = []
+  const tell = (write: () => void): void => void (early === undefined ? write() : early.push(write))
+  const storeLog = createStoreLog(store, log, tell)
+  const opened = await openStore(store, pacer, error => storeLog.complain(error))
+  const proxy = await startProxy({
+    ...options,
+    observer: { ...observer, shared: (state, instances) => storeLog.shared(state, instances) },
+    shared: {
+      store: watch?.watched(opened) ?? opened,
+      onOutage: store.onOutage,
+      least: { assumed: store.instances, workers },
+    },
+  }).catch(error => {
+    throw error instanceof StoreError ? unreachable(store.type, storeLog.reason) : explain(error, settings)
+  })
+  for (const write of early) write()
+  early = undefined
+  return proxy
+}
+
+function unreachable(type: string, reason: string | undefined): CommandError {
+  const why = reason === undefined ? '' : ` (${reason})`
+  return new CommandError(`the store ${type} does not answer${why}; start it, or set "onOutage" to "local" or "open"`)
+}
+
+function createLogObserver(log: Logger, now: () => number): Observer {
+  const learnedAt = new Map<string, number>()
+  return {
+    paused: (upstream, ms, expired) =>
+      log.warn({ upstream, pauseMs: Math.ceil(ms), expired }, 'the upstream asks for a pause'),
+    learned(upstream, rate) {
+      if (now() - (learnedAt.get(upstream) ?? -Infinity) < QUIET) return
+      learnedAt.set(upstream, now())
+      const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
+      log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
+    },
+    rehearsed: ({ route }, decision, bucket, wait) =>
+      log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
+    failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
+  }
+}
+
+function explain(error: NodeJS.ErrnoException, { listen }: Settings): Error {
+  const address = `${listen.host}:${listen.port}`
+  // A worker's port is bound by the primary.
+  const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')
+  switch (isAddress ? error.code : error.syscall) {
+    case 'EADDRINUSE':
+      return new CommandError(`${address} is in use; choose another address with --listen HOST:PORT`)
+    case 'EACCES':
+      return new CommandError(`${address} needs privileges; choose a port above 1023 with --listen HOST:PORT`)
+    case 'EADDRNOTAVAIL':
+    case 'ENOTFOUND':
+      return new CommandError(`${address} is not an address of this machine; choose another with --listen HOST:PORT`)
+    case 'open':
+      return new CommandError(`cannot read ${error.path}: ${error.code}`)
+    default:
+      return new CommandError(error.message)
+  }
+}

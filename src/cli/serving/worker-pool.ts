@@ -1,0 +1,271 @@
+/** Several processes that serve one port: starts them, replaces those that crash, passes on what they have to know. */
+import cluster, { type Worker } from 'node:cluster'
+import type { Logger } from 'pino'
+import type { Settings } from '../../config/settings.js'
+import { createId } from '../../proxy/http/via.js'
+import { CommandError } from '../command-error.js'
+import { type Order, type Question, WORKER, type WorkerReport } from './worker.js'
+
+/** Until a crashed worker is replaced, in ms: the first time, and at most. Doubled each time, */
+const BACKOFF = { least: 100, most: 10_000 }
+/** but not for one that has served for so long. */
+const STEADY = 10_000
+/** What a worker may take to tell something, in ms. */
+const SILENCE = 1_000
+/** What a worker may take beyond its time to drain, in ms. */
+const PATIENCE = 10_000
+
+interface Place {
+  /** From 1. */
+  readonly number: number
+  /** Undefined while it waits for its next one. */
+  process: Worker | undefined
+  timer: NodeJS.Timeout | undefined
+  crashes: number
+  /** Whether it hears. */
+  isUp: boolean
+  /** Undefined: not ready. */
+  readyAt: number | undefined
+}
+
+type Answer = Extract<WorkerReport, { id: number }> | undefined
+
+export class Workers {
+  /** Where all of them listen. */
+  url = ''
+  readonly #places: Place[]
+  readonly #log: Logger
+  /** Of all of them in `Via`. */
+  readonly #id = createId()
+  readonly #first: Settings
+  #current: Settings
+  /** 0 while the operating system chooses it, which it does once for all workers that there are. */
+  #port: number
+  #started = false
+  #draining = false
+  /** How one ended that was to drain. */
+  #unclean: string | undefined
+  #failed: (error: CommandError) => void = () => undefined
+  #allReady: () => void = () => undefined
+  #allGone: () => void = () => undefined
+  readonly #answers = new Map<number, (worker: Worker, answer: Answer) => void>()
+  #lastId = 0
+
+  private constructor(count: number, settings: Settings, log: Logger) {
+    this.#first = settings
+    this.#current = settings
+    this.#port = settings.listen.port
+    this.#log = log
+    this.#places = Array.from({ length: count }, (_, index) => ({
+      number: index + 1,
+      process: undefined,
+      timer: undefined,
+      crashes: 0,
+      isUp: false,
+      readyAt: undefined,
+    }))
+  }
+
+  /**
+   * Resolves when all are ready.
+   *
+   * @throws CommandError when one of them cannot start; then none is left
+   */
+  static async start(count: number, settings: Settings, log: Logger): Promise<Workers> {
+    if (!cluster.isPrimary) {
+      throw new CommandError('this process is a worker of another cluster already; leave --workers out')
+    }
+    cluster.setupPrimary({ serialization: 'advanced' })
+    // Each takes its connections from the system: what the primary has accepted for one that dies would hang.
+    cluster.schedulingPolicy = cluster.SCHED_NONE
+    const workers = new Workers(count, settings, log)
+    const ready = new Promise<void>((resolve, reject) => {
+      workers.#allReady = resolve
+      workers.#failed = reject
+    })
+    for (const place of workers.#places) workers.#fork(place)
+    await ready.catch((error: CommandError) => {
+      workers.#draining = true
+      workers.kill()
+      throw error
+    })
+    return workers
+  }
+
+  /**
+   * Puts another configuration into effect in all of them.
+   *
+   * @returns how many waiters had to go, by route
+   * @throws when none of them can
+   */
+  async reload(settings: Settings): Promise<ReadonlyMap<string, number>> {
+    const before = this.#current
+    this.#current = settings
+    const expired = new Map<string, number>()
+    const refusals = new Map<Worker, string>()
+    let done = 0
+    // Those that are not up yet start with it.
+    for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }))) {
+      if (answer?.verb === 'refused') refusals.set(worker, answer.message)
+      if (answer?.verb !== 'reloaded') continue
+      done += 1
+      for (const [route, count] of answer.expired) expired.set(route, (expired.get(route) ?? 0) + count)
+    }
+    const [reason] = refusals.values()
+    if (reason !== undefined && done === 0) {
+      this.#current = before
+      throw new Error(reason)
+    }
+    for (const [worker, message] of refusals) {
+      this.#log.error(`a worker could not reload and is replaced: ${message}`)
+      worker.process.kill('SIGTERM')
+    }
+    return expired
+  }
+
+  /** What each of those that serve says; undefined: nothing in time. */
+  async question<Told>(question: Question): Promise<ReadonlyMap<Worker, Told | undefined>> {
+    const answers = await this.#ask(id => ({ verb: 'tell', id, question }), SILENCE)
+    const told = new Map<Worker, Told | undefined>()
+    for (const { process, readyAt } of this.#places) {
+      if (process === undefined || readyAt === undefined) continue
+      const answer = answers.get(process)
+      told.set(process, answer?.verb === 'told' ? (answer.answer as Told) : undefined)
+    }
+    return told
+  }
+
+  /**
+   * Asks all that are up, and waits until each has answered or ended.
+   *
+   * @param patience ms; who has not answered by then has no answer
+   */
+  async #ask(orderOf: (id: number) => Order, patience?: number): Promise<Map<Worker, Answer>> {
+    const id = ++this.#lastId
+    const waiting = new Set(this.#places.flatMap(place => (place.isUp && place.process) || []))
+    const answers = new Map<Worker, Answer>()
+    let timer: NodeJS.Timeout | undefined
+    await new Promise<void>(resolve => {
+      this.#answers.set(id, (worker, answer) => {
+        if (!waiting.delete(worker)) return
+        answers.set(worker, answer)
+        if (waiting.size === 0) resolve()
+      })
+      if (waiting.size === 0) resolve()
+      if (patience !== undefined) timer = setTimeout(resolve, patience)
+      for (const worker of waiting) send(worker, orderOf(id))
+    })
+    clearTimeout(timer)
+    this.#answers.delete(id)
+    return answers
+  }
+
+  /**
+   * Lets each of them drain for up to `timeout` ms; resolves when all are gone.
+   *
+   * @throws CommandError when one did not come to its end
+   */
+  async drain(timeout: number): Promise<void> {
+    this.#draining = true
+    const gone = new Promise<void>(resolve => {
+      this.#allGone = resolve
+    })
+    for (const place of this.#places) {
+      clearTimeout(place.timer)
+      if (place.isUp && place.process !== undefined) send(place.process, { verb: 'drain', timeout })
+      else place.process?.kill('SIGKILL')
+    }
+    if (this.#isEmpty()) return
+    const cut = setTimeout(() => this.kill(), timeout + PATIENCE)
+    await gone
+    clearTimeout(cut)
+    if (this.#unclean !== undefined) throw new CommandError(this.#unclean)
+  }
+
+  /** Ends all of them at once. */
+  kill(): void {
+    for (const place of this.#places) {
+      clearTimeout(place.timer)
+      place.process?.process.kill('SIGKILL')
+    }
+  }
+
+  #isEmpty(): boolean {
+    return this.#places.every(place => place.process === undefined)
+  }
+
+  #fork(place: Place): void {
+    const worker = cluster.fork({ [WORKER]: String(place.number) })
+    place.process = worker
+    let reason: string | undefined
+    worker.on('error', error => this.#log.error({ worker: place.number }, error.message))
+    worker.on('message', (report: WorkerReport) => {
+      if (report.verb === 'up') {
+        place.isUp = true
+        const program = { id: this.#id, workers: this.#places.length }
+        send(worker, { verb: 'start', settings: this.#settings(), program })
+      } else if (report.verb === 'failed') reason = report.message
+      else if (report.verb === 'ready') this.#ready(place, report.url)
+      else this.#answers.get(report.id)?.(worker, report)
+    })
+    worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
+  }
+
+  /** The latest, but for what holds since the start: a new worker has to serve what the others do. */
+  #settings(): Settings {
+    const { listen, store, pacing, limits } = this.#first
+    const { maxHeaderSize } = limits
+    return {
+      ...this.#current,
+      listen: { ...listen, port: this.#port },
+      store,
+      pacing,
+      limits: { ...this.#current.limits, maxHeaderSize },
+    }
+  }
+
+  #ready(place: Place, url: string): void {
+    place.readyAt = performance.now()
+    if (this.url === '') this.url = url
+    // The others were gone when it came to listen, and a port that nobody listens on is given back.
+    if (url !== this.url) {
+      this.#port = Number(new URL(this.url).port)
+      place.process?.process.kill('SIGKILL')
+    } else if (this.#places.every(({ readyAt }) => readyAt !== undefined)) {
+      this.#started = true
+      this.#allReady()
+    }
+  }
+
+  #gone(
+    place: Place,
+    worker: Worker,
+    end: { code: number | null; signal: string | null; reason: string | undefined },
+  ): void {
+    const { number, isUp, readyAt } = place
+    place.process = undefined
+    place.isUp = false
+    place.readyAt = undefined
+    for (const settled of this.#answers.values()) settled(worker, undefined)
+    const how = end.reason ?? (end.signal === null ? `exit status ${end.code}` : end.signal)
+    if (this.#draining) {
+      if (isUp && end.code !== 0) this.#unclean = `worker ${number} ended before it was done: ${how}`
+      if (this.#isEmpty()) this.#allGone()
+      return
+    }
+    if (!this.#started) {
+      return this.#failed(new CommandError(end.reason ?? `worker ${number} ended before it was ready: ${how}`))
+    }
+    if (this.url !== '' && this.#isEmpty()) this.#port = Number(new URL(this.url).port) || this.#first.listen.port
+    if (readyAt !== undefined && performance.now() - readyAt > STEADY) place.crashes = 0
+    const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
+    place.crashes += 1
+    this.#log.error({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
+    place.timer = setTimeout(() => this.#fork(place), delay)
+  }
+}
+
+/** To one that has just ended it is not sent: its end is told anyway. */
+function send(worker: Worker, order: Order): void {
+  worker.send(order, () => undefined)
+}

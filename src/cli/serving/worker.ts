@@ -1,0 +1,101 @@
+/** One of several processes that serve the same port: it does what the primary says, and knows no file. */
+import type { AdminSource } from '../../admin/http/server.js'
+import type { Settings } from '../../config/settings.js'
+import { closeLog, createLog } from '../logging/log.js'
+import { type Program, type Served, serve } from './serve.js'
+
+/** Set in a worker's environment: its number. */
+export const WORKER = 'SHAPER_WORKER'
+
+/** What the primary says to a worker. */
+export type Order =
+  | { readonly verb: 'start'; readonly settings: Settings; readonly program: Program }
+  | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
+  | { readonly verb: 'drain'; readonly timeout: number }
+  /** What the admin server wants to know, or to have done. */
+  | { readonly verb: 'tell'; readonly id: number; readonly question: Question }
+
+export type Question =
+  | { readonly about: 'snapshot' }
+  | { readonly about: 'metrics' }
+  | { readonly about: 'ready' }
+  | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
+
+/** What a worker says to the primary. */
+export type WorkerReport =
+  /** It hears: what was said before is lost. */
+  | { readonly verb: 'up' }
+  | { readonly verb: 'ready'; readonly url: string }
+  /** It could not start, and ends. */
+  | { readonly verb: 'failed'; readonly message: string }
+  | { readonly verb: 'reloaded'; readonly id: number; readonly expired: ReadonlyMap<string, number> }
+  /** The answer to a question. */
+  | { readonly verb: 'told'; readonly id: number; readonly answer: unknown }
+  /** It goes on with what it had, or cannot tell. */
+  | { readonly verb: 'refused'; readonly id: number; readonly message: string }
+
+export function isWorker(): boolean {
+  return process.env[WORKER] !== undefined && process.send !== undefined
+}
+
+/** Serves until the primary says that it is over, or is gone itself. */
+export async function runWorker(): Promise<void> {
+  const log = createLog({ worker: Number(process.env[WORKER]) })
+  let proxy: Served | undefined
+  let timeout = 0
+  const drain = async (): Promise<void> => {
+    await proxy?.drain(timeout)
+    await closeLog()
+    process.exit(0)
+  }
+  const obey = async (order: Order): Promise<void> => {
+    if (order.verb === 'drain') {
+      timeout = order.timeout
+      void drain()
+    } else if (order.verb === 'start') {
+      timeout = order.settings.limits.shutdownTimeout
+      try {
+        proxy = await serve(order.settings, log, order.program)
+        report({ verb: 'ready', url: proxy.url })
+      } catch (error) {
+        report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
+      }
+    } else if (order.verb === 'tell') {
+      const { id, question } = order
+      // Not in its turn: a reload that takes long must not make it look dead.
+      answer(proxy?.source, question).then(
+        told => report({ verb: 'told', id, answer: told }),
+        (error: Error) => report({ verb: 'refused', id, message: error.message }),
+      )
+    } else {
+      const { id, settings } = order
+      try {
+        report({ verb: 'reloaded', id, expired: (await proxy?.reload(settings)) ?? new Map() })
+        timeout = settings.limits.shutdownTimeout
+      } catch (error) {
+        report({ verb: 'refused', id, message: (error as Error).message })
+      }
+    }
+  }
+  // A terminal signals the workers, too, and the primary tells them what to make of it.
+  for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
+  process.on('SIGTERM', () => void drain())
+  let last = Promise.resolve()
+  process.on('message', (order: Order) => {
+    last = last.then(() => obey(order))
+  })
+  report({ verb: 'up' })
+}
+
+async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
+  if (source === undefined) throw new Error('the worker is not ready')
+  // Undefined is no answer.
+  if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
+  if (question.about === 'ready') return source.ready()
+  return question.about === 'metrics' ? source.metrics() : source.snapshot()
+}
+
+function report(message: WorkerReport, sent?: () => void): void {
+  // The primary may be gone: then this process is about to end as well.
+  process.send?.(message, undefined, undefined, () => sent?.())
+}

@@ -1,0 +1,161 @@
+/** What no single key can tell: names that must exist, costs that must fit, things that exclude each other. */
+
+import { hint, quote } from '../messages.js'
+import type { Finding } from '../problems.js'
+import { NAME, NAME_REMEDY } from '../schema/values.js'
+import type { CostSettings } from '../settings.js'
+import type { BucketDraft, Draft, RouteDraft } from './partial-config.js'
+import { tierFaults } from './tiers.js'
+
+const TOLERANCE = 1e-9
+const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
+const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
+
+/** Every contradiction in the good parts of a file, in the order of the file. */
+export function crossCheck(draft: Draft): Finding[] {
+  const routes = draft.routes ?? []
+  return [
+    ...upstreams(draft),
+    ...[...draft.buckets.values()].flatMap(bucketFaults),
+    ...(draft.namesRoutes ? [] : defaultRoute(draft)),
+    ...duplicateNames(routes),
+    ...routes.flatMap((route, index) => [
+      ...stackFaults(route, index, draft),
+      ...references(route, index, draft),
+      ...costs(route, index, draft),
+    ]),
+  ]
+}
+
+function upstreams({ hasUpstream, routes }: Draft): Finding[] {
+  if (hasUpstream) return []
+  const without = (routes ?? []).flatMap((route, index) => (route.hasUpstream ? [] : [index]))
+  if (without.length === (routes ?? []).length) {
+    return routes && without.length === 0 ? [] : [{ path: ['upstream'], message: `missing; ${UPSTREAM}` }]
+  }
+  return without.map(index => ({
+    path: ['routes', index, 'upstream'],
+    message: `missing, and there is none at the top of the file; ${UPSTREAM}`,
+  }))
+}
+
+function bucketFaults(bucket: BucketDraft): Finding[] {
+  const { name, hasBoth } = bucket
+  const path = ['buckets', name]
+  return [
+    ...(NAME.test(name) ? [] : [{ path, message: `${quote(name)} is not a name; ${NAME_REMEDY}` }]),
+    ...(hasBoth ? [{ path: [...path, 'maxDelay'], message: 'give either capacity or maxDelay; remove one' }] : []),
+    ...tierFaults(bucket),
+  ]
+}
+
+function defaultRoute({ buckets }: Draft): Finding[] {
+  if (buckets.size === 0) return [{ path: ['buckets'], message: `there is no bucket; ${ADD_BUCKET}` }]
+  return [...buckets.values()].flatMap(capacitiesOf).flatMap(({ path, capacity }) => {
+    if (fits(1, capacity)) return []
+    return [{ path, message: `a capacity of ${capacity} can never fit a request of cost 1; raise it` }]
+  })
+}
+
+function duplicateNames(routes: readonly RouteDraft[]): Finding[] {
+  return routes.flatMap(({ name }, index) => {
+    const first = routes.findIndex(route => route.name === name)
+    if (name === undefined || first === index) return []
+    return [
+      { path: ['routes', index, 'name'], message: `${quote(name)} is already routes[${first}]; use another name` },
+    ]
+  })
+}
+
+function stackFaults({ mode, buckets, namesBuckets }: RouteDraft, index: number, draft: Draft): Finding[] {
+  if (mode === undefined || mode === 'off') return []
+  const path = ['routes', index, 'buckets']
+  if (buckets?.length === 0) {
+    return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]
+  }
+  if (namesBuckets || draft.buckets.size > 0) return []
+  return [{ path, message: `mode "${mode}" needs a bucket and the file has none; ${ADD_BUCKET}` }]
+}
+
+function references({ buckets = [] }: RouteDraft, index: number, draft: Draft): Finding[] {
+  return buckets.flatMap((name, position) => {
+    if (typeof name !== 'string' || name === '') return []
+    const path = ['routes', index, 'buckets', position]
+    if (buckets.indexOf(name) < position) return [{ path, message: `${quote(name)} is listed twice; remove one` }]
+    if (draft.buckets.has(name)) return []
+    const known = [...draft.buckets.keys()]
+    const remedy = known.length ? hint(name, known, 'known buckets') : ADD_BUCKET
+    return [{ path, message: `unknown bucket ${quote(name)}; ${remedy}` }]
+  })
+}
+
+function costs({ mode, cost, buckets, namesBuckets }: RouteDraft, index: number, draft: Draft): Finding[] {
+  if (mode === 'off' || !cost) return []
+  const names = namesBuckets ? new Set(buckets) : new Set(draft.buckets.keys())
+  return [...names].flatMap(name => {
+    const bucket = draft.buckets.get(String(name))
+    return bucket ? staticCosts(cost).flatMap(each => misfit(each, bucket, index)) : []
+  })
+}
+
+function misfit({ at, amount }: StaticCost, bucket: BucketDraft, index: number): Finding[] {
+  return capacitiesOf(bucket).flatMap(({ title, capacity }) => {
+    if (fits(amount, capacity)) return []
+    const message = `${amount} can never fit ${title} (capacity ${capacity}); raise the capacity or lower the cost`
+    return [{ path: ['routes', index, 'cost', ...at], message }]
+  })
+}
+
+interface Capacity {
+  readonly path: PropertyKey[]
+  readonly title: string
+  readonly capacity: number
+}
+
+/** What is known of a bucket's capacity, and those of its tiers that are not the bucket's. */
+function capacitiesOf({ name, capacity, capacityKey, tiers }: BucketDraft): Capacity[] {
+  const path = ['buckets', name]
+  const title = `bucket ${quote(name)}`
+  return [
+    ...(capacity === undefined ? [] : [{ path: [...path, capacityKey], title, capacity }]),
+    ...tiers.flatMap((tier, index) => {
+      if (tier?.capacity === undefined) return []
+      const own = tier.name === undefined ? `tiers[${index}]` : `tier ${quote(tier.name)}`
+      return [
+        {
+          path: [...path, 'tiers', index, tier.capacityKey],
+          title: `${own} of ${title}`,
+          capacity: tier.capacity,
+        },
+      ]
+    }),
+  ]
+}
+
+interface StaticCost {
+  /** Below `cost` in the file. */
+  readonly at: readonly string[]
+  readonly amount: number
+}
+
+/** The costs that are known before any request. */
+export function staticCosts(cost: CostSettings): StaticCost[] {
+  switch (cost.kind) {
+    case 'fixed':
+      return [{ at: [], amount: cost.cost }]
+    case 'header':
+      return [
+        ...(cost.min === cost.default ? [] : [{ at: ['min'], amount: cost.min }]),
+        { at: ['default'], amount: cost.default },
+      ]
+    case 'method':
+      return [
+        ...Object.entries(cost.costs).map(([method, amount]) => ({ at: [method], amount })),
+        { at: ['default'], amount: cost.default },
+      ]
+  }
+}
+
+function fits(cost: number, capacity: number): boolean {
+  return cost <= capacity + TOLERANCE
+}

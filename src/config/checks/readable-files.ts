@@ -1,0 +1,117 @@
+/** The files that a configuration names: they are read when it is checked, not when they are first needed. */
+import { createHash, X509Certificate } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { createSecureContext } from 'node:tls'
+import { quote } from '../messages.js'
+import type { Listen, Settings } from '../settings.js'
+
+/** A certificate chain and its key. */
+export interface KeyPair {
+  readonly cert: Buffer
+  readonly key: Buffer
+}
+
+/** @throws when a file cannot be read, or when the key is not that of the certificate */
+export function readKeyPair(files: { cert: string; key: string }): KeyPair {
+  const pair = { cert: readFileSync(files.cert), key: readFileSync(files.key) }
+  createSecureContext(pair)
+  return pair
+}
+
+/** @throws when the file cannot be read or holds anything but whole certificates */
+export function readAuthorities(file: string): Buffer {
+  const ca = readFileSync(file)
+  checkAuthorities(ca)
+  return ca
+}
+
+/** OpenSSL takes what it can read of such a file, and nothing is no error to it: half a file would trust nobody. */
+function checkAuthorities(ca: Buffer): void {
+  const text = ca.toString('latin1')
+  const begun = text.match(/-----BEGIN [A-Z0-9 ]*CERTIFICATE-----/g)?.length ?? 0
+  const whole = text.match(/-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[^-]*-----END \1-----/g) ?? []
+  if (begun === 0 || whole.length < begun) throw new Error('the file does not hold whole certificates')
+  for (const certificate of whole) new X509Certificate(certificate)
+  createSecureContext({ ca })
+}
+
+/** What is wrong with them: each with its path in the configuration. */
+export function fileFaults(settings: Settings): { path: string; message: string }[] {
+  const { listen } = settings
+  const faults: { path: string; message: string }[] = []
+  const read = (path: string, file: string): Buffer | undefined => {
+    try {
+      return readFileSync(file)
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException
+      const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
+      faults.push({ path, message: `${quote(file)} ${fault}; name a PEM file` })
+      return undefined
+    }
+  }
+  const use = (path: string, file: string, parse: () => unknown): void => {
+    try {
+      parse()
+    } catch {
+      faults.push({
+        path,
+        message: `${quote(file)} is no PEM file for this, or its key is another's; name one that is`,
+      })
+    }
+  }
+  if (listen.tls !== undefined) {
+    const { cert, key } = listen.tls
+    const [certificate, secret] = [read('listen.tls.cert', cert), read('listen.tls.key', key)]
+    if (certificate !== undefined) use('listen.tls.cert', cert, () => createSecureContext({ cert: certificate }))
+    if (secret !== undefined) use('listen.tls.key', key, () => createSecureContext({ key: secret }))
+    if (faults.length === 0) {
+      use('listen.tls.key', key, () => createSecureContext({ cert: certificate!, key: secret! }))
+    }
+  }
+  for (const file of authoritiesOf(settings)) {
+    const ca = read('upstream.tls.ca', file)
+    if (ca !== undefined) use('upstream.tls.ca', file, () => checkAuthorities(ca))
+  }
+  return faults
+}
+
+/** A file, where it is named, and what is in it. */
+export interface HeldFile {
+  readonly path: string
+  readonly file: string
+  readonly digest: string
+}
+
+/**
+ * The files that are in use, as they are now.
+ *
+ * @param listen what was listened on at the start: its files stay those
+ */
+export function heldFiles(settings: Settings, { tls }: Listen): HeldFile[] {
+  return [
+    ...(tls === undefined ? [] : [held('listen.tls.cert', tls.cert), held('listen.tls.key', tls.key)]),
+    ...[...authoritiesOf(settings)].map(file => held('upstream.tls.ca', file)),
+  ]
+}
+
+function held(path: string, file: string): HeldFile {
+  let digest = ''
+  try {
+    digest = createHash('sha256').update(readFileSync(file)).digest('hex')
+  } catch {
+    // The code that uses the file reports the error.
+  }
+  return { path, file, digest }
+}
+
+/** What is in another state than before, in words. */
+export function renewals(before: readonly HeldFile[], now: readonly HeldFile[]): string[] {
+  return now.flatMap(({ path, file, digest }) => {
+    const old = before.find(each => each.path === path && each.file === file)
+    return old === undefined || old.digest === digest ? [] : [`${path}: ${file} was read again`]
+  })
+}
+
+function authoritiesOf({ routes }: Settings): Set<string> {
+  return new Set(routes.flatMap(({ upstream }) => upstream.tls.ca ?? []))
+}

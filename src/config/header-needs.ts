@@ -1,0 +1,27 @@
+import type { KeyPart, Settings } from './settings.js'
+
+/** What a configuration reads of a request besides its address, method and path; `host` is the authority. */
+export function needsOf(routes: Settings['routes']): { readonly name: string; readonly by: string }[] {
+  return routes.flatMap(({ name, match, buckets, cost, mode }) => [
+    ...(match.host === undefined ? [] : [{ name: 'host', by: `"match" of route "${name}"` }]),
+    ...Object.keys(match.header ?? {}).map(header => ({ name: header, by: `"match" of route "${name}"` })),
+    ...(mode !== 'off' && cost.kind === 'header' ? [{ name: cost.name, by: `"cost" of route "${name}"` }] : []),
+    ...(mode === 'off' ? [] : buckets).flatMap(bucket => [
+      ...bucket.key.parts
+        .flatMap(part => needOf(part))
+        .map(field => ({ name: field, by: `the key of bucket "${bucket.name}"` })),
+      ...bucket.tiers.flatMap(tier =>
+        Object.keys(tier.header ?? {}).map(header => ({
+          name: header,
+          by: `tier "${tier.name}" of bucket "${bucket.name}"`,
+        })),
+      ),
+    ]),
+  ])
+}
+
+function needOf(part: KeyPart): string[] {
+  if (part.kind === 'header') return [part.name]
+  if (part.kind === 'cookie') return ['cookie']
+  return part.kind === 'host' ? ['host'] : []
+}

@@ -1,0 +1,109 @@
+/** From a valid file to the effective configuration: names become what they name, defaults trickle down. */
+import type * as z from 'zod'
+import type { BucketLimits } from '../../core/bucket/bucket.js'
+import { capacityOf } from '../default-capacity.js'
+import type { file } from '../schema/schema.js'
+import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'
+
+type File = z.output<typeof file>
+type Bucket = File['buckets'][string]
+type Tier = NonNullable<Bucket['tiers']>[number]
+type Route = NonNullable<File['routes']>[number]
+
+const LONGEST_NAME = 64
+
+/** @param valid a file that passed the schema and every cross check */
+export function resolve(valid: File): Settings {
+  const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
+  const written: readonly Route[] = valid.routes ?? [
+    { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
+  ]
+  const names = routeNames(written)
+  const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
+  return {
+    listen,
+    store,
+    trustProxy,
+    buckets,
+    routes: written.map((route, index) => resolveRoute(route, names[index]!, buckets, valid)),
+    limits,
+    dryRun,
+    headers,
+    pacing,
+    ...(admin && { admin }),
+    accessLog,
+  }
+}
+
+function resolveBucket(name: string, bucket: Bucket): BucketSettings {
+  const { key, status, overflow, blockFor, weight, maxDelay, tiers = [] } = bucket
+  const limitsOf = (tier?: Tier): BucketLimits => {
+    const rate = tier?.rate ?? bucket.rate
+    return {
+      name,
+      ...(tier && { tier: tier.name }),
+      rate,
+      capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay }),
+      overflow,
+      ...(blockFor !== undefined && { blockFor }),
+    }
+  }
+  const weightOf = (own: number | undefined) => (own === undefined ? {} : { weight: own })
+  const limits = limitsOf()
+  return {
+    name,
+    key,
+    status,
+    ...weightOf(weight),
+    limits,
+    rate: limits.rate,
+    capacity: limits.capacity,
+    tiers: tiers.map(tier => ({
+      name: tier.name,
+      ...(tier.keys && { keys: tier.keys }),
+      ...(tier.header && { header: tier.header }),
+      limits: limitsOf(tier),
+      ...weightOf(tier.weight ?? weight),
+    })),
+  }
+}
+
+function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
+  const { match, mode, cost, maxWait = Infinity } = route
+  const all = mode === 'off' ? [] : buckets
+  return {
+    name,
+    match,
+    mode,
+    buckets: route.buckets?.map(each => buckets.find(bucket => bucket.name === each)!) ?? all,
+    cost,
+    maxWait,
+    dryRun: valid.dryRun || route.dryRun,
+    explain: route.explain,
+    headers: valid.headers,
+    upstream: (route.upstream ?? valid.upstream)!,
+  }
+}
+
+/** The given names, and for routes without one a name made from their match or place. No two are the same. */
+function routeNames(routes: readonly Route[]): string[] {
+  const taken = new Set(routes.flatMap(({ name }) => name ?? []))
+  return routes.map(({ name, match }, index) => {
+    if (name !== undefined) return name
+    const base = nameOf(match) || `route-${index + 1}`
+    let unique = base
+    for (let count = 2; taken.has(unique); count++) unique = `${base.slice(0, LONGEST_NAME - 8)}-${count}`
+    taken.add(unique)
+    return unique
+  })
+}
+
+/** `{ method: ["POST"], path: "/v1/login" }` -> `post-v1-login` */
+function nameOf({ method = [], host = '', path = '', header = {} }: MatchSettings): string {
+  return [...method.map(each => each.toLowerCase()), host, path, ...Object.keys(header)]
+    .join('-')
+    .replace(/[^A-Za-z0-9_.-]+/g, '-')
+    .replace(/-{2,}/g, '-')
+    .slice(0, LONGEST_NAME)
+    .replace(/^-|-$/g, '')
+}

@@ -1,0 +1,53 @@
+import { isDeepStrictEqual } from 'node:util'
+import type { Settings } from '../settings.js'
+import { effective } from './effective-config.js'
+
+/** What may be a credential: keys of customers, values of headers. */
+const SECRET = /\.tiers\[.*\]\.(keys|header)\b|\.match\.header\b/
+
+/** What differs between two configurations, in the file's words: `buckets.client.rate: 10/s -> 5/s`. */
+export function changes(before: Settings, after: Settings): string[] {
+  const old = flatten(effective(before, 'clear'))
+  const now = flatten(effective(after, 'clear'))
+  const lines: string[] = []
+  for (const path of new Set([...old.keys(), ...now.keys()])) {
+    const [was, is] = [old.get(path), now.get(path)]
+    if (was === is) continue
+    if (SECRET.test(path)) {
+      lines.push(`${path}: changed`)
+      continue
+    }
+    lines.push(
+      was === undefined ? `${path}: added, ${is}` : is === undefined ? `${path}: removed` : `${path}: ${was} -> ${is}`,
+    )
+  }
+  const [kindBefore, kindAfter] = [kindOf(before), kindOf(after)]
+  if (kindBefore !== kindAfter) {
+    return [`store: ${kindBefore} -> ${kindAfter}`, ...lines.filter(line => !/^store\b/.test(line))]
+  }
+  if (before.admin?.token !== after.admin?.token && !lines.some(line => line.startsWith('admin.token'))) {
+    lines.push('admin.token: another token')
+  }
+  const isSame = isDeepStrictEqual(before.store, after.store)
+  if (!isSame && !lines.some(line => line.startsWith('store'))) lines.push('store: another password')
+  return lines
+}
+
+function kindOf({ store }: Settings): string {
+  return store === 'memory' ? store : store.type
+}
+
+/** Routes by name, so that one that moves or goes does not change all after it. */
+function flatten(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
+  if (Array.isArray(value)) {
+    if (value.every(item => typeof item !== 'object' || item === null)) return found.set(path, value.join(', '))
+    for (const [index, item] of value.entries()) {
+      const { name = index } = item as { name?: string }
+      flatten(item, `${path}[${name}]`, found)
+    }
+    return found
+  }
+  if (typeof value !== 'object' || value === null) return found.set(path, String(value))
+  for (const [key, inner] of Object.entries(value)) flatten(inner, path === '' ? key : `${path}.${key}`, found)
+  return found
+}

@@ -1,0 +1,132 @@
+/** Addresses: where to listen, where to send, whom to trust. */
+import { isIP, isIPv4, isIPv6 } from 'node:net'
+import * as z from 'zod'
+import { hint, quote, quoteUrl, wants } from '../messages.js'
+import type { Listen } from '../settings.js'
+import { flag, object, read, text, whole } from './values.js'
+
+const DEFAULT_HOST = '127.0.0.1'
+const LISTEN = 'use e.g. "127.0.0.1:8080", "[::1]:8080"'
+const RANGES = ['loopback', 'linklocal', 'uniquelocal']
+
+/**
+ * Reads `"host:port"`, `"[::1]:8080"`, `":8080"` or `"8080"`; without a host it is 127.0.0.1.
+ *
+ * @throws RangeError
+ */
+export function parseListen(value: string): { host: string; port: number } {
+  const [, v6, v4, digits] = /^(?:\[([^\]]*)\]:|([^:[\]]*):)?(\d+)$/.exec(value) ?? []
+  const host = v6 ?? (v4 || DEFAULT_HOST)
+  if (digits === undefined) throw new RangeError(listenFault(value))
+  if (Number(digits) > 65535) throw new RangeError(`${quote(value)} has no such port; ports go from 0 to 65535`)
+  const good = v6 === undefined ? isIPv4(host) || isHostName(host) : isIPv6(host)
+  if (!good) throw new RangeError(`${quote(value)} is not an address to listen on; ${LISTEN}`)
+  return { host, port: Number(digits) }
+}
+
+function listenFault(value: string): string {
+  if (isIPv6(value)) return `${quote(value)} needs brackets and a port; write "[${value}]:8080"`
+  if (isIPv4(value) || isHostName(value)) return `${quote(value)} has no port; write "${value}:8080"`
+  return `${quote(value)} is not an address to listen on; ${LISTEN}`
+}
+
+function isHostName(value: string): boolean {
+  return /^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)$/.test(value) && !/^[\d.]+$/.test(value)
+}
+
+/** Whether only this machine reaches a host. */
+export function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
+}
+
+/** The inverse of `parseListen`. */
+export function formatListen({ host, port }: { host: string; port: number }): string {
+  return isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`
+}
+
+/**
+ * Reads an upstream's URL down to its origin, `"http://host:port"`, or `"echo:"`.
+ *
+ * @throws RangeError with the reason, never with the URL's credentials
+ */
+export function parseUpstreamUrl(value: string): string {
+  if (value === 'echo:') return value
+  const shown = quoteUrl(value)
+  const url = URL.canParse(value) ? new URL(value) : undefined
+  if (!url || !/^https?:\/\//i.test(value)) {
+    const near = !value.includes('://') && /^[\w.-]+(:\d+)?$/.test(value) ? `; write "http://${value}"` : undefined
+    throw new RangeError(
+      `${shown} is not an upstream's URL${near ?? '; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"'}`,
+    )
+  }
+  const origin = `${url.protocol}//${url.host}`
+  if (url.username || url.password) throw new RangeError(`${shown} carries credentials; write "${origin}"`)
+  if (url.search || url.hash || value.includes('?') || value.includes('#')) {
+    throw new RangeError(`${shown} has a query or fragment, but requests keep their own; write "${origin}"`)
+  }
+  if (url.pathname !== '/') throw new RangeError(`${shown} has a path, but requests keep their own; write "${origin}"`)
+  return origin
+}
+
+/** @throws RangeError */
+export function parseTrusted(value: string): string {
+  if (RANGES.includes(value)) return value
+  const [, address = '', prefix] = /^([^/%]+)(?:\/(\d{1,3}))?$/.exec(value) ?? []
+  const version = isIP(address)
+  const longest = version === 4 ? 32 : 128
+  if (version !== 0 && Number(prefix ?? 0) <= longest) return value
+  if (version !== 0)
+    throw new RangeError(`${quote(value)} has a prefix above ${longest}; use e.g. "${address}/${longest}"`)
+  throw new RangeError(
+    /^[a-z]+$/i.test(value)
+      ? `${quote(value)} is not a named range; ${hint(value, RANGES, 'known ranges')}`
+      : `${quote(value)} is not an address or CIDR; use e.g. "10.0.0.0/8", "fd00::/8", "loopback"`,
+  )
+}
+
+const listenText = read(z.string({ error: wants('an address to listen on', LISTEN) }), parseListen)
+const file = (what: string) => text(`the path of ${what}`, 'use e.g. "/etc/shaper/tls.pem"')
+
+const listenObject = object(
+  {
+    address: listenText.describe('Where to listen, e.g. "0.0.0.0:8443".'),
+    tls: object(
+      {
+        cert: file('a certificate').describe('PEM file of the certificate chain, e.g. "/etc/shaper/cert.pem".'),
+        key: file('a private key').describe('PEM file of the private key, e.g. "/etc/shaper/key.pem".'),
+      },
+      'an object',
+      'use { "cert": "FILE", "key": "FILE" }',
+    )
+      .exactOptional()
+      .describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
+  },
+  'an object',
+  'use { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
+)
+
+export const listenAddress = listenText
+
+export const listenSchema = z.union(
+  [
+    listenText.transform((address): Listen => address),
+    listenObject.transform(({ address, tls }): Listen => ({ ...address, ...(tls && { tls }) })),
+  ],
+  {
+    error: wants(
+      'an address to listen on',
+      `${LISTEN} or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }`,
+    ),
+  },
+)
+
+const trustError = wants('a choice of trusted proxies', 'use true, false, a hop count, or a list such as ["loopback"]')
+
+export const trustProxy = z.union(
+  [
+    flag,
+    whole('a hop count', 'use a whole number of hops, e.g. 1', 0).transform(hops => (hops === 0 ? false : hops)),
+    z.array(read(z.string({ error: wants('an address', 'use e.g. "10.0.0.0/8", "loopback"') }), parseTrusted)),
+  ],
+  { error: trustError },
+)

@@ -1,0 +1,71 @@
+import * as z from 'zod'
+import { wants } from '../messages.js'
+import { headers } from './case-insensitive.js'
+import { key } from './key.js'
+import { duration, NAME, name, object, oneOf, positive, rate, span, text, whole } from './values.js'
+
+const CAPACITY = 'use a number above 0, e.g. 10'
+const KEYS = 'use e.g. ["customer-1"]'
+const HEADER = 'use e.g. { "x-plan": "gold" }'
+const EXAMPLE = 'use e.g. { "key": "ip", "rate": "5/s", "capacity": 10 }'
+
+const capacity = positive('a capacity', CAPACITY)
+const weight = positive('a weight', 'use a number above 0, e.g. 2')
+
+export const tier = object(
+  {
+    name: name.describe('The name of the tier, e.g. "gold".'),
+    keys: z
+      .array(text('a key', 'use e.g. "customer-1"'), { error: wants('a list of keys', KEYS) })
+      .min(1, { error: `the list is empty; ${KEYS}` })
+      .exactOptional()
+      .describe('The key values in this tier, e.g. ["customer-1"].'),
+    header: headers('a header to look for', HEADER)
+      .refine(values => Object.keys(values).length > 0, { error: `the object is empty; ${HEADER}` })
+      .exactOptional()
+      .describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
+    rate: rate.exactOptional().describe('The rate of this tier, e.g. "50/s"; inherited when absent.'),
+    capacity: capacity.exactOptional().describe('The capacity of this tier, e.g. 100; inherited when absent.'),
+    weight: weight.exactOptional().describe('The weight of this tier, e.g. 4; inherited when absent.'),
+  },
+  'a tier',
+  'use e.g. { "name": "gold", "header": { "x-plan": "gold" }, "rate": "50/s" }',
+)
+
+export const bucket = object(
+  {
+    key: key.prefault('ip').describe('What tells clients apart, e.g. "ip", "header:x-api-key", ["ip", "route"].'),
+    rate: rate.describe('Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s".'),
+    capacity: capacity
+      .exactOptional()
+      .describe("The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent."),
+    maxDelay: duration
+      .exactOptional()
+      .describe('Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.'),
+    status: whole('a status for rejections', 'use a status from 400 to 599, e.g. 429', 400, 599)
+      .prefault(429)
+      .describe('The HTTP status of a rejection, e.g. 429.'),
+    overflow: oneOf(['reject', 'fill', 'fair'], 'a choice for overflow')
+      .prefault('reject')
+      .describe('What a rejected request does to the bucket, e.g. "reject" (nothing).'),
+    blockFor: z
+      .union([z.literal('drain'), span], { error: wants('a time to block for', 'use e.g. "30s" or "drain"') })
+      .exactOptional()
+      .describe('How long a key that overflows is rejected, e.g. "30s" or "drain".'),
+    tiers: z
+      .array(tier, {
+        error: wants('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
+      })
+      .exactOptional()
+      .describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
+    weight: weight.exactOptional().describe('The share of a lane on a contended bucket, e.g. 2.'),
+  },
+  'a bucket',
+  EXAMPLE,
+)
+
+export const buckets = z
+  .record(z.string(), bucket, {
+    error: wants('an object of buckets', 'use e.g. { "client": { "key": "ip", "rate": "5/s" } }'),
+  })
+  .meta({ propertyNames: { pattern: NAME.source } })

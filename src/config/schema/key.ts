@@ -1,0 +1,67 @@
+/** Keys: what tells clients apart. */
+import * as z from 'zod'
+import { nearest, quote, wants } from '../messages.js'
+import type { KeyPart, KeySettings } from '../settings.js'
+import { cookieName, headerName, object, oneOf, read } from './values.js'
+
+const PLAIN = ['all', 'ip', 'route', 'method', 'host'] as const
+const FORMS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
+const NAMED = {
+  header: headerName,
+  cookie: cookieName,
+  query: (name: string) => name,
+}
+
+/**
+ * Reads one part of a key: `"ip"`, `"header:x-api-key"`, ...
+ *
+ * @throws RangeError
+ */
+export function parseKeyPart(value: string): KeyPart {
+  const plain = PLAIN.find(kind => kind === value)
+  if (plain) return { kind: plain }
+  const [, kind, name = ''] = /^(header|cookie|query):(.*)$/s.exec(value) ?? []
+  if (kind && !name) throw new RangeError(`${quote(value)} names no ${kind}; write e.g. "${kind}:NAME"`)
+  if (kind === 'header' || kind === 'cookie' || kind === 'query') return { kind, name: NAMED[kind](name) }
+  const near = nearest(value.replace(/:.*/s, ''), [...PLAIN, ...Object.keys(NAMED)])
+  const meant = near !== undefined && near in NAMED ? `${near}:${value.replace(/^[^:]*:?/s, '') || 'NAME'}` : near
+  throw new RangeError(`${quote(value)} is not a key; ${meant ? `did you mean ${quote(meant)}?` : `use ${FORMS}`}`)
+}
+
+/** The inverse of `parseKeyPart`. */
+export function formatKeyPart(part: KeyPart): string {
+  return 'name' in part ? `${part.kind}:${part.name}` : part.kind
+}
+
+const keyError = wants('a key', `use ${FORMS}, or a list of these`)
+const part = read(z.string({ error: keyError }), parseKeyPart)
+
+const parts = [
+  part.transform((one): KeyPart[] => [one]),
+  read(z.array(part).min(1, { error: `the list is empty; use ${FORMS}` }), list => {
+    const names = list.map(formatKeyPart)
+    const twice = names.find((name, index) => names.indexOf(name) < index)
+    if (twice !== undefined) throw new RangeError(`${quote(twice)} is listed twice; remove one`)
+    return list
+  }),
+] as const
+
+const missing = oneOf(['ip', 'reject', 'all'], 'a choice for a missing key')
+
+const keyObject = object(
+  {
+    from: z.union(parts, { error: keyError }).describe('The key, e.g. "header:x-api-key" or ["ip", "route"].'),
+    missing: missing.prefault('ip').describe('What to do when the key is missing, e.g. "reject" answers 400.'),
+  },
+  'an object',
+  'use { "from": "header:NAME", "missing": "reject" }',
+)
+
+export const key = z.union(
+  [
+    parts[0].transform((list): KeySettings => ({ parts: list, missing: 'ip' })),
+    parts[1].transform((list): KeySettings => ({ parts: list, missing: 'ip' })),
+    keyObject.transform(({ from, missing }): KeySettings => ({ parts: from, missing })),
+  ],
+  { error: keyError },
+)

@@ -1,0 +1,113 @@
+import * as z from 'zod'
+import { wants } from '../messages.js'
+import { isLoopback, listenAddress, listenSchema, trustProxy } from './address.js'
+import { buckets } from './buckets.js'
+import { route } from './routes.js'
+import { store } from './store.js'
+import { upstream } from './upstream.js'
+import { flag, grace, object, oneOf, timeout, whole } from './values.js'
+
+const count = (remedy: string) => whole('a count', remedy, 1)
+
+const limits = object(
+  {
+    maxKeys: count('use a whole number above 0, e.g. 100000')
+      .prefault(100_000)
+      .describe('The most bucket instances kept, e.g. 100000.'),
+    maxQueued: count('use a whole number above 0, e.g. 10000')
+      .prefault(10_000)
+      .describe('The most requests queued in all, e.g. 10000.'),
+    maxConnections: count('use a whole number above 0, e.g. 20000')
+      .prefault(20_000)
+      .describe('The most client connections open, e.g. 20000.'),
+    headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
+    keepAliveTimeout: timeout.prefault('75s').describe('How long an idle client connection is kept, e.g. "75s".'),
+    tunnelIdleTimeout: timeout.prefault('1h').describe('How long a WebSocket may be silent, e.g. "1h".'),
+    maxHeaderSize: whole('a size in bytes', 'use a whole number of bytes, e.g. 16384', 1)
+      .prefault(16_384)
+      .describe("The most bytes of a request's headers, e.g. 16384."),
+    shutdownTimeout: grace.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),
+  },
+  'an object',
+  'use e.g. { "maxQueued": 10000 }',
+)
+
+/** RFC 6750 2.1: what can be sent as a bearer token. */
+const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
+
+const SECRET = {
+  error: `not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+}
+
+const adminObject = object(
+  {
+    listen: listenAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
+    token: z
+      .string(SECRET)
+      .regex(B64TOKEN, SECRET)
+      .exactOptional()
+      .describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
+  },
+  'an object',
+  'use e.g. { "listen": "127.0.0.1:9090" }',
+)
+
+const admin = adminObject.transform((value, ctx) => {
+  if (value.token === undefined && !isLoopback(value.listen.host)) {
+    const message = `missing; an admin server on ${value.listen.host} needs a token in the file, e.g. "token": "\${SHAPER_TOKEN}"`
+    ctx.issues.push({ code: 'custom', path: ['token'], message, input: undefined })
+  }
+  return value
+})
+
+/** The file as the user writes it. Its input type, defaults, messages and JSON Schema all come from here. */
+export const file = object(
+  {
+    $schema: z
+      .string({ error: wants('the path of a JSON Schema', 'use "./shaper.schema.json"') })
+      .exactOptional()
+      .describe('Lets editors check this file, e.g. "./shaper.schema.json".'),
+    listen: listenSchema
+      .prefault('127.0.0.1:8080')
+      .describe('Where to listen, e.g. "0.0.0.0:8080"; port 0 takes any free port.'),
+    upstream: upstream.exactOptional().describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:".'),
+    trustProxy: trustProxy
+      .prefault(false)
+      .describe('Which hops may set X-Forwarded-For, e.g. true, 1 or ["loopback", "10.0.0.0/8"].'),
+    store: store
+      .prefault('memory')
+      .describe('Where levels are kept, e.g. "memory" or { "type": "redis", "url": "redis://127.0.0.1:6379" }.'),
+    buckets: buckets
+      .prefault({})
+      .describe('The limits by name, e.g. { "client": { "key": "ip", "rate": "5/s", "capacity": 10 } }.'),
+    routes: z
+      .array(route, { error: wants('a list of routes', 'use e.g. [{ "buckets": ["client"] }]') })
+      .min(1, { error: 'the list is empty; add e.g. { "buckets": ["client"] }, or remove "routes"' })
+      .exactOptional()
+      .describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
+    limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
+    admin: admin.exactOptional().describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
+    dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
+    headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),
+    pacing: oneOf(['precise', 'timer'], 'a kind of pacing')
+      .prefault('precise')
+      .describe('How releases are timed, e.g. "precise" (to microseconds) or "timer" (to 1-2 ms, without a thread).'),
+  },
+  'an object',
+  'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',
+)
+
+/** What a user may write. */
+export type ConfigFile = z.input<typeof file>
+
+/** The JSON Schema (draft 2020-12) of the file, for editors. */
+export function jsonSchema(): object {
+  const { $schema, ...rest } = z.toJSONSchema(file, { io: 'input', target: 'draft-2020-12' })
+  return {
+    $schema,
+    title: 'shaper.config.json',
+    description: 'The configuration of shaper, a reverse-proxy traffic shaper.',
+    ...rest,
+  }
+}

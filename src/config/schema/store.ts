@@ -1,0 +1,79 @@
+import * as z from 'zod'
+import { quote, wants } from '../messages.js'
+import type { StoreSettings } from '../settings.js'
+import { postgresUrl, redisNode, redisUrl } from './store-url.js'
+import { object, oneOf, read, text, timeout, whole } from './values.js'
+
+const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
+const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
+const TABLE = 'use e.g. "shaper_buckets" or "limits.shaper_buckets"'
+/** What PostgreSQL cuts names at, in bytes. */
+const LONGEST_NAME = 63
+
+const shared = {
+  timeout: timeout.prefault('250ms').describe('How long an answer of the store may take, e.g. "250ms".'),
+  onOutage: oneOf(['local', 'closed', 'open'], 'a choice for an outage')
+    .prefault('local')
+    .describe(
+      'What to do without the store, e.g. "local" (a share of the rates), "closed" (reject), "open" (forward).',
+    ),
+  instances: whole('a number of instances', 'use a whole number from 1 to 10000, e.g. 3', 1, 10_000)
+    .exactOptional()
+    .describe('How many processes share the store at least, for a start without it, e.g. 3.'),
+}
+
+const table = read(text('a table', TABLE), value => {
+  const names = value.split('.')
+  const isName = (name: string) => name !== '' && !name.includes('\0') && Buffer.byteLength(name) <= LONGEST_NAME
+  if (names.length > 2 || !names.every(isName)) {
+    throw new RangeError(`${quote(value)} is not a table's name, or one in a schema; ${TABLE}`)
+  }
+  return value
+})
+
+const redisObject = object(
+  {
+    type: z.literal('redis').describe('The kind of store, e.g. "redis".'),
+    url: redisUrl
+      .exactOptional()
+      .describe('One server, e.g. "redis://127.0.0.1:6379", or "redis+sentinel://10.0.0.1:26379/mymaster".'),
+    cluster: z
+      .array(redisNode, { error: wants('a list of URLs', NODES) })
+      .min(1, { error: `the list is empty; ${NODES}` })
+      .exactOptional()
+      .describe('Some nodes of a cluster, instead of url, e.g. ["redis://10.0.0.1:6379"].'),
+    prefix: text('a prefix', 'use e.g. "shaper:"').prefault('shaper:').describe('Before every key, e.g. "shaper:".'),
+    ...shared,
+  },
+  'a store',
+  FORMS,
+)
+
+const postgresObject = object(
+  {
+    type: z.literal('postgres').describe('The kind of store, e.g. "postgres".'),
+    url: postgresUrl.describe('The database, e.g. "postgres://127.0.0.1/shaper".'),
+    table: table.prefault('shaper_buckets').describe('The table, e.g. "shaper_buckets".'),
+    ...shared,
+  },
+  'a store',
+  FORMS,
+)
+
+const kinds = z.discriminatedUnion('type', [redisObject, postgresObject], {
+  error: ({ code, input }) => {
+    if (code !== 'invalid_union') return wants('a store', FORMS)({ input })
+    const { type } = input as { type?: unknown }
+    return `${type === undefined ? 'missing' : `${quote(type)} is not a kind of store`}; use "redis" or "postgres"`
+  },
+})
+
+const whereabouts = kinds.transform((value, ctx): StoreSettings => {
+  if (value.type === 'redis' && (value.url === undefined) === (value.cluster === undefined)) {
+    const message = value.url === undefined ? 'missing; give url or cluster' : 'give either url or cluster; remove one'
+    ctx.issues.push({ code: 'custom', path: ['url'], message, input: undefined })
+  }
+  return value
+})
+
+export const store = z.union([z.literal('memory'), whereabouts], { error: wants('a store', FORMS) })

@@ -1,0 +1,92 @@
+import * as z from 'zod'
+import { quoteUrl, type RefusedValue, wants } from '../messages.js'
+import type { UpstreamSettings } from '../settings.js'
+import { parseUpstreamUrl } from './address.js'
+import { flag, grace, object, oneOf, read, text, timeout, whole } from './values.js'
+
+const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
+const urlError = ({ input }: RefusedValue) =>
+  input === undefined ? `missing; ${REMEDY}` : `${quoteUrl(input)} is not an upstream's URL; ${REMEDY}`
+
+const url = read(z.string({ error: urlError }), parseUpstreamUrl)
+
+const status = whole('a status', 'use a status from 400 to 599, e.g. 503', 400, 599)
+const statuses = z
+  .array(status, { error: wants('a list of statuses', 'use e.g. [429, 503]') })
+  .min(1, { error: 'the list is empty; use e.g. [429, 503]' })
+
+/** However long an upstream wants to be left alone, it is asked again. */
+const LONGEST_PAUSE = '60s'
+
+const pauseOn = object(
+  {
+    status: statuses.describe('The statuses that pause all releases, e.g. [429, 503].'),
+    default: grace.prefault('1s').describe('The pause when there is no Retry-After, e.g. "1s".'),
+    max: timeout.prefault(LONGEST_PAUSE).describe('The longest pause, e.g. "60s".'),
+  },
+  'an object',
+  'use e.g. { "status": [429, 503], "default": "1s", "max": "60s" }',
+)
+
+const retry = object(
+  {
+    status: statuses.describe('The statuses to try again on, e.g. [502, 503].'),
+    max: whole('a number of tries', 'use a whole number above 0, e.g. 3', 1)
+      .prefault(3)
+      .describe('How often a request is tried again at most, e.g. 3.'),
+  },
+  'an object',
+  'use e.g. { "status": [502, 503], "max": 3 }',
+)
+
+const options = {
+  hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
+    .prefault('preserve')
+    .describe('The Host header the upstream sees, e.g. "upstream" for outside APIs.'),
+  maxInFlight: whole('a number of requests', 'use a whole number above 0, e.g. 100', 1)
+    .exactOptional()
+    .describe('The most requests under way at once, e.g. 100; no bound when absent.'),
+  connectTimeout: timeout.prefault('5s').describe('How long a connection may take, e.g. "5s".'),
+  responseTimeout: timeout
+    .prefault('60s')
+    .describe('How long the response\'s headers may take after the upload, e.g. "60s".'),
+  idleTimeout: timeout.prefault('60s').describe('The longest silence between body bytes, e.g. "60s".'),
+  tls: object(
+    {
+      ca: text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')
+        .exactOptional()
+        .describe('PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".'),
+      servername: text('a server name', 'use e.g. "api.example.com"')
+        .exactOptional()
+        .describe('The name to expect in the certificate, e.g. "api.example.com".'),
+    },
+    'an object',
+    'use { "ca": "FILE", "servername": "NAME" }',
+  )
+    .prefault({})
+    .describe('How to verify an https upstream, e.g. { "ca": "ca.pem" }.'),
+  pauseOn: pauseOn
+    .exactOptional()
+    .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),
+  retry: retry.exactOptional().describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
+  via: flag.prefault(true).describe('Whether requests carry Via, by which one that comes back is known, e.g. false.'),
+  learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
+}
+
+const upstreamObject = object(
+  { url: url.describe('Where to forward, e.g. "http://127.0.0.1:9000".'), ...options },
+  'an object',
+  REMEDY,
+)
+
+const defaults = z.strictObject(options).parse({})
+
+function settings({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
+  const { url, hostHeader, ...others } = rest
+  return { url, hostHeader, maxInFlight, ...others }
+}
+
+export const upstream = z.union(
+  [url.transform(value => settings({ ...defaults, url: value })), upstreamObject.transform(settings)],
+  { error: wants("an upstream's URL", `${REMEDY}, or an object with "url"`) },
+)

@@ -1,0 +1,129 @@
+/** The small values of the file: what each looks like, what it is called in a message, and what it becomes. */
+import { METHODS } from 'node:http'
+import * as z from 'zod'
+import { parseDuration, parseRate, rateRemedy } from '../../core/units.js'
+import { either, nearest, quote, type RefusedValue, unknownKey, wants } from '../messages.js'
+
+const LONGEST_TIMER_MS = 2 ** 31 - 1
+const TOKEN = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
+export const NAME = /^[A-Za-z0-9_.-]{1,64}$/
+export const NAME_REMEDY = 'use 1 to 64 letters, digits, "_", "." or "-"'
+
+/** Turns what the file says into what the program uses; a RangeError of `parse` becomes the message. */
+export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<S>) => O) {
+  return schema.transform((value, ctx): O => {
+    try {
+      return parse(value)
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error
+      ctx.issues.push({ code: 'custom', message: error.message, input: value })
+      return z.NEVER
+    }
+  })
+}
+
+/** A parser of another room with this room's messages, which show no credentials. */
+function worded<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) => string): (value: I) => O {
+  return value => {
+    try {
+      return parse(value)
+    } catch (cause) {
+      throw new RangeError(say({ input: value }), { cause })
+    }
+  }
+}
+
+/** An object whose unknown keys are errors, one line of the message for each. */
+export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string) {
+  const known = Object.keys(shape)
+  return z.strictObject(shape, {
+    error: issue =>
+      issue.code === 'unrecognized_keys'
+        ? issue.keys.map(key => unknownKey(key, known)).join('\n')
+        : wants(noun, remedy)(issue),
+  })
+}
+
+/** One of a few words. */
+export function oneOf<const T extends readonly string[]>(words: T, noun: string) {
+  return z.enum(words, { error: wants(noun, `use ${either(words)}`) })
+}
+
+const durationError = ({ input }: RefusedValue) =>
+  typeof input === 'number'
+    ? `${input} has no unit; write e.g. "${input}s" or "${input}ms"`
+    : wants('a duration', 'use e.g. "250ms", "10s", "1m"')({ input })
+const durationText = z.string({ error: durationError })
+
+const rateError = (refused: RefusedValue) => wants('a rate', rateRemedy(refused.input))(refused)
+export const rate = read(z.union([z.string(), z.number()], { error: rateError }), worded(parseRate, rateError))
+
+const readDuration = worded(parseDuration, durationError)
+
+export const duration = read(durationText, readDuration)
+
+/** A duration above 0. */
+export const span = read(durationText, text => {
+  const ms = readDuration(text)
+  if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
+  return ms
+})
+
+/** A duration above 0 that one timer can hold. */
+export const timeout = read(durationText, text => {
+  const ms = readDuration(text)
+  if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
+  return timerLength(text, ms)
+})
+
+/** A duration that one timer can hold; 0 means at once. */
+export const grace = read(durationText, text => timerLength(text, readDuration(text)))
+
+function timerLength(text: string, ms: number): number {
+  if (ms > LONGEST_TIMER_MS) throw new RangeError(`${quote(text)} is longer than a timer can run; use at most "24d"`)
+  return ms
+}
+
+/** A finite number above 0. */
+export function positive(noun: string, remedy: string) {
+  const error = wants(noun, remedy)
+  return z.number({ error }).gt(0, { error })
+}
+
+/** A whole number within bounds. */
+export function whole(noun: string, remedy: string, min: number, max = Number.MAX_SAFE_INTEGER) {
+  const error = wants(noun, remedy)
+  return z.int({ error }).min(min, { error }).max(max, { error })
+}
+
+export const flag = z.boolean({ error: wants('true or false', 'write true or false, without quotes') })
+
+export function text(noun: string, remedy: string) {
+  const error = wants(noun, remedy)
+  return z.string({ error }).min(1, { error })
+}
+
+const nameError = wants('a name', NAME_REMEDY)
+export const name = z.string({ error: nameError }).regex(NAME, { error: nameError })
+
+/** A header name, lower-cased. @throws RangeError */
+export function headerName(value: string): string {
+  if (!TOKEN.test(value)) throw new RangeError(`${quote(value)} is not a header name; use e.g. "x-api-key"`)
+  return value.toLowerCase()
+}
+
+/** A cookie name. @throws RangeError */
+export function cookieName(value: string): string {
+  if (!TOKEN.test(value)) throw new RangeError(`${quote(value)} is not a cookie name; use e.g. "session"`)
+  return value
+}
+
+/** A method, upper-cased; only those that Node's parser lets through can ever match. @throws RangeError */
+export function methodName(value: string): string {
+  const method = value.toUpperCase()
+  if (METHODS.includes(method)) return method
+  const near = nearest(method, METHODS)
+  throw new RangeError(
+    `${quote(value)} is not an HTTP method; ${near ? `did you mean "${near}"?` : 'use e.g. "GET", "POST"'}`,
+  )
+}

@@ -1,0 +1,81 @@
+/** What to think of each bucket by itself. */
+import { formatDuration } from '../../core/units.js'
+import { writtenDuration, writtenRate } from '../report/exact-units.js'
+import { smallestCost, waitFor } from '../report/longest-waits.js'
+import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
+import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-scope.js'
+
+/** What HTTP clients, load balancers and people commonly put up with, in ms. */
+const PATIENCE = 30_000
+
+export function bucketWarnings(settings: Settings): Warning[] {
+  return settings.buckets.flatMap(bucket => {
+    const users = usersOf(bucket, settings)
+    if (users.length === 0) {
+      return [
+        { path: ['buckets', bucket.name], message: 'no route uses it; name it in "buckets" of one, or remove it' },
+      ]
+    }
+    return [...tooSmall(bucket, users), ...tooLarge(bucket, users), ...blocksAll(bucket), ...sharedTiers(bucket)]
+  })
+}
+
+/** Room for one request is no queue, and in `meter` no burst. */
+function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
+  const shaping = users.filter(({ mode }) => mode === 'shape')
+  const cost = Math.min(...(shaping.length > 0 ? shaping : users).map(smallestCost))
+  const [own, ...tiers] = placesOf(bucket)
+  // A capacity that is inherited is told once.
+  const places = [own, ...tiers.filter(({ limits }) => limits.capacity !== own.limits.capacity)]
+  return places.flatMap(({ path, limits: { rate, capacity } }) => {
+    if (capacity >= 2 * cost) return []
+    const room = `${capacity} has room for one request${cost === 1 ? '' : ` of cost ${cost}`} only`
+    const atOnce = `raise it to at least ${2 * cost}, better to the burst that you expect`
+    if (shaping.length > 0) {
+      return [{ path: [...path, 'capacity'], message: `${room}, so there is no queue at all; ${atOnce}` }]
+    }
+    // One a minute may well be meant; who writes 12 a minute hardly means "and never two at once".
+    const written = writtenRate(rate)
+    if (Number.parseFloat(written) < 2 * cost) return []
+    const pace = formatDuration(cost / rate)
+    const message = `${room}: of ${written} only one every ${pace} passes, two at once never do; ${atOnce}`
+    return [{ path: [...path, 'capacity'], message }]
+  })
+}
+
+/** A queue that outlasts its clients' patience works for nobody. */
+function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
+  const found = placesOf(bucket).flatMap(place => {
+    const route = users.find(each => each.mode === 'shape' && isTooLong(place, each))
+    return route === undefined ? [] : [{ place, route }]
+  })
+  return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
+    const wait = formatDuration(waitFor(smallestCost(route), limits))
+    const patience = writtenDuration(PATIENCE)
+    const instead = path.length === 2 ? `"maxDelay": "${patience}" instead of capacity` : 'a smaller capacity'
+    const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients put up with, or ${instead}`
+    return { path: [...path, 'capacity'], message }
+  })
+}
+
+/** A `maxWait` below the wait is a decision. */
+function isTooLong({ limits }: Place, route: RouteSettings): boolean {
+  const wait = waitFor(smallestCost(route), limits)
+  return wait > PATIENCE && route.maxWait >= wait
+}
+
+function blocksAll(bucket: BucketSettings): Warning[] {
+  const { blockFor } = bucket.limits
+  if (blockFor === undefined || isPerClient(bucket)) return []
+  const until = blockFor === 'drain' ? 'until it has drained' : `for ${writtenDuration(blockFor)}`
+  const message = `one client that overflows this bucket blocks all others, too, ${until}; block on a bucket whose key tells clients apart, e.g. "ip"`
+  return [{ path: ['buckets', bucket.name, 'blockFor'], message }]
+}
+
+/** With the key `all` there is one instance, and its limits would follow the last request. */
+function sharedTiers({ name, key, tiers }: BucketSettings): Warning[] {
+  if (tiers.length === 0 || key.parts.some(({ kind }) => kind !== 'all')) return []
+  const message =
+    'with the key "all" everyone is in one bucket, so there is nobody to set apart; move them to a bucket whose key tells clients apart, e.g. "ip"'
+  return [{ path: ['buckets', name, 'tiers'], message }]
+}

@@ -1,0 +1,24 @@
+/** What is valid, and yet hardly what anybody wants. */
+
+import type { Problem } from '../load.js'
+import { formatPath } from '../problems.js'
+import type { Settings } from '../settings.js'
+import { bucketWarnings } from './buckets.js'
+import { clientWarnings } from './clients.js'
+import { patternWarnings } from './patterns.js'
+import { routeWarnings } from './routes.js'
+import { stackWarnings } from './stacks.js'
+import { storeWarnings } from './store.js'
+
+/** What an expert would say about a configuration: where, what follows from it, and what to write instead. */
+export function warnings(settings: Settings): Problem[] {
+  const found = [
+    ...clientWarnings(settings),
+    ...bucketWarnings(settings),
+    ...patternWarnings(settings),
+    ...stackWarnings(settings),
+    ...routeWarnings(settings),
+    ...storeWarnings(settings),
+  ]
+  return found.map(({ path, message }) => ({ path: formatPath(path), message }))
+}

@@ -1,0 +1,67 @@
+/** Values that look like a pattern or a range, and are compared as they are: what they are meant for never matches. */
+import { isIP } from 'node:net'
+import ipaddr from 'ipaddr.js'
+import { quote } from '../messages.js'
+import type { BucketSettings, Settings } from '../settings.js'
+import type { Warning } from './key-scope.js'
+
+/** An IPv6 network as the key `ip` writes it. */
+const NETWORK = /^(?:(?:0|[1-9a-f][0-9a-f]{0,3}):){4}:\/64$/
+
+/** Headers whose values have a `*` of their own, such as `*\/*`. */
+const WITH_STARS = /^(?:accept|if-)/
+
+export function patternWarnings({ buckets, routes }: Settings): Warning[] {
+  return [
+    ...buckets.flatMap(bucket =>
+      bucket.tiers.flatMap(({ keys = [], header }, index) => {
+        const path = ['buckets', bucket.name, 'tiers', index]
+        return [
+          ...keys.flatMap((key, position) =>
+            oddAddress(key, bucket).map(why => ({
+              path: [...path, 'keys', position],
+              message: `${quote(key)} never matches: ${why}`,
+            })),
+          ),
+          ...starred(header, [...path, 'header']),
+        ]
+      }),
+    ),
+    ...routes.flatMap(({ match }, index) => starred(match.header, ['routes', index, 'match', 'header'])),
+  ]
+}
+
+/** Why the address in the key of a tier is none that a request has. */
+function oddAddress(key: string, { key: { parts } }: BucketSettings): string[] {
+  const values = key.split('\n')
+  const address = values[parts.findIndex(({ kind }) => kind === 'ip')]
+  if (address === undefined || values.length !== parts.length) return []
+  if (isIP(address) === 4 || NETWORK.test(address)) return []
+  if (isIP(address) === 0 && !ipaddr.isValidCIDR(address)) {
+    return ['it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"']
+  }
+  const [text = '', prefix] = address.split('/')
+  const parsed = ipaddr.process(text)
+  const bits = prefix === undefined ? Infinity : Number(prefix)
+  if (parsed.kind() === 'ipv4') {
+    const own = parsed.toString()
+    return bits < 32 ? [range('addresses', own)] : [`the key "ip" writes it differently; use ${quote(own)}`]
+  }
+  const groups = (parsed as ipaddr.IPv6).parts.slice(0, 4).map(part => part.toString(16))
+  const network = `${groups.join(':')}::/64`
+  return bits < 64
+    ? [range('networks of 64 bits', network)]
+    : [`the key "ip" of IPv6 is the network of 64 bits; use ${quote(network)}`]
+}
+
+function range(members: string, first: string): string {
+  return `the key "ip" is one address, and no range is looked into; list the ${members}, e.g. ${quote(first)}`
+}
+
+function starred(header: Readonly<Record<string, string>> | undefined, path: readonly PropertyKey[]): Warning[] {
+  return Object.entries(header ?? {}).flatMap(([name, value]) => {
+    if (!value.includes('*') || WITH_STARS.test(name)) return []
+    const message = `${quote(value)} is compared as a whole, and "*" stands for nothing but itself; write the exact value`
+    return [{ path: [...path, name], message }]
+  })
+}

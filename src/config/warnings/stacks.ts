@@ -1,0 +1,49 @@
+/** What to think of buckets that are passed together. */
+
+import { writtenRate } from '../report/exact-units.js'
+import { allLimits } from '../report/longest-waits.js'
+import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
+import { isInside, isPerClient, placesOf, type Warning } from './key-scope.js'
+
+/** What is wrong with two buckets is told once, for the first route that has both. */
+export function stackWarnings({ routes }: Settings): Warning[] {
+  const told = new Set<string>()
+  return routes.flatMap(route => {
+    if (route.mode === 'off') return []
+    return pairsOf(route).flatMap(([narrow, wide]) =>
+      [...outOfReach(narrow, wide, route), ...crowdedOut(narrow, wide, route)].filter(({ path }) => {
+        const subject = [...path, narrow.name, wide.name].join('\n')
+        return !told.has(subject) && told.add(subject)
+      }),
+    )
+  })
+}
+
+/** Each bucket of a stack with each that it is inside of. */
+function pairsOf({ buckets }: RouteSettings): [narrow: BucketSettings, wide: BucketSettings][] {
+  return buckets.flatMap(narrow =>
+    buckets.filter(wide => isInside(narrow, wide)).map((wide): [BucketSettings, BucketSettings] => [narrow, wide]),
+  )
+}
+
+/** A limit that a wider bucket undercuts. */
+function outOfReach(narrow: BucketSettings, wide: BucketSettings, { name }: RouteSettings): Warning[] {
+  const fastest = Math.max(...allLimits(wide).map(({ rate }) => rate))
+  const place = placesOf(narrow).find(({ limits }) => limits.rate > fastest)
+  if (place === undefined) return []
+  const message = `${writtenRate(place.limits.rate)} can never be reached: bucket "${wide.name}", which comes with it on route "${name}", lets ${writtenRate(fastest)} pass for all its keys together; raise that one or lower this`
+  return [{ path: [...place.path, 'rate'], message }]
+}
+
+/** A shared bucket that one client can fill. */
+function crowdedOut(narrow: BucketSettings, wide: BucketSettings, { name, mode }: RouteSettings): Warning[] {
+  const { overflow } = wide.limits
+  if (isPerClient(wide) || !isPerClient(narrow) || (mode === 'shape' && overflow === 'fair')) return []
+  const least = Math.min(...allLimits(wide).map(({ capacity }) => capacity))
+  const most = Math.max(...allLimits(narrow).map(({ capacity }) => capacity))
+  if (most < least) return []
+  const path = ['buckets', wide.name, mode === 'shape' ? 'overflow' : 'capacity']
+  const fair = mode === 'shape' ? 'set "overflow": "fair", or ' : ''
+  const message = `one client can fill this bucket (${least}) on route "${name}", as its own bucket "${narrow.name}" holds ${most}, and then everyone else is rejected; ${fair}make this capacity larger or that one smaller`
+  return [{ path, message }]
+}

@@ -1,0 +1,31 @@
+/** What means something else where several instances share a store. */
+import type { Settings } from '../settings.js'
+import { usersOf, type Warning } from './key-scope.js'
+
+export function storeWarnings(settings: Settings): Warning[] {
+  if (settings.store === 'memory') return []
+  return [...fairAmongOwn(settings), ...ownInFlight(settings)]
+}
+
+function fairAmongOwn(settings: Settings): Warning[] {
+  return settings.buckets.flatMap(bucket => {
+    if (bucket.limits.overflow !== 'fair' || !usersOf(bucket, settings).some(({ mode }) => mode === 'shape')) return []
+    const message =
+      'a hint: with a shared store "fair" makes room among those who wait in the same instance only, and rejects where what fills the bucket waits elsewhere; send each client to one instance, or use "reject"'
+    return [{ path: ['buckets', bucket.name, 'overflow'], message }]
+  })
+}
+
+/** Told once for each upstream that has one. */
+function ownInFlight({ routes }: Settings): Warning[] {
+  const [common] = routes
+  const told = new Set<string>()
+  return routes.flatMap(({ upstream }, index) => {
+    const { url, maxInFlight } = upstream
+    if (maxInFlight === Infinity || told.has(url)) return []
+    told.add(url)
+    const top = upstream === common?.upstream
+    const message = `a hint: each instance counts its own, so N instances have up to N x ${maxInFlight} requests in flight; divide it by how many there are`
+    return [{ path: [...(top ? [] : ['routes', index]), 'upstream', 'maxInFlight'], message }]
+  })
+}

@@ -1,0 +1,83 @@
+/** Whether a stack of buckets takes a request, and if not, why and until when. All or none, without changing anything. */
+
+import { LEVEL_TOLERANCE } from '../bucket/bucket.js'
+import type { Gate, Rejection, SharedBucket } from '../queue/lane.js'
+import { SAME_TIME } from '../queue/ready-lanes.js'
+import { timeUntilLevel } from './drain-time.js'
+
+/**
+ * @param maxWait ms; the predicted wait is the longest of the stack's
+ * @param pause how many ms nobody leaves
+ */
+export function decide(
+  stack: readonly SharedBucket[],
+  cost: number,
+  maxWait: number,
+  now: number,
+  pause = 0,
+): Rejection | undefined {
+  for (const bucket of stack) {
+    const { capacity } = bucket.limits
+    const level = bucket.level(now)
+    const full = level + cost - capacity > LEVEL_TOLERANCE
+    if (full || waitOf(bucket, level, pause) > maxWait || bucket.blockedFor(now) > 0) {
+      return rejection(stack, cost, maxWait, now, pause)
+    }
+  }
+  return undefined
+}
+
+/** Why one who does not wait cannot pass a gate now; undefined: it can. */
+export function shutOut(gate: Gate, now: number): Rejection | undefined {
+  if (gate.paused) return { reason: 'paused', buckets: [], retryAfterMs: gate.pausedFor(now) }
+  return gate.open ? undefined : { reason: 'crowded', buckets: [], retryAfterMs: undefined }
+}
+
+/** How long what a bucket holds and what is queued for it takes to leave, less what rounding may add. */
+function waitOf(bucket: SharedBucket, level: number, pause: number): number {
+  const { rate } = bucket.limits
+  if (pause === 0) return level / rate - SAME_TIME
+  // What has passed leaks through the pause; what is queued does not.
+  const left = Math.max(Math.min(bucket.queued, level), level - pause * rate)
+  return pause + left / rate - SAME_TIME
+}
+
+function rejection(
+  stack: readonly SharedBucket[],
+  cost: number,
+  maxWait: number,
+  now: number,
+  pause: number,
+): Rejection {
+  const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
+  if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
+  const retryAfterMs = timeUntilFit(stack, cost, maxWait, now, pause)
+  const blocked = stack.filter(bucket => bucket.blockedFor(now) > 0)
+  if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
+  const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
+  if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
+  const slow = stack.filter(bucket => waitOf(bucket, bucket.level(now), pause) > maxWait)
+  return { reason: 'max-wait', buckets: slow, retryAfterMs }
+}
+
+/** @returns ms until a request of this cost is admitted if nobody else comes */
+export function timeUntilFit(
+  stack: readonly SharedBucket[],
+  cost: number,
+  maxWait: number,
+  now: number,
+  pause = 0,
+): number {
+  let time = 0
+  for (const bucket of stack) {
+    const { rate, capacity } = bucket.limits
+    const blocked = bucket.blockedFor(now)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    const excess = bucket.level(now) - target
+    // What was metered while requests wait drains no faster, though the first of them may leave before it has.
+    if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
+    if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause) + SAME_TIME - maxWait)
+    if (blocked < Infinity) time = Math.max(time, blocked)
+  }
+  return time
+}

@@ -1,0 +1,92 @@
+/**
+ * When a bucket's level will have fallen far enough, if nobody else comes.
+ *
+ * A level falls only while the bucket holds something: `rate` per ms from each release until it has drained. What it
+ * holds now drains for sure. Beyond that, requests have to be released, which other buckets may delay: a shared bucket
+ * that is full of one slow client's requests empties at that client's rate. So the answer is the time until the needed
+ * releases are possible, plus the drain of `excess` at `rate`. For a bucket that is alone in its stacks, or the slowest
+ * of them, this is `excess / rate`, exactly; else it is an upper bound, which supposes that everyone who can go first at
+ * another bucket does. It is never too early.
+ */
+
+import type { SharedBucket, ShareNode } from '../queue/lane.js'
+import { childrenOf } from '../queue/share-tree.js'
+
+const TOLERANCE = 1e-9
+
+/** @returns ms until the bucket's level is `target` cost units */
+export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
+  const { rate } = bucket.limits
+  const excess = bucket.level(now) - target
+  const beyondHold = excess - bucket.hold(now)
+  if (beyondHold <= TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return excess / rate
+  return timeUntilReleases(bucket, bucket.waitingState.leastCost, beyondHold, now) + beyondHold / rate
+}
+
+/** @returns ms until what waits for the bucket costs `target` units, of those who are released one by one */
+export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
+  const beyond = bucket.queued - target
+  if (beyond <= TOLERANCE || bucket.waitingState === undefined) return 0
+  const { leastCost } = bucket.waitingState
+  const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= TOLERANCE
+  // The last of them leaves when those before it have drained.
+  const releases = Math.ceil(beyond / leastCost - TOLERANCE)
+  const before = releases === 1 ? 0 : isUniform ? (releases - 1) * leastCost : beyond
+  return Math.max(0, timeUntilReleases(bucket, leastCost, beyond, now)) + before / bucket.limits.rate
+}
+
+/**
+ * ms until enough waiting requests to make up `cost` units can start to be released. Requests that may go ahead of them
+ * are counted as going first.
+ */
+function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
+  const releases = Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE))
+  let soonest = Infinity
+  for (const junction of bucket.waitingState!.junctions) {
+    const ready = Math.max(bucket.freeAt - now, junction.gate.pausedFor(now), timeBelow(junction, cost, now))
+    soonest = Math.min(soonest, timeAbove(junction, ready, releases, cost, now))
+  }
+  return soonest
+}
+
+/** ms until lanes below the junction have `cost` units ready for its bucket. */
+function timeBelow(junction: ShareNode, cost: number, now: number): number {
+  if (junction.lanes.length > 0) return 0
+  const parts: { at: number; cost: number }[] = []
+  for (const below of childrenOf(junction)) {
+    const bucket = below.bucket!
+    const ready = Math.min(cost, bucket.queued)
+    // Where the first request covers it all there is nothing to drain between releases.
+    const drain = bucket.waitingState!.leastCost + TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
+    const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
+    if (at <= 0 && ready + TOLERANCE >= cost) return 0
+    parts.push({ at, cost: ready })
+  }
+  parts.sort((a, b) => a.at - b.at)
+  let sum = 0
+  for (const part of parts) {
+    sum += part.cost
+    if (sum + TOLERANCE >= cost) return part.at
+  }
+  return parts.at(-1)?.at ?? 0
+}
+
+/**
+ * ms until the junction, ready in `ready` ms, has sent so many requests, `cost` units in all, through every bucket after
+ * it. Who goes ahead of them at one bucket has to pass the next ones as well.
+ */
+function timeAbove(junction: ShareNode, ready: number, requests: number, cost: number, now: number): number {
+  let time = ready
+  let count = requests
+  let sum = cost
+  for (let child = junction, at = junction.parent; at?.bucket !== undefined; child = at, at = at.parent) {
+    const { bucket } = at
+    const others = { count: at.lanes.length + at.childCount - 1, weight: at.weight - child.weight }
+    const ahead = Math.min(at.ring.longestWait(child, others, count, sum), bucket.queued)
+    const own = count > 1 ? sum : 0
+    time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
+    count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.waitingState!.leastCost))
+    sum += ahead
+  }
+  return time
+}

@@ -1,0 +1,147 @@
+/**
+ * Who is next among those that contend for a bucket: deficit round robin over cost (Shreedhar and Varghese, "Efficient
+ * Fair Queuing using Deficit Round Robin", SIGCOMM 1995).
+ *
+ * A contender is in the ring exactly while it could use a slot at once; those who have had their turn in a round wait in
+ * a second list for the next. It has a turn when it comes to the front: it
+ * may send as much cost as its deficit allows, then is granted its quantum anew and goes to the back. Two rules suit
+ * this to contenders that are paced themselves. One that leaves in the middle of its turn, because its own bucket has
+ * to drain, resumes the turn when it returns; else a heavier weight would be worth nothing to it. One that leaves for
+ * good takes its deficit with it: idle time is not banked.
+ *
+ * The quantum follows the costs that wait: the smallest of them, but at least an eighth of the largest. So turns are
+ * short, and a release costs O(1) amortised: eight rounds pay for a request of everyone.
+ */
+
+import { type Linked, LinkedList } from '../structures/linked-list.js'
+
+const ROUNDS_PER_REQUEST = 8
+
+/** A cost or weight seen this many requests ago hardly counts any more. */
+const COST_MEMORY = 256
+
+const TOLERANCE = 1e-9
+
+export interface Contender extends Linked<Contender> {
+  readonly weight: number
+  /** Cost units it may still send in this turn. */
+  deficit: number
+  /** The ring's round in which it had its last turn; 0 for none. */
+  round: number
+  /** The cost of the request it would send next; only asked while it has one. */
+  headCost(): number
+}
+
+export class FairQueue {
+  /** Those who have their turn in this round still before them, then those of the next. */
+  readonly #contenders = new LinkedList<Contender>()
+  /** The first of the next round; undefined: there is none. */
+  #later: Contender | undefined = undefined
+  #round = 1
+  #smallest = 0
+  #largest = 0
+  #leastWeight = Infinity
+  /** The least of those noticed since it was last forgotten: by `learn`, and in a turn. */
+  #leastLately = Infinity
+  #learned = 0
+  #noticed = 0
+
+  get size(): number {
+    return this.#contenders.size
+  }
+
+  /** Whose turn it is: its deficit covers its head. Asked again without a change, it answers the same. */
+  pick(): Contender {
+    for (;;) {
+      const contender = this.#contenders.first!
+      if (contender === this.#later) this.#startRound()
+      const cost = contender.headCost()
+      if (contender.deficit + TOLERANCE >= cost) {
+        contender.round = this.#round
+        return contender
+      }
+      // Still here, so not forgotten.
+      this.#largest = Math.max(this.#largest, cost)
+      this.#notice(contender.weight)
+      contender.deficit += this.#grant(contender)
+      this.leave(contender)
+      contender.round = this.#round
+      this.#pushLater(contender)
+    }
+  }
+
+  #startRound(): void {
+    this.#later = undefined
+    this.#round += 1
+  }
+
+  #pushLater(contender: Contender): void {
+    this.#contenders.push(contender)
+    this.#later ??= contender
+  }
+
+  /** Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that is in. */
+  enter(contender: Contender): void {
+    if (contender.list !== undefined) return
+    this.#notice(contender.weight)
+    // The weight of a group may have shrunk since it was granted.
+    contender.deficit = Math.min(contender.deficit, this.#grant(contender) + this.#largest)
+    if (contender.deficit + TOLERANCE >= contender.headCost()) {
+      this.#contenders.unshift(contender)
+    } else {
+      contender.deficit += this.#grant(contender)
+      // Whoever missed its turn because its own bucket had to drain still has it; a newcomer waits for the next round.
+      const missed = contender.round > 0 && contender.round < this.#round
+      if (!missed) this.#pushLater(contender)
+      else if (this.#later === undefined) this.#contenders.push(contender)
+      else this.#contenders.insert(contender, this.#later)
+    }
+  }
+
+  /** Takes a contender out. No effect on one that is not in. */
+  leave(contender: Contender): void {
+    const { next } = contender
+    if (this.#contenders.remove(contender) && contender === this.#later) this.#later = next
+  }
+
+  /** Lets the quantum follow the costs and weights of those who wait. */
+  learn(cost: number, weight: number): void {
+    if (this.#largest === 0) this.#smallest = cost
+    this.#smallest = Math.min(cost, this.#smallest + (cost - this.#smallest) / COST_MEMORY)
+    this.#largest = Math.max(cost, this.#largest + (cost - this.#largest) / COST_MEMORY)
+    this.#notice(weight)
+    this.#learned += 1
+    if (this.#learned < COST_MEMORY || this.#noticed < this.#learned + 2 * this.size) return
+    // In one step, once everyone has had turns: a quantum that drifts would give one lane more than another in a round.
+    this.#leastWeight = this.#leastLately
+    this.#leastLately = Infinity
+    this.#learned = 0
+    this.#noticed = 0
+  }
+
+  /**
+   * The most cost that the others send before a contender has sent `requests` of its requests, `cost` units in all but
+   * for the rest of the last.
+   */
+  longestWait(contender: Contender, others: { count: number; weight: number }, requests: number, cost: number): number {
+    if (others.count === 0) return 0
+    const alike = this.#smallest === this.#largest
+    const rounds = alike ? requests : requests + (cost + this.#largest) / this.#grant(contender)
+    return rounds * this.#quantum * others.weight + (alike ? 0 : requests * others.count * this.#largest)
+  }
+
+  #notice(weight: number): void {
+    this.#leastWeight = Math.min(weight, this.#leastWeight)
+    this.#leastLately = Math.min(weight, this.#leastLately)
+    this.#noticed += 1
+  }
+
+  /** Cost units per turn and weight. */
+  get #quantum(): number {
+    return Math.max(this.#smallest, this.#largest / ROUNDS_PER_REQUEST) / this.#leastWeight
+  }
+
+  #grant(contender: Contender): number {
+    return this.#quantum * contender.weight
+  }
+}

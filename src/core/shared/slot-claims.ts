@@ -1,0 +1,296 @@
+/**
+ * Releases by slots that a store grants.
+ *
+ * The lanes, the rings and the times at which buckets are free decide who is next, as they do alone; but who is next does
+ * not pass, it claims. The lane's first waiter is *covered*: it leaves the contest and waits for the slot. A slot belongs
+ * to the lane and goes to whoever is first in it then, so one who hangs up costs nothing and everyone moves up; a slot that
+ * nobody in the lane can take goes back to the store.
+ *
+ * What is known here of a bucket is when the store will let the next claim for it succeed: from a grant, its slot plus the
+ * time that the cost takes, less the horizon; from a refusal, what the store says. In between it is assumed that claims
+ * are granted one after the other, so that several are on their way at once where slots are closer than a round trip.
+ *
+ * A slot that has passed by more than the grace is forfeited like any other (bucket.ts).
+ */
+
+import { dropRank } from '../admission/fair-drop.js'
+import { LEVEL_TOLERANCE } from '../bucket/bucket.js'
+import type { Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import type { ReadyLanes } from '../queue/ready-lanes.js'
+import { isFree } from '../queue/ready-lanes.js'
+import { type Claim, SLOT_GRACE, type Slot, type Store } from '../store.js'
+import { DueHeap, type Timed } from '../structures/due-heap.js'
+import { LinkedList } from '../structures/linked-list.js'
+import type { StoredBucket } from './stored-bucket.js'
+
+/** The least time, in ms, from a refusal to the next try. */
+const RETRY = 0.25
+
+/**
+ * Each time that a slot goes to another instance the next one may be further ahead than the horizon, by this part of it,
+ * and at most by so many ms: so instances take turns, whoever of them has the shorter way to the store.
+ */
+const AHEAD = { step: 0.5, most: 20 }
+
+/** A slot that a lane has been granted. */
+class Grant implements Timed {
+  place = -1
+  readonly due: number
+  readonly lane: Lane
+  readonly cost: number
+  readonly slot: Slot
+
+  constructor(lane: Lane, cost: number, slot: Slot) {
+    this.due = slot.at
+    this.lane = lane
+    this.cost = cost
+    this.slot = slot
+  }
+}
+
+/** What claims ask of the shaper whose they are. */
+export interface Claimant {
+  now(): number
+  /** Something may be possible now. */
+  wake(): void
+  /** A covered ticket has its slot. */
+  leave(ticket: Ticket, slot: Slot, now: number): void
+  /** The store has not answered. */
+  failed(lane: Lane, askedAt: number): void
+}
+
+export class Claims {
+  readonly #store: Store
+  readonly #schedule: ReadyLanes
+  readonly #claimant: Claimant
+  readonly #grants = new DueHeap<Grant>()
+  /** Cost of the claims that are on their way, by bucket. */
+  readonly #asked = new Map<SharedBucket, number>()
+  /** How many ms beyond the horizon are due to this instance, by bucket. */
+  readonly #ahead = new Map<SharedBucket, number>()
+
+  constructor(store: Store, schedule: ReadyLanes, claimant: Claimant) {
+    this.#store = store
+    this.#schedule = schedule
+    this.#claimant = claimant
+  }
+
+  /** How long, in ms, a slot of this stack that is free may take to be here. */
+  patience(stack: readonly SharedBucket[]): number {
+    return 2 * this.#horizon(stack) + SLOT_GRACE
+  }
+
+  /** Whether a claim is on its way, or a slot has been granted that is not used yet. */
+  get busy(): boolean {
+    return this.#asked.size > 0 || this.#grants.size > 0
+  }
+
+  /** When the next slot is, in ms. */
+  get due(): number {
+    return this.#grants.next?.due ?? Infinity
+  }
+
+  /** Claims a slot for the first of a lane, whose turn it is. */
+  ask(ticket: Ticket, now: number): void {
+    const { lane, cost } = ticket
+    this.#cover(ticket)
+    for (const bucket of lane.stack) {
+      this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
+      bucket.occupyUntil(now + cost / bucket.limits.rate)
+      this.#schedule.occupied(bucket)
+    }
+    const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
+    const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt, ahead })
+    if (!(asked instanceof Promise)) return this.#answered(lane, cost, now, asked)
+    const answered = (claim?: Claim): void => {
+      this.#answered(lane, cost, now, claim)
+      this.#claimant.wake()
+    }
+    asked.then(answered, () => answered())
+  }
+
+  /** The answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
+  offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+    if (claim.granted) this.#cover(lane.tickets.first!)
+    this.#settle(lane, cost, claim, askedAt)
+  }
+
+  /**
+   * Tells the store the new rate of a bucket that requests wait for. The store applies a rate when it is called with it, so
+   * without this the time until the next slot would go on passing at the old rate until the next claim.
+   */
+  retuned(bucket: SharedBucket): void {
+    if (bucket.waiting > 0) ignore(this.#store.giveBack({ stack: refs([bucket]), cost: 0 }))
+  }
+
+  /** The store has forgotten a bucket: slots granted before no longer count there, so their lanes claim new ones. */
+  reset(bucket: SharedBucket): void {
+    this.#dropAll(({ lane }) => lane.stack.includes(bucket))
+  }
+
+  /** Takes out a covered ticket; the next in its lane takes its place. False: it is not covered. */
+  remove(ticket: Ticket): boolean {
+    const { lane } = ticket
+    if (!lane.claiming?.remove(ticket)) return false
+    const next = lane.tickets.first
+    if (next !== undefined) {
+      lane.tickets.remove(next)
+      lane.claiming.push(next)
+    } else {
+      // What is still on its way comes back when it is answered.
+      const surplus = this.#grants.find(grant => grant.lane === lane)
+      if (surplus !== undefined) this.#drop(surplus)
+    }
+    return true
+  }
+
+  /** Lets the lane whose slot is due have it. */
+  advance(now: number): void {
+    const grant = this.#grants.next!
+    const { lane, cost, slot } = grant
+    const ticket = lane.claiming?.first
+    const fits = ticket !== undefined && ticket.cost <= cost + LEVEL_TOLERANCE
+    if (!fits || now - slot.at > SLOT_GRACE) {
+      this.#drop(grant)
+      return
+    }
+    this.#grants.remove(grant)
+    lane.claims -= 1
+    lane.claiming!.remove(ticket)
+    ticket.granted = slot
+    this.#claimant.leave(ticket, slot, now)
+  }
+
+  /** Lets go of the slots of all who stand before a gate: it pauses. */
+  recall(gate: Gate): void {
+    this.#dropAll(({ lane }) => lane.route.gate === gate)
+  }
+
+  /** Tells the store that what it has counted for a ticket is no more; and its slot, if it had one. */
+  giveBack(ticket: Ticket): void {
+    const { counted, lane, granted: slot } = ticket
+    if (!counted && slot === undefined) return
+    ticket.counted = false
+    ticket.granted = undefined
+    const cost = counted ? ticket.cost : 0
+    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: ticket.cost }) }))
+    if (slot !== undefined) this.#free(lane)
+  }
+
+  /** Forgets a lane in which nobody waits any more. */
+  close(lane: Lane): void {
+    if (lane.tickets.size > 0) return
+    this.#schedule.rest(lane)
+    if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0) return
+    dropRank(lane)
+    this.#schedule.closed(lane)
+    for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)
+  }
+
+  #cover(ticket: Ticket): void {
+    const { lane } = ticket
+    lane.tickets.remove(ticket)
+    lane.claiming ??= new LinkedList()
+    lane.claiming.push(ticket)
+    lane.claims += 1
+    lane.route.gate.enter()
+    if (lane.tickets.size === 0) this.#schedule.rest(lane)
+  }
+
+  #answered(lane: Lane, cost: number, askedAt: number, claim: Claim | undefined): void {
+    for (const bucket of lane.stack) {
+      const left = this.#asked.get(bucket)! - cost
+      if (left > LEVEL_TOLERANCE) this.#asked.set(bucket, left)
+      else this.#asked.delete(bucket)
+    }
+    if (claim === undefined) this.#claimant.failed(lane, askedAt)
+    if (claim?.granted) this.#settle(lane, cost, claim, askedAt)
+    else {
+      this.#stopClaiming(lane)
+      if (claim !== undefined) this.#settle(lane, cost, claim, askedAt)
+      this.close(lane)
+    }
+  }
+
+  /** Learns from an answer when buckets are free, and keeps a slot that was granted. */
+  #settle(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+    const now = this.#claimant.now()
+    const horizon = this.#horizon(lane.stack)
+    const frees = claim.granted
+      ? lane.stack.map(({ limits }) => claim.slot.at + cost / limits.rate)
+      : // Asked before the bucket was changed: the store has to be asked again.
+        lane.stack.map((bucket, place) => ((bucket as StoredBucket).changedAt > askedAt ? now : claim.freeAt[place]!))
+    const last = claim.granted ? Infinity : Math.max(...frees)
+    for (const [place, bucket] of lane.stack.entries()) {
+      const { rate, whole } = bucket.limits
+      const free = frees[place]!
+      // Where one was refused, those that are on their way will be.
+      const asked = claim.granted ? (this.#asked.get(bucket) ?? 0) / rate : 0
+      // Its own share of the rate is counted from when it is used, and to the full.
+      const share = claim.granted && whole !== undefined ? now + cost / rate : now
+      if (claim.granted) this.#ahead.delete(bucket)
+      else if (free === last && place === lane.stack.length - 1) {
+        const more = (this.#ahead.get(bucket) ?? 0) + horizon * AHEAD.step
+        this.#ahead.set(bucket, Math.min(AHEAD.most, more))
+      }
+      const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
+      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - ahead + asked))
+      if (isFree(bucket, now)) this.#schedule.plan(bucket)
+      else this.#schedule.occupied(bucket)
+    }
+    if (!claim.granted) return
+    const grant = new Grant(lane, cost, claim.slot)
+    this.#grants.add(grant)
+    if (lane.claiming!.size < lane.claims || lane.route.gate.paused) this.#drop(grant)
+  }
+
+  #horizon(stack: readonly SharedBucket[]): number {
+    return this.#store.horizonOf?.(refs(stack)) ?? this.#store.horizon
+  }
+
+  #dropAll(test: (grant: Grant) => boolean): void {
+    for (let grant = this.#grants.find(test); grant !== undefined; grant = this.#grants.find(test)) this.#drop(grant)
+  }
+
+  /** A slot that nobody takes. */
+  #drop(grant: Grant): void {
+    const { lane, cost, slot } = grant
+    this.#grants.remove(grant)
+    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
+    this.#free(lane)
+    this.#stopClaiming(lane)
+    this.close(lane)
+  }
+
+  /** A slot was given back: the store knows whether there is another so soon. */
+  #free(lane: Lane): void {
+    const now = this.#claimant.now()
+    for (const bucket of lane.stack) {
+      // Its own share has been used, granted or not.
+      if (bucket.limits.whole !== undefined) continue
+      bucket.occupyUntil(now)
+      this.#schedule.plan(bucket)
+    }
+  }
+
+  /** One claim less: the last one that it covered contends again. */
+  #stopClaiming(lane: Lane): void {
+    lane.claims -= 1
+    lane.route.gate.leave()
+    this.#schedule.gateOpened(lane.route.gate)
+    const { claiming: covered } = lane
+    const ticket = covered?.last
+    if (covered === undefined || ticket === undefined || covered.size <= lane.claims) return
+    covered.remove(ticket)
+    lane.tickets.unshift(ticket)
+    if (lane.tickets.size === 1) this.#schedule.opened(lane, this.#claimant.now())
+  }
+}
+
+function refs(stack: readonly SharedBucket[]) {
+  return stack.map(bucket => (bucket as StoredBucket).ref)
+}
+
+function ignore(promise: void | Promise<void>): void {
+  if (promise instanceof Promise) promise.catch(() => undefined)
+}

@@ -1,0 +1,86 @@
+/**
+ * Rates and durations as people write them, and as the core counts them: cost units per millisecond, milliseconds.
+ */
+
+const UNIT_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
+
+/** Slower than one unit in this time, ten years in ms, a rate is taken for a mistake. */
+const LONGEST_PERIOD = 3_652 * UNIT_MS.d
+
+type Unit = keyof typeof UNIT_MS
+
+const RATE = /^(\d+(?:\.\d+)?|\.\d+)\s*\/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)$/
+const DURATION = /^(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)$/
+
+/**
+ * Reads a rate: `"5/s"`, `"90/m"`, `"6/30s"`, `"1000/30d"`, `"0.5/s"`, or a bare number of units per second.
+ *
+ * @returns cost units per millisecond, finite and above 0
+ * @throws RangeError naming the text and the forms that work
+ */
+export function parseRate(text: string | number): number {
+  const perMs = typeof text === 'number' ? text / UNIT_MS.s : ratePerMs(text.trim())
+  if (!(perMs > 0 && perMs < Infinity)) {
+    throw new RangeError(`${JSON.stringify(text)} is not a rate; ${rateRemedy(text)}`)
+  }
+  if (perMs * LONGEST_PERIOD < 1) {
+    throw new RangeError(`${JSON.stringify(text)} is less than one in ten years; use e.g. "5/s", "1/30d"`)
+  }
+  return perMs
+}
+
+/** Rates as people spell them. */
+const SPELLED =
+  /^(\s*[\d.]+\s*)(?:\/|per)(\s*[\d.]*\s*)(ms|millisecond|s|sec|second|m|min|minute|h|hr|hour|d|day)s?\s*$/i
+
+/** What to write in place of a text that is no rate: what was meant, where that is clear. */
+export function rateRemedy(text: unknown): string {
+  const [, count = '', span = '', unit = ''] = (typeof text === 'string' && SPELLED.exec(text)) || []
+  const short = /^(ms|millisecond)/i.test(unit) ? 'ms' : unit.charAt(0).toLowerCase()
+  const meant = `${count.trim()}/${span.trim()}${short}`
+  const perMs = ratePerMs(meant)
+  return perMs > 0 && perMs < Infinity ? `did you mean "${meant}"?` : 'use e.g. "5/s", "6/30s"'
+}
+
+function ratePerMs(text: string): number {
+  const [, count, span = '1', unit] = RATE.exec(text) ?? []
+  return count === undefined ? Number.NaN : Number(count) / (Number(span) * UNIT_MS[unit as Unit])
+}
+
+/**
+ * Reads a duration: `"250ms"`, `"10s"`, `"1.5m"`.
+ *
+ * @returns milliseconds, finite and at least 0
+ * @throws RangeError naming the text and the forms that work
+ */
+export function parseDuration(text: string): number {
+  const [, count, unit] = DURATION.exec(text.trim()) ?? []
+  const ms = count === undefined ? Number.NaN : Number(count) * UNIT_MS[unit as Unit]
+  if (!Number.isFinite(ms)) {
+    throw new RangeError(`${JSON.stringify(text)} is not a duration; use e.g. "250ms", "10s", "1m"`)
+  }
+  return ms
+}
+
+/** Writes a rate with the smallest unit that keeps the count at 1 or more: 0.0002 -> `"12/m"`. */
+export function formatRate(perMs: number): string {
+  const unit = (['s', 'm', 'h'] as const).find(name => perMs * UNIT_MS[name] >= 1 - 1e-9) ?? 'd'
+  return `${rounded(perMs * UNIT_MS[unit])}/${unit}`
+}
+
+/** Writes a duration in ms with a unit that suits its size: 1800 -> `"1.8s"`. */
+export function formatDuration(ms: number): string {
+  if (ms < 1_000) return `${rounded(ms)}ms`
+  const unit = (['d', 'h', 'm'] as const).find(name => ms >= 2 * UNIT_MS[name]) ?? 's'
+  return `${rounded(ms / UNIT_MS[unit])}${unit}`
+}
+
+/** Six digits, without an exponent, which could not be read back. */
+function rounded(value: number): string {
+  const digits = String(Number(value.toPrecision(6)))
+  return digits.includes('e')
+    ? Number(digits)
+        .toFixed(20)
+        .replace(/\.?0+$/, '')
+    : digits
+}

@@ -1,0 +1,196 @@
+import { type Fields, LONGEST, type Quota, readDecimal } from './field-values.js'
+import { type QuotaReset, readReset } from './reset.js'
+import { type Bare, type Member, parseDictionary, parseList } from './structured-fields.js'
+
+export type { Fields, Quota } from './field-values.js'
+
+/** A count beyond this is a mistake, or a way to say that there is no limit. */
+const MOST = 1e12
+
+/** The names of the fields of one limit. */
+interface Row {
+  readonly limit: string
+  readonly remaining: string
+  /** The first that is there and can be read. */
+  readonly reset: readonly string[]
+  /** ms, where the names say it. */
+  readonly window?: number
+  /** The field that says it in ms. */
+  readonly windowField?: string
+}
+
+/** All the limits that an answer tells in one dialect. */
+type Dialect = (fields: Fields, wallNow: number) => readonly Quota[]
+
+/** The more an upstream says in a dialect, the further up it stands. */
+const DIALECTS: readonly Dialect[] = [
+  namedItems,
+  keyedItems,
+  kong,
+  rows(prefixed('ratelimit')),
+  rows({
+    limit: 'x-ratelimit-limit-requests',
+    remaining: 'x-ratelimit-remaining-requests',
+    reset: ['x-ratelimit-reset-requests'],
+  }),
+  rows(prefixed('anthropic-ratelimit-requests')),
+  rows({
+    limit: 'x-hubspot-ratelimit-max',
+    remaining: 'x-hubspot-ratelimit-remaining',
+    reset: [],
+    windowField: 'x-hubspot-ratelimit-interval-milliseconds',
+  }),
+  rows(prefixed('x-ratelimit', ['x-ratelimit-reset-after', 'x-ratelimit-reset'])),
+  rows(prefixed('x-rate-limit')),
+]
+
+const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 }).map(
+  ([unit, window]) => ({
+    limit: `x-ratelimit-limit-${unit}`,
+    remaining: `x-ratelimit-remaining-${unit}`,
+    reset: [],
+    window,
+  }),
+)
+
+/**
+ * What an answer says of the limits on requests: of several the most restrictive, in the first dialect that says how
+ * much is left.
+ *
+ * @param wallNow ms since 1970; used where the answer has no Date of its own
+ * @returns undefined where it says nothing that makes sense
+ */
+export function readQuota(fields: Fields, wallNow: number): Quota | undefined {
+  let first: Quota | undefined
+  for (const dialect of DIALECTS) {
+    const quota = tightest(dialect(fields, wallNow))
+    if (quota?.remaining !== undefined) return quota
+    first ??= quota
+  }
+  return first
+}
+
+function tightest(quotas: readonly Quota[]): Quota | undefined {
+  let found: Quota | undefined
+  for (const quota of quotas) if (found === undefined || looseness(quota) < looseness(found)) found = quota
+  return found
+}
+
+/** Requests per ms; of limits that are used up the longest is the least, below 0. */
+function looseness({ limit, window, remaining, reset }: Quota): number {
+  if (remaining !== undefined && remaining < 1) return -(reset ?? window ?? 0)
+  const base = limit === undefined || window === undefined ? Infinity : limit / window
+  return Math.min(base, remaining === undefined || reset === undefined ? Infinity : remaining / reset)
+}
+
+/** draft-ietf-httpapi-ratelimit-headers-08 and later: `RateLimit-Policy: "a";q=9;w=60` and `RateLimit: "a";r=0;t=5`. */
+function namedItems(fields: Fields): Quota[] {
+  const policies = named(fields('ratelimit-policy'))
+  const states = named(fields('ratelimit'))
+  const quotas: Quota[] = []
+  for (const name of new Set([...states, ...policies].map(({ value }) => value))) {
+    const policy = policies.find(({ value }) => value === name)?.params
+    // Quotas in bytes or concurrent requests say nothing of a rate of requests.
+    if ((policy?.get('qu') ?? 'requests') !== 'requests') continue
+    const items = states.filter(({ value }) => value === name)
+    for (const params of items.length > 0 ? items.map(({ params }) => params) : [undefined]) {
+      const reset = seconds(params?.get('t'))
+      const end = reset === undefined ? undefined : { reset, grain: 1_000 }
+      add(quotas, policy?.get('q'), seconds(policy?.get('w')), params?.get('r'), end)
+    }
+  }
+  return quotas
+}
+
+function named(text: string | undefined): readonly Member[] {
+  return (parseList(text) ?? []).filter(({ value }) => typeof value === 'string')
+}
+
+/** Draft 07: `RateLimit: limit=100, remaining=50, reset=5`. */
+function keyedItems(fields: Fields, wallNow: number): Quota[] {
+  const members = parseDictionary(fields('ratelimit')) ?? []
+  const value = (name: string): Bare => members.find(({ key }) => key === name)?.value
+  const quotas: Quota[] = []
+  const limit = value('limit')
+  const reset = value('reset')
+  const end = typeof reset === 'number' ? readReset(String(reset), fields, wallNow) : undefined
+  add(quotas, limit, policyWindow(limit, fields), value('remaining'), end)
+  return quotas
+}
+
+/** Kong tells several windows, and in the fields of the early drafts when one of them ends. */
+function kong(fields: Fields, wallNow: number): readonly Quota[] {
+  const quotas = rows(...KONG)(fields, wallNow)
+  if (quotas.length === 0) return quotas
+  const [ending] = rows(prefixed('ratelimit'))(fields, wallNow)
+  return quotas.map(quota => {
+    const isSame = ending?.limit === quota.limit && ending?.remaining === quota.remaining
+    const fits = isSame && ending?.reset !== undefined && ending.reset <= quota.window! + ending.grain
+    return fits ? { ...quota, reset: ending.reset, grain: ending.grain } : quota
+  })
+}
+
+function prefixed(prefix: string, reset: readonly string[] = [`${prefix}-reset`]): Row {
+  return { limit: `${prefix}-limit`, remaining: `${prefix}-remaining`, reset }
+}
+
+function rows(...all: readonly Row[]): Dialect {
+  return (fields, wallNow) => {
+    const quotas: Quota[] = []
+    for (const row of all) {
+      const limits = parseList(fields(row.limit)) ?? []
+      const limit = limits[0]?.value
+      const declared = readDecimal(row.windowField && fields(row.windowField)) ?? row.window
+      const window = declared ?? windowOf(limit, limits) ?? policyWindow(limit, fields)
+      const remaining = parseList(fields(row.remaining))?.[0]?.value
+      add(quotas, limit, window, remaining, endOf(row, fields, wallNow))
+    }
+    return quotas
+  }
+}
+
+function endOf({ reset }: Row, fields: Fields, wallNow: number): QuotaReset | undefined {
+  for (const name of reset) {
+    const found = readReset(fields(name), fields, wallNow)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
+
+/** Early drafts: `RateLimit-Limit: 100, 100;w=60, 5000;w=3600`, the limit in force first. */
+function windowOf(limit: Bare, members: readonly Member[]): number | undefined {
+  return seconds(members.find(({ value, params }) => value === limit && params.has('w'))?.params.get('w'))
+}
+
+/** Drafts up to 07 have the windows in a field of their own: `RateLimit-Policy: 100;w=60`. */
+function policyWindow(limit: Bare, fields: Fields): number | undefined {
+  return limit === undefined ? undefined : windowOf(limit, parseList(fields('ratelimit-policy')) ?? [])
+}
+
+/** ms */
+function seconds(value: Bare): number | undefined {
+  const ms = typeof value === 'number' ? value * 1_000 : Number.NaN
+  return ms >= 0 && ms <= LONGEST ? ms : undefined
+}
+
+/** Where anything of it makes sense. */
+function add(
+  quotas: Quota[],
+  limit: Bare,
+  window: number | undefined,
+  remaining: Bare,
+  end: QuotaReset | undefined,
+): void {
+  const quota: Quota = {
+    limit: isCount(limit) && limit >= 1 ? limit : undefined,
+    window: window !== undefined && window > 0 && window <= LONGEST ? window : undefined,
+    remaining: isCount(remaining) ? remaining : undefined,
+    reset: end?.reset,
+    grain: end?.grain ?? 0,
+  }
+  if (quota.limit !== undefined || quota.remaining !== undefined) quotas.push(quota)
+}
+
+function isCount(value: Bare): value is number {
+  return typeof value === 'number' && value >= 0 && value <= MOST
+}

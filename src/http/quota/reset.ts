@@ -1,0 +1,69 @@
+import { type Fields, LONGEST, readDecimal, trimValue } from './field-values.js'
+import { readAnswerTime, readHttpDate } from './http-date.js'
+
+/** From here on a number is no time to wait but seconds since 1970: the year 2001. */
+const EPOCH_SECONDS = 1e9
+
+/** From here on it is milliseconds since 1970: the year 1973. */
+const EPOCH_MS = 1e11
+
+const UNIT_MS = [86_400_000, 3_600_000, 60_000, 1_000, 1]
+const DURATION = /^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$/
+const TIMESTAMP = /^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?(?:[Zz]|([+-]\d\d:\d\d))$/
+
+/** In ms. */
+export interface QuotaReset {
+  readonly reset: number
+  /** What `reset` may be too long by. */
+  readonly grain: number
+}
+
+/**
+ * Reads when a window ends: seconds from now, seconds or ms since 1970 (told apart by size), a duration such as
+ * `6m0s` or `120ms`, a time of RFC 3339 or an HTTP-date. Times of day are taken against the answer's own Date.
+ *
+ * @param wallNow ms since 1970
+ */
+export function readReset(text: string | undefined, fields: Fields, wallNow: number): QuotaReset | undefined {
+  const trimmed = trimValue(text)
+  if (trimmed === undefined || trimmed === '') return undefined
+  const wait = readWait(trimmed)
+  if (wait !== undefined) return wait.reset <= LONGEST ? wait : undefined
+  const end = readEnd(trimmed, wallNow)
+  if (end === undefined) return undefined
+  const answered = readAnswerTime(fields, wallNow)
+  const reset = Math.max(0, end.at - answered.at)
+  return reset <= LONGEST ? { reset, grain: end.grain + answered.grain } : undefined
+}
+
+function readWait(text: string): QuotaReset | undefined {
+  const seconds = readDecimal(text)
+  if (seconds !== undefined) {
+    return seconds < EPOCH_SECONDS ? { reset: seconds * 1_000, grain: grainOfSeconds(text) } : undefined
+  }
+  const parts = DURATION.exec(text)?.slice(1)
+  if (parts === undefined) return undefined
+  const reset = parts.reduce((sum, part, unit) => sum + Number(part ?? 0) * UNIT_MS[unit]!, 0)
+  return { reset, grain: parts[4] === undefined ? grainOfSeconds(parts[3] ?? '') : 1 }
+}
+
+/** A moment in ms since 1970. */
+function readEnd(text: string, wallNow: number): { readonly at: number; readonly grain: number } | undefined {
+  const number = readDecimal(text)
+  if (number !== undefined) {
+    return number < EPOCH_MS ? { at: number * 1_000, grain: grainOfSeconds(text) } : { at: number, grain: 1 }
+  }
+  const [, day, time, fraction = '', zone = 'Z'] = TIMESTAMP.exec(text) ?? []
+  if (day === undefined) {
+    const at = readHttpDate(text, wallNow)
+    return at === undefined ? undefined : { at, grain: 1_000 }
+  }
+  const at = Date.parse(`${day}T${time}${fraction.slice(0, 4)}${zone}`)
+  return Number.isNaN(at) ? undefined : { at, grain: grainOfSeconds(fraction) }
+}
+
+/** One unit of the last place, in ms. */
+function grainOfSeconds(text: string): number {
+  const point = text.indexOf('.')
+  return point < 0 ? 1_000 : Math.max(1, 1_000 / 10 ** (text.length - point - 1))
+}

@@ -1,0 +1,148 @@
+/**
+ * One request that waits for its turn, is sent, and may be sent again.
+ *
+ * Its handler gets a controller at once, so that it can be aborted while it waits. Its body is not touched before its
+ * release. From its release until it is written nobody else of its key passes: a connection that is slow to open would
+ * bunch what comes after it. The next slot is counted from when it was written.
+ */
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Dispatcher } from 'undici'
+import { fieldsOf } from '../../http/quota/field-values.js'
+import { pauseAfter } from '../../http/quota/pause-rule.js'
+import type { CallContext } from '../call-context.js'
+import { Call } from '../calls/call.js'
+import type { Holder } from '../key-queues.js'
+import type { RequestSettings } from '../options.js'
+import { Attempt, type Sender } from './attempt.js'
+import { HeldController } from './held-controller.js'
+import { discard, isRepeatable, streamOf } from './request-parts.js'
+
+type Options = Dispatcher.DispatchOptions
+
+/** How long, in ms, others of a key that spans origins wait for the connection to one of them. */
+const LONGEST_CONNECT = 1_000
+
+export class HeldRequest extends Call implements Sender, Holder {
+  readonly handler: Dispatcher.DispatchHandler
+  readonly controller: HeldController
+  readonly #dispatch: Dispatcher.Dispatch
+  readonly #options: Options
+  readonly #settings: RequestSettings<Options>
+  /** The last time that it was sent; and where that was in vain, and its answer is read for its connection's sake. */
+  #attempt: Attempt | undefined
+  #dump: Attempt | undefined
+  /** How often it has been sent again. */
+  #retries = 0
+
+  constructor(
+    traffic: CallContext,
+    settings: RequestSettings<Options>,
+    facts: { readonly key: string; readonly cost: number },
+    request: { dispatch: Dispatcher.Dispatch; options: Options; handler: Dispatcher.DispatchHandler },
+  ) {
+    super(traffic, facts.key, facts.cost, undefined)
+    this.#settings = settings
+    this.#dispatch = request.dispatch
+    this.#options = request.options
+    this.handler = request.handler
+    this.controller = new HeldController(this.#onAbort)
+  }
+
+  begin(): void {
+    streamOf(this.#options.body)?.on('error', this.#onBodyError)
+    try {
+      this.handler.onRequestStart?.(this.controller, undefined)
+    } catch (error) {
+      return this.refuse(error)
+    }
+    if (this.controller.reason !== null) this.refuse(this.controller.reason)
+    else this.start()
+  }
+
+  protected override go(): boolean {
+    const { wire, clock } = this.traffic
+    wire.hold(this.route, this, this.#settings.key === 'origin' ? Infinity : LONGEST_CONNECT)
+    const attempt = new Attempt(this, clock)
+    this.#attempt = attempt
+    try {
+      this.#dispatch(this.#options, attempt)
+    } catch (error) {
+      attempt.onResponseError(undefined, error as Error)
+    }
+    return false
+  }
+
+  protected override refuse(error: unknown): void {
+    const reason = error instanceof Error ? error : new Error('not sent', { cause: error })
+    discard(this.#options.body, reason)
+    this.failed(reason)
+  }
+
+  /** The handler is told; what it makes of it is not ours, and whoever called us has more to do. */
+  failed(error: Error): void {
+    this.#letBodyGo()
+    try {
+      if (this.handler.onResponseError !== undefined) this.handler.onResponseError(this.controller, error)
+      else this.handler.onError?.(error)
+    } catch (thrown) {
+      process.nextTick(() => {
+        throw thrown
+      })
+    }
+  }
+
+  /** The gate opens again. */
+  written(): void {
+    this.traffic.wire.sent(this.route, this, this)
+  }
+
+  yieldTo(): void {
+    this.written()
+  }
+
+  answered(
+    attempt: Attempt,
+    real: Dispatcher.DispatchController,
+    status: number,
+    headers: IncomingHttpHeaders,
+  ): boolean {
+    const { pauseOn, retry } = this.#settings
+    const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
+    if (pause > 0) this.traffic.pause(pause, this.key)
+    if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return false
+    this.controller.attach(undefined)
+    this.#retries += 1
+    this.#dump = attempt
+    if (this.again()) return true
+    this.#dump = undefined
+    this.controller.attach(real)
+    return false
+  }
+
+  ended(started: boolean, dumped: boolean): void {
+    if (dumped) {
+      this.cease()
+      return
+    }
+    this.finish()
+    // It was never written: whoever comes next has nothing to wait for.
+    if (!started) this.traffic.wire.letGo(this.route, this)
+    this.#letBodyGo()
+  }
+
+  readonly #onAbort = (reason: Error): void => {
+    this.#dump?.stop()
+    if (this.cancel(reason) || !this.running) return
+    // Its connection is still being opened. Once it is, nothing is sent.
+    discard(this.#options.body, reason)
+    this.#attempt?.onResponseError(undefined, reason)
+  }
+
+  readonly #onBodyError = (error: Error): void => {
+    if (!this.controller.aborted && this.pending) this.controller.abort(error)
+  }
+
+  #letBodyGo(): void {
+    streamOf(this.#options.body)?.off('error', this.#onBodyError)
+  }
+}

@@ -1,0 +1,74 @@
+/** undici's interceptor: every request of a dispatcher waits for its turn. */
+import type { Dispatcher } from 'undici'
+import type { CallContext } from '../call-context.js'
+import { checkCost, checkKey } from '../calls/call-options.js'
+import { readShapeOptions, type ShaperOptions } from '../options.js'
+import { OutboundShaper } from '../shaper.js'
+import { HeldRequest } from './held-request.js'
+import { discard, keyOf } from './request-parts.js'
+
+export interface ShapeOptions extends ShaperOptions {
+  /** Which requests share a queue: those of one origin (default), all, or those with the same header or answer. */
+  readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
+  /** What a request adds to its bucket. Default 1. */
+  readonly cost?: number | ((options: Dispatcher.DispatchOptions) => number)
+  /**
+   * An answer with such a status pauses its key: for as long as its Retry-After or RateLimit fields say, else for
+   * `default`, at most for `max` (durations: `"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: none does.
+   */
+  readonly pauseOn?:
+    | false
+    | { readonly status?: readonly number[]; readonly default?: string | number; readonly max?: string | number }
+  /**
+   * A request that may be repeated and has no body is sent again, before all others of its key, instead of answering with
+   * such a status; at most `max` times. Default: none is.
+   */
+  readonly retry?: { readonly status: readonly number[]; readonly max: number }
+}
+
+/** What the handlers of undici 7 and 8 have in common. Those of undici 6 have nothing of it. */
+type AnyHandler = Pick<Dispatcher.DispatchHandler, 'onRequestStart' | 'onResponseStart' | 'onResponseEnd'>
+
+/** For `compose` of undici's dispatchers. Its types fit those of undici 7 and of undici 8. */
+export interface ShapeInterceptor {
+  <Options = Dispatcher.DispatchOptions, Handler extends AnyHandler = Dispatcher.DispatchHandler>(
+    dispatch: (options: Options, handler: Handler) => boolean,
+  ): (options: Options, handler: Handler) => boolean
+  /** Its queues: status, pauses, drain and events. */
+  readonly shaper: OutboundShaper
+}
+
+/**
+ * Holds requests until their turn. A request that is not let through fails with OverflowError, ExpiredError or ClosedError;
+ * with `fetch` that is the `cause` of its TypeError.
+ *
+ * @throws RangeError or TypeError as `createShaper`
+ */
+export function shape(options: ShapeOptions): ShapeInterceptor {
+  const { settings, request } = readShapeOptions<Dispatcher.DispatchOptions>(options)
+  let traffic: CallContext | undefined
+  const shaper = new OutboundShaper(settings, connected => {
+    traffic = connected
+  })
+  const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
+    return (options, handler) => {
+      if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
+        throw new TypeError('shape() needs undici 7: npm install undici@7')
+      }
+      const facts = factsOf(options)
+      new HeldRequest(traffic!, request, facts, { dispatch, options, handler }).begin()
+      return true
+    }
+  }
+  const factsOf = (options: Dispatcher.DispatchOptions): { key: string; cost: number } => {
+    try {
+      const key = keyOf(options, request.key)
+      const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
+      return { key: checkKey(key), cost: checkCost(cost) }
+    } catch (error) {
+      discard(options.body, error instanceof Error ? error : new Error('not sent', { cause: error }))
+      throw error
+    }
+  }
+  return Object.assign(intercept as ShapeInterceptor, { shaper })
+}

@@ -1,0 +1,83 @@
+/** What is read of a request before it is sent, and of its answer. */
+import type { Dispatcher } from 'undici'
+import type { RequestSettings } from '../options.js'
+
+type Options = Dispatcher.DispatchOptions
+
+/** Methods that may be repeated (RFC 9110 9.2.2). */
+const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE', 'PUT', 'DELETE'])
+
+/** Which queue a request is in. */
+export function keyOf(options: Options, key: RequestSettings<Options>['key']): string {
+  if (typeof key === 'function') return key(options)
+  if (key === 'all') return ''
+  return key === 'origin' ? originOf(options.origin) : (headerOf(options.headers, key.header) ?? '')
+}
+
+function originOf(origin: string | URL | undefined): string {
+  // A client of one origin does not name it.
+  if (origin === undefined) return ''
+  const text = String(origin)
+  return URL.canParse(text) ? new URL(text).origin : text
+}
+
+function headerOf(headers: Options['headers'], name: string): string | undefined {
+  for (const [field, value] of pairs(headers)) {
+    if (String(field).toLowerCase() === name && value !== undefined && value !== null) return String(value)
+  }
+  return undefined
+}
+
+/** Headers in any of the forms that undici takes. */
+function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
+  if (headers === undefined || headers === null) return
+  if (Array.isArray(headers) && !Array.isArray(headers[0])) {
+    for (let at = 0; at + 1 < headers.length; at += 2) yield [headers[at], headers[at + 1]]
+  } else if (Symbol.iterator in headers) {
+    for (const pair of headers) yield [pair[0], pair[1]]
+  } else {
+    yield* Object.entries(headers)
+  }
+}
+
+/** Whether it may be sent once more: it can be repeated, and has no body that is gone by then. */
+export function isRepeatable({ method, body, idempotent, upgrade }: Options): boolean {
+  if (upgrade) return false
+  return (body === undefined || body === null || body === '') && (idempotent ?? IDEMPOTENT.has(method))
+}
+
+interface ErringBody {
+  on(event: 'error', listener: (error: Error) => void): unknown
+  off(event: 'error', listener: (error: Error) => void): unknown
+  destroy(error?: Error): unknown
+}
+
+/** A body that can fail while nobody reads it. */
+export function streamOf(body: unknown): ErringBody | undefined {
+  if (typeof body !== 'object' || body === null) return undefined
+  const isStream = ['on', 'off', 'destroy', 'pipe'].every(verb => verb in body)
+  return isStream ? (body as ErringBody) : undefined
+}
+
+/** Lets go of a body that nobody will read: a stream, or something that is read by its iterator. */
+export function discard(body: unknown, reason: Error): void {
+  if (typeof body !== 'object' || body === null) return
+  const stream = streamOf(body)
+  if (stream !== undefined) {
+    // What it makes of that is no news.
+    stream.on('error', () => undefined)
+    stream.destroy(reason)
+  } else if (body instanceof ReadableStream) {
+    if (!body.locked) body.cancel(reason).catch(() => undefined)
+  } else if (Symbol.asyncIterator in body || Symbol.iterator in body) {
+    void endIteration(body as AsyncIterable<unknown> | Iterable<unknown>)
+  }
+}
+
+/** What it throws is no news, either. */
+async function endIteration(body: AsyncIterable<unknown> | Iterable<unknown>): Promise<void> {
+  try {
+    const iterator = Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]()
+    await iterator.return?.()
+  } catch {}
+}

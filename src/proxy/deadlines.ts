@@ -1,0 +1,52 @@
+import type { Cancel, Clock } from '../core/clock.js'
+import { type Linked, LinkedList } from '../core/structures/linked-list.js'
+
+/** Something that must happen in time; it can be in one `Deadlines` at a time. */
+export interface Watched extends Linked<Watched> {
+  /** When it is over, in ms of the clock. */
+  overAt: number
+  /** It did not happen. */
+  overdue(): void
+}
+
+/** Deadlines of one duration: the order of starting is the order of ending, so one timer serves them all. */
+export class Deadlines {
+  readonly #watched = new LinkedList<Watched>()
+  readonly #clock: Clock
+  readonly #duration: number
+  #disarm: Cancel | undefined
+
+  constructor(clock: Clock, duration: number) {
+    this.#clock = clock
+    this.#duration = duration
+  }
+
+  /** Starts, or starts again. */
+  watch(entry: Watched): void {
+    this.#watched.remove(entry)
+    entry.overAt = this.#clock.now() + this.#duration
+    this.#watched.push(entry)
+    this.#disarm ??= this.#clock.at(entry.overAt, this.#run)
+  }
+
+  unwatch(entry: Watched): void {
+    this.#watched.remove(entry)
+  }
+
+  /** Forgets everyone. */
+  close(): void {
+    this.#disarm?.()
+    this.#disarm = undefined
+    while (this.#watched.shift() !== undefined);
+  }
+
+  readonly #run = (): void => {
+    this.#disarm = undefined
+    const now = this.#clock.now()
+    for (let entry = this.#watched.first; entry !== undefined && entry.overAt <= now; entry = this.#watched.first) {
+      this.#watched.shift()
+      entry.overdue()
+    }
+    if (this.#watched.first !== undefined) this.#disarm ??= this.#clock.at(this.#watched.first.overAt, this.#run)
+  }
+}

@@ -1,0 +1,65 @@
+/** Asking the buckets: for real, or as a rehearsal. */
+import { shutOut } from '../../core/admission/decide.js'
+import { type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import type { Arrival, Verdict } from '../../core/shaper.js'
+import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
+import { leaveGate, type ProxyContext } from '../context.js'
+import type { RequestRecord } from '../observe/observer.js'
+import type { Route } from '../routing/route.js'
+
+/** Decides in the route's mode, at once or when a store has answered. After `released` the request is in the gate. */
+export function admit(
+  line: ProxyContext,
+  route: Route,
+  arrival: Arrival,
+  applicant: AdmissionCallbacks,
+  maxWait: number,
+): void {
+  const { shaper, sharing } = line
+  if (route.settings.mode === 'shape') {
+    if (sharing !== undefined) sharing.shaper.admit(arrival, applicant, maxWait)
+    else applicant.decided(shaper.admit(arrival, applicant, maxWait))
+    return
+  }
+  const { gate } = route.lane
+  const shut = shutOut(gate, line.clock.now())
+  if (shut !== undefined) return applicant.decided(shut)
+  if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
+  sharing.shaper.meter(arrival, { ...NOBODY, decided: verdict => applicant.decided(entered(verdict)) })
+
+  function entered(verdict: Verdict): Verdict {
+    if (verdict === 'released') gate.enter()
+    return verdict
+  }
+}
+
+/** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
+export function rehearse(line: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): void {
+  const { settings } = route
+  const { gate } = route.lane
+  const slowest = longestWait(arrival.stack, line.clock.now())
+  const shadow: AdmissionCallbacks = {
+    ...NOBODY,
+    release: () => leaveGate(line, gate),
+    decided(verdict) {
+      if (verdict === 'released') leaveGate(line, gate)
+      else if (verdict instanceof Ticket) line.observer.rehearsed?.(request, 'would_delay', ...slowest)
+      else line.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+    },
+  }
+  admit(line, route, arrival, shadow, settings.maxWait)
+}
+
+/** The bucket that takes longest to drain, and how long, in ms. */
+function longestWait(stack: readonly SharedBucket[], now: number): [bucket: string, wait: number] {
+  let slowest: [string, number] = ['', 0]
+  for (const bucket of stack) {
+    const wait = bucket.level(now) / bucket.limits.rate
+    if (wait > slowest[1]) slowest = [bucket.limits.name, wait]
+  }
+  return slowest
+}
+
+function ignore(): void {}
+
+const NOBODY: AdmissionCallbacks = { release: ignore, expire: ignore, reject: ignore, decided: ignore }

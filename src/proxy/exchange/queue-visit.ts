@@ -1,0 +1,200 @@
+/**
+ * A request's way through the buckets of its route to the gate of its upstream.
+ *
+ * It is `deciding` where a store is asked, `waiting` in a lane, `through`, or `over`. Whatever it holds on the way, a place
+ * in a lane or one in the gate, it gives back exactly once.
+ */
+import { decide } from '../../core/admission/decide.js'
+import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import type { Arrival, Verdict } from '../../core/shaper.js'
+import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
+import { leaveGate, type ProxyContext } from '../context.js'
+import { heldBack, type Reply, tooLate } from '../http/reply.js'
+import type { RequestRecord } from '../observe/observer.js'
+import type { Route } from '../routing/route.js'
+import { admit } from './admit.js'
+import { rejectionReply } from './rejection-reply.js'
+
+/** Whose way it is. */
+export interface Visitor extends RequestRecord {
+  /** It may be sent; `queued`: after it has waited. */
+  passed(queued: boolean): void
+  stack: readonly SharedBucket[]
+  /** It may not, and this is what to answer. */
+  turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
+}
+
+export class QueueVisit implements AdmissionCallbacks {
+  arrival: Arrival
+  /** How long it has been queued, in ms. */
+  wait = 0
+  /** How often it has been put back. */
+  retries = 0
+  readonly #line: ProxyContext
+  readonly #route: Route
+  readonly #passenger: Visitor
+  readonly #maxWait: number
+  readonly #arrivedAt: number
+  #state: 'deciding' | 'waiting' | 'through' | 'over' = 'deciding'
+  #ticket: Ticket | undefined
+
+  /** @param maxWait ms */
+  constructor(line: ProxyContext, route: Route, passenger: Visitor, arrival: Arrival, maxWait: number) {
+    this.#line = line
+    this.#route = route
+    this.#passenger = passenger
+    this.arrival = arrival
+    this.#maxWait = maxWait
+    this.#arrivedAt = line.clock.now()
+  }
+
+  start(): void {
+    admit(this.#line, this.#route, this.arrival, this, this.#maxWait)
+  }
+
+  decided(verdict: Verdict): void {
+    const { observer } = this.#line
+    if (this.#state === 'over') this.#undo(verdict)
+    else if (verdict === 'released') {
+      this.#state = 'through'
+      if (this.#route.settings.mode === 'shape') observer.released?.(this.#passenger, 0)
+      this.#passenger.passed(false)
+    } else if (verdict instanceof Ticket) this.#wait(verdict)
+    else this.reject(verdict)
+  }
+
+  /** It has ended before it was decided on. */
+  #undo(verdict: Verdict): void {
+    if (verdict instanceof Ticket) this.#line.shaper.cancel(verdict)
+    else if (verdict === 'released') leaveGate(this.#line, this.#route.lane.gate)
+  }
+
+  #wait(ticket: Ticket): void {
+    this.#ticket = ticket
+    this.#state = 'waiting'
+    this.#route.upstream.queued += 1
+    this.#line.observer.queued?.(this.#passenger)
+    this.#keepReady()
+  }
+
+  /** It waits no more. */
+  #unqueue(): void {
+    this.#route.upstream.queued -= 1
+    this.#line.observer.unqueued?.(this.#passenger)
+  }
+
+  release(slot: number, now: number): void {
+    if (this.#state === 'over') {
+      // It ended while its release was on the way: the gate first, so that the slot finds it open.
+      this.#route.lane.gate.leave()
+      return this.#line.shaper.giveBack(this.#ticket!)
+    }
+    this.#state = 'through'
+    this.#unqueue()
+    this.wait = now - this.#arrivedAt
+    this.#line.observer.released?.(this.#passenger, now - slot)
+    this.#passenger.passed(true)
+    this.#keepReady()
+  }
+
+  expire(now: number): void {
+    this.#state = 'over'
+    this.#unqueue()
+    const pause = this.#route.lane.gate.pausedFor(now)
+    this.#passenger.turnedAway('expired', pause > 0 ? heldBack(pause) : tooLate(now - this.#arrivedAt))
+  }
+
+  reject(rejection: Rejection): void {
+    if (this.#state === 'waiting') this.#unqueue()
+    this.#state = 'over'
+    const { stack, cost } = this.arrival
+    const reply = rejectionReply(rejection, this.#route, stack, cost, this.#line.clock.now())
+    this.#passenger.turnedAway('rejected', reply)
+  }
+
+  /**
+   * Puts it back at the head of its lane after it has been sent and refused with this status. Undefined: it has no lane,
+   * or could not be sent again in time.
+   *
+   * @returns to be called when the answer that refused it is over: so long it has its place in the gate
+   */
+  goBack(status: number): (() => void) | undefined {
+    const { shaper, observer } = this.#line
+    const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
+    if (stack === undefined) return undefined
+    const arrival = { ...this.arrival, stack }
+    const ticket = shaper.requeue(arrival, this, this.#maxWait, this.#arrivedAt)
+    if (ticket === undefined) return undefined
+    this.arrival = arrival
+    this.#passenger.stack = stack
+    observer.retried?.(this.#passenger, status)
+    this.retries += 1
+    this.#wait(ticket)
+    shaper.wake()
+    return () => leaveGate(this.#line, arrival.route.gate)
+  }
+
+  /**
+   * Lets it through once more, in a slot of its own: in `shape` from the head of its lane, in `meter` by another admission.
+   * Its place in the gate is free at once, for its connection has broken.
+   *
+   * @param status what is answered if it is not sent again
+   * @returns false: it is not sent again. Where a store decides, this may be told later, as a rejection
+   */
+  passAgain(status: number): boolean {
+    if (this.#route.settings.mode === 'shape') {
+      const over = this.goBack(status)
+      over?.()
+      return over !== undefined
+    }
+    const { shaper, observer, clock } = this.#line
+    const stack = this.#presentStack()
+    // Asking may fill or block a full bucket; our second try is nothing to punish its client for.
+    if (stack === undefined || decide(stack, this.arrival.cost, Infinity, clock.now()) !== undefined) return false
+    const { gate } = this.#route.lane
+    this.arrival = { ...this.arrival, stack }
+    this.#passenger.stack = stack
+    observer.retried?.(this.#passenger, status)
+    this.retries += 1
+    this.#state = 'deciding'
+    gate.leave()
+    this.start()
+    if (gate.awaited) shaper.wake(gate)
+    return true
+  }
+
+  /** Instances that nobody waited for may have been replaced since. Undefined: there is no room for them. */
+  #presentStack(): SharedBucket[] | undefined {
+    const { keyspace, clock } = this.#line
+    const { keys } = this.#passenger
+    const now = clock.now()
+    const found: SharedBucket[] = []
+    for (const [place, { limits }] of this.arrival.stack.entries()) {
+      const bucket = keyspace.find(limits, keys[place]!, now, found)
+      if (bucket === undefined) return undefined
+      found.push(bucket)
+    }
+    return found
+  }
+
+  /** Ends it wherever it is; its place goes to whoever is next. */
+  end(): void {
+    const state = this.#state
+    this.#state = 'over'
+    if (state === 'waiting') {
+      this.#unqueue()
+      this.#line.shaper.cancel(this.#ticket!)
+    } else if (state === 'through') leaveGate(this.#line, this.#route.lane.gate)
+  }
+
+  /** Ends one that has not been sent after all: its slot is given back. */
+  endUnsent(): void {
+    this.end()
+    this.#line.shaper.giveBack(this.#ticket!)
+  }
+
+  #keepReady(): void {
+    const { connector, gate, queued } = this.#route.upstream
+    connector.keepReady(gate.inFlight, queued)
+  }
+}

@@ -1,0 +1,42 @@
+import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
+import { limitHeaders, RETRY_SOON_MS, type Reply } from '../http/reply.js'
+import type { Route } from '../routing/route.js'
+
+/** What is answered to a request that was not admitted. */
+export function rejectionReply(
+  { reason, buckets, retryAfterMs }: Rejection,
+  route: Route,
+  stack: readonly SharedBucket[],
+  cost: number,
+  now: number,
+): Reply {
+  if (reason === 'crowded') {
+    return { status: 503, detail: 'too many requests are waiting or in flight', retryAfterMs: RETRY_SOON_MS }
+  }
+  if (reason === 'paused') return { status: 503, detail: 'the upstream asks for a pause', retryAfterMs }
+  if (reason === 'unavailable') {
+    return { status: 503, detail: 'the store that the limits are kept in does not answer', retryAfterMs: RETRY_SOON_MS }
+  }
+  const first = buckets[0]!
+  return {
+    status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
+    detail: explain(reason, first, cost, now, route.lane.gate.pausedFor(now)),
+    violated: buckets,
+    retryAfterMs,
+    headers: limitHeaders(stack, buckets, now, retryAfterMs),
+  }
+}
+
+function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number, pause: number): string {
+  const { name, capacity, rate } = bucket.limits
+  const level = bucket.level(now)
+  if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
+  if (reason === 'max-wait' && pause > 0) return 'the upstream asks for a pause, and it would have to wait too long'
+  if (reason === 'max-wait') return `bucket "${name}" would make it wait ${short(level / rate / 1_000)} s`
+  if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
+  return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
+}
+
+function short(value: number): string {
+  return String(Number(value.toFixed(2)))
+}

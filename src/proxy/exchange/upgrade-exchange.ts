@@ -1,0 +1,72 @@
+import { type IncomingMessage, ServerResponse } from 'node:http'
+import { formatDuration } from '../../core/units.js'
+import { fieldsOf } from '../../http/quota/field-values.js'
+import type { ProxyContext } from '../context.js'
+import type { ClientConnection } from '../http/connection.js'
+import { closeSoftly } from '../http/linger.js'
+import { openTunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
+import { hostOf } from '../upstream/upstream.js'
+import { describeError } from '../upstream/upstream-error.js'
+import { Exchange } from './exchange.js'
+
+/** A WebSocket handshake: admitted and queued like any request, then a tunnel. In flight until it is answered. */
+export class UpgradeExchange extends Exchange {
+  readonly #head: Buffer
+  readonly #unwatch: () => void
+
+  constructor(line: ProxyContext, connection: ClientConnection, req: IncomingMessage, head: Buffer) {
+    super(line, connection, req, new ServerResponse(req))
+    this.#head = head
+    this.#unwatch = watchUpgradeSocket(req.socket, connection.hangUp)
+  }
+
+  protected override send(): { abort(): void } {
+    this.#unwatch()
+    const { upstream } = this.taken!
+    const { settings, ca } = upstream
+    const { tunnelIdleTimeout, observer } = this.line
+    const url = new URL(upstream.url)
+    const tunnel = openTunnel({
+      target: {
+        protocol: url.protocol as 'http:' | 'https:',
+        host: hostOf(upstream.url),
+        port: Number(url.port) || (url.protocol === 'https:' ? 443 : 80),
+        ...(ca !== undefined && { ca }),
+        ...upstream.identity,
+      },
+      socket: this.req.socket,
+      head: this.#head,
+      path: this.facts.target,
+      headers: this.upstreamHeaders(),
+      connectTimeout: settings.connectTimeout,
+      handshakeTimeout: settings.responseTimeout,
+      idleTimeout: settings.idleTimeout,
+      tunnelIdleTimeout,
+      answerHeaders: () => this.answerHeaders(101),
+      onResponse: (status, headers) => {
+        upstream.quota?.hear(settings, status, fieldsOf(headers))
+        this.markAnswered()
+        this.over('forwarded', status)
+        this.settle()
+      },
+      onEnd: end => {
+        if (end.kind === 'closed' && end.idle) {
+          const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
+          observer.failed?.(this.route, `a WebSocket was closed after ${silence}`)
+        }
+        if (end.kind !== 'failed') return this.settle()
+        const [, detail] = end.status === 504 ? [504, 'the upstream did not answer in time'] : describeError(end.error)
+        this.forwarded({ kind: 'failed', status: end.status, detail })
+      },
+    })
+    return { abort: () => tunnel.close() }
+  }
+
+  protected override beforeReply(): void {
+    this.#unwatch()
+    const { socket } = this.req
+    this.res.shouldKeepAlive = false
+    this.res.assignSocket(socket)
+    this.res.once('finish', () => closeSoftly(socket, this.line.linger.silence))
+  }
+}

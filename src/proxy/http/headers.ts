@@ -1,0 +1,78 @@
+/** What is changed in headers on their way, in both directions. All else passes as it is: order, case, duplicates. */
+import { HOP_BY_HOP, withNamed } from './hop-by-hop.js'
+import type { RequestFacts } from './request.js'
+
+/** Request headers that are not passed on besides: Host goes first, Expect is answered by us, trailers are dropped. */
+const REPLACED = new Set(['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host'])
+
+/** Who speaks to us, and whether it may say on whose behalf. */
+export interface Peer {
+  readonly address: string
+  readonly trusted: boolean
+  readonly encrypted: boolean
+}
+
+/** What a route and its upstream want of the headers. */
+export interface HeaderRules {
+  /** The Host header. */
+  readonly host: string | undefined
+  /** What is added to `Via`; undefined: nothing. */
+  readonly via: string | undefined
+  /** Lower-case names of the headers that the route reads: Connection options do not remove them. */
+  readonly kept: ReadonlySet<string>
+}
+
+/** Headers towards the upstream: names and values in turn, Host first. */
+export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, kept }: HeaderRules): string[] {
+  const { rawHeaders, connection } = facts
+  const headers: string[] = host === undefined ? [] : ['Host', host]
+  let forwardedFor = -1
+  let proto: string | undefined
+  let originalHost: string | undefined
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!
+    const value = rawHeaders[at + 1]!
+    const lower = name.toLowerCase()
+    if (lower === 'x-forwarded-proto') proto ??= value
+    else if (lower === 'x-forwarded-host') originalHost ??= value
+    if (HOP_BY_HOP.has(lower) || REPLACED.has(lower) || (connection?.has(lower) && !kept.has(lower))) continue
+    if (lower === 'x-forwarded-for') forwardedFor = headers.length + 1
+    const isCounted = lower === 'max-forwards' && facts.maxForwards !== undefined
+    headers.push(name, isCounted ? String(facts.maxForwards - 1) : value)
+  }
+  if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
+  else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`
+  headers.push('X-Forwarded-Proto', (peer.trusted ? proto : undefined) ?? (peer.encrypted ? 'https' : 'http'))
+  const forwardedHost = (peer.trusted ? originalHost : undefined) ?? facts.host
+  if (forwardedHost !== undefined) headers.push('X-Forwarded-Host', forwardedHost)
+  if (via !== undefined) headers.push('Via', via)
+  return headers
+}
+
+/**
+ * Headers towards the client.
+ *
+ * @param rawHeaders as undici gives them, names and values in turn
+ * @param chunkable whether the body may be sent in chunks: after others there are no trailers to announce
+ */
+export function clientHeaders(rawHeaders: readonly Buffer[], chunkable: boolean): string[] {
+  const headers: string[] = []
+  let connection: Set<string> | undefined
+  let chunked = chunkable
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const { length } = rawHeaders[at]!
+    if (length !== 10 && length !== 14) continue
+    const lower = rawHeaders[at]!.toString('latin1').toLowerCase()
+    if (lower === 'connection') {
+      connection = withNamed(connection, rawHeaders[at + 1]!.toString('latin1').split(','))
+    }
+    if (lower === 'content-length') chunked = false
+  }
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!.toString('latin1')
+    const lower = name.toLowerCase()
+    if (HOP_BY_HOP.has(lower) || connection?.has(lower) || (lower === 'trailer' && !chunked)) continue
+    headers.push(name, rawHeaders[at + 1]!.toString('latin1'))
+  }
+  return headers
+}

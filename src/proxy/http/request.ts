@@ -1,0 +1,221 @@
+/**
+ * A request as plain facts, read once, before anything is counted. What could be understood in two ways by us and by
+ * the upstream is refused here (RFC 9112 sections 3.2 and 6.3); what llhttp refuses already is not repeated.
+ */
+import type { IncomingMessage } from 'node:http'
+import { withNamed } from './hop-by-hop.js'
+
+/** How many options Connection may list. */
+const MAX_OPTIONS = 64
+
+/** Why a request is refused before any bucket. The connection is closed where its framing is in doubt. */
+export class Refusal {
+  readonly status: number
+  readonly detail: string
+  readonly close: boolean
+
+  constructor(status: number, detail: string, close = false) {
+    this.status = status
+    this.detail = detail
+    this.close = close
+  }
+}
+
+export interface RequestFacts {
+  readonly method: string
+  /** HTTP/1.0. */
+  readonly oldHttp: boolean
+  /** Origin-form, byte for byte as it is sent upstream. */
+  readonly target: string
+  /** The path for matching: without query, percent-encoding of unreserved characters, dot segments, double slashes. */
+  readonly path: string
+  /** The authority the client asked for; undefined with HTTP/1.0 only. */
+  readonly host: string | undefined
+  /** Names and values in turn, as they came. */
+  readonly rawHeaders: readonly string[]
+  /** Lower-case names of the headers that Connection removes. */
+  readonly connection: ReadonlySet<string> | undefined
+  readonly forwardedFor: readonly string[]
+  /** All values of Via, joined. */
+  readonly via: string | undefined
+  readonly contentLength: number | undefined
+  readonly chunked: boolean
+  readonly expectContinue: boolean
+  /** Of OPTIONS and TRACE: how often they may be passed on. */
+  readonly maxForwards: number | undefined
+  /** `Prefer: wait=N` (RFC 7240), in seconds. */
+  readonly preferWait: number | undefined
+}
+
+const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
+const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
+const UNRESERVED = /[A-Za-z0-9\-._~]/
+const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
+
+export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
+  const { rawHeaders } = req
+  const method = req.method!
+  const oldHttp = req.httpVersionMinor === 0
+  let host: string | undefined
+  let hosts = 0
+  let connection: Set<string> | undefined
+  let options = 0
+  let forwardedFor: string[] | undefined
+  let contentLength: number | undefined
+  let codings: string | undefined
+  let expectContinue = false
+  let expectOther = false
+  let maxForwards: number | undefined
+  let preferWait: number | undefined
+  let via: string | undefined
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const value = rawHeaders[at + 1]!
+    switch (rawHeaders[at]!.toLowerCase()) {
+      case 'host':
+        host = value
+        hosts += 1
+        break
+      case 'connection': {
+        const listed = value.split(',', MAX_OPTIONS + 1)
+        options += listed.length
+        if (options <= MAX_OPTIONS) connection = withNamed(connection, listed)
+        break
+      }
+      case 'content-length':
+        contentLength = Number(value)
+        break
+      case 'transfer-encoding':
+        codings = codings === undefined ? value : `${codings}, ${value}`
+        break
+      case 'expect':
+        expectContinue = value.toLowerCase() === '100-continue'
+        expectOther ||= !expectContinue
+        break
+      case 'max-forwards':
+        if ((method === 'OPTIONS' || method === 'TRACE') && /^\d{1,9}$/.test(value)) maxForwards = Number(value)
+        break
+      case 'prefer':
+        preferWait ??= waitPreferred(value)
+        break
+      case 'via':
+        via = via === undefined ? value : `${via}, ${value}`
+        break
+      case 'x-forwarded-for':
+        forwardedFor ??= []
+        forwardedFor.push(value)
+        break
+    }
+  }
+
+  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are spoken here', true)
+  if (codings !== undefined) {
+    if (oldHttp) return new Refusal(400, 'Transfer-Encoding in an HTTP/1.0 request', true)
+    if (codings.trim().toLowerCase() !== 'chunked') {
+      return new Refusal(501, 'a Transfer-Encoding other than chunked', true)
+    }
+    if (contentLength !== undefined) return new Refusal(400, 'both Content-Length and Transfer-Encoding', true)
+  }
+  if (options > MAX_OPTIONS) return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, true)
+  if (expectOther && !oldHttp) return new Refusal(417, 'an expectation other than 100-continue', true)
+  if (hosts > 1) return new Refusal(400, 'more than one Host', true)
+  if (hosts === 0 && !oldHttp) return new Refusal(400, 'no Host', true)
+  if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', true)
+
+  let target = req.url!
+  if (target.charCodeAt(0) !== SLASH) {
+    const [, authority, rest] = ABSOLUTE_FORM.exec(target) ?? []
+    if (authority === undefined || rest === undefined) {
+      return target === '*'
+        ? new Refusal(501, 'the request target "*" is not forwarded')
+        : new Refusal(400, 'the request target is neither a path nor a URL', true)
+    }
+    if (authority === '' || !HOST.test(authority)) {
+      return new Refusal(400, 'the authority of the request target is malformed', true)
+    }
+    // RFC 9112 3.2.2: the target's authority replaces Host.
+    host = authority
+    target = rest.startsWith('/') ? rest : `/${rest}`
+  }
+  // RFC 9110 7.6.2: we are who is asked, and have nothing to say.
+  if (maxForwards === 0) return new Refusal(501, `${method} is passed on, and must not be`)
+  if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', true)
+
+  return {
+    method,
+    oldHttp,
+    target,
+    path: matchingPath(target),
+    host,
+    rawHeaders,
+    connection,
+    forwardedFor: forwardedFor ?? NONE,
+    via,
+    contentLength,
+    chunked: codings !== undefined,
+    expectContinue,
+    maxForwards,
+    preferWait,
+  }
+}
+
+const NONE: readonly string[] = []
+const SLASH = 47
+
+function waitPreferred(value: string): number | undefined {
+  const seconds = PREFER_WAIT.exec(value)?.[2]
+  return seconds === undefined ? undefined : Number(seconds)
+}
+
+/** All values of a header, joined as RFC 9110 5.3 says; undefined where there is none or one that is empty. */
+export function headerValue(rawHeaders: readonly string[], lowerName: string, separator = ', '): string | undefined {
+  let value: string | undefined
+  for (let at = nextLine(rawHeaders, lowerName, 0); at >= 0; at = nextLine(rawHeaders, lowerName, at + 2)) {
+    value = value === undefined ? rawHeaders[at + 1]! : `${value}${separator}${rawHeaders[at + 1]!}`
+  }
+  return value === '' ? undefined : value
+}
+
+/** The value of a header's first line. A client that adds lines behind the one that counts changes nothing. */
+export function firstLine(rawHeaders: readonly string[], lowerName: string): string | undefined {
+  const at = nextLine(rawHeaders, lowerName, 0)
+  return at < 0 ? undefined : rawHeaders[at + 1]!
+}
+
+/** Where a header's next line is; -1: there is none. */
+function nextLine(rawHeaders: readonly string[], lowerName: string, from: number): number {
+  for (let at = from; at < rawHeaders.length; at += 2) {
+    if (rawHeaders[at]!.length === lowerName.length && rawHeaders[at]!.toLowerCase() === lowerName) return at
+  }
+  return -1
+}
+
+/** What routes compare of a target: without query, and in one spelling. */
+export function matchingPath(target: string): string {
+  const query = target.indexOf('?')
+  const path = query < 0 ? target : target.slice(0, query)
+  return /%|\/[./]/.test(path) ? normalized(path) : path
+}
+
+/** RFC 3986 6.2.2 and 5.2.4, and empty segments merged, so that no spelling of a path evades its route. */
+function normalized(path: string): string {
+  const decoded = path.replace(/%[0-9A-Fa-f]{2}/g, code => {
+    const character = String.fromCharCode(Number.parseInt(code.slice(1), 16))
+    return UNRESERVED.test(character) ? character : code.toUpperCase()
+  })
+  const segments: string[] = []
+  const parts = decoded.split('/')
+  for (const part of parts) {
+    if (part === '..') segments.pop()
+    else if (part !== '.' && part !== '') segments.push(part)
+  }
+  const last = parts.at(-1)
+  const directory = segments.length > 0 && (last === '' || last === '.' || last === '..')
+  return `/${segments.join('/')}${directory ? '/' : ''}`
+}
+
+/** RFC 9110 9.2.2. */
+export function isIdempotent(method: string): boolean {
+  return IDEMPOTENT.has(method)
+}
+
+const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])

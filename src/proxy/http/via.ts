@@ -1,0 +1,33 @@
+import { randomBytes } from 'node:crypto'
+
+/** Tells the instances of a chain apart. All workers of a program have the same. */
+export function createId(): string {
+  return randomBytes(3).toString('hex')
+}
+
+/** What this program adds to `Via` (RFC 9110 7.6.3), and whether a request has it already: then it has come back. */
+export class Via {
+  readonly #comment: string
+  readonly #current: string
+  readonly #old: string
+
+  constructor(id: string) {
+    this.#comment = `(${id})`
+    this.#current = `1.1 shaper ${this.#comment}`
+    this.#old = `1.0 shaper ${this.#comment}`
+  }
+
+  /** @param oldHttp whether the request came as HTTP/1.0 */
+  value(oldHttp: boolean): string {
+    return oldHttp ? this.#old : this.#current
+  }
+
+  /** @param values all that a request has, joined with commas */
+  isIn(values: string): boolean {
+    if (!values.includes(this.#comment)) return false
+    return values.split(',').some(part => {
+      const hop = part.trim()
+      return hop === this.#current || hop === this.#old
+    })
+  }
+}

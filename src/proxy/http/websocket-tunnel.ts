@@ -1,0 +1,220 @@
+/**
+ * Tunnels for upgrade requests. http-proxy makes the request and joins the sockets; around it stand the fences that it
+ * lacks: sockets that break early, answers other than 101, exact paths and headers, timeouts, and one end for all.
+ */
+import type { ClientRequest, IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { createRequire } from 'node:module'
+import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import type { checkServerIdentity } from 'node:tls'
+import type HttpProxy from 'http-proxy'
+
+// http-proxy keeps `util._extend` as it loads; from Node 22 on its first call would print DEP0060.
+const require = createRequire(import.meta.url)
+const util = require('node:util')
+const { _extend } = util
+util._extend = Object.assign
+const { createProxyServer } = require('http-proxy') as typeof HttpProxy
+util._extend = _extend
+
+const LINGER = 5_000 // ms that a peer may take to close once the other side is through
+const MAX_EARLY = 16 * 1024 // read ahead of the tunnel to notice a hang-up; a client that sends more hides its own
+/** Made anew, or (Trailer) of no meaning without chunks; Upgrade is part of the answer. */
+const DROPPED = ['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding']
+const ignore = () => undefined
+
+/** `host` is a name or an address (IPv6 without brackets), `servername` what to ask for and to verify instead. */
+export interface TunnelTarget {
+  readonly protocol: 'http:' | 'https:'
+  readonly host: string
+  readonly port: number
+  readonly ca?: string | Buffer | undefined
+  readonly servername?: string
+  readonly checkServerIdentity?: typeof checkServerIdentity
+}
+
+export interface TunnelOptions {
+  readonly target: TunnelTarget
+  readonly socket: Duplex // the client's, from Node's 'upgrade' event
+  readonly head: Buffer // what came with it
+  readonly path: string // byte for byte
+  readonly headers: readonly string[] // names and values in turn, no hop-by-hop ones, Host first
+  /** In ms, 0 for none: to a connection (with TLS), from there to the answer, and without a byte of that answer. */
+  readonly connectTimeout: number
+  readonly handshakeTimeout: number
+  readonly idleTimeout: number
+  /** In ms, 0 for none: without a byte either way, once there is a tunnel. */
+  readonly tunnelIdleTimeout: number
+  /** What is added to the answer's headers, 101 or not: names and values in turn. */
+  readonly answerHeaders?: (() => readonly string[]) | undefined
+  /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
+  readonly onResponse?: ((status: number, headers: IncomingHttpHeaders) => void) | undefined
+  /** Called exactly once, after `openTunnel` has returned. */
+  readonly onEnd: (end: TunnelEnd) => void
+}
+
+/** After `failed` the client's socket is untouched and the caller's to answer; all other sockets are destroyed. */
+export type TunnelEnd =
+  | { readonly kind: 'closed'; readonly idle?: true }
+  | { readonly kind: 'answered'; readonly status: number }
+  | { readonly kind: 'client-gone' }
+  | { readonly kind: 'failed'; readonly status: 502 | 504; readonly error: Error }
+
+export interface Tunnel {
+  /** Destroys both sides. */
+  close(): void
+}
+
+/** Opens a tunnel for an upgrade request that has been released. */
+export function openTunnel(options: TunnelOptions): Tunnel {
+  const { target, headers } = options
+  const socket = options.socket as Socket
+  let over = false
+  let end: TunnelEnd = { kind: 'client-gone' } // until there is an answer: then that
+  let request: ClientRequest | undefined
+  let timer: NodeJS.Timeout | undefined
+  const cut = () => finish(end)
+  const unwatch = watchUpgradeSocket(socket, cut)
+
+  function finish(how: TunnelEnd): void {
+    if (over) return
+    over = true
+    clearTimeout(timer)
+    unwatch()
+    request?.destroy()
+    request?.socket?.destroy()
+    if (how.kind !== 'failed') socket.destroy()
+    process.nextTick(options.onEnd, how)
+  }
+
+  function fail(status: 502 | 504, error: Error): void {
+    if (end.kind === 'client-gone') finish({ kind: 'failed', status, error })
+  }
+
+  function limit(ms: number, what: string): void {
+    clearTimeout(timer)
+    if (ms > 0) timer = setTimeout(() => fail(504, new Error(`${what} within ${ms} ms`)), ms)
+  }
+
+  function added(): [name: string, value: string][] {
+    return pairsOf(options.answerHeaders?.() ?? [])
+  }
+
+  /** From here on the client's socket is ours; once all is written to it, it only has to close. */
+  function answered({ statusCode, headers }: IncomingMessage, how: TunnelEnd, idleTimeout: number): void {
+    end = how
+    clearTimeout(timer)
+    unwatch()
+    socket.once('close', cut).once('finish', () => (timer = setTimeout(cut, LINGER)))
+    const idle = () => finish(how.kind === 'closed' ? { kind: 'closed', idle: true } : how)
+    if (idleTimeout > 0) socket.setTimeout(idleTimeout, idle)
+    options.onResponse?.(statusCode!, headers)
+  }
+
+  /** Runs before http-proxy's own listener, which writes the 101 from `headers` and then joins the sockets. */
+  function relay(response: IncomingMessage, upgraded: Socket): void {
+    answered(response, { kind: 'closed' }, options.tunnelIdleTimeout)
+    if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
+    const byName = new Map<string, string[]>()
+    for (const [name, value] of [...passedOn(response.rawHeaders), ...added()])
+      byName.set(name, [...(byName.get(name) ?? []), value])
+    response.headers = Object.fromEntries(byName) as unknown as IncomingMessage['headers']
+    socket.setDefaultEncoding('latin1')
+    // The client's socket holds all that came, and what it sends is for nobody: once unpiped it must be read on.
+    upgraded.once('close', () => process.nextTick(() => socket.resume().end()))
+    // The client has closed and the upstream has it all: it may go on sending, but not be silent.
+    upgraded.once('finish', () => upgraded.setTimeout(LINGER, () => socket.writableLength === 0 && cut()))
+  }
+
+  /** Instead of http-proxy's, which garbles chunks and trailers: the end of the connection ends the body. */
+  function answer(response: IncomingMessage): void {
+    const status = response.statusCode!
+    if (status === 101) return fail(502, new Error('a 101 of the upstream names no protocol'))
+    // The parser reads a status as a number: it has lost leading zeros.
+    if (status < 200 || status > 599) return fail(502, new Error(`the upstream answered with the status ${status}`))
+    answered(response, { kind: 'answered', status }, options.idleTimeout)
+    // A FIN would make what was cut short look complete; in TLS the missing close_notify tells.
+    const plain = socket.remoteAddress !== undefined && !('encrypted' in socket)
+    const broken = () => response.complete || over || (plain ? socket.resetAndDestroy() : cut())
+    response.on('error', ignore).once('close', broken)
+    request!.on('error', broken)
+    socket.once('end', cut)
+    const lines = [...passedOn(response.rawHeaders, 'close'), ...added()].map(
+      ([name, value]) => `${name}: ${value}\r\n`,
+    )
+    socket.write(`HTTP/1.1 ${status} ${response.statusMessage}\r\n${lines.join('')}\r\n`, 'latin1')
+    response.pipe(socket.resume())
+  }
+
+  function prepare(outgoing: ClientRequest): void {
+    request = outgoing.on('error', ignore).once('upgrade', relay)
+    const ready = target.protocol === 'https:' ? 'secureConnect' : 'connect'
+    outgoing.once('socket', to => to.once(ready, () => limit(options.handshakeTimeout, 'no answer of the upstream')))
+    // http-proxy would collapse slashes; Node does not check what is assigned.
+    if (/[^\x21-\xff]/.test(options.path)) throw new TypeError('the path does not fit in a request line')
+    outgoing.path = options.path
+    for (const name of outgoing.getHeaderNames()) outgoing.removeHeader(name)
+    for (let at = 0; at < headers.length; at += 2) outgoing.appendHeader(headers[at]!, headers[at + 1]!)
+    outgoing.setHeader('Connection', 'Upgrade').setHeader('Upgrade', 'websocket')
+  }
+
+  const tunnel: Tunnel = { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
+  if (socket.destroyed) return tunnel
+  try {
+    const { protocol, host, port, ca, ...identity } = target
+    // Without a Host header: Node would check the certificate against that of the client, and not against the target.
+    const ssl = { ...identity, maxHeaderSize: 64 * 1024 }
+    const settings = { target: { protocol, host, port, ca }, ssl } as HttpProxy.ServerOptions
+    const minimal = { method: 'GET', url: '/', headers: { connection: 'upgrade', upgrade: 'websocket' }, socket }
+    const proxy = createProxyServer().once('proxyReqWs', prepare)
+    limit(options.connectTimeout, 'no connection to the upstream')
+    proxy.ws(minimal as unknown as IncomingMessage, socket, Buffer.alloc(0), settings, ignore)
+    // http-proxy's own error listener ends the client's socket, which must stay whole for a 502.
+    request!.removeAllListeners('error').on('error', error => fail(502, error))
+    request!.removeAllListeners('response').once('response', answer)
+  } catch (error) {
+    fail(502, error as Error)
+  }
+  return tunnel
+}
+
+/**
+ * Notices that the client of a waiting upgrade request hangs up (its FIN counts) and calls `gone` once; destroying the
+ * socket is left to it. From now on no error of the socket is uncaught. The little that must be read is given back.
+ *
+ * @returns stops watching; call it before `openTunnel`, which watches for itself
+ */
+export function watchUpgradeSocket(socket: Duplex, gone: () => void): () => void {
+  let early = Buffer.alloc(0)
+  const leave = () => stop() && gone()
+
+  function read(): void {
+    if (early.length < MAX_EARLY) early = Buffer.concat([early, socket.read() ?? Buffer.alloc(0)])
+  }
+
+  function stop(): boolean {
+    if (!socket.listeners('readable').includes(read)) return false
+    socket.off('readable', read).off('end', leave).off('error', leave).off('close', leave)
+    if (early.length > 0 && !socket.destroyed && !socket.readableEnded) socket.unshift(early)
+    return true
+  }
+
+  if (!socket.listeners('error').includes(ignore)) socket.on('error', ignore)
+  socket.on('readable', read).on('end', leave).on('error', leave).on('close', leave)
+  if (socket.destroyed || socket.readableEnded) process.nextTick(leave)
+  else read()
+  return stop
+}
+
+/** What of an answer's headers the client gets. */
+function passedOn(raw: readonly string[], close?: 'close'): [name: string, value: string][] {
+  const pairs = pairsOf(raw)
+  const named = pairs.flatMap(([name, value]) => (/^connection$/i.test(name) ? value.toLowerCase().split(/[, ]+/) : []))
+  const dropped = new Set([...DROPPED, ...named.filter(name => name !== 'upgrade')])
+  const connection = [close, named.includes('upgrade') && 'Upgrade'].filter(Boolean).join(', ')
+  return [...pairs.filter(([name]) => !dropped.has(name.toLowerCase())), ['Connection', connection]]
+}
+
+function pairsOf(raw: readonly string[]): [name: string, value: string][] {
+  return Array.from({ length: raw.length / 2 }, (_, at) => [raw[2 * at]!, raw[2 * at + 1]!])
+}

@@ -1,0 +1,53 @@
+import type { BucketSettings, Settings } from '../config/settings.js'
+import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { SharedBucket } from '../core/queue/lane.js'
+import type { ProxyContext } from './context.js'
+import type { Upstream } from './upstream/upstream.js'
+import type { UpstreamQuota } from './upstream/upstream-quota.js'
+
+/**
+ * Gives every bucket instance the limits of a new configuration, and those who wait what follows from it. An instance
+ * stays in its tier where that still exists.
+ *
+ * @returns how many waiters expired because they would now exceed their `maxWait`, by route
+ */
+export function applyLimits(
+  line: ProxyContext,
+  settings: Settings,
+  upstreams: Iterable<Upstream>,
+): Map<string, number> {
+  line.learned.adjust(line.routes)
+  for (const bucket of settings.buckets) {
+    for (const [, instance] of line.keyspace.entries(bucket.name)) setInstanceLimits(line, instance, bucket)
+  }
+  const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
+  const gates = [...upstreams].map(upstream => upstream.gate)
+  return line.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+}
+
+/** Lets the buckets before an upstream follow what it says that it allows. */
+export function applyLearned(line: ProxyContext, quota: UpstreamQuota): void {
+  line.learned.adjust(line.routes)
+  const routes = line.routes.filter(({ upstream }) => upstream.quota === quota)
+  for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
+    for (const [, instance] of line.keyspace.entries(bucket.name)) {
+      // The others follow when somebody asks for them.
+      if (instance.waiting > 0) setInstanceLimits(line, instance, bucket)
+    }
+  }
+}
+
+/** Gives a bucket instance what its settings allow it now. */
+function setInstanceLimits(line: ProxyContext, instance: SharedBucket, settings: BucketSettings): void {
+  line.shaper.control.setLimits(instance, limitsOf(line, limitsLike(instance.limits, settings)))
+}
+
+/** What is left of limits by what the upstream says of its own, and for this instance where others share them. */
+export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits): BucketLimits {
+  const lowered = learned.limitsOf(limits)
+  return sharing === undefined ? lowered : sharing.limitsOf(lowered)
+}
+
+function limitsLike(old: BucketLimits, { limits, tiers }: BucketSettings): BucketLimits {
+  return tiers.find(tier => tier.name === old.tier)?.limits ?? limits
+}

@@ -1,0 +1,25 @@
+import { findLane } from '../../core/queue/lane.js'
+import type { Arrival } from '../../core/shaper.js'
+
+/** @param wait what it waited in the end, in ms; returns the value of `Shaper-Explain` */
+export type Explanation = (wait: number) => string
+
+/**
+ * Why a request is delayed or rejected, as it stands when it arrives: the bucket that decides, which is the one that
+ * takes longest to drain; how many are before it in its lane; its wait in ms and its cost. A structured field (RFC
+ * 9651): `"client";position=3;wait=412.5;cost=1`.
+ */
+export function explainHeader({ route, stack, cost }: Arrival, now: number): Explanation {
+  const position = findLane(route, stack)?.tickets.size ?? 0
+  let decides = stack[0]
+  let longest = 0
+  for (const bucket of stack) {
+    const wait = (bucket.level(now) + cost - Math.min(cost, bucket.limits.capacity)) / bucket.limits.rate
+    const full = bucket.excess(cost, now) > 0 ? Infinity : wait
+    if (full <= longest) continue
+    longest = full
+    decides = bucket
+  }
+  return wait =>
+    `"${decides?.limits.name ?? ''}";position=${position};wait=${wait.toFixed(1)};cost=${Number(cost.toFixed(3))}`
+}

@@ -1,0 +1,89 @@
+import { createHash } from 'node:crypto'
+import type { KeyPart, KeySettings } from '../../config/settings.js'
+import { firstLine, headerValue, type RequestFacts } from '../http/request.js'
+
+/** Longer keys are kept as their digest, so that a client does not choose how much memory its key takes. */
+const LONGEST_KEY = 128
+
+/** What a key is made of besides the request itself. */
+export interface KeyContext {
+  readonly facts: RequestFacts
+  /** The client's address, IPv6 by /64. */
+  readonly ip: string
+  readonly route: string
+}
+
+/** The key of a request; undefined: a part is missing and the bucket says to reject. */
+export type KeyReader = (context: KeyContext) => string | undefined
+
+export function createKeyReader({ parts, missing }: KeySettings): KeyReader {
+  // A value that stands in for a missing one starts with a space, which no value that was sent does.
+  const standIn = (context: KeyContext): string | undefined => {
+    if (missing === 'reject') return undefined
+    return missing === 'ip' ? ` ${context.ip}` : ' '
+  }
+  const readers = parts.map(part => {
+    const read = createPartReader(part)
+    return (context: KeyContext) => read(context)?.trim() || standIn(context)
+  })
+  const [only] = readers
+  if (readers.length === 1 && only !== undefined) {
+    return context => {
+      const key = only(context)
+      return key === undefined ? undefined : bounded(key)
+    }
+  }
+  return context => {
+    const values: string[] = []
+    for (const read of readers) {
+      const value = read(context)
+      if (value === undefined) return undefined
+      values.push(value.includes('\n') ? encodeURIComponent(value) : value)
+    }
+    return bounded(values.join('\n'))
+  }
+}
+
+function createPartReader(part: KeyPart): (context: KeyContext) => string | undefined {
+  switch (part.kind) {
+    case 'all':
+      return () => 'all'
+    case 'ip':
+      return context => context.ip
+    case 'route':
+      return context => context.route
+    case 'method':
+      return context => context.facts.method
+    case 'host':
+      return context => hostName(context.facts.host)
+    case 'header':
+      return context => firstLine(context.facts.rawHeaders, part.name)
+    case 'cookie':
+      return context => cookieValue(headerValue(context.facts.rawHeaders, 'cookie', '; '), part.name)
+    case 'query':
+      return context => queryValue(context.facts.target, part.name)
+  }
+}
+
+/** The name without the port, in lower case: hosts that differ in these are the same. */
+export function hostName(host: string | undefined): string | undefined {
+  return host?.replace(/:\d*$/, '').replace(/\.$/, '').toLowerCase()
+}
+
+/** Of several cookies of that name the first counts. A comma is part of a value (RFC 6265 5.2). */
+function cookieValue(cookies: string | undefined, name: string): string | undefined {
+  for (const cookie of cookies?.split(';') ?? []) {
+    const equals = cookie.indexOf('=')
+    if (equals > 0 && cookie.slice(0, equals).trim() === name) return cookie.slice(equals + 1).trim()
+  }
+  return undefined
+}
+
+function queryValue(target: string, name: string): string | undefined {
+  const start = target.indexOf('?')
+  return start < 0 ? undefined : (new URLSearchParams(target.slice(start)).get(name) ?? undefined)
+}
+
+function bounded(key: string): string {
+  return key.length <= LONGEST_KEY ? key : `#${createHash('sha256').update(key).digest('base64url')}`
+}

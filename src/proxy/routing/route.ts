@@ -1,0 +1,124 @@
+import { needsOf } from '../../config/header-needs.js'
+import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSettings } from '../../config/settings.js'
+import type { LaneRoute } from '../../core/queue/lane.js'
+import { headerValue, matchingPath, type RequestFacts } from '../http/request.js'
+import type { Upstream } from '../upstream/upstream.js'
+import { createKeyReader, hostName, type KeyReader } from './key.js'
+
+/** A bucket as a route uses it. */
+export interface RouteBucket {
+  readonly settings: BucketSettings
+  readonly key: KeyReader
+  /** The tier of a request with this key, if any. */
+  readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
+  /** Whether a lane's weight is this bucket's, if it has one: those listed first decide. */
+  readonly place: number
+}
+
+/** What a route says of requests, wherever they come from. */
+export interface Rule {
+  readonly name: string
+  readonly settings: RouteSettings
+  /** From the client's own to everyone's. */
+  readonly buckets: readonly RouteBucket[]
+  readonly matches: (facts: RequestFacts) => boolean
+  readonly cost: (facts: RequestFacts) => number
+  /** Lower-case names of the headers that decide about a request. */
+  readonly reads: ReadonlySet<string>
+}
+
+/** A route, ready to be applied. */
+export interface Route extends Rule {
+  readonly upstream: Upstream
+  /** The identity of its lanes: the same across reloads. */
+  readonly lane: LaneRoute
+}
+
+/**
+ * Puts a route's settings into effect in front of an upstream.
+ *
+ * @param previous the route of that name so far: who waits in its lanes goes on waiting there
+ */
+export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
+  const { name } = settings
+  const { gate } = upstream
+  return {
+    ...createRule(settings),
+    upstream,
+    lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
+  }
+}
+
+export function createRule(settings: RouteSettings): Rule {
+  const buckets = settings.buckets.map((bucket, place) => ({
+    settings: bucket,
+    key: createKeyReader(bucket.key),
+    tier: createTierFinder(bucket.tiers),
+    place,
+    breadth: breadth(bucket.key.parts.map(part => part.kind)),
+  }))
+  // Lanes share what comes last in a stack: the bucket with the fewest instances (core/lane.ts).
+  buckets.sort((a, b) => a.breadth - b.breadth)
+  return {
+    name: settings.name,
+    settings,
+    buckets,
+    matches: createMatcher(settings.match),
+    cost: createCost(settings.cost),
+    reads: new Set(needsOf([settings]).map(({ name }) => name)),
+  }
+}
+
+function createTierFinder(tiers: readonly TierSettings[]): RouteBucket['tier'] {
+  if (tiers.length === 0) return () => undefined
+  const byKey = new Map(tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const)))
+  const byHeader = tiers.filter(({ header }) => header !== undefined)
+  return (key, facts) =>
+    byKey.get(key) ??
+    byHeader.find(({ header }) =>
+      Object.entries(header!).every(([name, value]) => headerValue(facts.rawHeaders, name) === value),
+    )
+}
+
+/** Higher: one instance of the bucket serves more clients. Equal: as in the file. */
+function breadth(kinds: readonly string[]): number {
+  if (kinds.every(kind => kind === 'all')) return 2
+  if (kinds.every(kind => kind === 'all' || kind === 'route' || kind === 'method' || kind === 'host')) return 1
+  return -kinds.length
+}
+
+function createMatcher({ path, method, host, header }: MatchSettings): (facts: RequestFacts) => boolean {
+  const tests: ((facts: RequestFacts) => boolean)[] = []
+  if (path !== undefined) {
+    const isPrefix = path.endsWith('*')
+    const wanted = isPrefix ? matchingPrefix(path.slice(0, -1)) : matchingPath(path)
+    tests.push(isPrefix ? facts => facts.path.startsWith(wanted) : facts => facts.path === wanted)
+  }
+  if (method !== undefined) tests.push(facts => method.includes(facts.method))
+  if (host !== undefined) tests.push(facts => hostName(facts.host) === host || facts.host?.toLowerCase() === host)
+  for (const [name, value] of Object.entries(header ?? {})) {
+    tests.push(facts => headerValue(facts.rawHeaders, name) === value)
+  }
+  return facts => tests.every(test => test(facts))
+}
+
+/** A prefix in the spelling of paths; its last segment is not a whole one. */
+function matchingPrefix(prefix: string): string {
+  const last = matchingPath(`${prefix}x`)
+  return last.slice(0, -1)
+}
+
+function createCost(settings: CostSettings): (facts: RequestFacts) => number {
+  switch (settings.kind) {
+    case 'fixed':
+      return () => settings.cost
+    case 'method':
+      return facts => settings.costs[facts.method] ?? settings.default
+    case 'header':
+      return facts => {
+        const sent = headerValue(facts.rawHeaders, settings.name)
+        const cost = sent !== undefined && /^\d+(\.\d+)?$/.test(sent) ? Number(sent) : 0
+        return cost > 0 ? Math.min(Math.max(cost, settings.min), settings.max) : settings.default
+      }
+  }
+}

@@ -1,0 +1,148 @@
+/** Node's server, set up so that a held request is safe in it, and what comes of each thing that it tells. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer as createTlsServer } from 'node:https'
+import type { AddressInfo, Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
+import type { KeyPair } from '../../config/checks/readable-files.js'
+import type { Settings } from '../../config/settings.js'
+import type { ProxyContext } from '../context.js'
+import { Exchange } from '../exchange/exchange.js'
+import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
+import { ClientConnection } from '../http/connection.js'
+import { RefusedConnection } from './refused-connection.js'
+import { headOf, plainHeadOf, RereadRequest } from './reread-request.js'
+
+/** How many header fields a request may have. */
+const MAX_FIELDS = 2_000
+
+/** How many connections above `maxConnections` are there to be told so; the others are just closed. */
+const EXCESS = 256
+
+/** @param pair serves TLS with it */
+export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined): Server {
+  const options = {
+    maxHeaderSize: limits.maxHeaderSize,
+    headersTimeout: limits.headersTimeout,
+    keepAliveTimeout: limits.keepAliveTimeout,
+    // A held request whose body is unread must live.
+    requestTimeout: 0,
+    connectionsCheckingInterval: Math.min(1_000, Math.max(50, limits.headersTimeout / 4)),
+    // We answer with a problem document instead.
+    requireHostHeader: false,
+    noDelay: true,
+  }
+  const server =
+    pair === undefined
+      ? createServer(options)
+      : createTlsServer({ ...options, ...pair, handshakeTimeout: limits.headersTimeout })
+  server.timeout = 0
+  server.maxHeadersCount = 0
+  limitConnections(server, limits.maxConnections)
+  return server
+}
+
+/** Those above the limit are told so, as long as they are not too many for that as well. */
+export function limitConnections(server: Server, most: number): void {
+  server.maxConnections = most + EXCESS
+}
+
+/** New connections get this certificate. */
+export function renewCertificate(server: Server, pair: KeyPair): void {
+  if (isTls(server)) server.setSecureContext(pair)
+}
+
+/** Hands what clients send to the line. Returns the open connections. */
+export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<ClientConnection> {
+  const connections = new Set<ClientConnection>()
+  const known = new WeakMap<Socket, ClientConnection>()
+  const connectionOf = (socket: Socket): ClientConnection => {
+    const existing = known.get(socket)
+    if (existing !== undefined) return existing
+    const connection = new ClientConnection(socket)
+    known.set(socket, connection)
+    connection.excess = connections.size >= line.maxConnections
+    connections.add(connection)
+    socket.once('close', () => connections.delete(connection))
+    return connection
+  }
+  // Also those that never send anything: they must not outlive the server.
+  server.on(isTls(server) ? 'secureConnection' : 'connection', connectionOf)
+  // What counts for the parser is the bytes of names and values: of the smallest fields they allow too many to keep.
+  const isTooMuch = (req: IncomingMessage, connection: ClientConnection): boolean => {
+    if (req.rawHeaders.length <= 2 * MAX_FIELDS) return false
+    connection.spoil(new RefusedConnection(line, connection, 431, `there are more than ${MAX_FIELDS} header fields`))
+    return true
+  }
+  const onRequest = (req: IncomingMessage, res: ServerResponse): void => {
+    const connection = connectionOf(req.socket)
+    if (!isTooMuch(req, connection)) connection.add(new Exchange(line, connection, req, res))
+  }
+  server.on('request', onRequest)
+  // With a listener Node leaves the 100 to us: it is sent at the release.
+  server.on('checkContinue', onRequest)
+  server.on('checkExpectation', onRequest)
+  server.on('upgrade', (req, _socket, head) => {
+    const connection = connectionOf(req.socket)
+    if (connection.full || req.rawHeaders.length > 2 * MAX_FIELDS) connection.leaveUnread(line.linger.silence)
+    if (connection.full || isTooMuch(req, connection)) return
+    const reread = (text: string) => new RereadRequest(server, connection, line.linger.silence, text, head)
+    if (connection.leftOff) connection.holdBack(reread(headOf(req)))
+    else if (isWebSocket(req)) connection.add(new UpgradeExchange(line, connection, req, head))
+    else connection.add(reread(plainHeadOf(req)))
+  })
+  server.on('connect', req => {
+    const connection = connectionOf(req.socket)
+    connection.leaveUnread(line.linger.silence)
+    connection.add(new RefusedConnection(line, connection, 405, 'CONNECT is not spoken here'))
+  })
+  server.on('clientError', (error: NodeJS.ErrnoException, duplex) => {
+    const socket = duplex as Socket
+    const { code = '' } = error
+    const silent = code === 'ERR_HTTP_REQUEST_TIMEOUT' && socket.bytesRead === 0
+    if (silent || GONE.has(code) || !socket.writable) {
+      socket.destroy()
+      return
+    }
+    const connection = connectionOf(socket)
+    const [status, detail] = CLIENT_ERRORS[code] ?? [400, 'the request is malformed']
+    connection.spoil(new RefusedConnection(line, connection, status, detail))
+  })
+  return connections
+}
+
+/** Errors that tell of a client's end, also in the middle of a request. */
+const GONE = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE'])
+
+const CLIENT_ERRORS: Record<string, [number, string]> = {
+  HPE_HEADER_OVERFLOW: [431, 'the request headers are too large'],
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: [413, 'the chunk extensions are too large'],
+  ERR_HTTP_REQUEST_TIMEOUT: [408, 'the request headers did not come in time'],
+}
+
+/** Only this is tunnelled: what an h2c tunnel carries we could not limit. */
+function isWebSocket({ method, headers, httpVersionMinor }: IncomingMessage): boolean {
+  if (method !== 'GET' || httpVersionMinor === 0) return false
+  if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0) return false
+  return headers.upgrade?.trim().toLowerCase() === 'websocket'
+}
+
+function isTls(server: Server): server is Server & TlsServer {
+  return server instanceof TlsServer
+}
+
+export function startListening(server: Server, settings: Settings): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(settings.listen.port, settings.listen.host, () => {
+      server.off('error', reject)
+      resolve()
+    })
+  })
+}
+
+export function urlOf(server: Server, { listen }: Settings): string {
+  const { address, family, port } = server.address() as AddressInfo
+  const any = address === '0.0.0.0' || address === '::'
+  const host = any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address
+  return `${listen.tls === undefined ? 'http' : 'https'}://${host}:${port}`
+}

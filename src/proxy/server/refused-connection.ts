@@ -1,0 +1,55 @@
+import { STATUS_CODES } from 'node:http'
+import type { ProxyContext } from '../context.js'
+import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
+import type { Reply } from '../http/reply.js'
+import type { RequestRecord } from '../observe/observer.js'
+
+/** The end of a connection whose bytes are no request for us: a problem document in its turn, as the last answer. */
+export class RefusedConnection implements PipelinedRequest {
+  readonly receiving = false
+  readonly #line: ProxyContext
+  readonly #connection: ClientConnection
+  readonly reply: Reply
+
+  constructor(line: ProxyContext, connection: ClientConnection, status: number, detail: string) {
+    this.#line = line
+    this.#connection = connection
+    this.reply = { status, detail, close: true }
+  }
+
+  start(): void {
+    const { socket } = this.#connection
+    const { status, detail } = this.reply
+    if (!socket.writable) return
+    this.#connection.last()
+    this.#line.observer.finished?.(UNREADABLE, 'refused', status)
+    const title = STATUS_CODES[status]!
+    const body = JSON.stringify({ type: 'about:blank', title, status, detail })
+    socket.write(
+      `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
+        `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+    )
+    this.#connection.end(this.#line.linger.silence)
+  }
+
+  abandon(): void {}
+
+  spoil(): void {}
+
+  cutOff(): void {}
+}
+
+/** Of what could not be read there is nothing to tell. */
+const UNREADABLE: RequestRecord = {
+  route: '',
+  method: '',
+  target: '',
+  stack: [],
+  keys: [],
+  cost: 0,
+  wait: 0,
+  upstreamTime: undefined,
+  retries: 0,
+  inFlight: false,
+  header: () => undefined,
+}

@@ -1,0 +1,190 @@
+/** The proxy as a whole: what it is put together from, how it changes while it runs, and how it ends. */
+import { randomUUID } from 'node:crypto'
+import { readKeyPair } from '../../config/checks/readable-files.js'
+import type { Settings } from '../../config/settings.js'
+import { groupsOf } from '../../config/store-groups.js'
+import { BucketTable } from '../../core/bucket-table.js'
+import type { Clock } from '../../core/clock.js'
+import { Shaper } from '../../core/shaper.js'
+import type { OnOutage } from '../../core/shared-shaper.js'
+import { type Store, StoreError } from '../../core/store.js'
+import type { LeastInstances } from '../../sharing/membership.js'
+import { Sharing } from '../../sharing/sharing.js'
+import type { ProxyContext } from '../context.js'
+import { Deadlines } from '../deadlines.js'
+import { createTrust } from '../http/client-address.js'
+import { LINGER } from '../http/linger.js'
+import { createId, Via } from '../http/via.js'
+import { LearnedLimits } from '../learned-limits.js'
+import { applyLearned, applyLimits } from '../live-limits.js'
+import type { Observer } from '../observe/observer.js'
+import { createRoute, type Route } from '../routing/route.js'
+import { Upstreams } from '../upstream/upstreams.js'
+import {
+  acceptRequests,
+  createHttpServer,
+  limitConnections,
+  renewCertificate,
+  startListening,
+  urlOf,
+} from './listener.js'
+
+/** How long a client may leave an answer of ours unread, in ms. */
+const FLUSH = 60_000
+
+export interface RunningProxy {
+  /** Where it listens: `http://host:port`. */
+  readonly url: string
+  readonly line: ProxyContext
+  /**
+   * Stops accepting, lets what is queued and in flight go on for up to `timeout` ms, answers the rest 503.
+   * Resolves when every connection is closed. Called again, it is the same drain.
+   */
+  drain(timeout: number): Promise<void>
+  /**
+   * Puts another configuration into effect, whole or (when it throws) not at all. Who waits goes on waiting, in the same
+   * order and at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were, but the files of certificates,
+   * keys and authorities are read again, for new connections.
+   *
+   * @returns how many waiters were answered 503 because they would now exceed their `maxWait`, by route
+   */
+  reload(settings: Settings): Promise<Map<string, number>>
+}
+
+export interface ProxyOptions {
+  readonly settings: Settings
+  /** Paces releases. */
+  readonly pacer: Clock
+  /** For timeouts, where a few ms do not matter. */
+  readonly clock: Clock
+  readonly observer?: Observer
+  /** That of the program in `Via`; one of its own if absent. */
+  readonly id?: string
+  /** Where buckets are kept for all instances. */
+  readonly shared?: { readonly store: Store; readonly onOutage: OnOutage; readonly least?: LeastInstances }
+}
+
+/**
+ * @throws when the address cannot be listened on, a certificate cannot be read, or the store does not answer and without
+ *   it everything is to be closed
+ */
+export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
+  const { settings, pacer, clock, observer = {}, id = createId(), shared } = options
+  const { tls } = settings.listen
+  let pair = tls && readKeyPair(tls)
+  const server = createHttpServer(settings, pair)
+  const upstreams = new Upstreams(clock)
+  const prepare = async (next: Settings): Promise<() => Route[]> => {
+    const prepared = await upstreams.prepare(next.routes.map(route => route.upstream))
+    return () => {
+      upstreams.commit(prepared)
+      for (const { quota } of upstreams) quota?.join(line)
+      const previous = new Map(line.routes.map(route => [route.name, route]))
+      return next.routes.map(route => createRoute(route, prepared.found.get(route.upstream)!, previous.get(route.name)))
+    }
+  }
+  let drained = (): void => undefined
+  const sharing =
+    shared &&
+    new Sharing({
+      ...shared,
+      clock,
+      id: randomUUID(),
+      changed: (state, instances) => observer.shared?.(state, instances),
+    })
+  const line: ProxyContext = {
+    clock: pacer,
+    wallNow: Date.now,
+    shaper: new Shaper({
+      clock: pacer,
+      maxQueued: settings.limits.maxQueued,
+      ...(sharing && { store: sharing.store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) }),
+    }),
+    keyspace: new BucketTable(settings.limits.maxKeys, sharing && ((limits, key) => sharing.createBucket(limits, key))),
+    sharing,
+    learned: new LearnedLimits(),
+    relearned: quota => applyLearned(line, quota),
+    routes: [],
+    trust: createTrust(settings.trustProxy),
+    via: new Via(id),
+    observer,
+    linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
+    flush: new Deadlines(clock, FLUSH),
+    maxConnections: settings.limits.maxConnections,
+    tunnelIdleTimeout: settings.limits.tunnelIdleTimeout,
+    draining: false,
+    inProgress: 0,
+    idle: () => drained(),
+  }
+  line.routes = (await prepare(settings))()
+  const connections = acceptRequests(server, line)
+  const close = async (): Promise<void> => {
+    line.linger.silence.close()
+    line.linger.total.close()
+    line.shaper.control.close()
+    line.flush.close()
+    await Promise.all([upstreams.close(), sharing?.close()])
+  }
+  sharing?.group(groupsOf(settings.routes))
+  const joined = await sharing?.join({
+    shaper: line.shaper,
+    clock: pacer,
+    buckets: () => line.keyspace.all(),
+    gates: () => [...upstreams].map(upstream => upstream.gate),
+  })
+  if (joined === false && shared?.onOutage === 'closed') {
+    await close()
+    throw new StoreError('the store does not answer')
+  }
+  await startListening(server, settings).catch(async error => {
+    await close()
+    throw error
+  })
+
+  const drain = async (timeout: number): Promise<void> => {
+    line.draining = true
+    const closed = new Promise<void>(resolve => server.close(() => resolve()))
+    await new Promise<void>(resolve => {
+      const cancel = clock.at(clock.now() + timeout, resolve)
+      drained = () => {
+        cancel()
+        resolve()
+      }
+      if (line.inProgress === 0) drained()
+    })
+    for (const connection of connections) connection.cutOff()
+    // What was just answered is written before its connection is closed.
+    const cancel = clock.at(clock.now() + LINGER.silence, () => {
+      for (const { socket } of connections) socket.destroy()
+    })
+    for (const connection of connections) if (connection.current === undefined) connection.socket.destroySoon()
+    await closed
+    cancel()
+    await close()
+  }
+  let draining: Promise<void> | undefined
+  return {
+    url: urlOf(server, settings),
+    line,
+    drain: timeout => (draining ??= drain(timeout)),
+    async reload(next) {
+      const renewed = tls && readKeyPair(tls)
+      const commit = await prepare(next)
+      line.routes = commit()
+      if (renewed && !(renewed.cert.equals(pair!.cert) && renewed.key.equals(pair!.key))) {
+        pair = renewed
+        renewCertificate(server, renewed)
+      }
+      sharing?.group(groupsOf(next.routes))
+      line.trust = createTrust(next.trustProxy)
+      line.shaper.maxQueued = next.limits.maxQueued
+      line.keyspace.maxKeys = next.limits.maxKeys
+      line.maxConnections = next.limits.maxConnections
+      line.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
+      limitConnections(server, next.limits.maxConnections)
+      server.headersTimeout = next.limits.headersTimeout
+      server.keepAliveTimeout = next.limits.keepAliveTimeout
+      return applyLimits(line, next, upstreams)
+    },
+  }
+}

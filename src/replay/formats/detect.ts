@@ -1,0 +1,76 @@
+/** Which format a log has, by its first lines. */
+import { AlbParser } from './aws-alb.js'
+import { ClfParser, durationAfter } from './common-log.js'
+import { type FieldNames, JsonParser } from './json-lines.js'
+import { readTree } from './json-object.js'
+import type { FormatName, LineParser } from './line-parser.js'
+import { isShaperRequest, ShaperParser } from './shaper-log.js'
+import { prefixLength } from './syslog-prefix.js'
+
+/** How many lines are looked at. */
+const SAMPLE = 200
+
+export interface FormatOptions {
+  /** Undefined: by what the lines look like. */
+  readonly format?: FormatName
+  /** Of JSON. */
+  readonly fields?: FieldNames
+}
+
+/** The parser for a log that begins so; undefined: no line is one of a format that is known. */
+export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOptions): LineParser | undefined {
+  const lines = linesOf(head)
+  const known = format ?? lines.map(formatOf).find(found => found !== undefined)
+  switch (known) {
+    case undefined:
+      return undefined
+    case 'json':
+      return format === undefined && lines.some(isOfShaper) ? new ShaperParser() : new JsonParser(fields, lines)
+    case 'shaper':
+      return new ShaperParser()
+    case 'alb':
+      return new AlbParser()
+    case 'common':
+      return format === undefined && lines.some(line => line.split('"').length > 3)
+        ? clf(lines)
+        : new ClfParser('common')
+    case 'combined':
+      return clf(lines)
+  }
+}
+
+/** Combined, and timed if the ends of most lines tell a time. */
+function clf(lines: readonly string[]): ClfParser {
+  const parser = new ClfParser('combined')
+  let timed = 0
+  let good = 0
+  for (const line of lines) {
+    const bytes = Buffer.from(line, 'latin1')
+    if (parser.parse(bytes, 0, bytes.length) !== undefined || parser.agentTo === 0) continue
+    good += 1
+    if (durationAfter(bytes, parser.agentTo + 1, bytes.length) !== undefined) timed += 1
+  }
+  return new ClfParser('combined', timed > good / 2)
+}
+
+function formatOf(line: string): FormatName | undefined {
+  if (/^\s*\{/.test(line)) return 'json'
+  if (/^(?:https?|h2|grpcs|wss?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ /.test(line)) return 'alb'
+  return /^\S+ [^[]*\[[^\]]{8,40}\] "/.test(line) ? 'common' : undefined
+}
+
+function isOfShaper(line: string): boolean {
+  const tree = readTree(line)
+  return tree !== undefined && isShaperRequest(tree)
+}
+
+/** Without what syslog has put before them. */
+function linesOf(head: Uint8Array): string[] {
+  const lines = Buffer.from(head).toString('latin1').split('\n')
+  // The last one may not be whole.
+  if (lines.length > 1) lines.pop()
+  return lines.slice(0, SAMPLE).flatMap(line => {
+    const length = prefixLength(line)
+    return length < 0 ? [] : [line.slice(length)]
+  })
+}

@@ -1,0 +1,182 @@
+/** Logs of one JSON object per line: nginx with `escape=json`, Caddy, Traefik, or others with the names of their fields. */
+import { isObject } from '../../config/checks/partial-config.js'
+import { readTree, type Tree } from './json-object.js'
+import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
+import { Scratch } from './text-buffer.js'
+import { readStamp, type Stamp } from './timestamp.js'
+
+/** What a field is for. */
+export const FIELDS = ['time', 'ip', 'method', 'path', 'request', 'host', 'agent', 'duration'] as const
+export type FieldUse = (typeof FIELDS)[number]
+export type FieldNames = Readonly<Partial<Record<FieldUse, string>>>
+
+/** Where it is looked for, in this order; dots go into objects. */
+const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
+  time: [
+    ...['StartUTC', 'StartLocal', 'ts', 'time', '@timestamp', 'timestamp', 'msec', 'time_iso8601', 'time_local'],
+    ...['datetime', 'date'],
+  ],
+  ip: [
+    ...['ClientHost', 'request.client_ip', 'request.remote_ip', 'remote_addr', 'client_ip', 'clientip', 'remote_ip'],
+    ...['client', 'ip', 'ClientAddr', 'remoteAddr', 'host_ip'],
+  ],
+  method: ['request.method', 'RequestMethod', 'request_method', 'method', 'verb'],
+  path: ['request.uri', 'RequestPath', 'request_uri', 'uri', 'path', 'url', 'target'],
+  request: ['request'],
+  host: ['request.host', 'RequestHost', 'RequestAddr', 'http_host', 'host', 'vhost'],
+  agent: [
+    ...['request.headers.User-Agent', 'request_User-Agent', 'http_user_agent', 'user_agent', 'userAgent', 'agent'],
+    ...['ua'],
+  ],
+  duration: ['Duration', 'request_time', 'duration', 'latency'],
+}
+
+/** Traefik counts ns, and its time is that of the beginning; others write seconds, or text with a unit. */
+const NANOSECONDS = 'Duration'
+const STARTS = /^Start(UTC|Local)$/
+const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
+
+export class JsonParser extends LineParser {
+  readonly format = 'json'
+  readonly timed = true
+  readonly #names: FieldNames
+  readonly #scratch = new Scratch()
+  #line: Tree = {}
+  /** Where each use was found last. */
+  readonly #found: Partial<Record<FieldUse, string>> = {}
+  /** A number without a fraction among such with one is a time with one, too. */
+  #exact = false
+
+  readonly #sample: readonly Tree[]
+
+  /**
+   * @param names instead of the usual ones
+   * @param sample some lines, to tell which headers there are
+   */
+  constructor(names: FieldNames = {}, sample: readonly string[] = []) {
+    super()
+    this.#names = names
+    this.#sample = sample.map(readTree).filter(tree => tree !== undefined)
+    this.#exact = this.#sample.some(tree => {
+      this.#line = tree
+      return typeof this.#value('time') === 'number' && (this.#time()?.fraction ?? -1) >= 0
+    })
+  }
+
+  parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
+    const line = readTree(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
+    if (line === undefined) return 'not JSON'
+    this.#line = line
+    const ip = this.#text('ip')
+    if (ip === undefined) return 'no address'
+    const stamp = this.#time()
+    if (stamp === undefined) return 'no time'
+    this.second = stamp.second
+    this.fraction = stamp.fraction
+    this.duration = this.#duration()
+    const method = this.#text('method')
+    const path = this.#text('path')
+    const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
+    if (request === undefined) return 'no request'
+    const scratch = this.#scratch
+    scratch.clear()
+    scratch.put(request)
+    const requestEnd = scratch.end
+    scratch.put(ip)
+    this.addressFrom = requestEnd
+    this.addressTo = scratch.end
+    scratch.put(this.#text('agent') ?? '')
+    this.agentFrom = this.addressTo
+    this.agentTo = scratch.end
+    this.bytes = scratch.bytes
+    return readRequestLine(this, scratch.bytes, 0, requestEnd) ? undefined : 'not an HTTP request'
+  }
+
+  host(): string | undefined {
+    return this.#text('host')
+  }
+
+  header(name: string): string | undefined {
+    if (name === 'user-agent') return this.#text('agent')
+    const own = `http_${name.replaceAll('-', '_')}`
+    const traefik = `request_${name}`
+    for (const [field, value] of Object.entries(this.#line)) {
+      const lower = field.toLowerCase()
+      if (lower === own || lower === traefik || lower === name) return textOf(value)
+    }
+    const { request } = this.#line
+    const headers = isObject(request) && isObject(request.headers) ? request.headers : this.#line.headers
+    if (!isObject(headers)) return undefined
+    const [, value] = Object.entries(headers).find(([field]) => field.toLowerCase() === name) ?? []
+    return textOf(value)
+  }
+
+  /** Whether any line of the sample does. */
+  has(name: string): boolean {
+    return this.#sample.some(tree => {
+      this.#line = tree
+      return (name === 'host' ? this.host() : this.header(name)) !== undefined
+    })
+  }
+
+  #text(use: FieldUse): string | undefined {
+    return textOf(this.#value(use))
+  }
+
+  #value(use: FieldUse): unknown {
+    const name = this.#names[use]
+    if (name !== undefined) return valueAt(this.#line, name)
+    const before = this.#found[use]
+    if (before !== undefined) {
+      const value = valueAt(this.#line, before)
+      if (isPlain(value)) return value
+    }
+    for (const candidate of USUAL[use]) {
+      const value = valueAt(this.#line, candidate)
+      if (!isPlain(value)) continue
+      this.#found[use] = candidate
+      return value
+    }
+    return undefined
+  }
+
+  #time(): Stamp | undefined {
+    const value = this.#value('time')
+    const stamp = readStamp(String(value))
+    if (stamp === undefined || typeof value !== 'number') return stamp
+    this.#exact ||= stamp.fraction >= 0
+    return this.#exact && stamp.fraction < 0 ? { ...stamp, fraction: 0 } : stamp
+  }
+
+  #duration(): number {
+    if (STARTS.test(this.#names.time ?? this.#found.time ?? '')) return 0
+    const value = this.#value('duration')
+    const [, digits, unit = ''] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(s|ms|us|µs|ns)?$/.exec(String(value)) ?? []
+    if (digits === undefined) return 0
+    const name = this.#names.duration ?? this.#found.duration
+    return Number(digits) * (name === NANOSECONDS ? 1e-6 : UNITS[unit]!)
+  }
+}
+
+/** Whether it can be the value of a field: text, a number, or a list whose first is that. */
+function isPlain(value: unknown): boolean {
+  const one = Array.isArray(value) ? value[0] : value
+  return typeof one === 'number' || (typeof one === 'string' && one !== '')
+}
+
+function textOf(value: unknown): string | undefined {
+  const one: unknown = Array.isArray(value) ? value[0] : value
+  if (typeof one === 'number') return String(one)
+  return typeof one === 'string' && one !== '' && one !== '-' ? one : undefined
+}
+
+/** The field of this very name, or what its dots lead to. */
+function valueAt(line: Tree, name: string): unknown {
+  if (Object.hasOwn(line, name)) return line[name]
+  let at: unknown = line
+  for (const step of name.split('.')) {
+    if (!isObject(at) || !Object.hasOwn(at, step)) return undefined
+    at = at[step]
+  }
+  return at
+}

@@ -1,0 +1,218 @@
+/**
+ * The requests of some logs, in the order of their arrival.
+ *
+ * Files are sorted as a whole: where the window of a minute was too short for what is in them, they are read again with
+ * one that is long enough. Arrivals are kept as long as they are not too many, so that they can be had again.
+ */
+
+import { detectFormat, type FormatOptions } from '../formats/detect.js'
+import type { FormatName, LineParser } from '../formats/line-parser.js'
+import { Agents } from './agent-classes.js'
+import type { Directory } from './client-directory.js'
+import { BadLines, Scanner } from './line-scanner.js'
+import { InputError, readInput, STDIN } from './log-files.js'
+import { Reorder } from './reorder.js'
+
+/** Seconds of log time. */
+const WINDOW = 60
+
+/** What is looked at to find out the format. */
+const HEAD = 1 << 16
+
+/** Files that are further out of order than that, in seconds, are not sorted. */
+const LONGEST_WINDOW = 86_400
+
+export type Arrive = (at: number, who: number, agent: number) => void
+
+export interface TrafficOptions extends FormatOptions {
+  /** Names of files; `-`: standard input. */
+  readonly logs: readonly string[]
+  readonly stdin: AsyncIterable<Buffer>
+  /** Of the spreading within seconds; undefined: none. */
+  readonly seed: number | undefined
+  readonly directory: Directory
+  /** Told about the parser of each log before any of its lines. */
+  readonly begin?: (parser: LineParser, log: string) => void
+  /** Told now and then how many bytes have been read, and lines. */
+  readonly progress?: (bytes: number, lines: number) => void
+}
+
+/** What a reading has found. */
+export interface Reading {
+  readonly lines: number
+  /** Of them: no requests, and no faults. */
+  readonly skipped: number
+  readonly requests: number
+  readonly bad: BadLines
+  readonly late: number
+  readonly formats: readonly FormatName[]
+  /** Whether any time was in whole seconds. */
+  readonly whole: boolean
+  /** The second since 1970 that arrivals count from. */
+  readonly origin: number
+  /** Of the first and the last arrival, in ms from there. */
+  readonly first: number
+  readonly last: number
+  /** Why it has ended early. */
+  readonly errors: readonly InputError[]
+}
+
+export class LogArrivals {
+  readonly #options: TrafficOptions
+  #window = WINDOW
+  #logs: readonly string[]
+
+  constructor(options: TrafficOptions) {
+    this.#options = options
+    this.#logs = options.logs
+  }
+
+  /** Whether it can be read once more. */
+  get repeatable(): boolean {
+    return !this.#logs.includes(STDIN)
+  }
+
+  /**
+   * Puts every request through what `open` gives: a fresh one for each attempt.
+   *
+   * @returns what the last attempt found
+   */
+  async read<T extends { arrive: Arrive }>(open: () => T): Promise<{ reading: Reading; result: T }> {
+    if (this.#logs.length > 1) this.#logs = await this.#sorted()
+    for (;;) {
+      const result = open()
+      const { reading, latest } = await this.#readOnce((at, who, agent) => result.arrive(at, who, agent))
+      // One time that is far off is a mistake in it, and no reason to sort everything.
+      if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
+      this.#window += latest
+    }
+  }
+
+  async #readOnce(arrive: Arrive): Promise<{ reading: Reading; latest: number }> {
+    const { directory, seed } = this.#options
+    const bad = new BadLines()
+    const agents = new Agents()
+    const errors: InputError[] = []
+    const formats = new Set<FormatName>()
+    const progress = { bytes: 0, lines: 0 }
+    let [requests, skipped, first, last, whole] = [0, 0, Infinity, -Infinity, false]
+    let reorder: Reorder | undefined
+    const emit = (at: number, tag: number): void => {
+      if (requests === 0) first = at
+      requests += 1
+      last = at
+      arrive(at, tag >>> 2, tag & 3)
+    }
+    for (const log of this.#logs) {
+      try {
+        const head = await this.#open(log, progress)
+        const parser = detectFormat(Buffer.concat(head.begun), this.#options) ?? none(log, head.begun)
+        if (parser === undefined) continue
+        formats.add(parser.format)
+        this.#options.begin?.(parser, log)
+        reorder ??= new Reorder({
+          window: this.#window,
+          seed,
+          timed: parser.timed || this.#logs.length > 1,
+          arrive: emit,
+        })
+        const into = reorder
+        const good = (line: LineParser): void => {
+          if (line.fraction < 0) whole = true
+          into.push(line.second, line.fraction, line.duration, directory.who(line) * 4 + agents.classOf(line))
+        }
+        const scanner = new Scanner(parser, good, bad)
+        try {
+          for (const chunk of head.begun) scanner.feed(chunk)
+          for await (const chunk of head.rest) {
+            scanner.feed(chunk)
+            this.#options.progress?.(progress.bytes, progress.lines + scanner.lines)
+          }
+        } finally {
+          scanner.end()
+          progress.lines += scanner.lines
+          skipped += scanner.skipped
+        }
+      } catch (error) {
+        if (!(error instanceof InputError)) throw error
+        errors.push(error)
+      }
+    }
+    reorder?.end()
+    this.#options.progress?.(progress.bytes, progress.lines)
+    return {
+      latest: reorder?.latest ?? 0,
+      reading: {
+        lines: progress.lines,
+        skipped,
+        requests,
+        bad,
+        late: reorder?.late ?? 0,
+        formats: [...formats],
+        whole,
+        origin: reorder?.origin ?? 0,
+        first,
+        last,
+        errors,
+      },
+    }
+  }
+
+  /** The beginning of a log, and the rest of it. */
+  async #open(log: string, progress: { bytes: number }): Promise<{ begun: Buffer[]; rest: AsyncGenerator<Buffer> }> {
+    const rest = readInput(log, this.#options.stdin, bytes => {
+      progress.bytes += bytes
+    })
+    const begun: Buffer[] = []
+    for (let bytes = 0; bytes < HEAD; ) {
+      const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
+      // What came before a fault counts; who reads on is told of it.
+      if (next.done && next.value !== undefined && begun.length > 0) return { begun, rest: failing(next.value.error) }
+      if (next.done && next.value !== undefined) throw next.value.error
+      if (next.done) break
+      // It is good until the next but one only.
+      begun.push(Buffer.from(next.value))
+      bytes += next.value.length
+    }
+    return { begun, rest }
+  }
+
+  /** Logs in the order of their first times; standard input comes last. */
+  async #sorted(): Promise<string[]> {
+    const begins: { log: string; second: number }[] = []
+    for (const log of this.#logs) {
+      let second = Infinity
+      if (log !== STDIN) {
+        const { begun, rest } = await this.#open(log, { bytes: 0 }).catch(() => ({ begun: [], rest: undefined }))
+        await rest?.return(undefined)
+        const parser = detectFormat(Buffer.concat(begun), this.#options)
+        if (parser !== undefined) {
+          const scanner = new Scanner(
+            parser,
+            line => {
+              second = Math.min(second, line.second)
+            },
+            new BadLines(),
+          )
+          for (const chunk of begun) scanner.feed(chunk)
+        }
+      }
+      begins.push({ log, second })
+    }
+    return begins.sort((a, b) => (a.second === b.second ? 0 : a.second - b.second)).map(({ log }) => log)
+  }
+}
+
+// biome-ignore lint/correctness/useYield: it has nothing to give
+async function* failing(error: unknown): AsyncGenerator<Buffer> {
+  throw error
+}
+
+/** @throws InputError where there are lines, but of no known format */
+function none(log: string, begun: readonly Buffer[]): undefined {
+  if (!begun.some(chunk => chunk.some(byte => byte > 32))) return undefined
+  const shown = log === STDIN ? 'standard input' : JSON.stringify(log)
+  throw new InputError(
+    `${shown} looks like no log that is known; say what it is with --format common, combined, json, alb or shaper, or cut off what stands before each request`,
+  )
+}

@@ -1,0 +1,177 @@
+/** Who sends a request: clients by number, and with routes and stacks, what each of their requests has to pass. */
+import { needsOf } from '../../config/header-needs.js'
+import type { Settings } from '../../config/settings.js'
+import type { BucketLimits } from '../../core/bucket/bucket.js'
+import { addressKey, readAddress } from '../../proxy/http/client-address.js'
+import { matchingPath, type RequestFacts } from '../../proxy/http/request.js'
+import { createRule, type Rule } from '../../proxy/routing/route.js'
+import { ByteTable } from '../formats/byte-interner.js'
+import type { LineParser } from '../formats/line-parser.js'
+
+/** Tells who sends the request that a parser has just read, as a small number. */
+export interface Directory {
+  who(parser: LineParser): number
+  /** What is shown for a client: its key. */
+  text(client: number): string
+}
+
+const COLON = 58
+
+/** Clients by address; IPv6 by /64, as the proxy does. */
+export class AddressDirectory implements Directory {
+  readonly #written = new ByteTable()
+  readonly #keys = new ByteTable()
+  #keyOf = new Int32Array(1 << 10)
+
+  who(parser: LineParser): number {
+    const known = this.#written.size
+    const id = this.#written.find(parser.bytes, parser.addressFrom, parser.addressTo)
+    return id < known ? this.#keyOf[id]! : this.#enter(id, parser)
+  }
+
+  text(client: number): string {
+    return this.#keys.text(client)
+  }
+
+  #enter(id: number, { bytes, addressFrom, addressTo }: LineParser): number {
+    if (id >= this.#keyOf.length) {
+      const more = new Int32Array(2 * this.#keyOf.length)
+      more.set(this.#keyOf)
+      this.#keyOf = more
+    }
+    const isPlain = bytes.indexOf(COLON, addressFrom) >= addressTo || bytes.indexOf(COLON, addressFrom) < 0
+    const key = isPlain ? undefined : Buffer.from(addressOf(this.#written.text(id)))
+    const client =
+      key === undefined ? this.#keys.find(bytes, addressFrom, addressTo) : this.#keys.find(key, 0, key.length)
+    this.#keyOf[id] = client
+    return client
+  }
+}
+
+/** The key that the proxy would make of an address; of what is none, it is that. */
+export function addressOf(text: string): string {
+  const address = readAddress(text)
+  return address === undefined ? text : addressKey(address)
+}
+
+/** All that is the same for requests of one client that pass the same way at the same cost. */
+export interface Way {
+  /** Undefined: no route takes it. */
+  readonly rule: Rule | undefined
+  /** Of each bucket of the rule; undefined: a key is missing, and the bucket says to reject. */
+  readonly keys: readonly string[] | undefined
+  readonly limits: readonly BucketLimits[]
+  readonly cost: number
+  readonly weight: number
+  readonly client: number
+}
+
+/** By the routes of a configuration. */
+export class WayDirectory implements Directory {
+  readonly ways: Way[] = []
+  readonly #rules: readonly Rule[]
+  readonly #byAddress: boolean
+  readonly #headers: readonly string[]
+  readonly #known = new Map<string, number>()
+  readonly #clients = new ByteTable()
+
+  /** @param byAddress a client is an address, whatever the keys; else it is the first key of its stack */
+  constructor({ routes }: Settings, byAddress = false) {
+    this.#rules = routes.map(createRule)
+    this.#byAddress = byAddress
+    this.#headers = headersOf(routes)
+  }
+
+  who(parser: LineParser): number {
+    const facts = this.#factsOf(parser)
+    const ip = addressOf(textOf(parser, parser.addressFrom, parser.addressTo))
+    const rule = this.#rules.find(candidate => candidate.matches(facts))
+    if (rule === undefined || rule.settings.mode === 'off')
+      return this.#way(`${rule?.name ?? ''}\n\n${ip}`, () => ({
+        rule,
+        keys: [],
+        limits: [],
+        cost: 0,
+        weight: 1,
+        client: this.#client(ip),
+      }))
+    const context = { facts, ip, route: rule.name }
+    const keys: string[] = []
+    for (const { key } of rule.buckets) {
+      const value = key(context)
+      if (value === undefined) break
+      keys.push(value)
+    }
+    const isWhole = keys.length === rule.buckets.length
+    const cost = rule.cost(facts)
+    const tiers = rule.buckets.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
+    const owner = this.#byAddress || keys[0] === undefined ? ip : keys[0]
+    const id = `${rule.name}\n${cost}\n${tiers.map(tier => tier?.name).join()}\n${owner}\n${isWhole}\n${keys.join('\r')}`
+    return this.#way(id, () => {
+      const settings = rule.buckets.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
+      const weighing = settings.filter(({ own }) => own.weight !== undefined).sort((a, b) => a.place - b.place)
+      return {
+        rule,
+        keys: isWhole ? keys : undefined,
+        limits: settings.map(({ own }) => own.limits),
+        cost,
+        weight: weighing[0]?.own.weight ?? 1,
+        client: this.#client(owner),
+      }
+    })
+  }
+
+  text(client: number): string {
+    return this.#clients.text(client).trim().replaceAll('\n', ', ')
+  }
+
+  #way(id: string, create: () => Way): number {
+    const known = this.#known.get(id)
+    if (known !== undefined) return known
+    this.ways.push(create())
+    this.#known.set(id, this.ways.length - 1)
+    return this.ways.length - 1
+  }
+
+  #client(text: string): number {
+    const bytes = Buffer.from(text)
+    return this.#clients.find(bytes, 0, bytes.length)
+  }
+
+  #factsOf(parser: LineParser): RequestFacts {
+    const target = textOf(parser, parser.targetFrom, parser.targetTo)
+    const rawHeaders: string[] = []
+    for (const name of this.#headers) {
+      const value = parser.header(name)
+      if (value !== undefined) rawHeaders.push(name, value)
+    }
+    return {
+      ...NO_FACTS,
+      method: textOf(parser, parser.methodFrom, parser.methodTo),
+      target,
+      path: matchingPath(target),
+      host: parser.host(),
+      rawHeaders,
+    }
+  }
+}
+
+const NO_FACTS: Omit<RequestFacts, 'method' | 'target' | 'path' | 'host' | 'rawHeaders'> = {
+  oldHttp: false,
+  connection: undefined,
+  forwardedFor: [],
+  via: undefined,
+  contentLength: undefined,
+  chunked: false,
+  expectContinue: false,
+  maxForwards: undefined,
+  preferWait: undefined,
+}
+
+function textOf({ bytes }: LineParser, from: number, to: number): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1')
+}
+
+function headersOf(routes: Settings['routes']): string[] {
+  return [...new Set(needsOf(routes).map(({ name }) => name))].filter(name => name !== 'host')
+}

@@ -1,0 +1,96 @@
+/** Lines out of the pieces of a log, read by a parser. */
+import { type BadLine, type LineParser, SKIPPED } from '../formats/line-parser.js'
+import { bodyStart } from '../formats/syslog-prefix.js'
+
+const NEWLINE = 10
+const RETURN = 13
+
+/** Longer lines are no requests that a server would take. */
+const LONGEST = 1 << 18
+
+/** How many bad lines are shown, and how much of each. */
+const SHOWN = 5
+const CLIPPED = 120
+
+/** Lines that could not be read. */
+export class BadLines {
+  count = 0
+  readonly reasons = new Map<BadLine, number>()
+  readonly examples: { readonly line: number; readonly reason: BadLine; readonly text: string }[] = []
+
+  add(reason: BadLine, line: number, text: Buffer): void {
+    this.count += 1
+    this.reasons.set(reason, (this.reasons.get(reason) ?? 0) + 1)
+    if (this.examples.length >= SHOWN) return
+    this.examples.push({ line, reason, text: printable(text.subarray(0, 4 * CLIPPED).toString(), CLIPPED) })
+  }
+}
+
+/** Nothing of what clients have sent may steer the terminal. */
+export function printable(text: string, longest: number): string {
+  const clean = text.replace(/[^\x20-\x7e\u00a0-\u2027\u2030-\ud7ff\uf900-\ufffd]/g, '?')
+  return clean.length > longest ? `${clean.slice(0, longest - 1)}~` : clean
+}
+
+export class Scanner {
+  lines = 0
+  /** Of them: no requests, and no faults. */
+  skipped = 0
+  readonly #parser: LineParser
+  readonly #good: (parser: LineParser) => void
+  readonly #bad: BadLines
+  /** The beginning of a line whose end is still to come. */
+  #carried: Buffer[] = []
+  #carriedBytes = 0
+
+  /** @param good is called for each good line, while the parser has its fields */
+  constructor(parser: LineParser, good: (parser: LineParser) => void, bad: BadLines) {
+    this.#parser = parser
+    this.#good = good
+    this.#bad = bad
+  }
+
+  feed(chunk: Buffer): void {
+    let from = 0
+    if (this.#carriedBytes > 0) {
+      const end = chunk.indexOf(NEWLINE)
+      if (end < 0) return this.#carry(chunk)
+      this.#carry(chunk.subarray(0, end))
+      this.end()
+      from = end + 1
+    }
+    for (let end = chunk.indexOf(NEWLINE, from); end >= 0; end = chunk.indexOf(NEWLINE, from)) {
+      this.#line(chunk, from, end)
+      from = end + 1
+    }
+    if (from < chunk.length) this.#carry(chunk.subarray(from))
+  }
+
+  /** What is there is a line. */
+  end(): void {
+    if (this.#carriedBytes === 0) return
+    const line = Buffer.concat(this.#carried)
+    this.#carried = []
+    const tooLong = this.#carriedBytes > LONGEST
+    this.#carriedBytes = 0
+    if (!tooLong) return this.#line(line, 0, line.length)
+    this.lines += 1
+    this.#bad.add('too long', this.lines, line)
+  }
+
+  #carry(part: Buffer): void {
+    if (this.#carriedBytes <= LONGEST) this.#carried.push(Buffer.from(part))
+    this.#carriedBytes += part.length
+  }
+
+  #line(bytes: Buffer, from: number, newline: number): void {
+    const to = newline > from && bytes[newline - 1] === RETURN ? newline - 1 : newline
+    if (to === from) return
+    this.lines += 1
+    const start = bodyStart(bytes, from, to)
+    const reason = start < 0 ? 'unknown prefix' : this.#parser.parse(bytes, start, to)
+    if (reason === undefined) this.#good(this.#parser)
+    else if (reason === SKIPPED) this.skipped += 1
+    else this.#bad.add(reason, this.lines, bytes.subarray(from, to))
+  }
+}

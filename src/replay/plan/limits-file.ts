@@ -1,0 +1,62 @@
+/** Limits from a configuration file, which need not be complete: what only serving needs may be missing. */
+
+import { readFileSync } from 'node:fs'
+import { isObject } from '../../config/checks/partial-config.js'
+import { ConfigError, type Flags, parseConfig } from '../../config/load.js'
+import { readTree } from '../formats/json-object.js'
+import type { ReplayLimits } from './plan.js'
+
+/** What to read where a file has no upstream, which is never sent anything here. */
+const NO_UPSTREAM = 'echo:'
+
+/**
+ * @param base another file, for what this one leaves out
+ * @throws ConfigError
+ */
+export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv, base?: string): ReplayLimits {
+  const own = readText(file)
+  const tree = readTree(own)
+  const common = base === undefined ? undefined : readTree(readText(base))
+  const whole = tree === undefined || common === undefined ? tree : { ...common, ...tree }
+  const text = common === undefined || whole === undefined ? own : JSON.stringify(whole)
+  const { routes } = whole ?? {}
+  const needsUpstream =
+    whole !== undefined &&
+    !('upstream' in whole) &&
+    !(Array.isArray(routes) && routes.every(route => isObject(route) && 'upstream' in route))
+  const settings = parseConfig(text, {
+    env,
+    file,
+    flags: { ...flags, ...(needsUpstream && { upstream: NO_UPSTREAM }) },
+  })
+  return { settings, name: file, plain: false }
+}
+
+/** Limits that flags alone amount to: one bucket, `ip` its key if they do not say. @throws ConfigError */
+export function limitsOfFlags(flags: Flags, env: NodeJS.ProcessEnv): ReplayLimits {
+  const file = JSON.stringify({ upstream: NO_UPSTREAM, buckets: { client: { key: 'ip' } } })
+  return { settings: parseConfig(file, { env, flags }), name: 'the flags', plain: true }
+}
+
+/** What a file holds: limits, what an earlier replay has found, or something else, as a log. */
+export function kindOf(file: string): 'config' | 'report' | 'other' {
+  try {
+    const tree = readTree(readFileSync(file, 'utf8'))
+    if (tree === undefined) return 'other'
+    if ('requests' in tree && 'admitted' in tree && 'clients' in tree) return 'report'
+    return 'buckets' in tree || 'routes' in tree ? 'config' : 'other'
+  } catch {
+    return 'other'
+  }
+}
+
+function readText(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    const { code = String(error) } = error as NodeJS.ErrnoException
+    const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
+    const message = `${JSON.stringify(file)} ${fault}; name a configuration that can be read`
+    throw new ConfigError([{ path: '', message }])
+  }
+}

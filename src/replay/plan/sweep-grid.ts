@@ -1,0 +1,100 @@
+/** Which rates and capacities a sweep tries. */
+import { writtenRate } from '../../config/report/exact-units.js'
+import { parseRate } from '../../core/units.js'
+import type { Point } from '../runs/level-rows.js'
+
+/** How many of each, where nothing else is said. */
+const STEPS = 8
+
+/** More of one axis, or points in all, are a mistake. */
+const MOST_POINTS = 1_024
+
+export interface Grid {
+  /** Cost units per ms, ascending. */
+  readonly rates: readonly number[]
+  readonly capacities: readonly number[]
+}
+
+/** What of a grid is given; the rest follows the traffic. */
+export type GridRequest = Partial<Grid>
+
+/**
+ * Reads `rate=1/s..20/s,capacity=5..100`: each axis a range, with `xN` behind it in N steps (`1/s..20/s x5`), or a list
+ * with `|` between (`5|10|20`). Either may be left out.
+ *
+ * @throws RangeError naming what is wrong, and the forms that work
+ */
+export function parseGrid(text: string): GridRequest {
+  const grid: { rates?: number[]; capacities?: number[] } = {}
+  for (const part of text.split(',').filter(each => each.trim() !== '')) {
+    const [, axis, values = ''] = /^\s*(rate|capacity)\s*=\s*(.+?)\s*$/.exec(part) ?? []
+    if (axis === 'rate') grid.rates = axisOf(values, parseRate, rate => parseRate(niceRate(rate)))
+    else if (axis === 'capacity')
+      grid.capacities = axisOf(values, capacityOf, capacity => Math.max(1, Math.round(capacity)))
+    else throw new RangeError(`${JSON.stringify(part)} is no axis; ${FORMS}`)
+  }
+  if ((grid.rates?.length ?? STEPS) * (grid.capacities?.length ?? STEPS) > MOST_POINTS) {
+    throw new RangeError(`${JSON.stringify(text)} has more than ${MOST_POINTS} points; use fewer steps`)
+  }
+  return grid
+}
+
+const FORMS = 'use e.g. "rate=1/s..20/s,capacity=5..100" or "rate=1/s|2/s|5/s"'
+
+function axisOf(values: string, read: (text: string) => number, nice: (value: number) => number): number[] {
+  const [, from, to, steps = String(STEPS)] = /^(.+?)\s*\.\.\s*(.+?)(?:\s*x\s*(\d+))?$/.exec(values) ?? []
+  if (from === undefined || to === undefined) return unique(values.split('|').map(value => read(value.trim())))
+  const [low, high] = [read(from), read(to)]
+  const count = Number(steps)
+  if (!(low < high) || count < 2) throw new RangeError(`${JSON.stringify(values)} is no range; ${FORMS}`)
+  return unique(spaced(low, high, count).map((value, at) => (at === 0 ? low : at === count - 1 ? high : nice(value))))
+}
+
+function capacityOf(text: string): number {
+  const capacity = Number(text)
+  if (!(capacity > 0 && capacity < Infinity)) throw new RangeError(`${JSON.stringify(text)} is no capacity; ${FORMS}`)
+  return capacity
+}
+
+/**
+ * A grid about what was seen: rates from the mean of the busiest client's busiest minute down to a tenth or so and up to
+ * its busiest second, capacities up to what it sent in a few seconds.
+ *
+ * @param perSecond the most requests of one client in a second
+ */
+export function gridAbout(perSecond: number): Grid {
+  const peak = Math.max(2, perSecond)
+  const rates = spaced(peak / 50 / 1_000, peak / 1_000, STEPS).map(rate => parseRate(niceRate(rate)))
+  const capacities = spaced(1, Math.max(50, 5 * peak), STEPS).map(niceCapacity)
+  return { rates: unique(rates), capacities: unique(capacities) }
+}
+
+export function pointsOf({ rates, capacities }: Grid): Point[] {
+  return rates.flatMap(rate => capacities.map(capacity => ({ rate, capacity })))
+}
+
+/** In equal ratios. */
+function spaced(low: number, high: number, count: number): number[] {
+  return Array.from({ length: count }, (_, at) => low * (high / low) ** (at / (count - 1)))
+}
+
+/** Rounded to two digits. @param perMs cost units per ms */
+function niceRate(perMs: number): string {
+  const [perUnit, unit] = perMs * 1_000 >= 0.1 ? [perMs * 1_000, 's'] : [perMs * 60_000, 'm']
+  return `${Number(perUnit.toPrecision(2))}/${unit}`
+}
+
+/** As it is, per second where two digits are enough for that. @param perMs cost units per ms */
+export function rateText(perMs: number): string {
+  const nice = niceRate(perMs)
+  return parseRate(nice) === perMs ? nice : writtenRate(perMs)
+}
+
+function niceCapacity(capacity: number): number {
+  const step = 10 ** Math.max(0, Math.floor(Math.log10(capacity)) - 1)
+  return Math.round(capacity / step) * step
+}
+
+function unique(values: readonly number[]): number[] {
+  return [...new Set(values)].sort((a, b) => a - b)
+}

@@ -1,0 +1,28 @@
+/** Bounds that limits have to keep, as they are written. */
+import { parseDuration } from '../../core/units.js'
+import { type Bound, METRICS } from '../runs/bound-run.js'
+import type { Point } from '../runs/level-rows.js'
+import { rateText } from './sweep-grid.js'
+
+const FORMS = 'use e.g. "reject<=0.1%,p99<=2s"; there are reject and delay in %, and p50, p90, p99 and max'
+
+/** @throws RangeError naming what is wrong, and the forms that work */
+export function parseTarget(text: string): Bound[] {
+  const bounds = text.split(',').map((part): Bound => {
+    const [, name = '', value = ''] = /^\s*(\w+)\s*<=?\s*(\S+)\s*$/.exec(part) ?? []
+    const metric = METRICS.find(each => each === name)
+    if (metric === undefined) throw new RangeError(`${JSON.stringify(part)} is no target; ${FORMS}`)
+    if (metric !== 'reject' && metric !== 'delay') return { metric, most: parseDuration(value) }
+    const [, percent] = /^(\d+(?:\.\d+)?)%$/.exec(value) ?? []
+    if (percent === undefined) throw new RangeError(`${JSON.stringify(value)} is no share; ${FORMS}`)
+    // 0.7 / 100 is less than 7 / 1000, which is what is counted.
+    return { metric, most: Number(`${percent}e-2`) }
+  })
+  return bounds
+}
+
+/** The lines of a configuration. */
+export function configLines(point: Point, key: string): string {
+  const { rate, capacity } = point
+  return `"buckets": { "client": { "key": ${JSON.stringify(key)}, "rate": "${rateText(rate)}", "capacity": ${capacity} } }`
+}

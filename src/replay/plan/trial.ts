@@ -1,0 +1,43 @@
+/** What a sweep takes from the first reading of the logs: the sweep itself where its grid is known, or what it needs later. */
+
+import { Recording } from '../input/recording.js'
+import { SweepRun } from '../runs/sweep-run.js'
+import { type Grid, type GridRequest, gridAbout, pointsOf } from './sweep-grid.js'
+
+export class Trial {
+  readonly recording = new Recording()
+  /** Undefined: it follows the traffic. */
+  readonly grid: Grid | undefined
+  readonly swept: SweepRun | undefined
+  readonly #request: GridRequest
+  readonly #records: boolean
+  /** The most requests of one client in one second. */
+  #most = 1
+  #second = -Infinity
+  readonly #counts = new Map<number, number>()
+
+  /** @param again whether the requests are needed again in any case */
+  constructor(request: GridRequest, cost: number, again: boolean) {
+    const { rates, capacities } = request
+    this.#request = request
+    this.grid = rates !== undefined && capacities !== undefined ? { rates, capacities } : undefined
+    this.swept = this.grid && new SweepRun(pointsOf(this.grid), cost)
+    this.#records = again || this.grid === undefined
+  }
+
+  arrive(at: number, client: number): void {
+    if (this.#records) this.recording.arrive(at, client)
+    if (this.swept !== undefined) return this.swept.arrive(at, client)
+    const second = Math.floor(at / 1_000)
+    if (second !== this.#second) this.#counts.clear()
+    this.#second = second
+    const count = (this.#counts.get(client) ?? 0) + 1
+    this.#counts.set(client, count)
+    if (count > this.#most) this.#most = count
+  }
+
+  /** A grid about what has come. */
+  get about(): Grid {
+    return { ...gridAbout(this.#most), ...this.#request }
+  }
+}

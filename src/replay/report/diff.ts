@@ -1,0 +1,156 @@
+/** What another configuration would have done to the same requests. */
+
+import type { LineParser } from '../formats/line-parser.js'
+import { LogArrivals } from '../input/arrivals.js'
+import { type Directory, WayDirectory } from '../input/client-directory.js'
+import { printable } from '../input/line-scanner.js'
+import { STDIN } from '../input/log-files.js'
+import { lacks, type Plan, type ReplayLimits } from '../plan/plan.js'
+import type { Outcomes, RunTally } from '../runs/run-tally.js'
+import { CoreRun } from '../runs/shaper-run.js'
+import { createReport, LONGEST_KEY, type ReplayReport } from './report.js'
+
+/** How many clients are listed. */
+const LISTED = 50
+
+/** One side for a client; waits in ms. */
+export interface Side extends Outcomes {
+  readonly maxWait: number
+}
+
+export interface ClientChange {
+  readonly client: string
+  readonly agent: string
+  readonly requests: number
+  readonly a: Side
+  readonly b: Side
+}
+
+export interface DiffReport {
+  readonly a: ReplayReport
+  readonly b: ReplayReport
+  readonly clients: {
+    readonly newlyRejected: number
+    readonly noLongerRejected: number
+    readonly newlyDelayed: number
+    readonly noLongerDelayed: number
+    /** Those whom it changes most first: by what is rejected, then by what is delayed. */
+    readonly changed: readonly ClientChange[]
+  }
+}
+
+/** What a line is for two directories at once. */
+class PairDirectory implements Directory {
+  readonly firsts: number[] = []
+  readonly seconds: number[] = []
+  readonly #a: WayDirectory
+  readonly #b: WayDirectory
+  readonly #known = new Map<number, number>()
+
+  constructor(a: WayDirectory, b: WayDirectory) {
+    this.#a = a
+    this.#b = b
+  }
+
+  who(parser: LineParser): number {
+    const [first, second] = [this.#a.who(parser), this.#b.who(parser)]
+    const pair = first * 2 ** 26 + second
+    const known = this.#known.get(pair)
+    if (known !== undefined) return known
+    this.#known.set(pair, this.firsts.length)
+    this.firsts.push(first)
+    this.seconds.push(second)
+    return this.firsts.length - 1
+  }
+
+  text(client: number): string {
+    return this.#a.text(client)
+  }
+}
+
+/** Puts the same requests through both; a client is an address. */
+export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Plan, 'limits'>): Promise<DiffReport> {
+  // Clients are counted in the order of their coming, which is the same for both.
+  const waysOfA = new WayDirectory(a.settings, true)
+  const waysOfB = new WayDirectory(b.settings, true)
+  const directory = new PairDirectory(waysOfA, waysOfB)
+  const notes = new Set<string>()
+  const begin = (parser: LineParser, log: string): void => {
+    for (const limits of [a, b]) {
+      for (const lack of lacks(limits, parser, log === STDIN ? 'standard input' : log)) {
+        notes.add(`${limits.name}: ${lack}`)
+      }
+    }
+  }
+  const { reading, result } = await new LogArrivals({ ...plan, directory, begin }).read(() => {
+    const runs = [new CoreRun(a.settings, waysOfA), new CoreRun(b.settings, waysOfB)] as const
+    return {
+      runs,
+      arrive(at: number, who: number, agent: number) {
+        runs[0].arrive(at, directory.firsts[who]!, agent)
+        runs[1].arrive(at, directory.seconds[who]!, agent)
+      },
+    }
+  })
+  for (const run of result.runs) run.end()
+  const [tallyOfA, tallyOfB] = [result.runs[0].tally, result.runs[1].tally]
+  const report = (limits: ReplayLimits, tally: RunTally): ReplayReport =>
+    createReport({ plan: { ...plan, limits }, reading, tally, directory, notes: [...notes] })
+  const sides: ClientChange[] = []
+  for (let client = 0; client < tallyOfA.clients; client += 1) {
+    const [before, after] = [tallyOfA.outcomes(client), tallyOfB.outcomes(client)]
+    sides.push({ client: String(client), agent: before.agent, requests: before.requests, a: before, b: after })
+  }
+  const clients = changes(sides)
+  return {
+    a: report(a, tallyOfA),
+    b: report(b, tallyOfB),
+    clients: {
+      ...clients,
+      changed: clients.changed.map(change => ({
+        ...change,
+        client: printable(directory.text(Number(change.client)), LONGEST_KEY),
+        a: sideOf(change.a),
+        b: sideOf(change.b),
+      })),
+    },
+  }
+}
+
+/** Compares what two replays have found; of clients those that either lists. */
+export function diffReports(a: ReplayReport, b: ReplayReport): DiffReport {
+  const known = new Map<string, ClientChange>()
+  const none = { delayed: 0, rejected: 0, maxWait: 0 }
+  for (const { client, agent, requests, ...rest } of a.clients.hardest) {
+    known.set(client, { client, agent, requests, a: sideOf({ requests, ...rest }), b: { requests, ...none } })
+  }
+  for (const { client, agent, requests, ...rest } of b.clients.hardest) {
+    const before = known.get(client)?.a ?? { requests, ...none }
+    known.set(client, { client, agent, requests, a: before, b: sideOf({ requests, ...rest }) })
+  }
+  return { a, b, clients: changes([...known.values()]) }
+}
+
+function changes(sides: readonly ClientChange[]): DiffReport['clients'] {
+  const count = (test: (change: ClientChange) => boolean): number => sides.filter(test).length
+  const size = ({ a, b }: ClientChange): [number, number] => [
+    Math.abs(a.rejected - b.rejected),
+    Math.abs(a.delayed - b.delayed),
+  ]
+  return {
+    newlyRejected: count(({ a, b }) => a.rejected === 0 && b.rejected > 0),
+    noLongerRejected: count(({ a, b }) => a.rejected > 0 && b.rejected === 0),
+    newlyDelayed: count(({ a, b }) => a.delayed === 0 && b.delayed > 0),
+    noLongerDelayed: count(({ a, b }) => a.delayed > 0 && b.delayed === 0),
+    changed: sides
+      .map(change => ({ change, size: size(change) }))
+      .filter(({ size: [rejected, delayed] }) => rejected + delayed > 0)
+      .sort((x, y) => y.size[0] - x.size[0] || y.size[1] - x.size[1])
+      .slice(0, LISTED)
+      .map(({ change }) => change),
+  }
+}
+
+function sideOf({ requests, delayed, rejected, maxWait }: Side): Side {
+  return { requests, delayed, rejected, maxWait: Math.round(maxWait * 1_000) / 1_000 }
+}

@@ -1,0 +1,196 @@
+/** What a replay has found, as it is printed, written as JSON or drawn. */
+
+import { formatKeyPart } from '../../config/schema/key.js'
+import type { AgentClass } from '../../http/agent-class.js'
+import type { Reading } from '../input/arrivals.js'
+import type { Directory } from '../input/client-directory.js'
+import { printable } from '../input/line-scanner.js'
+import { type Plan, singleOf } from '../plan/plan.js'
+import { type Grid, rateText } from '../plan/sweep-grid.js'
+import { configLines } from '../plan/target.js'
+import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
+import type { PointOutcome } from '../runs/sweep-run.js'
+import type { Folded, Peak } from '../runs/time-series.js'
+import { binStart, type WaitSummary, type Waits } from '../runs/wait-quantiles.js'
+
+/** How many clients are listed. */
+const LISTED = 50
+
+/** Of a key as it is shown. */
+export const LONGEST_KEY = 60
+
+/** Waits in ms, rates as in a configuration, times as ISO 8601. */
+export interface ReplayReport {
+  readonly logs: readonly string[]
+  readonly formats: readonly string[]
+  readonly limits: { readonly name: string; readonly rate?: string; readonly capacity?: number; readonly key?: string }
+  readonly lines: number
+  /** Of them: records that are not about a request that reached a bucket, in a log of shaper's own. */
+  readonly skipped: number
+  readonly requests: number
+  readonly bad: number
+  readonly badLines: {
+    readonly reasons: Readonly<Record<string, number>>
+    readonly examples: readonly { readonly line: number; readonly reason: string; readonly text: string }[]
+  }
+  /** Further back than the window of a stream reaches. */
+  readonly late: number
+  readonly from: string | undefined
+  readonly to: string | undefined
+  /** How the times within seconds were found. */
+  readonly times: string
+  /** At once or after a wait. */
+  readonly admitted: number
+  readonly atOnce: number
+  readonly delayed: number
+  readonly rejected: number
+  /** Of those rejected: they had been queued. */
+  readonly expired: number
+  /** Of those delayed. */
+  readonly wait: WaitSummary
+  readonly agents: Readonly<Record<AgentClass, Outcomes>>
+  readonly clients: {
+    readonly total: number
+    readonly delayed: number
+    readonly rejected: number
+    /** Those hit hardest first. */
+    readonly hardest: readonly (Omit<ClientOutcomes, 'client'> & { readonly client: string })[]
+  }
+  /** The second in which most came, and what the upstream would have got in its worst one. */
+  readonly busiest: PeakReport
+  readonly upstream: { readonly before: PeakReport; readonly after: PeakReport }
+  readonly series: Folded & { readonly start: string | undefined }
+  /** Of those delayed, in bins from `from` to `to` ms. */
+  readonly waits: readonly { readonly from: number; readonly to: number; readonly count: number }[]
+  readonly sweep?: {
+    readonly rates: readonly string[]
+    readonly capacities: readonly number[]
+    /** By rate, then by capacity. */
+    readonly points: readonly (Omit<PointOutcome, 'rate'> & { readonly rate: string })[]
+    /** What meets the target; absent: nothing does, or none was set. */
+    readonly recommended?: Omit<PointOutcome, 'rate'> & { readonly rate: string; readonly config: string }
+  }
+  readonly notes: readonly string[]
+  readonly errors: readonly string[]
+}
+
+export interface PeakReport extends Omit<Peak, 'second'> {
+  readonly at: string | undefined
+}
+
+export interface SweepReport {
+  /** Of the bucket. */
+  readonly key: string
+  readonly grid: Grid
+  readonly outcomes: readonly PointOutcome[]
+  /** The smallest that meets the target. */
+  readonly found?: PointOutcome
+}
+
+export interface Findings {
+  readonly plan: Plan
+  readonly reading: Reading
+  readonly tally: RunTally
+  readonly directory: Directory
+  readonly notes: readonly string[]
+  readonly swept?: SweepReport
+}
+
+export function createReport({ plan, reading, tally, directory, notes, swept }: Findings): ReplayReport {
+  const { bad, origin } = reading
+  const { series } = tally
+  const hasAny = reading.requests > 0
+  const single = singleOf(plan.limits.settings)
+  const key = single?.bucket.key.parts.map(formatKeyPart).join(',') ?? 'ip'
+  const at = (ms: number): string | undefined => (hasAny ? new Date(origin * 1_000 + ms).toISOString() : undefined)
+  const peak = ({ second, ...rest }: Peak): PeakReport => ({ at: at(second * 1_000), ...rest })
+  const folded = series.folded()
+  return {
+    logs: plan.logs,
+    formats: reading.formats,
+    limits: {
+      name: plan.limits.name,
+      ...(single && { rate: rateText(single.bucket.rate), capacity: single.bucket.capacity, key }),
+    },
+    lines: reading.lines,
+    skipped: reading.skipped,
+    requests: reading.requests,
+    bad: bad.count,
+    badLines: { reasons: Object.fromEntries(bad.reasons), examples: bad.examples },
+    late: reading.late,
+    from: at(reading.first),
+    to: at(reading.last),
+    times: rule(reading, plan.seed),
+    admitted: tally.atOnce + tally.delayed,
+    atOnce: tally.atOnce,
+    delayed: tally.delayed,
+    rejected: tally.rejected,
+    expired: tally.expired,
+    wait: rounded(tally.waits.summary()),
+    agents: tally.agents(),
+    clients: {
+      total: tally.clients,
+      ...tally.hit(),
+      hardest: tally.hardest(LISTED).map(client => ({
+        ...client,
+        client: printable(directory.text(client.client), LONGEST_KEY),
+        meanWait: toMicroseconds(client.meanWait),
+        maxWait: toMicroseconds(client.maxWait),
+      })),
+    },
+    busiest: peak(series.busiest),
+    upstream: { before: peak(series.busiest), after: peak(series.fullest) },
+    series: { ...folded, start: at(folded.first * 1_000) },
+    waits: distribution(tally.waits),
+    ...(swept && { sweep: sweepReport(swept) }),
+    notes,
+    errors: reading.errors.map(({ message }) => message),
+  }
+}
+
+function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
+  const written = ({ rate, wait, ...rest }: PointOutcome) => ({ rate: rateText(rate), ...rest, wait: rounded(wait) })
+  return {
+    rates: grid.rates.map(rateText),
+    capacities: grid.capacities,
+    points: outcomes.map(written),
+    ...(found && { recommended: { ...written(found), config: configLines(found, key) } }),
+  }
+}
+
+function rule({ whole }: Reading, seed: number | undefined): string {
+  if (!whole) return 'as logged'
+  if (seed === undefined) return 'whole seconds as logged, all at their beginning'
+  return `whole seconds spread: the k-th of n lines of a second at (k + u) / n of it, u from a hash of seed ${seed}, second and k`
+}
+
+/** Bins from 1, 2 and 5 times a power of ten to the next. */
+function distribution({ bins, count, max }: Waits): { from: number; to: number; count: number }[] {
+  if (count === 0) return []
+  const edges = [0]
+  // A bin may end beyond the longest.
+  for (let exponent = 0; edges.at(-1)! <= 1.1 * max; exponent += 1) {
+    for (const digit of [1, 2, 5]) edges.push(digit * 10 ** exponent)
+  }
+  const found = edges.slice(1).map((to, at) => ({ from: edges[at]!, to, count: 0 }))
+  for (const [bin, inBin] of bins.entries()) {
+    if (inBin === 0) continue
+    const middle = (binStart(bin) + binStart(bin + 1)) / 2
+    found.find(({ to }) => middle < to)!.count += inBin
+  }
+  while (found.at(-1)?.count === 0) found.pop()
+  return found.slice(
+    Math.max(
+      0,
+      found.findIndex(bin => bin.count > 0),
+    ),
+  )
+}
+
+function rounded({ p50, p90, p99, max }: WaitSummary): WaitSummary {
+  return { p50: toMicroseconds(p50), p90: toMicroseconds(p90), p99: toMicroseconds(p99), max: toMicroseconds(max) }
+}
+
+function toMicroseconds(ms: number): number {
+  return Math.round(ms * 1_000) / 1_000
+}

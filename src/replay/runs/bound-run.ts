@@ -1,0 +1,84 @@
+/** Whether bounds are kept at each of many points: counted, so no quantile is rounded. */
+import { LevelRows, type Point } from './level-rows.js'
+import { rankOf } from './wait-quantiles.js'
+
+/** Of the waits of those delayed. */
+const QUANTILES = { p50: 0.5, p90: 0.9, p99: 0.99, max: 1 } as const
+
+export const METRICS = ['reject', 'delay', 'p50', 'p90', 'p99', 'max'] as const
+
+/** Shares are from 0 to 1, waits in ms. */
+export interface Bound {
+  readonly metric: (typeof METRICS)[number]
+  readonly most: number
+}
+
+/** Waits are told, and compared, in whole microseconds. */
+const PER_MS = 1_000
+
+/** What decides whether a point keeps the bounds. */
+export interface PointCounts extends Point {
+  readonly requests: number
+  readonly rejected: number
+  readonly delayed: number
+  /** For each bound how many waited longer; 0 where it is about no wait. */
+  readonly longer: readonly number[]
+}
+
+export class BoundRun extends LevelRows {
+  readonly #points: readonly Point[]
+  readonly #bounds: readonly Bound[]
+  /** By point, then by bound: a level above this waits longer. */
+  readonly #limits: Float64Array
+  readonly #longer: Float64Array
+
+  constructor(points: readonly Point[], cost: number, bounds: readonly Bound[]) {
+    super(points, cost)
+    this.#points = points
+    this.#bounds = bounds
+    this.#limits = Float64Array.from(points.flatMap(({ rate }) => bounds.map(bound => rate * longestOf(bound))))
+    this.#longer = new Float64Array(this.#limits.length)
+  }
+
+  counts(): PointCounts[] {
+    const { length } = this.#bounds
+    return this.#points.map((point, at) => ({
+      ...point,
+      requests: this.requests,
+      rejected: this.rejected[at]!,
+      delayed: this.delayed[at]!,
+      longer: [...this.#longer.subarray(at * length, (at + 1) * length)],
+    }))
+  }
+
+  protected delay(point: number, level: number): void {
+    const { length } = this.#bounds
+    for (let at = point * length; at < (point + 1) * length; at += 1) {
+      if (level > this.#limits[at]!) this.#longer[at]! += 1
+    }
+  }
+}
+
+/** In ms: what is longer is more than the bound when it is rounded to a microsecond. */
+function longestOf({ metric, most }: Bound): number {
+  if (metric === 'reject' || metric === 'delay') return Infinity
+  return (Math.floor(most * PER_MS + 1e-6) + 0.5) / PER_MS
+}
+
+/** Whether a point keeps the bounds. */
+export function keeps(counts: PointCounts, bounds: readonly Bound[]): boolean {
+  return mayKeep(counts, counts, bounds)
+}
+
+/**
+ * Whether a capacity from that of `low` to that of `high`, at the same rate and in steps of the cost or more, may keep the
+ * bounds. More capacity never rejects more. It never delays fewer, nor fewer for longer than any given wait: the level
+ * is never lower, and a request that no longer fits was displaced by one that waits at least as long.
+ */
+export function mayKeep(low: PointCounts, high: PointCounts, bounds: readonly Bound[]): boolean {
+  return bounds.every(({ metric, most }, at) => {
+    if (metric === 'reject') return high.rejected / high.requests <= most
+    if (metric === 'delay') return low.delayed / low.requests <= most
+    return low.longer[at]! <= high.delayed - (high.delayed === 0 ? 0 : rankOf(QUANTILES[metric], high.delayed))
+  })
+}

@@ -1,0 +1,40 @@
+/**
+ * One bucket for each client, the same for all: the buckets of the core as meters. A meter admits what a queue admits,
+ * and a request leaves the queue when what was before it has drained, level / rate later; both are contracts of the
+ * core, so nothing has to be queued to know who waits how long.
+ */
+import { Bucket, type BucketLimits } from '../../core/bucket/bucket.js'
+import { SAME_TIME } from '../../core/queue/ready-lanes.js'
+import type { ReplayRun } from './run.js'
+import { RunTally } from './run-tally.js'
+
+export class MeterRun implements ReplayRun {
+  readonly tally = new RunTally()
+  readonly #limits: BucketLimits
+  readonly #cost: number
+  readonly #waits: boolean
+  readonly #buckets: Bucket[] = []
+
+  /** @param waits whether requests are queued, as in `shape`; if not, as in `meter`, they are only rejected */
+  constructor(limits: BucketLimits, cost: number, waits: boolean) {
+    this.#limits = limits
+    this.#cost = cost
+    this.#waits = waits
+  }
+
+  arrive(at: number, client: number, agent: number): void {
+    const { tally } = this
+    tally.arrive(at, client, agent)
+    this.#buckets[client] ??= new Bucket(this.#limits)
+    const bucket = this.#buckets[client]!
+    if (bucket.excess(this.#cost, at) > 0) return tally.reject(client, agent)
+    const wait = bucket.level(at) / this.#limits.rate
+    bucket.fill(this.#cost, at)
+    if (this.#waits && wait > SAME_TIME) tally.delay(at + wait, wait, client, agent)
+    else tally.pass(at)
+  }
+
+  end(): void {
+    this.tally.series.end()
+  }
+}

@@ -1,0 +1,149 @@
+/** What became of the requests, added up: in all, by client, by kind of program, by second. */
+import { AGENT_CLASSES, type AgentClass } from '../../http/agent-class.js'
+import { Series } from './time-series.js'
+import { Waits } from './wait-quantiles.js'
+
+/** Counted for each client; each a column. */
+const COUNTS = { delayed: 0, rejected: 1, agents: 2 } as const
+const COLUMNS = 2 + AGENT_CLASSES.length
+
+/** A slot at the turn of a second, in ms, is not before it by what sums of periods are rounded. */
+const ROUNDING = 1e-4
+
+export interface Outcomes {
+  readonly requests: number
+  readonly delayed: number
+  readonly rejected: number
+}
+
+/** One client, and how hard it was hit; waits in ms. */
+export interface ClientOutcomes extends Outcomes {
+  readonly client: number
+  /** What most of its requests said that they come from. */
+  readonly agent: AgentClass
+  readonly meanWait: number
+  readonly maxWait: number
+}
+
+export class RunTally {
+  requests = 0
+  atOnce = 0
+  delayed = 0
+  rejected = 0
+  /** Of those rejected: after they had been queued. */
+  expired = 0
+  readonly waits = new Waits()
+  readonly series = new Series()
+  readonly #agents = AGENT_CLASSES.map(() => ({ requests: 0, delayed: 0, rejected: 0 }))
+  #clients = 0
+  #counts = new Uint32Array(COLUMNS << 10)
+  #waited = new Float64Array(1 << 10)
+  #longest = new Float64Array(1 << 10)
+
+  /** How many clients there are. */
+  get clients(): number {
+    return this.#clients
+  }
+
+  /** A request has come; what becomes of it is told then or later. @param at ms */
+  arrive(at: number, client: number, agent: number): void {
+    if (client >= this.#clients) this.#enter(client)
+    this.requests += 1
+    this.#counts[client * COLUMNS + COUNTS.agents + agent]! += 1
+    this.#agents[agent]!.requests += 1
+    this.series.arrive(Math.floor(at / 1_000))
+  }
+
+  /** It is sent upstream without waiting. @param at ms */
+  pass(at: number): void {
+    this.atOnce += 1
+    this.series.release(Math.floor(at / 1_000))
+  }
+
+  /** It is sent upstream after a wait. @param at when, in ms */
+  delay(at: number, wait: number, client: number, agent: number): void {
+    this.delayed += 1
+    this.#counts[client * COLUMNS + COUNTS.delayed]! += 1
+    this.#agents[agent]!.delayed += 1
+    this.#waited[client]! += wait
+    if (wait > this.#longest[client]!) this.#longest[client] = wait
+    this.waits.add(wait)
+    this.series.release(Math.floor((at + ROUNDING) / 1_000))
+  }
+
+  reject(client: number, agent: number): void {
+    this.rejected += 1
+    this.#counts[client * COLUMNS + COUNTS.rejected]! += 1
+    this.#agents[agent]!.rejected += 1
+    this.series.reject()
+  }
+
+  /** By kind of program. */
+  agents(): Readonly<Record<AgentClass, Outcomes>> {
+    return Object.fromEntries(AGENT_CLASSES.map((name, at) => [name, { ...this.#agents[at]! }])) as Record<
+      AgentClass,
+      Outcomes
+    >
+  }
+
+  outcomes(client: number): ClientOutcomes {
+    if (client >= this.#clients) {
+      return { client, requests: 0, delayed: 0, rejected: 0, agent: 'empty', meanWait: 0, maxWait: 0 }
+    }
+    const counts = this.#counts.subarray(client * COLUMNS, (client + 1) * COLUMNS)
+    const agents = [...counts.subarray(COUNTS.agents)]
+    const delayed = counts[COUNTS.delayed]!
+    return {
+      client,
+      requests: agents.reduce((sum, count) => sum + count, 0),
+      delayed,
+      rejected: counts[COUNTS.rejected]!,
+      agent: AGENT_CLASSES[agents.indexOf(Math.max(...agents))]!,
+      meanWait: delayed === 0 ? 0 : this.#waited[client]! / delayed,
+      maxWait: this.#longest[client]!,
+    }
+  }
+
+  /** How many clients had something rejected, and how many something delayed. */
+  hit(): { rejected: number; delayed: number } {
+    let rejected = 0
+    let delayed = 0
+    for (let at = 0; at < this.#clients; at += 1) {
+      if (this.#counts[at * COLUMNS + COUNTS.rejected]! > 0) rejected += 1
+      if (this.#counts[at * COLUMNS + COUNTS.delayed]! > 0) delayed += 1
+    }
+    return { rejected, delayed }
+  }
+
+  /** Those who were hit hardest: by what was rejected, then by how long they waited. */
+  hardest(most: number): ClientOutcomes[] {
+    const worse = (a: number, b: number): number =>
+      this.#counts[b * COLUMNS + COUNTS.rejected]! - this.#counts[a * COLUMNS + COUNTS.rejected]! ||
+      this.#waited[b]! - this.#waited[a]! ||
+      a - b
+    let top: number[] = []
+    for (let client = 0; client < this.#clients; client += 1) {
+      const isHit = this.#counts[client * COLUMNS + COUNTS.rejected]! > 0 || this.#waited[client]! > 0
+      if (!isHit || (top.length >= most && worse(client, top[most - 1]!) > 0)) continue
+      top.push(client)
+      if (top.length >= 2 * most || top.length <= most) top = top.sort(worse).slice(0, most)
+    }
+    return top
+      .sort(worse)
+      .slice(0, most)
+      .map(client => this.outcomes(client))
+  }
+
+  #enter(client: number): void {
+    this.#clients = client + 1
+    if (this.#clients <= this.#waited.length) return
+    const length = Math.max(2 * this.#waited.length, this.#clients)
+    const { counts, waited, longest } = { counts: this.#counts, waited: this.#waited, longest: this.#longest }
+    this.#counts = new Uint32Array(COLUMNS * length)
+    this.#counts.set(counts)
+    this.#waited = new Float64Array(length)
+    this.#waited.set(waited)
+    this.#longest = new Float64Array(length)
+    this.#longest.set(longest)
+  }
+}

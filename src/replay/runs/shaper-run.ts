@@ -1,0 +1,85 @@
+/** A whole configuration: the shaper of the proxy on a virtual clock that stands at each arrival in turn. */
+import type { Settings } from '../../config/settings.js'
+import { BucketTable } from '../../core/bucket-table.js'
+import { createVirtualClock } from '../../core/clock.js'
+import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
+import { type Arrival, Shaper } from '../../core/shaper.js'
+import type { Way, WayDirectory } from '../input/client-directory.js'
+import type { ReplayRun } from './run.js'
+import { RunTally } from './run-tally.js'
+
+export class CoreRun implements ReplayRun {
+  readonly tally = new RunTally()
+  /** Of those rejected: no route, a key that has to be there, no room for another key or in the queue. */
+  refused = 0
+  readonly #directory: WayDirectory
+  readonly #clock = createVirtualClock()
+  readonly #shaper: Shaper
+  readonly #keyspace: BucketTable
+  readonly #gates = new Map<string, Gate>()
+  readonly #lanes = new Map<string, LaneRoute>()
+  /** When the first request came: the core counts from 0. */
+  #start = Number.NaN
+
+  constructor({ limits }: Settings, directory: WayDirectory) {
+    this.#directory = directory
+    this.#shaper = new Shaper({ clock: this.#clock, maxQueued: limits.maxQueued })
+    this.#keyspace = new BucketTable(limits.maxKeys)
+  }
+
+  arrive(at: number, who: number, agent: number): void {
+    if (Number.isNaN(this.#start)) this.#start = at
+    const start = this.#start
+    const now = at - start
+    this.#clock.runUntil(now)
+    const way = this.#directory.ways[who]!
+    const { rule, keys, client } = way
+    const { tally } = this
+    tally.arrive(at, client, agent)
+    if (rule?.settings.mode === 'off') return tally.pass(at)
+    const arrival = rule !== undefined && keys !== undefined ? this.#arrival(way, now) : undefined
+    if (rule === undefined || arrival === undefined) {
+      this.refused += 1
+      return tally.reject(client, agent)
+    }
+    const waiter: Waiter = {
+      release: slot => tally.delay(slot + start, slot - now, client, agent),
+      expire: () => {
+        tally.expired += 1
+        tally.reject(client, agent)
+      },
+      reject: () => tally.reject(client, agent),
+    }
+    const { mode, maxWait } = rule.settings
+    const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
+    if (verdict === 'released') tally.pass(at)
+    else if ('reason' in verdict) {
+      if (verdict.reason === 'crowded') this.refused += 1
+      tally.reject(client, agent)
+    }
+  }
+
+  end(): void {
+    this.#clock.runAll()
+    this.tally.series.end()
+  }
+
+  #arrival({ rule, keys, limits, cost, weight }: Way, now: number): Arrival | undefined {
+    const stack: SharedBucket[] = []
+    for (const [place, own] of limits.entries()) {
+      const bucket = this.#keyspace.find(own, keys![place]!, now, stack)
+      if (bucket === undefined) return undefined
+      if (bucket.limits !== own) this.#shaper.control.setLimits(bucket, own)
+      stack.push(bucket)
+    }
+    const { name, upstream } = rule!.settings
+    let lane = this.#lanes.get(name)
+    if (lane === undefined) {
+      const gate = this.#gates.get(upstream.url) ?? new Gate()
+      this.#gates.set(upstream.url, gate)
+      lane = { name, gate }
+      this.#lanes.set(name, lane)
+    }
+    return { route: lane, stack, cost, weight }
+  }
+}

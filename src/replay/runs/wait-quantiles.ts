@@ -1,0 +1,86 @@
+/** How long requests waited: exact as long as they are few, then in bins. */
+
+/** Up to how many are kept as they are, where nothing else is said. */
+export const EXACT = 1_000_000
+
+/** Of the bits of a 32-bit float the sign, the exponent and so many of the fraction are a bin: each is at most 1.6 % wide. */
+const FRACTION_BITS = 6
+const SHIFT = 23 - FRACTION_BITS
+const BINS = 2 ** (8 + FRACTION_BITS)
+
+const single = new Float32Array(1)
+const bits = new Uint32Array(single.buffer)
+
+/** The bin of a wait in ms. */
+export function binOf(wait: number): number {
+  single[0] = wait
+  return bits[0]! >>> SHIFT
+}
+
+/** The wait in ms that a bin begins with. */
+export function binStart(bin: number): number {
+  bits[0] = bin << SHIFT
+  return single[0]!
+}
+
+/** Which of so many waits, from 1, is the q-th quantile: nearest rank. */
+export function rankOf(q: number, count: number): number {
+  return Math.max(1, Math.ceil(q * count))
+}
+
+/** The q-th quantile of what bins count, at the end of its bin, so not below the exact one; 0 where there is nothing. */
+function binnedQuantile(bins: Uint32Array, count: number, q: number): number {
+  let left = rankOf(q, count)
+  if (count === 0) return 0
+  for (let bin = 0; bin < bins.length; bin += 1) {
+    left -= bins[bin]!
+    if (left <= 0) return binStart(bin + 1)
+  }
+  return 0
+}
+
+/** In ms. */
+export interface WaitSummary {
+  readonly p50: number
+  readonly p90: number
+  readonly p99: number
+  readonly max: number
+}
+
+export class Waits {
+  count = 0
+  max = 0
+  readonly bins = new Uint32Array(BINS)
+  readonly #most: number
+  #exact: Float64Array
+
+  /** @param most how many are kept as they are */
+  constructor(most = EXACT) {
+    this.#most = most
+    this.#exact = new Float64Array(Math.min(most, 1_024))
+  }
+
+  add(wait: number): void {
+    if (this.count < this.#most) {
+      if (this.count === this.#exact.length) {
+        const more = new Float64Array(Math.min(this.#most, 2 * this.#exact.length))
+        more.set(this.#exact)
+        this.#exact = more
+      }
+      this.#exact[this.count] = wait
+    }
+    this.count += 1
+    this.bins[binOf(wait)]! += 1
+    if (wait > this.max) this.max = wait
+  }
+
+  /** Each the smallest wait that so many of all do not exceed (nearest rank). */
+  summary(): WaitSummary {
+    const sorted = this.count <= this.#most ? this.#exact.subarray(0, this.count).slice().sort() : undefined
+    const quantile = (q: number): number =>
+      sorted === undefined
+        ? Math.min(this.max, binnedQuantile(this.bins, this.count, q))
+        : (sorted[rankOf(q, this.count) - 1] ?? 0)
+    return { p50: quantile(0.5), p90: quantile(0.9), p99: quantile(0.99), max: this.max }
+  }
+}

@@ -1,0 +1,165 @@
+/** This instance as one of many on one store: which limits are its own, and who decides while the store is away. */
+import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { Clock } from '../core/clock.js'
+import type { Gate, SharedBucket } from '../core/queue/lane.js'
+import type { ReleaseMode, Shaper } from '../core/shaper.js'
+import { StoredBucket, type StoreTrust } from '../core/shared/stored-bucket.js'
+import { type OnOutage, SharedShaper } from '../core/shared-shaper.js'
+import type { Store } from '../core/store.js'
+import { type LeastInstances, Membership, type MembershipState } from './membership.js'
+
+/** How long, in ms, those who wait already are kept through an outage with `closed`. */
+const CLOSED_PATIENCE = 2_000
+
+export interface SharingOptions {
+  readonly store: Store
+  readonly onOutage: OnOutage
+  /** For heartbeats, where a few ms do not matter. */
+  readonly clock: Clock
+  /** Of this instance, unlike all others'. */
+  readonly id: string
+  readonly least?: LeastInstances | undefined
+  /** What the state has become, and how many instances there are. */
+  changed?(state: MembershipState, instances: number): void
+}
+
+/** What sharing needs of the line it is in. */
+export interface SharingLine {
+  readonly shaper: Shaper
+  readonly clock: Clock
+  buckets(): Iterable<SharedBucket>
+  gates(): Iterable<Gate>
+}
+
+export class Sharing {
+  readonly store: Store
+  readonly #options: SharingOptions
+  readonly #trust: StoreTrust = { trusted: true }
+  readonly #membership: Membership
+  #shaper: SharedShaper | undefined
+  #line: SharingLine | undefined
+  #groups: ReadonlyMap<string, string> = new Map()
+  #shares = new WeakMap<BucketLimits, BucketLimits>()
+  #share = 1
+  #told = ''
+  #closing = (): boolean => false
+
+  constructor(options: SharingOptions) {
+    this.#options = options
+    this.store = options.store
+    const { store, clock, id, least } = options
+    this.#membership = new Membership({ store, clock, id, least, changed: () => this.#changed() })
+  }
+
+  get state(): MembershipState {
+    return this.#membership.state
+  }
+
+  get shaper(): SharedShaper {
+    return this.#shaper!
+  }
+
+  /** How many instances there are, this one included, as far as is known. */
+  get instances(): number {
+    return this.#membership.instances
+  }
+
+  /** Whether decisions are the store's. */
+  get ready(): boolean {
+    return this.#membership.state === 'shared' || this.#membership.state === 'returning'
+  }
+
+  /** Takes its place in a line, and among the instances. False: the store does not answer. */
+  join(line: SharingLine): Promise<boolean> {
+    this.#line = line
+    this.#shaper = new SharedShaper({
+      shaper: line.shaper,
+      store: this.store,
+      clock: line.clock,
+      onOutage: this.#options.onOutage,
+      unanswered: (stack, askedAt) => this.#membership.failed(stack, askedAt),
+    })
+    // What is taken for granted until the store has answered is no news.
+    this.#apply()
+    return this.#membership.join()
+  }
+
+  /** A slot that was asked for in these buckets' name had no answer. */
+  unanswered(stack: readonly SharedBucket[], askedAt: number): void {
+    this.#membership.failed(
+      stack.map(bucket => (bucket as StoredBucket).ref),
+      askedAt,
+    )
+  }
+
+  /** Which buckets live together in the store: groups by the names of buckets; one without lives by itself. */
+  group(groups: ReadonlyMap<string, string>): void {
+    this.#groups = groups
+  }
+
+  createBucket(limits: BucketLimits, key: string): SharedBucket {
+    return new StoredBucket(limits, key, this.#groupOf, this.#trust)
+  }
+
+  readonly #groupOf = (name: string, key: string): string => this.#groups.get(name) ?? `${name}:${key}`
+
+  /** What of these limits is this instance's now. */
+  limitsOf(limits: BucketLimits): BucketLimits {
+    if (this.#share === 1) return limits
+    const known = this.#shares.get(limits)
+    if (known !== undefined) return known
+    const share = { ...limits, rate: limits.rate * this.#share, whole: limits }
+    this.#shares.set(limits, share)
+    return share
+  }
+
+  async close(): Promise<void> {
+    await this.#membership.leave()
+    this.#closing()
+    await this.store.close()
+  }
+
+  #changed(): void {
+    this.#apply()
+    const { state, instances } = this.#membership
+    const told = `${state} ${instances}`
+    if (told !== this.#told) this.#options.changed?.(state, instances)
+    this.#told = told
+  }
+
+  #apply(): void {
+    const { state } = this.#membership
+    const { onOutage, clock } = this.#options
+    this.#shaper!.asking = this.ready
+    if (this.#trust.trusted && !this.ready) this.#detach()
+    this.#trust.trusted = this.ready
+    const share = onOutage === 'open' ? 1 : this.#membership.share
+    if (share !== this.#share) this.#setShare(share)
+    this.#line!.shaper.releaseMode = releaseModeOf(state, onOutage)
+    if (state !== 'alone') this.#closing()
+    else if (onOutage === 'closed') this.#closing = clock.at(clock.now() + CLOSED_PATIENCE, this.#giveUp)
+  }
+
+  #detach(): void {
+    const now = this.#line!.clock.now()
+    for (const bucket of this.#line!.buckets()) (bucket as StoredBucket).detach(now)
+  }
+
+  #setShare(share: number): void {
+    this.#share = share
+    this.#shares = new WeakMap()
+    const { shaper, buckets } = this.#line!
+    for (const bucket of buckets())
+      shaper.control.setLimits(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
+  }
+
+  /** Nobody can tell when those who wait may go. */
+  readonly #giveUp = (): void => {
+    this.#line!.shaper.control.replan(this.#line!.gates(), () => -1)
+  }
+}
+
+function releaseModeOf(state: MembershipState, onOutage: OnOutage): ReleaseMode {
+  if (state === 'shared' || state === 'returning') return 'claimed'
+  return state === 'alone' && onOutage !== 'closed' ? 'direct' : 'none'
+}

@@ -1,0 +1,19 @@
+/**
+ * Why a server cannot be asked, for the log. What the server says is passed on, and what the system says; a client library
+ * tells of its own options and states, which nobody has chosen who runs shaper.
+ */
+export function describeTrouble(error: Error): string {
+  const { code, message } = error as NodeJS.ErrnoException
+  const isOfServer = error.name === 'ReplyError' || 'severity' in error
+  // A RangeError is ours: the answer cannot be read.
+  if (isOfServer || code !== undefined || error instanceof RangeError) return message || code!
+  return KNOWN.find(([text]) => text.test(message))?.[1] ?? 'the connection failed'
+}
+
+const KNOWN: readonly [text: RegExp, meaning: string][] = [
+  [/sentinel/i, 'no Sentinel tells of the master'],
+  [/timeout/i, 'no answer'],
+  [/closed|terminated|max retries|writeable/i, 'the connection was closed'],
+  [/SSL/, 'the server offers no TLS'],
+  [/SASL|password/, 'the server wants a password'],
+]

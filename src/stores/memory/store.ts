@@ -1,0 +1,279 @@
+/**
+ * The state of one instance alone, in its memory, by the semantics of store.ts. Every answer is there at once.
+ */
+import { type BucketLimits, LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import type { Clock } from '../../core/clock.js'
+import {
+  type Admission,
+  type AdmitRequest,
+  type BucketRef,
+  type Claim,
+  type ClaimRequest,
+  type GiveBackRequest,
+  HORIZON,
+  longestBackDate,
+  SLOT_GRACE,
+  type UpstreamState,
+} from '../../core/store.js'
+import { MemoryUpstreams } from './upstreams.js'
+
+/** Waits are compared with this much tolerance, in ms. */
+const SAME_WAIT = 1e-6
+
+/** A slot is the last one if the bucket is free this close to its end, in ms. */
+const SAME_SLOT = 1e-3
+
+/** How many instances each new one looks at, to forget those that are as good as new. */
+const SWEEP = 2
+
+/** A heartbeat counts for so many ms. */
+const BEAT_LIFE = 3_000
+
+/** What is kept of a bucket instance. Moments are in ms of the clock. */
+interface State {
+  /** Cost units at `at`. */
+  level: number
+  at: number
+  /** When the next slot is. */
+  free: number
+  /** Until when all is rejected; Infinity: until drained; -Infinity: not at all. */
+  blocked: number
+  /** The rate it was last used at, in cost units per ms. */
+  rate: number
+}
+
+/** A store that answers without a promise. */
+export interface MemoryStore {
+  readonly horizon: number
+  admit(request: AdmitRequest): Admission
+  claim(request: ClaimRequest): Claim
+  giveBack(request: GiveBackRequest): void
+  reset(bucket: BucketRef): void
+  beat(id: string): number
+  leave(id: string): void
+  readonly left: number
+  exchange(upstream: string, heard?: UpstreamState): UpstreamState
+  close(): Promise<void>
+  /** How many bucket instances it knows. */
+  readonly size: number
+}
+
+export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
+  /** By bucket name, then by key. */
+  const buckets = new Map<string, Instances>()
+  const beats = new Map<string, number>()
+  let left = 0
+  const upstreams = new MemoryUpstreams()
+
+  function find({ limits, key }: BucketRef, now: number): State {
+    let instances = buckets.get(limits.name)
+    if (instances === undefined) {
+      instances = new Instances()
+      buckets.set(limits.name, instances)
+    }
+    const state = instances.find(key, now)
+    if (now < state.at) shift(state, now)
+    // What is left until the next slot takes as long as it takes at the rate of now.
+    if (state.free > now) state.free = now + ((state.free - now) * state.rate) / limits.rate
+    state.rate = limits.rate
+    return state
+  }
+
+  function claimAt({ stack, cost, since, ahead = 0 }: ClaimRequest, states: readonly State[], now: number): Claim {
+    let at = now - Math.min(since, longestBackDate(0))
+    for (const { free } of states.slice(0, -1)) at = Math.max(at, free)
+    const isFar = at > now + HORIZON.least
+    at = Math.max(at, states.at(-1)!.free)
+    if (isFar || at > now + HORIZON.least + ahead)
+      return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
+    for (const [place, state] of states.entries()) {
+      change(state, 0, now)
+      state.free = at + cost / stack[place]!.limits.rate
+    }
+    return { granted: true, slot: { at, token: at } }
+  }
+
+  return {
+    horizon: HORIZON.least,
+
+    admit({ stack, cost, maxWait, claim }) {
+      const now = clock.now()
+      const states = stack.map(ref => find(ref, now))
+      const rejection = decideAdmission(stack, states, cost, maxWait, now)
+      if (rejection !== undefined) return rejection
+      for (const state of states) change(state, cost, now)
+      const levels = states.map(({ level }) => level)
+      if (!claim) return { admitted: true, levels }
+      return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0 }, states, now) }
+    },
+
+    claim(request) {
+      const now = clock.now()
+      const states = request.stack.map(ref => find(ref, now))
+      return claimAt(request, states, now)
+    },
+
+    giveBack({ stack, cost, slot, slotCost = 0 }) {
+      const now = clock.now()
+      for (const ref of stack) {
+        const state = find(ref, now)
+        change(state, -cost, now)
+        if (slot === undefined) continue
+        const token = slot.token as number
+        if (Math.abs(state.free - (token + slotCost / ref.limits.rate)) <= SAME_SLOT) state.free = token
+      }
+    },
+
+    reset({ limits, key }) {
+      buckets.get(limits.name)?.forget(key)
+    },
+
+    beat(id) {
+      const now = clock.now()
+      beats.set(id, now)
+      for (const [other, at] of beats) if (now - at > BEAT_LIFE) beats.delete(other)
+      return beats.size
+    },
+
+    leave(id) {
+      if (beats.delete(id)) left += 1
+    },
+
+    get left() {
+      return left
+    },
+
+    exchange(upstream, heard) {
+      return upstreams.exchange(upstream, heard, clock.now())
+    },
+
+    async close() {},
+
+    get size() {
+      let size = 0
+      for (const instances of buckets.values()) size += instances.size
+      return size
+    },
+  }
+}
+
+/** The instances of one bucket, by key. Each new one makes some go that are as good as new. */
+class Instances {
+  readonly #byKey = new Map<string, State>()
+  #hand = this.#byKey.entries()
+
+  get size(): number {
+    return this.#byKey.size
+  }
+
+  find(key: string, now: number): State {
+    const known = this.#byKey.get(key)
+    if (known !== undefined) return known
+    this.#sweep(now)
+    const state = { level: 0, at: now, free: -Infinity, blocked: -Infinity, rate: 1 }
+    this.#byKey.set(key, state)
+    return state
+  }
+
+  forget(key: string): void {
+    this.#byKey.delete(key)
+  }
+
+  #sweep(now: number): void {
+    for (let looked = 0; looked < SWEEP; looked += 1) {
+      const step = this.#hand.next()
+      if (step.done) {
+        this.#hand = this.#byKey.entries()
+        continue
+      }
+      const [key, state] = step.value
+      // A slot may be taken from before now, by the grace.
+      const idle = levelOf(state, now) === 0 && blockedFor(state, now) === 0 && state.free <= now - SLOT_GRACE
+      if (idle) this.#byKey.delete(key)
+    }
+  }
+}
+
+/** Moves all moments back with a clock that went back, as if no time had passed. */
+function shift(state: State, now: number): void {
+  const by = now - state.at
+  state.at = now
+  state.free += by
+  state.blocked += by
+}
+
+function levelOf({ level, at, rate }: State, now: number): number {
+  return level === 0 ? 0 : Math.max(0, level - Math.max(0, now - at) * rate)
+}
+
+/** Whatever changes of a bucket is written down with the moment: a clock that goes back is seen by it. */
+function change(state: State, by: number, now: number): void {
+  state.level = Math.max(0, levelOf(state, now) + by)
+  state.at = now
+}
+
+/** How much longer all is rejected, in ms: 0: not; Infinity: until drained. */
+function blockedFor(state: State, now: number): number {
+  if (state.blocked < Infinity) return Math.max(0, state.blocked - now)
+  if (levelOf(state, now) > LEVEL_TOLERANCE) return Infinity
+  state.blocked = -Infinity
+  return 0
+}
+
+type Refusal = Extract<Admission, { admitted: false }>
+
+/** Undefined: all buckets admit it. On an overflow, what those that overflow do is done. */
+function decideAdmission(
+  stack: readonly BucketRef[],
+  states: readonly State[],
+  cost: number,
+  maxWait: number,
+  now: number,
+): Refusal | undefined {
+  const which = (refuses: (state: State, limits: BucketLimits) => boolean): number[] =>
+    states.flatMap((state, place) => (refuses(state, stack[place]!.limits) ? [place] : []))
+
+  const answer = (reason: Refusal['reason'], refusing: number[]): Refusal => ({
+    admitted: false,
+    levels: states.map(state => levelOf(state, now)),
+    reason,
+    refusing,
+    retryAfterMs: reason === 'too-costly' ? undefined : timeUntilFit(stack, states, cost, maxWait, now),
+  })
+
+  const tooSmall = which((_, { capacity }) => cost > capacity + LEVEL_TOLERANCE)
+  if (tooSmall.length > 0) return answer('too-costly', tooSmall)
+  const blocked = which(state => blockedFor(state, now) > 0)
+  if (blocked.length > 0) return answer('blocked', blocked)
+  const full = which((state, { capacity }) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
+  for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
+  if (full.length > 0) return answer('overflow', full)
+  const long = which(state => levelOf(state, now) / state.rate - SAME_WAIT > maxWait)
+  return long.length > 0 ? answer('max-wait', long) : undefined
+}
+
+function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: BucketLimits, now: number): void {
+  if (overflow !== 'fill' && blockFor === undefined) return
+  change(state, 0, now)
+  if (overflow === 'fill') state.level = Math.max(capacity, state.level)
+  if (blockFor !== undefined) state.blocked = blockFor === 'drain' ? Infinity : now + blockFor
+}
+
+/** In how many ms it would be admitted if nobody else came. */
+function timeUntilFit(
+  stack: readonly BucketRef[],
+  states: readonly State[],
+  cost: number,
+  maxWait: number,
+  now: number,
+): number {
+  let time = 0
+  for (const [place, state] of states.entries()) {
+    const { rate, capacity } = stack[place]!.limits
+    const blocked = blockedFor(state, now)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    time = Math.max(time, (levelOf(state, now) - target) / rate)
+    if (blocked < Infinity) time = Math.max(time, blocked)
+  }
+  return time
+}

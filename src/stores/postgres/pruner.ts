@@ -1,0 +1,68 @@
+/** Deletes rows that are as good as new, a few at a time, when nothing else is to be done. */
+import type { PostgresConnection } from './connection.js'
+
+/** ms */
+const INTERVAL = 1_000
+
+/** How many rows are looked at in one statement, and how many statements are made in a row while they delete. */
+const CHUNK = 1_000
+const ROUNDS = 10
+
+export interface PrunerOptions {
+  /** See postgres-prune.sql. */
+  readonly sql: string
+  /** An idle connection, if nothing waits for one. */
+  take(): PostgresConnection | undefined
+  giveBack(connection: PostgresConnection): void
+  onError(error: Error): void
+}
+
+export class Pruner {
+  readonly #options: PrunerOptions
+  readonly #timer: NodeJS.Timeout
+  /** The last key looked at. */
+  #hand = ''
+  #running = false
+
+  constructor(options: PrunerOptions) {
+    this.#options = options
+    // Not all instances at the same moment.
+    this.#timer = setInterval(() => void this.#run(), INTERVAL * (0.9 + 0.2 * Math.random()))
+    this.#timer.unref()
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  async #run(): Promise<void> {
+    if (this.#running) return
+    this.#running = true
+    try {
+      for (let round = 0; round < ROUNDS; round += 1) if (!(await this.#chunk())) break
+    } catch (error) {
+      this.#options.onError(error as Error)
+    } finally {
+      this.#running = false
+    }
+  }
+
+  /** Whether the next chunk is worth a look at once. */
+  async #chunk(): Promise<boolean> {
+    const { sql, take, giveBack } = this.#options
+    const connection = take()
+    if (connection === undefined) return false
+    try {
+      const { rows } = await connection.client.query<{ last: string | null; deleted: number }>({
+        name: 'shaper-prune',
+        text: sql,
+        values: [this.#hand, CHUNK],
+      })
+      const { last, deleted } = rows[0]!
+      this.#hand = last ?? ''
+      return last !== null && deleted > CHUNK / 10
+    } finally {
+      giveBack(connection)
+    }
+  }
+}

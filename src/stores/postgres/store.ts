@@ -1,0 +1,141 @@
+/** Shared state in PostgreSQL: one row per bucket instance, one call of a function per batch of decisions. */
+import type { Clock } from '../../core/clock.js'
+import { type Store, StoreError } from '../../core/store.js'
+import { describeTrouble } from '../describe-error.js'
+import { PostgresBatcher } from './batcher.js'
+import { connect } from './connection.js'
+import { Connections } from './connections.js'
+import { Pruner } from './pruner.js'
+import { createSchema, describeSchema } from './schema.js'
+import {
+  admitOperation,
+  beatOperation,
+  claimOperation,
+  exchangeOperation,
+  giveBackOperation,
+  leaveOperation,
+  type PostgresOperation,
+  resetOperation,
+} from './wire.js'
+
+/** How many connections an instance has at most: batches grow while both are busy; more of them only share rows' locks. */
+const CONNECTIONS = 2
+
+/** For creating the table, in ms: others may be at it. */
+const MIGRATION_TIMEOUT = 10_000
+
+export interface PostgresOptions {
+  /**
+   * postgres://user:password@host:port/database, with ?sslmode=verify-full for TLS; the modes prefer, require and
+   * verify-ca mean the same, no-verify checks no certificate; sslrootcert, sslcert and sslkey name files
+   */
+  readonly url: string
+  /** Its name, or a schema's and its name with a dot between; created when it is not there. */
+  readonly table: string
+  /** ms until a call is rejected */
+  readonly timeout: number
+  readonly clock: Clock
+  /** What went wrong that nobody waits for, e.g. a lost connection. */
+  onError?(error: Error): void
+  /** SQL that yields the server's time in ms, for tests. */
+  readonly timeSource?: string
+}
+
+export interface PostgresStore extends Store {
+  /** Creates the table. Not needed where the first call may do that. */
+  migrate(): Promise<void>
+}
+
+/** @throws RangeError for a name that no table can have */
+export function createPostgresStore(options: PostgresOptions): PostgresStore {
+  const { url, clock, timeout } = options
+  const onError = (error: Error): void => options.onError?.(new StoreError(`PostgreSQL: ${describeTrouble(error)}`))
+  const schema = describeSchema(options.table, options.timeSource)
+
+  const connections = new Connections({
+    url,
+    size: CONNECTIONS,
+    statementTimeout: timeout,
+    async prepare({ client }) {
+      await createSchema(client, schema)
+      const sent = clock.now()
+      const { rows } = await client.query<{ now: number }>(schema.probe)
+      dispatcher.learn(sent, rows[0]!.now)
+    },
+    ready: () => dispatcher.pump(),
+    down: error => dispatcher.fail(error),
+    onError,
+  })
+  const dispatcher = new PostgresBatcher({
+    clock,
+    timeout,
+    decide: schema.decide,
+    take: () => connections.take(),
+    giveBack: connection => connections.giveBack(connection),
+    failure: () => connections.failure,
+    repair: ({ client }) => createSchema(client, schema),
+  })
+  const pruner = new Pruner({
+    sql: schema.prune,
+    take: () => (dispatcher.waiting === 0 ? connections.take() : undefined),
+    giveBack: connection => connections.giveBack(connection),
+    onError,
+  })
+
+  let left = 0
+  const ask = <T>(operation: PostgresOperation<T>): Promise<T> => dispatcher.ask(operation)
+
+  return {
+    get horizon() {
+      return dispatcher.horizon
+    },
+    admit: request => ask(admitOperation(request)),
+    claim: request => ask(claimOperation(request)),
+    giveBack: request => ask(giveBackOperation(request)),
+    reset: bucket => ask(resetOperation(bucket)),
+    async beat(id) {
+      const [count, gone] = await ask(beatOperation(id))
+      left = gone
+      return count
+    },
+    leave: id => ask(leaveOperation(id)),
+    get left() {
+      return left
+    },
+    exchange: (upstream, heard) => ask(exchangeOperation(upstream, heard)),
+    migrate: () => migrate(options),
+    async close() {
+      pruner.close()
+      dispatcher.close()
+      await connections.close()
+    },
+  }
+}
+
+/**
+ * Creates the table and the function.
+ *
+ * @throws StoreError, whose message and cause do not hold the URL
+ */
+export async function migrate({
+  url,
+  table,
+  timeSource,
+}: {
+  readonly url: string
+  readonly table: string
+  readonly timeSource?: string
+}): Promise<void> {
+  const schema = describeSchema(table, timeSource)
+  try {
+    const connection = await connect(url, MIGRATION_TIMEOUT)
+    try {
+      await createSchema(connection.client, schema)
+    } finally {
+      await connection.end()
+    }
+  } catch (cause) {
+    const { message, code } = cause as NodeJS.ErrnoException
+    throw new StoreError(message || code || 'PostgreSQL does not answer', { cause })
+  }
+}

@@ -1,0 +1,177 @@
+/**
+ * Sends operations: what is asked for in one tick of one partition goes in one call, and has one deadline.
+ *
+ * A call is sent once. It is sent again only where the server says that it has done nothing with it: it does not have the
+ * script, is not the right one, or has got it too late by a clock that was set since.
+ */
+import type { Clock } from '../../core/clock.js'
+import { StoreError } from '../../core/store.js'
+import type { RedisNode } from './node.js'
+import type { Router } from './router.js'
+import { type Answer, type RedisOperation, sizeOf } from './wire.js'
+
+/** Operations in a call: more would keep others from the server for long. */
+const MOST = 64
+/** Numbers in a call: the script has them on its stack, which ends at 8000. */
+const LARGEST = 4_000
+/** Operations whose deadlines differ by no more, in ms, share the earliest. */
+const SAME_DEADLINE = 5
+
+const REDIRECTIONS = 5
+const TRY_AGAIN = 20
+
+class Batch {
+  readonly partition: number
+  readonly operations: RedisOperation[] = []
+  deadline = Infinity
+  settled = false
+  timer: NodeJS.Timeout | undefined
+  #size = 0
+
+  constructor(partition: number) {
+    this.partition = partition
+  }
+
+  takes(operation: RedisOperation): boolean {
+    return (
+      this.operations.length < MOST &&
+      this.#size + sizeOf(operation) <= LARGEST &&
+      Math.abs(operation.deadline - this.deadline) <= SAME_DEADLINE
+    )
+  }
+
+  add(operation: RedisOperation): void {
+    this.operations.push(operation)
+    this.#size += sizeOf(operation)
+    this.deadline = Math.min(this.deadline, operation.deadline)
+  }
+
+  done(answer: Answer): void {
+    if (!this.#settle()) return
+    let told = 0
+    try {
+      for (const operation of this.operations) {
+        operation.done(answer)
+        told += 1
+      }
+    } catch (error) {
+      const failure = new StoreError('the answer of Redis cannot be read', { cause: error })
+      for (const operation of this.operations.slice(told)) operation.failed(failure)
+    }
+  }
+
+  fail(error: StoreError): void {
+    if (this.#settle()) for (const operation of this.operations) operation.failed(error)
+  }
+
+  #settle(): boolean {
+    if (this.settled) return false
+    this.settled = true
+    clearTimeout(this.timer)
+    return true
+  }
+}
+
+export class RedisBatcher {
+  readonly #router: Router
+  readonly #clock: Clock
+  readonly #underWay = new Set<Batch>()
+  #open = new Map<number, Batch>()
+  #waiting: Batch[] = []
+  #closed = false
+
+  constructor(router: Router, clock: Clock) {
+    this.#router = router
+    this.#clock = clock
+  }
+
+  add(partition: number, operation: RedisOperation): void {
+    if (this.#closed) return operation.failed(new StoreError('the store is closed'))
+    let batch = this.#open.get(partition)
+    if (batch === undefined || !batch.takes(operation)) {
+      batch = new Batch(partition)
+      if (this.#waiting.length === 0) setImmediate(this.#flush)
+      this.#waiting.push(batch)
+      this.#underWay.add(batch)
+      this.#open.set(partition, batch)
+      this.#arm(batch, operation.deadline)
+    }
+    batch.add(operation)
+  }
+
+  close(): void {
+    this.#closed = true
+    for (const batch of this.#underWay) batch.fail(new StoreError('the store is closed'))
+    this.#underWay.clear()
+  }
+
+  #arm(batch: Batch, deadline: number): void {
+    batch.timer = setTimeout(
+      () => {
+        // If this process was held up, the answer may be there already.
+        setImmediate(() => {
+          if (batch.settled) return
+          batch.fail(new StoreError('Redis did not answer in time'))
+          this.#underWay.delete(batch)
+          this.#router.suspect(batch.partition)
+        })
+      },
+      Math.max(0, deadline - this.#clock.now()),
+    )
+  }
+
+  readonly #flush = (): void => {
+    const batches = this.#waiting
+    this.#waiting = []
+    this.#open = new Map()
+    this.#router.together(() => {
+      for (const batch of batches) void this.#carryOut(batch)
+    })
+  }
+
+  async #carryOut(batch: Batch): Promise<void> {
+    try {
+      const answer = await this.#send(batch)
+      if (answer !== undefined) batch.done(answer)
+    } catch (error) {
+      batch.fail(error instanceof StoreError ? error : new StoreError(`Redis: ${(error as Error).message}`))
+    }
+    this.#underWay.delete(batch)
+  }
+
+  /** @returns undefined: nobody waits for it any longer */
+  async #send(batch: Batch): Promise<Answer | undefined> {
+    let node = this.#router.find(batch.partition)
+    let asking = false
+    let redirections = 0
+    let late = false
+    while (!batch.settled) {
+      if (!node?.ready) {
+        const pending: Promise<void> | undefined = node === undefined ? this.#router.pending : node.pending
+        if (pending === undefined) throw node === undefined ? this.#router.error : node.error
+        await pending
+        node = asking ? node : this.#router.find(batch.partition)
+        continue
+      }
+      try {
+        const answer: Answer = await node.carryOut(batch.operations, batch.deadline, asking)
+        if (answer.status === 'done') return answer
+        // Its clock was set, if there is time left: now we know.
+        if (late) throw new StoreError('Redis got a call too late')
+        late = true
+      } catch (error) {
+        if (!(error instanceof Error) || redirections === REDIRECTIONS) throw error
+        const redirection: { node: RedisNode; asking: boolean } | undefined = this.#router.redirect(
+          error,
+          batch.partition,
+          node,
+        )
+        redirections += 1
+        if (redirection !== undefined) ({ node, asking } = redirection)
+        else if (error.message.startsWith('TRYAGAIN')) await new Promise(resolve => setTimeout(resolve, TRY_AGAIN))
+        else throw error
+      }
+    }
+    return undefined
+  }
+}

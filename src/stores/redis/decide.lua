@@ -1,0 +1,274 @@
+-- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
+-- verb means; wire.ts writes the input and reads the output.
+--
+-- KEYS      of bucket instances, of a registry, or of upstreams
+-- ARGV[1]   little-endian doubles:
+--             deadline    ms of this clock: later, nothing is done; so a call that nobody waits for any more costs nothing
+--             earliest    ms of this clock: before, nothing is done either: the clock was set back, and the deadline with it
+--             horizon     ms, how far ahead a slot may be claimed
+--             back        ms, how far it may lie back; negative: it has to lie ahead
+--             count, and that many operations of
+--               verb, cost, x, slot, n, and n places of
+--                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
+--                 it), blockFor (ms; 0: none; infinite: until it has drained)
+--           x: maxWait (ms) of an admission, since (ms) of a claim, slotCost of what is given back, the place in ARGV of
+--           a beat's or a leaver's id, whose places are the registry and how many have left. slot: ms of this clock, -infinite: none;
+--           of a claim, by how many ms more than the horizon it may be ahead for its last place's sake.
+--           Of an exchange: cost is the rate, x for how long it holds, slot for how long the upstream is paused.
+-- ARGV[2..] ids of instances
+--
+-- Answers doubles, too: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the
+-- answer of each operation:
+--   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
+--                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
+--   claim        1, slot; or 0, free of each place; after the levels where it came with an admission
+--   giveBack, reset, leave, nothing; beat, how many there are and how many have left; exchange, see redis-upstream.lua
+--
+-- A bucket is kept as five doubles: level, at, free, blocked (0: not; infinite: until drained), and the rate that `free`
+-- was counted with.
+-- This clock counts from 2025, so that a double holds a hundredth of a microsecond.
+
+local function clock()
+  local time = redis.call('TIME')
+  return (tonumber(time[1]) - 1735689600) * 1000 + tonumber(time[2]) / 1000
+end
+local now = clock()
+
+local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local LEVEL_TOLERANCE, TIME_TOLERANCE, SLOT_TOLERANCE = 1e-9, 1e-6, 1e-3
+local MARGIN, LONGEST = 1000, 1e13
+local SILENCE, AHEAD = 3000, 1000
+local DRAINED = math.huge
+local max, min = math.max, math.min
+
+local input = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
+local horizon, back, count = input[3], input[4], input[5]
+if now > input[1] then return struct.pack('<dd', now, 0) end
+if now < input[2] then return struct.pack('<dd', now, -1) end
+
+local stored = #KEYS > 0 and redis.call('MGET', unpack(KEYS)) or {}
+local levels, frees, blocks, rates = {}, {}, {}, {}
+local changed, forgotten = {}, {}
+local output, length = { now, 1 }, 2
+
+local function tell(number)
+  length = length + 1
+  output[length] = number
+end
+
+local function is_blocked(key)
+  if blocks[key] == DRAINED then return levels[key] > LEVEL_TOLERANCE end
+  return now < blocks[key]
+end
+
+-- What is left until the next slot takes as long as it takes at the rate of now; kept, else it would be so again.
+local function hurry(key, rate)
+  if rates[key] == rate then return end
+  if frees[key] > now then
+    frees[key] = now + (frees[key] - now) * rates[key] / rate
+    changed[key] = true
+  end
+  rates[key] = rate
+end
+
+-- Brings a bucket to the present.
+local function open(key, rate)
+  if levels[key] then return hurry(key, rate) end
+  local state = stored[key]
+  if not state or #state ~= 40 then
+    levels[key], frees[key], blocks[key], rates[key] = 0, 0, 0, rate
+    return
+  end
+  local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
+  local elapsed = now - at
+  if elapsed < 0 then
+    -- The clock went back: as if no time had passed; kept, else none ever would.
+    free, blocked = free + elapsed, blocked + elapsed
+    changed[key] = true
+  else
+    level = max(0, level - elapsed * rate)
+  end
+  levels[key], frees[key], blocks[key], rates[key] = level, free, blocked, counted
+  hurry(key, rate)
+  -- A block that is over must not come back with the level.
+  if not is_blocked(key) then blocks[key] = 0 end
+end
+
+-- The first of the reasons, in their order, for which any place refuses; 0: none does.
+local function reason_against(first, last, cost, max_wait)
+  local reason = 5
+  for place = first, last, 5 do
+    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
+    local level = levels[key]
+    if cost - capacity > LEVEL_TOLERANCE then return 1 end
+    if blocks[key] ~= 0 and is_blocked(key) then
+      reason = min(reason, 2)
+    elseif level + cost - capacity > LEVEL_TOLERANCE then
+      reason = min(reason, 3)
+    elseif level / rate - TIME_TOLERANCE > max_wait then
+      reason = min(reason, 4)
+    end
+  end
+  return reason < 5 and reason or 0
+end
+
+local function refuses(place, reason, cost, max_wait)
+  local key, rate, capacity = input[place], input[place + 1], input[place + 2]
+  if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
+  if reason == 2 then return is_blocked(key) end
+  if reason == 3 then return levels[key] + cost - capacity > LEVEL_TOLERANCE end
+  return levels[key] / rate - TIME_TOLERANCE > max_wait
+end
+
+local function punish(place)
+  local key, capacity, fill, block_for = input[place], input[place + 2], input[place + 3], input[place + 4]
+  if fill == 1 then levels[key] = max(levels[key], capacity) end
+  if block_for ~= 0 then blocks[key] = now + block_for end
+  changed[key] = true
+end
+
+local function time_until_fit(first, last, cost, max_wait)
+  local time = 0
+  for place = first, last, 5 do
+    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
+    local blocked = blocks[key] ~= 0 and is_blocked(key)
+    local target = min(capacity - cost, rate * max_wait)
+    if blocked and blocks[key] == DRAINED then
+      target = 0
+    elseif blocked then
+      time = max(time, blocks[key] - now)
+    end
+    time = max(time, (levels[key] - target) / rate)
+  end
+  return time
+end
+
+local function refuse(reason, first, last, cost, max_wait, dry)
+  local who = {}
+  for place = first, last, 5 do who[place] = refuses(place, reason, cost, max_wait) end
+  if reason == 3 and not dry then
+    for place = first, last, 5 do if who[place] then punish(place) end end
+  end
+  tell(0)
+  tell(reason)
+  tell(reason == 1 and -1 or time_until_fit(first, last, cost, max_wait))
+  for place = first, last, 5 do tell(levels[input[place]]) end
+  for place = first, last, 5 do tell(who[place] and 1 or 0) end
+end
+
+local function claim(first, last, cost, since, ahead)
+  local slot = now - min(since, back)
+  for place = first, last - 5, 5 do slot = max(slot, frees[input[place]]) end
+  local far = slot - now > horizon
+  slot = max(slot, frees[input[last]])
+  if far or slot - now > horizon + ahead then
+    tell(0)
+    for place = first, last, 5 do tell(max(now, frees[input[place]])) end
+    return
+  end
+  for place = first, last, 5 do
+    local key = input[place]
+    frees[key] = slot + cost / input[place + 1]
+    changed[key] = true
+  end
+  tell(1)
+  tell(slot)
+end
+
+local function admit(verb, first, last, cost, max_wait)
+  local reason = reason_against(first, last, cost, max_wait)
+  if reason > 0 then return refuse(reason, first, last, cost, max_wait, verb == JUDGE) end
+  tell(1)
+  if verb == JUDGE then
+    for place = first, last, 5 do tell(levels[input[place]]) end
+    return
+  end
+  for place = first, last, 5 do
+    local key = input[place]
+    local level = levels[key] + cost
+    levels[key] = level
+    blocks[key] = 0
+    changed[key] = true
+    tell(level)
+  end
+  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, 0) end
+end
+
+local function give_back(first, last, cost, slot, slot_cost)
+  for place = first, last, 5 do
+    local key = input[place]
+    if cost > 0 and levels[key] > 0 then
+      levels[key] = max(0, levels[key] - cost)
+      changed[key] = true
+    end
+    if math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SLOT_TOLERANCE then
+      frees[key] = slot
+      changed[key] = true
+    end
+  end
+end
+
+local function reset(first, last)
+  for place = first, last, 5 do
+    local key = input[place]
+    levels[key], frees[key], blocks[key] = 0, 0, 0
+    changed[key], forgotten[key] = true, true
+  end
+end
+
+local function beat(place, left, id)
+  local registry = KEYS[input[place]]
+  -- First, as what follows is allowed to a server without memory, and then so is all else.
+  redis.call('ZADD', registry, now, id)
+  redis.call('ZREMRANGEBYSCORE', registry, '-inf', now - SILENCE)
+  redis.call('ZREMRANGEBYSCORE', registry, now + AHEAD, '+inf')
+  redis.call('PEXPIRE', registry, SILENCE + MARGIN)
+  redis.call('PEXPIRE', KEYS[input[left]], SILENCE + MARGIN)
+  tell(redis.call('ZCARD', registry))
+  tell(tonumber(stored[input[left]] or 0) or 0)
+end
+
+local function leave(place, left, id)
+  if redis.call('ZREM', KEYS[input[place]], id) == 0 then return end
+  redis.call('INCR', KEYS[input[left]])
+  redis.call('PEXPIRE', KEYS[input[left]], SILENCE + MARGIN)
+end
+
+local position = 6
+for _ = 1, count do
+  local verb, cost, x = input[position], input[position + 1], input[position + 2]
+  local first = position + 5
+  local last = first + 5 * (input[position + 4] - 1)
+  if verb == BEAT then
+    beat(first, last, ARGV[x])
+  elseif verb == LEAVE then
+    leave(first, last, ARGV[x])
+  elseif verb == EXCHANGE then
+    local paused_for, rate, rate_for = exchange(KEYS[input[first]], now, input[position + 3], cost, x)
+    tell(paused_for)
+    tell(rate)
+    tell(rate_for)
+  else
+    for place = first, last, 5 do open(input[place], input[place + 1]) end
+    if verb <= JUDGE then admit(verb, first, last, cost, x)
+    elseif verb == CLAIM then claim(first, last, cost, x, input[position + 3])
+    elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
+    else reset(first, last) end
+  end
+  position = last + 5
+end
+
+for key in pairs(changed) do
+  local level, free, blocked = levels[key], frees[key], blocks[key]
+  if forgotten[key] and level == 0 and free == 0 and blocked == 0 then
+    redis.call('DEL', KEYS[key])
+  else
+    -- As good as new when it has drained, its schedule has passed and no block lasts.
+    local busy = max(level / rates[key], free - now)
+    if blocked < DRAINED then busy = max(busy, blocked - now) end
+    local expiry = min(LONGEST, math.ceil(busy) + MARGIN)
+    redis.call('SET', KEYS[key], struct.pack('<ddddd', level, now, free, blocked, rates[key]), 'PX', expiry)
+  end
+end
+
+return struct.pack('<' .. string.rep('d', length), unpack(output))

@@ -1,0 +1,155 @@
+/**
+ * Stacks that live in several places: decided on place by place, in the order of the stack, and undone where one of them
+ * refuses. All or none, but not at one moment: until it is undone others see the cost of what is refused in the end. Where
+ * a place does not answer, what the others have taken is given back, and what it may have taken itself leaks away.
+ */
+import { LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import type {
+  Admission,
+  AdmitRequest,
+  BucketRef,
+  Claim,
+  ClaimRequest,
+  GiveBackRequest,
+  Slot,
+} from '../../core/store.js'
+import { REASONS } from './wire.js'
+
+/** Buckets of one place, and where in the stack they are. */
+export interface Part {
+  readonly stack: readonly BucketRef[]
+  readonly at: readonly number[]
+}
+
+type Admitted = Extract<Admission, { admitted: true }>
+type Rejected = Extract<Admission, { admitted: false }>
+
+/** The verbs for what lives in one place; `judge` tells what an admission would, without any consequences. */
+export interface OnePlace {
+  admit(request: AdmitRequest): Promise<Admission>
+  judge(request: AdmitRequest): Promise<Admission>
+  claim(request: ClaimRequest): Promise<Claim>
+  giveBack(request: GiveBackRequest): Promise<void>
+}
+
+/** Puts what is told of each part in the order of the stack. */
+function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
+  const all: number[] = []
+  for (const [part, { at }] of parts.entries()) for (const [k, place] of at.entries()) all[place] = values[part]![k]!
+  return all
+}
+
+export async function admitInSteps(parts: readonly Part[], request: AdmitRequest, place: OnePlace): Promise<Admission> {
+  const of = ({ stack }: Part): AdmitRequest => ({ ...request, stack })
+  const tooCostly = request.stack.some(({ limits }) => request.cost - limits.capacity > LEVEL_TOLERANCE)
+  const admitted: Admitted[] = []
+  let refused: Rejected | undefined
+  try {
+    for (const part of tooCostly ? [] : parts) {
+      const answer = await place.admit(of(part))
+      if (!answer.admitted) {
+        refused = answer
+        break
+      }
+      admitted.push(answer)
+    }
+  } catch (error) {
+    undoAdmissions(parts, admitted, request.cost, place)
+    throw error
+  }
+  if (admitted.length === parts.length) {
+    const levels = spread(parts, levelsOf(admitted))
+    if (!request.claim) return { admitted: true, levels }
+    const claims = admitted.map(({ claim }) => claim!)
+    return { admitted: true, levels, claim: allOrNone(parts, claims, request.cost, place) }
+  }
+  undoAdmissions(parts, admitted, request.cost, place)
+  const answers: Admission[] = admitted.map(({ levels }) => ({
+    admitted: true,
+    levels: levels.map(level => Math.max(0, level - request.cost)),
+  }))
+  if (refused !== undefined) answers.push(refused)
+  const others = parts.slice(answers.length).map(part => place.judge(of(part)))
+  return refusal(parts, [...answers, ...(await Promise.all(others))])
+}
+
+function levelsOf(answers: readonly Admission[]): readonly number[][] {
+  return answers.map(({ levels }) => [...levels])
+}
+
+/** Nobody waits for it: what follows on the same connections comes after it. */
+function undoAdmissions(parts: readonly Part[], admitted: readonly Admitted[], cost: number, place: OnePlace): void {
+  for (const [part, { claim }] of admitted.entries()) {
+    const slot = claim?.granted ? { slot: claim.slot, slotCost: cost } : {}
+    place.giveBack({ stack: parts[part]!.stack, cost, ...slot }).catch(() => {})
+  }
+}
+
+/** What the parts say, in one: the first of the reasons, and the longest time. */
+function refusal(parts: readonly Part[], answers: readonly Admission[]): Rejected {
+  const refused = answers.flatMap((answer, part) => (answer.admitted ? [] : [{ answer, at: parts[part]!.at }]))
+  const reason = REASONS.find(it => refused.some(({ answer }) => answer.reason === it))!
+  const refusing = refused
+    .filter(({ answer }) => answer.reason === reason)
+    .flatMap(({ answer, at }) => answer.refusing.map(place => at[place]!))
+    .sort((one, other) => one - other)
+  const times = refused.map(({ answer }) => answer.retryAfterMs ?? 0)
+  const retryAfterMs = reason === 'too-costly' ? undefined : Math.max(...times)
+  return { admitted: false, levels: spread(parts, levelsOf(answers)), reason, refusing, retryAfterMs }
+}
+
+export async function claimInSteps(parts: readonly Part[], request: ClaimRequest, place: OnePlace): Promise<Claim> {
+  const claims: Claim[] = []
+  try {
+    for (const { stack } of parts) {
+      const claim = await place.claim({ ...request, stack })
+      claims.push(claim)
+      if (!claim.granted) break
+    }
+  } catch (error) {
+    undoClaims(parts, claims, request.cost, place)
+    throw error
+  }
+  return allOrNone(parts, claims, request.cost, place)
+}
+
+/** Where all parts granted a slot it is the latest; else the slots are given back. */
+function allOrNone(parts: readonly Part[], claims: readonly Claim[], cost: number, place: OnePlace): Claim {
+  const slots = claims.flatMap(claim => (claim.granted ? [claim.slot] : []))
+  if (slots.length === parts.length) {
+    return { granted: true, slot: { at: Math.max(...slots.map(({ at }) => at)), token: slots } }
+  }
+  undoClaims(parts, claims, cost, place)
+  const known = claims.map((claim, part) => (claim.granted ? parts[part]!.at.map(() => claim.slot.at) : claim.freeAt))
+  // When those that were not asked are free is not known: asked again, they will tell.
+  const least = Math.min(...known.flat())
+  return {
+    granted: false,
+    freeAt: spread(
+      parts,
+      parts.map(({ at }, part) => known[part] ?? at.map(() => least)),
+    ),
+  }
+}
+
+function undoClaims(parts: readonly Part[], claims: readonly Claim[], cost: number, place: OnePlace): void {
+  for (const [part, claim] of claims.entries()) {
+    if (!claim.granted) continue
+    place.giveBack({ stack: parts[part]!.stack, cost: 0, slot: claim.slot, slotCost: cost }).catch(() => {})
+  }
+}
+
+export async function giveBackInSteps(
+  parts: readonly Part[],
+  request: GiveBackRequest,
+  place: OnePlace,
+): Promise<void> {
+  const slots = request.slot?.token as readonly Slot[] | undefined
+  const settled = await Promise.allSettled(
+    parts.map(({ stack }, part) => {
+      const slot = slots?.[part] && { slot: slots[part], slotCost: request.slotCost ?? 0 }
+      return place.giveBack({ stack, cost: request.cost, ...slot })
+    }),
+  )
+  for (const result of settled) if (result.status === 'rejected') throw result.reason
+}

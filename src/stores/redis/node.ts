@@ -1,0 +1,253 @@
+/**
+ * One connection to one Redis server, and what is known of that server's clock and of the way there.
+ *
+ * Nothing is sent before the server has told its time: without it a call has no deadline in the server's terms, and one
+ * that is delayed would be carried out when nobody waits for it. Nothing is sent twice, either: what was on its way when a
+ * connection broke may have been done.
+ */
+import { Redis, type RedisOptions } from 'ioredis'
+import type { Clock } from '../../core/clock.js'
+import { HORIZON, longestBackDate, StoreError } from '../../core/store.js'
+import { Offset } from '../clock-offset.js'
+import { describeTrouble } from '../describe-error.js'
+import type { Address } from './address.js'
+import { Answer, encodeCall, GREETING, type RedisOperation, type Script } from './wire.js'
+
+/** ms */
+const CONNECT = 1_000
+const RECONNECT = 250
+const GREET_AGAIN = 100
+/** A server that has said nothing for so long, though asked, is asked on another connection. */
+const SILENCE = 1_000
+/** By how much, in ms, our idea of its clock may be ahead of it without that meaning that it was set. */
+const SLACK = 50
+
+/** How many calls may be on their way. */
+const MOST = 1_000
+
+/** How many round trips ahead a slot may be claimed. */
+const AHEAD = 2.5
+
+/** How much of a new round trip enters the average. */
+const SMOOTHING = 1 / 8
+
+const OPTIONS: RedisOptions = {
+  lazyConnect: true,
+  protocol: 2,
+  enableOfflineQueue: false,
+  enableReadyCheck: false,
+  maxRetriesPerRequest: 0,
+  autoResendUnfulfilledCommands: false,
+  autoResubscribe: false,
+  disableClientInfo: true,
+  connectTimeout: CONNECT,
+  retryStrategy: times => Math.min(25 * 2 ** Math.min(times, 5), RECONNECT),
+  sentinelRetryStrategy: () => RECONNECT,
+  sentinelReconnectStrategy: () => RECONNECT,
+}
+
+export interface NodeOptions {
+  readonly script: Script
+  readonly clock: Clock
+  /** Once for each outage and reason. */
+  onError(error: Error): void
+  /** It has become ready, or has ceased to be. */
+  onChange?(): void
+}
+
+/** Something to wait for, once. */
+export function signal(): { readonly promise: Promise<void>; raise(): void } {
+  let raise = () => {}
+  const promise = new Promise<void>(resolve => {
+    raise = resolve
+  })
+  return { promise, raise }
+}
+
+type State = 'connecting' | 'ready' | 'down' | 'closed'
+
+export class RedisNode {
+  readonly name: string
+  readonly redis: Redis
+  readonly #options: NodeOptions
+  #state: State = 'connecting'
+  #changed = signal()
+  #offset = new Offset()
+  #roundTrip = 0
+  /** Which connection this is. */
+  #session = 0
+  #unanswered = 0
+  /** Since when, by our clock, the server has been silent though asked. */
+  #silentSince = 0
+  #trouble = 'not connected'
+
+  constructor({ name, options }: Address, nodeOptions: NodeOptions) {
+    this.name = name
+    this.#options = nodeOptions
+    this.redis = new Redis({ ...OPTIONS, ...options, replyMapping: 'legacy' })
+    this.redis.on('error', (error: Error) => this.#fell(describeTrouble(error)))
+    this.redis.on('ready', () => void this.#greet())
+    this.redis.on('close', () => this.#fell())
+    this.redis.on('end', () => this.#connectAgain())
+    this.redis.connect().catch(() => {})
+  }
+
+  get ready(): boolean {
+    return this.#state === 'ready'
+  }
+
+  /** How far ahead a slot may be claimed, in ms. */
+  get horizon(): number {
+    return Math.min(Math.max(this.#roundTrip * AHEAD, HORIZON.least), HORIZON.most)
+  }
+
+  /** What to wait for where nothing is known yet; undefined: it is ready, or is known not to be. */
+  get pending(): Promise<void> | undefined {
+    return this.#state === 'connecting' ? this.#changed.promise : undefined
+  }
+
+  /** Why it is not ready. */
+  get error(): StoreError {
+    return new StoreError(`Redis at ${this.name}: ${this.#trouble}`)
+  }
+
+  /**
+   * Has operations carried out, unless they come later than `deadline`, by our clock.
+   *
+   * @param asking it is another server's slot that this one is about to take over
+   * @throws what the server says, or that the connection broke
+   */
+  async carryOut(operations: readonly RedisOperation[], deadline: number, asking = false): Promise<Answer> {
+    if (this.#unanswered >= MOST) throw new Error(`${MOST} calls are on their way`)
+    const offset = this.#offset
+    const earliest = offset.theirs(this.#options.clock.now()) - SLACK
+    const terms = {
+      deadline: offset.theirs(deadline),
+      earliest,
+      horizon: this.horizon,
+      back: longestBackDate(this.#roundTrip),
+    }
+    const input = encodeCall(operations, terms)
+    try {
+      return await this.#call('evalsha', this.#options.script.sha, input, asking)
+    } catch (error) {
+      if (!(error as Error).message.startsWith('NOSCRIPT')) throw error
+      return await this.#call('eval', this.#options.script.text, input, asking)
+    }
+  }
+
+  /** Writes what `send` sends at once. */
+  together(send: () => void): void {
+    const { stream } = this.redis
+    if (!this.ready || stream === undefined) return send()
+    stream.cork()
+    send()
+    stream.uncork()
+  }
+
+  /** A call had no answer: if the server has been silent for long, it is worth another connection. */
+  suspect(): void {
+    if (this.ready && this.#unanswered > 0 && this.#options.clock.now() - this.#silentSince >= SILENCE) {
+      this.reconnect('no answer')
+    }
+  }
+
+  reconnect(reason: string): void {
+    if (this.#state === 'closed') return
+    this.#fell(reason)
+    this.redis.stream?.destroy()
+  }
+
+  close(): void {
+    this.#session += 1
+    this.#trouble = 'closed'
+    this.#enter('closed')
+    this.redis.disconnect()
+    this.redis.stream?.destroy()
+  }
+
+  async #call(command: string, script: string, input: readonly (string | Buffer)[], asking: boolean): Promise<Answer> {
+    const { clock } = this.#options
+    const session = this.#session
+    const sent = clock.now()
+    if (this.#unanswered === 0) this.#silentSince = sent
+    this.#unanswered += 1
+    try {
+      if (asking) this.redis.asking().catch(() => {})
+      const reply = await this.redis.callBuffer(command, [script, ...input])
+      const received = clock.now()
+      if (session !== this.#session) throw new Error('another connection has taken its place')
+      const offset = this.#offset
+      const answer = new Answer(reply, theirs => offset.ours(theirs))
+      offset.learn(sent, received, answer.time)
+      // After an outage come answers that tell how long it was, not how far the server is.
+      if (answer.status === 'done') {
+        const took = Math.min(received - sent, HORIZON.most / AHEAD)
+        this.#roundTrip += (took - this.#roundTrip) * (this.#roundTrip === 0 ? 1 : SMOOTHING)
+      }
+      return answer
+    } finally {
+      this.#unanswered -= 1
+      this.#silentSince = clock.now()
+    }
+  }
+
+  /** Learns the server's time, and leaves the script there. */
+  async #greet(): Promise<void> {
+    this.#session += 1
+    const session = this.#session
+    this.#offset = new Offset()
+    this.#roundTrip = 0
+    const impatience = setTimeout(() => {
+      if (session === this.#session) this.reconnect('no answer')
+    }, SILENCE)
+    impatience.unref()
+    try {
+      // ioredis only tells that it could not, and goes on with database 0.
+      const { db = 0 } = this.redis.options
+      if (db > 0) await this.redis.select(db)
+      await this.#call('eval', this.#options.script.text, encodeCall([], GREETING), false)
+      // That took longer than a call does.
+      this.#roundTrip = 0
+      await this.#call('eval', this.#options.script.text, encodeCall([], GREETING), false)
+      if (session !== this.#session) return
+      this.#enter('ready')
+    } catch (error) {
+      if (session !== this.#session) return
+      this.#fell(describeTrouble(error as Error))
+      // It may be loading its data.
+      setTimeout(() => {
+        if (session === this.#session && this.redis.status === 'ready') void this.#greet()
+      }, GREET_AGAIN).unref()
+    } finally {
+      clearTimeout(impatience)
+    }
+  }
+
+  /** @param why absent: the connection is closed, which follows another error or is one */
+  #fell(why?: string): void {
+    if (this.#state === 'closed') return
+    const reason = why ?? (this.ready ? 'the connection was closed' : this.#trouble)
+    const isNews = this.ready || reason !== this.#trouble
+    this.#trouble = reason
+    // Its errors carry the commands that failed, and those may carry a password.
+    if (isNews) this.#options.onError(this.error)
+    this.#enter('down')
+  }
+
+  /** ioredis gives up where Sentinels name no server. */
+  #connectAgain(): void {
+    if (this.#state === 'closed') return
+    setTimeout(() => {
+      if (this.#state !== 'closed' && this.redis.status === 'end') this.redis.connect().catch(() => {})
+    }, RECONNECT).unref()
+  }
+
+  #enter(state: State): void {
+    if (state === this.#state) return
+    this.#state = state
+    this.#changed.raise()
+    this.#changed = signal()
+    this.#options.onChange?.()
+  }
+}

@@ -1,0 +1,78 @@
+/** Which server a bucket lives on. */
+import type { StoreError } from '../../core/store.js'
+import type { RedisNode } from './node.js'
+
+export interface Router {
+  /** Instances of equal numbers can be decided on in one step. */
+  partitionOf(group: string): number
+  /** The one of what is no bucket's, by its tag. */
+  partitionOfTag(tag: string): number
+  /** The server of a partition, if it is known. */
+  find(partition: number): RedisNode | undefined
+  /** What to wait for where no server is known yet; undefined: waiting is of no use. */
+  readonly pending: Promise<void> | undefined
+  /** How far ahead a slot may be claimed in a partition, in ms. */
+  horizonOf(partition: number): number
+  /** Why none is. */
+  readonly error: StoreError
+  /** A server says where to go instead (MOVED, ASK), or that it is not the one (READONLY, CLUSTERDOWN). */
+  redirect(error: Error, partition: number, from: RedisNode): Redirection | undefined
+  /** A call to a partition had no answer. */
+  suspect(partition: number): void
+  /** Writes to each server what `send` sends at once. */
+  together(send: () => void): void
+  close(): void
+}
+
+export interface Redirection {
+  readonly node: RedisNode
+  readonly asking: boolean
+}
+
+/** One server, or what Sentinels say is the one. */
+export class SingleRouter implements Router {
+  readonly #node: RedisNode
+  readonly pending = undefined
+
+  constructor(node: RedisNode) {
+    this.#node = node
+  }
+
+  horizonOf(): number {
+    return this.#node.horizon
+  }
+
+  get error(): StoreError {
+    return this.#node.error
+  }
+
+  partitionOf(): number {
+    return 0
+  }
+
+  partitionOfTag(): number {
+    return 0
+  }
+
+  find(): RedisNode {
+    return this.#node
+  }
+
+  /** A replica: there is another master, which Sentinels know. */
+  redirect({ message }: Error): undefined {
+    if (message.startsWith('READONLY')) this.#node.reconnect(message)
+    return undefined
+  }
+
+  suspect(): void {
+    this.#node.suspect()
+  }
+
+  together(send: () => void): void {
+    this.#node.together(send)
+  }
+
+  close(): void {
+    this.#node.close()
+  }
+}

@@ -1,0 +1,174 @@
+/** The script, and what it is told and tells: redis.lua, which begins with redis-upstream.lua, says how that is laid out. */
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { endianness } from 'node:os'
+import type { BucketRef, StoreError } from '../../core/store.js'
+
+export const VERB = {
+  admit: 1,
+  admitAndClaim: 2,
+  judge: 3,
+  claim: 4,
+  giveBack: 5,
+  reset: 6,
+  beat: 7,
+  exchange: 8,
+  leave: 9,
+} as const
+
+export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
+
+/** No slot is given back. */
+export const NO_SLOT = -Infinity
+
+/** What the script answers when it has done nothing. */
+export type Status = 'done' | 'late' | 'early'
+
+const CLOCK = /^local now = clock\(\)$/m
+
+/** 2025-01-01, in ms: where the script's time begins. */
+const EPOCH = 1_735_689_600_000
+
+export interface Script {
+  readonly text: string
+  readonly sha: string
+}
+
+/** @param timeSource Lua that yields the time in ms since 1970, in place of the server's */
+export function readScript(timeSource?: string): Script {
+  const [upstream, rest] = ['exchange', 'decide'].map(name =>
+    readFileSync(new URL(`./${name}.lua`, import.meta.url), 'utf8'),
+  )
+  const file = `${upstream}\n${rest}`
+  const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${EPOCH}`)
+  return { text, sha: createHash('sha1').update(text).digest('hex') }
+}
+
+/** Something to be done in one step. */
+export interface RedisOperation {
+  readonly verb: (typeof VERB)[keyof typeof VERB]
+  readonly cost: number
+  /** `maxWait`, `since`, `slotCost` and others, in ms or cost units. */
+  readonly x: number
+  /** ms of the store's clock; redis.lua says what else. */
+  readonly slot: number
+  readonly keys: readonly string[]
+  /** Of each key; those that are no bucket's have none. */
+  readonly stack: readonly BucketRef[]
+  /** Of a beat, and of one that leaves. */
+  readonly id: string | undefined
+  /** By our clock; nobody waits for it any longer. */
+  readonly deadline: number
+  /** @throws RangeError: that is no answer */
+  done(answer: Answer): void
+  failed(error: StoreError): void
+}
+
+const HEADER = 5
+const PER_OPERATION = 5
+const PER_PLACE = 5
+
+/** How many numbers describe it. */
+export function sizeOf({ keys }: RedisOperation): number {
+  return PER_OPERATION + PER_PLACE * keys.length
+}
+
+const BIG_ENDIAN = endianness() === 'BE'
+
+/** In ms of the store's clock. */
+export interface Terms {
+  readonly deadline: number
+  readonly earliest: number
+  readonly horizon: number
+  /** How far back a slot may lie. */
+  readonly back: number
+}
+
+/** What does nothing but tell the time. */
+export const GREETING: Terms = { deadline: Infinity, earliest: -Infinity, horizon: 0, back: 0 }
+
+/** The arguments of EVALSHA after the script's: the number of keys, the keys, ARGV. */
+export function encodeCall(
+  operations: readonly RedisOperation[],
+  { deadline, earliest, horizon, back }: Terms,
+): (string | Buffer)[] {
+  const places = new Map<string, number>()
+  const ids: string[] = []
+  let size = HEADER
+  for (const operation of operations) size += sizeOf(operation)
+  const input = new Float64Array(size)
+  input.set([deadline, earliest, horizon, back, operations.length])
+  let at = HEADER
+  for (const { verb, cost, x, slot, keys, stack, id } of operations) {
+    input[at] = verb
+    input[at + 1] = cost
+    // The first argument is this input itself.
+    input[at + 2] = id === undefined ? x : ids.push(id) + 1
+    input[at + 3] = slot
+    input[at + 4] = keys.length
+    at += PER_OPERATION
+    for (let index = 0; index < keys.length; index += 1) {
+      const key = keys[index]!
+      let place = places.get(key)
+      if (place === undefined) {
+        place = places.size + 1
+        places.set(key, place)
+      }
+      input[at] = place
+      const limits = stack[index]?.limits
+      if (limits !== undefined) {
+        const { blockFor = 0 } = limits
+        input[at + 1] = limits.rate
+        input[at + 2] = limits.capacity
+        input[at + 3] = limits.overflow === 'fill' ? 1 : 0
+        input[at + 4] = blockFor === 'drain' ? Infinity : blockFor
+      }
+      at += PER_PLACE
+    }
+  }
+  const bytes = Buffer.from(input.buffer)
+  if (BIG_ENDIAN) bytes.swap64()
+  return [String(places.size), ...places.keys(), bytes, ...ids]
+}
+
+/** Reads what the script answers, number by number. */
+export class Answer {
+  readonly #numbers: Float64Array
+  #at = 2
+  /** Maps ms of the store's clock to ours. */
+  readonly ours: (theirs: number) => number
+
+  /** @throws RangeError: it is none */
+  constructor(reply: unknown, ours: (theirs: number) => number) {
+    if (!Buffer.isBuffer(reply) || reply.length < 16) throw new RangeError('the answer is not the script’s')
+    this.#numbers = new Float64Array(Math.floor(reply.length / 8))
+    const bytes = Buffer.from(this.#numbers.buffer)
+    reply.copy(bytes)
+    if (BIG_ENDIAN) bytes.swap64()
+    this.ours = ours
+  }
+
+  /** ms of the store's clock. */
+  get time(): number {
+    return this.#numbers[0]!
+  }
+
+  get status(): Status {
+    const status = this.#numbers[1]
+    return status === 1 ? 'done' : status === 0 ? 'late' : 'early'
+  }
+
+  /** @throws RangeError: there is no more */
+  next(): number {
+    const value = this.#numbers[this.#at]
+    if (value === undefined) throw new RangeError('the answer ends too early')
+    this.#at += 1
+    return value
+  }
+
+  list(length: number): number[] {
+    const values: number[] = []
+    for (let count = 0; count < length; count += 1) values.push(this.next())
+    return values
+  }
+}

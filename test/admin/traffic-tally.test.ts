@@ -1,0 +1,122 @@
+import t from 'tap'
+import { Rehearsals } from '../../src/admin/counters/dry-run-tally.js'
+import { Fullest } from '../../src/admin/counters/fullest.js'
+import { Moments } from '../../src/admin/counters/recent-times.js'
+import { Recent } from '../../src/admin/counters/sliding-quantiles.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
+import { combineObservers } from '../../src/proxy/observe/fan-out.js'
+import type { RequestRecord } from '../../src/proxy/observe/observer.js'
+
+const LIMITS = { name: 'user', rate: 0.001, capacity: 10 }
+
+t.test('quantiles of the last ten seconds, and of those alone', async t => {
+  const recent = new Recent()
+  t.same(recent.quantiles(0), { count: 0, p50: 0, p90: 0, p99: 0, max: 0 })
+  const near = (now: number, count: number, ...wanted: number[]) => {
+    const { p50, p90, p99, max, ...rest } = recent.quantiles(now)
+    t.equal(rest.count, count)
+    for (const [place, value] of [p50, p90, p99, max].entries()) {
+      t.ok(Math.abs(value - wanted[place]!) <= wanted[place]! * 0.011, `${value}, not ${wanted[place]}`)
+    }
+  }
+  for (let value = 1; value <= 100; value += 1) recent.add(value, value)
+  near(100, 100, 51, 91, 100, 100)
+  for (let value = 0; value < 50; value += 1) recent.add(0, 5_000)
+  near(10_999, 150, 26, 86, 99, 100)
+  near(11_000, 50, 0, 0, 0, 0)
+  for (let value = 0; value < 20_000; value += 1) recent.add(7.77, 20_000)
+  near(20_000, 20_000, 7.77, 7.77, 7.77, 7.77)
+  recent.add(1e30, 20_000)
+  t.equal(recent.quantiles(20_000).max, 1e30)
+})
+
+t.test('moments: the latest, oldest first', async t => {
+  const moments = new Moments()
+  for (let time = 0; time < 1_000; time += 1) moments.add(time)
+  t.equal(moments.list().length, 256)
+  t.same([moments.list()[0], moments.list().at(-1)], [744, 999])
+})
+
+t.test('the fullest of very many are found, without looking at all of them at once', async t => {
+  const keyspace = new BucketTable(1e6)
+  const fullest = new Fullest('user', keyspace)
+  for (let id = 0; id < 50_000; id += 1) keyspace.find(LIMITS, `k${id}`, 0)!.fill(0.01, 0)
+  for (const [id, cost] of [
+    [40_000, 9],
+    [30_000, 8],
+    [10, 1],
+  ] as const) {
+    keyspace.find(LIMITS, `k${id}`, 0)!.fill(cost, 0)
+  }
+  let looked = 0
+  const { entries } = keyspace
+  keyspace.entries = name => {
+    const all = entries.call(keyspace, name)
+    return {
+      *[Symbol.iterator]() {
+        for (const entry of all) {
+          looked += 1
+          yield entry
+        }
+      },
+    }
+  }
+  const first = (count: number, now = 0) =>
+    fullest
+      .list(now)
+      .slice(0, count)
+      .map(([key]) => key)
+  t.equal(first(1)[0], 'k10')
+  t.ok(looked <= 501)
+  for (let time = 0; time < 100; time += 1) fullest.list(0)
+  t.same(first(3), ['k40000', 'k30000', 'k10'])
+  const fresh = keyspace.find(LIMITS, 'k20000', 0)!
+  fresh.fill(5, 0)
+  fullest.hint('k20000', fresh)
+  t.same(first(4), ['k40000', 'k30000', 'k20000', 'k10'], 'one of which something is heard is there at once')
+  t.same(first(20, 20_000), [], 'those that have drained are no more')
+})
+
+t.test('dry runs: who is hit again and again is not driven out by a flood of keys', async t => {
+  const rehearsals = new Rehearsals(0)
+  const request = (key: string): RequestRecord => ({
+    route: 'api',
+    method: 'GET',
+    target: '/',
+    stack: [],
+    keys: [key],
+    cost: 1,
+    wait: 0,
+    upstreamTime: undefined,
+    retries: 0,
+    inFlight: false,
+    header: () => 'curl/8',
+  })
+  for (let hit = 0; hit < 20; hit += 1) rehearsals.add(request('worst'), 'would_reject', 'user', 0)
+  for (let key = 0; key < 50_000; key += 1) rehearsals.add(request(`k${key}`), 'would_delay', 'user', key)
+  const { keys, agents } = rehearsals.snapshot()
+  t.match(keys[0], { key: 'worst', wouldReject: 20 })
+  t.equal(keys.length, 50)
+  t.same(agents.library, { would_reject: 20, would_delay: 50_000 })
+})
+
+t.test('observers are told in order, and only of what they want to know', async t => {
+  const told: string[] = []
+  const all = combineObservers([
+    { queued: () => told.push('first queued') },
+    { queued: () => told.push('second queued'), failed: () => told.push('failed') },
+  ])
+  t.same(Object.keys(all).sort(), ['failed', 'queued'])
+  all.queued!({} as RequestRecord)
+  all.failed!('api', 'why')
+  t.same(told, ['first queued', 'second queued', 'failed'])
+  class Counting {
+    count = 0
+    queued(): void {
+      this.count += 1
+    }
+  }
+  const one = new Counting()
+  combineObservers([one, {}]).queued!({} as RequestRecord)
+  t.equal(one.count, 1, 'with what it is')
+})

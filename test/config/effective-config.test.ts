@@ -1,0 +1,149 @@
+import { isDeepStrictEqual } from 'node:util'
+import fc from 'fast-check'
+import t from 'tap'
+import { effective } from '../../src/config/report/effective-config.js'
+import { parseRate } from '../../src/core/units.js'
+import { contractExample, least, parse } from './sample.js'
+
+t.test('the effective configuration in the words of the file', async t => {
+  const file = {
+    listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
+    upstream: 'https://h/',
+    admin: { listen: '0.0.0.0:9090', token: 's3cret' },
+    buckets: { a: { rate: '6/30s' }, b: { key: ['ip', 'query:q'], rate: '1000/30d', capacity: 9, status: 503 } },
+    routes: [
+      { cost: { header: 'X-Cost', max: 9 } },
+      {
+        mode: 'off',
+        upstream: { url: 'echo:', maxInFlight: 3, retry: { status: [503] }, pauseOn: { status: [429], max: '9s' } },
+        maxWait: '1500ms',
+      },
+    ],
+  }
+  const upstream = {
+    url: 'https://h',
+    hostHeader: 'preserve',
+    connectTimeout: '5s',
+    responseTimeout: '60s',
+    idleTimeout: '60s',
+    via: true,
+    learn: false,
+  }
+  t.strictSame(JSON.parse(JSON.stringify(effective(parse(file)))), {
+    listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
+    upstream,
+    trustProxy: false,
+    store: 'memory',
+    buckets: {
+      a: { key: { from: 'ip', missing: 'ip' }, rate: '12/m', capacity: 1, status: 429, overflow: 'reject' },
+      b: {
+        key: { from: ['ip', 'query:q'], missing: 'ip' },
+        rate: '100/3d',
+        capacity: 9,
+        status: 503,
+        overflow: 'reject',
+      },
+    },
+    routes: [
+      {
+        name: 'route-1',
+        match: {},
+        mode: 'shape',
+        buckets: ['a', 'b'],
+        cost: { header: 'x-cost', min: 1, max: 9, default: 1 },
+        dryRun: false,
+        explain: false,
+      },
+      {
+        name: 'route-2',
+        match: {},
+        mode: 'off',
+        buckets: [],
+        cost: 1,
+        maxWait: '1.5s',
+        dryRun: false,
+        explain: false,
+        upstream: {
+          ...upstream,
+          url: 'echo:',
+          maxInFlight: 3,
+          pauseOn: { status: [429], default: '1s', max: '9s' },
+          retry: { status: [503], max: 3 },
+        },
+      },
+    ],
+    limits: {
+      maxKeys: 100_000,
+      maxQueued: 10_000,
+      maxConnections: 20_000,
+      headersTimeout: '10s',
+      keepAliveTimeout: '75s',
+      tunnelIdleTimeout: '60m',
+      maxHeaderSize: 16_384,
+      shutdownTimeout: '30s',
+    },
+    admin: { listen: '0.0.0.0:9090', token: '***' },
+    accessLog: true,
+    dryRun: false,
+    headers: true,
+    pacing: 'precise',
+  })
+  t.notMatch(JSON.stringify(effective(parse(file))), /s3cret/)
+})
+
+t.test('it parses to the same settings', async t => {
+  const same = (file: object) => {
+    const settings = parse(file)
+    t.strictSame(parse(effective(settings)), settings)
+  }
+  same(least())
+  same({ ...least(), upstream: { url: 'echo:', retry: { status: [503] }, learn: true } })
+  same(contractExample())
+  same({
+    ...least(),
+    dryRun: true,
+    headers: false,
+    trustProxy: 3,
+    buckets: {
+      client: {
+        rate: '5/s',
+        overflow: 'fair',
+        blockFor: '1500ms',
+        weight: 2,
+        tiers: [
+          { name: 'gold', keys: ['a', 'b'], rate: '1000/30d', capacity: 20 },
+          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5 },
+        ],
+      },
+      other: { rate: 1, maxDelay: '3s', blockFor: 'drain', tiers: [{ name: 'a', keys: ['a'], rate: '7/3s' }] },
+    },
+    routes: [{ explain: true, cost: { post: 2 }, match: { host: 'A', header: { X: 'y' } } }],
+  })
+
+  const units = ['ms', 's', 'm', 'h', 'd']
+  const number = fc.double({ min: 1e-6, max: 1e6, noNaN: true }).map(value => value.toFixed(9))
+  const text = fc.tuple(number, fc.constantFrom(...units)).map(parts => parts.join(''))
+  const rate = fc
+    .oneof(
+      fc.double({ min: 1e-8, max: 1e30, noNaN: true }),
+      fc.tuple(fc.integer({ min: 1, max: 5000 }), fc.integer({ min: 1, max: 120 })).map(parts => `${parts.join('/')}h`),
+      fc.tuple(number, text).map(parts => parts.join('/')),
+    )
+    .filter(isRate)
+  const property = fc.property(rate, text, fc.double({ min: 1, max: 1e9, noNaN: true }), (rate, delay, capacity) => {
+    const routes = [{ maxWait: delay.replace(/[mhd]$/, 'ms') }]
+    const settings = parse({ upstream: 'echo:', buckets: { a: { rate, capacity } }, routes })
+    return isDeepStrictEqual(parse(effective(settings)), settings)
+  })
+  t.doesNotThrow(() => fc.assert(property, { seed: 7, numRuns: 1_000 }))
+})
+
+/** Slower than one in ten years is none. */
+function isRate(rate: string | number): boolean {
+  try {
+    parseRate(rate)
+    return true
+  } catch {
+    return false
+  }
+}

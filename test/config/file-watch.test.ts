@@ -1,0 +1,118 @@
+import { renameSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
+import t from 'tap'
+import { type FileWatch, watchFiles } from '../../src/config/read/file-watch.js'
+
+function watching(t: { teardown(end: () => void): void }, files: string[], changed: () => void): FileWatch {
+  const watch = watchFiles(changed, (_directory, error) => {
+    throw error
+  })
+  t.teardown(() => watch.close())
+  watch.watch(files)
+  return watch
+}
+
+/** Resolves at the next change. */
+function nextChange(file: string, t: { teardown(end: () => void): void }): () => Promise<void> {
+  let seen = 0
+  let told = 0
+  let resolve = (): void => undefined
+  // Watching alone does not keep a process.
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  watching(t, [file], () => {
+    seen += 1
+    resolve()
+  })
+  return async () => {
+    told += 1
+    if (seen >= told) return
+    await new Promise<void>(done => {
+      resolve = done
+    })
+  }
+}
+
+t.test('written in place, replaced, and turned as a link', async t => {
+  const dir = t.testdir({ a: 'one', other: 'x' })
+  const changed = nextChange(`${dir}/a`, t)
+  writeFileSync(`${dir}/a`, 'two')
+  await changed()
+  writeFileSync(`${dir}/new`, 'three')
+  renameSync(`${dir}/new`, `${dir}/a`)
+  await changed()
+  unlinkSync(`${dir}/a`)
+  symlinkSync('other', `${dir}/a`)
+  await changed()
+  t.pass('each was told')
+})
+
+t.test('behind links: a directory that is replaced by another, and a file written in place', async t => {
+  const dir = t.testdir({ first: { a: 'one' }, second: { a: 'two' }, far: { b: 'one' } })
+  symlinkSync('first', `${dir}/current`)
+  const turned = nextChange(`${dir}/current/a`, t)
+  symlinkSync('second', `${dir}/next`)
+  renameSync(`${dir}/next`, `${dir}/current`)
+  await turned()
+  symlinkSync('far/b', `${dir}/b`)
+  const written = nextChange(`${dir}/b`, t)
+  writeFileSync(`${dir}/far/b`, 'two')
+  await written()
+  t.pass('each was told')
+})
+
+t.test('the same contents written again are no change', async t => {
+  const dir = t.testdir({ a: 'one' })
+  let count = 0
+  watching(t, [`${dir}/a`], () => {
+    count += 1
+  })
+  const changed = nextChange(`${dir}/a`, t)
+  writeFileSync(`${dir}/a`, 'one')
+  writeFileSync(`${dir}/other`, 'x')
+  writeFileSync(`${dir}/a`, 'two')
+  await changed()
+  t.equal(count, 1)
+})
+
+t.test('several files: one call for what changes together; others may be watched later', async t => {
+  const dir = t.testdir({ a: 'one', b: 'one', sub: { c: 'one' } })
+  const calls: string[] = []
+  let called = (): void => undefined
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  const watch = watching(t, [`${dir}/a`, `${dir}/b`], () => {
+    calls.push('changed')
+    called()
+  })
+  const next = () =>
+    new Promise<void>(resolve => {
+      called = resolve
+    })
+  let changed = next()
+  writeFileSync(`${dir}/a`, 'two')
+  writeFileSync(`${dir}/b`, 'two')
+  await changed
+  t.equal(calls.length, 1)
+  // A change that was not told yet is not forgotten.
+  changed = next()
+  writeFileSync(`${dir}/a`, 'three')
+  watch.watch([`${dir}/a`, `${dir}/sub/c`])
+  await changed
+  changed = next()
+  writeFileSync(`${dir}/b`, 'three')
+  writeFileSync(`${dir}/sub/c`, 'two')
+  await changed
+  t.equal(calls.length, 3, 'the one that is not watched any more is not told')
+})
+
+t.test('a directory that cannot be watched is told', t => {
+  const directories: string[] = []
+  const watch = watchFiles(
+    () => undefined,
+    directory => directories.push(directory),
+  )
+  watch.watch(['/nowhere/at/all/a'])
+  t.same(directories, ['/nowhere/at/all'])
+  watch.close()
+  t.end()
+})

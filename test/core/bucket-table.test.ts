@@ -1,0 +1,153 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { BucketTable } from '../../src/core/bucket-table.js'
+import { limits } from './run.js'
+
+const CLIENT = limits(1, 10)
+const TENANT = limits(1, 10, 'tenant')
+
+function keys(keyspace: BucketTable, name = 'client'): string[] {
+  return [...keyspace.entries(name)].map(([key]) => key)
+}
+
+t.test('one instance per key and bucket', async t => {
+  const keyspace = new BucketTable(10)
+  const a = keyspace.find(CLIENT, 'a', 0)!
+  a.fill(1, 0)
+  t.equal(keyspace.find(CLIENT, 'a', 0), a)
+  t.not(keyspace.find(CLIENT, 'b', 0), a)
+  t.not(keyspace.find(TENANT, 'a', 0), a)
+  t.same([keyspace.size('client'), keyspace.size('tenant'), keyspace.size('other'), keyspace.size()], [2, 1, 0, 3])
+  t.same(keys(keyspace), ['a', 'b'])
+  t.same(keys(keyspace, 'other'), [])
+})
+
+t.test('when all places are taken an idle one goes', async t => {
+  const keyspace = new BucketTable(3)
+  for (const [key, cost] of [
+    ['a', 5],
+    ['b', 0],
+    ['c', 3],
+  ] as const)
+    keyspace.find(CLIENT, key, 0)!.fill(cost, 0)
+  keyspace.find(CLIENT, 'd', 0)!.fill(9, 0)
+  t.same(keys(keyspace), ['a', 'c', 'd'])
+  t.equal(keyspace.size(), 3)
+})
+
+t.test('and where none is idle, the emptiest', async t => {
+  const keyspace = new BucketTable(3)
+  for (const [key, cost] of [
+    ['a', 5],
+    ['b', 4],
+    ['c', 3],
+  ] as const)
+    keyspace.find(CLIENT, key, 0)!.fill(cost, 0)
+  keyspace.find(CLIENT, 'd', 0)!.fill(9, 0)
+  t.same(keys(keyspace), ['a', 'b', 'd'])
+})
+
+t.test('one with waiters never goes', async t => {
+  const keyspace = new BucketTable(2)
+  keyspace.find(CLIENT, 'a', 0)!.enqueue(0.1)
+  keyspace.find(CLIENT, 'b', 0)!.fill(9, 0)
+  t.ok(keyspace.find(CLIENT, 'c', 0))
+  t.same(keys(keyspace), ['a', 'c'])
+  keyspace.find(CLIENT, 'c', 0)!.enqueue(1)
+  for (let again = 0; again < 5; again += 1) t.equal(keyspace.find(CLIENT, 'd', 0), undefined)
+  t.same(keys(keyspace), ['a', 'c'])
+  keyspace.find(CLIENT, 'c', 0)!.dequeue(1)
+  t.ok(keyspace.find(CLIENT, 'd', 0))
+})
+
+t.test('another bucket makes place too', async t => {
+  const keyspace = new BucketTable(2)
+  keyspace.find(CLIENT, 'a', 0)!.fill(5, 0)
+  keyspace.find(CLIENT, 'b', 0)!.fill(3, 0)
+  t.ok(keyspace.find(TENANT, 't', 0))
+  t.same(keys(keyspace), ['a'])
+  t.equal(keyspace.size(), 2)
+})
+
+t.test('no idle one is overlooked: undefined only when all have waiters', async t => {
+  for (const count of [1, 2, 3, 63, 64, 65, 100, 200]) {
+    for (let idle = 0; idle < count; idle += Math.ceil(count / 7)) {
+      const keyspace = new BucketTable(count)
+      for (let key = 0; key < count; key += 1) keyspace.find(CLIENT, `${key}`, 0)!.enqueue(1)
+      keyspace.find(CLIENT, `${idle}`, 0)!.dequeue(1)
+      // Twice: the second time the hand stands elsewhere.
+      for (const newcomer of ['new', 'newer']) {
+        if (keyspace.find(CLIENT, newcomer, 0) === undefined) {
+          t.fail(`${count - 1} with waiters and number ${idle} without: no place for ${newcomer}`)
+          return
+        }
+      }
+    }
+  }
+})
+
+t.test('the buckets of one request do not make place for each other', async t => {
+  const keyspace = new BucketTable(3)
+  for (const key of ['t1', 't2']) keyspace.find(TENANT, key, 0)!.enqueue(1)
+  const client = keyspace.find(CLIENT, 'a', 0)
+  const tenant = keyspace.find(TENANT, 't3', 0, client === undefined ? [] : [client])
+  if (client === undefined || tenant === undefined) return
+  client.fill(10, 0)
+  t.equal(keyspace.find(CLIENT, 'a', 0), client, 'else its next request finds an empty bucket')
+})
+
+t.test('at most maxKeys, and what goes is what may', async () => {
+  const step = fc.record({
+    verb: fc.constantFrom('find', 'find', 'find', 'enqueue', 'dequeue', 'later'),
+    key: fc.integer({ min: 0, max: 30 }),
+    cost: fc.constantFrom(0, 1, 5),
+    bucket: fc.constantFrom(CLIENT, TENANT),
+  })
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 120, size: 'max' }), fc.integer({ min: 1, max: 12 }), (steps, maxKeys) => {
+      const keyspace = new BucketTable(maxKeys)
+      let now = 0
+      const entries = () =>
+        [CLIENT, TENANT].flatMap(({ name }) =>
+          [...keyspace.entries(name)].map(([key, bucket]) => ({ id: `${name} ${key}`, bucket })),
+        )
+      for (const { verb, key, cost, bucket: limits } of steps) {
+        const before = entries()
+        if (verb === 'later') now += 2_000
+        else {
+          const known = before.find(({ id }) => id === `${limits.name} ${key}`)
+          const bucket = keyspace.find(limits, `${key}`, now)
+          const after = new Set(entries().map(({ id }) => id))
+          if (known !== undefined && bucket !== known.bucket) return false
+          if (keyspace.size() !== after.size || after.size > maxKeys) return false
+          const gone = before.filter(({ id }) => !after.has(id))
+          if (gone.some(({ bucket }) => bucket.waiting > 0)) return false
+          if (known !== undefined && gone.length > 0) return false
+          const busy = gone.filter(({ bucket }) => bucket.level(now) > 0)
+          // Who still holds something goes only for want of place.
+          if (busy.length > 1 || (busy.length === 1 && before.length < maxKeys)) return false
+          if (verb === 'enqueue') bucket?.enqueue(cost)
+          else if (verb === 'find') bucket?.fill(cost, now)
+          else if (bucket !== undefined && bucket.waiting > 0) bucket.dequeue(cost)
+        }
+      }
+      return true
+    }),
+    { seed: 41, numRuns: 500 },
+  )
+})
+
+t.test('instances of keys in use stay, drained or not', async t => {
+  const used = new Set(['a', 'b'])
+  const keyspace = new BucketTable(3, undefined, key => used.has(key))
+  const a = keyspace.find(limits(1, 10), 'a', 0)!
+  const b = keyspace.find(limits(1, 10), 'b', 0)!
+  b.fill(1, 0)
+  for (let at = 0; at < 100; at += 1) keyspace.find(limits(1, 10), `${at}`, at)!.fill(10, at)
+  t.equal(keyspace.find(limits(1, 10), 'a', 100), a)
+  t.equal(keyspace.find(limits(1, 10), 'b', 100), b)
+  used.add('99')
+  t.equal(keyspace.find(limits(1, 10), 'c', 100), undefined, 'all places are taken')
+  used.delete('a')
+  t.ok(keyspace.find(limits(1, 10), 'c', 100))
+})

@@ -1,0 +1,109 @@
+import t from 'tap'
+import { type Contender, FairQueue } from '../../src/core/queue/fair-queue.js'
+
+interface Lane extends Contender {
+  name: string
+  costs: number[]
+}
+
+let asked = 0
+
+function lane(name: string, costs: number[], weight = 1): Lane {
+  return {
+    name,
+    costs,
+    weight,
+    deficit: 0,
+    round: 0,
+    list: undefined,
+    previous: undefined,
+    next: undefined,
+    headCost() {
+      asked += 1
+      if (asked > 1e5) throw new Error('a turn takes too many rounds')
+      return costs[0]!
+    },
+  }
+}
+
+/** Serves until nobody is left or `most` have gone; returns who went, in order. */
+function serve(ring: FairQueue, most: number): string {
+  let order = ''
+  while (ring.size > 0 && order.length < most) {
+    const next = ring.pick() as Lane
+    if (ring.pick() !== next) throw new Error('asked again it answers otherwise')
+    next.deficit -= next.costs.shift()!
+    if (next.costs.length === 0) ring.leave(next)
+    order += next.name
+  }
+  return order
+}
+
+function ringOf(...lanes: Lane[]): FairQueue {
+  asked = 0
+  const ring = new FairQueue()
+  for (const { costs, weight } of lanes) for (const cost of costs) ring.learn(cost, weight)
+  for (const contender of lanes) ring.enter(contender)
+  return ring
+}
+
+const ones = (count: number): number[] => Array(count).fill(1)
+
+t.test('equals alternate', async t => {
+  t.equal(serve(ringOf(lane('a', ones(4)), lane('b', ones(4)), lane('c', ones(2))), 99), 'abcabcabab')
+})
+
+t.test('weights count', async t => {
+  const order = serve(ringOf(lane('a', ones(60)), lane('b', ones(60), 2), lane('c', ones(60), 3)), 60)
+  t.same(
+    ['a', 'b', 'c'].map(name => order.split(name).length - 1),
+    [10, 20, 30],
+  )
+})
+
+t.test('costs count', async t => {
+  const order = serve(ringOf(lane('a', Array(50).fill(5)), lane('b', ones(100))), 60)
+  const [a, b] = ['a', 'b'].map(name => order.split(name).length - 1)
+  t.ok(Math.abs(5 * a! - b!) <= 5, `${5 * a!} and ${b}`)
+})
+
+t.test('who leaves in the middle of its turn goes on with it', async t => {
+  const [a, b] = [lane('a', ones(9), 3), lane('b', ones(9))]
+  const ring = ringOf(a, b)
+  let order = ''
+  for (let turn = 0; turn < 8; turn += 1) {
+    const next = ring.pick() as Lane
+    order += next.name
+    next.costs.shift()
+    next.deficit -= 1
+    // Each is paced: it is out after every request, and back before the next.
+    ring.leave(next)
+    ring.enter(next)
+  }
+  t.equal(order, 'aaabaaab')
+})
+
+t.test('entering and leaving twice have no effect', async t => {
+  const [a, b] = [lane('a', ones(2)), lane('b', ones(2))]
+  const ring = ringOf(a, b)
+  ring.enter(a)
+  t.equal(ring.size, 2)
+  ring.leave(a)
+  ring.leave(a)
+  t.equal(ring.size, 1)
+  t.equal(serve(ring, 9), 'bb')
+})
+
+t.test('a dear request among thousands of cheap ones does not take thousands of rounds', async t => {
+  // A client may name its cost (x-cost): 1e-9 is one.
+  const dear = lane('a', [100])
+  const ring = ringOf(dear, lane('b', Array(5_000).fill(1e-9)))
+  asked = 0
+  t.doesNotThrow(() => serve(ring, 9_999))
+})
+
+t.test('costs of 0 do not stop the world', async t => {
+  const ring = ringOf(lane('a', [1]), lane('b', Array(20_000).fill(0)))
+  asked = 0
+  t.doesNotThrow(() => serve(ring, 30_000))
+})

@@ -1,0 +1,85 @@
+import t from 'tap'
+import { LONGEST } from '../../../src/http/quota/field-values.js'
+import { readHttpDate } from '../../../src/http/quota/http-date.js'
+import { type PauseRule, pauseAfter } from '../../../src/http/quota/pause-rule.js'
+import { readRetryAfter } from '../../../src/http/quota/retry-after.js'
+
+/** Sat, 21 Nov 2026 12:00:00 GMT */
+const NOW = Date.UTC(2026, 10, 21, 12)
+
+function wait(fields: Record<string, string>, wallNow = NOW): number | undefined {
+  return readRetryAfter(name => fields[name], wallNow)
+}
+
+t.test('an HTTP-date is read in its three forms', async t => {
+  const time = Date.UTC(1994, 10, 6, 8, 49, 37)
+  t.equal(readHttpDate('Sun, 06 Nov 1994 08:49:37 GMT', NOW), time)
+  t.equal(readHttpDate('Sunday, 06-Nov-94 08:49:37 GMT', NOW), time)
+  t.equal(readHttpDate('Sun Nov  6 08:49:37 1994', NOW), time)
+  t.equal(readHttpDate('Sat, 31 Dec 2016 23:59:60 GMT', NOW), Date.UTC(2017, 0, 1), 'a leap second')
+  t.equal(readHttpDate('Monday, 06-Nov-76 00:00:00 GMT', NOW), Date.UTC(2076, 10, 6), 'at most 50 years ahead')
+  t.equal(readHttpDate('Sunday, 06-Nov-77 00:00:00 GMT', NOW), Date.UTC(1977, 10, 6))
+})
+
+t.test('what is no HTTP-date is not read', async t => {
+  for (const text of [
+    'Sun, 31 Feb 2026 08:49:37 GMT',
+    'Sun, 00 Nov 1994 08:49:37 GMT',
+    'Sun, 06 Nov 1994 24:00:00 GMT',
+    'Sun, 06 Foo 1994 08:49:37 GMT',
+    'Sun, 06 Nov 1994 08:49:37 +0100',
+    'sun, 06 nov 1994 08:49:37 gmt',
+    '1994-11-06T08:49:37Z',
+    '',
+  ])
+    t.equal(readHttpDate(text, NOW), undefined, text)
+})
+
+t.test('Retry-After is seconds, or a date against the Date of the answer', async t => {
+  const late = 'Sat, 21 Nov 2026 12:02:00 GMT'
+  t.equal(wait({ 'retry-after': '120' }), 120_000)
+  t.equal(wait({ 'retry-after': ' 0.25 ' }), 250)
+  t.equal(wait({ 'retry-after': '0' }), 0)
+  t.equal(wait({ 'retry-after': late }), 120_000)
+  t.equal(wait({ 'retry-after': late }, NOW + 999_000), 0)
+  t.equal(wait({ 'retry-after': late, date: 'Sat, 21 Nov 2026 12:01:30 GMT' }, NOW + 999_000), 30_000)
+  t.equal(wait({ 'retry-after': late, date: 'yesterday' }), 120_000)
+})
+
+t.test('retry-after-ms wins where it is valid', async t => {
+  t.equal(wait({ 'retry-after': '2', 'retry-after-ms': '1234.5' }), 1_234.5)
+  t.equal(wait({ 'retry-after': '2', 'retry-after-ms': '-1' }), 2_000)
+  t.equal(wait({ 'retry-after-ms': '7' }), 7)
+})
+
+t.test('what makes no sense is no wait, and none is longer than a year', async t => {
+  for (const text of ['', '-1', 'soon', 'NaN', 'Infinity', '1e3', '1 2', '9'.repeat(100_000)])
+    t.equal(wait({ 'retry-after': text }), undefined, text.slice(0, 20))
+  t.equal(wait({}), undefined)
+  t.equal(wait({ 'retry-after': '9'.repeat(30) }), LONGEST)
+  t.equal(wait({ 'retry-after': 'Fri, 31 Dec 9999 23:59:59 GMT' }), LONGEST)
+})
+
+t.test('a pause is what Retry-After says, else what the quota says, else the default, within its most', async t => {
+  const rule: PauseRule = { status: [429, 503], default: 1_000, max: 60_000 }
+  const pause = (fields: Record<string, string>, status = 429, by = rule): number =>
+    pauseAfter(by, status, name => fields[name], NOW)
+  const spent = { 'ratelimit-remaining': '0', 'ratelimit-reset': '7' }
+  t.equal(pause({ 'retry-after': '5' }, 200), 0)
+  t.equal(pause({ 'retry-after': '5', ...spent }), 5_000)
+  t.equal(pause({ 'retry-after': '500' }, 503), 60_000)
+  t.equal(pause(spent), 7_000)
+  t.equal(pause({ ...spent, 'ratelimit-remaining': '3' }), 1_000, 'it was not this quota')
+  t.equal(pause({ 'ratelimit-limit': '9', 'ratelimit-reset': '7' }), 7_000, 'what is left is not known')
+  t.equal(pause({}), 1_000)
+  t.equal(pause({}, 429, { ...rule, default: 90_000 }), 60_000)
+  t.equal(pause({}, 429, { ...rule, default: 0 }), 0)
+})
+
+t.test('of several lines the longest wait counts', async t => {
+  const read = (value: string) => readRetryAfter(name => (name === 'retry-after' ? value : undefined), 0)
+  t.equal(read('1, 2'), 2_000)
+  t.equal(read('5, 5'), 5_000)
+  t.equal(read('1, x'), undefined)
+  t.equal(read(''), undefined)
+})

@@ -1,0 +1,245 @@
+/** Requests that wait while buckets are kept in a store: what a reload, a reset and an outage mean for them. */
+import t from 'tap'
+import { resetInstance } from '../../src/admin/take-snapshot.js'
+import { parseConfig } from '../../src/config/load.js'
+import { type Store, StoreError } from '../../src/core/store.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { askOnce, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from './harness.js'
+
+type Test = Parameters<typeof httpUpstream>[0]
+
+const KINDS: [name: string, options: RigOptions][] = [
+  ['without a store', {}],
+  ['with a store', { shared: clock => ({ store: createMemoryStore({ clock }), onOutage: 'local' }) }],
+]
+
+function config(url: string, rate: string, route: object = {}) {
+  return { upstream: url, buckets: { all: { key: 'all', rate, capacity: 20 } }, routes: [{ name: 'api', ...route }] }
+}
+
+/** Lets time pass on the clocks of releases, and what follows from it happen. */
+async function pass(rigs: readonly Rig[], until: number): Promise<void> {
+  while (rigs[0]!.pacer.now() < until) {
+    const next = Math.min(until, rigs[0]!.pacer.now() + 5)
+    for (const rig of rigs) rig.pacer.runUntil(next)
+    await turns(2)
+  }
+}
+
+/** Sends `count` requests at 0 ms, of which all but one wait. */
+async function queue(t: Test, rig: Rig, count: number): Promise<void> {
+  for (let at = 0; at < count; at += 1) void askOnce(t, rig, get()).catch(() => undefined)
+  await rig.until(({ queued, released }) => queued.length + released.length >= count)
+  await turns()
+}
+
+/** When the requests that came at 0 ms were released. */
+const times = (rig: Rig): number[] => rig.released.map(({ wait }) => wait).sort((one, other) => one - other)
+
+function isNear(t: { ok(value: boolean, message: string): unknown }, found: number[], wanted: number[]): void {
+  const near = wanted.every((time, place) => Math.abs((found[place] ?? Infinity) - time) <= 12)
+  t.ok(found.length === wanted.length && near, `released at ${found}, wanted ${wanted}`)
+}
+
+for (const [kind, options] of KINDS) {
+  for (const { from, to, at, wanted } of [
+    { from: '3/m', to: '10/s', at: 500, wanted: [0, 597.5, 697.5, 797.5] },
+    { from: '10/s', to: '1/s', at: 50, wanted: [0, 550, 1_550, 2_550] },
+  ]) {
+    t.test(`${kind}: a reload from ${from} to ${to} reaches the requests that wait`, async t => {
+      const upstream = await httpUpstream(t, (_req, res) => res.end())
+      const rig = await startRig(t, config(upstream.url, from), options)
+      await queue(t, rig, 4)
+      await pass([rig], at)
+      await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(upstream.url, to) })))
+      await pass([rig], 4_000)
+      isNear(t, times(rig), wanted)
+    })
+  }
+
+  t.test(`${kind}: after a reload those who would now wait too long are told at once`, async t => {
+    const upstream = await httpUpstream(t, (_req, res) => res.end())
+    const rig = await startRig(t, config(upstream.url, '10/s', { maxWait: '5s' }), options)
+    await queue(t, rig, 3)
+    await pass([rig], 50)
+    const next = { listen: '127.0.0.1:0', ...config(upstream.url, '2/m', { maxWait: '5s' }) }
+    t.same([...(await rig.proxy.reload(parseConfig(JSON.stringify(next))))], [['api', 2]])
+  })
+
+  t.test(`${kind}: a reset lets the first who waits go, and the others follow at the rate`, async t => {
+    const upstream = await httpUpstream(t, (_req, res) => res.end())
+    const rig = await startRig(t, config(upstream.url, '3/m'), options)
+    await queue(t, rig, 4)
+    await pass([rig], 500)
+    t.equal(await resetInstance(rig.proxy.line, 'all', 'all').then(Boolean), true)
+    await pass([rig], 30_000)
+    isNear(t, times(rig), [0, 500, 20_500])
+    await pass([rig], 41_000)
+    isNear(t, times(rig), [0, 500, 20_500, 40_500])
+  })
+}
+
+for (const [kind, options] of KINDS) {
+  t.test(`${kind}: a reset tells how long those who wait still take`, async t => {
+    const upstream = await httpUpstream(t, (_req, res) => res.end())
+    const rig = await startRig(t, config(upstream.url, '3/m'), options)
+    await queue(t, rig, 3)
+    await pass([rig], 500)
+    const { forgotten, ...rest } = (await resetInstance(rig.proxy.line, 'all', 'all'))!
+    // The first of them has left by then.
+    t.ok(Math.abs(forgotten - 0.975) < 0.01, `${forgotten} of the first is forgotten`)
+    t.match(rest, { waiting: 1, lastWaitMs: options.shared === undefined ? 20_000 : 0 })
+    t.ok(rest.level >= 1, `a level of ${rest.level}, with one who waits`)
+  })
+}
+
+t.test('two instances: a reload of both reaches all who wait, at one rate', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.end())
+  let store: ReturnType<typeof createMemoryStore> | undefined
+  const shared: RigOptions['shared'] = clock => {
+    store ??= createMemoryStore({ clock })
+    return { store, onOutage: 'local' }
+  }
+  const rigs = [
+    await startRig(t, config(upstream.url, '3/m'), { shared }),
+    await startRig(t, config(upstream.url, '3/m'), { shared }),
+  ]
+  for (const rig of rigs) await queue(t, rig, 3)
+  await pass(rigs, 500)
+  const next = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(upstream.url, '10/s') }))
+  await rigs[0]!.proxy.reload(next)
+  await pass(rigs, 520)
+  await rigs[1]!.proxy.reload(next)
+  await pass(rigs, 2_000)
+  const all = rigs.flatMap(times).sort((one, other) => one - other)
+  t.equal(all.length, 6, `released at ${all}`)
+  const gaps = all.slice(2).map((time, before) => time - all[before + 1]!)
+  t.ok(Math.min(...gaps) >= 90 && Math.max(...gaps) <= 130, `released at ${all}`)
+})
+
+/** The same store, each of whose verbs is done, or not, by `call`. */
+function through(store: Store, call: <T>(run: () => T) => T | Promise<never>): Store {
+  return {
+    horizon: store.horizon,
+    admit: request => call(() => store.admit(request)),
+    claim: request => call(() => store.claim(request)),
+    giveBack: request => call(() => store.giveBack(request)),
+    reset: bucket => call(() => store.reset(bucket)),
+    beat: id => call(() => store.beat(id)),
+    exchange: (upstream, heard) => call(() => store.exchange(upstream, heard)),
+    close: async () => undefined,
+  }
+}
+
+/** A proxy with `onOutage: "open"` whose store goes away when it is told so; what is asked until then has no answer. */
+async function openRig(t: Test, upstream: object, route: object = {}) {
+  let away = (_error: Error): void => undefined
+  const outage = new Promise<never>((_, reject) => {
+    away = reject
+  })
+  outage.catch(() => undefined)
+  let hold = false
+  let gone = false
+  const shared: RigOptions['shared'] = clock => {
+    const memory = createMemoryStore({ clock })
+    const call = <T>(run: () => T) => (gone || hold ? outage : run())
+    return { store: { ...through(memory, call), beat: id => (gone ? outage : memory.beat(id)) }, onOutage: 'open' }
+  }
+  const buckets = { all: { key: 'all', rate: '1/h', capacity: 100 } }
+  const rig = await startRig(t, { upstream, buckets, routes: [{ name: 'api', ...route }] }, { shared })
+  return {
+    rig,
+    hold: () => {
+      hold = true
+    },
+    async goAway() {
+      gone = true
+      away(new StoreError('gone'))
+      void askOnce(t, rig, get('/lost'))
+      while (rig.proxy.line.sharing?.state !== 'alone') await turns(5)
+      await rig.finished(1)
+    },
+  }
+}
+
+t.test(
+  'onOutage "open" lets past the rate, but never past maxInFlight: those who cannot go wait for a place',
+  async t => {
+    let [inFlight, most] = [0, 0]
+    const upstream = await httpUpstream(t, (_req, res) => {
+      inFlight += 1
+      most = Math.max(most, inFlight)
+      setTimeout(() => {
+        inFlight -= 1
+        res.end()
+      }, 50)
+    })
+    const { rig, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 })
+    await goAway()
+    const answers = await Promise.all(Array.from({ length: 10 }, (_, at) => askOnce(t, rig, get(`/${at}`))))
+    t.same(new Set(answers.map(({ status }) => status)), new Set([200]), 'at 1/h they all go')
+    t.equal(most, 2, 'at most in flight')
+  },
+)
+
+t.test('onOutage "open" keeps to a pause that the upstream has asked for', async t => {
+  const answers = [200, 429]
+  const upstream = await httpUpstream(t, (_req, res) => {
+    res.writeHead(answers.shift() ?? 200, { 'Retry-After': '5' }).end()
+  })
+  const pauseOn = { status: [429], default: '1s', max: '60s' }
+  const { rig, goAway } = await openRig(t, { url: upstream.url, pauseOn })
+  await goAway()
+  await askOnce(t, rig, get('/asks-for-a-pause'))
+  const later = Array.from({ length: 5 }, (_, at) => askOnce(t, rig, get(`/${at}`)))
+  const hasty = await askOnce(t, rig, get('/hasty', 'Prefer: wait=2'))
+  t.equal(hasty.status, 429)
+  t.equal(hasty.header('retry-after'), '3', 'when the wait would fit')
+  while (rig.proxy.line.shaper.queued < 5) await turns(5)
+  await pass([rig], 4_990)
+  t.equal(upstream.requests.length, 2, 'nothing is sent while it lasts')
+  await pass([rig], 5_000)
+  t.same(new Set((await Promise.all(later)).map(({ status }) => status)), new Set([200]))
+  t.equal(upstream.requests.length, 7)
+})
+
+t.test('those who wait for a place go when the store is back, too', async t => {
+  const open: (() => void)[] = []
+  const upstream = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
+  let down = true
+  const shared: RigOptions['shared'] = clock => {
+    const memory = createMemoryStore({ clock })
+    const call = <T>(run: () => T) => (down ? Promise.reject(new StoreError('gone')) : run())
+    return { store: through(memory, call), onOutage: 'open' }
+  }
+  const buckets = { all: { key: 'all', rate: '1/h', capacity: 100 } }
+  const rig = await startRig(t, { upstream: { url: upstream.url, maxInFlight: 1 }, buckets }, { shared })
+  const answers = [0, 1, 2].map(at => askOnce(t, rig, get(`/${at}`)))
+  await rig.until(({ queued }) => queued.length === 2)
+  down = false
+  while (rig.proxy.line.sharing?.state === 'alone') await new Promise(resolve => setTimeout(resolve, 10))
+  for (let at = 0; at < 3; at += 1) {
+    await upstream.until(() => open.length > at)
+    open[at]!()
+  }
+  t.same(
+    (await Promise.all(answers)).map(({ status }) => status),
+    [200, 200, 200],
+  )
+})
+
+t.test('meter: those whose answer is missing when the store goes away do not pass maxInFlight either', async t => {
+  const open: (() => void)[] = []
+  const upstream = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
+  const { rig, hold, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 }, { mode: 'meter' })
+  hold()
+  const answers = Array.from({ length: 10 }, (_, at) => askOnce(t, rig, get(`/${at}`)))
+  while (rig.proxy.line.inProgress < 10) await turns(5)
+  const gone = goAway()
+  await upstream.until(({ requests }) => requests.length >= 2)
+  await gone
+  for (const end of open) end()
+  const statuses = (await Promise.all(answers)).map(({ status }) => status)
+  t.equal(upstream.requests.length, 2)
+  t.equal(statuses.filter(status => status === 503).length, 8, `${statuses}`)
+})

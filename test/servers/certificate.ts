@@ -1,0 +1,21 @@
+import { execFileSync } from 'node:child_process'
+
+/** Files in PEM. */
+export interface Certificate {
+  readonly cert: string
+  readonly key: string
+}
+
+/**
+ * Makes a self-signed certificate, which is its own authority.
+ *
+ * @param base path of its files, without `-cert.pem` and `-key.pem`
+ * @param names as in a subjectAltName: `DNS:a.example`, `IP:127.0.0.1`
+ */
+export function makeCertificate(base: string, ...names: string[]): Certificate {
+  const [cert, key] = [`${base}-cert.pem`, `${base}-key.pem`]
+  const kind = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2']
+  const subject = ['-subj', '/CN=test', '-addext', `subjectAltName=${names.join(',')}`]
+  execFileSync('openssl', ['req', '-x509', ...kind, ...subject, '-keyout', key, '-out', cert], { stdio: 'ignore' })
+  return { cert, key }
+}

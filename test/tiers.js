@@ -1,0 +1,48 @@
+// @ts-check
+/**
+ * Which test belongs where, in the order in which the tiers run. A file is in the tier with the longest path that it begins with.
+ *
+ * @type {readonly { name: string, holds: string, jobs: number, paths: readonly string[] }[]}
+ */
+export const TIERS = [
+  {
+    name: 'browser',
+    holds: 'the dashboard and the replay page in Chromium',
+    jobs: 1,
+    paths: ['admin/dashboard', 'replay/page'],
+  },
+  {
+    name: 'unit',
+    holds: 'core, configuration, replay, memory store, on the virtual clock',
+    jobs: 2,
+    paths: ['core/', 'config/', 'http/', 'replay/', 'stores/memory', 'floors', 'setup'],
+  },
+  {
+    name: 'integration',
+    holds: 'proxy, admin server and library over real sockets',
+    jobs: 1,
+    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'pacing/'],
+  },
+  { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 1, paths: ['stores/'] },
+  { name: 'cli', holds: 'the command line, the documents, the package', jobs: 1, paths: ['cli/', 'docs', 'package'] },
+  {
+    name: 'system',
+    holds: 'several instances, outages, rude traffic, ten thousand held; alone on the machine',
+    jobs: 1,
+    paths: ['instances/', 'soak/', 'hardening/held', 'cli/store', 'cli/workers.test'],
+  },
+]
+
+/** These files run in `npm run test:all` only, as does the whole tier `system`. */
+export const EXTENDED = new Set([
+  'admin/dashboard-pictures.test.ts',
+  'cli/replay.test.ts',
+  'outbound/examples.test.ts',
+  'package.test.ts',
+  'proxy/loop.test.ts',
+  'stores/postgres.test.ts',
+  'stores/postgres-server.test.ts',
+  'stores/redis-cluster.test.ts',
+  'stores/redis-failure.test.ts',
+  'stores/redis-traffic.test.ts',
+])
