@@ -24,7 +24,12 @@ export const TIERS = [
     paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'pacing/'],
   },
   { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 1, paths: ['stores/'] },
-  { name: 'cli', holds: 'the command line, the documents, the package', jobs: 1, paths: ['cli/', 'docs', 'package'] },
+  {
+    name: 'cli',
+    holds: 'the command line, the documents, the package',
+    jobs: 1,
+    paths: ['cli/', 'docs', 'examples', 'package'],
+  },
   {
     name: 'system',
     holds: 'several instances, outages, rude traffic, ten thousand held; alone on the machine',
