@@ -17,15 +17,15 @@ import type {
 } from './snapshot/snapshot.js'
 
 export interface StateOptions {
-  readonly line: ProxyContext
+  readonly context: ProxyContext
   readonly tally: TrafficTally
   readonly storeType: 'memory' | 'redis' | 'postgres'
   /** ms since 1970, as fine as the line's clock. */
   wallNow(): number
 }
 
-export function takeSnapshot({ line, tally, storeType, wallNow }: StateOptions): Snapshot {
-  const { clock, routes, sharing, shaper, draining } = line
+export function takeSnapshot({ context, tally, storeType, wallNow }: StateOptions): Snapshot {
+  const { clock, routes, sharing, shaper, draining } = context
   const now = clock.now()
   const isRehearsing = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
   return {
@@ -36,8 +36,8 @@ export function takeSnapshot({ line, tally, storeType, wallNow }: StateOptions):
     store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
     queued: shaper.queued,
     inFlight: tally.inFlight,
-    buckets: bucketsOf(line).map(settings => bucketSnapshot(settings, line, tally, now)),
-    routes: routeSnapshots(line, tally),
+    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, context, tally, now)),
+    routes: routeSnapshots(context, tally),
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
@@ -50,11 +50,11 @@ export function takeSnapshot({ line, tally, storeType, wallNow }: StateOptions):
  *
  * @returns what that did, as far as it is known here; undefined: there is none. With a store there may always be one.
  */
-export async function resetInstance(line: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
-  const settings = bucketsOf(line).find(bucket => bucket.name === name)
+export async function resetInstance(context: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
+  const settings = bucketsOf(context).find(bucket => bucket.name === name)
   if (settings === undefined) return undefined
-  const { keyspace, sharing, shaper, clock } = line
-  const known = keyspace.peek(name, key)
+  const { bucketTable, sharing, shaper, clock } = context
+  const known = bucketTable.peek(name, key)
   const forgotten = known === undefined ? 0 : Math.max(0, known.level(clock.now()) - known.queued)
   if (sharing === undefined) {
     if (known === undefined) return undefined
@@ -88,7 +88,12 @@ export function storeTypeOf({ store }: Settings): StateOptions['storeType'] {
   return store === 'memory' ? store : store.type
 }
 
-function bucketSnapshot(settings: BucketSettings, line: ProxyContext, all: TrafficTally, now: number): BucketSnapshot {
+function bucketSnapshot(
+  settings: BucketSettings,
+  context: ProxyContext,
+  all: TrafficTally,
+  now: number,
+): BucketSnapshot {
   const { name, key, limits } = settings
   const tally = all.bucket(name)
   let fullest = tally.fullest.list(now)
@@ -103,11 +108,11 @@ function bucketSnapshot(settings: BucketSettings, line: ProxyContext, all: Traff
   return {
     name,
     key: key.parts.map(formatKeyPart).join(' + '),
-    rate: line.learned.limitsOf(limits).rate * 1_000,
+    rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
     capacity: limits.capacity,
-    routes: line.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
-    keys: line.keyspace.size(name),
+    routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
+    keys: context.bucketTable.size(name),
     offered: tally.offered,
     released: tally.released,
     rejected: tally.rejected,

@@ -18,12 +18,12 @@ export interface ProxyContext {
   /** ms since 1970, for dates in headers. */
   readonly wallNow: () => number
   readonly shaper: Shaper
-  readonly keyspace: BucketTable
+  readonly bucketTable: BucketTable
   /** Where buckets are kept in a store. */
   readonly sharing: Sharing | undefined
   /** What upstreams have said of their own limits. */
   readonly learned: LearnedLimits
-  relearned(quota: UpstreamQuota): void
+  rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
   trust: Trust
   readonly via: Via

@@ -4,9 +4,9 @@ import { type Linked, LinkedList } from '../core/structures/linked-list.js'
 /** Something that must happen in time; it can be in one `Deadlines` at a time. */
 export interface Watched extends Linked<Watched> {
   /** When it is over, in ms of the clock. */
-  overAt: number
+  dueAt: number
   /** It did not happen. */
-  overdue(): void
+  expired(): void
 }
 
 /** Deadlines of one duration: the order of starting is the order of ending, so one timer serves them all. */
@@ -24,9 +24,9 @@ export class Deadlines {
   /** Starts, or starts again. */
   watch(entry: Watched): void {
     this.#watched.remove(entry)
-    entry.overAt = this.#clock.now() + this.#duration
+    entry.dueAt = this.#clock.now() + this.#duration
     this.#watched.push(entry)
-    this.#disarm ??= this.#clock.at(entry.overAt, this.#run)
+    this.#disarm ??= this.#clock.at(entry.dueAt, this.#run)
   }
 
   unwatch(entry: Watched): void {
@@ -43,10 +43,10 @@ export class Deadlines {
   readonly #run = (): void => {
     this.#disarm = undefined
     const now = this.#clock.now()
-    for (let entry = this.#watched.first; entry !== undefined && entry.overAt <= now; entry = this.#watched.first) {
+    for (let entry = this.#watched.first; entry !== undefined && entry.dueAt <= now; entry = this.#watched.first) {
       this.#watched.shift()
-      entry.overdue()
+      entry.expired()
     }
-    if (this.#watched.first !== undefined) this.#disarm ??= this.#clock.at(this.#watched.first.overAt, this.#run)
+    if (this.#watched.first !== undefined) this.#disarm ??= this.#clock.at(this.#watched.first.dueAt, this.#run)
   }
 }

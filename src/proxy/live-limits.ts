@@ -12,34 +12,34 @@ import type { UpstreamQuota } from './upstream/upstream-quota.js'
  * @returns how many waiters expired because they would now exceed their `maxWait`, by route
  */
 export function applyLimits(
-  line: ProxyContext,
+  context: ProxyContext,
   settings: Settings,
   upstreams: Iterable<Upstream>,
 ): Map<string, number> {
-  line.learned.adjust(line.routes)
+  context.learned.adjust(context.routes)
   for (const bucket of settings.buckets) {
-    for (const [, instance] of line.keyspace.entries(bucket.name)) setInstanceLimits(line, instance, bucket)
+    for (const [, instance] of context.bucketTable.entries(bucket.name)) setInstanceLimits(context, instance, bucket)
   }
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
   const gates = [...upstreams].map(upstream => upstream.gate)
-  return line.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  return context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
 }
 
 /** Lets the buckets before an upstream follow what it says that it allows. */
-export function applyLearned(line: ProxyContext, quota: UpstreamQuota): void {
-  line.learned.adjust(line.routes)
-  const routes = line.routes.filter(({ upstream }) => upstream.quota === quota)
+export function applyLearned(context: ProxyContext, quota: UpstreamQuota): void {
+  context.learned.adjust(context.routes)
+  const routes = context.routes.filter(({ upstream }) => upstream.quota === quota)
   for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
-    for (const [, instance] of line.keyspace.entries(bucket.name)) {
+    for (const [, instance] of context.bucketTable.entries(bucket.name)) {
       // The others follow when somebody asks for them.
-      if (instance.waiting > 0) setInstanceLimits(line, instance, bucket)
+      if (instance.waiting > 0) setInstanceLimits(context, instance, bucket)
     }
   }
 }
 
 /** Gives a bucket instance what its settings allow it now. */
-function setInstanceLimits(line: ProxyContext, instance: SharedBucket, settings: BucketSettings): void {
-  line.shaper.control.setLimits(instance, limitsOf(line, limitsLike(instance.limits, settings)))
+function setInstanceLimits(context: ProxyContext, instance: SharedBucket, settings: BucketSettings): void {
+  context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings)))
 }
 
 /** What is left of limits by what the upstream says of its own, and for this instance where others share them. */

@@ -36,7 +36,7 @@ export async function startAdminRig(
     clock: createTimerClock(),
     observer: combineObservers(watch.observers),
   })
-  const source = watch.join(proxy.line)
+  const source = watch.join(proxy.context)
   const server = await startAdmin(settings.admin!, source)
   t.teardown(async () => {
     await server.close()

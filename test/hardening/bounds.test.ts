@@ -60,12 +60,12 @@ for (const [what, first] of [
     t.ok(client.socket.writableLength > 0, `not all is read, ${read.toFixed(1)} MB`)
     const grown = ((await heap()) - before) / 1024 / 1024
     t.ok(grown < 20, `${grown.toFixed(1)} MB more`)
-    t.equal(rig.proxy.line.shaper.queued, 1)
+    t.equal(rig.proxy.context.shaper.queued, 1)
     client.resetConnection()
     await sent
     await turns()
     rig.pacer.runUntil(3_700_000)
-    await rig.until(() => rig.proxy.line.inProgress === 0)
+    await rig.until(() => rig.proxy.context.inProgress === 0)
     t.same(upstream.requests, ['GET /first'])
   })
 }
@@ -139,15 +139,15 @@ t.test('a client that does not take our own answers is cut off after a minute', 
   const client = await connect(t, rig)
   client.socket.pause()
   await untilStuck(client, rig)
-  t.equal(rig.proxy.line.inProgress, 1)
+  t.equal(rig.proxy.context.inProgress, 1)
   rig.clock.runUntil(rig.clock.now() + 59_000)
   await turns()
-  t.equal(rig.proxy.line.inProgress, 1, 'not before')
+  t.equal(rig.proxy.context.inProgress, 1, 'not before')
   rig.clock.runUntil(rig.clock.now() + 1_000)
   client.socket.resume()
   await client.end()
   await turns()
-  t.equal(rig.proxy.line.inProgress, 0)
+  t.equal(rig.proxy.context.inProgress, 0)
 })
 
 t.test('a client that takes our answers late, and then all of them, may go on', async t => {

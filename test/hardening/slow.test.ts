@@ -55,10 +55,10 @@ function play(name: string, outcomes: string[], run: (t: Test, scene: Scene) => 
     client.hangUp()
     await turns(50)
     t.same(rig.outcomes, outcomes)
-    const { gate, pool } = proxy.line.routes[0]!.upstream
+    const { gate, pool } = proxy.context.routes[0]!.upstream
     t.same(
       {
-        inProgress: proxy.line.inProgress,
+        inProgress: proxy.context.inProgress,
         inFlight: gate.inFlight,
         running: pool.stats.running,
         queued: pool.stats.queued,

@@ -48,11 +48,11 @@ export async function startStage(t: Teardown, config: object = {}): Promise<Stag
     routes: [{ name: 'all', mode: 'meter', buckets: ['all'] }],
     ...config,
   })
-  const { line } = rig.proxy
+  const { context } = rig.proxy
   const now = () => ({
-    inProgress: line.inProgress,
-    inFlight: line.routes[0]!.upstream.gate.inFlight,
-    queued: line.shaper.queued,
+    inProgress: context.inProgress,
+    inFlight: context.routes[0]!.upstream.gate.inFlight,
+    queued: context.shaper.queued,
   })
   return {
     rig,

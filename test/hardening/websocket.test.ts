@@ -58,10 +58,14 @@ async function stage(t: Test, options: Options = {}): Promise<Stage> {
   const clients: WebSocket[] = []
   t.teardown(async () => {
     for (const client of clients) client.terminate()
-    await settled(() => rig.proxy.line.inProgress === 0 && rig.proxy.line.routes[0]!.upstream.gate.inFlight === 0)
+    await settled(() => rig.proxy.context.inProgress === 0 && rig.proxy.context.routes[0]!.upstream.gate.inFlight === 0)
     await rig.proxy.drain(0)
     await settled(() => sockets.size === 0)
-    const left = { sockets: sockets.size, inProgress: rig.proxy.line.inProgress, queued: rig.proxy.line.shaper.queued }
+    const left = {
+      sockets: sockets.size,
+      inProgress: rig.proxy.context.inProgress,
+      queued: rig.proxy.context.shaper.queued,
+    }
     http.close()
     server.close()
     if (JSON.stringify(left) !== '{"sockets":0,"inProgress":0,"queued":0}') throw new Error(JSON.stringify(left))

@@ -66,7 +66,7 @@ t.test(
     })
     const clients = await Promise.all(Array.from({ length: count + 1 }, () => connect(t, rig)))
     clients[0]!.send(get('/first'))
-    await rig.until(({ proxy }) => proxy.line.routes[0]!.lane.gate.inFlight === 1)
+    await rig.until(({ proxy }) => proxy.context.routes[0]!.lane.gate.inFlight === 1)
     for (const { socket } of clients.slice(1)) {
       socket.write(`POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n`)
       socket.write(body)

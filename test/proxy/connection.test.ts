@@ -80,7 +80,7 @@ for (const [kind, one] of [
     t.equal((await client.ask(get('/after'))).text, '/after')
     t.equal(client.rest, '')
     t.equal((await rig.finished(5_001)).filter(outcome => outcome === 'all forwarded 200').length, 5_001)
-    t.equal(rig.proxy.line.inProgress, 0)
+    t.equal(rig.proxy.context.inProgress, 0)
   })
 }
 
@@ -127,13 +127,13 @@ for (const ahead of [64, 65, 66, 200]) {
       const client = await connect(t, rig)
       const before = rig.outcomes.length
       client.send(get('/a').repeat(1 + ahead))
-      await rig.until(rig => rig.proxy.line.shaper.queued === 1)
+      await rig.until(rig => rig.proxy.context.shaper.queued === 1)
       await turns()
       client[leave]()
       await rig.until(rig => rig.outcomes.length > before)
       await turns()
-      t.equal(rig.proxy.line.shaper.queued, 0)
-      t.equal(rig.proxy.line.inProgress, 0)
+      t.equal(rig.proxy.context.shaper.queued, 0)
+      t.equal(rig.proxy.context.inProgress, 0)
     }
     t.same(upstream.requests, ['GET /first'])
   })
@@ -169,7 +169,7 @@ t.test('keepAliveTimeout does not touch a request that waits behind others on it
     // Node allows a second more.
     await new Promise(resolve => setTimeout(resolve, 1_500))
     t.notOk(client.ended)
-    t.equal(rig.proxy.line.shaper.queued, 1)
+    t.equal(rig.proxy.context.shaper.queued, 1)
     const before = rig.outcomes.length
     client.hangUp()
     await rig.until(rig => rig.outcomes.length > before)
@@ -211,7 +211,7 @@ t.test('a client that leaves takes along all that it sent ahead', async t => {
   rig.pacer.runUntil(5_000)
   await turns()
   t.same(upstream.requests, ['GET /first'])
-  t.equal(rig.proxy.line.inProgress, 0)
+  t.equal(rig.proxy.context.inProgress, 0)
 })
 
 t.test('a FIN is a hang-up, as with nginx: a queued request leaves', async t => {
@@ -222,11 +222,11 @@ t.test('a FIN is a hang-up, as with nginx: a queued request leaves', async t => 
     const client = await connect(t, rig)
     const before = rig.outcomes.length
     client.send(text)
-    await rig.until(rig => rig.proxy.line.shaper.queued === 1)
+    await rig.until(rig => rig.proxy.context.shaper.queued === 1)
     client.socket.end()
     t.equal((await rig.finished(before + 1)).at(-1), 'all cancelled 499')
     await client.end()
-    t.equal(rig.proxy.line.shaper.queued, 0)
+    t.equal(rig.proxy.context.shaper.queued, 0)
   }
   t.same(upstream.requests, ['GET /first'])
 })
@@ -487,7 +487,7 @@ t.test('draining: after its time what is left is answered 503 or cut off', async
   await drained
   t.same([...rig.outcomes].sort(), ['all expired 503', 'all expired 503', 'all failed 503', 'off failed 503'])
   t.equal(upstream.requests, 2)
-  t.equal(rig.proxy.line.inProgress, 0)
+  t.equal(rig.proxy.context.inProgress, 0)
 })
 
 t.test('draining twice is draining once; both end', async t => {

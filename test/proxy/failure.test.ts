@@ -260,8 +260,8 @@ t.test('a client that leaves while it waits: upstream never sees it, those behin
   rig.pacer.runUntil(1_000)
   t.equal((await four.answer()).status, 200, 'in the slot of the first that left')
   t.same(upstream.requests, ['GET /1', 'GET /4'])
-  t.equal(rig.proxy.line.shaper.queued, 0)
-  t.equal(rig.proxy.line.inProgress, 0)
+  t.equal(rig.proxy.context.shaper.queued, 0)
+  t.equal(rig.proxy.context.inProgress, 0)
 })
 
 t.test('a client that leaves during its upload, or its answer: the connection to the upstream is closed', async t => {
@@ -384,7 +384,7 @@ for (const method of ['GET', 'PUT']) {
       ['/1 at 0', '/2 at 100', '/2 at 200', '/3 at 300', '/3 at 400'].map(each => `${method} ${each}`),
     )
     t.same(rig.outcomes, Array(3).fill('all forwarded 200'), 'each is counted once')
-    t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+    t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
   })
 }
 
@@ -433,7 +433,7 @@ t.test('shape: a request is sent again once and no more; a client that leaves be
   leaving.pacer.runUntil(5_000)
   await turns()
   t.same(other.seen, ['GET /1 at 0', 'GET /2 at 1000'])
-  t.equal(leaving.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(leaving.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('a connection that breaks costs no retry, and one that breaks after a retry is another', async t => {
@@ -457,7 +457,7 @@ t.test('a connection that breaks costs no retry, and one that breaks after a ret
   }
   t.equal((await two).status, 200)
   t.same(turnsOf2, [])
-  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('meter: what is sent again is admitted again, else the answer is 502 and nobody is blocked for it', async t => {
@@ -477,7 +477,7 @@ t.test('meter: what is sent again is admitted again, else the answer is 502 and 
   t.equal((await askOnce(t, rig, get('/4'))).status, 502, 'its second admission would be the fourth')
   rig.pacer.runUntil(3_601_000)
   t.equal((await askOnce(t, rig, get('/5'))).status, 200, 'and it has blocked nobody')
-  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('an upstream that fails frees its place in flight', async t => {
@@ -491,5 +491,5 @@ t.test('an upstream that fails frees its place in flight', async t => {
     t.equal((await askOnce(t, rig, get())).status, 502)
     rig.pacer.runUntil(rig.pacer.now() + 1)
   }
-  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })

@@ -126,7 +126,7 @@ export function createWorld(
       shaper,
       sharing,
       observer: {},
-      relearned() {
+      rateLearned() {
         for (const bucket of keyspace.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
           shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
@@ -138,7 +138,7 @@ export function createWorld(
     return {
       shaper,
       sharing,
-      hear: (status, headers) => quota.hear(settings, status, name => headers[name]),
+      hear: (status, headers) => quota.received(settings, status, name => headers[name]),
       request(keys, { cost = 1, maxWait = Infinity } = {}) {
         const id = ids++
         const request: Request = {

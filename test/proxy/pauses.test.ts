@@ -46,7 +46,7 @@ t.test('without Retry-After the default counts, and no pause is longer than the 
   const pauseOn = { status: [503], default: '3s', max: '5s' }
   const upstream = await scripted(t, [[503], [503, { 'Retry-After': '3600' }], [429, { 'Retry-After': '3600' }]])
   const rig = await startRig(t, { upstream: { url: upstream.url, pauseOn }, buckets: TEN })
-  const { gate } = rig.proxy.line.routes[0]!.upstream
+  const { gate } = rig.proxy.context.routes[0]!.upstream
   for (const [at, pause] of [
     [0, 3_000],
     [3_000, 5_000],
@@ -167,7 +167,7 @@ t.test('retry: one that could not be sent in time gets the answer that there is'
   const answer = await askOnce(t, rig, get())
   t.equal(answer.status, 429)
   t.equal(answer.header('retry-after'), '30')
-  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
 t.test('retry: a client that hangs up while it waits again is gone', async t => {
@@ -185,8 +185,8 @@ t.test('retry: a client that hangs up while it waits again is gone', async t => 
   rig.pacer.runUntil(10_000)
   await turns()
   t.equal(upstream.requests.length, 1)
-  t.equal(rig.proxy.line.shaper.queued, 0)
-  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+  t.equal(rig.proxy.context.shaper.queued, 0)
+  t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
 t.test('retry: the connection is used again, and an endless answer is cut', async t => {
@@ -223,7 +223,7 @@ t.test('learn: the rate follows what the upstream says, never above what is conf
     buckets: TEN,
     routes: [{ name: 'api' }],
   })
-  const rateOf = () => [...rig.proxy.line.keyspace.all()][0]!.limits.rate * 1_000
+  const rateOf = () => [...rig.proxy.context.bucketTable.all()][0]!.limits.rate * 1_000
   fields = { 'RateLimit-Policy': '"default";q=120;w=60', RateLimit: '"default";r=119;t=60' }
   await askOnce(t, rig, get())
   const waiting = askOnce(t, rig, get())
@@ -290,7 +290,7 @@ t.test('an endless refusal keeps its place in flight until it is given up', asyn
     (await Promise.all(answers)).map(({ status }) => status),
     [200, 200],
   )
-  t.equal(rig.proxy.line.routes[0]!.upstream.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
 t.test('a request that is put back finds the bucket that its key has by then', async t => {
@@ -405,7 +405,7 @@ t.test('refusals that come one after the other make a pause longer in steps, not
     upstream: { url: upstream.url, pauseOn: PAUSE },
     routes: [{ name: 'all', mode: 'off' }],
   })
-  const { observer } = rig.proxy.line
+  const { observer } = rig.proxy.context
   observer.paused = () => {
     pauses += 1
   }
@@ -414,7 +414,7 @@ t.test('refusals that come one after the other make a pause longer in steps, not
     await askOnce(t, rig, get())
   }
   t.equal(pauses, 2)
-  t.equal(rig.proxy.line.routes[0]!.upstream.gate.pausedFor(49), 1_051)
+  t.equal(rig.proxy.context.routes[0]!.upstream.gate.pausedFor(49), 1_051)
 })
 
 t.test('after its end a proxy waits for no pause', async t => {

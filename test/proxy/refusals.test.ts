@@ -123,7 +123,7 @@ for (const { name, text, status, kept = false } of REFUSED) {
     t.equal(answer.header('content-type'), 'application/problem+json')
     t.match(answer.json(), { type: 'about:blank', status })
     t.same(rig.outcomes, [` refused ${status}`], 'counted once, as refused')
-    t.equal(rig.proxy.line.keyspace.size(), 0, 'no bucket was touched')
+    t.equal(rig.proxy.context.bucketTable.size(), 0, 'no bucket was touched')
     if (kept) t.equal((await client.ask(get())).status, 200, 'the connection goes on')
     else {
       t.equal(answer.header('connection'), 'close')
@@ -134,7 +134,7 @@ for (const { name, text, status, kept = false } of REFUSED) {
       t.equal(upstream.requests, 0)
       t.same(rig.outcomes, [` refused ${status}`], 'still once')
     }
-    t.equal(rig.proxy.line.inProgress, 0)
+    t.equal(rig.proxy.context.inProgress, 0)
   })
 }
 
@@ -174,7 +174,7 @@ t.test('a bad chunk in the body of a queued request: 400, its place is free, the
   t.equal(answer.header('connection'), 'close')
   await client.end()
   t.same(await rig.finished(2), ['default forwarded 200', 'default refused 400'])
-  const [[, bucket] = []] = [...rig.proxy.line.keyspace.entries('all')]
+  const [[, bucket] = []] = [...rig.proxy.context.bucketTable.entries('all')]
   t.equal(bucket?.level(rig.pacer.now()), 1, 'only the first is in the bucket')
   rig.pacer.runUntil(5_000)
   await turns()

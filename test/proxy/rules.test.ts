@@ -230,14 +230,14 @@ t.test('a missing key that is rejected is a 400, refused, before any bucket', as
   t.equal(answer.status, 400)
   t.match(answer.json(), { type: 'about:blank', detail: /"mine"/ })
   t.same(await rig.finished(1), ['default refused 400'])
-  t.equal(rig.proxy.line.keyspace.size(), 0)
+  t.equal(rig.proxy.context.bucketTable.size(), 0)
 })
 
 t.test('long keys are kept as digests', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, buckets: { one: once('header:x-key') } })
   await askOnce(t, rig, get('/', `x-key: ${'k'.repeat(10_000)}`))
-  const [[key]] = [...rig.proxy.line.keyspace.entries('one')] as [[string, unknown]]
+  const [[key]] = [...rig.proxy.context.bucketTable.entries('one')] as [[string, unknown]]
   t.ok(key.length <= 128)
 })
 
@@ -441,11 +441,11 @@ t.test('dryRun, of a route and of all: nothing is held or rejected, what would h
       'default would_reject',
     ])
     t.ok(rig.outcomes.every(outcome => outcome === 'default forwarded 200'))
-    const level = () => [...rig.proxy.line.keyspace.entries('all')][0]![1].level(rig.pacer.now())
+    const level = () => [...rig.proxy.context.bucketTable.entries('all')][0]![1].level(rig.pacer.now())
     t.equal(level(), 3, 'levels move')
     rig.pacer.runUntil(2_000)
     t.equal(level(), 1)
-    t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+    t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
   }
   const meter = await startRig(t, {
     upstream: upstream.url,
@@ -657,7 +657,7 @@ t.test('maxInFlight is honoured; still queued after maxWait: 503', async t => {
   for (const client of clients.slice(1, 3)) t.equal((await client.answer()).status, 200)
   t.same(upstream.requests, ['GET /0', 'GET /1', 'GET /2'])
   t.equal(rig.outcomes.filter(outcome => outcome === 'default expired 503').length, 2)
-  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('maxInFlight of a meter route: too many at once are turned away, at no cost', async t => {

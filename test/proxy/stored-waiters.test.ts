@@ -71,7 +71,7 @@ for (const [kind, options] of KINDS) {
     const rig = await startRig(t, config(upstream.url, '3/m'), options)
     await queue(t, rig, 4)
     await pass([rig], 500)
-    t.equal(await resetInstance(rig.proxy.line, 'all', 'all').then(Boolean), true)
+    t.equal(await resetInstance(rig.proxy.context, 'all', 'all').then(Boolean), true)
     await pass([rig], 30_000)
     isNear(t, times(rig), [0, 500, 20_500])
     await pass([rig], 41_000)
@@ -85,7 +85,7 @@ for (const [kind, options] of KINDS) {
     const rig = await startRig(t, config(upstream.url, '3/m'), options)
     await queue(t, rig, 3)
     await pass([rig], 500)
-    const { forgotten, ...rest } = (await resetInstance(rig.proxy.line, 'all', 'all'))!
+    const { forgotten, ...rest } = (await resetInstance(rig.proxy.context, 'all', 'all'))!
     // The first of them has left by then.
     t.ok(Math.abs(forgotten - 0.975) < 0.01, `${forgotten} of the first is forgotten`)
     t.match(rest, { waiting: 1, lastWaitMs: options.shared === undefined ? 20_000 : 0 })
@@ -156,7 +156,7 @@ async function openRig(t: Test, upstream: object, route: object = {}) {
       gone = true
       away(new StoreError('gone'))
       void askOnce(t, rig, get('/lost'))
-      while (rig.proxy.line.sharing?.state !== 'alone') await turns(5)
+      while (rig.proxy.context.sharing?.state !== 'alone') await turns(5)
       await rig.finished(1)
     },
   }
@@ -195,7 +195,7 @@ t.test('onOutage "open" keeps to a pause that the upstream has asked for', async
   const hasty = await askOnce(t, rig, get('/hasty', 'Prefer: wait=2'))
   t.equal(hasty.status, 429)
   t.equal(hasty.header('retry-after'), '3', 'when the wait would fit')
-  while (rig.proxy.line.shaper.queued < 5) await turns(5)
+  while (rig.proxy.context.shaper.queued < 5) await turns(5)
   await pass([rig], 4_990)
   t.equal(upstream.requests.length, 2, 'nothing is sent while it lasts')
   await pass([rig], 5_000)
@@ -217,7 +217,7 @@ t.test('those who wait for a place go when the store is back, too', async t => {
   const answers = [0, 1, 2].map(at => askOnce(t, rig, get(`/${at}`)))
   await rig.until(({ queued }) => queued.length === 2)
   down = false
-  while (rig.proxy.line.sharing?.state === 'alone') await new Promise(resolve => setTimeout(resolve, 10))
+  while (rig.proxy.context.sharing?.state === 'alone') await new Promise(resolve => setTimeout(resolve, 10))
   for (let at = 0; at < 3; at += 1) {
     await upstream.until(() => open.length > at)
     open[at]!()
@@ -234,7 +234,7 @@ t.test('meter: those whose answer is missing when the store goes away do not pas
   const { rig, hold, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 }, { mode: 'meter' })
   hold()
   const answers = Array.from({ length: 10 }, (_, at) => askOnce(t, rig, get(`/${at}`)))
-  while (rig.proxy.line.inProgress < 10) await turns(5)
+  while (rig.proxy.context.inProgress < 10) await turns(5)
   const gone = goAway()
   await upstream.until(({ requests }) => requests.length >= 2)
   await gone

@@ -109,7 +109,7 @@ t.test('a day of real requests, compressed', async t => {
   })
   t.teardown(() => proxy.drain(1_000))
   const arrivals: { id: number; at: number }[] = []
-  const { shaper } = proxy.line
+  const { shaper } = proxy.context
   const admit = shaper.admit.bind(shaper)
   shaper.admit = (arrival, waiter, maxWait) => {
     arrivedAt = undefined

@@ -233,7 +233,7 @@ t.test('an upstream that comes back has no more connections than maxInFlight all
   const statuses = (await Promise.all(answers)).map(({ status }) => status)
   t.ok(statuses.includes(200) && statuses.includes(502), statuses.join(' '))
   t.ok(most <= 2, `${most} at once`)
-  t.equal(rig.proxy.line.routes[0]!.lane.gate.inFlight, 0)
+  t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
 t.test('a connection that was opened ahead is closed after a second without a request', async t => {

@@ -32,7 +32,7 @@ t.test('the same requests are admitted, and wait as long', async t => {
     trustProxy: ['loopback'],
     buckets: { client: { key: 'ip', rate: RATE, capacity: CAPACITY } },
   })
-  const { shaper } = rig.proxy.line
+  const { shaper } = rig.proxy.context
   const admitted: boolean[] = []
   let decided = (): void => undefined
   const admit = shaper.admit.bind(shaper)

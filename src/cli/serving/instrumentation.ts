@@ -16,26 +16,27 @@ export interface Watch {
   /** The store to use in place of this one. */
   watched(store: Store): Store
   /** Where the proxy is that it watches: before its first request. */
-  join(line: ProxyContext): AdminSource
+  join(context: ProxyContext): AdminSource
 }
 
 export function createWatch(settings: Settings, clock: Clock): Watch {
   const wallNow = (): number => performance.timeOrigin + performance.now()
   const tally = new TrafficTally({ now: () => clock.now(), wallNow })
-  let line: ProxyContext | undefined
+  let context: ProxyContext | undefined
   const metrics = new Metrics({
     tally,
     *keys() {
-      for (const { name } of line === undefined ? [] : bucketsOf(line)) yield [name, line!.keyspace.size(name)]
+      for (const { name } of context === undefined ? [] : bucketsOf(context))
+        yield [name, context!.bucketTable.size(name)]
     },
   })
   return {
     observers: [tally, metrics],
     watched: store => watchStore(store, clock, metrics),
     join(joined) {
-      line = joined
-      tally.join(joined.keyspace)
-      const options = { line: joined, tally, storeType: storeTypeOf(settings), wallNow }
+      context = joined
+      tally.join(joined.bucketTable)
+      const options = { context: joined, tally, storeType: storeTypeOf(settings), wallNow }
       return {
         snapshot: async () => takeSnapshot(options),
         ready: async () => ({ draining: joined.draining, storeReady: joined.sharing?.ready ?? true }),

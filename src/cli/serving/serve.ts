@@ -44,7 +44,7 @@ export async function serve(settings: Settings, log: Logger, program: Program): 
   if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
   const observer = combineObservers(observers)
   const proxy = await start({ settings, pacer, clock, observer, id: program.id }, log, watch, program.workers)
-  const source = watch?.join(proxy.line)
+  const source = watch?.join(proxy.context)
   return { ...proxy, source }
 }
 

@@ -9,23 +9,23 @@ import type { Route } from '../routing/route.js'
 
 /** Decides in the route's mode, at once or when a store has answered. After `released` the request is in the gate. */
 export function admit(
-  line: ProxyContext,
+  context: ProxyContext,
   route: Route,
   arrival: Arrival,
-  applicant: AdmissionCallbacks,
+  callbacks: AdmissionCallbacks,
   maxWait: number,
 ): void {
-  const { shaper, sharing } = line
+  const { shaper, sharing } = context
   if (route.settings.mode === 'shape') {
-    if (sharing !== undefined) sharing.shaper.admit(arrival, applicant, maxWait)
-    else applicant.decided(shaper.admit(arrival, applicant, maxWait))
+    if (sharing !== undefined) sharing.shaper.admit(arrival, callbacks, maxWait)
+    else callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
     return
   }
   const { gate } = route.lane
-  const shut = shutOut(gate, line.clock.now())
-  if (shut !== undefined) return applicant.decided(shut)
-  if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
-  sharing.shaper.meter(arrival, { ...NOBODY, decided: verdict => applicant.decided(entered(verdict)) })
+  const shut = shutOut(gate, context.clock.now())
+  if (shut !== undefined) return callbacks.decided(shut)
+  if (sharing === undefined) return callbacks.decided(entered(shaper.meter(arrival)))
+  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => callbacks.decided(entered(verdict)) })
 
   function entered(verdict: Verdict): Verdict {
     if (verdict === 'released') gate.enter()
@@ -34,20 +34,20 @@ export function admit(
 }
 
 /** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
-export function rehearse(line: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): void {
+export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): void {
   const { settings } = route
   const { gate } = route.lane
-  const slowest = longestWait(arrival.stack, line.clock.now())
+  const slowest = longestWait(arrival.stack, context.clock.now())
   const shadow: AdmissionCallbacks = {
-    ...NOBODY,
-    release: () => leaveGate(line, gate),
+    ...NO_CALLBACKS,
+    release: () => leaveGate(context, gate),
     decided(verdict) {
-      if (verdict === 'released') leaveGate(line, gate)
-      else if (verdict instanceof Ticket) line.observer.rehearsed?.(request, 'would_delay', ...slowest)
-      else line.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
+      if (verdict === 'released') leaveGate(context, gate)
+      else if (verdict instanceof Ticket) context.observer.rehearsed?.(request, 'would_delay', ...slowest)
+      else context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },
   }
-  admit(line, route, arrival, shadow, settings.maxWait)
+  admit(context, route, arrival, shadow, settings.maxWait)
 }
 
 /** The bucket that takes longest to drain, and how long, in ms. */
@@ -62,4 +62,4 @@ function longestWait(stack: readonly SharedBucket[], now: number): [bucket: stri
 
 function ignore(): void {}
 
-const NOBODY: AdmissionCallbacks = { release: ignore, expire: ignore, reject: ignore, decided: ignore }
+const NO_CALLBACKS: AdmissionCallbacks = { release: ignore, expire: ignore, reject: ignore, decided: ignore }

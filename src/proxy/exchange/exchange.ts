@@ -9,7 +9,7 @@ import type { SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
-import { Feed } from '../http/body-stream.js'
+import { BodyStream } from '../http/body-stream.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
@@ -33,41 +33,41 @@ const NOTHING: readonly never[] = []
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
 export class Exchange implements PipelinedRequest, Visitor {
-  protected readonly line: ProxyContext
+  protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
   protected readonly req: IncomingMessage
   protected readonly res: ServerResponse
   protected facts!: RequestFacts
-  protected taken: Route | undefined
+  protected matched: Route | undefined
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
   upstreamTime: number | undefined
-  readonly #client: ClientResponse
-  #state: 'arriving' | 'passing' | 'checking' | 'forwarding' | 'over' = 'arriving'
-  #passage: QueueVisit | undefined
+  readonly #response: ClientResponse
+  #state: 'arriving' | 'visiting' | 'checking' | 'forwarding' | 'over' = 'arriving'
+  #visit: QueueVisit | undefined
   /** ms */
   #sentAt = 0
   /** `Prefer: wait` that was honoured, in seconds. */
-  #preferred: number | undefined
+  #preferredWait: number | undefined
   /** Where the route explains itself. */
   #explanation: Explanation | undefined
   #forwarding: { abort(): void; flushed?(): void } | undefined
-  #feed: Feed | null = null
+  #body: BodyStream | null = null
   /** Why it was sent again, until there is an answer. */
-  #lost: Failure | undefined
+  #resentAfter: Failure | undefined
   /** How often it was sent again because a connection broke: not what `retry.max` counts. */
-  #losses = 0
+  #resends = 0
   /** In the line's `inProgress`. */
   #counted = false
-  #spoiled: Reply | undefined
+  #malformed: Reply | undefined
 
-  constructor(line: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ServerResponse) {
-    this.line = line
+  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ServerResponse) {
+    this.context = context
     this.connection = connection
     this.req = req
     this.res = res
-    this.#client = new ClientResponse(line, connection, req, res)
+    this.#response = new ClientResponse(context, connection, req, res)
     res.once('finish', this.#finished)
   }
 
@@ -76,7 +76,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   get route(): string {
-    return this.taken?.name ?? ''
+    return this.matched?.name ?? ''
   }
 
   get method(): string {
@@ -88,11 +88,11 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   get wait(): number {
-    return this.#passage?.wait ?? 0
+    return this.#visit?.wait ?? 0
   }
 
   get retries(): number {
-    return this.#passage?.retries ?? 0
+    return this.#visit?.retries ?? 0
   }
 
   get inFlight(): boolean {
@@ -105,7 +105,7 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   start(sentAhead: boolean): void {
     this.#counted = true
-    this.line.inProgress += 1
+    this.context.inProgress += 1
     if (!sentAhead) return this.#begin()
     setImmediate(() => {
       if (this.#state === 'arriving') this.#begin()
@@ -113,46 +113,46 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   #begin(): void {
-    if (this.#spoiled !== undefined) return this.#answer('refused', this.#spoiled)
+    if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
     const facts = readRequest(this.req)
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
     if (this.connection.excess) return this.#answer('refused', QUEUE_FULL)
-    if (this.line.draining) return this.#answer('refused', SHUTTING_DOWN)
-    const route = this.line.routes.find(candidate => candidate.matches(facts))
+    if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
+    const route = this.context.routes.find(candidate => candidate.matches(facts))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
-    this.taken = route
-    if (facts.via !== undefined && route.upstream.settings.via && this.line.via.isIn(facts.via)) {
+    this.matched = route
+    if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
       return this.#refuse(LOOP)
     }
     if (route.settings.mode === 'off') return this.forward()
-    const stack = findStack(this.line, this.connection, route, facts)
+    const stack = findStack(this.context, this.connection, route, facts)
     if (stack instanceof Refusal) {
       if (!route.settings.dryRun) return this.#refuse(stack)
-      this.line.observer.rehearsed?.(this, 'would_reject', '', 0)
+      this.context.observer.rehearsed?.(this, 'would_reject', '', 0)
       return this.forward()
     }
     this.stack = stack.buckets
     this.keys = stack.keys
     this.cost = route.cost(facts)
     const arrival = { route: route.lane, stack: stack.buckets, cost: this.cost, weight: stack.weight }
-    if (route.settings.explain) this.#explanation = explainHeader(arrival, this.line.clock.now())
-    this.line.observer.arrived?.(this)
-    if (!route.settings.dryRun) return this.#pass(route, arrival)
-    rehearse(this.line, route, arrival, this)
+    if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
+    this.context.observer.arrived?.(this)
+    if (!route.settings.dryRun) return this.#startVisit(route, arrival)
+    rehearse(this.context, route, arrival, this)
     this.forward()
   }
 
-  #pass(route: Route, arrival: Arrival): void {
+  #startVisit(route: Route, arrival: Arrival): void {
     let { maxWait } = route.settings
     const { preferWait } = this.facts
     if (preferWait !== undefined && preferWait * 1_000 <= maxWait && route.settings.mode === 'shape') {
       maxWait = preferWait * 1_000
-      this.#preferred = preferWait
+      this.#preferredWait = preferWait
     }
-    this.#state = 'passing'
-    this.#passage = new QueueVisit(this.line, route, this, arrival, maxWait)
-    this.#passage.start()
+    this.#state = 'visiting'
+    this.#visit = new QueueVisit(this.context, route, this, arrival, maxWait)
+    this.#visit.start()
   }
 
   passed(queued: boolean): void {
@@ -167,12 +167,12 @@ export class Exchange implements PipelinedRequest, Visitor {
       })
       return
     }
-    this.#feed = new Feed(this.req)
-    this.#feed.readAhead(() => this.#state === 'checking' && this.forward())
+    this.#body = new BodyStream(this.req)
+    this.#body.readAhead(() => this.#state === 'checking' && this.forward())
   }
 
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void {
-    if (this.#lost !== undefined && outcome === 'rejected') this.#fail(this.#lost)
+    if (this.#resentAfter !== undefined && outcome === 'rejected') this.#fail(this.#resentAfter)
     else this.#answer(outcome, reply)
   }
 
@@ -182,8 +182,8 @@ export class Exchange implements PipelinedRequest, Visitor {
     else this.#leave('cancelled', 499)
   }
 
-  spoil(reply: Reply): void {
-    if (this.#state === 'arriving') this.#spoiled = reply
+  malformed(reply: Reply): void {
+    if (this.#state === 'arriving') this.#malformed = reply
     else if (this.#state === 'over') this.connection.socket.destroy()
     else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', reply)
   }
@@ -195,36 +195,36 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   /** The head of the upstream's answer is here. */
   protected markAnswered(): void {
-    this.upstreamTime ??= this.line.clock.now() - this.#sentAt
+    this.upstreamTime ??= this.context.clock.now() - this.#sentAt
   }
 
   /** Sends the request upstream and the answer back. */
   protected forward(): void {
     this.#state = 'forwarding'
-    this.#sentAt = this.line.clock.now()
+    this.#sentAt = this.context.clock.now()
     this.upstreamTime = undefined
-    this.line.observer.sent?.(this)
+    this.context.observer.sent?.(this)
     if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
     this.#forwarding = this.send()
   }
 
   protected send(): { abort(): void; flushed?(): void } {
     const { facts, req, res } = this
-    this.#feed ??= this.#mayHaveBody() ? new Feed(req) : null
+    this.#body ??= this.#mayHaveBody() ? new BodyStream(req) : null
     const headers = this.upstreamHeaders()
-    const { upstream } = this.taken!
-    const gated = this.#passage !== undefined
-    return new Forwarding({ upstream, gated, facts, headers, body: this.#feed, req, res, owner: this })
+    const { upstream } = this.matched!
+    const gated = this.#visit !== undefined
+    return new Forwarding({ upstream, gated, facts, headers, body: this.#body, req, res, owner: this })
   }
 
   protected upstreamHeaders(): string[] {
-    const { connection, facts, line } = this
-    const taken = this.taken!
+    const { connection, facts, context } = this
+    const matched = this.matched!
     const { peer: address, encrypted } = connection
-    const peer = { address, encrypted, trusted: line.trust(address, 0) }
-    const { upstream, reads } = taken
+    const peer = { address, encrypted, trusted: context.trust(address, 0) }
+    const { upstream, reads } = matched
     const host = hostTowards(upstream, facts.host)
-    const via = upstream.settings.via ? line.via.value(facts.oldHttp) : undefined
+    const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
     return upstreamHeaders(facts, peer, { host, via, kept: reads })
   }
 
@@ -232,31 +232,31 @@ export class Exchange implements PipelinedRequest, Visitor {
   answerHeaders(status: number): string[] {
     this.markAnswered()
     const headers: string[] = []
-    const { settings } = this.taken!
+    const { settings } = this.matched!
     if (settings.headers && this.stack.length > 0) {
-      headers.push(...limitHeaders(this.stack, this.stack, this.line.clock.now()))
+      headers.push(...limitHeaders(this.stack, this.stack, this.context.clock.now()))
       headers.push('Server-Timing', `shaper;dur=${Math.round(this.wait * 10) / 10}`)
     }
-    headers.push(...this.#notes())
+    headers.push(...this.#extraHeaders())
     // A refusal in the middle of the upload. Another early answer may go on beside it.
-    headers.push(...this.#client.closing(status >= 300 && this.#hasLongRest()))
+    headers.push(...this.#response.closing(status >= 300 && this.#hasLongRest()))
     return headers
   }
 
   /** The upstream's answer has come: what to do when it is over where the request has gone back into its queue instead. */
   answered(status: number, fields: Fields): (() => void) | undefined {
-    const { quota, settings } = this.taken!.upstream
-    quota?.hear(settings, status, fields)
+    const { quota, settings } = this.matched!.upstream
+    quota?.received(settings, status, fields)
     const { retry } = settings
     if (retry === undefined || !retry.status.includes(status)) return undefined
-    if (this.retries - this.#losses >= retry.max) return undefined
-    if (this.#passage === undefined || this.#feed !== null || !isIdempotent(this.facts.method)) return undefined
+    if (this.retries - this.#resends >= retry.max) return undefined
+    if (this.#visit === undefined || this.#body !== null || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
-    this.#state = 'passing'
+    this.#state = 'visiting'
     this.#forwarding = undefined
-    const over = this.#passage.goBack(status)
+    const over = this.#visit.goBack(status)
     if (over !== undefined) {
-      this.#lost = undefined
+      this.#resentAfter = undefined
       return over
     }
     this.#state = 'forwarding'
@@ -268,35 +268,35 @@ export class Exchange implements PipelinedRequest, Visitor {
   forwarded(end: ForwardEnd): void {
     if (end.kind === 'answered') {
       this.over('forwarded', this.res.statusCode)
-      return this.#client.linger(this.#mayHaveBody())
+      return this.#response.linger(this.#mayHaveBody())
     }
     if (end.kind === 'failed') {
       if (!this.#sendAgain(end)) this.#fail(end)
       return
     }
-    this.line.observer.failed?.(this.route, end.detail)
+    this.context.observer.failed?.(this.route, end.detail)
     this.over('failed', this.res.statusCode)
   }
 
   /** Sends it once more where that may help; false: it stays as it is. */
   #sendAgain(end: Failure): boolean {
-    if (!end.repeatable || this.#lost !== undefined) return false
-    this.#lost = end
-    if (this.#passage === undefined) {
+    if (!end.repeatable || this.#resentAfter !== undefined) return false
+    this.#resentAfter = end
+    if (this.#visit === undefined) {
       this.#forwarding = this.send()
       return true
     }
-    this.#state = 'passing'
+    this.#state = 'visiting'
     this.#forwarding = undefined
-    this.#losses += 1
-    if (this.#passage.passAgain(end.status)) return true
-    this.#losses -= 1
+    this.#resends += 1
+    if (this.#visit.passAgain(end.status)) return true
+    this.#resends -= 1
     this.#state = 'forwarding'
     return false
   }
 
   #fail({ status, detail, cause }: Failure): void {
-    this.line.observer.failed?.(this.route, detail, cause)
+    this.context.observer.failed?.(this.route, detail, cause)
     this.#answer('failed', { status, detail, close: status === 408 })
   }
 
@@ -308,7 +308,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   #leave(outcome: Outcome, status: number): void {
     this.over(outcome, status)
     this.#forwarding?.abort()
-    this.#feed?.destroy()
+    this.#body?.destroy()
   }
 
   /** Ends it wherever it is. A client that has part of an answer learns so by the end of its connection. */
@@ -326,7 +326,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   #reply(reply: Reply): void {
     this.beforeReply()
     const close = reply.close === true || this.#hasLongRest()
-    this.#client.reply({ ...reply, close }, this.#notes(), this.#mayHaveBody())
+    this.#response.reply({ ...reply, close }, this.#extraHeaders(), this.#mayHaveBody())
   }
 
   /** False: it has none. Before its facts are known it may. */
@@ -342,10 +342,10 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   /** What an answer tells of its request besides the limits: headers' names and values in turn. */
-  #notes(): string[] {
-    const notes = this.#preferred === undefined ? [] : ['Preference-Applied', `wait=${this.#preferred}`]
-    if (this.#explanation !== undefined) notes.push('Shaper-Explain', this.#explanation(this.wait))
-    return notes
+  #extraHeaders(): string[] {
+    const headers = this.#preferredWait === undefined ? [] : ['Preference-Applied', `wait=${this.#preferredWait}`]
+    if (this.#explanation !== undefined) headers.push('Shaper-Explain', this.#explanation(this.wait))
+    return headers
   }
 
   /** Where the answer goes to a socket that is not the response's yet. */
@@ -353,10 +353,10 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   protected over(outcome: Outcome, status: number): void {
     const state = this.#state
-    this.line.observer.finished?.(this, outcome, status)
+    this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
-    if (state === 'checking') this.#passage!.endUnsent()
-    else this.#passage?.end()
+    if (state === 'checking') this.#visit!.endUnsent()
+    else this.#visit?.end()
   }
 
   readonly #finished = (): void => {
@@ -369,7 +369,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   protected settle(): void {
     if (!this.#counted) return
     this.#counted = false
-    this.line.inProgress -= 1
-    if (this.line.inProgress === 0) this.line.idle()
+    this.context.inProgress -= 1
+    if (this.context.inProgress === 0) this.context.idle()
   }
 }

@@ -15,32 +15,32 @@ export interface Stack {
 
 /** Finds what a request has to pass. No bucket is made before every key is known. */
 export function findStack(
-  line: ProxyContext,
+  context: ProxyContext,
   { peer, peerKey }: ClientConnection,
   route: Route,
   facts: RequestFacts,
 ): Stack | Refusal {
-  const address = facts.forwardedFor.length === 0 ? peer : clientAddress(peer, facts.forwardedFor, line.trust)
-  const context = { facts, ip: address === peer ? peerKey : addressKey(address), route: route.name }
+  const address = facts.forwardedFor.length === 0 ? peer : clientAddress(peer, facts.forwardedFor, context.trust)
+  const keyContext = { facts, ip: address === peer ? peerKey : addressKey(address), route: route.name }
   const keys: string[] = []
   for (const { key, settings } of route.buckets) {
-    const value = key(context)
+    const value = key(keyContext)
     if (value === undefined) {
       return new Refusal(400, `bucket "${settings.name}" needs a key that the request does not have`)
     }
     keys.push(value)
   }
-  const now = line.clock.now()
+  const now = context.clock.now()
   const buckets: SharedBucket[] = []
   let weight = 1
   let decides = Infinity
   for (const [at, { settings, tier, place }] of route.buckets.entries()) {
     const key = keys[at]!
     const { limits: configured, weight: own } = tier(key, facts) ?? settings
-    const limits = limitsOf(line, configured)
-    const bucket = line.keyspace.find(limits, key, now, buckets)
+    const limits = limitsOf(context, configured)
+    const bucket = context.bucketTable.find(limits, key, now, buckets)
     if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
-    if (bucket.limits !== limits) line.shaper.control.setLimits(bucket, limits)
+    if (bucket.limits !== limits) context.shaper.control.setLimits(bucket, limits)
     buckets.push(bucket)
     if (own !== undefined && place < decides) {
       weight = own

@@ -62,13 +62,13 @@ export interface ForwardOptions {
 const SMALL = 16 * 1024
 
 /** What is read, in bytes, of an answer that nobody wants, so that its connection can be used again. */
-const DUMPED = 64 * 1024
+const DUMP_LIMIT = 64 * 1024
 
 export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
   next: Watched | undefined = undefined
-  overAt = 0
+  dueAt = 0
   reused = false
   readonly #options: ForwardOptions
   #controller: Dispatcher.DispatchController | undefined
@@ -76,10 +76,10 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   /** How many early hints have come. */
   #hints = 0
   /** What is left to read of an answer that nobody wants, in bytes, and whom to tell when it is over. */
-  #dumpable = DUMPED
-  #dumped: (() => void) | undefined
+  #dumpable = DUMP_LIMIT
+  #onDumped: (() => void) | undefined
   /** The length of a body that is small enough to be copied, to leave with its head. */
-  #whole: number | undefined
+  #smallLength: number | undefined
   /** Something of the body has come. */
   #begun = false
 
@@ -142,8 +142,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       controller.abort(new errors.RequestAbortedError())
       return
     }
-    this.#dumped = upstream.quota && owner.answered(status, fieldsOf(headers))
-    if (this.#dumped !== undefined) {
+    this.#onDumped = upstream.quota && owner.answered(status, fieldsOf(headers))
+    if (this.#onDumped !== undefined) {
       this.#phase = 'dumping'
       upstream.answer.unwatch(this)
       upstream.dump.watch(this)
@@ -155,12 +155,12 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     res.sendDate = false
     res.writeHead(status, message !== undefined && /[^\t\x20-\x7e]/.test(message) ? '' : message, answer)
     this.#phase = 'answering'
-    if (Number(length) <= SMALL) this.#whole = Number(length)
+    if (Number(length) <= SMALL) this.#smallLength = Number(length)
     upstream.answer.unwatch(this)
     if (bodiless) this.#complete()
     else {
       upstream.progress.watch(this)
-      if (this.#whole === undefined) process.nextTick(Forwarding.#sendHead, this)
+      if (this.#smallLength === undefined) process.nextTick(Forwarding.#sendHead, this)
     }
   }
 
@@ -178,7 +178,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
     this.#begun = true
-    const taken = chunk.length === this.#whole ? writeWhole(res, chunk.toString('latin1')) : res.write(chunk)
+    const taken = chunk.length === this.#smallLength ? writeWhole(res, chunk.toString('latin1')) : res.write(chunk)
     if (taken) return
     controller.pause()
     res.once('drain', () => {
@@ -213,7 +213,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   }
 
   /** The deadline of the phase has passed. */
-  overdue(): void {
+  expired(): void {
     const { body } = this.#options
     const controller = this.#controller
     const late = new errors.RequestAbortedError('too late')
@@ -275,8 +275,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     upstream.progress.unwatch(this)
     upstream.dump.unwatch(this)
     this.#releaseBody()
-    this.#dumped?.()
-    this.#dumped = undefined
+    this.#onDumped?.()
+    this.#onDumped = undefined
   }
 
   /** What the client still sends is nobody's any more; it is read on by whoever answers. */

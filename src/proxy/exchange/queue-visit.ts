@@ -9,7 +9,7 @@ import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
-import { heldBack, type Reply, tooLate } from '../http/reply.js'
+import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 import { admit } from './admit.js'
@@ -30,70 +30,70 @@ export class QueueVisit implements AdmissionCallbacks {
   wait = 0
   /** How often it has been put back. */
   retries = 0
-  readonly #line: ProxyContext
+  readonly #context: ProxyContext
   readonly #route: Route
-  readonly #passenger: Visitor
+  readonly #visitor: Visitor
   readonly #maxWait: number
   readonly #arrivedAt: number
   #state: 'deciding' | 'waiting' | 'through' | 'over' = 'deciding'
   #ticket: Ticket | undefined
 
   /** @param maxWait ms */
-  constructor(line: ProxyContext, route: Route, passenger: Visitor, arrival: Arrival, maxWait: number) {
-    this.#line = line
+  constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival, maxWait: number) {
+    this.#context = context
     this.#route = route
-    this.#passenger = passenger
+    this.#visitor = visitor
     this.arrival = arrival
     this.#maxWait = maxWait
-    this.#arrivedAt = line.clock.now()
+    this.#arrivedAt = context.clock.now()
   }
 
   start(): void {
-    admit(this.#line, this.#route, this.arrival, this, this.#maxWait)
+    admit(this.#context, this.#route, this.arrival, this, this.#maxWait)
   }
 
   decided(verdict: Verdict): void {
-    const { observer } = this.#line
+    const { observer } = this.#context
     if (this.#state === 'over') this.#undo(verdict)
     else if (verdict === 'released') {
       this.#state = 'through'
-      if (this.#route.settings.mode === 'shape') observer.released?.(this.#passenger, 0)
-      this.#passenger.passed(false)
+      if (this.#route.settings.mode === 'shape') observer.released?.(this.#visitor, 0)
+      this.#visitor.passed(false)
     } else if (verdict instanceof Ticket) this.#wait(verdict)
     else this.reject(verdict)
   }
 
   /** It has ended before it was decided on. */
   #undo(verdict: Verdict): void {
-    if (verdict instanceof Ticket) this.#line.shaper.cancel(verdict)
-    else if (verdict === 'released') leaveGate(this.#line, this.#route.lane.gate)
+    if (verdict instanceof Ticket) this.#context.shaper.cancel(verdict)
+    else if (verdict === 'released') leaveGate(this.#context, this.#route.lane.gate)
   }
 
   #wait(ticket: Ticket): void {
     this.#ticket = ticket
     this.#state = 'waiting'
     this.#route.upstream.queued += 1
-    this.#line.observer.queued?.(this.#passenger)
+    this.#context.observer.queued?.(this.#visitor)
     this.#keepReady()
   }
 
   /** It waits no more. */
   #unqueue(): void {
     this.#route.upstream.queued -= 1
-    this.#line.observer.unqueued?.(this.#passenger)
+    this.#context.observer.unqueued?.(this.#visitor)
   }
 
   release(slot: number, now: number): void {
     if (this.#state === 'over') {
       // It ended while its release was on the way: the gate first, so that the slot finds it open.
       this.#route.lane.gate.leave()
-      return this.#line.shaper.giveBack(this.#ticket!)
+      return this.#context.shaper.giveBack(this.#ticket!)
     }
     this.#state = 'through'
     this.#unqueue()
     this.wait = now - this.#arrivedAt
-    this.#line.observer.released?.(this.#passenger, now - slot)
-    this.#passenger.passed(true)
+    this.#context.observer.released?.(this.#visitor, now - slot)
+    this.#visitor.passed(true)
     this.#keepReady()
   }
 
@@ -101,15 +101,15 @@ export class QueueVisit implements AdmissionCallbacks {
     this.#state = 'over'
     this.#unqueue()
     const pause = this.#route.lane.gate.pausedFor(now)
-    this.#passenger.turnedAway('expired', pause > 0 ? heldBack(pause) : tooLate(now - this.#arrivedAt))
+    this.#visitor.turnedAway('expired', pause > 0 ? pausedTooLong(pause) : tooLate(now - this.#arrivedAt))
   }
 
   reject(rejection: Rejection): void {
     if (this.#state === 'waiting') this.#unqueue()
     this.#state = 'over'
     const { stack, cost } = this.arrival
-    const reply = rejectionReply(rejection, this.#route, stack, cost, this.#line.clock.now())
-    this.#passenger.turnedAway('rejected', reply)
+    const reply = rejectionReply(rejection, this.#route, stack, cost, this.#context.clock.now())
+    this.#visitor.turnedAway('rejected', reply)
   }
 
   /**
@@ -119,19 +119,19 @@ export class QueueVisit implements AdmissionCallbacks {
    * @returns to be called when the answer that refused it is over: so long it has its place in the gate
    */
   goBack(status: number): (() => void) | undefined {
-    const { shaper, observer } = this.#line
+    const { shaper, observer } = this.#context
     const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
     if (stack === undefined) return undefined
     const arrival = { ...this.arrival, stack }
     const ticket = shaper.requeue(arrival, this, this.#maxWait, this.#arrivedAt)
     if (ticket === undefined) return undefined
     this.arrival = arrival
-    this.#passenger.stack = stack
-    observer.retried?.(this.#passenger, status)
+    this.#visitor.stack = stack
+    observer.retried?.(this.#visitor, status)
     this.retries += 1
     this.#wait(ticket)
     shaper.wake()
-    return () => leaveGate(this.#line, arrival.route.gate)
+    return () => leaveGate(this.#context, arrival.route.gate)
   }
 
   /**
@@ -147,14 +147,14 @@ export class QueueVisit implements AdmissionCallbacks {
       over?.()
       return over !== undefined
     }
-    const { shaper, observer, clock } = this.#line
+    const { shaper, observer, clock } = this.#context
     const stack = this.#presentStack()
     // Asking may fill or block a full bucket; our second try is nothing to punish its client for.
     if (stack === undefined || decide(stack, this.arrival.cost, Infinity, clock.now()) !== undefined) return false
     const { gate } = this.#route.lane
     this.arrival = { ...this.arrival, stack }
-    this.#passenger.stack = stack
-    observer.retried?.(this.#passenger, status)
+    this.#visitor.stack = stack
+    observer.retried?.(this.#visitor, status)
     this.retries += 1
     this.#state = 'deciding'
     gate.leave()
@@ -165,12 +165,12 @@ export class QueueVisit implements AdmissionCallbacks {
 
   /** Instances that nobody waited for may have been replaced since. Undefined: there is no room for them. */
   #presentStack(): SharedBucket[] | undefined {
-    const { keyspace, clock } = this.#line
-    const { keys } = this.#passenger
+    const { bucketTable, clock } = this.#context
+    const { keys } = this.#visitor
     const now = clock.now()
     const found: SharedBucket[] = []
     for (const [place, { limits }] of this.arrival.stack.entries()) {
-      const bucket = keyspace.find(limits, keys[place]!, now, found)
+      const bucket = bucketTable.find(limits, keys[place]!, now, found)
       if (bucket === undefined) return undefined
       found.push(bucket)
     }
@@ -183,14 +183,14 @@ export class QueueVisit implements AdmissionCallbacks {
     this.#state = 'over'
     if (state === 'waiting') {
       this.#unqueue()
-      this.#line.shaper.cancel(this.#ticket!)
-    } else if (state === 'through') leaveGate(this.#line, this.#route.lane.gate)
+      this.#context.shaper.cancel(this.#ticket!)
+    } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
   }
 
   /** Ends one that has not been sent after all: its slot is given back. */
   endUnsent(): void {
     this.end()
-    this.#line.shaper.giveBack(this.#ticket!)
+    this.#context.shaper.giveBack(this.#ticket!)
   }
 
   #keepReady(): void {

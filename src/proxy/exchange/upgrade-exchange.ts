@@ -14,17 +14,17 @@ export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
   readonly #unwatch: () => void
 
-  constructor(line: ProxyContext, connection: ClientConnection, req: IncomingMessage, head: Buffer) {
-    super(line, connection, req, new ServerResponse(req))
+  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, head: Buffer) {
+    super(context, connection, req, new ServerResponse(req))
     this.#head = head
     this.#unwatch = watchUpgradeSocket(req.socket, connection.hangUp)
   }
 
   protected override send(): { abort(): void } {
     this.#unwatch()
-    const { upstream } = this.taken!
+    const { upstream } = this.matched!
     const { settings, ca } = upstream
-    const { tunnelIdleTimeout, observer } = this.line
+    const { tunnelIdleTimeout, observer } = this.context
     const url = new URL(upstream.url)
     const tunnel = openTunnel({
       target: {
@@ -44,7 +44,7 @@ export class UpgradeExchange extends Exchange {
       tunnelIdleTimeout,
       answerHeaders: () => this.answerHeaders(101),
       onResponse: (status, headers) => {
-        upstream.quota?.hear(settings, status, fieldsOf(headers))
+        upstream.quota?.received(settings, status, fieldsOf(headers))
         this.markAnswered()
         this.over('forwarded', status)
         this.settle()
@@ -67,6 +67,6 @@ export class UpgradeExchange extends Exchange {
     const { socket } = this.req
     this.res.shouldKeepAlive = false
     this.res.assignSocket(socket)
-    this.res.once('finish', () => closeSoftly(socket, this.line.linger.silence))
+    this.res.once('finish', () => closeSoftly(socket, this.context.linger.silence))
   }
 }

@@ -19,7 +19,7 @@ const QUIET_TURNS = 3
 let allAhead = 0
 
 /** What a body is fed through: undici would end its reader, and with it the client's connection. */
-export class Feed extends PassThrough {
+export class BodyStream extends PassThrough {
   /** What it holds of what was read ahead, in bytes. */
   #ahead = 0
 
@@ -38,14 +38,14 @@ export class Feed extends PassThrough {
    */
   readAhead(done: () => void): void {
     const chunks: Buffer[] = []
-    let held = 0
+    let buffered = 0
     let quiet = 0
     let turn = 0
     const look = (): void => {
       if (this.destroyed) return
       const now = this.#ahead + this.readableLength + this.writableLength
-      quiet = now === held ? quiet + 1 : 0
-      held = now
+      quiet = now === buffered ? quiet + 1 : 0
+      buffered = now
       turn += 1
       if (quiet >= QUIET_TURNS || turn > MOST_TURNS || !this.#takeAhead(chunks)) {
         for (const chunk of chunks.reverse()) this.unshift(chunk)

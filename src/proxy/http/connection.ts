@@ -32,7 +32,7 @@ export interface PipelinedRequest {
   /** The client is gone. */
   abandon(): void
   /** What the client still sends of it cannot be understood: what to answer where it has no answer yet. */
-  spoil(reply: Reply): void
+  malformed(reply: Reply): void
   /** The server's time is over. */
   cutOff(): void
 }
@@ -54,9 +54,9 @@ export class ClientConnection {
   #newest: PipelinedRequest | undefined
   #pending: PipelinedRequest[] = []
   /** Node has been told to stop reading HTTP behind the next request's head. */
-  #leftOff = false
+  #stoppedReading = false
   /** The last one that waits is to be read once more, and there may be more behind it. */
-  #heldBack = false
+  #hasReread = false
   #full = false
   #broken = false
   #unwatch = ignore
@@ -82,37 +82,37 @@ export class ClientConnection {
   }
 
   /** What comes now is to be held back. */
-  get leftOff(): boolean {
-    return this.#leftOff
+  get stoppedReading(): boolean {
+    return this.#stoppedReading
   }
 
   /** Not all that the client has sent is read, and the rest may hide that it has hung up. */
   get unread(): boolean {
-    return this.#heldBack || this.#unwatch !== ignore
+    return this.#hasReread || this.#unwatch !== ignore
   }
 
   /** Nobody is behind the current one, but for what is held back. */
   get alone(): boolean {
-    return this.#pending.length === (this.#heldBack ? 1 : 0)
+    return this.#pending.length === (this.#hasReread ? 1 : 0)
   }
 
   /** Ignores the turn when the last answer has been given. */
-  add(turn: PipelinedRequest): void {
+  add(request: PipelinedRequest): void {
     if (this.#full) return
-    this.#newest = turn
+    this.#newest = request
     if (this.current === undefined) {
-      this.current = turn
-      turn.start(false)
+      this.current = request
+      request.start(false)
       return
     }
-    this.#pending.push(turn)
-    if (this.#pending.length === MAX_PIPELINED) this.#leaveOff()
+    this.#pending.push(request)
+    if (this.#pending.length === MAX_PIPELINED) this.#stopReading()
   }
 
   /** Adds one that is to be read only when its turn has come. */
-  holdBack(turn: PipelinedRequest): void {
-    this.#heldBack = true
-    this.add(turn)
+  addReread(request: PipelinedRequest): void {
+    this.#hasReread = true
+    this.add(request)
   }
 
   /** The current one has been answered. */
@@ -125,16 +125,16 @@ export class ClientConnection {
   /** The current one is what came last, and will be read once more: as if it had not come yet. */
   reopen(): void {
     this.#full = false
-    this.#leftOff = false
-    this.#heldBack = false
+    this.#stoppedReading = false
+    this.#hasReread = false
     this.done()
   }
 
   /** What comes cannot be understood, and nothing after it: what it is part of is spoiled, else `refusal` has its turn. */
-  spoil(refusal: PipelinedRequest & { readonly reply: Reply }): void {
+  malformed(refusal: PipelinedRequest & { readonly reply: Reply }): void {
     if (this.#broken) return
     this.#broken = true
-    if (this.#newest?.receiving) this.#newest.spoil(refusal.reply)
+    if (this.#newest?.receiving) this.#newest.malformed(refusal.reply)
     else this.add(refusal)
     this.#fill()
   }
@@ -142,7 +142,7 @@ export class ClientConnection {
   /** The answer that is being given is the last one. */
   last(): void {
     this.#fill()
-    for (const turn of this.#pending.splice(0)) turn.abandon()
+    for (const request of this.#pending.splice(0)) request.abandon()
   }
 
   /** Ends what is going on, and lets nothing follow it. */
@@ -154,12 +154,12 @@ export class ClientConnection {
   /** Takes no more. */
   #fill(): void {
     this.#full = true
-    this.#leaveOff()
+    this.#stopReading()
   }
 
   /** Node would read all that a client sends ahead, as fast as it comes. It stops behind the next request's head. */
-  #leaveOff(): void {
-    this.#leftOff = true
+  #stopReading(): void {
+    this.#stoppedReading = true
     const { socket } = this
     const { parser } = socket as Parsing
     // One that is done with here may serve another connection.

@@ -55,5 +55,5 @@ export function watchOver(socket: Socket, deadlines: Deadlines): () => void {
 }
 
 function destroying(socket: Socket): Watched {
-  return { list: undefined, previous: undefined, next: undefined, overAt: 0, overdue: () => socket.destroy() }
+  return { list: undefined, previous: undefined, next: undefined, dueAt: 0, expired: () => socket.destroy() }
 }

@@ -38,7 +38,7 @@ export function tooLate(waited: number): Reply {
 }
 
 /** To a request that would wait too long for the end of its upstream's pause, of so many ms. */
-export function heldBack(pause: number): Reply {
+export function pausedTooLong(pause: number): Reply {
   return { status: 503, detail: 'the upstream asks for a pause that is too long to wait for', retryAfterMs: pause }
 }
 
@@ -96,14 +96,14 @@ function wholeSeconds(ms: number): number {
  */
 export function limitHeaders(
   stack: readonly Bucket[],
-  told: readonly Bucket[],
+  reported: readonly Bucket[],
   now: number,
   retryAfterMs?: number,
 ): string[] {
   let policy = ''
   for (const { limits } of stack) policy += policy === '' ? policyOf(limits) : `, ${policyOf(limits)}`
   let state = ''
-  for (const bucket of told) state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
+  for (const bucket of reported) state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
   return ['RateLimit-Policy', policy, 'RateLimit', state]
 }
 
@@ -122,7 +122,7 @@ function policyOf(limits: BucketLimits): string {
 function stateOf(bucket: Bucket, now: number, retryAfterMs: number | undefined): string {
   const { name, rate, capacity } = bucket.limits
   const level = bucket.level(now)
-  const free = Math.max(0, Math.floor(capacity - level + LEVEL_TOLERANCE))
+  const remaining = Math.max(0, Math.floor(capacity - level + LEVEL_TOLERANCE))
   const seconds = retryAfterMs === undefined ? Math.ceil((level / rate - ROUNDING) / 1_000) : wholeSeconds(retryAfterMs)
-  return `"${name}";r=${free};t=${seconds}`
+  return `"${name}";r=${remaining};t=${seconds}`
 }

@@ -52,7 +52,7 @@ export function renewCertificate(server: Server, pair: KeyPair): void {
 }
 
 /** Hands what clients send to the line. Returns the open connections. */
-export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<ClientConnection> {
+export function acceptRequests(server: Server, context: ProxyContext): ReadonlySet<ClientConnection> {
   const connections = new Set<ClientConnection>()
   const known = new WeakMap<Socket, ClientConnection>()
   const connectionOf = (socket: Socket): ClientConnection => {
@@ -60,7 +60,7 @@ export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<
     if (existing !== undefined) return existing
     const connection = new ClientConnection(socket)
     known.set(socket, connection)
-    connection.excess = connections.size >= line.maxConnections
+    connection.excess = connections.size >= context.maxConnections
     connections.add(connection)
     socket.once('close', () => connections.delete(connection))
     return connection
@@ -70,12 +70,14 @@ export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<
   // What counts for the parser is the bytes of names and values: of the smallest fields they allow too many to keep.
   const isTooMuch = (req: IncomingMessage, connection: ClientConnection): boolean => {
     if (req.rawHeaders.length <= 2 * MAX_FIELDS) return false
-    connection.spoil(new RefusedConnection(line, connection, 431, `there are more than ${MAX_FIELDS} header fields`))
+    connection.malformed(
+      new RefusedConnection(context, connection, 431, `there are more than ${MAX_FIELDS} header fields`),
+    )
     return true
   }
   const onRequest = (req: IncomingMessage, res: ServerResponse): void => {
     const connection = connectionOf(req.socket)
-    if (!isTooMuch(req, connection)) connection.add(new Exchange(line, connection, req, res))
+    if (!isTooMuch(req, connection)) connection.add(new Exchange(context, connection, req, res))
   }
   server.on('request', onRequest)
   // With a listener Node leaves the 100 to us: it is sent at the release.
@@ -83,17 +85,17 @@ export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<
   server.on('checkExpectation', onRequest)
   server.on('upgrade', (req, _socket, head) => {
     const connection = connectionOf(req.socket)
-    if (connection.full || req.rawHeaders.length > 2 * MAX_FIELDS) connection.leaveUnread(line.linger.silence)
+    if (connection.full || req.rawHeaders.length > 2 * MAX_FIELDS) connection.leaveUnread(context.linger.silence)
     if (connection.full || isTooMuch(req, connection)) return
-    const reread = (text: string) => new RereadRequest(server, connection, line.linger.silence, text, head)
-    if (connection.leftOff) connection.holdBack(reread(headOf(req)))
-    else if (isWebSocket(req)) connection.add(new UpgradeExchange(line, connection, req, head))
+    const reread = (text: string) => new RereadRequest(server, connection, context.linger.silence, text, head)
+    if (connection.stoppedReading) connection.addReread(reread(headOf(req)))
+    else if (isWebSocket(req)) connection.add(new UpgradeExchange(context, connection, req, head))
     else connection.add(reread(plainHeadOf(req)))
   })
   server.on('connect', req => {
     const connection = connectionOf(req.socket)
-    connection.leaveUnread(line.linger.silence)
-    connection.add(new RefusedConnection(line, connection, 405, 'CONNECT is not spoken here'))
+    connection.leaveUnread(context.linger.silence)
+    connection.add(new RefusedConnection(context, connection, 405, 'CONNECT is not spoken here'))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, duplex) => {
     const socket = duplex as Socket
@@ -105,7 +107,7 @@ export function acceptRequests(server: Server, line: ProxyContext): ReadonlySet<
     }
     const connection = connectionOf(socket)
     const [status, detail] = CLIENT_ERRORS[code] ?? [400, 'the request is malformed']
-    connection.spoil(new RefusedConnection(line, connection, status, detail))
+    connection.malformed(new RefusedConnection(context, connection, status, detail))
   })
   return connections
 }

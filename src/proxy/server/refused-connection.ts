@@ -7,12 +7,12 @@ import type { RequestRecord } from '../observe/observer.js'
 /** The end of a connection whose bytes are no request for us: a problem document in its turn, as the last answer. */
 export class RefusedConnection implements PipelinedRequest {
   readonly receiving = false
-  readonly #line: ProxyContext
+  readonly #context: ProxyContext
   readonly #connection: ClientConnection
   readonly reply: Reply
 
-  constructor(line: ProxyContext, connection: ClientConnection, status: number, detail: string) {
-    this.#line = line
+  constructor(context: ProxyContext, connection: ClientConnection, status: number, detail: string) {
+    this.#context = context
     this.#connection = connection
     this.reply = { status, detail, close: true }
   }
@@ -22,19 +22,19 @@ export class RefusedConnection implements PipelinedRequest {
     const { status, detail } = this.reply
     if (!socket.writable) return
     this.#connection.last()
-    this.#line.observer.finished?.(UNREADABLE, 'refused', status)
+    this.#context.observer.finished?.(UNREADABLE, 'refused', status)
     const title = STATUS_CODES[status]!
     const body = JSON.stringify({ type: 'about:blank', title, status, detail })
     socket.write(
       `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
     )
-    this.#connection.end(this.#line.linger.silence)
+    this.#connection.end(this.#context.linger.silence)
   }
 
   abandon(): void {}
 
-  spoil(): void {}
+  malformed(): void {}
 
   cutOff(): void {}
 }

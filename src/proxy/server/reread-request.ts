@@ -58,7 +58,7 @@ export class RereadRequest implements PipelinedRequest {
     this.#connection.leaveUnread(this.#linger)
   }
 
-  spoil(): void {}
+  malformed(): void {}
 
   cutOff(): void {
     this.abandon()

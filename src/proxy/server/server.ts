@@ -35,7 +35,7 @@ const FLUSH = 60_000
 export interface RunningProxy {
   /** Where it listens: `http://host:port`. */
   readonly url: string
-  readonly line: ProxyContext
+  readonly context: ProxyContext
   /**
    * Stops accepting, lets what is queued and in flight go on for up to `timeout` ms, answers the rest 503.
    * Resolves when every connection is closed. Called again, it is the same drain.
@@ -78,8 +78,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const prepared = await upstreams.prepare(next.routes.map(route => route.upstream))
     return () => {
       upstreams.commit(prepared)
-      for (const { quota } of upstreams) quota?.join(line)
-      const previous = new Map(line.routes.map(route => [route.name, route]))
+      for (const { quota } of upstreams) quota?.join(context)
+      const previous = new Map(context.routes.map(route => [route.name, route]))
       return next.routes.map(route => createRoute(route, prepared.found.get(route.upstream)!, previous.get(route.name)))
     }
   }
@@ -92,7 +92,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       id: randomUUID(),
       changed: (state, instances) => observer.shared?.(state, instances),
     })
-  const line: ProxyContext = {
+  const context: ProxyContext = {
     clock: pacer,
     wallNow: Date.now,
     shaper: new Shaper({
@@ -100,10 +100,13 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       maxQueued: settings.limits.maxQueued,
       ...(sharing && { store: sharing.store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) }),
     }),
-    keyspace: new BucketTable(settings.limits.maxKeys, sharing && ((limits, key) => sharing.createBucket(limits, key))),
+    bucketTable: new BucketTable(
+      settings.limits.maxKeys,
+      sharing && ((limits, key) => sharing.createBucket(limits, key)),
+    ),
     sharing,
     learned: new LearnedLimits(),
-    relearned: quota => applyLearned(line, quota),
+    rateLearned: quota => applyLearned(context, quota),
     routes: [],
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
@@ -116,20 +119,20 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     inProgress: 0,
     idle: () => drained(),
   }
-  line.routes = (await prepare(settings))()
-  const connections = acceptRequests(server, line)
+  context.routes = (await prepare(settings))()
+  const connections = acceptRequests(server, context)
   const close = async (): Promise<void> => {
-    line.linger.silence.close()
-    line.linger.total.close()
-    line.shaper.control.close()
-    line.flush.close()
+    context.linger.silence.close()
+    context.linger.total.close()
+    context.shaper.control.close()
+    context.flush.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
   sharing?.group(groupsOf(settings.routes))
   const joined = await sharing?.join({
-    shaper: line.shaper,
+    shaper: context.shaper,
     clock: pacer,
-    buckets: () => line.keyspace.all(),
+    buckets: () => context.bucketTable.all(),
     gates: () => [...upstreams].map(upstream => upstream.gate),
   })
   if (joined === false && shared?.onOutage === 'closed') {
@@ -142,7 +145,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   })
 
   const drain = async (timeout: number): Promise<void> => {
-    line.draining = true
+    context.draining = true
     const closed = new Promise<void>(resolve => server.close(() => resolve()))
     await new Promise<void>(resolve => {
       const cancel = clock.at(clock.now() + timeout, resolve)
@@ -150,7 +153,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         cancel()
         resolve()
       }
-      if (line.inProgress === 0) drained()
+      if (context.inProgress === 0) drained()
     })
     for (const connection of connections) connection.cutOff()
     // What was just answered is written before its connection is closed.
@@ -165,26 +168,26 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   let draining: Promise<void> | undefined
   return {
     url: urlOf(server, settings),
-    line,
+    context,
     drain: timeout => (draining ??= drain(timeout)),
     async reload(next) {
       const renewed = tls && readKeyPair(tls)
       const commit = await prepare(next)
-      line.routes = commit()
+      context.routes = commit()
       if (renewed && !(renewed.cert.equals(pair!.cert) && renewed.key.equals(pair!.key))) {
         pair = renewed
         renewCertificate(server, renewed)
       }
       sharing?.group(groupsOf(next.routes))
-      line.trust = createTrust(next.trustProxy)
-      line.shaper.maxQueued = next.limits.maxQueued
-      line.keyspace.maxKeys = next.limits.maxKeys
-      line.maxConnections = next.limits.maxConnections
-      line.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
+      context.trust = createTrust(next.trustProxy)
+      context.shaper.maxQueued = next.limits.maxQueued
+      context.bucketTable.maxKeys = next.limits.maxKeys
+      context.maxConnections = next.limits.maxConnections
+      context.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
       limitConnections(server, next.limits.maxConnections)
       server.headersTimeout = next.limits.headersTimeout
       server.keepAliveTimeout = next.limits.keepAliveTimeout
-      return applyLimits(line, next, upstreams)
+      return applyLimits(context, next, upstreams)
     },
   }
 }

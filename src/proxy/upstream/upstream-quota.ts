@@ -17,48 +17,48 @@ import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
 
 /** A change of the rate by less than this part of it is let be: who waits is planned anew each time. */
-const NOTABLE = 0.01
+const NOTABLE_CHANGE = 0.01
 
 /** The longest pause, in ms, where the configuration has none: then it is asked again. */
 const LONGEST_PAUSE = 60_000
 
 /** A pause that lasts is made longer in steps of so many ms: each refusal tells a little later end. */
-const STEP = 100
+const PAUSE_STEP = 100
 
 /** What was told to others comes back from the store as so many ms longer at most. */
 const ROUND_TRIP = 10
 
 /** ms: how often it is asked what other instances have heard. */
-const INQUIRY = 1_000
+const POLL_INTERVAL = 1_000
 
 /** What it needs of the line that it is in. */
-export interface QuotaLine {
+export interface QuotaContext {
   readonly clock: Clock
   readonly wallNow: () => number
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
   readonly observer: Observer
   /** The buckets before the upstream are to follow its `rate`. */
-  relearned(quota: UpstreamQuota): void
+  rateLearned(quota: UpstreamQuota): void
 }
 
-type Listening = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
+type QuotaSettings = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
 
 export class UpstreamQuota {
   readonly #url: string
   readonly #gates = new Set<Gate>()
   readonly #learned = new LearnedRate()
-  #line: QuotaLine | undefined
+  #context: QuotaContext | undefined
   /** ms */
   #pausedUntil = -Infinity
   /** What another instance has heard: cost units per ms, until a time in ms. */
-  #heard = { rate: Infinity, until: -Infinity }
+  #fromOthers = { rate: Infinity, until: -Infinity }
   /** No rate is lower, in cost units per ms: it has to be asked again some time. */
   #least = 1 / LONGEST_PAUSE
   /** Cost units per ms, as the buckets have it. */
   #rate = Infinity
   #expiry: Cancel = () => false
-  #inquiry: Cancel = () => false
+  #poll: Cancel = () => false
 
   constructor(url: string) {
     this.#url = url
@@ -72,8 +72,8 @@ export class UpstreamQuota {
   /** Requests to it pass this gate, too. */
   attach(gate: Gate): void {
     this.#gates.add(gate)
-    const now = this.#line?.clock.now() ?? Infinity
-    if (this.#pausedUntil > now) this.#line!.shaper.control.pause(gate, this.#pausedUntil - now)
+    const now = this.#context?.clock.now() ?? Infinity
+    if (this.#pausedUntil > now) this.#context!.shaper.control.pause(gate, this.#pausedUntil - now)
   }
 
   /** None do any more; after the last one it is over. */
@@ -81,41 +81,41 @@ export class UpstreamQuota {
     this.#gates.delete(gate)
     if (this.#gates.size > 0) return
     this.#expiry()
-    this.#inquiry()
+    this.#poll()
   }
 
   /** From now on what other instances have heard counts, too. May be called again for the line that it is in. */
-  join(line: QuotaLine): void {
-    if (this.#line !== undefined) return
-    this.#line = line
+  join(context: QuotaContext): void {
+    if (this.#context !== undefined) return
+    this.#context = context
     this.#exchange()
   }
 
   /** Takes note of an answer. */
-  hear(settings: Listening, status: number, fields: Fields): void {
-    const line = this.#line!
-    const now = line.clock.now()
-    const wallNow = line.wallNow()
+  received(settings: QuotaSettings, status: number, fields: Fields): void {
+    const context = this.#context!
+    const now = context.clock.now()
+    const wallNow = context.wallNow()
     const longest = settings.pauseOn?.max ?? LONGEST_PAUSE
     let pause = pauseAfter(ruleOf(settings, status), status, fields, wallNow)
     const quota = settings.learn ? readQuota(fields, wallNow) : undefined
     if (quota !== undefined) {
       this.#learned.learn(quota, now)
       this.#least = 1 / longest
-      this.#heard.until = -Infinity
+      this.#fromOthers.until = -Infinity
       pause = Math.max(pause, Math.min(this.#learned.pausedUntil - now, longest))
     }
     const isNews = this.#pause(pause, now)
     const isNotable = quota !== undefined && this.#follow(now)
-    if (isNews || isNotable) this.#exchange(this.#told(pause, quota !== undefined, now))
+    if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, quota !== undefined, now))
   }
 
   /** False: it pauses for as long already. */
   #pause(ms: number, now: number): boolean {
     const left = Math.max(0, this.#pausedUntil - now)
     if (ms <= left) return false
-    this.#pausedUntil = left > 0 ? this.#pausedUntil + Math.ceil((ms - left) / STEP) * STEP : now + ms
-    const { shaper, observer } = this.#line!
+    this.#pausedUntil = left > 0 ? this.#pausedUntil + Math.ceil((ms - left) / PAUSE_STEP) * PAUSE_STEP : now + ms
+    const { shaper, observer } = this.#context!
     let expired = 0
     for (const gate of this.#gates) {
       for (const count of shaper.control.pause(gate, this.#pausedUntil - now).values()) expired += count
@@ -126,62 +126,62 @@ export class UpstreamQuota {
 
   /** Lets the buckets follow what is known. False: that is what they do. */
   #follow(now: number): boolean {
-    const line = this.#line!
-    const known = now < this.#heard.until ? this.#heard.rate : this.#learned.allowed(now)
+    const context = this.#context!
+    const known = now < this.#fromOthers.until ? this.#fromOthers.rate : this.#learned.allowed(now)
     const rate = Math.max(known, this.#least)
     this.#planExpiry(now)
-    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE) return false
+    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE_CHANGE) return false
     this.#rate = rate
-    line.relearned(this)
-    line.shaper.control.replan(this.#gates, () => Infinity)
-    line.observer.learned?.(this.#url, rate * 1_000)
+    context.rateLearned(this)
+    context.shaper.control.replan(this.#gates, () => Infinity)
+    context.observer.learned?.(this.#url, rate * 1_000)
     return true
   }
 
   #planExpiry(now: number): void {
     this.#expiry()
-    const at = this.#heard.until > now ? this.#heard.until : this.#learned.expiresAt
-    const { clock } = this.#line!
+    const at = this.#fromOthers.until > now ? this.#fromOthers.until : this.#learned.expiresAt
+    const { clock } = this.#context!
     if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
   }
 
   /** What was heard here: what others have told is not told on, or it would never end. */
-  #told(pause: number, isOwn: boolean, now: number): UpstreamState {
+  #stateToSend(pause: number, isOwn: boolean, now: number): UpstreamState {
     const rateFor = isOwn ? this.#learned.expiresAt - now : Infinity
     const isKnown = rateFor < Infinity && this.#rate < Infinity
     return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }
 
   /** Tells the other instances, and asks what they have heard; from then on again and again. */
-  #exchange(told?: UpstreamState): void {
-    const { sharing, clock } = this.#line!
+  #exchange(state?: UpstreamState): void {
+    const { sharing, clock } = this.#context!
     if (sharing === undefined) return
-    this.#inquiry()
-    this.#inquiry = clock.at(clock.now() + INQUIRY, () => this.#exchange())
+    this.#poll()
+    this.#poll = clock.at(clock.now() + POLL_INTERVAL, () => this.#exchange())
     if (!sharing.ready) return
-    const answered = (state: UpstreamState): void => this.#learn(state)
-    const answer = sharing.store.exchange(this.#url, told)
+    const answered = (state: UpstreamState): void => this.#receivedFromOthers(state)
+    const answer = sharing.store.exchange(this.#url, state)
     if (answer instanceof Promise) answer.then(answered, () => undefined)
     else answered(answer)
   }
 
-  #learn({ pausedFor, rate, rateFor }: UpstreamState): void {
+  #receivedFromOthers({ pausedFor, rate, rateFor }: UpstreamState): void {
     if (this.#gates.size === 0) return
-    const now = this.#line!.clock.now()
+    const now = this.#context!.clock.now()
     if (pausedFor > this.#pausedUntil - now + ROUND_TRIP) this.#pause(pausedFor, now)
     if (rate === undefined) return
-    this.#heard = { rate, until: now + rateFor }
+    this.#fromOthers = { rate, until: now + rateFor }
     this.#follow(now)
   }
 }
 
 /** Whether anything that an upstream says is of interest. */
-export function listensTo({ pauseOn, retry, learn }: Listening): boolean {
+export function listensTo({ pauseOn, retry, learn }: QuotaSettings): boolean {
   return pauseOn !== undefined || retry !== undefined || learn
 }
 
 /** Who tries again waits for as long as it was told to, whether or not others are to. */
-function ruleOf({ pauseOn, retry }: Listening, status: number): PauseRule {
+function ruleOf({ pauseOn, retry }: QuotaSettings, status: number): PauseRule {
   const longest = pauseOn?.max ?? LONGEST_PAUSE
   if (pauseOn?.status.includes(status) || retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
   return { status: retry.status, default: 0, max: longest }

@@ -14,7 +14,7 @@ interface Ahead extends Watched {
   /** Undefined while it is being opened. */
   socket: Socket | undefined
   /** The request that waits for it to be open. */
-  taker: buildConnector.Callback | undefined
+  onOpen: buildConnector.Callback | undefined
 }
 
 /** Opens connections to one upstream, some of them before they are needed: a release does not wait for a handshake. */
@@ -70,10 +70,10 @@ export function createConnector(options: buildConnector.BuildOptions, clock: Clo
       list: undefined,
       previous: undefined,
       next: undefined,
-      overAt: 0,
+      dueAt: 0,
       socket: undefined,
-      taker: undefined,
-      overdue() {
+      onOpen: undefined,
+      expired() {
         remove(entry)
         entry.socket!.destroy()
       },
@@ -81,7 +81,7 @@ export function createConnector(options: buildConnector.BuildOptions, clock: Clo
     ahead.push(entry)
     count(wanted, (...result) => {
       const [error, socket] = result
-      if (entry.taker !== undefined) return entry.taker(...result)
+      if (entry.onOpen !== undefined) return entry.onOpen(...result)
       // The request that needs a connection will meet the same error, and report it.
       if (error !== null || !ahead.includes(entry)) {
         remove(entry)
@@ -108,7 +108,7 @@ export function createConnector(options: buildConnector.BuildOptions, clock: Clo
       const entry = ahead.find(({ socket }) => socket?.destroyed === false) ?? ahead.find(({ socket }) => !socket)
       if (entry === undefined) return count(wanted, callback)
       remove(entry)
-      if (entry.socket === undefined) entry.taker = callback
+      if (entry.socket === undefined) entry.onOpen = callback
       else process.nextTick(callback, null, entry.socket)
     },
     keepReady(inFlight, queued) {
