@@ -7,14 +7,14 @@ import type { SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
-import { LateStore } from './deferred-store.js'
-import { LastWait } from './drain-timer.js'
+import { DeferredStore } from './deferred-store.js'
+import { DrainTimer } from './drain-timer.js'
 import { ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
 import type { Changes, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
-import { GRACE, Wire } from './send-order.js'
+import { GRACE, SendOrder } from './send-order.js'
 
 const BUCKET = 'outbound'
 
@@ -22,7 +22,7 @@ const BUCKET = 'outbound'
 export const RETRY_ADMISSION_MS = 1_000
 
 /** Somebody who waits for a decision or for a release. */
-export interface Waiting {
+export interface WaitingCall {
   /** May be decided on now. */
   apply(): void
   /** Gives up. */
@@ -31,12 +31,12 @@ export interface Waiting {
 
 export class CallContext {
   readonly clock: Clock
-  readonly report: EventReporter
-  readonly lines: KeyQueues
+  readonly reporter: EventReporter
+  readonly queues: KeyQueues
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
   /** Those who wait, in the order in which they came. */
-  readonly waiting = new Set<Waiting>()
+  readonly waiting = new Set<WaitingCall>()
   /** How many run, and how many there are with those who wait. */
   running = 0
   calls = 0
@@ -47,46 +47,46 @@ export class CallContext {
   closed = false
   ended = false
   readonly pauses: Pauses
-  readonly wire: Wire
-  readonly #keyspace: BucketTable
+  readonly sendOrder: SendOrder
+  readonly #bucketTable: BucketTable
   #limits: BucketLimits
-  #lastWait: LastWait | undefined
+  #drainTimer: DrainTimer | undefined
   #drained: Promise<void> | undefined
 
-  constructor(settings: ShaperSettings, clock: Clock, report: EventReporter) {
+  constructor(settings: ShaperSettings, clock: Clock, reporter: EventReporter) {
     const { rate, capacity, maxWait, maxInFlight, maxKeys, maxQueued, store } = settings
     this.clock = clock
-    this.report = report
+    this.reporter = reporter
     this.maxWait = maxWait
     this.#limits = { name: BUCKET, rate, capacity, grace: GRACE }
-    const lines = new KeyQueues(maxKeys, maxInFlight)
-    this.lines = lines
-    const inUse = (key: string): boolean => (lines.get(key)?.calls ?? 0) > 0
+    const queues = new KeyQueues(maxKeys, maxInFlight)
+    this.queues = queues
+    const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
-      this.wire = new Wire(clock, this.shaper)
-      this.pauses = new Pauses({ control: this.shaper.control, clock, lines, report, store: undefined })
-      this.#keyspace = new BucketTable(maxKeys, undefined, inUse)
+      this.sendOrder = new SendOrder(clock, this.shaper)
+      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined })
+      this.#bucketTable = new BucketTable(maxKeys, undefined, inUse)
       return
     }
-    const late = new LateStore('own' in store ? store.own : undefined)
+    const deferred = new DeferredStore('own' in store ? store.own : undefined)
     const onOutage = 'own' in store ? 'local' : store.onOutage
     const least = { assumed: 'own' in store ? undefined : store.instances }
-    const sharing = new Sharing({ store: late, onOutage, clock, id: randomUUID(), least })
+    const sharing = new Sharing({ store: deferred, onOutage, clock, id: randomUUID(), least })
     this.sharing = sharing
     this.shaper = new Shaper({
       clock,
       maxQueued,
-      store: late,
+      store: deferred,
       unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt),
     })
-    this.wire = new Wire(clock, this.shaper)
-    this.#keyspace = new BucketTable(maxKeys, (limits, key) => sharing.createBucket(limits, key), inUse)
-    this.pauses = new Pauses({ control: this.shaper.control, clock, lines, report, store: late })
+    this.sendOrder = new SendOrder(clock, this.shaper)
+    this.#bucketTable = new BucketTable(maxKeys, (limits, key) => sharing.createBucket(limits, key), inUse)
+    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred })
     this.ready = false
     void this.#join(sharing, async () => {
       if ('own' in store) return
-      await late.opened(await openStore(store, clock, error => this.#complain(error)))
+      await deferred.opened(await openStore(store, clock, error => this.#complain(error)))
     })
   }
 
@@ -98,15 +98,15 @@ export class CallContext {
     await sharing.join({
       shaper,
       clock,
-      buckets: () => this.#keyspace.all(),
-      gates: () => Array.from(this.lines, line => line.gate),
+      buckets: () => this.#bucketTable.all(),
+      gates: () => Array.from(this.queues, queue => queue.gate),
     })
     this.ready = true
     for (const call of [...this.waiting]) call.apply()
   }
 
   #complain(error: Error): void {
-    if (this.report.wants('error')) this.report.tell('error', error)
+    if (this.reporter.wants('error')) this.reporter.notify('error', error)
   }
 
   /** Its share of what the limits allow, where there is a store. */
@@ -115,18 +115,18 @@ export class CallContext {
   }
 
   /** The line of a key; undefined: there are too many. */
-  line(key: string, now: number): KeyQueue | undefined {
-    return this.lines.open(key, now, this.#opened)
+  queueOf(key: string, now: number): KeyQueue | undefined {
+    return this.queues.open(key, now, this.#opened)
   }
 
-  readonly #opened = (line: KeyQueue): void => this.pauses.opened(line)
+  readonly #opened = (queue: KeyQueue): void => this.pauses.opened(queue)
 
   /** The bucket of a line, alone in its stack; undefined: there are too many. */
-  stack(line: KeyQueue, now: number): readonly SharedBucket[] | undefined {
-    const bucket = this.#keyspace.find(this.limits, line.name, now)
+  stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined {
+    const bucket = this.#bucketTable.find(this.limits, queue.name, now)
     if (bucket === undefined) return undefined
-    if (line.stack[0] !== bucket) line.stack = [bucket]
-    return line.stack
+    if (queue.stack[0] !== bucket) queue.stack = [bucket]
+    return queue.stack
   }
 
   /** Somebody has passed a gate and is gone. */
@@ -137,8 +137,8 @@ export class CallContext {
 
   /** The last call there was has ended. */
   idle(): void {
-    if (this.report.wants('idle')) this.report.tell('idle')
-    this.#lastWait?.end()
+    if (this.reporter.wants('idle')) this.reporter.notify('idle')
+    this.#drainTimer?.end()
   }
 
   /**
@@ -147,15 +147,15 @@ export class CallContext {
    */
   pause(ms: number, key: string | undefined): void {
     if (key === undefined) return this.pauses.pauseAll(ms)
-    const line = this.line(key, this.clock.now())
-    if (line === undefined) throw new OverflowError('crowded', key, RETRY_ADMISSION_MS)
-    this.pauses.pause(line, ms)
+    const queue = this.queueOf(key, this.clock.now())
+    if (queue === undefined) throw new OverflowError('crowded', key, RETRY_ADMISSION_MS)
+    this.pauses.pause(queue, ms)
   }
 
   resume(key: string | undefined): void {
     if (key === undefined) return this.pauses.resumeAll()
-    const line = this.lines.get(key)
-    if (line !== undefined) this.pauses.resume(line)
+    const queue = this.queues.get(key)
+    if (queue !== undefined) this.pauses.resume(queue)
   }
 
   /** Levels stay; those who wait leave at the new rate, or expire at once where that is too slow for them. */
@@ -163,12 +163,12 @@ export class CallContext {
     this.#limits = { ...this.#limits, ...(rate !== undefined && { rate }), ...(capacity !== undefined && { capacity }) }
     this.maxWait = maxWait ?? this.maxWait
     this.shaper.maxQueued = maxQueued ?? this.shaper.maxQueued
-    this.#keyspace.maxKeys = maxKeys ?? this.#keyspace.maxKeys
-    this.lines.maxKeys = maxKeys ?? this.lines.maxKeys
+    this.#bucketTable.maxKeys = maxKeys ?? this.#bucketTable.maxKeys
+    this.queues.maxKeys = maxKeys ?? this.queues.maxKeys
     const { control } = this.shaper
-    for (const bucket of this.#keyspace.all()) control.setLimits(bucket, this.limits)
+    for (const bucket of this.#bucketTable.all()) control.setLimits(bucket, this.limits)
     control.replan(
-      Array.from(this.lines, line => line.gate),
+      Array.from(this.queues, queue => queue.gate),
       () => maxWait ?? Infinity,
     )
   }
@@ -177,14 +177,14 @@ export class CallContext {
   drain(timeout: number): Promise<void> {
     this.closed = true
     this.#drained ??= this.#drain()
-    this.#lastWait!.within(timeout)
+    this.#drainTimer!.within(timeout)
     return this.#drained
   }
 
   async #drain(): Promise<void> {
-    this.#lastWait = new LastWait(this.clock)
-    if (this.calls === 0) this.#lastWait.end()
-    await this.#lastWait.over
+    this.#drainTimer = new DrainTimer(this.clock)
+    if (this.calls === 0) this.#drainTimer.end()
+    await this.#drainTimer.over
     this.ended = true
     for (const call of [...this.waiting]) call.abandon(new ClosedError())
     this.pauses.close()

@@ -13,7 +13,7 @@ import {
 } from '../core/store.js'
 
 /** A store that is still being opened, or is not ours to close. Until it is there it does not answer. */
-export class LateStore implements Store {
+export class DeferredStore implements Store {
   readonly #borrowed: boolean
   #store: Store | undefined
   #closed = false
@@ -66,8 +66,8 @@ export class LateStore implements Store {
     return this.#store?.left ?? 0
   }
 
-  exchange(upstream: string, heard?: UpstreamState): MaybePromise<UpstreamState> {
-    return this.#store?.exchange(upstream, heard) ?? missing()
+  exchange(upstream: string, sent?: UpstreamState): MaybePromise<UpstreamState> {
+    return this.#store?.exchange(upstream, sent) ?? missing()
   }
 
   async close(): Promise<void> {

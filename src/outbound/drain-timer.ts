@@ -2,7 +2,7 @@ import type { Clock } from '../core/clock.js'
 import { mayEnd, stayAlive } from './process-clock.js'
 
 /** Waiting for the last to go: for as long as it takes, or for the least time that anybody has asked for. */
-export class LastWait {
+export class DrainTimer {
   /** Nobody is left, or the time is over. */
   readonly over: Promise<void>
   /** Nobody is left. */

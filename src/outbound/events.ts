@@ -29,5 +29,5 @@ export interface OutboundEvents {
 export interface EventReporter {
   wants(name: keyof OutboundEvents): boolean
   /** Never throws. */
-  tell<K extends keyof OutboundEvents>(name: K, ...event: OutboundEvents[K]): void
+  notify<K extends keyof OutboundEvents>(name: K, ...event: OutboundEvents[K]): void
 }

@@ -5,7 +5,7 @@ import { Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 const SWEEP = 2
 
 /** Whoever keeps a line's gate closed. */
-export interface Holder {
+export interface Writer {
   /** Lets others pass: it has taken too long. */
   yieldTo(): void
 }
@@ -25,12 +25,12 @@ export class KeyQueue implements LaneRoute {
   cancelNotification: Cancel = () => false
   /** When a store was asked about pauses last, in ms; pauses that end by then are known and not wanted. */
   askedAt = -Infinity
-  resumedFrom = -Infinity
+  ignorePausesUntil = -Infinity
   /** Who has passed and is not on the wire yet, and since when, in ms. */
-  holder: Holder | undefined = undefined
-  heldSince = -Infinity
+  writer: Writer | undefined = undefined
+  writingSince = -Infinity
   /** Whether it is seen to that the holder does not take too long. */
-  watched = false
+  writerWatched = false
   /** When the last of it was sent, in ms, and its cost, where slots are a store's. */
   sentAt = -Infinity
   sentCost = 0
@@ -50,7 +50,7 @@ export class KeyQueue implements LaneRoute {
 export class KeyQueues implements Iterable<KeyQueue> {
   readonly #byKey = new Map<string, KeyQueue>()
   readonly #maxInFlight: number
-  #hand = this.#byKey.values()
+  #sweepCursor = this.#byKey.values()
   maxKeys: number
 
   constructor(maxKeys: number, maxInFlight: number) {
@@ -67,17 +67,17 @@ export class KeyQueues implements Iterable<KeyQueue> {
   }
 
   /** The line of a key, made when new; undefined: all places are taken by keys that are in use, or paused. */
-  open(key: string, now: number, opened: (line: KeyQueue) => void): KeyQueue | undefined {
+  open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
-    this.#sweep(SWEEP, line => line.idle(now))
+    this.#sweep(SWEEP, queue => queue.idle(now))
     // What a bucket still holds is lost with its line, as with its instance (core/keyspace.ts).
-    if (this.size >= this.maxKeys) this.#sweep(this.size, line => line.calls === 0 && !line.gate.paused)
+    if (this.size >= this.maxKeys) this.#sweep(this.size, queue => queue.calls === 0 && !queue.gate.paused)
     if (this.size >= this.maxKeys) return undefined
-    const line = new KeyQueue(key, this.#maxInFlight)
-    this.#byKey.set(key, line)
-    opened(line)
-    return line
+    const queue = new KeyQueue(key, this.#maxInFlight)
+    this.#byKey.set(key, queue)
+    opened(queue)
+    return queue
   }
 
   [Symbol.iterator](): Iterator<KeyQueue> {
@@ -85,12 +85,12 @@ export class KeyQueues implements Iterable<KeyQueue> {
   }
 
   /** Looks at so many, until places are free, and drops those that may go. */
-  #sweep(count: number, mayGo: (line: KeyQueue) => boolean): void {
+  #sweep(count: number, mayGo: (queue: KeyQueue) => boolean): void {
     const full = this.size >= this.maxKeys
     for (let looked = 0; looked < count; looked += 1) {
-      const step = this.#hand.next()
+      const step = this.#sweepCursor.next()
       if (step.done) {
-        this.#hand = this.#byKey.values()
+        this.#sweepCursor = this.#byKey.values()
         continue
       }
       if (mayGo(step.value)) this.#byKey.delete(step.value.name)

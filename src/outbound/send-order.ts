@@ -6,20 +6,20 @@ import type { Clock } from '../core/clock.js'
 import type { SharedBucket, Waiter } from '../core/queue/lane.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import type { Shaper } from '../core/shaper.js'
-import type { Holder, KeyQueue } from './key-queues.js'
+import type { KeyQueue, Writer } from './key-queues.js'
 
 /** How late, in ms, a release may be and still count for its slot. */
 export const GRACE = 0.5
 
 /** What has been let go. */
-export interface Passed {
+export interface ReleasedCost {
   readonly stack: readonly SharedBucket[]
   readonly cost: number
   /** When, in ms. */
-  readonly passedAt: number
+  readonly releasedAt: number
 }
 
-export class Wire {
+export class SendOrder {
   readonly #clock: Clock
   readonly #shaper: Shaper
 
@@ -29,29 +29,29 @@ export class Wire {
   }
 
   /** Keeps a line closed for whoever has passed it, until that is sent. */
-  hold(line: KeyQueue, holder: Holder, longest: number): void {
-    line.gate.closed = true
-    line.holder = holder
-    line.heldSince = this.#clock.now()
-    if (longest < Infinity && !line.watched) this.#watch(line, longest)
+  block(queue: KeyQueue, writer: Writer, longest: number): void {
+    queue.gate.closed = true
+    queue.writer = writer
+    queue.writingSince = this.#clock.now()
+    if (longest < Infinity && !queue.writerWatched) this.#watch(queue, longest)
   }
 
-  #watch(line: KeyQueue, longest: number): void {
-    line.watched = true
-    this.#clock.at(line.heldSince + longest, () => {
-      line.watched = false
-      if (line.holder === undefined) return
-      if (this.#clock.now() < line.heldSince + longest) this.#watch(line, longest)
-      else line.holder.yieldTo()
+  #watch(queue: KeyQueue, longest: number): void {
+    queue.writerWatched = true
+    this.#clock.at(queue.writingSince + longest, () => {
+      queue.writerWatched = false
+      if (queue.writer === undefined) return
+      if (this.#clock.now() < queue.writingSince + longest) this.#watch(queue, longest)
+      else queue.writer.yieldTo()
     })
   }
 
   /** Opens a line whose holder is not to be sent after all. */
-  letGo(line: KeyQueue, holder: Holder): void {
-    if (line.holder !== holder) return
-    line.holder = undefined
-    line.gate.closed = false
-    this.#shaper.wake(line.gate)
+  unblock(queue: KeyQueue, writer: Writer): void {
+    if (queue.writer !== writer) return
+    queue.writer = undefined
+    queue.gate.closed = false
+    this.#shaper.wake(queue.gate)
   }
 
   /**
@@ -59,17 +59,17 @@ export class Wire {
    *
    * @param passedAt when it passed, in ms
    */
-  sent(line: KeyQueue, { stack, cost, passedAt }: Passed, holder?: Holder): void {
+  sent(queue: KeyQueue, { stack, cost, releasedAt }: ReleasedCost, writer?: Writer): void {
     const now = this.#clock.now()
     if (cost > 0) {
-      line.sentAt = now
-      line.sentCost = cost
+      queue.sentAt = now
+      queue.sentCost = cost
     }
     // Whoever holds it counts when that is sent.
-    if (line.gate.closed && (holder === undefined || line.holder !== holder)) return
-    if (holder === undefined && now - passedAt <= GRACE) return
-    line.holder = undefined
-    this.#shaper.control.sent(line.gate, stack, cost, passedAt)
+    if (queue.gate.closed && (writer === undefined || queue.writer !== writer)) return
+    if (writer === undefined && now - releasedAt <= GRACE) return
+    queue.writer = undefined
+    this.#shaper.control.sent(queue.gate, stack, cost, releasedAt)
   }
 
   /**
@@ -84,13 +84,13 @@ export class Wire {
   }
 
   /** Releases somebody so many ms later, and nobody of that line before. */
-  delay(line: KeyQueue, next: Pick<Waiter, 'release'>, ms: number): void {
-    line.gate.closed = true
+  delay(queue: KeyQueue, next: Pick<Waiter, 'release'>, ms: number): void {
+    queue.gate.closed = true
     this.#clock.at(this.#clock.now() + ms, () => {
-      line.gate.closed = false
+      queue.gate.closed = false
       const now = this.#clock.now()
       next.release(now, now)
-      this.#shaper.wake(line.gate)
+      this.#shaper.wake(queue.gate)
     })
   }
 }

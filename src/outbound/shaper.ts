@@ -35,13 +35,13 @@ export interface WrapOptions<Arguments extends unknown[]> {
  * was. A leaky bucket as a queue: J. Turner, IEEE Communications Magazine, 1986.
  */
 export class OutboundShaper extends EventEmitter<OutboundEvents> {
-  readonly #traffic: CallContext
+  readonly #context: CallContext
 
   /** @param connect told what the calls have in common */
-  constructor(settings: ShaperSettings, connect?: (traffic: CallContext) => void) {
+  constructor(settings: ShaperSettings, connect?: (context: CallContext) => void) {
     super()
-    this.#traffic = new CallContext(settings, settings.clock ?? processClock, this.#report())
-    connect?.(this.#traffic)
+    this.#context = new CallContext(settings, settings.clock ?? processClock, this.#report())
+    connect?.(this.#context)
   }
 
   /**
@@ -53,7 +53,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    */
   admit(key = '', options?: CallOptions): Promise<Admitted> {
     return new Promise((resolve, reject) => {
-      const call = new AdmitCall(this.#traffic, key, options, resolve, reject)
+      const call = new AdmitCall(this.#context, key, options, resolve, reject)
       call.begin()
     })
   }
@@ -71,7 +71,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       const fn = (named ? second : first) as () => T
       if (typeof fn !== 'function') throw new TypeError('run wants a function: run(fn) or run(key, fn)')
       const options = named ? third : (second as CallOptions | undefined)
-      new RunCall(this.#traffic, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
+      new RunCall(this.#context, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
     })
   }
 
@@ -111,12 +111,12 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError or TypeError for arguments that are none; OverflowError for a new key where `maxKeys` are in use
    */
   pause(time: string | number, key?: string): void {
-    this.#traffic.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
+    this.#context.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
   }
 
   /** Ends a pause before its time: that of one key, or all there are. With a store others go on keeping to it. */
   resume(key?: string): void {
-    this.#traffic.resume(key)
+    this.#context.resume(key)
   }
 
   /**
@@ -125,7 +125,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError as `createShaper`
    */
   update(options: UpdateOptions): void {
-    this.#traffic.update(readChanges(options, this.#traffic.sharing !== undefined))
+    this.#context.update(readChanges(options, this.#context.sharing !== undefined))
   }
 
   /**
@@ -138,20 +138,20 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   drain(options: { readonly timeout?: string | number } = {}): Promise<void> {
     checkOptions(options, ['timeout'], '{ timeout: "10s" }')
     const { timeout } = options
-    return this.#traffic.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
+    return this.#context.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
   /** How things stand: with one key, or in all. */
   status(): ShaperStatus
   status(key: string): KeyStatus
   status(key?: string): ShaperStatus | KeyStatus {
-    return key === undefined ? shaperStatus(this.#traffic) : keyStatus(this.#traffic, key)
+    return key === undefined ? shaperStatus(this.#context) : keyStatus(this.#context, key)
   }
 
   #report(): EventReporter {
     return {
       wants: name => this.listenerCount(name) > 0,
-      tell: (name, ...event) => {
+      notify: (name, ...event) => {
         try {
           // The types of EventEmitter do not follow an event by a variable name.
           ;(this as EventEmitter).emit(name, ...event)

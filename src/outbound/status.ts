@@ -33,32 +33,32 @@ export interface ShaperStatus {
   readonly fullest: readonly KeyStatus[]
 }
 
-export function keyStatus(traffic: CallContext, key: string): KeyStatus {
-  const now = traffic.clock.now()
-  const line = traffic.lines.get(key)
-  const bucket = line?.stack[0]
-  const pausedForMs = line?.gate.pausedFor(now) ?? traffic.pauses.allFor(now)
+export function keyStatus(context: CallContext, key: string): KeyStatus {
+  const now = context.clock.now()
+  const queue = context.queues.get(key)
+  const bucket = queue?.stack[0]
+  const pausedForMs = queue?.gate.pausedFor(now) ?? context.pauses.allFor(now)
   return {
     key,
     level: bucket?.level(now) ?? 0,
-    queued: line?.waiting ?? 0,
-    inFlight: line?.running ?? 0,
+    queued: queue?.waiting ?? 0,
+    inFlight: queue?.running ?? 0,
     pausedForMs,
     nextReleaseMs: Math.max(0, pausedForMs, (bucket?.freeAt ?? 0) - now),
   }
 }
 
-export function shaperStatus(traffic: CallContext): ShaperStatus {
-  const now = traffic.clock.now()
-  const levels = Array.from(traffic.lines, ({ name, stack }) => ({ name, level: stack[0]?.level(now) ?? 0 }))
+export function shaperStatus(context: CallContext): ShaperStatus {
+  const now = context.clock.now()
+  const levels = Array.from(context.queues, ({ name, stack }) => ({ name, level: stack[0]?.level(now) ?? 0 }))
   const fullest = levels.sort((a, b) => b.level - a.level).slice(0, LISTED)
   return {
-    queued: traffic.waiting.size,
-    inFlight: traffic.running,
-    keys: traffic.lines.size,
-    pausedForMs: traffic.pauses.allFor(now),
-    closed: traffic.closed,
-    ...(traffic.sharing !== undefined && { store: traffic.sharing.state }),
-    fullest: fullest.map(({ name }) => keyStatus(traffic, name)),
+    queued: context.waiting.size,
+    inFlight: context.running,
+    keys: context.queues.size,
+    pausedForMs: context.pauses.allFor(now),
+    closed: context.closed,
+    ...(context.sharing !== undefined && { store: context.sharing.state }),
+    fullest: fullest.map(({ name }) => keyStatus(context, name)),
   }
 }

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { createShaper, type ShaperOptions, type Store, StoreError } from '../../src/index.js'
-import { LateStore } from '../../src/outbound/deferred-store.js'
+import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
 import { gaps } from './upstreams.js'
@@ -114,7 +114,7 @@ t.test('who is given up while it is delayed for that does not go, and costs the 
 })
 
 t.test('a store that opens after the end is closed', async t => {
-  const late = new LateStore()
+  const late = new DeferredStore()
   await late.close()
   const memory = createMemoryStore({ clock: createVirtualClock() })
   const closed = t.capture(memory, 'close', memory.close)

@@ -10,15 +10,15 @@ import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { StoreError } from '../../core/store.js'
-import { type CallContext, RETRY_ADMISSION_MS, type Waiting } from '../call-context.js'
+import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-context.js'
 import { ClosedError, ExpiredError, OverflowError } from '../errors.js'
 import type { KeyQueue } from '../key-queues.js'
 import { mayEnd, stayAlive } from '../process-clock.js'
 import { retryAfter } from '../retry-after.js'
-import type { Passed } from '../send-order.js'
+import type { ReleasedCost } from '../send-order.js'
 
-export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Passed {
-  readonly traffic: CallContext
+export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, ReleasedCost {
+  readonly context: CallContext
   readonly key: string
   readonly cost: number
   readonly arrivedAt: number
@@ -26,20 +26,20 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   route!: KeyQueue
   stack: readonly SharedBucket[] = []
   /** When it was let go last, in ms. */
-  passedAt = 0
+  releasedAt = 0
   #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
   #ticket: Ticket | undefined
   readonly #maxWait: number | undefined
   /** The caller's async context. Only a call that waits has it: one that goes at once runs in it anyway. */
-  #context: AsyncResource | undefined
+  #asyncContext: AsyncResource | undefined
 
   /** @param maxWait ms; the shaper's own where it is undefined */
-  constructor(traffic: CallContext, key: string, cost: number, maxWait: number | undefined) {
-    this.traffic = traffic
+  constructor(context: CallContext, key: string, cost: number, maxWait: number | undefined) {
+    this.context = context
     this.key = key
     this.cost = cost
     this.#maxWait = maxWait
-    this.arrivedAt = traffic.clock.now()
+    this.arrivedAt = context.clock.now()
   }
 
   /** Goes, now. Must not throw. True: it has ended; else it calls `finish` when it does. */
@@ -48,7 +48,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   protected abstract refuse(error: unknown): void
 
   get maxWait(): number {
-    return this.#maxWait ?? this.traffic.maxWait
+    return this.#maxWait ?? this.context.maxWait
   }
 
   /** Whether it has not been let go or given up yet. */
@@ -61,25 +61,25 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   }
 
   start(): void {
-    const { traffic } = this
-    if (traffic.closed) return this.#refused(new ClosedError())
-    const line = traffic.line(this.key, this.arrivedAt)
-    if (line === undefined) return this.#refused(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
-    this.route = line
-    line.calls += 1
-    traffic.calls += 1
-    traffic.pauses.watch(line, this.arrivedAt)
-    if (traffic.ready) this.apply()
+    const { context } = this
+    if (context.closed) return this.#refused(new ClosedError())
+    const queue = context.queueOf(this.key, this.arrivedAt)
+    if (queue === undefined) return this.#refused(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
+    this.route = queue
+    queue.calls += 1
+    context.calls += 1
+    context.pauses.watch(queue, this.arrivedAt)
+    if (context.ready) this.apply()
     else this.#wait()
   }
 
   apply(): void {
-    const { traffic } = this
-    const now = traffic.clock.now()
-    const stack = traffic.stack(this.route, now)
+    const { context } = this
+    const now = context.clock.now()
+    const stack = context.stackOf(this.route, now)
     if (stack === undefined) return this.#giveUp(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
     this.stack = stack
-    const { sharing, shaper } = traffic
+    const { sharing, shaper } = context
     if (sharing === undefined) return this.decided(shaper.admit(this, this, this.maxWait, this.arrivedAt))
     const left = this.arrivedAt + this.maxWait - now
     if (left < 0) return this.expire(now)
@@ -90,41 +90,41 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   decided(verdict: Verdict): void {
     if (verdict instanceof Ticket) {
       this.#ticket = verdict
-      if (this.#state === 'over') this.traffic.shaper.cancel(verdict)
+      if (this.#state === 'over') this.context.shaper.cancel(verdict)
       if (!this.pending) return
       this.#wait()
-      const { report } = this.traffic
-      if (report.wants('queued')) {
-        report.tell('queued', { key: this.key, cost: this.cost, queued: this.route.waiting })
+      const { reporter } = this.context
+      if (reporter.wants('queued')) {
+        reporter.notify('queued', { key: this.key, cost: this.cost, queued: this.route.waiting })
       }
     } else if (verdict !== 'released') {
       this.reject(verdict)
     } else if (this.pending) {
       // Where it was decided at once it has not waited.
-      const passedAt = this.#state === 'new' ? this.arrivedAt : this.traffic.clock.now()
-      this.#go(passedAt)
-      this.traffic.wire.sent(this.route, this)
+      const releasedAt = this.#state === 'new' ? this.arrivedAt : this.context.clock.now()
+      this.#go(releasedAt)
+      this.context.sendOrder.sent(this.route, this)
     } else {
-      this.traffic.leave(this.route)
+      this.context.leave(this.route)
     }
   }
 
   release(_slot: number, now: number): void {
-    const { traffic, route } = this
-    if (!this.pending) return this.#notNeeded()
+    const { context, route } = this
+    if (!this.pending) return this.#returnSlot()
     if (route.gate.closed || route.gate.paused) return this.#requeueBehindWriter(now)
-    const early = traffic.wire.msTooEarly(route, now)
-    if (early > 0) return traffic.wire.delay(route, this, early)
+    const early = context.sendOrder.msTooEarly(route, now)
+    if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
     // The engine sees to it where slots are its own.
-    if (traffic.shaper.releaseMode === 'claimed') traffic.wire.sent(route, this)
+    if (context.shaper.releaseMode === 'claimed') context.sendOrder.sent(route, this)
   }
 
   /** It was given up while its release was on the way. */
-  #notNeeded(): void {
+  #returnSlot(): void {
     this.route.gate.leave()
-    if (this.#ticket?.slot !== undefined) this.traffic.shaper.giveBack(this.#ticket)
-    else this.traffic.shaper.wake(this.route.gate)
+    if (this.#ticket?.slot !== undefined) this.context.shaper.giveBack(this.#ticket)
+    else this.context.shaper.wake(this.route.gate)
   }
 
   expire(now: number): void {
@@ -145,10 +145,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   /** Gives up while it waits; those behind move up. False: it does not wait. */
   cancel(reason: unknown): boolean {
     if (this.#state !== 'waiting') return false
-    const waitMs = this.traffic.clock.now() - this.arrivedAt
+    const waitMs = this.context.clock.now() - this.arrivedAt
     this.#withdraw()
     this.#over()
-    this.#inContext(this.#tellCancelled, waitMs, reason)
+    this.#inAsyncContext(this.#notifyCancelled, waitMs, reason)
     this.#ended()
     return true
   }
@@ -163,39 +163,39 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   protected finish(): void {
     if (this.#state !== 'running') return
     this.#state = 'over'
-    this.cease()
+    this.leaveFlight()
     this.#ended()
   }
 
   /** What was begun has ended. */
-  protected cease(): void {
-    const { traffic, route } = this
-    traffic.running -= 1
+  protected leaveFlight(): void {
+    const { context, route } = this
+    context.running -= 1
     route.running -= 1
-    traffic.leave(route)
+    context.leave(route)
   }
 
   /**
    * Waits to be sent once more before all others; its place in flight stays taken until it `ceases`. False: it would have to
    * wait for too long.
    */
-  protected again(): boolean {
-    const { traffic, route, key, cost } = this
-    const stack = traffic.ended ? undefined : traffic.stack(route, traffic.clock.now())
+  protected requeue(): boolean {
+    const { context, route, key, cost } = this
+    const stack = context.ended ? undefined : context.stackOf(route, context.clock.now())
     if (stack === undefined) return false
     this.stack = stack
-    const ticket = traffic.shaper.requeue(this, this, this.maxWait, this.arrivedAt)
+    const ticket = context.shaper.requeue(this, this, this.maxWait, this.arrivedAt)
     if (ticket === undefined) return false
     this.#ticket = ticket
     this.#wait()
-    if (traffic.report.wants('queued')) traffic.report.tell('queued', { key, cost, queued: route.waiting })
-    traffic.shaper.wake()
+    if (context.reporter.wants('queued')) context.reporter.notify('queued', { key, cost, queued: route.waiting })
+    context.shaper.wake()
     return true
   }
 
   /** Who went before it is not on the wire yet, though a store had a slot for it. It waits for its turn anew. */
   #requeueBehindWriter(now: number): void {
-    const { shaper } = this.traffic
+    const { shaper } = this.context
     this.route.gate.leave()
     if (this.#ticket?.slot !== undefined) shaper.giveBack(this.#ticket)
     this.#ticket = shaper.requeue(this, this, this.maxWait, this.arrivedAt)
@@ -203,54 +203,54 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
   }
 
   #go(now: number): void {
-    const { traffic, route } = this
-    this.passedAt = now
+    const { context, route } = this
+    this.releasedAt = now
     this.#waitNoMore()
     this.#state = 'running'
-    traffic.running += 1
+    context.running += 1
     route.running += 1
-    if (this.#inContext(this.#goAndTell, now - this.arrivedAt)) this.finish()
+    if (this.#inAsyncContext(this.#goAndNotify, now - this.arrivedAt)) this.finish()
   }
 
-  #goAndTell(waitMs: number): boolean {
+  #goAndNotify(waitMs: number): boolean {
     const { key, cost } = this
-    const { report } = this.traffic
+    const { reporter } = this.context
     const ended = this.go(waitMs)
-    if (report.wants('released')) report.tell('released', { key, cost, waitMs })
+    if (reporter.wants('released')) reporter.notify('released', { key, cost, waitMs })
     return ended
   }
 
   #refused(error: Error): void {
     this.#state = 'over'
-    this.#tellRefusal(error)
+    this.#notifyRefused(error)
   }
 
   #giveUp(error: Error): void {
     this.#over()
-    this.#inContext(this.#tellRefusal, error)
+    this.#inAsyncContext(this.#notifyRefused, error)
     this.#ended()
   }
 
-  #tellCancelled(waitMs: number, reason: unknown): void {
+  #notifyCancelled(waitMs: number, reason: unknown): void {
     const { key, cost } = this
-    const { report } = this.traffic
+    const { reporter } = this.context
     this.refuse(reason)
-    if (report.wants('cancelled')) report.tell('cancelled', { key, cost, waitMs, reason })
+    if (reporter.wants('cancelled')) reporter.notify('cancelled', { key, cost, waitMs, reason })
   }
 
-  #tellRefusal(error: Error): void {
-    const { report, clock } = this.traffic
+  #notifyRefused(error: Error): void {
+    const { reporter, clock } = this.context
     const { key, cost } = this
     this.refuse(error)
     if (!(error instanceof ExpiredError)) {
-      if (report.wants('rejected')) report.tell('rejected', { key, cost, error })
-    } else if (report.wants('expired')) {
-      report.tell('expired', { key, cost, waitMs: clock.now() - this.arrivedAt, error })
+      if (reporter.wants('rejected')) reporter.notify('rejected', { key, cost, error })
+    } else if (reporter.wants('expired')) {
+      reporter.notify('expired', { key, cost, waitMs: clock.now() - this.arrivedAt, error })
     }
   }
 
   #withdraw(): void {
-    if (this.#ticket !== undefined) this.traffic.shaper.cancel(this.#ticket)
+    if (this.#ticket !== undefined) this.context.shaper.cancel(this.#ticket)
   }
 
   #over(): void {
@@ -260,27 +260,27 @@ export abstract class Call implements Arrival, AdmissionCallbacks, Waiting, Pass
 
   #ended(): void {
     this.route.calls -= 1
-    this.traffic.calls -= 1
-    if (this.traffic.calls === 0) this.traffic.idle()
+    this.context.calls -= 1
+    if (this.context.calls === 0) this.context.idle()
   }
 
   #wait(): void {
     if (this.#state === 'waiting') return
     this.#state = 'waiting'
-    this.#context ??= new AsyncResource('ShaperCall')
+    this.#asyncContext ??= new AsyncResource('ShaperCall')
     this.route.waiting += 1
-    this.traffic.waiting.add(this)
+    this.context.waiting.add(this)
     stayAlive()
   }
 
   #waitNoMore(): void {
     if (this.#state !== 'waiting') return
     this.route.waiting -= 1
-    this.traffic.waiting.delete(this)
+    this.context.waiting.delete(this)
     mayEnd()
   }
-  #inContext<Given extends unknown[], Result>(step: (...given: Given) => Result, ...given: Given): Result {
-    if (this.#context === undefined) return step.apply(this, given)
-    return this.#context.runInAsyncScope(step, this, ...given)
+  #inAsyncContext<Given extends unknown[], Result>(step: (...given: Given) => Result, ...given: Given): Result {
+    if (this.#asyncContext === undefined) return step.apply(this, given)
+    return this.#asyncContext.runInAsyncScope(step, this, ...given)
   }
 }

@@ -12,13 +12,13 @@ export interface Admitted {
 }
 
 /** A call that a promise stands for. */
-abstract class Promised extends Call {
+abstract class PromisedCall extends Call {
   readonly #signal: AbortSignal | undefined
   protected readonly fail: (error: unknown) => void
 
-  constructor(traffic: CallContext, key: string, options: CallOptions | undefined, reject: (error: unknown) => void) {
+  constructor(context: CallContext, key: string, options: CallOptions | undefined, reject: (error: unknown) => void) {
     const { cost, maxWait, signal } = readCallOptions(options)
-    super(traffic, checkKey(key), cost, maxWait)
+    super(context, checkKey(key), cost, maxWait)
     this.#signal = signal
     this.fail = reject
   }
@@ -50,17 +50,17 @@ abstract class Promised extends Call {
   protected abstract proceed(waitMs: number): boolean
 }
 
-export class AdmitCall extends Promised {
+export class AdmitCall extends PromisedCall {
   readonly #resolve: (admitted: Admitted) => void
 
   constructor(
-    traffic: CallContext,
+    context: CallContext,
     key: string,
     options: CallOptions | undefined,
     resolve: (admitted: Admitted) => void,
     reject: (error: unknown) => void,
   ) {
-    super(traffic, key, options, reject)
+    super(context, key, options, reject)
     this.#resolve = resolve
   }
 
@@ -70,19 +70,19 @@ export class AdmitCall extends Promised {
   }
 }
 
-export class RunCall extends Promised {
+export class RunCall extends PromisedCall {
   readonly #resolve: (value: unknown) => void
   readonly #fn: () => unknown
 
   constructor(
-    traffic: CallContext,
+    context: CallContext,
     key: string,
     options: CallOptions | undefined,
     resolve: (value: unknown) => void,
     reject: (error: unknown) => void,
     fn: () => unknown,
   ) {
-    super(traffic, key, options, reject)
+    super(context, key, options, reject)
     this.#resolve = resolve
     this.#fn = fn
   }

@@ -12,8 +12,8 @@ const SAME_PAUSE = 100
 export interface PausesOptions {
   readonly control: Control
   readonly clock: Clock
-  readonly lines: KeyQueues
-  readonly report: EventReporter
+  readonly queues: KeyQueues
+  readonly reporter: EventReporter
   /** Where others are told, and hear of it. */
   readonly store: Store | undefined
 }
@@ -22,24 +22,24 @@ export class Pauses {
   readonly #options: PausesOptions
   readonly #shared: SharedPauses | undefined
   #allUntil = -Infinity
-  #untellAll: Cancel = () => false
+  #cancelAllNotification: Cancel = () => false
 
   constructor(options: PausesOptions) {
     this.#options = options
-    const { store, clock, lines } = options
+    const { store, clock, queues } = options
     if (store === undefined) return
-    this.#shared = new SharedPauses({ store, clock, lines, heard: (line, ms) => this.#heard(line, ms) })
+    this.#shared = new SharedPauses({ store, clock, queues, received: (queue, ms) => this.#received(queue, ms) })
   }
 
   /** A call of this line has come. */
-  watch(line: KeyQueue, now: number): void {
-    this.#shared?.watch(line, now)
+  watch(queue: KeyQueue, now: number): void {
+    this.#shared?.watch(queue, now)
   }
 
   /** A line that is new is paused with all. */
-  opened(line: KeyQueue): void {
+  opened(queue: KeyQueue): void {
     const left = this.allFor(this.#options.clock.now())
-    if (left > 0) this.#options.control.pause(line.gate, left)
+    if (left > 0) this.#options.control.pause(queue.gate, left)
   }
 
   /** How much longer all are paused, in ms. */
@@ -47,78 +47,78 @@ export class Pauses {
     return Math.max(0, this.#allUntil - now)
   }
 
-  pause(line: KeyQueue, ms: number): void {
-    this.#shared?.tell(line, ms)
-    this.#pause(line, ms)
+  pause(queue: KeyQueue, ms: number): void {
+    this.#shared?.send(queue, ms)
+    this.#pause(queue, ms)
   }
 
   /** Those to come included, and those whose pause was ended before. */
   pauseAll(ms: number): void {
-    this.#shared?.tell(undefined, ms)
-    const resumed = this.allFor(this.#options.clock.now()) < ms ? [] : [...this.#options.lines]
+    this.#shared?.send(undefined, ms)
+    const resumed = this.allFor(this.#options.clock.now()) < ms ? [] : [...this.#options.queues]
     this.#pauseAll(ms)
     // To those that are paused with all it is no news.
-    for (const line of resumed) if (!line.gate.paused) this.#pause(line, ms)
+    for (const queue of resumed) if (!queue.gate.paused) this.#pause(queue, ms)
   }
 
-  resume(line: KeyQueue): void {
-    if (line.gate.paused) this.#resume(line, true)
+  resume(queue: KeyQueue): void {
+    if (queue.gate.paused) this.#resume(queue, true)
   }
 
   resumeAll(): void {
-    const { clock, lines, report } = this.#options
-    const told = this.#allUntil > clock.now()
+    const { clock, queues, reporter } = this.#options
+    const allPaused = this.#allUntil > clock.now()
     this.#shared?.resumed(undefined, this.#allUntil)
     this.#allUntil = -Infinity
-    this.#untellAll()
-    for (const line of lines) if (line.gate.paused) this.#resume(line, !told)
-    if (told) report.tell('resumed', { key: undefined })
+    this.#cancelAllNotification()
+    for (const queue of queues) if (queue.gate.paused) this.#resume(queue, !allPaused)
+    if (allPaused) reporter.notify('resumed', { key: undefined })
   }
 
   close(): void {
     this.#shared?.close()
   }
 
-  #heard(line: KeyQueue | undefined, ms: number): void {
-    if (line !== undefined) return this.#pause(line, ms)
+  #received(queue: KeyQueue | undefined, ms: number): void {
+    if (queue !== undefined) return this.#pause(queue, ms)
     const known = this.allFor(this.#options.clock.now())
     if (ms > known) this.#pauseAll(ms, known > 0 && ms - known < SAME_PAUSE)
   }
 
-  #pause(line: KeyQueue, ms: number): void {
-    const { control, clock, report } = this.#options
+  #pause(queue: KeyQueue, ms: number): void {
+    const { control, clock, reporter } = this.#options
     const now = clock.now()
-    const known = line.gate.pausedFor(now)
+    const known = queue.gate.pausedFor(now)
     if (ms <= known) return
-    control.pause(line.gate, ms)
+    control.pause(queue.gate, ms)
     if (known > 0 && ms - known < SAME_PAUSE) return
-    line.cancelNotification()
-    if (report.wants('resumed')) line.cancelNotification = this.#tellEnd(line.name, now + ms)
-    report.tell('paused', { key: line.name, ms })
+    queue.cancelNotification()
+    if (reporter.wants('resumed')) queue.cancelNotification = this.#notifyAtEnd(queue.name, now + ms)
+    reporter.notify('paused', { key: queue.name, ms })
   }
 
   /** @param same it is the one that is known already: who has left it stays out of it */
   #pauseAll(ms: number, same = false): void {
-    const { control, clock, lines, report } = this.#options
+    const { control, clock, queues, reporter } = this.#options
     const now = clock.now()
     const known = this.allFor(now)
     if (ms <= known) return
     this.#allUntil = now + ms
-    for (const { gate } of lines) if (!same || gate.paused) control.pause(gate, ms)
+    for (const { gate } of queues) if (!same || gate.paused) control.pause(gate, ms)
     if (known > 0 && ms - known < SAME_PAUSE) return
-    this.#untellAll()
-    if (report.wants('resumed')) this.#untellAll = this.#tellEnd(undefined, now + ms)
-    report.tell('paused', { key: undefined, ms })
+    this.#cancelAllNotification()
+    if (reporter.wants('resumed')) this.#cancelAllNotification = this.#notifyAtEnd(undefined, now + ms)
+    reporter.notify('paused', { key: undefined, ms })
   }
 
-  #resume(line: KeyQueue, told: boolean): void {
-    this.#shared?.resumed(line, line.gate.due)
-    line.cancelNotification()
-    this.#options.control.resume(line.gate)
-    if (told) this.#options.report.tell('resumed', { key: line.name })
+  #resume(queue: KeyQueue, notify: boolean): void {
+    this.#shared?.resumed(queue, queue.gate.due)
+    queue.cancelNotification()
+    this.#options.control.resume(queue.gate)
+    if (notify) this.#options.reporter.notify('resumed', { key: queue.name })
   }
 
-  #tellEnd(key: string | undefined, due: number): Cancel {
-    return this.#options.clock.at(due, () => this.#options.report.tell('resumed', { key }))
+  #notifyAtEnd(key: string | undefined, due: number): Cancel {
+    return this.#options.clock.at(due, () => this.#options.reporter.notify('resumed', { key }))
   }
 }

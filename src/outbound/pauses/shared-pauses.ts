@@ -15,15 +15,15 @@ const SLACK = 250
 export interface SharedPausesOptions {
   readonly store: Store
   readonly clock: Clock
-  readonly lines: KeyQueues
+  readonly queues: KeyQueues
   /** Others have paused a key, or all. */
-  heard(line: KeyQueue | undefined, ms: number): void
+  received(queue: KeyQueue | undefined, ms: number): void
 }
 
 export class SharedPauses {
   readonly #options: SharedPausesOptions
   #allAskedAt = -Infinity
-  #allResumedFrom = -Infinity
+  #ignoreAllUntil = -Infinity
   #next: Cancel | undefined
   #closed = false
 
@@ -32,24 +32,24 @@ export class SharedPauses {
   }
 
   /** A call of this line has come. */
-  watch(line: KeyQueue, now: number): void {
-    if (now - line.askedAt >= INTERVAL) this.#ask(line, now)
+  watch(queue: KeyQueue, now: number): void {
+    if (now - queue.askedAt >= INTERVAL) this.#ask(queue, now)
     if (now - this.#allAskedAt >= INTERVAL) this.#ask(undefined, now)
     this.#plan(now)
   }
 
   /** A pause was asked for here. */
-  tell(line: KeyQueue | undefined, ms: number): void {
-    if (line === undefined) this.#allResumedFrom = -Infinity
-    else line.resumedFrom = -Infinity
+  send(queue: KeyQueue | undefined, ms: number): void {
+    if (queue === undefined) this.#ignoreAllUntil = -Infinity
+    else queue.ignorePausesUntil = -Infinity
     const news = { pausedFor: ms, rate: undefined, rateFor: 0 }
-    whenAnswered(() => this.#options.store.exchange(nameOf(line), news), ignore)
+    whenAnswered(() => this.#options.store.exchange(nameOf(queue), news), ignore)
   }
 
   /** A pause until then, in ms, was ended here: others may keep to it. */
-  resumed(line: KeyQueue | undefined, until: number): void {
-    if (line === undefined) this.#allResumedFrom = until
-    else line.resumedFrom = until
+  resumed(queue: KeyQueue | undefined, until: number): void {
+    if (queue === undefined) this.#ignoreAllUntil = until
+    else queue.ignorePausesUntil = until
   }
 
   close(): void {
@@ -63,34 +63,34 @@ export class SharedPauses {
 
   readonly #tick = (): void => {
     this.#next = undefined
-    const { clock, lines } = this.#options
+    const { clock, queues } = this.#options
     const now = clock.now()
     let awaited = false
-    for (const line of lines) {
-      if (line.waiting === 0 && !line.gate.paused) continue
+    for (const queue of queues) {
+      if (queue.waiting === 0 && !queue.gate.paused) continue
       awaited = true
-      this.#ask(line, now)
+      this.#ask(queue, now)
     }
     if (!awaited) return
     this.#ask(undefined, now)
     this.#plan(now)
   }
 
-  #ask(line: KeyQueue | undefined, askedAt: number): void {
-    if (line === undefined) this.#allAskedAt = askedAt
-    else line.askedAt = askedAt
+  #ask(queue: KeyQueue | undefined, askedAt: number): void {
+    if (queue === undefined) this.#allAskedAt = askedAt
+    else queue.askedAt = askedAt
     whenAnswered(
-      () => this.#options.store.exchange(nameOf(line)),
+      () => this.#options.store.exchange(nameOf(queue)),
       ({ pausedFor }) => {
-        const known = (line === undefined ? this.#allResumedFrom : line.resumedFrom) + SLACK
-        if (pausedFor > 0 && this.#options.clock.now() + pausedFor > known) this.#options.heard(line, pausedFor)
+        const known = (queue === undefined ? this.#ignoreAllUntil : queue.ignorePausesUntil) + SLACK
+        if (pausedFor > 0 && this.#options.clock.now() + pausedFor > known) this.#options.received(queue, pausedFor)
       },
     )
   }
 }
 
-function nameOf(line: KeyQueue | undefined): string {
-  return line === undefined ? 'all' : `key:${line.name}`
+function nameOf(queue: KeyQueue | undefined): string {
+  return queue === undefined ? 'all' : `key:${queue.name}`
 }
 
 /** A store that does not answer has nothing to say of pauses. */

@@ -7,7 +7,7 @@ import type { HeldController } from './held-controller.js'
 
 type Controller = Dispatcher.DispatchController
 type Handler = Dispatcher.DispatchHandler
-type Told = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' | 'onResponseEnd' | 'onRequestUpgrade'
+type HandlerMethod = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' | 'onResponseEnd' | 'onRequestUpgrade'
 
 /** So much of an answer that nobody is to see is read for the sake of its connection, in bytes, and for so long, in ms. */
 const LONGEST_DUMP = { size: 128 * 1_024, time: 1_000 }
@@ -64,7 +64,7 @@ export class Attempt extends AsyncResource implements Handler {
   }
 
   onResponseStarted(): void {
-    this.#tell('onResponseStarted')
+    this.#callHandler('onResponseStarted')
   }
 
   onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
@@ -78,23 +78,23 @@ export class Attempt extends AsyncResource implements Handler {
       }
       this.#dumped = undefined
     }
-    this.#tell('onResponseStart', this.#sender.controller, status, headers, message)
+    this.#callHandler('onResponseStart', this.#sender.controller, status, headers, message)
   }
 
   onResponseData(_: Controller, chunk: Buffer): void {
-    if (this.#dumped === undefined) return this.#tell('onResponseData', this.#sender.controller, chunk)
+    if (this.#dumped === undefined) return this.#callHandler('onResponseData', this.#sender.controller, chunk)
     this.#dumped += chunk.length
     if (this.#dumped > LONGEST_DUMP.size) this.stop()
   }
 
   onResponseEnd(_: Controller, trailers: IncomingHttpHeaders): void {
     this.#end()
-    if (this.#dumped === undefined) this.#tell('onResponseEnd', this.#sender.controller, trailers)
+    if (this.#dumped === undefined) this.#callHandler('onResponseEnd', this.#sender.controller, trailers)
   }
 
   onRequestUpgrade(_: Controller, status: number, headers: IncomingHttpHeaders, socket: Duplex): void {
     this.#end()
-    this.#tell('onRequestUpgrade', this.#sender.controller, status, headers, socket)
+    this.#callHandler('onRequestUpgrade', this.#sender.controller, status, headers, socket)
   }
 
   /** Also after the end, where the handler has thrown at it. */
@@ -105,7 +105,7 @@ export class Attempt extends AsyncResource implements Handler {
     this.runInAsyncScope(this.#sender.failed, this.#sender, error)
   }
 
-  #tell<Name extends Told>(name: Name, ...given: Parameters<NonNullable<Handler[Name]>>): void {
+  #callHandler<Name extends HandlerMethod>(name: Name, ...given: Parameters<NonNullable<Handler[Name]>>): void {
     const { handler } = this.#sender
     const method = handler[name] as ((...given: unknown[]) => void) | undefined
     if (method !== undefined) this.runInAsyncScope(method, handler, ...given)

@@ -11,7 +11,7 @@ import { fieldsOf } from '../../http/quota/field-values.js'
 import { pauseAfter } from '../../http/quota/pause-rule.js'
 import type { CallContext } from '../call-context.js'
 import { Call } from '../calls/call.js'
-import type { Holder } from '../key-queues.js'
+import type { Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
 import { Attempt, type Sender } from './attempt.js'
 import { HeldController } from './held-controller.js'
@@ -22,7 +22,7 @@ type Options = Dispatcher.DispatchOptions
 /** How long, in ms, others of a key that spans origins wait for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
 
-export class HeldRequest extends Call implements Sender, Holder {
+export class HeldRequest extends Call implements Sender, Writer {
   readonly handler: Dispatcher.DispatchHandler
   readonly controller: HeldController
   readonly #dispatch: Dispatcher.Dispatch
@@ -35,12 +35,12 @@ export class HeldRequest extends Call implements Sender, Holder {
   #retries = 0
 
   constructor(
-    traffic: CallContext,
+    context: CallContext,
     settings: RequestSettings<Options>,
     facts: { readonly key: string; readonly cost: number },
     request: { dispatch: Dispatcher.Dispatch; options: Options; handler: Dispatcher.DispatchHandler },
   ) {
-    super(traffic, facts.key, facts.cost, undefined)
+    super(context, facts.key, facts.cost, undefined)
     this.#settings = settings
     this.#dispatch = request.dispatch
     this.#options = request.options
@@ -60,8 +60,8 @@ export class HeldRequest extends Call implements Sender, Holder {
   }
 
   protected override go(): boolean {
-    const { wire, clock } = this.traffic
-    wire.hold(this.route, this, this.#settings.key === 'origin' ? Infinity : LONGEST_CONNECT)
+    const { sendOrder, clock } = this.context
+    sendOrder.block(this.route, this, this.#settings.key === 'origin' ? Infinity : LONGEST_CONNECT)
     const attempt = new Attempt(this, clock)
     this.#attempt = attempt
     try {
@@ -80,7 +80,7 @@ export class HeldRequest extends Call implements Sender, Holder {
 
   /** The handler is told; what it makes of it is not ours, and whoever called us has more to do. */
   failed(error: Error): void {
-    this.#letBodyGo()
+    this.#unwatchBody()
     try {
       if (this.handler.onResponseError !== undefined) this.handler.onResponseError(this.controller, error)
       else this.handler.onError?.(error)
@@ -93,7 +93,7 @@ export class HeldRequest extends Call implements Sender, Holder {
 
   /** The gate opens again. */
   written(): void {
-    this.traffic.wire.sent(this.route, this, this)
+    this.context.sendOrder.sent(this.route, this, this)
   }
 
   yieldTo(): void {
@@ -108,12 +108,12 @@ export class HeldRequest extends Call implements Sender, Holder {
   ): boolean {
     const { pauseOn, retry } = this.#settings
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
-    if (pause > 0) this.traffic.pause(pause, this.key)
+    if (pause > 0) this.context.pause(pause, this.key)
     if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return false
     this.controller.attach(undefined)
     this.#retries += 1
     this.#dump = attempt
-    if (this.again()) return true
+    if (this.requeue()) return true
     this.#dump = undefined
     this.controller.attach(real)
     return false
@@ -121,13 +121,13 @@ export class HeldRequest extends Call implements Sender, Holder {
 
   ended(started: boolean, dumped: boolean): void {
     if (dumped) {
-      this.cease()
+      this.leaveFlight()
       return
     }
     this.finish()
     // It was never written: whoever comes next has nothing to wait for.
-    if (!started) this.traffic.wire.letGo(this.route, this)
-    this.#letBodyGo()
+    if (!started) this.context.sendOrder.unblock(this.route, this)
+    this.#unwatchBody()
   }
 
   readonly #onAbort = (reason: Error): void => {
@@ -142,7 +142,7 @@ export class HeldRequest extends Call implements Sender, Holder {
     if (!this.controller.aborted && this.pending) this.controller.abort(error)
   }
 
-  #letBodyGo(): void {
+  #unwatchBody(): void {
     streamOf(this.#options.body)?.off('error', this.#onBodyError)
   }
 }

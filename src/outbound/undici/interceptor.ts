@@ -46,9 +46,9 @@ export interface ShapeInterceptor {
  */
 export function shape(options: ShapeOptions): ShapeInterceptor {
   const { settings, request } = readShapeOptions<Dispatcher.DispatchOptions>(options)
-  let traffic: CallContext | undefined
+  let context: CallContext | undefined
   const shaper = new OutboundShaper(settings, connected => {
-    traffic = connected
+    context = connected
   })
   const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
     return (options, handler) => {
@@ -56,7 +56,7 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
         throw new TypeError('shape() needs undici 7: npm install undici@7')
       }
       const facts = factsOf(options)
-      new HeldRequest(traffic!, request, facts, { dispatch, options, handler }).begin()
+      new HeldRequest(context!, request, facts, { dispatch, options, handler }).begin()
       return true
     }
   }
