@@ -12,39 +12,41 @@ import type { Observer } from './observe/observer.js'
 import type { Route } from './routing/route.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
-/** What all requests have in common: the line of the design, server -> route -> key -> admit -> lane -> forward. */
+/** What all requests of one proxy share. */
 export interface ProxyContext {
   readonly clock: Clock
   /** ms since 1970, for dates in headers. */
   readonly wallNow: () => number
   readonly shaper: Shaper
   readonly bucketTable: BucketTable
-  /** Where buckets are kept in a store. */
+  /** Undefined: buckets are kept in memory. */
   readonly sharing: Sharing | undefined
-  /** What upstreams have said of their own limits. */
+  /** Limits that upstreams have announced. */
   readonly learned: LearnedLimits
   rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
   trust: Trust
   readonly via: Via
   readonly observer: Observer
-  /** For clients that still send a body nobody wants. */
+  /** For clients that are still sending a body after their answer. */
   readonly linger: LingerDeadlines
-  /** For clients that do not take our answers. */
+  /** For clients that do not read our answers. */
   readonly flush: Deadlines
-  /** Open ones; to those above it nothing but a refusal is given. */
+  /** Connections above this number are answered 503. */
   maxConnections: number
-  /** How long a WebSocket may be silent, in ms. */
+  /** Time in ms after which a WebSocket without traffic is closed. */
   tunnelIdleTimeout: number
-  /** No new requests; connections end after their current one. */
+  /**
+   * The server is shutting down: new requests are answered 503, and each connection closes after its current request.
+   */
   draining: boolean
-  /** How many requests have begun and not been answered, refused or abandoned. */
+  /** Requests that have begun and have not ended. */
   inProgress: number
   /** Called when `inProgress` falls to 0. */
   idle(): void
 }
 
-/** A request in flight has ended: the next may go. */
+/** Frees a request's place in the gate and wakes the next one. */
 export function leaveGate({ shaper }: ProxyContext, gate: Gate): void {
   gate.leave()
   if (gate.awaited) shaper.wake(gate)

@@ -1,15 +1,18 @@
 import type { Cancel, Clock } from '../core/clock.js'
 import { type Linked, LinkedList } from '../core/structures/linked-list.js'
 
-/** Something that must happen in time; it can be in one `Deadlines` at a time. */
+/** Something with a deadline. It can be in one `Deadlines` at a time. */
 export interface Watched extends Linked<Watched> {
-  /** When it is over, in ms of the clock. */
+  /** When the deadline passes, in ms of the clock. */
   dueAt: number
-  /** It did not happen. */
+  /** Called when the deadline has passed. */
   expired(): void
 }
 
-/** Deadlines of one duration: the order of starting is the order of ending, so one timer serves them all. */
+/**
+ * Deadlines that all have the same duration. They end in the order in which they were started, so one timer serves them
+ * all.
+ */
 export class Deadlines {
   readonly #watched = new LinkedList<Watched>()
   readonly #clock: Clock
@@ -21,7 +24,7 @@ export class Deadlines {
     this.#duration = duration
   }
 
-  /** Starts, or starts again. */
+  /** Starts the deadline, or starts it again. */
   watch(entry: Watched): void {
     this.#watched.remove(entry)
     entry.dueAt = this.#clock.now() + this.#duration
@@ -33,7 +36,7 @@ export class Deadlines {
     this.#watched.remove(entry)
   }
 
-  /** Forgets everyone. */
+  /** Forgets all deadlines. */
   close(): void {
     this.#disarm?.()
     this.#disarm = undefined

@@ -1,13 +1,13 @@
 import type { BucketLimits } from '../core/bucket/bucket.js'
 import type { Route } from './routing/route.js'
 
-/** The limits of buckets, lowered to what the upstreams behind them have said that they allow. */
+/** Bucket limits, lowered to what the upstreams behind the buckets allow. */
 export class LearnedLimits {
-  /** Cost units per ms, by the name of a bucket. */
+  /** Cost units per ms, by bucket name. */
   readonly #rates = new Map<string, number>()
   #lowered = new WeakMap<BucketLimits, BucketLimits>()
 
-  /** Takes over what the upstreams of these routes have said; a bucket before several of them keeps to the lowest. */
+  /** Reads the rates of these routes' upstreams. A bucket in front of several upstreams takes the lowest rate. */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
     this.#lowered = new WeakMap()
@@ -18,7 +18,7 @@ export class LearnedLimits {
     }
   }
 
-  /** Never above what is configured. */
+  /** The limits to use. The rate is never above the configured one. */
   limitsOf(limits: BucketLimits): BucketLimits {
     const rate = this.#rates.size === 0 ? undefined : this.#rates.get(limits.name)
     if (rate === undefined || rate >= limits.rate) return limits

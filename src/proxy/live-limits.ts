@@ -6,10 +6,10 @@ import type { Upstream } from './upstream/upstream.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
 /**
- * Gives every bucket instance the limits of a new configuration, and those who wait what follows from it. An instance
- * stays in its tier where that still exists.
+ * Gives every bucket instance the limits of a new configuration, and plans the waiting requests anew. An instance stays
+ * in its tier if that still exists.
  *
- * @returns how many waiters expired because they would now exceed their `maxWait`, by route
+ * @returns how many waiting requests expired because they would now exceed their `maxWait`, by route
  */
 export function applyLimits(
   context: ProxyContext,
@@ -25,24 +25,24 @@ export function applyLimits(
   return context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
 }
 
-/** Lets the buckets before an upstream follow what it says that it allows. */
+/** Adapts the buckets in front of an upstream to the rate that it allows. */
 export function applyLearned(context: ProxyContext, quota: UpstreamQuota): void {
   context.learned.adjust(context.routes)
   const routes = context.routes.filter(({ upstream }) => upstream.quota === quota)
   for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
     for (const [, instance] of context.bucketTable.entries(bucket.name)) {
-      // The others follow when somebody asks for them.
+      // The others get the new limits with their next request.
       if (instance.waiting > 0) setInstanceLimits(context, instance, bucket)
     }
   }
 }
 
-/** Gives a bucket instance what its settings allow it now. */
+/** Gives a bucket instance its current limits. */
 function setInstanceLimits(context: ProxyContext, instance: SharedBucket, settings: BucketSettings): void {
   context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings)))
 }
 
-/** What is left of limits by what the upstream says of its own, and for this instance where others share them. */
+/** The limits after two reductions: to what the upstream allows, and to this instance's share of a shared bucket. */
 export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits): BucketLimits {
   const lowered = learned.limitsOf(limits)
   return sharing === undefined ? lowered : sharing.limitsOf(lowered)

@@ -45,10 +45,10 @@ function fullYear(twoDigits: number, wallNow: number): number {
 }
 
 /**
- * When an answer was given by the clock of the one who gave it, so that a difference of the clocks cannot enter what is
- * taken against it. Its Date field is in whole seconds, rounded down.
+ * The time of an answer by the server's own clock (its Date field), so that a difference of clocks does not matter.
+ * Date is in whole seconds, rounded down.
  *
- * @returns `at` in ms since 1970, and by how many ms it may be too early
+ * @returns `at` in ms since 1970, and `grain`, the ms by which it may be too early
  */
 export function readAnswerTime(fields: Fields, wallNow: number): { readonly at: number; readonly grain: number } {
   const date = readHttpDate(fields('date'), wallNow)

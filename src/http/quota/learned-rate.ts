@@ -1,58 +1,58 @@
 /**
- * The rate that an upstream's own words allow.
+ * The rate that an upstream's own headers allow.
  *
- * **Base.** A limit of `limit` requests per window allows `limit / window` in the long run. A window that is not
- * declared is estimated as the longest `reset` seen for this limit: some request was answered that long before the
- * window's end, so it is a lower bound, nearly reached in the first whole window of whoever sends steadily; rounding up
- * to whole seconds only makes it longer, the rate lower. Without a limit there is no base.
+ * **Base.** A limit of `limit` requests per window allows `limit / window` in the long run. If the window is not
+ * declared, it is estimated as the longest `reset` seen for this limit. Some request was answered that long before the
+ * end of the window, so the estimate is a lower bound. A steady client comes close to it in its first whole window.
+ * Rounding up to whole seconds makes the estimate longer and the rate lower. Without a limit there is no base.
  *
- * **What is left.** `remaining` requests in the time T until the reset allow `remaining / T`. What others take of the
- * same quota shows in `remaining`, so this follows them. T is `reset` itself: rounded up it is too long by a second at
- * most, 10 % of a window of 10 s. In a shorter window that second is too much: of a 1 s window `reset` says 1 all along,
- * and `remaining / 1 s` falls as remaining falls, so that a third is never used. There T is `reset - grain`, the least
- * it can be, where a base bounds the rate: pacing at base cannot use such a window up alone. Where that T is not above
- * 0, remaining says nothing. An estimated window is not taken for short before one has passed as a whole: who comes in
- * the last second of an hour would else take it for a window of one second.
+ * **What is left.** `remaining` requests in the time T until the reset allow `remaining / T`. Other users of the same
+ * quota lower `remaining`, so this rate follows them. T is `reset` itself. A rounded `reset` is at most a second too
+ * long, which is 10 % of a window of 10 s. In a shorter window that second is too much: in a window of 1 s `reset` is
+ * always 1, and `remaining / 1 s` falls with `remaining`, so a third is never used. In short windows T is therefore
+ * `reset - grain`, its least possible value, if a base bounds the rate: pacing at the base cannot use up such a window
+ * alone. If that T is not above 0, `remaining` says nothing. An estimated window counts as short only after one whole
+ * window has passed. Otherwise a client that comes in the last second of an hour would estimate a window of one second.
  *
- * **Others, near the end.** Until our next request, T / remaining from now, others go on. Let them have taken n since
- * this window was first seen, a time e ago; they will take n / e * T / remaining, or, where e < T says little, at most
- * n / remaining. They do not come evenly: if twice as many would leave nothing for us, the next request waits for the
- * reset. So at most some sqrt(2 n) requests are left to them, and none where we are alone.
+ * **Others, near the end.** Our next request comes in T / remaining. Others go on until then. Suppose others took n
+ * requests since this window was first seen, a time e ago. They will take n / e * T / remaining, or at most n /
+ * remaining where e < T says little. They do not come evenly. If twice as many would leave nothing for us, the next
+ * request waits for the reset. So at most about sqrt(2 n) requests are left to the others, and none if we are alone.
  *
- * **Allowed** is the lesser of base and what is left until the reset has passed, then base, which is kept for 10 windows
- * without news. **Nothing left**: a pause of T, then base. It is never 0: at least one request per reset gets through,
- * or nothing new would ever be learned.
+ * **Allowed** is the lesser of the base and what is left, until the reset. After it, the base. The base is kept for 10
+ * windows without news. **Nothing left** means a pause of T, then the base. The rate is never 0: at least one request
+ * per reset gets through, or nothing new would be learned.
  *
- * Without a `reset`, what is left says nothing of a rate. Once nothing is left, the window bounds the pause, but at most
- * a minute, since most of a long window may well be over.
+ * Without a `reset`, what is left determines no rate. Once nothing is left, the window bounds the pause, but to at most
+ * a minute, because most of a long window may be over.
  */
 
 import type { Quota } from './field-values.js'
 
-/** ms: in windows shorter than this whole seconds say too little. */
+/** ms. In shorter windows whole seconds are too coarse. */
 const SHORT_WINDOW = 10_000
 
-/** Windows without news after which the base is forgotten. */
+/** Windows without news until the base is forgotten. */
 const MEMORY = 10
 
-/** ms: the longest pause where it is not known when a window ends. */
+/** ms. The longest pause if the end of the window is unknown. */
 const BLIND_PAUSE = 60_000
 
 export class LearnedRate {
   #limit: number | undefined
   /** The longest reset seen for this limit, in ms. */
   #longestReset = 0
-  /** From then on a window has been seen from its start. */
+  /** From this time on, one whole window has been seen. */
   #wholeAt = Infinity
   /** Requests per ms. */
   #base = Infinity
   #forgetAt = Infinity
-  /** What is left allows, in requests per ms, until `#resetAt`. */
+  /** Requests per ms that `remaining` allows, until `#resetAt`. */
   #left = Infinity
   #resetAt = Infinity
   #pausedUntil = -Infinity
   #lastRemaining = -Infinity
-  /** What would be left if nobody else had taken any since `#windowSeenAt`. */
+  /** What would be left if only we had taken requests since `#windowSeenAt`. */
   #expectedRemaining = 0
   #windowSeenAt = 0
 
@@ -67,7 +67,7 @@ export class LearnedRate {
   }
 
   /**
-   * Takes note of an answer, whatever its status.
+   * Learns from an answer of any status.
    *
    * @param now monotonic ms
    */
@@ -89,14 +89,14 @@ export class LearnedRate {
 
   /**
    * @param now monotonic ms
-   * @returns requests per ms, above 0; Infinity where nothing is known, or no longer
+   * @returns requests per ms, above 0; Infinity: nothing is known, or no longer
    */
   allowed(now: number): number {
     this.#expire(now)
     return Math.min(this.#base, this.#left)
   }
 
-  /** @returns the window in ms, as far as it is known */
+  /** @returns the window in ms; undefined: not known yet */
   #learnBase({ limit, window, reset = 0 }: Quota, now: number): number | undefined {
     if (limit === undefined) return window
     if (limit !== this.#limit) {
@@ -113,7 +113,7 @@ export class LearnedRate {
     return length
   }
 
-  /** @returns how many requests were taken in this window beside our own, since its first answer */
+  /** @returns how many requests others took in this window since its first answer */
   #countOthers(remaining: number, now: number): number {
     if (remaining > this.#lastRemaining) {
       this.#expectedRemaining = remaining

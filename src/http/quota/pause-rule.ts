@@ -2,10 +2,10 @@ import type { Fields } from './field-values.js'
 import { readQuota } from './quota-fields.js'
 import { readRetryAfter } from './retry-after.js'
 
-/** When an answer stops everything behind it, and for how long. */
+/** Which answers cause a pause, and how long. */
 export interface PauseRule {
   readonly status: readonly number[]
-  /** ms, where the answer does not say; 0: only where it does. */
+  /** ms, if the answer names no time. 0: no pause then. */
   readonly default: number
   /** ms */
   readonly max: number
@@ -13,7 +13,7 @@ export interface PauseRule {
 
 /**
  * How long to send nothing after an answer: its Retry-After, else the end of the window whose quota is used up, else
- * the rule's default.
+ * the rule's default. At most the rule's `max`.
  *
  * @param wallNow ms since 1970
  * @returns ms; 0: no pause
@@ -25,6 +25,6 @@ export function pauseAfter(rule: PauseRule, status: number, fields: Fields, wall
 
 function untilReset(fields: Fields, wallNow: number): number | undefined {
   const quota = readQuota(fields, wallNow)
-  // A window that ends within the second it is told in is no reason to go on at once.
+  // A `reset` of 0 is rounded. Do not take it for "go on at once": use the rule's default.
   return (quota?.remaining ?? 0) < 1 && quota?.reset !== 0 ? quota?.reset : undefined
 }

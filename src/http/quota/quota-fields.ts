@@ -4,25 +4,25 @@ import { type Bare, type Member, parseDictionary, parseList } from './structured
 
 export type { Fields, Quota } from './field-values.js'
 
-/** A count beyond this is a mistake, or a way to say that there is no limit. */
+/** A greater count is a mistake, or means that there is no limit. */
 const MOST = 1e12
 
 /** The names of the fields of one limit. */
 interface Row {
   readonly limit: string
   readonly remaining: string
-  /** The first that is there and can be read. */
+  /** The first one that is present and readable counts. */
   readonly reset: readonly string[]
-  /** ms, where the names say it. */
+  /** ms, if the field names imply it. */
   readonly window?: number
-  /** The field that says it in ms. */
+  /** The field that gives the window in ms. */
   readonly windowField?: string
 }
 
-/** All the limits that an answer tells in one dialect. */
+/** Reads all limits that an answer announces in one dialect. */
 type Dialect = (fields: Fields, wallNow: number) => readonly Quota[]
 
-/** The more an upstream says in a dialect, the further up it stands. */
+/** Dialects that say more come first. */
 const DIALECTS: readonly Dialect[] = [
   namedItems,
   keyedItems,
@@ -54,11 +54,11 @@ const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hou
 )
 
 /**
- * What an answer says of the limits on requests: of several the most restrictive, in the first dialect that says how
+ * Reads the limits on requests that an answer announces: the most restrictive one, in the first dialect that says how
  * much is left.
  *
- * @param wallNow ms since 1970; used where the answer has no Date of its own
- * @returns undefined where it says nothing that makes sense
+ * @param wallNow ms since 1970; used if the answer has no Date
+ * @returns undefined if it says nothing that makes sense
  */
 export function readQuota(fields: Fields, wallNow: number): Quota | undefined {
   let first: Quota | undefined
@@ -76,7 +76,7 @@ function tightest(quotas: readonly Quota[]): Quota | undefined {
   return found
 }
 
-/** Requests per ms; of limits that are used up the longest is the least, below 0. */
+/** Requests per ms. Negative for limits that are used up: the longest wait is the least. */
 function looseness({ limit, window, remaining, reset }: Quota): number {
   if (remaining !== undefined && remaining < 1) return -(reset ?? window ?? 0)
   const base = limit === undefined || window === undefined ? Infinity : limit / window
@@ -90,7 +90,7 @@ function namedItems(fields: Fields): Quota[] {
   const quotas: Quota[] = []
   for (const name of new Set([...states, ...policies].map(({ value }) => value))) {
     const policy = policies.find(({ value }) => value === name)?.params
-    // Quotas in bytes or concurrent requests say nothing of a rate of requests.
+    // Quotas in bytes or concurrent requests do not limit the rate of requests.
     if ((policy?.get('qu') ?? 'requests') !== 'requests') continue
     const items = states.filter(({ value }) => value === name)
     for (const params of items.length > 0 ? items.map(({ params }) => params) : [undefined]) {
@@ -118,7 +118,7 @@ function keyedItems(fields: Fields, wallNow: number): Quota[] {
   return quotas
 }
 
-/** Kong tells several windows, and in the fields of the early drafts when one of them ends. */
+/** Kong announces several windows. The fields of the early drafts say when one of them ends. */
 function kong(fields: Fields, wallNow: number): readonly Quota[] {
   const quotas = rows(...KONG)(fields, wallNow)
   if (quotas.length === 0) return quotas
@@ -157,12 +157,12 @@ function endOf({ reset }: Row, fields: Fields, wallNow: number): QuotaReset | un
   return undefined
 }
 
-/** Early drafts: `RateLimit-Limit: 100, 100;w=60, 5000;w=3600`, the limit in force first. */
+/** Early drafts: `RateLimit-Limit: 100, 100;w=60, 5000;w=3600`. The limit in force comes first. */
 function windowOf(limit: Bare, members: readonly Member[]): number | undefined {
   return seconds(members.find(({ value, params }) => value === limit && params.has('w'))?.params.get('w'))
 }
 
-/** Drafts up to 07 have the windows in a field of their own: `RateLimit-Policy: 100;w=60`. */
+/** Drafts up to 07 have the windows in their own field: `RateLimit-Policy: 100;w=60`. */
 function policyWindow(limit: Bare, fields: Fields): number | undefined {
   return limit === undefined ? undefined : windowOf(limit, parseList(fields('ratelimit-policy')) ?? [])
 }
@@ -173,7 +173,7 @@ function seconds(value: Bare): number | undefined {
   return ms >= 0 && ms <= LONGEST ? ms : undefined
 }
 
-/** Where anything of it makes sense. */
+/** Adds a quota if any part of it makes sense. */
 function add(
   quotas: Quota[],
   limit: Bare,

@@ -1,10 +1,10 @@
 import { type Fields, LONGEST, readDecimal, trimValue } from './field-values.js'
 import { readAnswerTime, readHttpDate } from './http-date.js'
 
-/** From here on a number is no time to wait but seconds since 1970: the year 2001. */
+/** A number from here on is not a wait in seconds but seconds since 1970 (here: the year 2001). */
 const EPOCH_SECONDS = 1e9
 
-/** From here on it is milliseconds since 1970: the year 1973. */
+/** A number from here on is milliseconds since 1970 (here: the year 1973). */
 const EPOCH_MS = 1e11
 
 const UNIT_MS = [86_400_000, 3_600_000, 60_000, 1_000, 1]
@@ -14,13 +14,14 @@ const TIMESTAMP = /^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?(?:[Zz]|([+-]\
 /** In ms. */
 export interface QuotaReset {
   readonly reset: number
-  /** What `reset` may be too long by. */
+  /** How much too long `reset` may be. */
   readonly grain: number
 }
 
 /**
- * Reads when a window ends: seconds from now, seconds or ms since 1970 (told apart by size), a duration such as
- * `6m0s` or `120ms`, a time of RFC 3339 or an HTTP-date. Times of day are taken against the answer's own Date.
+ * Reads the time until a window ends. It understands seconds, seconds or ms since 1970 (told apart by size), a duration
+ * such as `6m0s` or `120ms`, a time of RFC 3339, and an HTTP-date. Absolute times are compared with the answer's own
+ * Date.
  *
  * @param wallNow ms since 1970
  */
@@ -62,7 +63,7 @@ function readEnd(text: string, wallNow: number): { readonly at: number; readonly
   return Number.isNaN(at) ? undefined : { at, grain: grainOfSeconds(fraction) }
 }
 
-/** One unit of the last place, in ms. */
+/** One unit of the last decimal place, in ms. */
 function grainOfSeconds(text: string): number {
   const point = text.indexOf('.')
   return point < 0 ? 1_000 : Math.max(1, 1_000 / 10 ** (text.length - point - 1))

@@ -1,20 +1,19 @@
 /**
- * Lists and dictionaries of structured fields (RFC 9651), as far as rate limit fields use them: what they have no use
- * for (byte sequences, dates, display strings) is passed over, an inner list is refused. As that RFC has it, one fault
- * makes the whole field void.
+ * Lists and dictionaries of structured fields (RFC 9651), as far as rate limit fields use them. Byte sequences, dates
+ * and display strings are skipped. Inner lists are refused. As the RFC demands, one fault makes the whole field void.
  */
 
 export type Bare = number | string | boolean | undefined
 
 export interface Member {
-  /** In a dictionary. */
+  /** Set in a dictionary only. */
   readonly key: string | undefined
-  /** Undefined: of a kind that is passed over. */
+  /** Undefined: of a kind that is skipped. */
   readonly value: Bare
   readonly params: ReadonlyMap<string, Bare>
 }
 
-/** Longer ones are not read: nobody has so many limits. */
+/** Longer fields are not read: no answer has so many limits. */
 const LONGEST_FIELD = 8_192
 
 const SPACE = /[ \t]*/y

@@ -1,4 +1,4 @@
-/** Asking the buckets: for real, or as a rehearsal. */
+/** Asks the buckets whether a request may pass, for real or as a dry run. */
 import { shutOut } from '../../core/admission/decide.js'
 import { type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
@@ -7,7 +7,10 @@ import { leaveGate, type ProxyContext } from '../context.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
-/** Decides in the route's mode, at once or when a store has answered. After `released` the request is in the gate. */
+/**
+ * Decides in the route's mode, at once or when a store has answered. After `released` the request has a place in the
+ * gate.
+ */
 export function admit(
   context: ProxyContext,
   route: Route,
@@ -33,7 +36,7 @@ export function admit(
   }
 }
 
-/** A dry run: a shadow takes the request's way through the lanes, the request itself is forwarded at once. */
+/** A dry run. A shadow of the request goes through the buckets and lanes. The request itself is forwarded at once. */
 export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): void {
   const { settings } = route
   const { gate } = route.lane
@@ -50,7 +53,7 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   admit(context, route, arrival, shadow, settings.maxWait)
 }
 
-/** The bucket that takes longest to drain, and how long, in ms. */
+/** The bucket that takes longest to drain, and its time in ms. */
 function longestWait(stack: readonly SharedBucket[], now: number): [bucket: string, wait: number] {
   let slowest: [string, number] = ['', 0]
   for (const bucket of stack) {

@@ -1,8 +1,8 @@
 /**
- * One request, from its arrival to its one outcome.
+ * One request, from its arrival to its outcome.
  *
- * It is on its way (queue-visit.ts), `checking` whether its client is still there, `forwarding`, or `over`; only the step that
- * makes it `over` tells the observer, so that every request is counted exactly once.
+ * A request visits its queue (queue-visit.ts), is `checking` whether its client is still there, is `forwarding`, or is
+ * `over`. Only the step to `over` tells the observer, so every request is counted exactly once.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { SharedBucket } from '../../core/queue/lane.js'
@@ -25,7 +25,7 @@ import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
 
-/** Bytes. The rest of a longer body is not read for the sake of its connection: the answer says that it closes. */
+/** Bytes. A longer body is not read to its end to save the connection: the answer says that the connection closes. */
 const LONG_BODY = 1024 * 1024
 
 const NOTHING: readonly never[] = []
@@ -48,17 +48,17 @@ export class Exchange implements PipelinedRequest, Visitor {
   #visit: QueueVisit | undefined
   /** ms */
   #sentAt = 0
-  /** `Prefer: wait` that was honoured, in seconds. */
+  /** The `Prefer: wait` that applies, in seconds. */
   #preferredWait: number | undefined
-  /** Where the route explains itself. */
+  /** Set if the route has `explain`. */
   #explanation: Explanation | undefined
   #forwarding: { abort(): void; flushed?(): void } | undefined
   #body: BodyStream | null = null
-  /** Why it was sent again, until there is an answer. */
+  /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
-  /** How often it was sent again because a connection broke: not what `retry.max` counts. */
+  /** How often it was sent again because a connection broke. `retry.max` does not count these. */
   #resends = 0
-  /** In the line's `inProgress`. */
+  /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
 
@@ -161,7 +161,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     if (!queued || !(hides || unread)) return this.forward()
     this.#state = 'checking'
     if (!hides) {
-      // An empty write fails where the client has reset the connection, which ends this.
+      // An empty write fails if the client has reset the connection. The failure ends this exchange.
       socket.write('', error => {
         if (!error && this.#state === 'checking') this.forward()
       })
@@ -193,12 +193,11 @@ export class Exchange implements PipelinedRequest, Visitor {
     else this.#stop(this.#state === 'forwarding' ? 'failed' : 'expired', SHUTTING_DOWN)
   }
 
-  /** The head of the upstream's answer is here. */
+  /** The head of the upstream's answer has arrived. */
   protected markAnswered(): void {
     this.upstreamTime ??= this.context.clock.now() - this.#sentAt
   }
 
-  /** Sends the request upstream and the answer back. */
   protected forward(): void {
     this.#state = 'forwarding'
     this.#sentAt = this.context.clock.now()
@@ -228,7 +227,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     return upstreamHeaders(facts, peer, { host, via, kept: reads })
   }
 
-  /** What is added to the headers of an answer with this status: names and values in turn. */
+  /** Headers to add to an answer with this status: names and values in turn. */
   answerHeaders(status: number): string[] {
     this.markAnswered()
     const headers: string[] = []
@@ -238,12 +237,17 @@ export class Exchange implements PipelinedRequest, Visitor {
       headers.push('Server-Timing', `shaper;dur=${Math.round(this.wait * 10) / 10}`)
     }
     headers.push(...this.#extraHeaders())
-    // A refusal in the middle of the upload. Another early answer may go on beside it.
+    // The upstream refused in the middle of the upload. Other early answers may continue beside the upload.
     headers.push(...this.#response.closing(status >= 300 && this.#hasLongRest()))
     return headers
   }
 
-  /** The upstream's answer has come: what to do when it is over where the request has gone back into its queue instead. */
+  /**
+   * The head of the upstream's answer has arrived.
+   *
+   * @returns undefined if the answer goes to the client. A function if the request went back into its queue; call it
+   *   when the answer has been read to its end
+   */
   answered(status: number, fields: Fields): (() => void) | undefined {
     const { quota, settings } = this.matched!.upstream
     quota?.received(settings, status, fields)
@@ -264,7 +268,6 @@ export class Exchange implements PipelinedRequest, Visitor {
     return undefined
   }
 
-  /** Forwarding has ended. */
   forwarded(end: ForwardEnd): void {
     if (end.kind === 'answered') {
       this.over('forwarded', this.res.statusCode)
@@ -278,7 +281,11 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.over('failed', this.res.statusCode)
   }
 
-  /** Sends it once more where that may help; false: it stays as it is. */
+  /**
+   * Sends the request once more if that may help.
+   *
+   * @returns false if the failure stands
+   */
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
@@ -304,14 +311,14 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.#answer('refused', { status, detail, close, ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }) })
   }
 
-  /** Takes it out of wherever it is; its place goes to whoever is next. */
+  /** Ends the request wherever it is. Its place becomes free. */
   #leave(outcome: Outcome, status: number): void {
     this.over(outcome, status)
     this.#forwarding?.abort()
     this.#body?.destroy()
   }
 
-  /** Ends it wherever it is. A client that has part of an answer learns so by the end of its connection. */
+  /** Ends the request wherever it is. A client that has part of an answer notices because its connection closes. */
   #stop(outcome: Outcome, reply: Reply): void {
     this.#leave(outcome, reply.status)
     if (this.res.headersSent) this.res.destroy()
@@ -329,26 +336,26 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.#response.reply({ ...reply, close }, this.#extraHeaders(), this.#mayHaveBody())
   }
 
-  /** False: it has none. Before its facts are known it may. */
+  /** Whether the request may have a body. True before its headers are read. */
   #mayHaveBody(): boolean {
     const facts = this.facts as RequestFacts | undefined
     return facts === undefined || facts.chunked || (facts.contentLength ?? 0) > 0
   }
 
-  /** Whether too much of the body is still to come for the connection to be worth keeping. */
+  /** Whether so much of the body is still to come that the connection is not worth keeping. */
   #hasLongRest(): boolean {
     const facts = this.facts as RequestFacts | undefined
     return (facts?.contentLength ?? 0) > LONG_BODY && !this.req.complete
   }
 
-  /** What an answer tells of its request besides the limits: headers' names and values in turn. */
+  /** Headers about this request besides the limits: names and values in turn. */
   #extraHeaders(): string[] {
     const headers = this.#preferredWait === undefined ? [] : ['Preference-Applied', `wait=${this.#preferredWait}`]
     if (this.#explanation !== undefined) headers.push('Shaper-Explain', this.#explanation(this.wait))
     return headers
   }
 
-  /** Where the answer goes to a socket that is not the response's yet. */
+  /** Lets a subclass prepare a socket that the response does not have yet. */
   protected beforeReply(): void {}
 
   protected over(outcome: Outcome, status: number): void {
@@ -365,7 +372,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.settle()
   }
 
-  /** Nothing more is to come of it. */
+  /** The client has its answer, or is gone. */
   protected settle(): void {
     if (!this.#counted) return
     this.#counted = false

@@ -6,14 +6,14 @@ import { Refusal, type RequestFacts } from '../http/request.js'
 import { limitsOf } from '../live-limits.js'
 import type { Route } from '../routing/route.js'
 
-/** What a request passes: its bucket instances, and its lane's weight among others. */
+/** The bucket instances of a request, and the weight of its lane. */
 export interface Stack {
   readonly buckets: SharedBucket[]
   readonly keys: readonly string[]
   readonly weight: number
 }
 
-/** Finds what a request has to pass. No bucket is made before every key is known. */
+/** Finds the bucket instances of a request. Creates none before every key is known. */
 export function findStack(
   context: ProxyContext,
   { peer, peerKey }: ClientConnection,

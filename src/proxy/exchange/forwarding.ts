@@ -1,6 +1,6 @@
 /**
- * One released request on its way to the upstream and its answer on the way back, on undici's dispatch with raw
- * headers: streamed, with backpressure both ways.
+ * Sends one released request to the upstream and streams the answer back, with backpressure both ways. It uses undici's
+ * dispatch with raw headers.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -16,7 +16,10 @@ import { announce, type Reusing } from '../upstream/connection-reuse.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { describeError, isDisconnect } from '../upstream/upstream-error.js'
 
-/** How forwarding ended. After `failed` nothing has been written to the client; after `broken` its socket is gone. */
+/**
+ * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's socket is
+ * destroyed.
+ */
 export type ForwardEnd = { readonly kind: 'answered' } | Failure | { readonly kind: 'broken'; readonly detail: string }
 
 export interface Failure {
@@ -25,43 +28,45 @@ export interface Failure {
   readonly detail: string
   readonly cause?: Error
   /**
-   * The request may be sent once more (RFC 9110 9.2.2): it is idempotent and has no body, and the close of an idle
-   * connection may have met it on its way.
+   * The request may be sent once more (RFC 9110 9.2.2). It is idempotent, has no body, and may have met the close of an
+   * idle connection.
    */
   readonly repeatable?: boolean
 }
 
-/** Whose request it is. */
+/** The exchange that is being forwarded. */
 export interface ForwardOwner {
-  /** What is added to the answer's headers: names and values in turn. */
+  /** Headers to add to the answer: names and values in turn. */
   answerHeaders(status: number): readonly string[]
   /**
-   * The head of the answer has come. A function: it is not handed on, the request will be sent anew by another forwarding;
-   * to be called when this one is over.
+   * The head of the answer has arrived.
+   *
+   * @returns undefined if the answer goes to the client. A function if another forwarding will send the request again;
+   *   call it when this one is over
    */
   answered(status: number, fields: Fields): (() => void) | undefined
-  /** Called once, unless aborted or sent anew. */
+  /** Called once, unless the forwarding was aborted or the request will be sent again. */
   forwarded(end: ForwardEnd): void
 }
 
 export interface ForwardOptions {
   readonly upstream: Upstream
-  /** It has a place in the upstream's gate. */
+  /** Whether the request has a place in the upstream's gate. */
   readonly gated: boolean
   readonly facts: RequestFacts
-  /** Towards the upstream: names and values in turn. */
+  /** Headers for the upstream: names and values in turn. */
   readonly headers: string[]
-  /** The request's body if it has one. */
+  /** Null: the request has no body. */
   readonly body: PassThrough | null
   readonly req: IncomingMessage
   readonly res: ServerResponse
   readonly owner: ForwardOwner
 }
 
-/** Bytes. */
+/** Bytes. A body up to this size is copied and sent together with its head. */
 const SMALL = 16 * 1024
 
-/** What is read, in bytes, of an answer that nobody wants, so that its connection can be used again. */
+/** Bytes that are read of an unwanted answer, so that its connection can be reused. */
 const DUMP_LIMIT = 64 * 1024
 
 export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
@@ -73,14 +78,14 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   readonly #options: ForwardOptions
   #controller: Dispatcher.DispatchController | undefined
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'dumping' | 'flushing' | 'over' = 'starting'
-  /** How many early hints have come. */
+  /** Early hints received. */
   #hints = 0
-  /** What is left to read of an answer that nobody wants, in bytes, and whom to tell when it is over. */
+  /** Bytes of an unwanted answer that may still be read, and the callback for its end. */
   #dumpable = DUMP_LIMIT
   #onDumped: (() => void) | undefined
-  /** The length of a body that is small enough to be copied, to leave with its head. */
+  /** The length of a body that is small enough to be copied and sent together with its head. */
   #smallLength: number | undefined
-  /** Something of the body has come. */
+  /** Part of the body has arrived. */
   #begun = false
 
   constructor(options: ForwardOptions) {
@@ -88,26 +93,25 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     const { body, req } = options
     if (body !== null) {
       req.on('data', this.#progress)
-      // Of what was read ahead the client does not send anything more, but the upstream takes it.
+      // The client does not send again what was read ahead, but the upstream still takes it.
       body.on('drain', this.#progress)
       body.once('end', this.#uploaded)
     }
     const { upstream, facts, headers, gated } = options
     const method = facts.method as Dispatcher.HttpMethod
-    // Without `servername` undici would open a connection of its own for each Host.
+    // Without `servername` undici would open a separate connection for each Host.
     const dispatched = { path: facts.target, method, headers, body, reset: false, servername: upstream.authority }
     const pool = gated ? upstream.pool : upstream.besides
     pool.dispatch(dispatched, this)
   }
 
-  /** Gives up: the upstream's connection is closed, or never sees the request. */
+  /** Gives up. The upstream's connection is closed, or the upstream never sees the request. */
   abort(): void {
     if (this.#phase === 'over') return
     this.#finish()
     this.#controller?.abort(new errors.RequestAbortedError())
   }
 
-  /** Everything has been written to the client. */
   flushed(): void {
     if (this.#phase === 'flushing') this.#finish()
   }
@@ -164,7 +168,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     }
   }
 
-  /** Else it would wait for the body, which may take its time: events, for example. */
+  /** Sends the head at once if the body takes its time, as with server-sent events. */
   static #sendHead(forwarding: Forwarding): void {
     if (forwarding.#phase === 'answering' && !forwarding.#begun) forwarding.#options.res.write('', 'latin1')
   }
@@ -212,7 +216,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     }
   }
 
-  /** The deadline of the phase has passed. */
+  /** The deadline of the current phase has passed. */
   expired(): void {
     const { body } = this.#options
     const controller = this.#controller
@@ -243,7 +247,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   #complete(): void {
     const { res, upstream, owner } = this.#options
     upstream.answer.unwatch(this)
-    // A client that does not take the rest must not hold it for ever.
+    // A client that stops reading must not hold the connection for ever.
     upstream.progress.watch(this)
     this.#phase = 'flushing'
     this.#releaseBody()
@@ -257,12 +261,12 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     this.#options.owner.forwarded({ kind: 'failed', status, detail, repeatable, ...(cause !== undefined && { cause }) })
   }
 
-  /** The client has part of the answer: only a closed connection tells it that the rest does not come. */
+  /** The client has part of the answer. Only a closed connection tells it that the rest will not come. */
   #break(detail: string): void {
     const answered = this.#phase === 'flushing'
     const { req, res, owner } = this.#options
     this.#finish()
-    // To a client of HTTP/1.0 a FIN could be the end of the body.
+    // For a client of HTTP/1.0 a FIN would look like the end of the body.
     if (req.httpVersionMinor === 0) reset(req.socket)
     res.destroy()
     if (!answered) owner.forwarded({ kind: 'broken', detail })
@@ -279,7 +283,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     this.#onDumped = undefined
   }
 
-  /** What the client still sends is nobody's any more; it is read on by whoever answers. */
+  /** Stops reading the body here. The code that answers the client reads the rest. */
   #releaseBody(): void {
     const { body, req } = this.#options
     if (body === null) return
@@ -295,6 +299,6 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
 }
 
 function reset(socket: Socket): void {
-  // Only plain TCP can; TLS tells a cut from an end by its own close.
+  // Only plain TCP can send a reset. In TLS the missing close_notify tells a cut from an end.
   if (!('encrypted' in socket)) socket.resetAndDestroy()
 }

@@ -1,8 +1,8 @@
 /**
  * A request's way through the buckets of its route to the gate of its upstream.
  *
- * It is `deciding` where a store is asked, `waiting` in a lane, `through`, or `over`. Whatever it holds on the way, a place
- * in a lane or one in the gate, it gives back exactly once.
+ * A visit is `deciding` while a store is asked, `waiting` in a lane, `through`, or `over`. It gives back its place in a
+ * lane or in the gate exactly once.
  */
 import { decide } from '../../core/admission/decide.js'
 import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
@@ -15,20 +15,20 @@ import type { Route } from '../routing/route.js'
 import { admit } from './admit.js'
 import { rejectionReply } from './rejection-reply.js'
 
-/** Whose way it is. */
+/** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
-  /** It may be sent; `queued`: after it has waited. */
+  /** The request may be sent now. `queued`: it has waited. */
   passed(queued: boolean): void
   stack: readonly SharedBucket[]
-  /** It may not, and this is what to answer. */
+  /** The request may not be sent; answer with this reply. */
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
 }
 
 export class QueueVisit implements AdmissionCallbacks {
   arrival: Arrival
-  /** How long it has been queued, in ms. */
+  /** ms */
   wait = 0
-  /** How often it has been put back. */
+  /** How often the request was put back into its queue. */
   retries = 0
   readonly #context: ProxyContext
   readonly #route: Route
@@ -63,7 +63,7 @@ export class QueueVisit implements AdmissionCallbacks {
     else this.reject(verdict)
   }
 
-  /** It has ended before it was decided on. */
+  /** The request ended before the decision came: undoes the decision. */
   #undo(verdict: Verdict): void {
     if (verdict instanceof Ticket) this.#context.shaper.cancel(verdict)
     else if (verdict === 'released') leaveGate(this.#context, this.#route.lane.gate)
@@ -77,7 +77,6 @@ export class QueueVisit implements AdmissionCallbacks {
     this.#keepReady()
   }
 
-  /** It waits no more. */
   #unqueue(): void {
     this.#route.upstream.queued -= 1
     this.#context.observer.unqueued?.(this.#visitor)
@@ -85,7 +84,8 @@ export class QueueVisit implements AdmissionCallbacks {
 
   release(slot: number, now: number): void {
     if (this.#state === 'over') {
-      // It ended while its release was on the way: the gate first, so that the slot finds it open.
+      // The request ended while its release was on the way. Leave the gate first, so that the next request for this
+      // slot finds it open.
       this.#route.lane.gate.leave()
       return this.#context.shaper.giveBack(this.#ticket!)
     }
@@ -113,10 +113,10 @@ export class QueueVisit implements AdmissionCallbacks {
   }
 
   /**
-   * Puts it back at the head of its lane after it has been sent and refused with this status. Undefined: it has no lane,
-   * or could not be sent again in time.
+   * Puts the request back at the head of its lane after the upstream refused it with this status.
    *
-   * @returns to be called when the answer that refused it is over: so long it has its place in the gate
+   * @returns undefined if it has no lane, or could not be sent again in time. Else a function: call it when the
+   *   refusing answer is over. Until then the request keeps its place in the gate
    */
   goBack(status: number): (() => void) | undefined {
     const { shaper, observer } = this.#context
@@ -135,11 +135,11 @@ export class QueueVisit implements AdmissionCallbacks {
   }
 
   /**
-   * Lets it through once more, in a slot of its own: in `shape` from the head of its lane, in `meter` by another admission.
-   * Its place in the gate is free at once, for its connection has broken.
+   * Sends the request once more in a slot of its own: in `shape` from the head of its lane, in `meter` after another
+   * admission. Its place in the gate is free at once, because its connection has broken.
    *
    * @param status what is answered if it is not sent again
-   * @returns false: it is not sent again. Where a store decides, this may be told later, as a rejection
+   * @returns false if it is not sent again. With a store the rejection may come later
    */
   passAgain(status: number): boolean {
     if (this.#route.settings.mode === 'shape') {
@@ -149,7 +149,7 @@ export class QueueVisit implements AdmissionCallbacks {
     }
     const { shaper, observer, clock } = this.#context
     const stack = this.#presentStack()
-    // Asking may fill or block a full bucket; our second try is nothing to punish its client for.
+    // Only look, do not ask: asking may fill or block a full bucket, and the client is not to blame for our second try.
     if (stack === undefined || decide(stack, this.arrival.cost, Infinity, clock.now()) !== undefined) return false
     const { gate } = this.#route.lane
     this.arrival = { ...this.arrival, stack }
@@ -163,7 +163,11 @@ export class QueueVisit implements AdmissionCallbacks {
     return true
   }
 
-  /** Instances that nobody waited for may have been replaced since. Undefined: there is no room for them. */
+  /**
+   * Finds the bucket instances again, because those without waiting requests may have been replaced.
+   *
+   * @returns undefined if there is no room for them
+   */
   #presentStack(): SharedBucket[] | undefined {
     const { bucketTable, clock } = this.#context
     const { keys } = this.#visitor
@@ -177,7 +181,7 @@ export class QueueVisit implements AdmissionCallbacks {
     return found
   }
 
-  /** Ends it wherever it is; its place goes to whoever is next. */
+  /** Ends the visit wherever it is. Its place becomes free. */
   end(): void {
     const state = this.#state
     this.#state = 'over'
@@ -187,7 +191,7 @@ export class QueueVisit implements AdmissionCallbacks {
     } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
   }
 
-  /** Ends one that has not been sent after all: its slot is given back. */
+  /** Ends the visit of a request that was released and not sent. Its slot is given back. */
   endUnsent(): void {
     this.end()
     this.#context.shaper.giveBack(this.#ticket!)

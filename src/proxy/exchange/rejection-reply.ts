@@ -2,7 +2,7 @@ import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply } from '../http/reply.js'
 import type { Route } from '../routing/route.js'
 
-/** What is answered to a request that was not admitted. */
+/** The answer to a request that was not admitted. */
 export function rejectionReply(
   { reason, buckets, retryAfterMs }: Rejection,
   route: Route,

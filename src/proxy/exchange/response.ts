@@ -4,13 +4,13 @@ import type { ClientConnection } from '../http/connection.js'
 import { lingerOver, watchOver } from '../http/linger.js'
 import { type Reply, sendReply } from '../http/reply.js'
 
-/** A request's way back to its client: answers of ours, and what becomes of the connection after an answer. */
+/** Our own answers to a client, and what happens to its connection after an answer. */
 export class ClientResponse {
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
   readonly #req: IncomingMessage
   readonly #res: ServerResponse
-  /** The connection ends with the answer. */
+  /** The connection closes after this answer. */
   #last = false
 
   constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ServerResponse) {
@@ -21,8 +21,8 @@ export class ClientResponse {
   }
 
   /**
-   * @param more headers besides, names and values in turn
-   * @param hasBody whether the request may have one
+   * @param more further headers, names and values in turn
+   * @param hasBody whether the request may have a body
    */
   reply(reply: Reply, more: readonly string[], hasBody: boolean): void {
     sendReply(this.#res, reply, [...(reply.headers ?? []), ...more, ...this.closing(reply.close)])
@@ -30,7 +30,11 @@ export class ClientResponse {
     if (this.#req.socket.writableLength > 0) this.#res.once('close', watchOver(this.#req.socket, this.#context.flush))
   }
 
-  /** Ends the connection with the answer if it should end: the header that says so, name and value. */
+  /**
+   * Decides whether the connection closes after the answer.
+   *
+   * @returns the `Connection` header, name and value, or nothing
+   */
   closing(must = false): readonly string[] {
     const { alone, full } = this.#connection
     if (!must && !(alone && (full || this.#context.draining))) return NOTHING
@@ -39,7 +43,7 @@ export class ClientResponse {
     return CLOSE
   }
 
-  /** After the answer: what the client still sends has to be read by somebody, or its next request never is. */
+  /** Reads what the client still sends after the answer. Unread bytes would hide its next request. */
   linger(hasBody: boolean): void {
     if (hasBody && !this.#req.complete)
       lingerOver(this.#req, this.#last || !this.#res.shouldKeepAlive, this.#context.linger)

@@ -9,7 +9,10 @@ import { hostOf } from '../upstream/upstream.js'
 import { describeError } from '../upstream/upstream-error.js'
 import { Exchange } from './exchange.js'
 
-/** A WebSocket handshake: admitted and queued like any request, then a tunnel. In flight until it is answered. */
+/**
+ * A WebSocket handshake. It is admitted and queued like any request, then becomes a tunnel. It is in flight until it is
+ * answered.
+ */
 export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
   readonly #unwatch: () => void

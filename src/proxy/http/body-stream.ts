@@ -1,40 +1,40 @@
 import type { IncomingMessage } from 'node:http'
 import { PassThrough } from 'node:stream'
 
-/** How much of a body is read before the upstream takes it, in bytes. */
+/** Bytes of a body that are read before the upstream takes it. */
 const BUFFER = 64 * 1024
 
-/** How much of a body is read at most to look for a hang-up behind it: about as much as the kernels hold, in bytes. */
+/** Most bytes of a body to read in search of a hang-up: about as much as the kernels hold. */
 const MOST_AHEAD = 4 * 1024 * 1024
 
-/** What all bodies together may hold of what was read ahead, in bytes. Without room a body is read up to its buffer. */
+/** Most bytes that all bodies together may hold. Above it a body is read up to `BUFFER` only. */
 const ALL_AHEAD = 32 * 1024 * 1024
 
-/** Turns of the event loop that reading ahead takes at most: a client may send a byte in each. */
+/** Most turns of the event loop spent on reading ahead. A client may send one byte in each. */
 const MOST_TURNS = 256
 
-/** Turns without a byte after which no more is expected at once. */
+/** After this many turns without a byte nothing more is expected soon. */
 const QUIET_TURNS = 3
 
 let allAhead = 0
 
-/** What a body is fed through: undici would end its reader, and with it the client's connection. */
+/** Carries a request body to undici. undici would destroy the request itself, and with it the client's connection. */
 export class BodyStream extends PassThrough {
-  /** What it holds of what was read ahead, in bytes. */
+  /** Bytes held that were read ahead. */
   #ahead = 0
 
   constructor(req: IncomingMessage) {
     super({ highWaterMark: BUFFER })
-    // An abort destroys it with an error that has been told elsewhere.
+    // An abort destroys this stream with an error that is reported elsewhere.
     this.on('error', () => undefined)
     req.pipe(this)
   }
 
   /**
-   * Reads on where a hang-up may hide: until the body ends, enough has come, or nothing more comes at once. An RST is seen
-   * at once, a FIN behind no more than `MOST_AHEAD` bytes.
+   * Reads on where a hang-up may be hidden: until the body ends, enough has come, or nothing more comes at once. It
+   * notices a reset at once. It notices a FIN only behind at most `MOST_AHEAD` bytes.
    *
-   * @param done not called after a hang-up, which destroys the feed
+   * @param done not called after a hang-up, which destroys this stream
    */
   readAhead(done: () => void): void {
     const chunks: Buffer[] = []
@@ -55,9 +55,13 @@ export class BodyStream extends PassThrough {
     setImmediate(look)
   }
 
-  /** Takes out what has come, so that more comes. False: there is no room for more. */
+  /**
+   * Takes out the received bytes, so that more can come.
+   *
+   * @returns false if there is no room for more
+   */
   #takeAhead(chunks: Buffer[]): boolean {
-    // To read the last of it would end the stream, and nothing could be put back.
+    // Reading the last chunk would end the stream, and nothing could be put back.
     if (this.writableEnded) return true
     if (this.#ahead + BUFFER > MOST_AHEAD || allAhead + BUFFER > ALL_AHEAD) return false
     const chunk = super.read() as Buffer | null

@@ -7,16 +7,19 @@ const NAMED_NETWORKS: Record<string, readonly string[]> = {
   uniquelocal: ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'],
 }
 
-/** How many entries of X-Forwarded-For are read. */
+/** Most entries of X-Forwarded-For that are read. */
 const MAX_HOPS = 100
 
-/** Reads one address as proxies write them: with brackets, port, zone or as IPv4 mapped into IPv6. */
+/**
+ * Reads an address as proxies write it: with brackets, a port, a zone, or as IPv4 mapped into IPv6. Undefined: it is no
+ * address.
+ */
 export function readAddress(text: string): string | undefined {
   const address = bareAddress(text)
   return address === undefined ? undefined : canonical(address)
 }
 
-/** Without brackets, port and zone. */
+/** The address without brackets, port and zone. */
 function bareAddress(text: string): string | undefined {
   let address = text.trim()
   const bracketed = /^\[([^\]]*)\](?::\d+)?$/.exec(address)
@@ -27,19 +30,19 @@ function bareAddress(text: string): string | undefined {
   return isIP(address) === 0 ? undefined : address
 }
 
-/** In its one spelling, as IPv4 where it is one that is mapped. */
+/** The canonical spelling. An IPv4 address mapped into IPv6 becomes IPv4. */
 function canonical(address: string): string {
   return isIP(address) === 6 ? ipaddr.process(address).toString() : address
 }
 
-/** What the key `ip` is of an address: IPv6 hosts have a /64 each, so that is what counts. */
+/** The key `ip` of an address. IPv6 hosts own a whole /64, so the key is that network. */
 export function addressKey(address: string): string {
   if (isIP(address) !== 6) return address
   const network = (ipaddr.parse(address) as ipaddr.IPv6).parts.slice(0, 4)
   return `${network.map(part => part.toString(16)).join(':')}::/64`
 }
 
-/** Tells whether the hop at `distance` (0: the peer itself) may say who came before it. */
+/** Whether the hop at `distance` (0: the peer itself) may name the hop before it. */
 export type Trust = (address: string, distance: number) => boolean
 
 /** @param setting `trustProxy` of the configuration */
@@ -57,8 +60,8 @@ export function createTrust(setting: boolean | number | readonly string[]): Trus
 }
 
 /**
- * Who sent the request: the nearest hop that is not trusted, reading X-Forwarded-For from the right; where an entry is
- * no address, the trusted hop that wrote it. No more is read than is needed, and at most 100 entries.
+ * The client's address: the nearest hop that is not trusted, read from the right of X-Forwarded-For. If an entry is no
+ * address, it is the trusted hop that wrote the entry. Reads at most 100 entries, and only as many as needed.
  *
  * @param forwardedFor the values of all X-Forwarded-For lines, in order
  */
@@ -66,7 +69,7 @@ export function clientAddress(peer: string, forwardedFor: readonly string[], tru
   let client = peer
   let distance = 0
   for (const entry of fromTheRight(forwardedFor)) {
-    // An empty element is none (RFC 9110 5.6.1).
+    // Empty list elements are ignored (RFC 9110 5.6.1).
     if (entry.trim() === '') continue
     if (!trust(client, distance)) break
     const before = bareAddress(entry)
@@ -77,7 +80,7 @@ export function clientAddress(peer: string, forwardedFor: readonly string[], tru
   return canonical(client)
 }
 
-/** The last entries of lists that follow one another, the last first. */
+/** The entries of consecutive lists, last first, at most `MAX_HOPS`. */
 function* fromTheRight(lists: readonly string[]): Generator<string> {
   let hops = 0
   for (let at = lists.length - 1; at >= 0; at -= 1) {

@@ -5,57 +5,60 @@ import { closeSoftly } from './linger.js'
 import type { Reply } from './reply.js'
 import { watchUpgradeSocket } from './websocket-tunnel.js'
 
-/** How many requests a client may send ahead on one connection. What comes after them is not read before their answers. */
+/** Most requests that a client may send ahead on one connection. Later ones are read after the earlier answers. */
 const MAX_PIPELINED = 64
 
 interface Parsed {
   upgrade: boolean
 }
 
-/** What Node keeps at a socket, for which its own types have no names. */
+/** Fields that Node keeps on a socket and does not declare. */
 interface Parsing {
   readonly parser?: { readonly socket: Socket; onIncoming: (req: Parsed) => number } | null
   readonly _httpMessage?: { emit(event: 'drain'): void } | null
 }
 
-/** What a connection takes through in turn. */
+/** A request that a connection handles in its turn. */
 export interface PipelinedRequest {
-  /** Whether the client is still sending it. */
+  /** The client is still sending it. */
   readonly receiving: boolean
   /**
-   * Its turn has come.
+   * Starts it.
    *
-   * @param sentAhead it has waited behind another one: it gives other connections a turn first, so that a client that
-   *   sends ahead without end takes no more than its share
+   * @param sentAhead it has waited behind another request. It first yields to other connections, so that a client that
+   *   sends ahead without end gets only its share
    */
   start(sentAhead: boolean): void
-  /** The client is gone. */
   abandon(): void
-  /** What the client still sends of it cannot be understood: what to answer where it has no answer yet. */
+  /**
+   * The rest of the request is malformed.
+   *
+   * @param reply the answer, unless it has one already
+   */
   malformed(reply: Reply): void
-  /** The server's time is over. */
+  /** The server stops now. */
   cutOff(): void
 }
 
 /**
- * A client's connection. It handles one request at a time, however many the client sends ahead. It has one listener for its
- * end, because Node tells only the first of several pipelined requests.
+ * A client's connection. It handles one request at a time, however many the client sends ahead. It watches the socket's
+ * close itself, because Node reports a close only to the first of several pipelined requests.
  */
 export class ClientConnection {
   readonly socket: Socket
-  /** The peer's address, and what the key `ip` is of it. */
+  /** The peer's address and its key `ip`. */
   readonly peer: string
   readonly peerKey: string
   readonly encrypted: boolean
-  /** There are too many connections: what it asks for is not done. */
+  /** There are too many connections: its requests are answered 503. */
   excess = false
   current: PipelinedRequest | undefined
-  /** What came last, while it may still be coming. */
+  /** The newest request, while part of it may still be coming. */
   #newest: PipelinedRequest | undefined
   #pending: PipelinedRequest[] = []
-  /** Node has been told to stop reading HTTP behind the next request's head. */
+  /** Node will stop reading HTTP behind the head of the next request. */
   #stoppedReading = false
-  /** The last one that waits is to be read once more, and there may be more behind it. */
+  /** The last pending request will be read once more, and more may follow behind it. */
   #hasReread = false
   #full = false
   #broken = false
@@ -67,36 +70,35 @@ export class ClientConnection {
     this.peerKey = addressKey(this.peer)
     this.encrypted = 'encrypted' in socket
     socket.once('close', this.gone)
-    // Node takes its own listener away when a request is no plain one; without any, a reset would end the process.
+    // Node removes its own listener for upgrades and CONNECT. Without a listener a reset would end the process.
     socket.on('error', ignore)
-    // Node tells the answer itself only as long as it reads the connection as HTTP.
+    // Node emits `drain` on the answer only while it reads the connection as HTTP.
     socket.on('drain', () => {
       const { parser, _httpMessage } = socket as Parsing
       if (!parser) _httpMessage?.emit('drain')
     })
   }
 
-  /** Takes no more. */
   get full(): boolean {
     return this.#full
   }
 
-  /** What comes now is to be held back. */
+  /** New requests go to `addReread`. */
   get stoppedReading(): boolean {
     return this.#stoppedReading
   }
 
-  /** Not all that the client has sent is read, and the rest may hide that it has hung up. */
+  /** Some of what the client sent is unread and may hide a hang-up. */
   get unread(): boolean {
     return this.#hasReread || this.#unwatch !== ignore
   }
 
-  /** Nobody is behind the current one, but for what is held back. */
+  /** No request is pending behind the current one, except one that will be read once more. */
   get alone(): boolean {
     return this.#pending.length === (this.#hasReread ? 1 : 0)
   }
 
-  /** Ignores the turn when the last answer has been given. */
+  /** Adds a request. Ignores it after the last answer. */
   add(request: PipelinedRequest): void {
     if (this.#full) return
     this.#newest = request
@@ -109,20 +111,20 @@ export class ClientConnection {
     if (this.#pending.length === MAX_PIPELINED) this.#stopReading()
   }
 
-  /** Adds one that is to be read only when its turn has come. */
+  /** Adds a request that is read once more in its turn. */
   addReread(request: PipelinedRequest): void {
     this.#hasReread = true
     this.add(request)
   }
 
-  /** The current one has been answered. */
+  /** The current request has been answered: starts the next. */
   done(): void {
     if (this.#newest === this.current && !this.#newest?.receiving) this.#newest = undefined
     this.current = this.#pending.shift()
     this.current?.start(true)
   }
 
-  /** The current one is what came last, and will be read once more: as if it had not come yet. */
+  /** The current request was the newest and will be read once more. Forgets that it came. */
   reopen(): void {
     this.#full = false
     this.#stoppedReading = false
@@ -130,7 +132,7 @@ export class ClientConnection {
     this.done()
   }
 
-  /** What comes cannot be understood, and nothing after it: what it is part of is spoiled, else `refusal` has its turn. */
+  /** The client sent something malformed. The request that it belongs to is answered; else `refusal` gets its turn. */
   malformed(refusal: PipelinedRequest & { readonly reply: Reply }): void {
     if (this.#broken) return
     this.#broken = true
@@ -139,41 +141,40 @@ export class ClientConnection {
     this.#fill()
   }
 
-  /** The answer that is being given is the last one. */
+  /** The current answer is the last one. */
   last(): void {
     this.#fill()
     for (const request of this.#pending.splice(0)) request.abandon()
   }
 
-  /** Ends what is going on, and lets nothing follow it. */
+  /** Ends the current request. Nothing follows it. */
   cutOff(): void {
     this.last()
     this.current?.cutOff()
   }
 
-  /** Takes no more. */
   #fill(): void {
     this.#full = true
     this.#stopReading()
   }
 
-  /** Node would read all that a client sends ahead, as fast as it comes. It stops behind the next request's head. */
+  /** Node would read everything that a client sends ahead. This makes it stop behind the next request's head. */
   #stopReading(): void {
     this.#stoppedReading = true
     const { socket } = this
     const { parser } = socket as Parsing
-    // One that is done with here may serve another connection.
+    // A parser that has left this socket may serve another one.
     if (parser?.socket !== socket) return
     parser.onIncoming = req => {
-      // Node's listener for this event still stops the reading itself.
+      // Node's own listener for `upgrade` stops the reading too.
       if (!this.#full) socket.pause()
-      // An upgrade: what follows is no HTTP, and Node hands it over by the event of that name.
+      // As for an upgrade, Node hands over what follows with the `upgrade` event.
       req.upgrade = true
       return 2
     }
   }
 
-  /** Nothing more is wanted, and Node does not read any more: what still comes stays unread until the end. */
+  /** Leaves the rest unread until the socket ends. Node no longer reads this socket. */
   leaveUnread(linger: Deadlines): void {
     const { socket } = this
     if (socket.destroyed) return
@@ -184,7 +185,7 @@ export class ClientConnection {
     socket.destroySoon = () => this.end(linger)
   }
 
-  /** Ends it, but reads on for a while until the client ends it too; what comes is not looked at. */
+  /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
   end(linger: Deadlines): void {
     this.#unwatch()
     this.socket.removeAllListeners('data').on('data', ignore)
@@ -198,14 +199,14 @@ export class ClientConnection {
     current?.abandon()
   }
 
-  /** For sockets that Node no longer looks after: the client has gone, and so does the socket. */
+  /** For sockets that Node no longer reads: the client is gone, so destroy the socket. */
   readonly hangUp = (): void => {
     this.gone()
     this.socket.destroy()
   }
 }
 
-/** Makes Node read on what `pause` has stopped at the handle: an empty chunk ends the reading that the stream waits for. */
+/** Makes Node read again after `pause` stopped the handle. An empty chunk ends the read that the stream waits for. */
 export function readOn(socket: Socket): void {
   socket.push('')
 }

@@ -1,12 +1,12 @@
 import type { IncomingMessage } from 'node:http'
 import { clientHeaders } from './headers.js'
 
-/** How many of them a request may get. */
+/** Most early hints for one request. */
 export const MAX_HINTS = 16
 
 /**
- * Passes a 103 on, unless the client has not read what it has: hints are optional, and must not pile up.
- * Not through Node's `writeEarlyHints`, which passes Link alone and throws on some that are good.
+ * Passes a 103 on, unless the client has unread data: hints are optional and must not pile up. Node's `writeEarlyHints`
+ * passes only Link and throws on some valid headers.
  */
 export function passEarlyHints({ socket }: IncomingMessage, rawHeaders: readonly Buffer[]): void {
   if (socket.writableNeedDrain) return

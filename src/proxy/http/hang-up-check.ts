@@ -1,9 +1,9 @@
 import type { RequestFacts } from './request.js'
 
-/** A longer unread body may hide from us that the client has hung up (the kernel holds what it sent after it). */
+/** Bytes. A longer unread body may hide a hang-up, because the kernel queues the close behind it. */
 const HIDING = 64 * 1024
 
-/** Whether a hang-up may hide behind what has not been read of a request. */
+/** Whether the unread part of a request may hide a hang-up. */
 export function mayHideHangUp({ chunked, contentLength = 0, expectContinue }: RequestFacts): boolean {
   return (chunked || contentLength > HIDING) && !expectContinue
 }

@@ -1,28 +1,28 @@
-/** What is changed in headers on their way, in both directions. All else passes as it is: order, case, duplicates. */
+/** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
 import { HOP_BY_HOP, withNamed } from './hop-by-hop.js'
 import type { RequestFacts } from './request.js'
 
-/** Request headers that are not passed on besides: Host goes first, Expect is answered by us, trailers are dropped. */
+/** Request headers that are also replaced or dropped: Host goes first, we answer Expect, trailers are dropped. */
 const REPLACED = new Set(['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host'])
 
-/** Who speaks to us, and whether it may say on whose behalf. */
+/** The direct peer, and whether it may name other hops. */
 export interface Peer {
   readonly address: string
   readonly trusted: boolean
   readonly encrypted: boolean
 }
 
-/** What a route and its upstream want of the headers. */
+/** What a route and its upstream require of the headers. */
 export interface HeaderRules {
   /** The Host header. */
   readonly host: string | undefined
-  /** What is added to `Via`; undefined: nothing. */
+  /** The value to add to `Via`; undefined: none. */
   readonly via: string | undefined
-  /** Lower-case names of the headers that the route reads: Connection options do not remove them. */
+  /** Lower-case names of headers that the route reads. Connection options do not remove them. */
   readonly kept: ReadonlySet<string>
 }
 
-/** Headers towards the upstream: names and values in turn, Host first. */
+/** Headers for the upstream: names and values in turn, Host first. */
 export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, kept }: HeaderRules): string[] {
   const { rawHeaders, connection } = facts
   const headers: string[] = host === undefined ? [] : ['Host', host]
@@ -50,10 +50,10 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, ke
 }
 
 /**
- * Headers towards the client.
+ * Headers for the client.
  *
  * @param rawHeaders as undici gives them, names and values in turn
- * @param chunkable whether the body may be sent in chunks: after others there are no trailers to announce
+ * @param chunkable whether the body may be sent in chunks; only chunked bodies can have trailers
  */
 export function clientHeaders(rawHeaders: readonly Buffer[], chunkable: boolean): string[] {
   const headers: string[] = []

@@ -1,6 +1,6 @@
-/** Which headers end here. */
+/** Headers that are not passed on. */
 
-/** RFC 9110 7.6.1 and what older peers still send; `te` and `trailer` speak of a framing that we make anew. */
+/** RFC 9110 7.6.1, and headers of older peers. `te` describes a framing that we make anew. */
 export const HOP_BY_HOP = new Set([
   'connection',
   'keep-alive',
@@ -13,8 +13,8 @@ export const HOP_BY_HOP = new Set([
 ])
 
 /**
- * Connection options never remove these: a message is not understood without the first two, the others tell who the
- * client is. Besides: all X-Forwarded-* headers, and those that the route reads.
+ * Connection options never remove these. A message makes no sense without the first two; the others tell who the client
+ * is. X-Forwarded-* headers and those that the route reads are kept too.
  */
 const LASTING = new Set([
   'content-length',
@@ -31,7 +31,7 @@ const LASTING = new Set([
   'fastly-client-ip',
 ])
 
-/** Adds the headers that Connection options remove, but for those that are removed anyway, or never. */
+/** Adds the headers that Connection options remove, except hop-by-hop ones and those that are never removed. */
 export function withNamed(names: Set<string> | undefined, options: readonly string[]): Set<string> | undefined {
   let found = names
   for (const option of options) {

@@ -1,9 +1,11 @@
-/** Reading on what a client sends after its answer: closing at once could cost it the answer (RFC 9112 9.6). */
+/**
+ * Reads what a client still sends after its answer. Closing at once could cost the client that answer (RFC 9112 9.6).
+ */
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Deadlines, Watched } from '../deadlines.js'
 
-/** How long a client that still sends is read on, in ms: since its last byte, and in all. */
+/** How long a client is read after its answer, in ms: since its last byte, and in total. */
 export const LINGER = { silence: 5_000, total: 300_000 }
 
 export interface LingerDeadlines {
@@ -12,10 +14,10 @@ export interface LingerDeadlines {
 }
 
 /**
- * Reads the rest of a request that has been answered. The bound is time and not bytes: closing with unread bytes sends an
- * RST, and that takes the answer from a client that reads only after it has sent everything.
+ * Reads the rest of a request that has been answered. The bound is time and not bytes: closing with unread bytes sends
+ * a reset, and a client that first sends everything would lose the answer.
  *
- * @param last whether the connection ends with that answer
+ * @param last whether the connection closes after that answer
  */
 export function lingerOver(req: IncomingMessage, last: boolean, { silence, total }: LingerDeadlines): void {
   const { socket } = req
@@ -30,7 +32,7 @@ export function lingerOver(req: IncomingMessage, last: boolean, { silence, total
   req.resume()
   if (last) {
     socket.once('close', stop)
-    // What Node calls when the answer is out.
+    // Node calls this when the answer is written.
     socket.destroySoon = () => {
       socket.end()
       socket.resume()
@@ -40,14 +42,18 @@ export function lingerOver(req: IncomingMessage, last: boolean, { silence, total
   req.once('end', stop).once('close', stop)
 }
 
-/** Ends a connection, but reads on until the client ends it too, for a while. */
+/** Ends a connection, but reads until the client ends it too, for a limited time. */
 export function closeSoftly(socket: Socket, deadlines: Deadlines): void {
   socket.once('close', watchOver(socket, deadlines))
   socket.end()
   socket.resume()
 }
 
-/** Destroys the socket when the time is over; returns what stops watching. */
+/**
+ * Destroys the socket when the time is over.
+ *
+ * @returns stops watching
+ */
 export function watchOver(socket: Socket, deadlines: Deadlines): () => void {
   const watched = destroying(socket)
   deadlines.watch(watched)

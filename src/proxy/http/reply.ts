@@ -1,26 +1,26 @@
-/** What we answer ourselves, and what we add to the upstream's answers. */
+/** Our own answers, and our headers on the upstream's answers. */
 import { type ServerResponse, STATUS_CODES } from 'node:http'
 import { type Bucket, type BucketLimits, LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
 
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'
 
-/** What sums of periods may be too long by, in ms, without being rounded up for it. */
+/** ms. Sums of periods may be this much too long; do not round up for it. */
 const ROUNDING = 1e-9
 
 export interface Reply {
   readonly status: number
   readonly detail: string
-  /** For a rejection by buckets. */
+  /** The buckets that rejected the request. */
   readonly violated?: readonly Bucket[]
   readonly retryAfterMs?: number | undefined
   /** Names and values in turn. */
   readonly headers?: readonly string[]
-  /** Ends the connection after it. */
+  /** Closes the connection after this answer. */
   readonly close?: boolean
 }
 
-/** When to come again where no bucket can tell, in ms. */
+/** Retry-After in ms where no bucket determines it. */
 export const RETRY_SOON_MS = 1_000
 
 export const SHUTTING_DOWN: Reply = { status: 503, detail: 'shaper is shutting down', retryAfterMs: RETRY_SOON_MS }
@@ -32,12 +32,20 @@ export const QUEUE_FULL: Reply = {
   close: true,
 }
 
-/** To a request that has waited for its `maxWait`. */
+/**
+ * Answers a request that has waited for its `maxWait`.
+ *
+ * @param waited ms
+ */
 export function tooLate(waited: number): Reply {
   return { status: 503, detail: `still queued after ${(waited / 1_000).toFixed(1)} s`, retryAfterMs: RETRY_SOON_MS }
 }
 
-/** To a request that would wait too long for the end of its upstream's pause, of so many ms. */
+/**
+ * Answers a request whose upstream pauses longer than the request may wait.
+ *
+ * @param pause ms until the pause ends
+ */
 export function pausedTooLong(pause: number): Reply {
   return { status: 503, detail: 'the upstream asks for a pause that is too long to wait for', retryAfterMs: pause }
 }
@@ -45,7 +53,7 @@ export function pausedTooLong(pause: number): Reply {
 /**
  * Answers with a problem document (RFC 9457).
  *
- * @param more headers besides, names and values in turn
+ * @param more further headers, names and values in turn
  */
 export function sendReply(res: ServerResponse, reply: Reply, more: readonly string[]): void {
   const body = JSON.stringify(problem(reply))
@@ -60,8 +68,8 @@ export function sendReply(res: ServerResponse, reply: Reply, more: readonly stri
 }
 
 /**
- * Writes the whole body of an answer whose head has not left yet: both go in one plain write. What `end` adds after it
- * would else be gathered with it, in a dearer call.
+ * Writes a whole body together with its unsent head, in one plain write. Otherwise `end` would gather the parts in a
+ * more expensive call.
  *
  * @param body one byte per character
  * @returns as `write`
@@ -83,16 +91,16 @@ function problem({ status, detail, violated, retryAfterMs }: Reply): object {
   }
 }
 
-/** Retry-After: rounded up, never 0. */
+/** Rounded up, at least 1. */
 function wholeSeconds(ms: number): number {
   return Math.max(1, Math.ceil((ms - ROUNDING) / 1_000))
 }
 
 /**
- * `RateLimit-Policy` of a stack and `RateLimit` of those of its buckets that are told about, as names and values in turn
- * (draft-ietf-httpapi-ratelimit-headers-11).
+ * `RateLimit-Policy` of a stack, and `RateLimit` of the reported buckets (draft-ietf-httpapi-ratelimit-headers-11).
  *
  * @param retryAfterMs on a rejection; without it `t` is the time until the bucket is empty
+ * @returns names and values in turn
  */
 export function limitHeaders(
   stack: readonly Bucket[],
@@ -107,7 +115,7 @@ export function limitHeaders(
   return ['RateLimit-Policy', policy, 'RateLimit', state]
 }
 
-/** They change with the configuration only. */
+/** Policies by limits. They change only with the configuration. */
 const policies = new WeakMap<BucketLimits, string>()
 
 function policyOf(limits: BucketLimits): string {

@@ -1,14 +1,14 @@
 /**
- * A request as plain facts, read once, before anything is counted. What could be understood in two ways by us and by
- * the upstream is refused here (RFC 9112 sections 3.2 and 6.3); what llhttp refuses already is not repeated.
+ * Reads a request into plain facts, before anything is counted. Requests that we and the upstream could read
+ * differently are refused here (RFC 9112 sections 3.2 and 6.3). llhttp refuses others before.
  */
 import type { IncomingMessage } from 'node:http'
 import { withNamed } from './hop-by-hop.js'
 
-/** How many options Connection may list. */
+/** Most options that Connection may list. */
 const MAX_OPTIONS = 64
 
-/** Why a request is refused before any bucket. The connection is closed where its framing is in doubt. */
+/** The reason to refuse a request before any bucket. `close`: the framing is in doubt, so the connection closes. */
 export class Refusal {
   readonly status: number
   readonly detail: string
@@ -27,9 +27,11 @@ export interface RequestFacts {
   readonly oldHttp: boolean
   /** Origin-form, byte for byte as it is sent upstream. */
   readonly target: string
-  /** The path for matching: without query, percent-encoding of unreserved characters, dot segments, double slashes. */
+  /**
+   * The path for matching: without query, with unreserved characters decoded, without dot segments and double slashes.
+   */
   readonly path: string
-  /** The authority the client asked for; undefined with HTTP/1.0 only. */
+  /** The authority that the client named; undefined only with HTTP/1.0. */
   readonly host: string | undefined
   /** Names and values in turn, as they came. */
   readonly rawHeaders: readonly string[]
@@ -41,7 +43,7 @@ export interface RequestFacts {
   readonly contentLength: number | undefined
   readonly chunked: boolean
   readonly expectContinue: boolean
-  /** Of OPTIONS and TRACE: how often they may be passed on. */
+  /** How often an OPTIONS or TRACE request may still be forwarded. */
   readonly maxForwards: number | undefined
   /** `Prefer: wait=N` (RFC 7240), in seconds. */
   readonly preferWait: number | undefined
@@ -136,7 +138,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     host = authority
     target = rest.startsWith('/') ? rest : `/${rest}`
   }
-  // RFC 9110 7.6.2: we are who is asked, and have nothing to say.
+  // RFC 9110 7.6.2: the request is for us, and we have no answer to it.
   if (maxForwards === 0) return new Refusal(501, `${method} is passed on, and must not be`)
   if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', true)
 
@@ -166,7 +168,7 @@ function waitPreferred(value: string): number | undefined {
   return seconds === undefined ? undefined : Number(seconds)
 }
 
-/** All values of a header, joined as RFC 9110 5.3 says; undefined where there is none or one that is empty. */
+/** All values of a header, joined as RFC 9110 5.3 says; undefined if there is none or it is empty. */
 export function headerValue(rawHeaders: readonly string[], lowerName: string, separator = ', '): string | undefined {
   let value: string | undefined
   for (let at = nextLine(rawHeaders, lowerName, 0); at >= 0; at = nextLine(rawHeaders, lowerName, at + 2)) {
@@ -175,13 +177,13 @@ export function headerValue(rawHeaders: readonly string[], lowerName: string, se
   return value === '' ? undefined : value
 }
 
-/** The value of a header's first line. A client that adds lines behind the one that counts changes nothing. */
+/** The value of a header's first line. Lines that a client adds behind it change nothing. */
 export function firstLine(rawHeaders: readonly string[], lowerName: string): string | undefined {
   const at = nextLine(rawHeaders, lowerName, 0)
   return at < 0 ? undefined : rawHeaders[at + 1]!
 }
 
-/** Where a header's next line is; -1: there is none. */
+/** The index of a header's next line; -1: there is none. */
 function nextLine(rawHeaders: readonly string[], lowerName: string, from: number): number {
   for (let at = from; at < rawHeaders.length; at += 2) {
     if (rawHeaders[at]!.length === lowerName.length && rawHeaders[at]!.toLowerCase() === lowerName) return at
@@ -189,14 +191,14 @@ function nextLine(rawHeaders: readonly string[], lowerName: string, from: number
   return -1
 }
 
-/** What routes compare of a target: without query, and in one spelling. */
+/** The path that routes compare: without query, in one spelling. */
 export function matchingPath(target: string): string {
   const query = target.indexOf('?')
   const path = query < 0 ? target : target.slice(0, query)
   return /%|\/[./]/.test(path) ? normalized(path) : path
 }
 
-/** RFC 3986 6.2.2 and 5.2.4, and empty segments merged, so that no spelling of a path evades its route. */
+/** Applies RFC 3986 6.2.2 and 5.2.4 and merges empty segments, so that no spelling of a path evades its route. */
 function normalized(path: string): string {
   const decoded = path.replace(/%[0-9A-Fa-f]{2}/g, code => {
     const character = String.fromCharCode(Number.parseInt(code.slice(1), 16))

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
 
-/** Tells the instances of a chain apart. All workers of a program have the same. */
+/** An id for `Via`. All workers of a program have the same one. */
 export function createId(): string {
   return randomBytes(3).toString('hex')
 }
 
-/** What this program adds to `Via` (RFC 9110 7.6.3), and whether a request has it already: then it has come back. */
+/** What this program adds to `Via` (RFC 9110 7.6.3). A request that already has it has come back in a loop. */
 export class Via {
   readonly #comment: string
   readonly #current: string
@@ -22,7 +22,7 @@ export class Via {
     return oldHttp ? this.#old : this.#current
   }
 
-  /** @param values all that a request has, joined with commas */
+  /** @param values all values of the request's `Via`, joined with commas */
   isIn(values: string): boolean {
     if (!values.includes(this.#comment)) return false
     return values.split(',').some(part => {

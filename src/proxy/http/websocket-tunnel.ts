@@ -1,6 +1,6 @@
 /**
- * Tunnels for upgrade requests. http-proxy makes the request and joins the sockets; around it stand the fences that it
- * lacks: sockets that break early, answers other than 101, exact paths and headers, timeouts, and one end for all.
+ * Tunnels for upgrade requests. http-proxy sends the request and joins the sockets. This file adds what it lacks:
+ * sockets that break early, answers other than 101, exact paths and headers, timeouts, and exactly one end.
  */
 import type { ClientRequest, IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { createRequire } from 'node:module'
@@ -9,7 +9,7 @@ import type { Duplex } from 'node:stream'
 import type { checkServerIdentity } from 'node:tls'
 import type HttpProxy from 'http-proxy'
 
-// http-proxy keeps `util._extend` as it loads; from Node 22 on its first call would print DEP0060.
+// http-proxy takes `util._extend` while it loads. From Node 22 on, its first call would print DEP0060.
 const require = createRequire(import.meta.url)
 const util = require('node:util')
 const { _extend } = util
@@ -17,13 +17,18 @@ util._extend = Object.assign
 const { createProxyServer } = require('http-proxy') as typeof HttpProxy
 util._extend = _extend
 
-const LINGER = 5_000 // ms that a peer may take to close once the other side is through
-const MAX_EARLY = 16 * 1024 // read ahead of the tunnel to notice a hang-up; a client that sends more hides its own
-/** Made anew, or (Trailer) of no meaning without chunks; Upgrade is part of the answer. */
+const LINGER = 5_000 // ms for one peer to close after the other side has ended
+const MAX_EARLY = 16 * 1024 // bytes read ahead to notice a hang-up; a client that sends more hides its hang-up
+/**
+ * Hop-by-hop headers that are made anew. Trailer has no meaning without chunks. Upgrade stays: it is part of the
+ * answer.
+ */
 const DROPPED = ['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding']
 const ignore = () => undefined
 
-/** `host` is a name or an address (IPv6 without brackets), `servername` what to ask for and to verify instead. */
+/**
+ * `host` is a name or an address (IPv6 without brackets). `servername` is the name to ask for and to verify instead.
+ */
 export interface TunnelTarget {
   readonly protocol: 'http:' | 'https:'
   readonly host: string
@@ -36,24 +41,26 @@ export interface TunnelTarget {
 export interface TunnelOptions {
   readonly target: TunnelTarget
   readonly socket: Duplex // the client's, from Node's 'upgrade' event
-  readonly head: Buffer // what came with it
+  readonly head: Buffer // bytes that came behind the request
   readonly path: string // byte for byte
   readonly headers: readonly string[] // names and values in turn, no hop-by-hop ones, Host first
-  /** In ms, 0 for none: to a connection (with TLS), from there to the answer, and without a byte of that answer. */
+  /**
+   * In ms, 0 for none: until a connection (with TLS), from there until the answer, and between bytes of that answer.
+   */
   readonly connectTimeout: number
   readonly handshakeTimeout: number
   readonly idleTimeout: number
-  /** In ms, 0 for none: without a byte either way, once there is a tunnel. */
+  /** In ms, 0 for none: how long a tunnel may be without a byte in either direction. */
   readonly tunnelIdleTimeout: number
-  /** What is added to the answer's headers, 101 or not: names and values in turn. */
+  /** Headers to add to the answer, 101 or not: names and values in turn. */
   readonly answerHeaders?: (() => readonly string[]) | undefined
-  /** The upstream answered 101, or something else that the client gets instead of a tunnel. */
+  /** The upstream answered: with 101, or with something else that the client gets instead of a tunnel. */
   readonly onResponse?: ((status: number, headers: IncomingHttpHeaders) => void) | undefined
   /** Called exactly once, after `openTunnel` has returned. */
   readonly onEnd: (end: TunnelEnd) => void
 }
 
-/** After `failed` the client's socket is untouched and the caller's to answer; all other sockets are destroyed. */
+/** After `failed` the client's socket is untouched, and the caller answers it. All other sockets are destroyed. */
 export type TunnelEnd =
   | { readonly kind: 'closed'; readonly idle?: true }
   | { readonly kind: 'answered'; readonly status: number }
@@ -70,7 +77,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   const { target, headers } = options
   const socket = options.socket as Socket
   let over = false
-  let end: TunnelEnd = { kind: 'client-gone' } // until there is an answer: then that
+  let end: TunnelEnd = { kind: 'client-gone' } // until there is an answer
   let request: ClientRequest | undefined
   let timer: NodeJS.Timeout | undefined
   const cut = () => finish(end)
@@ -100,7 +107,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     return pairsOf(options.answerHeaders?.() ?? [])
   }
 
-  /** From here on the client's socket is ours; once all is written to it, it only has to close. */
+  /** From here on the client's socket is ours. Once everything is written to it, it only has to close. */
   function answered({ statusCode, headers }: IncomingMessage, how: TunnelEnd, idleTimeout: number): void {
     end = how
     clearTimeout(timer)
@@ -111,7 +118,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     options.onResponse?.(statusCode!, headers)
   }
 
-  /** Runs before http-proxy's own listener, which writes the 101 from `headers` and then joins the sockets. */
+  /** Runs before http-proxy's own listener. That one writes the 101 from `headers` and joins the sockets. */
   function relay(response: IncomingMessage, upgraded: Socket): void {
     answered(response, { kind: 'closed' }, options.tunnelIdleTimeout)
     if (options.head.length > 0 && !socket.readableEnded) socket.unshift(options.head)
@@ -120,20 +127,20 @@ export function openTunnel(options: TunnelOptions): Tunnel {
       byName.set(name, [...(byName.get(name) ?? []), value])
     response.headers = Object.fromEntries(byName) as unknown as IncomingMessage['headers']
     socket.setDefaultEncoding('latin1')
-    // The client's socket holds all that came, and what it sends is for nobody: once unpiped it must be read on.
+    // The client's socket holds everything received. What it still sends has no reader, so read it once it is unpiped.
     upgraded.once('close', () => process.nextTick(() => socket.resume().end()))
-    // The client has closed and the upstream has it all: it may go on sending, but not be silent.
+    // The client has closed and the upstream has everything. The upstream may still send, but must not be silent.
     upgraded.once('finish', () => upgraded.setTimeout(LINGER, () => socket.writableLength === 0 && cut()))
   }
 
-  /** Instead of http-proxy's, which garbles chunks and trailers: the end of the connection ends the body. */
+  /** Replaces http-proxy's handler, which garbles chunks and trailers. Here the end of the connection ends the body. */
   function answer(response: IncomingMessage): void {
     const status = response.statusCode!
     if (status === 101) return fail(502, new Error('a 101 of the upstream names no protocol'))
-    // The parser reads a status as a number: it has lost leading zeros.
+    // The parser reads the status as a number and loses leading zeros.
     if (status < 200 || status > 599) return fail(502, new Error(`the upstream answered with the status ${status}`))
     answered(response, { kind: 'answered', status }, options.idleTimeout)
-    // A FIN would make what was cut short look complete; in TLS the missing close_notify tells.
+    // After a FIN a cut answer would look complete. In TLS the missing close_notify tells.
     const plain = socket.remoteAddress !== undefined && !('encrypted' in socket)
     const broken = () => response.complete || over || (plain ? socket.resetAndDestroy() : cut())
     response.on('error', ignore).once('close', broken)
@@ -162,14 +169,14 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   if (socket.destroyed) return tunnel
   try {
     const { protocol, host, port, ca, ...identity } = target
-    // Without a Host header: Node would check the certificate against that of the client, and not against the target.
+    // No Host header here: Node would check the certificate against the client's Host instead of the target.
     const ssl = { ...identity, maxHeaderSize: 64 * 1024 }
     const settings = { target: { protocol, host, port, ca }, ssl } as HttpProxy.ServerOptions
     const minimal = { method: 'GET', url: '/', headers: { connection: 'upgrade', upgrade: 'websocket' }, socket }
     const proxy = createProxyServer().once('proxyReqWs', prepare)
     limit(options.connectTimeout, 'no connection to the upstream')
     proxy.ws(minimal as unknown as IncomingMessage, socket, Buffer.alloc(0), settings, ignore)
-    // http-proxy's own error listener ends the client's socket, which must stay whole for a 502.
+    // http-proxy's own error listener would end the client's socket, which is still needed for a 502.
     request!.removeAllListeners('error').on('error', error => fail(502, error))
     request!.removeAllListeners('response').once('response', answer)
   } catch (error) {
@@ -179,8 +186,8 @@ export function openTunnel(options: TunnelOptions): Tunnel {
 }
 
 /**
- * Notices that the client of a waiting upgrade request hangs up (its FIN counts) and calls `gone` once; destroying the
- * socket is left to it. From now on no error of the socket is uncaught. The little that must be read is given back.
+ * Notices that the client of a waiting upgrade request hangs up (a FIN counts), and calls `gone` once. `gone` destroys
+ * the socket. From now on errors of the socket are caught. Bytes that had to be read are given back.
  *
  * @returns stops watching; call it before `openTunnel`, which watches for itself
  */
@@ -206,7 +213,7 @@ export function watchUpgradeSocket(socket: Duplex, gone: () => void): () => void
   return stop
 }
 
-/** What of an answer's headers the client gets. */
+/** The headers of an answer that the client gets. */
 function passedOn(raw: readonly string[], close?: 'close'): [name: string, value: string][] {
   const pairs = pairsOf(raw)
   const named = pairs.flatMap(([name, value]) => (/^connection$/i.test(name) ? value.toLowerCase().split(/[, ]+/) : []))

@@ -2,7 +2,7 @@ import type { Observer } from './observer.js'
 
 type Call = (...args: unknown[]) => void
 
-/** Tells several observers, in order; nothing is called for what none of them wants to know. */
+/** Calls several observers, in order. An event that none of them handles costs no call. */
 export function combineObservers(observers: readonly Observer[]): Observer {
   const [only, ...more] = observers
   if (only === undefined || more.length === 0) return only ?? {}

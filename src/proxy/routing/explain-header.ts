@@ -1,13 +1,16 @@
 import { findLane } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 
-/** @param wait what it waited in the end, in ms; returns the value of `Shaper-Explain` */
+/**
+ * @param wait how long the request waited in the end, in ms
+ * @returns the value of `Shaper-Explain`
+ */
 export type Explanation = (wait: number) => string
 
 /**
- * Why a request is delayed or rejected, as it stands when it arrives: the bucket that decides, which is the one that
- * takes longest to drain; how many are before it in its lane; its wait in ms and its cost. A structured field (RFC
- * 9651): `"client";position=3;wait=412.5;cost=1`.
+ * Why a request is delayed or rejected, seen at its arrival: the bucket that takes longest to drain, how many requests
+ * are ahead in its lane, its wait in ms and its cost. A structured field (RFC 9651):
+ * `"client";position=3;wait=412.5;cost=1`.
  */
 export function explainHeader({ route, stack, cost }: Arrival, now: number): Explanation {
   const position = findLane(route, stack)?.tickets.size ?? 0

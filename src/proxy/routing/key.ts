@@ -2,10 +2,10 @@ import { createHash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
 import { firstLine, headerValue, type RequestFacts } from '../http/request.js'
 
-/** Longer keys are kept as their digest, so that a client does not choose how much memory its key takes. */
+/** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
 const LONGEST_KEY = 128
 
-/** What a key is made of besides the request itself. */
+/** What a key is made from. */
 export interface KeyContext {
   readonly facts: RequestFacts
   /** The client's address, IPv6 by /64. */
@@ -13,11 +13,11 @@ export interface KeyContext {
   readonly route: string
 }
 
-/** The key of a request; undefined: a part is missing and the bucket says to reject. */
+/** The key of a request. Undefined: a part is missing and the bucket rejects such requests. */
 export type KeyReader = (context: KeyContext) => string | undefined
 
 export function createKeyReader({ parts, missing }: KeySettings): KeyReader {
-  // A value that stands in for a missing one starts with a space, which no value that was sent does.
+  // A value that replaces a missing one starts with a space. No received value does.
   const standIn = (context: KeyContext): string | undefined => {
     if (missing === 'reject') return undefined
     return missing === 'ip' ? ` ${context.ip}` : ' '
@@ -65,12 +65,12 @@ function createPartReader(part: KeyPart): (context: KeyContext) => string | unde
   }
 }
 
-/** The name without the port, in lower case: hosts that differ in these are the same. */
+/** The host name without port and trailing dot, in lower case. */
 export function hostName(host: string | undefined): string | undefined {
   return host?.replace(/:\d*$/, '').replace(/\.$/, '').toLowerCase()
 }
 
-/** Of several cookies of that name the first counts. A comma is part of a value (RFC 6265 5.2). */
+/** The first cookie of that name. A comma is part of a value (RFC 6265 5.2). */
 function cookieValue(cookies: string | undefined, name: string): string | undefined {
   for (const cookie of cookies?.split(';') ?? []) {
     const equals = cookie.indexOf('=')

@@ -9,35 +9,36 @@ import { createKeyReader, hostName, type KeyReader } from './key.js'
 export interface RouteBucket {
   readonly settings: BucketSettings
   readonly key: KeyReader
-  /** The tier of a request with this key, if any. */
+  /** The tier of a request with this key; undefined: none. */
   readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
-  /** Whether a lane's weight is this bucket's, if it has one: those listed first decide. */
+  /** Position in the file. The first bucket that has a weight sets the lane's weight. */
   readonly place: number
 }
 
-/** What a route says of requests, wherever they come from. */
+/** The rules of a route, independent of its upstream. */
 export interface Rule {
   readonly name: string
   readonly settings: RouteSettings
-  /** From the client's own to everyone's. */
+  /** In order from the client's own bucket to the bucket for everyone. */
   readonly buckets: readonly RouteBucket[]
   readonly matches: (facts: RequestFacts) => boolean
   readonly cost: (facts: RequestFacts) => number
-  /** Lower-case names of the headers that decide about a request. */
+  /** Lower-case names of the headers that the route reads. */
   readonly reads: ReadonlySet<string>
 }
 
-/** A route, ready to be applied. */
+/** A route in front of its upstream. */
 export interface Route extends Rule {
   readonly upstream: Upstream
-  /** The identity of its lanes: the same across reloads. */
+  /** Identifies its lanes. The same across reloads. */
   readonly lane: LaneRoute
 }
 
 /**
- * Puts a route's settings into effect in front of an upstream.
+ * Creates a route in front of an upstream.
  *
- * @param previous the route of that name so far: who waits in its lanes goes on waiting there
+ * @param previous the route of that name so far. If the upstream is the same, requests that wait in its lanes stay
+ *   there
  */
 export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
   const { name } = settings
@@ -57,7 +58,7 @@ export function createRule(settings: RouteSettings): Rule {
     place,
     breadth: breadth(bucket.key.parts.map(part => part.kind)),
   }))
-  // Lanes share what comes last in a stack: the bucket with the fewest instances (core/lane.ts).
+  // Lanes meet at the end of their stacks, so the bucket with the fewest instances comes last (core/queue/lane.ts).
   buckets.sort((a, b) => a.breadth - b.breadth)
   return {
     name: settings.name,
@@ -80,7 +81,7 @@ function createTierFinder(tiers: readonly TierSettings[]): RouteBucket['tier'] {
     )
 }
 
-/** Higher: one instance of the bucket serves more clients. Equal: as in the file. */
+/** How many clients share one instance: a higher number, more clients. Equal numbers keep the order of the file. */
 function breadth(kinds: readonly string[]): number {
   if (kinds.every(kind => kind === 'all')) return 2
   if (kinds.every(kind => kind === 'all' || kind === 'route' || kind === 'method' || kind === 'host')) return 1
@@ -102,7 +103,7 @@ function createMatcher({ path, method, host, header }: MatchSettings): (facts: R
   return facts => tests.every(test => test(facts))
 }
 
-/** A prefix in the spelling of paths; its last segment is not a whole one. */
+/** A prefix in the spelling of paths. Its last segment may be incomplete. */
 function matchingPrefix(prefix: string): string {
   const last = matchingPath(`${prefix}x`)
   return last.slice(0, -1)

@@ -1,4 +1,4 @@
-/** Node's server, set up so that a held request is safe in it, and what comes of each thing that it tells. */
+/** Node's HTTP server, set up so that requests can wait in it, and the handlers of its events. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
@@ -12,22 +12,22 @@ import { ClientConnection } from '../http/connection.js'
 import { RefusedConnection } from './refused-connection.js'
 import { headOf, plainHeadOf, RereadRequest } from './reread-request.js'
 
-/** How many header fields a request may have. */
+/** Most header fields of a request. */
 const MAX_FIELDS = 2_000
 
-/** How many connections above `maxConnections` are there to be told so; the others are just closed. */
+/** Connections above `maxConnections` that still get a 503. Further ones are closed without an answer. */
 const EXCESS = 256
 
-/** @param pair serves TLS with it */
+/** @param pair certificate and key for TLS; undefined: plain HTTP */
 export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined): Server {
   const options = {
     maxHeaderSize: limits.maxHeaderSize,
     headersTimeout: limits.headersTimeout,
     keepAliveTimeout: limits.keepAliveTimeout,
-    // A held request whose body is unread must live.
+    // A waiting request with an unread body must not time out.
     requestTimeout: 0,
     connectionsCheckingInterval: Math.min(1_000, Math.max(50, limits.headersTimeout / 4)),
-    // We answer with a problem document instead.
+    // We check Host and answer with a problem document.
     requireHostHeader: false,
     noDelay: true,
   }
@@ -41,17 +41,21 @@ export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined
   return server
 }
 
-/** Those above the limit are told so, as long as they are not too many for that as well. */
+/** Connections above the limit get an answer, up to `EXCESS` of them. */
 export function limitConnections(server: Server, most: number): void {
   server.maxConnections = most + EXCESS
 }
 
-/** New connections get this certificate. */
+/** Uses this certificate for new connections. */
 export function renewCertificate(server: Server, pair: KeyPair): void {
   if (isTls(server)) server.setSecureContext(pair)
 }
 
-/** Hands what clients send to the line. Returns the open connections. */
+/**
+ * Hands everything that clients send to exchanges.
+ *
+ * @returns the open connections, kept up to date
+ */
 export function acceptRequests(server: Server, context: ProxyContext): ReadonlySet<ClientConnection> {
   const connections = new Set<ClientConnection>()
   const known = new WeakMap<Socket, ClientConnection>()
@@ -65,9 +69,9 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     socket.once('close', () => connections.delete(connection))
     return connection
   }
-  // Also those that never send anything: they must not outlive the server.
+  // Connections that never send anything are registered too: they must not outlive the server.
   server.on(isTls(server) ? 'secureConnection' : 'connection', connectionOf)
-  // What counts for the parser is the bytes of names and values: of the smallest fields they allow too many to keep.
+  // The parser limits the bytes of names and values. That still allows too many tiny fields.
   const isTooMuch = (req: IncomingMessage, connection: ClientConnection): boolean => {
     if (req.rawHeaders.length <= 2 * MAX_FIELDS) return false
     connection.malformed(
@@ -80,7 +84,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     if (!isTooMuch(req, connection)) connection.add(new Exchange(context, connection, req, res))
   }
   server.on('request', onRequest)
-  // With a listener Node leaves the 100 to us: it is sent at the release.
+  // With this listener Node does not send the 100. We send it at the release.
   server.on('checkContinue', onRequest)
   server.on('checkExpectation', onRequest)
   server.on('upgrade', (req, _socket, head) => {
@@ -112,7 +116,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
   return connections
 }
 
-/** Errors that tell of a client's end, also in the middle of a request. */
+/** Errors that mean the client is gone, also in the middle of a request. */
 const GONE = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE'])
 
 const CLIENT_ERRORS: Record<string, [number, string]> = {
@@ -121,7 +125,7 @@ const CLIENT_ERRORS: Record<string, [number, string]> = {
   ERR_HTTP_REQUEST_TIMEOUT: [408, 'the request headers did not come in time'],
 }
 
-/** Only this is tunnelled: what an h2c tunnel carries we could not limit. */
+/** Only WebSockets are tunnelled. We could not limit the requests inside an h2c tunnel. */
 function isWebSocket({ method, headers, httpVersionMinor }: IncomingMessage): boolean {
   if (method !== 'GET' || httpVersionMinor === 0) return false
   if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0) return false

@@ -4,7 +4,7 @@ import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
 import type { Reply } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 
-/** The end of a connection whose bytes are no request for us: a problem document in its turn, as the last answer. */
+/** Ends a connection whose bytes are no valid request: sends a problem document in its turn, as the last answer. */
 export class RefusedConnection implements PipelinedRequest {
   readonly receiving = false
   readonly #context: ProxyContext
@@ -39,7 +39,7 @@ export class RefusedConnection implements PipelinedRequest {
   cutOff(): void {}
 }
 
-/** Of what could not be read there is nothing to tell. */
+/** A record for a request that could not be read. */
 const UNREADABLE: RequestRecord = {
   route: '',
   method: '',

@@ -3,15 +3,15 @@ import type { Deadlines } from '../deadlines.js'
 import { type ClientConnection, type PipelinedRequest, readOn } from '../http/connection.js'
 import { watchUpgradeSocket } from '../http/websocket-tunnel.js'
 
-/** Bytes. Node takes what is given back by pieces, and reads on from the client only when there are few left. */
+/** Bytes. Node reads returned bytes in pieces of this size. It reads on from the client only when few are left. */
 const PIECE = 4 * 1024
 
-/** With so many bytes given back nothing more is read, not even to notice a hang-up. */
+/** Bytes. If this much is given back, nothing more is read, not even to notice a hang-up. */
 const ENOUGH = 16 * 1024
 
 /**
- * A request behind which Node has stopped reading the connection as HTTP. It goes back to the socket, with what came
- * after it; when its turn has come, Node is made to read it once more. Until then little of what follows is read.
+ * A request behind which Node stopped reading HTTP. Its bytes and those after it go back to the socket. In its turn
+ * Node reads it once more. Until then little of what follows is read.
  */
 export class RereadRequest implements PipelinedRequest {
   readonly receiving = false
@@ -23,8 +23,8 @@ export class RereadRequest implements PipelinedRequest {
   #over = false
 
   /**
-   * @param head of the request, as Node is to read it
-   * @param rest what came after it
+   * @param head the request's head, as Node will read it
+   * @param rest the bytes after it
    */
   constructor(server: Server, connection: ClientConnection, linger: Deadlines, head: string, rest: Buffer) {
     this.#server = server
@@ -44,7 +44,7 @@ export class RereadRequest implements PipelinedRequest {
       const { socket } = this.#connection
       this.#unwatch()
       socket.unshift(Buffer.from(this.#head, 'latin1'))
-      // Node sets them anew.
+      // Node sets the timeouts anew.
       socket.removeAllListeners('timeout').setTimeout(0)
       this.#connection.reopen()
       this.#server.emit('encrypted' in socket ? 'secureConnection' : 'connection', socket)
@@ -66,12 +66,12 @@ export class RereadRequest implements PipelinedRequest {
   }
 }
 
-/** The head of a request as it came. */
+/** The head of a request as received. */
 export function headOf(req: IncomingMessage): string {
   return written(req, req.rawHeaders)
 }
 
-/** An upgrade that we do not take part in is a plain request (RFC 9110 7.8): its head without the upgrade. */
+/** The head of a request without its upgrade. An upgrade that we do not support is a plain request (RFC 9110 7.8). */
 export function plainHeadOf(req: IncomingMessage): string {
   const { rawHeaders } = req
   const headers: string[] = []

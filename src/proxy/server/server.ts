@@ -1,4 +1,4 @@
-/** The proxy as a whole: what it is put together from, how it changes while it runs, and how it ends. */
+/** The proxy as a whole: its parts, its reload and its shutdown. */
 import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
 import type { Settings } from '../../config/settings.js'
@@ -29,24 +29,25 @@ import {
   urlOf,
 } from './listener.js'
 
-/** How long a client may leave an answer of ours unread, in ms. */
+/** ms that a client may leave our own answer unread. */
 const FLUSH = 60_000
 
 export interface RunningProxy {
-  /** Where it listens: `http://host:port`. */
+  /** `http://host:port` */
   readonly url: string
   readonly context: ProxyContext
   /**
-   * Stops accepting, lets what is queued and in flight go on for up to `timeout` ms, answers the rest 503.
-   * Resolves when every connection is closed. Called again, it is the same drain.
+   * Stops accepting and lets queued and running requests finish for up to `timeout` ms. The rest are answered 503.
+   * Resolves when every connection is closed. Another call returns the same promise.
    */
   drain(timeout: number): Promise<void>
   /**
-   * Puts another configuration into effect, whole or (when it throws) not at all. Who waits goes on waiting, in the same
-   * order and at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were, but the files of certificates,
+   * Puts another configuration into effect. If it throws, nothing has changed. Waiting requests keep their order and
+   * leave at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were. The files of certificates,
    * keys and authorities are read again, for new connections.
    *
-   * @returns how many waiters were answered 503 because they would now exceed their `maxWait`, by route
+   * @returns how many waiting requests were answered 503 because they would now exceed their `maxWait`, by route
+   * @throws if a certificate, key or authority cannot be read
    */
   reload(settings: Settings): Promise<Map<string, number>>
 }
@@ -55,18 +56,18 @@ export interface ProxyOptions {
   readonly settings: Settings
   /** Paces releases. */
   readonly pacer: Clock
-  /** For timeouts, where a few ms do not matter. */
+  /** For timeouts. A few ms do not matter here. */
   readonly clock: Clock
   readonly observer?: Observer
-  /** That of the program in `Via`; one of its own if absent. */
+  /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
-  /** Where buckets are kept for all instances. */
+  /** The store that instances share. Undefined: memory. */
   readonly shared?: { readonly store: Store; readonly onOutage: OnOutage; readonly least?: LeastInstances }
 }
 
 /**
- * @throws when the address cannot be listened on, a certificate cannot be read, or the store does not answer and without
- *   it everything is to be closed
+ * @throws if the address cannot be listened on, if a certificate cannot be read, or if the store does not answer and
+ *   `onOutage` is `closed`
  */
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { settings, pacer, clock, observer = {}, id = createId(), shared } = options
@@ -156,7 +157,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       if (context.inProgress === 0) drained()
     })
     for (const connection of connections) connection.cutOff()
-    // What was just answered is written before its connection is closed.
+    // Answers just given are written before their connections close.
     const cancel = clock.at(clock.now() + LINGER.silence, () => {
       for (const { socket } of connections) socket.destroy()
     })

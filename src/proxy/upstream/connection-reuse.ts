@@ -1,16 +1,16 @@
-/** Whether a request goes out on a connection that has served another before: undici does not tell its handlers. */
+/** Finds out whether a request uses a connection that has served another before. undici does not tell its handlers. */
 import { subscribe } from 'node:diagnostics_channel'
 import type { Socket } from 'node:net'
 
 export interface Reusing {
-  /** Whether the connection had served a request before: then its end may be a race and not a failure. */
+  /** The connection has served a request before. Then its end may be a race with an idle close and not a failure. */
   reused: boolean
 }
 
 let starting: Reusing | undefined
 const served = new WeakSet<Socket>()
 
-/** To be called in `onRequestStart`: undici writes the headers before it returns to anyone else. */
+/** Call it in `onRequestStart`: undici writes the headers before it returns to anyone else. */
 export function announce(request: Reusing): void {
   starting = request
 }

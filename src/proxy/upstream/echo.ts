@@ -2,7 +2,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { performance } from 'node:perf_hooks'
 
-/** An upstream for trying things: it answers with what it got, and when. */
+/** An upstream for trials. It answers with the request it got and the time since the previous one. */
 export interface Echo {
   readonly url: string
   close(): Promise<void>

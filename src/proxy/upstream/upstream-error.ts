@@ -1,4 +1,4 @@
-/** What an error of undici means for the client. */
+/** Translates undici's errors into answers. */
 
 const REASONS: Record<string, readonly [502 | 504, string]> = {
   ECONNREFUSED: [502, 'the upstream refused the connection'],
@@ -9,13 +9,13 @@ const REASONS: Record<string, readonly [502 | 504, string]> = {
   UND_ERR_HEADERS_OVERFLOW: [502, "the upstream's headers are too large"],
 }
 
-/** Whether the connection ended, of which an idle one's close may be the reason. */
+/** Whether the connection ended. The cause may be the close of an idle connection. */
 export function isDisconnect(error: Error): boolean {
   const { code } = error as NodeJS.ErrnoException
   return code === 'UND_ERR_SOCKET' || code === 'ECONNRESET' || code === 'EPIPE'
 }
 
-/** The status and detail of the answer. */
+/** The status and detail to answer. */
 export function describeError(error: Error): readonly [502 | 504, string] {
   const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
   const { code = '' } = cause as NodeJS.ErrnoException

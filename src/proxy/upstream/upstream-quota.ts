@@ -1,9 +1,10 @@
 /**
- * What an upstream says of its limits, and what follows: a pause before its gates, a lower rate in the buckets before it.
+ * An upstream's announced limits, and their effects: a pause at its gates, and a lower rate in the buckets in front of
+ * it.
  *
- * There is one for each URL, whatever else differs in how routes use it, and it outlives changes of the configuration.
- * Where instances share a store they tell each other. The rate that was heard last is everybody's: an upstream speaks of
- * what all of them together have left.
+ * There is one object for each URL, however routes use it. It outlives changes of the configuration. Instances on one
+ * store exchange what they learn. The newest rate counts for all of them, because the upstream counts their requests
+ * together.
  */
 import type { UpstreamSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
@@ -16,29 +17,29 @@ import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
 
-/** A change of the rate by less than this part of it is let be: who waits is planned anew each time. */
+/** Smaller relative changes of the rate are ignored, because every change plans the waiting requests anew. */
 const NOTABLE_CHANGE = 0.01
 
-/** The longest pause, in ms, where the configuration has none: then it is asked again. */
+/** The longest pause in ms if the configuration sets none. After it one request asks again. */
 const LONGEST_PAUSE = 60_000
 
-/** A pause that lasts is made longer in steps of so many ms: each refusal tells a little later end. */
+/** ms. A running pause grows in steps of this size, because each refusal names a slightly later end. */
 const PAUSE_STEP = 100
 
-/** What was told to others comes back from the store as so many ms longer at most. */
+/** ms. A pause that we sent may come back from the store this much longer. */
 const ROUND_TRIP = 10
 
-/** ms: how often it is asked what other instances have heard. */
+/** ms between questions to the store about other instances' news. */
 const POLL_INTERVAL = 1_000
 
-/** What it needs of the line that it is in. */
+/** The part of the ProxyContext that it needs. */
 export interface QuotaContext {
   readonly clock: Clock
   readonly wallNow: () => number
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
   readonly observer: Observer
-  /** The buckets before the upstream are to follow its `rate`. */
+  /** Called when `rate` has changed and the buckets in front of the upstream must follow. */
   rateLearned(quota: UpstreamQuota): void
 }
 
@@ -51,11 +52,11 @@ export class UpstreamQuota {
   #context: QuotaContext | undefined
   /** ms */
   #pausedUntil = -Infinity
-  /** What another instance has heard: cost units per ms, until a time in ms. */
+  /** The rate that another instance learned, in cost units per ms, valid until a time in ms. */
   #fromOthers = { rate: Infinity, until: -Infinity }
-  /** No rate is lower, in cost units per ms: it has to be asked again some time. */
+  /** Lower bound of the rate, in cost units per ms: a request must ask again some time. */
   #least = 1 / LONGEST_PAUSE
-  /** Cost units per ms, as the buckets have it. */
+  /** The rate that the buckets follow, in cost units per ms. */
   #rate = Infinity
   #expiry: Cancel = () => false
   #poll: Cancel = () => false
@@ -64,19 +65,19 @@ export class UpstreamQuota {
     this.#url = url
   }
 
-  /** Cost units per ms that it allows; Infinity: it does not say. */
+  /** Cost units per ms that the upstream allows; Infinity: it announces no limit. */
   get rate(): number {
     return this.#rate
   }
 
-  /** Requests to it pass this gate, too. */
+  /** Adds a gate that requests to this upstream pass. */
   attach(gate: Gate): void {
     this.#gates.add(gate)
     const now = this.#context?.clock.now() ?? Infinity
     if (this.#pausedUntil > now) this.#context!.shaper.control.pause(gate, this.#pausedUntil - now)
   }
 
-  /** None do any more; after the last one it is over. */
+  /** Removes a gate. Stops after the last one. */
   detach(gate: Gate): void {
     this.#gates.delete(gate)
     if (this.#gates.size > 0) return
@@ -84,14 +85,14 @@ export class UpstreamQuota {
     this.#poll()
   }
 
-  /** From now on what other instances have heard counts, too. May be called again for the line that it is in. */
+  /** Starts the exchange with other instances. Later calls with the same context do nothing. */
   join(context: QuotaContext): void {
     if (this.#context !== undefined) return
     this.#context = context
     this.#exchange()
   }
 
-  /** Takes note of an answer. */
+  /** Learns from an answer. */
   received(settings: QuotaSettings, status: number, fields: Fields): void {
     const context = this.#context!
     const now = context.clock.now()
@@ -110,7 +111,7 @@ export class UpstreamQuota {
     if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, quota !== undefined, now))
   }
 
-  /** False: it pauses for as long already. */
+  /** @returns false if the current pause lasts at least as long */
   #pause(ms: number, now: number): boolean {
     const left = Math.max(0, this.#pausedUntil - now)
     if (ms <= left) return false
@@ -124,7 +125,11 @@ export class UpstreamQuota {
     return true
   }
 
-  /** Lets the buckets follow what is known. False: that is what they do. */
+  /**
+   * Adapts the buckets to the known rate.
+   *
+   * @returns false if nothing changed
+   */
   #follow(now: number): boolean {
     const context = this.#context!
     const known = now < this.#fromOthers.until ? this.#fromOthers.rate : this.#learned.allowed(now)
@@ -145,14 +150,14 @@ export class UpstreamQuota {
     if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
   }
 
-  /** What was heard here: what others have told is not told on, or it would never end. */
+  /** What this instance learned itself. News from others is not sent on, or it would circulate for ever. */
   #stateToSend(pause: number, isOwn: boolean, now: number): UpstreamState {
     const rateFor = isOwn ? this.#learned.expiresAt - now : Infinity
     const isKnown = rateFor < Infinity && this.#rate < Infinity
     return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }
 
-  /** Tells the other instances, and asks what they have heard; from then on again and again. */
+  /** Sends news to the other instances and asks for theirs. Repeats the question regularly. */
   #exchange(state?: UpstreamState): void {
     const { sharing, clock } = this.#context!
     if (sharing === undefined) return
@@ -175,12 +180,14 @@ export class UpstreamQuota {
   }
 }
 
-/** Whether anything that an upstream says is of interest. */
+/** Whether the settings use anything that an upstream announces. */
 export function listensTo({ pauseOn, retry, learn }: QuotaSettings): boolean {
   return pauseOn !== undefined || retry !== undefined || learn
 }
 
-/** Who tries again waits for as long as it was told to, whether or not others are to. */
+/**
+ * The pause rule for an answer. A retried request honours Retry-After even where `pauseOn` would not pause the others.
+ */
 function ruleOf({ pauseOn, retry }: QuotaSettings, status: number): PauseRule {
   const longest = pauseOn?.max ?? LONGEST_PAUSE
   if (pauseOn?.status.includes(status) || retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }

@@ -9,21 +9,21 @@ import { Deadlines } from '../deadlines.js'
 import type { UpstreamQuota } from './upstream-quota.js'
 import { type Connector, createConnector } from './warm-connector.js'
 
-/** Where requests go: its connections, its gate and its patience. */
+/** An upstream: its connections, its gate and its deadlines. */
 export interface Upstream {
   readonly settings: UpstreamSettings
-  /** Where it is connected to. */
+  /** The URL to connect to. */
   readonly url: string
-  /** Host header towards it when it is not the client's. */
+  /** Its Host header with `hostHeader: "upstream"`. */
   readonly authority: string
   readonly identity: Identity
-  /** For requests with a place in the gate: no more connections than it has places. */
+  /** For requests with a place in the gate. It has no more connections than the gate has places. */
   readonly pool: Pool
-  /** For those that pass beside the gate (`off`, dry runs): they wait for nobody. */
+  /** For requests without a place in the gate (`off`, dry runs), which never wait. */
   readonly besides: Pool
   readonly connector: Connector
   readonly gate: Gate
-  /** How many requests wait for their release to it. */
+  /** Requests that wait for their release to it. */
   queued: number
   /** From the end of the upload to the answer's headers. */
   readonly answer: Deadlines
@@ -31,38 +31,38 @@ export interface Upstream {
   readonly progress: Deadlines
   /** For the rest of an answer that nobody wants. */
   readonly dump: Deadlines
-  /** What it says of its limits, where that is listened to. */
+  /** Its announced limits; undefined: they are not used. */
   quota: UpstreamQuota | undefined
-  /** The file of `tls.ca`, read. */
+  /** The content of the file `tls.ca`. */
   readonly ca: Buffer | undefined
-  /** Replaces `ca` for new connections. Open ones go on. */
+  /** Replaces `ca` for new connections. Open ones stay. */
   trust(ca: Buffer): void
   close(): Promise<void>
 }
 
 /**
- * Who an upstream has to be over TLS. It comes from the configuration alone: undici and http-proxy would take it from the
- * Host header, and a client must not choose who is believed.
+ * The TLS identity that an upstream must prove. It comes from the configuration alone. undici and http-proxy would take
+ * it from the Host header, and a client must not choose which server is trusted.
  */
 export interface Identity {
-  /** The server name to ask for. Undefined: that of the URL, if it has a name. */
+  /** The server name to ask for. Undefined: the host of the URL, unless that is an address. */
   readonly servername?: string
-  /** Compares the certificate with `tls.servername`, or with the host of the URL. Both may be addresses. */
+  /** Compares the certificate with `tls.servername` or the host of the URL. Both may be addresses. */
   readonly checkServerIdentity: typeof checkServerIdentity
 }
 
-/** Below what servers commonly keep idle connections open for (Node: 5 s), so that reuse seldom meets their close. */
+/** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
 const KEEP_ALIVE = 4_000
 
-/** How long the rest of an unwanted answer is read, in ms. Then its connection can be used again. */
+/** ms for reading the rest of an unwanted answer. Within it the connection can be saved for reuse. */
 const DUMP_TIME = 1_000
 
-/** An idle connection that the upstream says it closes within this many ms is not reused. */
+/** ms. An idle connection is not reused if the upstream announced to close it within this time. */
 const KEEP_ALIVE_MARGIN = 1_000
 
 /**
- * @param url where to connect to: that of the settings, or of the built-in echo upstream
- * @throws when the file of `tls.ca` cannot be read or is bad
+ * @param url the URL to connect to: that of the settings, or of the built-in echo upstream
+ * @throws if the file of `tls.ca` cannot be read or is bad
  */
 export function createUpstream(settings: UpstreamSettings, url: string, clock: Clock): Upstream {
   const { tls } = settings
@@ -81,7 +81,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     connect: connector.connect,
   }
   const limited = settings.maxInFlight < Infinity
-  // A request whose predecessor has just been answered waits for that connection instead of opening another.
+  // With a limit, a request waits for the connection of the request before it instead of opening another.
   const pool = new Pool(url, { ...pooling, ...(limited && { connections: settings.maxInFlight }) })
   const besides = limited ? new Pool(url, pooling) : pool
   const answer = new Deadlines(clock, settings.responseTimeout)
@@ -123,13 +123,13 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
 function identityOf({ tls: { servername } }: UpstreamSettings, url: string): Identity {
   const name = servername ?? hostOf(url)
   return {
-    // RFC 6066 3: an address is no server name.
+    // RFC 6066 3: an address is not a server name.
     ...(servername !== undefined && isIP(servername) === 0 && { servername }),
     checkServerIdentity: (_asked, certificate) => checkServerIdentity(name, certificate),
   }
 }
 
-/** A name or an address (IPv6 without brackets). */
+/** The host of a URL: a name or an address (IPv6 without brackets). */
 export function hostOf(url: string): string {
   return new URL(url).hostname.replace(/^\[|\]$/g, '')
 }

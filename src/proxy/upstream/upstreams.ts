@@ -5,16 +5,17 @@ import { type Echo, startEcho } from './echo.js'
 import { createUpstream, type Upstream } from './upstream.js'
 import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
-/** Upstreams for settings, and what changes with them. */
+/** Upstreams for new settings, not in use yet. */
 export interface Prepared {
   readonly found: ReadonlyMap<UpstreamSettings, Upstream>
-  /** Renewed ones. */
+  /** Changed contents of `tls.ca`. */
   readonly authorities: ReadonlyMap<Upstream, Buffer>
 }
 
 /**
- * All upstreams of a process. One whose settings stay the same across a reload is the same, with its connections, its
- * gate and who waits before it; one that is no longer named serves those who wait for it, and is closed after them.
+ * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections, its gate
+ * and the requests that wait at it. An upstream that is no longer named serves its waiting requests and is closed by a
+ * later reload.
  */
 export class Upstreams {
   readonly #clock: Clock
@@ -27,9 +28,9 @@ export class Upstreams {
   }
 
   /**
-   * Finds or makes the upstreams for these settings, and changes nothing yet for anybody else.
+   * Finds or creates the upstreams for these settings. Changes nothing in use.
    *
-   * @throws when the file of `tls.ca` cannot be read or is bad
+   * @throws if the file of `tls.ca` cannot be read or is bad
    */
   async prepare(list: readonly UpstreamSettings[]): Promise<Prepared> {
     const found = new Map<UpstreamSettings, Upstream>()
@@ -49,7 +50,7 @@ export class Upstreams {
     return { found, authorities }
   }
 
-  /** Puts prepared upstreams in the place of the present ones. */
+  /** Replaces the current upstreams with prepared ones. */
   commit({ found, authorities }: Prepared): void {
     for (const [upstream, ca] of authorities) upstream.trust(ca)
     const used = new Set(found.values())
@@ -68,7 +69,7 @@ export class Upstreams {
     }
   }
 
-  /** Those in use, and those that somebody still waits for. */
+  /** The upstreams in use, and those that still have requests. */
   *[Symbol.iterator](): Generator<Upstream> {
     yield* this.#known.values()
     yield* this.#retired
@@ -79,7 +80,7 @@ export class Upstreams {
     await Promise.all([...[...this].map(upstream => upstream.close()), echo?.close()])
   }
 
-  /** One for each URL that anybody listens to: what an upstream says holds for all who send to it. */
+  /** Keeps one quota for each URL whose limits are used: an upstream's limits hold for all its routes. */
   #listen(): void {
     const all = [...this]
     const quotas = new Map(all.flatMap(({ url, quota }) => (quota === undefined ? [] : [[url, quota] as const])))

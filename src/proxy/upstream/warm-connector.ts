@@ -3,45 +3,45 @@ import { buildConnector } from 'undici'
 import type { Clock } from '../../core/clock.js'
 import { Deadlines, type Watched } from '../deadlines.js'
 
-/** How many connections are kept ready for releases to come, beyond those in use. */
+/** Most spare connections that are kept ready for coming releases. */
 const READY = 4
 
-/** A connection that was opened ahead is closed after this time without a request, in ms: it may occupy a worker. */
+/** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
 const UNUSED = 1_000
 
-/** A connection that was opened before a request asked for one. */
+/** A connection that was opened before a request needed it. */
 interface Ahead extends Watched {
   /** Undefined while it is being opened. */
   socket: Socket | undefined
-  /** The request that waits for it to be open. */
+  /** Callback of the request that waits for it to open. */
   onOpen: buildConnector.Callback | undefined
 }
 
-/** Opens connections to one upstream, some of them before they are needed: a release does not wait for a handshake. */
+/** Opens connections to one upstream, some of them in advance, so that a release need not wait for a handshake. */
 export interface Connector {
   readonly connect: buildConnector.connector
   /**
-   * Makes sure that connections are ready for the next releases.
+   * Opens a connection in advance if few are ready for the next releases.
    *
-   * @param inFlight how many requests are using connections now
-   * @param queued how many requests wait for their release
+   * @param inFlight requests that use connections now
+   * @param queued requests that wait for their release
    */
   keepReady(inFlight: number, queued: number): void
-  /** Opens connections with other options from now on. */
+  /** Uses other options for new connections. */
   change(options: buildConnector.BuildOptions): void
   close(): void
 }
 
-/** @param most how many connections there may be, opened ahead or not */
+/** @param most most connections, including those opened in advance */
 export function createConnector(options: buildConnector.BuildOptions, clock: Clock, most = Infinity): Connector {
   let build = buildConnector(options)
-  // The server name is that of the options: what undici asks for may come from a request.
+  // The options set the server name. The one that undici asks for may come from a request.
   const open: buildConnector.connector = ({ servername: _, ...wanted }, callback) => build(wanted, callback)
   const unused = new Deadlines(clock, UNUSED)
   const ahead: Ahead[] = []
-  /** What undici asked for last: that is what it will ask for next. */
+  /** What undici asked for last. It will ask for the same next. */
   let asked: buildConnector.Options | undefined
-  /** Open or being opened. */
+  /** Connections that are open or being opened. */
   let connections = 0
   let closed = false
 
@@ -82,7 +82,7 @@ export function createConnector(options: buildConnector.BuildOptions, clock: Clo
     count(wanted, (...result) => {
       const [error, socket] = result
       if (entry.onOpen !== undefined) return entry.onOpen(...result)
-      // The request that needs a connection will meet the same error, and report it.
+      // The request that needs a connection will meet the same error and report it.
       if (error !== null || !ahead.includes(entry)) {
         remove(entry)
         socket?.destroy()
@@ -94,7 +94,7 @@ export function createConnector(options: buildConnector.BuildOptions, clock: Clo
     })
   }
 
-  /** Those that are still being opened are closed once they are open. */
+  /** Drops all connections opened in advance. Those still being opened are closed once they are open. */
   function abandonAll(): void {
     for (const entry of [...ahead]) {
       remove(entry)
