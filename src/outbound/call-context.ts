@@ -1,4 +1,4 @@
-/** Everything that the calls of one shaper have in common: lines, buckets, pauses, and the store if there is one. */
+/** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
@@ -18,14 +18,13 @@ import { GRACE, SendOrder } from './send-order.js'
 
 const BUCKET = 'outbound'
 
-/** When to try again, in ms, where it is places that are lacking and not room in a bucket. */
+/** ms until a retry if a place is missing and not room in a bucket. */
 export const RETRY_ADMISSION_MS = 1_000
 
-/** Somebody who waits for a decision or for a release. */
+/** A call that waits for a decision or for its release. */
 export interface WaitingCall {
-  /** May be decided on now. */
+  /** The store is ready: asks for admission. */
   apply(): void
-  /** Gives up. */
   abandon(error: Error): void
 }
 
@@ -35,15 +34,15 @@ export class CallContext {
   readonly queues: KeyQueues
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
-  /** Those who wait, in the order in which they came. */
+  /** Waiting calls, in the order of arrival. */
   readonly waiting = new Set<WaitingCall>()
-  /** How many run, and how many there are with those who wait. */
+  /** Running calls, and all calls that have not ended. */
   running = 0
   calls = 0
   maxWait: number
-  /** Whether calls can be decided on. */
+  /** Whether calls can be decided. False until the store has been joined. */
   ready = true
-  /** Nobody comes in; and nobody waits or runs any more, or is to. */
+  /** `closed`: no new calls. `ended`: no call waits or runs any more. */
   closed = false
   ended = false
   readonly pauses: Pauses
@@ -92,7 +91,7 @@ export class CallContext {
 
   async #join(sharing: Sharing, open: () => Promise<void>): Promise<void> {
     await open().catch((error: Error) => this.#complain(error))
-    // Nobody is there any more who would leave again.
+    // Drained meanwhile: nothing would leave the registry again.
     if (this.ended) return
     const { shaper, clock } = this
     await sharing.join({
@@ -109,19 +108,19 @@ export class CallContext {
     if (this.reporter.wants('error')) this.reporter.notify('error', error)
   }
 
-  /** Its share of what the limits allow, where there is a store. */
+  /** The limits; with a store this instance's share of them. */
   get limits(): BucketLimits {
     return this.sharing?.limitsOf(this.#limits) ?? this.#limits
   }
 
-  /** The line of a key; undefined: there are too many. */
+  /** The queue of a key. Undefined: too many keys are in use. */
   queueOf(key: string, now: number): KeyQueue | undefined {
     return this.queues.open(key, now, this.#opened)
   }
 
   readonly #opened = (queue: KeyQueue): void => this.pauses.opened(queue)
 
-  /** The bucket of a line, alone in its stack; undefined: there are too many. */
+  /** The stack of a queue: its one bucket. Undefined: too many keys are in use. */
   stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined {
     const bucket = this.#bucketTable.find(this.limits, queue.name, now)
     if (bucket === undefined) return undefined
@@ -129,21 +128,21 @@ export class CallContext {
     return queue.stack
   }
 
-  /** Somebody has passed a gate and is gone. */
+  /** A call has ended: frees its place in the gate. */
   leave({ gate }: KeyQueue): void {
     gate.leave()
     if (gate.awaited) this.shaper.wake(gate)
   }
 
-  /** The last call there was has ended. */
+  /** The last call has ended. */
   idle(): void {
     if (this.reporter.wants('idle')) this.reporter.notify('idle')
     this.#drainTimer?.end()
   }
 
   /**
-   * @param key undefined: all, those to come included
-   * @throws OverflowError where it is a new one and there are too many
+   * @param key undefined: all keys, including new ones
+   * @throws OverflowError if the key is new and too many keys are in use
    */
   pause(ms: number, key: string | undefined): void {
     if (key === undefined) return this.pauses.pauseAll(ms)
@@ -158,7 +157,10 @@ export class CallContext {
     if (queue !== undefined) this.pauses.resume(queue)
   }
 
-  /** Levels stay; those who wait leave at the new rate, or expire at once where that is too slow for them. */
+  /**
+   * Changes limits. Levels stay. Waiting calls leave at the new rate. A call that would then wait too long expires at
+   * once.
+   */
   update({ rate, capacity, maxWait, maxKeys, maxQueued }: Changes): void {
     this.#limits = { ...this.#limits, ...(rate !== undefined && { rate }), ...(capacity !== undefined && { capacity }) }
     this.maxWait = maxWait ?? this.maxWait
@@ -173,7 +175,7 @@ export class CallContext {
     )
   }
 
-  /** Lets nobody in; resolves when nobody waits and nothing runs, or after the least `timeout` in ms of all calls. */
+  /** Accepts no more calls. Resolves when all have ended, or after the shortest `timeout` (ms) of all `drain` calls. */
   drain(timeout: number): Promise<void> {
     this.closed = true
     this.#drained ??= this.#drain()

@@ -12,19 +12,19 @@ import {
   type UpstreamState,
 } from '../core/store.js'
 
-/** A store that is still being opened, or is not ours to close. Until it is there it does not answer. */
+/** A store that is still being opened, or that the user owns. Its calls fail until it is open. */
 export class DeferredStore implements Store {
   readonly #borrowed: boolean
   #store: Store | undefined
   #closed = false
 
-  /** @param borrowed closed by whoever has lent it */
+  /** @param borrowed a store that its owner closes */
   constructor(borrowed?: Store) {
     this.#borrowed = borrowed !== undefined
     this.#store = borrowed
   }
 
-  /** One that comes after the end is closed at once. */
+  /** Sets the opened store. Closes it at once if this one has been closed. */
   async opened(store: Store): Promise<void> {
     if (this.#closed) await store.close()
     else this.#store = store

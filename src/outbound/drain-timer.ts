@@ -1,11 +1,11 @@
 import type { Clock } from '../core/clock.js'
 import { mayEnd, stayAlive } from './process-clock.js'
 
-/** Waiting for the last to go: for as long as it takes, or for the least time that anybody has asked for. */
+/** Waits until the last call has ended, or until the shortest requested time is over. */
 export class DrainTimer {
-  /** Nobody is left, or the time is over. */
+  /** Resolves when no call is left, or when the time is over. */
   readonly over: Promise<void>
-  /** Nobody is left. */
+  /** Call it when no call is left. */
   end!: () => void
   readonly #clock: Clock
   #due = Infinity
@@ -22,7 +22,7 @@ export class DrainTimer {
     })
   }
 
-  /** Takes so many ms from now at most. The process stays for as long. */
+  /** Waits for at most `ms` from now. The process stays alive for that long. */
   within(ms: number): void {
     const due = this.#clock.now() + ms
     if (due >= this.#due) return

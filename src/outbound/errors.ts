@@ -1,10 +1,13 @@
-/** Why a call is not let through. Each error has a code that stays, and says when to come back. */
+/**
+ * Errors of calls that were not let through. Each has a stable code. Those that a later call can avoid say when to try
+ * again.
+ */
 import { formatDuration } from '../core/units.js'
 
 /**
- * What was in the way. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`. `too-costly`:
- * the cost is above the capacity. `blocked`: the bucket overflowed before, by what a store says. `crowded`: `maxQueued`
- * calls wait already, or `maxKeys` keys are in use. `paused`: it may not wait for the end of a pause.
+ * Why a call was not queued. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`.
+ * `too-costly`: the cost is above the capacity. `blocked`: the bucket overflowed before, as the store says. `crowded`:
+ * `maxQueued` calls wait already, or `maxKeys` keys are in use. `paused`: the call may not wait for the end of a pause.
  */
 export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded' | 'paused'
 
@@ -24,9 +27,9 @@ export class OverflowError extends Error {
   readonly reason: OverflowReason
   readonly key: string
   /**
-   * A call of the same cost that many ms later is let in if nobody else comes; Infinity: never. It is a whole number and 1 ms
-   * longer than needed, because `setTimeout` may fire that much early. With `crowded` it is a guess: nobody knows when a
-   * place is free.
+   * A call of the same cost made this many ms later is queued if no other call comes. Infinity: never. A whole number,
+   * 1 ms longer than needed, because `setTimeout` may fire that much early. With `crowded` it is a guess, because the
+   * time until a place is free is unknown.
    */
   readonly retryAfterMs: number
 
@@ -38,7 +41,7 @@ export class OverflowError extends Error {
   }
 }
 
-/** A call has waited for its `maxWait`, or would have to because of a pause. */
+/** A call has waited for its `maxWait`, or would have to wait longer because of a pause. */
 export class ExpiredError extends Error {
   override readonly name = 'ExpiredError'
   readonly code = 'SHAPER_EXPIRED'
@@ -67,7 +70,6 @@ function describeKey(key: string): string {
   return key === '' ? '' : ` (key ${JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}...` : key)})`
 }
 
-/** Three digits are enough to read. */
 function describeRetry(ms: number): string {
   return ms === Infinity || ms === 0 ? '' : `; try again in ${formatDuration(Number(ms.toPrecision(3)))}`
 }

@@ -1,4 +1,4 @@
-/** What a shaper tells of its calls. Durations in ms. */
+/** Events of a shaper. Durations are in ms. */
 import type { ClosedError, ExpiredError, OverflowError } from './errors.js'
 
 export interface CallEvent {
@@ -7,25 +7,25 @@ export interface CallEvent {
 }
 
 export interface OutboundEvents {
-  /** A call has to wait: so many of its key do now, itself included. */
+  /** A call has to wait. `queued`: the number of waiting calls of its key, including this one. */
   queued: [event: CallEvent & { readonly queued: number }]
-  /** A call was let go, after so long. */
+  /** A call was released after `waitMs`. */
   released: [event: CallEvent & { readonly waitMs: number }]
   /** A call was not queued, or was still queued when the shaper closed. */
   rejected: [event: CallEvent & { readonly error: OverflowError | ClosedError | Error }]
   expired: [event: CallEvent & { readonly waitMs: number; readonly error: ExpiredError }]
   /** The signal of a call that waited was aborted. */
   cancelled: [event: CallEvent & { readonly waitMs: number; readonly reason: unknown }]
-  /** Nothing of this key is let go for so long from now; without a key: nothing at all. */
+  /** No call of this key is released for `ms` from now. Without a key: no call at all. */
   paused: [event: { readonly key: string | undefined; readonly ms: number }]
   resumed: [event: { readonly key: string | undefined }]
-  /** Nobody waits and nothing runs any more. */
+  /** No call waits or runs any more. */
   idle: []
-  /** Something about the store. The shaper goes on; without a listener it is not told. */
+  /** A problem with the store. The shaper goes on. Without a listener the error is not reported. */
   error: [error: Error]
 }
 
-/** Who is told. Nothing is made for events that nobody wants. */
+/** Reports events to the listeners. `wants` lets callers skip events without listeners. */
 export interface EventReporter {
   wants(name: keyof OutboundEvents): boolean
   /** Never throws. */

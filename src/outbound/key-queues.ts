@@ -1,37 +1,40 @@
 import type { Cancel } from '../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 
-/** How many lines each new one looks at, to forget those that are as good as new. */
+/** Queues that each new one inspects, to drop idle ones. */
 const SWEEP = 2
 
-/** Whoever keeps a line's gate closed. */
+/** A call that was released, is not sent yet, and keeps its queue's gate closed. */
 export interface Writer {
-  /** Lets others pass: it has taken too long. */
+  /** Lets others pass, because it takes too long. */
   yieldTo(): void
 }
 
-/** The line of one key: it is paused and bounded for itself. */
+/** The queue of one key. It has its own pause and its own bounds. */
 export class KeyQueue implements LaneRoute {
   /** The key. */
   readonly name: string
   readonly gate: Gate
-  /** Its bucket, once it has had one. */
+  /** Its bucket, once it has one. */
   stack: readonly SharedBucket[] = []
-  /** How many calls have begun and not ended; of these, how many wait and how many run. */
+  /** Calls that have begun and not ended; of these, the waiting and the running ones. */
   calls = 0
   waiting = 0
   running = 0
-  /** Forgets to tell of the end of its pause. */
+  /** Cancels the notification about the end of its pause. */
   cancelNotification: Cancel = () => false
-  /** When a store was asked about pauses last, in ms; pauses that end by then are known and not wanted. */
+  /**
+   * When the store was last asked about pauses, in ms. Pauses that end before the second time were resumed here and are
+   * ignored.
+   */
   askedAt = -Infinity
   ignorePausesUntil = -Infinity
-  /** Who has passed and is not on the wire yet, and since when, in ms. */
+  /** The call that was released and is not sent yet, and since when, in ms. */
   writer: Writer | undefined = undefined
   writingSince = -Infinity
-  /** Whether it is seen to that the holder does not take too long. */
+  /** A timer limits the time of the writer. */
   writerWatched = false
-  /** When the last of it was sent, in ms, and its cost, where slots are a store's. */
+  /** When its last call was sent, in ms, and its cost. Used only if a store grants the slots. */
   sentAt = -Infinity
   sentCost = 0
 
@@ -40,13 +43,13 @@ export class KeyQueue implements LaneRoute {
     this.gate = new Gate(maxInFlight)
   }
 
-  /** Whether one that is made anew will do as well. */
+  /** Whether dropping it would lose nothing. */
   idle(now: number): boolean {
     return this.calls === 0 && !this.gate.paused && this.stack.every(bucket => bucket.idle(now))
   }
 }
 
-/** All lines, by key. One that is idle goes without loss, a few whenever a new one comes. */
+/** All queues, by key. Each new one drops a few idle ones. */
 export class KeyQueues implements Iterable<KeyQueue> {
   readonly #byKey = new Map<string, KeyQueue>()
   readonly #maxInFlight: number
@@ -66,12 +69,12 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.get(key)
   }
 
-  /** The line of a key, made when new; undefined: all places are taken by keys that are in use, or paused. */
+  /** The queue of a key; creates it if needed. Undefined: `maxKeys` keys are in use or paused. */
   open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
     this.#sweep(SWEEP, queue => queue.idle(now))
-    // What a bucket still holds is lost with its line, as with its instance (core/keyspace.ts).
+    // Dropping a queue loses what its bucket still holds, as in core/bucket-table.ts.
     if (this.size >= this.maxKeys) this.#sweep(this.size, queue => queue.calls === 0 && !queue.gate.paused)
     if (this.size >= this.maxKeys) return undefined
     const queue = new KeyQueue(key, this.#maxInFlight)
@@ -84,7 +87,7 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.values()
   }
 
-  /** Looks at so many, until places are free, and drops those that may go. */
+  /** Inspects `count` queues and drops those that `mayGo`. If the table was full, stops at the first free place. */
   #sweep(count: number, mayGo: (queue: KeyQueue) => boolean): void {
     const full = this.size >= this.maxKeys
     for (let looked = 0; looked < count; looked += 1) {

@@ -5,42 +5,45 @@ import { checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
 
 export interface LeakyBucketOptions {
-  /** What leaks: `"5/s"`, `"6/30s"`, or a number of cost units per second. */
+  /** The leak rate: `"5/s"`, `"6/30s"`, or a number of cost units per second. */
   readonly rate: string | number
   /** The most it holds, in cost units. */
   readonly capacity: number
-  /** Where time comes from: monotonic ms. Default: the process's own. */
+  /** The source of time: monotonic ms. Default: `performance`. */
   readonly clock?: { now(): number }
 }
 
-/** What became of a cost that was offered. */
+/** The result of offering a cost. */
 export interface Addition {
   readonly admitted: boolean
   /** What the bucket holds now. */
   readonly level: number
-  /** What it could still take. */
+  /** The free room, in cost units. */
   readonly remaining: number
   /**
-   * The same cost is admitted that many ms later if nothing else comes: 0 when it was admitted, Infinity when it never can be.
-   * It is a whole number and 1 ms longer than needed, because `setTimeout` may fire that much early.
+   * The same cost is admitted this many ms later if nothing else comes. 0: it was admitted. Infinity: it can never be.
+   * A whole number, 1 ms longer than needed, because `setTimeout` may fire that much early.
    */
   readonly retryAfterMs: number
-  /** ms until what was there before has leaked: how long it waits where the bucket is a queue. */
+  /** ms until the level before this addition has leaked: the wait if the bucket were a queue. */
   readonly waitMs: number
 }
 
 /**
- * One leaky bucket as a meter: it holds up to `capacity` units of cost and leaks `rate` of them per second.
+ * A leaky bucket as a meter: it holds up to `capacity` units of cost and leaks `rate` of them per second.
  *
  * J. Turner, "New directions in communications (or which way to the information age?)", IEEE Communications Magazine,
- * 1986, in the continuous-state form of ITU-T I.371 Annex A, which is the same as its virtual scheduling form (GCRA):
- * the level is the time by which a theoretical arrival time lies ahead, times the rate.
+ * 1986, in the continuous-state form of ITU-T I.371 Annex A. That form is equivalent to virtual scheduling (GCRA): the
+ * level is the rate times the lead of the theoretical arrival time.
  */
 export class LeakyBucket {
   readonly #bucket: Bucket
   readonly #clock: { now(): number }
 
-  /** @throws RangeError for a rate that is none, a capacity that is not finite and above 0, an option that is not known */
+  /**
+   * @throws RangeError for an invalid rate, a capacity that is not finite and above 0, or an unknown option; TypeError
+   *   if `options` is no object
+   */
   constructor(options: LeakyBucketOptions) {
     checkOptions(options, ['rate', 'capacity', 'clock'], '{ rate: "1/s", capacity: 10 }')
     const { rate, capacity, clock = performance } = options
@@ -56,7 +59,7 @@ export class LeakyBucket {
     return this.#bucket.level(this.#clock.now())
   }
 
-  /** Pours in a cost whatever there is room for: what is beyond the capacity is lost. `full` holds for this instant. */
+  /** Pours in a cost. What exceeds the capacity is lost. `full` is true only at this instant. */
   fillup(cost: number): { level: number; full: boolean } {
     checkCost(cost)
     const now = this.#clock.now()
@@ -72,7 +75,7 @@ export class LeakyBucket {
     return this.#bucket.excess(cost, this.#clock.now()) === 0
   }
 
-  /** Admits a cost that fits; else changes nothing. */
+  /** Admits a cost if it fits; else changes nothing. */
   tryAdd(cost = 1): Addition {
     checkCost(cost)
     const bucket = this.#bucket

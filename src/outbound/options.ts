@@ -1,4 +1,4 @@
-/** The options of the library: read by the words and the messages of the configuration file. */
+/** The options of the library. They are validated with the schema and the messages of the configuration file. */
 import * as z from 'zod'
 import { quote } from '../config/messages.js'
 import { findingsOf, formatPath } from '../config/problems.js'
@@ -10,20 +10,23 @@ import type { OnOutage } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import type { PauseRule } from '../http/quota/pause-rule.js'
 
-/** Redis, by itself or as a cluster, as in the configuration file. */
+/** Redis or Redis Cluster, as in the configuration file. */
 export interface RedisStoreOptions {
   readonly type: 'redis'
-  /** `"redis://user:password@host:6379/0"`, also `rediss:` and `redis+sentinel:`. Or `cluster`. */
+  /** `"redis://user:password@host:6379/0"`, also `rediss:` and `redis+sentinel:`. Not with `cluster`. */
   readonly url?: string
-  /** Some nodes of a cluster. */
+  /** URLs of some nodes of a cluster. */
   readonly cluster?: readonly string[]
-  /** Before every key; each shaper has to have its own. Default `"shaper:"`. */
+  /** Prefix of every key. Each shaper needs its own. Default `"shaper:"`. */
   readonly prefix?: string
   /** How long an answer may take. Default `"250ms"`. */
   readonly timeout?: string
-  /** Without the store: a share of the rate (`"local"`, the default), nothing, or everything. */
+  /**
+   * Without the store: go on at a share of the rate (`"local"`, the default), send nothing (`"closed"`), or send
+   * everything (`"open"`).
+   */
   readonly onOutage?: OnOutage
-  /** How many processes share the store at least, for a start without it. Default 1. */
+  /** The least number of processes that share the store, assumed until the store has answered. Default 1. */
   readonly instances?: number
 }
 
@@ -31,39 +34,39 @@ export interface RedisStoreOptions {
 export interface PostgresStoreOptions {
   readonly type: 'postgres'
   readonly url: string
-  /** Each shaper has to have its own. Default `"shaper_buckets"`. */
+  /** The table. Each shaper needs its own. Default `"shaper_buckets"`. */
   readonly table?: string
   readonly timeout?: string
   readonly onOutage?: OnOutage
   readonly instances?: number
 }
 
-/** What can be changed while calls wait. */
+/** Options that can change while calls wait. */
 export interface UpdateOptions {
-  /** How much cost leaves: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
+  /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
   readonly rate?: string | number
-  /** How much cost each key may have, waiting and just sent. Infinity, without a store: any. */
+  /** The most cost of one key, waiting and just sent. Infinity, only without a store: no bound. */
   readonly capacity?: number
-  /** The longest a call may wait: `"10s"`, or ms. Default: any. */
+  /** The longest wait of a call: `"10s"`, or ms. Default: no bound. */
   readonly maxWait?: string | number
   /** The most keys in use at once. Default 100_000. */
   readonly maxKeys?: number
-  /** The most calls that wait at once, of all keys. Default: any. */
+  /** The most waiting calls of all keys. Default: no bound. */
   readonly maxQueued?: number
 }
 
 export interface ShaperOptions extends UpdateOptions {
   readonly rate: string | number
   readonly capacity: number
-  /** How many calls of a key may run at once. Default: any. */
+  /** The most running calls of one key. Default: no bound. */
   readonly maxInFlight?: number
-  /** Where buckets are kept for all processes that share them. Default `"memory"`: this one's own. */
+  /** The store that processes share. Default `"memory"`: this process only. */
   readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
-  /** Where time comes from. Default: one precise clock for all shapers of the process. */
+  /** The source of time. Default: one precise clock for all shapers of the process. */
   readonly clock?: Clock
 }
 
-/** `ShaperOptions` as they are used: ms, and cost units per ms. */
+/** `ShaperOptions` after reading: ms, and cost units per ms. */
 export interface ShaperSettings {
   readonly rate: number
   readonly capacity: number
@@ -76,10 +79,10 @@ export interface ShaperSettings {
   readonly clock: Clock | undefined
 }
 
-/** `UpdateOptions` as they are used. */
+/** `UpdateOptions` after reading. */
 export type Changes = Partial<Pick<ShaperSettings, 'rate' | 'capacity' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
 
-/** What requests have in common for the rules on answers. */
+/** The options of `shape` about requests and their answers. */
 export interface RequestSettings<Options> {
   readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
   readonly cost: number | ((options: Options) => number)
@@ -87,7 +90,7 @@ export interface RequestSettings<Options> {
   readonly retry: { readonly status: readonly number[]; readonly max: number }
 }
 
-/** A value that is checked by hand: also Infinity and functions, which are none of the file's. */
+/** A value that is checked by hand: it may be Infinity or a function, which a file cannot contain. */
 function value<T>(noun: string, remedy: string, isRight: (value: unknown) => value is T) {
   return read(z.unknown(), (input): T => {
     if (isRight(input)) return input
@@ -201,12 +204,12 @@ const shaperSchema = object(shaper, ...noun)
 const shapeSchema = object({ ...shaper, ...request }, ...noun)
 const changesSchema = object(changeable, 'a set of options', 'use e.g. { rate: "5/s" }')
 
-/** Whether it is a cost: finite, 0 or more. */
+/** Whether the input is a valid cost: finite, 0 or more. */
 export function isCost(input: unknown): input is number {
   return isNumber(input) && input >= 0 && input < Infinity
 }
 
-/** @throws RangeError with everything that is wrong, a line each; TypeError where they are no options at all */
+/** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {
   return settingsOf(parse(shaperSchema, options))
 }

@@ -1,6 +1,6 @@
 /**
- * One precise clock for all shapers of a process, made when something has to wait for the first time. It keeps the process
- * alive only while somebody waits: its timers do not, and one that does is held instead.
+ * One precise clock for all shapers of a process, created when something first has to wait. Its timers do not keep the
+ * process alive. `stayAlive` does, with an interval of its own.
  */
 import { performance } from 'node:perf_hooks'
 import type { Clock } from '../core/clock.js'
@@ -19,7 +19,7 @@ export const processClock: Clock = {
 let keeper: NodeJS.Timeout | undefined
 let waiting = 0
 
-/** Somebody waits: the process has to stay. */
+/** A call waits: keeps the process alive. */
 export function stayAlive(): void {
   waiting += 1
   if (waiting > 1) return
@@ -27,7 +27,7 @@ export function stayAlive(): void {
   keeper.ref()
 }
 
-/** One of them waits no more. */
+/** A call no longer waits. */
 export function mayEnd(): void {
   waiting -= 1
   if (waiting === 0) keeper!.unref()

@@ -1,9 +1,9 @@
-/** What sums of periods may be too long by, in ms, without being rounded up for it. */
+/** ms. Sums of periods may be this much too long; do not round up for it. */
 const ROUNDING = 1e-6
 
 /**
- * What a caller is told to wait, in ms: whole, and 1 ms more than it takes, because `setTimeout` may fire that much early.
- * 0 stays 0: the caller may come again at once.
+ * The wait to tell a caller, in ms: whole, and 1 ms longer than needed, because `setTimeout` may fire that much early.
+ * 0 stays 0: the caller may try again at once.
  */
 export function retryAfter(ms: number): number {
   return ms > 0 ? Math.ceil(ms - ROUNDING) + 1 : 0

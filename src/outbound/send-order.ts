@@ -1,6 +1,9 @@
 /**
- * One after another onto the wire. Who has passed a line's gate may be sent only later, when its connection is open: until
- * then nobody else of that key passes, and the next slot is counted from when it was sent.
+ * Keeps the sends of one key in order and apart.
+ *
+ * A request may be released long before it is sent, because its connection must open first. Until it is sent, its
+ * queue's gate stays closed, so no other request of that key is released. The next slot is counted from the time of the
+ * send.
  */
 import type { Clock } from '../core/clock.js'
 import type { SharedBucket, Waiter } from '../core/queue/lane.js'
@@ -8,14 +11,14 @@ import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import type { Shaper } from '../core/shaper.js'
 import type { KeyQueue, Writer } from './key-queues.js'
 
-/** How late, in ms, a release may be and still count for its slot. */
+/** ms. A release that is at most this late keeps its slot. */
 export const GRACE = 0.5
 
-/** What has been let go. */
+/** A released call. */
 export interface ReleasedCost {
   readonly stack: readonly SharedBucket[]
   readonly cost: number
-  /** When, in ms. */
+  /** When it was released last, in ms. */
   readonly releasedAt: number
 }
 
@@ -28,7 +31,7 @@ export class SendOrder {
     this.#shaper = shaper
   }
 
-  /** Keeps a line closed for whoever has passed it, until that is sent. */
+  /** Closes a queue's gate until the writer is sent, or for `longest` ms. */
   block(queue: KeyQueue, writer: Writer, longest: number): void {
     queue.gate.closed = true
     queue.writer = writer
@@ -46,7 +49,7 @@ export class SendOrder {
     })
   }
 
-  /** Opens a line whose holder is not to be sent after all. */
+  /** Opens a queue whose writer will not be sent. */
   unblock(queue: KeyQueue, writer: Writer): void {
     if (queue.writer !== writer) return
     queue.writer = undefined
@@ -54,18 +57,14 @@ export class SendOrder {
     this.#shaper.wake(queue.gate)
   }
 
-  /**
-   * What has passed a line is on the wire now.
-   *
-   * @param passedAt when it passed, in ms
-   */
+  /** A released call has been sent. */
   sent(queue: KeyQueue, { stack, cost, releasedAt }: ReleasedCost, writer?: Writer): void {
     const now = this.#clock.now()
     if (cost > 0) {
       queue.sentAt = now
       queue.sentCost = cost
     }
-    // Whoever holds it counts when that is sent.
+    // The gate belongs to another call. The slot is counted when that one is sent.
     if (queue.gate.closed && (writer === undefined || queue.writer !== writer)) return
     if (writer === undefined && now - releasedAt <= GRACE) return
     queue.writer = undefined
@@ -73,8 +72,8 @@ export class SendOrder {
   }
 
   /**
-   * How much too early the next of a line would be now, in ms. A store that grants slots knows only of these: what was sent
-   * late in its slot is nearer to the next.
+   * How many ms too early the next call would be sent now. A store grants slots and does not know when calls are really
+   * sent: after a late send the next slot is too close.
    */
   msTooEarly({ stack, sentAt, sentCost }: KeyQueue, now: number): number {
     const limits = stack[0]?.limits
@@ -83,7 +82,7 @@ export class SendOrder {
     return msTooEarly > SAME_TIME ? msTooEarly : 0
   }
 
-  /** Releases somebody so many ms later, and nobody of that line before. */
+  /** Releases a call `ms` later. Until then no call of its queue is released. */
   delay(queue: KeyQueue, next: Pick<Waiter, 'release'>, ms: number): void {
     queue.gate.closed = true
     this.#clock.at(this.#clock.now() + ms, () => {

@@ -1,4 +1,4 @@
-/** The programmatic shaper: calls wait in the queue of their key, and are let go exactly at the rate. */
+/** The programmatic shaper. Calls wait in the queue of their key and are released exactly at the rate. */
 import { EventEmitter } from 'node:events'
 import { quote } from '../config/messages.js'
 import { CallContext } from './call-context.js'
@@ -31,13 +31,13 @@ export interface WrapOptions<Arguments extends unknown[]> {
 }
 
 /**
- * Lets calls through at a rate, one after another by key, and no two closer than one period less 0.5 ms, however late one
- * was. A leaky bucket as a queue: J. Turner, IEEE Communications Magazine, 1986.
+ * Releases the calls of each key in order, at a rate. No two are closer than one period less 0.5 ms, even after a late
+ * one. A leaky bucket as a queue: J. Turner, IEEE Communications Magazine, 1986.
  */
 export class OutboundShaper extends EventEmitter<OutboundEvents> {
   readonly #context: CallContext
 
-  /** @param connect told what the calls have in common */
+  /** @param connect receives the context that the calls share */
   constructor(settings: ShaperSettings, connect?: (context: CallContext) => void) {
     super()
     this.#context = new CallContext(settings, settings.clock ?? processClock, this.#report())
@@ -47,9 +47,9 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   /**
    * Resolves when a call may be made.
    *
-   * @param key whose queue; `''` if absent
-   * @throws (rejects with) OverflowError, ExpiredError, ClosedError; StoreError where a store does not answer and without it
-   *   nothing goes; the signal's reason; RangeError or TypeError for arguments that are none
+   * @param key the queue; default `''`
+   * @throws (rejects with) OverflowError, ExpiredError or ClosedError; StoreError if the store does not answer and
+   *   `onOutage` is `closed`; the signal's reason; RangeError or TypeError for invalid arguments
    */
   admit(key = '', options?: CallOptions): Promise<Admitted> {
     return new Promise((resolve, reject) => {
@@ -59,9 +59,9 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Calls `fn` in its turn, and answers with what becomes of that. The call counts as in flight until then.
+   * Calls `fn` in its turn and returns its result. The call counts as in flight until the result is there.
    *
-   * @throws (rejects) as `admit`, or with what `fn` throws
+   * @throws (rejects) as `admit`, or with the error of `fn`
    */
   run<T>(fn: () => T, options?: CallOptions): Promise<Awaited<T>>
   run<T>(key: string, fn: () => T, options?: CallOptions): Promise<Awaited<T>>
@@ -76,9 +76,9 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * A function that does the same as `fn`, each call in its turn.
+   * Returns a function that does the same as `fn`, each call in its turn.
    *
-   * @throws TypeError or RangeError for arguments that are none
+   * @throws TypeError or RangeError for invalid arguments
    */
   wrap<This, Arguments extends unknown[], Result>(
     fn: (this: This, ...args: Arguments) => Result,
@@ -103,24 +103,24 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Lets nothing go for so many ms from now; a longer pause that lasts already stays. Calls that would have to wait for longer
-   * than they may expire at once. With a store all who share it keep to it.
+   * Releases nothing for this time. A longer pause that is running stays. Calls that would then wait longer than their
+   * `maxWait` expire at once. With a store, the other instances pause too.
    *
    * @param time `"10s"`, or ms
-   * @param key only this one; if absent, all, those to come included
-   * @throws RangeError or TypeError for arguments that are none; OverflowError for a new key where `maxKeys` are in use
+   * @param key only this key; default: all keys, including new ones
+   * @throws RangeError or TypeError for invalid arguments; OverflowError for a new key if `maxKeys` keys are in use
    */
   pause(time: string | number, key?: string): void {
     this.#context.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
   }
 
-  /** Ends a pause before its time: that of one key, or all there are. With a store others go on keeping to it. */
+  /** Ends a pause early: that of one key, or all pauses. With a store, the other instances keep theirs. */
   resume(key?: string): void {
     this.#context.resume(key)
   }
 
   /**
-   * Changes limits; levels stay, and those who wait are planned anew.
+   * Changes limits. Levels stay. Waiting calls are planned anew.
    *
    * @throws RangeError as `createShaper`
    */
@@ -129,11 +129,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Lets nobody in any more, and resolves when all who wait have gone and everything that runs has ended; after `timeout`
-   * (`"10s"`, or ms) the rest are rejected with ClosedError. Then a store is closed, unless it was given as an object. Called
-   * again it may shorten the time, but not lengthen it.
+   * Accepts no more calls. Resolves when all have ended. After `timeout` (`"10s"`, or ms) the waiting ones are rejected
+   * with ClosedError. Then closes the store, unless it was given as an object. A second call may shorten the time, but
+   * not lengthen it.
    *
-   * @throws RangeError or TypeError for arguments that are none
+   * @throws RangeError or TypeError for invalid arguments
    */
   drain(options: { readonly timeout?: string | number } = {}): Promise<void> {
     checkOptions(options, ['timeout'], '{ timeout: "10s" }')
@@ -141,7 +141,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return this.#context.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
-  /** How things stand: with one key, or in all. */
+  /** The status of one key, or of all. */
   status(): ShaperStatus
   status(key: string): KeyStatus
   status(key?: string): ShaperStatus | KeyStatus {
@@ -156,7 +156,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
           // The types of EventEmitter do not follow an event by a variable name.
           ;(this as EventEmitter).emit(name, ...event)
         } catch (error) {
-          // What a listener throws is its own: reported as from any other callback, and no call suffers from it.
+          // An error of a listener is reported like that of any other callback. It must not harm a call.
           process.nextTick(() => {
             throw error
           })
@@ -167,7 +167,9 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
 }
 
 /**
- * @throws RangeError with everything that is wrong with the options, a line each; TypeError where they are none
+ * Creates a shaper.
+ *
+ * @throws RangeError with one line for each wrong option; TypeError if `options` is no object
  */
 export function createShaper(options: ShaperOptions): OutboundShaper {
   return new OutboundShaper(readShaperOptions(options))

@@ -1,33 +1,33 @@
 import type { CallContext } from './call-context.js'
 
-/** How many keys are listed. */
+/** Keys listed in `fullest`. */
 const LISTED = 20
 
-/** One key. */
+/** The status of one key. */
 export interface KeyStatus {
   readonly key: string
-  /** What its bucket holds, in cost units: those who wait, and what is left of those who have gone. */
+  /** The level of its bucket, in cost units: waiting calls, and what is left of released ones. */
   readonly level: number
   readonly queued: number
   /** Calls of `run`, `wrap` and requests of `shape` that have begun and not ended. */
   readonly inFlight: number
   /** ms; 0: not paused. */
   readonly pausedForMs: number
-  /** ms until the next may go, whether or not one waits; 0: at once. */
+  /** ms until the next call may be released, even if none waits. 0: at once. */
   readonly nextReleaseMs: number
 }
 
-/** All of them. */
+/** The status of a shaper. */
 export interface ShaperStatus {
   readonly queued: number
   readonly inFlight: number
-  /** How many keys are in use, or were lately. */
+  /** Keys in use, now or recently. */
   readonly keys: number
-  /** ms for which everything is paused, whatever is paused by key; 0: it is not. */
+  /** ms that the pause of all keys still lasts. 0: there is none. Pauses of single keys do not count. */
   readonly pausedForMs: number
-  /** It has been drained, or is being. */
+  /** It has been drained, or drains now. */
   readonly closed: boolean
-  /** How far the store can be relied on; absent without one. */
+  /** The state of the store; absent without one. */
   readonly store?: 'shared' | 'doubtful' | 'alone' | 'returning'
   /** The 20 keys whose buckets are fullest. */
   readonly fullest: readonly KeyStatus[]

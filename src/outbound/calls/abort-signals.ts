@@ -1,7 +1,7 @@
-/** Calls by the signal that takes them out of the queue: one listener on each signal, however many calls have it. */
+/** Waiting calls by their abort signal. Each signal has one listener, however many calls use it. */
 
 export interface Abortable {
-  /** Gives up, for this reason. */
+  /** Gives up with this reason. */
   cancel(reason: unknown): unknown
 }
 
@@ -20,7 +20,7 @@ class Watch {
 
 const watches = new WeakMap<AbortSignal, Watch>()
 
-/** From now on a call is cancelled when its signal is aborted. */
+/** Cancels a call when its signal is aborted. */
 export function watch(signal: AbortSignal, call: Abortable): void {
   let watch = watches.get(signal)
   if (watch === undefined) {
@@ -31,7 +31,7 @@ export function watch(signal: AbortSignal, call: Abortable): void {
   watch.calls.add(call)
 }
 
-/** It is not any more. */
+/** Stops watching. */
 export function unwatch(signal: AbortSignal, call: Abortable): void {
   const watch = watches.get(signal)
   if (watch === undefined || !watch.calls.delete(call) || watch.calls.size > 0) return
@@ -39,7 +39,7 @@ export function unwatch(signal: AbortSignal, call: Abortable): void {
   signal.removeEventListener('abort', watch)
 }
 
-/** Also one of another realm. */
+/** Also true for a signal of another realm. */
 export function isSignal(input: unknown): input is AbortSignal {
   return input instanceof AbortSignal || Object.prototype.toString.call(input) === '[object AbortSignal]'
 }

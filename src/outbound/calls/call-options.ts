@@ -1,4 +1,4 @@
-/** What a single call is told, and whether it is what it has to be. */
+/** The options of one call, and their checks. */
 
 import { quote, unknownKey } from '../../config/messages.js'
 import { formatPath } from '../../config/problems.js'
@@ -7,15 +7,15 @@ import { isCost } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
 export interface CallOptions {
-  /** What it adds to its bucket; 1 if absent. It holds it for cost / rate. */
+  /** Cost units that it adds to its bucket. Default 1. It holds the bucket for cost / rate. */
   readonly cost?: number
-  /** Takes it out of the queue; its place and its cost are free again. Once it is let go the signal does nothing. */
+  /** Takes the call out of the queue and frees its place and cost. After the release the signal does nothing. */
   readonly signal?: AbortSignal
-  /** `"10s"`, or ms; instead of the shaper's own. */
+  /** `"10s"`, or ms. Default: the shaper's. */
   readonly maxWait?: string | number
 }
 
-/** Options as they are used: ms. */
+/** Options after reading: ms. */
 export interface CallSettings {
   readonly cost: number
   readonly signal: AbortSignal | undefined
@@ -27,7 +27,7 @@ export const CALL_OPTIONS = ['cost', 'signal', 'maxWait'] as const satisfies (ke
 
 const DEFAULTS: CallSettings = { cost: 1, signal: undefined, maxWait: undefined }
 
-/** @throws TypeError or RangeError for what is none */
+/** @throws TypeError or RangeError for invalid options */
 export function readCallOptions(options: CallOptions | undefined): CallSettings {
   if (options === undefined) return DEFAULTS
   checkOptions(options, CALL_OPTIONS, '{ cost: 2 }')
@@ -39,7 +39,7 @@ export function readCallOptions(options: CallOptions | undefined): CallSettings 
   return { cost, signal, maxWait: maxWait === undefined ? undefined : readMs('maxWait', maxWait) }
 }
 
-/** @throws TypeError where they are no options; RangeError with a line for each key that is not known */
+/** @throws TypeError if `options` is no object; RangeError with one line for each unknown key */
 export function checkOptions(options: unknown, known: readonly string[], example: string): void {
   if (typeof options !== 'object' || options === null) {
     throw new TypeError(`${quote(options)} is not a set of options; use e.g. ${example}`)
@@ -63,8 +63,9 @@ export function checkCost(cost: unknown): number {
 }
 
 /**
- * A duration in ms: `"10s"`, or a number of ms.
+ * Reads a duration: `"10s"`, or a number of ms.
  *
+ * @returns ms
  * @throws RangeError
  */
 export function readMs(name: string, input: unknown): number {

@@ -1,8 +1,8 @@
 /**
- * One call, from its arrival to its one end.
+ * One call, from its arrival to its end.
  *
- * It is `new`, `waiting` (for the store's answer or for its turn), `running`, and `over`. Whoever has let it go or has given
- * up on it makes it `over`, and only once; what comes after that finds it so.
+ * It is `new`, `waiting` (for the store's answer or for its turn), `running`, or `over`. Only one step makes it `over`;
+ * whatever comes later does nothing.
  */
 import { AsyncResource } from 'node:async_hooks'
 import { timeUntilFit } from '../../core/admission/decide.js'
@@ -22,18 +22,18 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   readonly key: string
   readonly cost: number
   readonly arrivedAt: number
-  /** Set while it counts. */
+  /** Set once the call counts in its queue. */
   route!: KeyQueue
   stack: readonly SharedBucket[] = []
-  /** When it was let go last, in ms. */
+  /** When it was released last, in ms. */
   releasedAt = 0
   #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
   #ticket: Ticket | undefined
   readonly #maxWait: number | undefined
-  /** The caller's async context. Only a call that waits has it: one that goes at once runs in it anyway. */
+  /** The caller's async context. Only a waiting call needs it: others run in it anyway. */
   #asyncContext: AsyncResource | undefined
 
-  /** @param maxWait ms; the shaper's own where it is undefined */
+  /** @param maxWait ms; undefined: the shaper's own */
   constructor(context: CallContext, key: string, cost: number, maxWait: number | undefined) {
     this.context = context
     this.key = key
@@ -42,16 +42,20 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.arrivedAt = context.clock.now()
   }
 
-  /** Goes, now. Must not throw. True: it has ended; else it calls `finish` when it does. */
+  /**
+   * Runs the call now. Must not throw.
+   *
+   * @returns true if it has ended; else it calls `finish` at its end
+   */
   protected abstract go(waitMs: number): boolean
-  /** Is not to go. Must not throw. */
+  /** Refuses the call. Must not throw. */
   protected abstract refuse(error: unknown): void
 
   get maxWait(): number {
     return this.#maxWait ?? this.context.maxWait
   }
 
-  /** Whether it has not been let go or given up yet. */
+  /** Whether it has been neither released nor given up. */
   get pending(): boolean {
     return this.#state === 'new' || this.#state === 'waiting'
   }
@@ -100,7 +104,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     } else if (verdict !== 'released') {
       this.reject(verdict)
     } else if (this.pending) {
-      // Where it was decided at once it has not waited.
+      // A call that was released at once has not waited.
       const releasedAt = this.#state === 'new' ? this.arrivedAt : this.context.clock.now()
       this.#go(releasedAt)
       this.context.sendOrder.sent(this.route, this)
@@ -116,11 +120,11 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const early = context.sendOrder.msTooEarly(route, now)
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
-    // The engine sees to it where slots are its own.
+    // Without a store the engine does this.
     if (context.shaper.releaseMode === 'claimed') context.sendOrder.sent(route, this)
   }
 
-  /** It was given up while its release was on the way. */
+  /** Gives back the slot of a call that was given up while its release was on the way. */
   #returnSlot(): void {
     this.route.gate.leave()
     if (this.#ticket?.slot !== undefined) this.context.shaper.giveBack(this.#ticket)
@@ -142,7 +146,11 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#giveUp(new OverflowError(reason, this.key, retry))
   }
 
-  /** Gives up while it waits; those behind move up. False: it does not wait. */
+  /**
+   * Gives up while it waits. The calls behind it move up.
+   *
+   * @returns false if it does not wait
+   */
   cancel(reason: unknown): boolean {
     if (this.#state !== 'waiting') return false
     const waitMs = this.context.clock.now() - this.arrivedAt
@@ -159,7 +167,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#giveUp(error)
   }
 
-  /** It has run. */
+  /** The call has ended. */
   protected finish(): void {
     if (this.#state !== 'running') return
     this.#state = 'over'
@@ -167,7 +175,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#ended()
   }
 
-  /** What was begun has ended. */
+  /** Frees its place in flight. */
   protected leaveFlight(): void {
     const { context, route } = this
     context.running -= 1
@@ -176,8 +184,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   /**
-   * Waits to be sent once more before all others; its place in flight stays taken until it `ceases`. False: it would have to
-   * wait for too long.
+   * Puts the call back at the head of its queue, to be sent once more. It keeps its place in flight until
+   * `leaveFlight`.
+   *
+   * @returns false if it would have to wait too long
    */
   protected requeue(): boolean {
     const { context, route, key, cost } = this
@@ -193,7 +203,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     return true
   }
 
-  /** Who went before it is not on the wire yet, though a store had a slot for it. It waits for its turn anew. */
+  /** The call before it is not sent yet, although the store has granted this slot. Puts it back into its queue. */
   #requeueBehindWriter(now: number): void {
     const { shaper } = this.context
     this.route.gate.leave()

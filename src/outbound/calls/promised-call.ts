@@ -1,17 +1,17 @@
-/** Calls whose fate a promise tells. */
+/** Calls that end in a promise. */
 
 import type { CallContext } from '../call-context.js'
 import { unwatch, watch } from './abort-signals.js'
 import { Call } from './call.js'
 import { type CallOptions, checkKey, readCallOptions } from './call-options.js'
 
-/** A call that was let go. */
+/** A released call. */
 export interface Admitted {
-  /** How long it has waited. */
+  /** How long it waited, in ms. */
   readonly waitMs: number
 }
 
-/** A call that a promise stands for. */
+/** A call behind a promise. */
 abstract class PromisedCall extends Call {
   readonly #signal: AbortSignal | undefined
   protected readonly fail: (error: unknown) => void
@@ -28,7 +28,7 @@ abstract class PromisedCall extends Call {
     if (signal?.aborted) return this.fail(signal.reason)
     this.start()
     if (signal === undefined || !this.pending) return
-    // It may have been aborted by who was told that it waits.
+    // A listener of `queued` may have aborted it.
     if (signal.aborted) this.cancel(signal.reason)
     else watch(signal, this)
   }

@@ -1,4 +1,4 @@
-/** Pauses: of a key or of all, told here or heard of from others who share the store. */
+/** Pauses of one key or of all keys, made here or by other instances on the store. */
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Control } from '../../core/release/control.js'
 import type { Store } from '../../core/store.js'
@@ -6,7 +6,7 @@ import type { EventReporter } from '../events.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'
 import { SharedPauses } from './shared-pauses.js'
 
-/** A pause that is heard of again and again ends a little later each time, in ms. */
+/** ms. The store reports a running pause again with a slightly later end. Smaller differences are the same pause. */
 const SAME_PAUSE = 100
 
 export interface PausesOptions {
@@ -14,7 +14,7 @@ export interface PausesOptions {
   readonly clock: Clock
   readonly queues: KeyQueues
   readonly reporter: EventReporter
-  /** Where others are told, and hear of it. */
+  /** The store that spreads pauses to other instances. */
   readonly store: Store | undefined
 }
 
@@ -31,18 +31,18 @@ export class Pauses {
     this.#shared = new SharedPauses({ store, clock, queues, received: (queue, ms) => this.#received(queue, ms) })
   }
 
-  /** A call of this line has come. */
+  /** A call of this queue has arrived. */
   watch(queue: KeyQueue, now: number): void {
     this.#shared?.watch(queue, now)
   }
 
-  /** A line that is new is paused with all. */
+  /** A new queue takes part in a pause of all keys. */
   opened(queue: KeyQueue): void {
     const left = this.allFor(this.#options.clock.now())
     if (left > 0) this.#options.control.pause(queue.gate, left)
   }
 
-  /** How much longer all are paused, in ms. */
+  /** ms that the pause of all keys still lasts. */
   allFor(now: number): number {
     return Math.max(0, this.#allUntil - now)
   }
@@ -52,12 +52,12 @@ export class Pauses {
     this.#pause(queue, ms)
   }
 
-  /** Those to come included, and those whose pause was ended before. */
+  /** Pauses all keys: present ones, new ones, and those whose pause was ended early. */
   pauseAll(ms: number): void {
     this.#shared?.send(undefined, ms)
     const resumed = this.allFor(this.#options.clock.now()) < ms ? [] : [...this.#options.queues]
     this.#pauseAll(ms)
-    // To those that are paused with all it is no news.
+    // No news for queues that the pause of all keys covers.
     for (const queue of resumed) if (!queue.gate.paused) this.#pause(queue, ms)
   }
 
@@ -97,7 +97,7 @@ export class Pauses {
     reporter.notify('paused', { key: queue.name, ms })
   }
 
-  /** @param same it is the one that is known already: who has left it stays out of it */
+  /** @param same the pause is already known: queues that left it early stay out of it */
   #pauseAll(ms: number, same = false): void {
     const { control, clock, queues, reporter } = this.#options
     const now = clock.now()

@@ -1,22 +1,22 @@
 /**
- * Pauses that instances on one store have in common. Who is told to pause tells the store; the others ask it about each key
- * that somebody waits for, and about all keys together, once a second and when the first call of a key comes.
+ * Pauses that instances on one store share. An instance that pauses tells the store. The others ask the store about
+ * each key with waiting calls, and about all keys together: once a second, and when the first call of a key comes.
  */
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { MaybePromise, Store, UpstreamState } from '../../core/store.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'
 
-/** How often it is asked, in ms. */
+/** ms between questions to the store. */
 const INTERVAL = 1_000
 
-/** What the way to the store and back may add to the end of a pause that is known, in ms. */
+/** ms. The way to the store and back may move the end of a known pause by this much. */
 const SLACK = 250
 
 export interface SharedPausesOptions {
   readonly store: Store
   readonly clock: Clock
   readonly queues: KeyQueues
-  /** Others have paused a key, or all. */
+  /** Another instance has paused a key, or all. */
   received(queue: KeyQueue | undefined, ms: number): void
 }
 
@@ -31,14 +31,14 @@ export class SharedPauses {
     this.#options = options
   }
 
-  /** A call of this line has come. */
+  /** A call of this queue has arrived. */
   watch(queue: KeyQueue, now: number): void {
     if (now - queue.askedAt >= INTERVAL) this.#ask(queue, now)
     if (now - this.#allAskedAt >= INTERVAL) this.#ask(undefined, now)
     this.#plan(now)
   }
 
-  /** A pause was asked for here. */
+  /** Sends a pause to the other instances. */
   send(queue: KeyQueue | undefined, ms: number): void {
     if (queue === undefined) this.#ignoreAllUntil = -Infinity
     else queue.ignorePausesUntil = -Infinity
@@ -46,7 +46,7 @@ export class SharedPauses {
     whenAnswered(() => this.#options.store.exchange(nameOf(queue), news), ignore)
   }
 
-  /** A pause until then, in ms, was ended here: others may keep to it. */
+  /** A pause that lasts until `until` (ms) was ended here. Other instances may keep it. */
   resumed(queue: KeyQueue | undefined, until: number): void {
     if (queue === undefined) this.#ignoreAllUntil = until
     else queue.ignorePausesUntil = until
@@ -93,7 +93,7 @@ function nameOf(queue: KeyQueue | undefined): string {
   return queue === undefined ? 'all' : `key:${queue.name}`
 }
 
-/** A store that does not answer has nothing to say of pauses. */
+/** Without an answer there are no pauses to learn of. */
 function whenAnswered(ask: () => MaybePromise<UpstreamState>, then: (state: UpstreamState) => void): void {
   const answer = ask()
   if (answer instanceof Promise) answer.then(then, ignore)

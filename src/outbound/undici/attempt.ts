@@ -9,33 +9,37 @@ type Controller = Dispatcher.DispatchController
 type Handler = Dispatcher.DispatchHandler
 type HandlerMethod = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' | 'onResponseEnd' | 'onRequestUpgrade'
 
-/** So much of an answer that nobody is to see is read for the sake of its connection, in bytes, and for so long, in ms. */
+/** Bytes and ms of an unwanted answer that are read to save its connection. */
 const LONGEST_DUMP = { size: 128 * 1_024, time: 1_000 }
 
-/** Whose request is sent. */
+/** The request that an attempt sends. */
 export interface Sender {
-  /** Who gets the answer, and what it knows as its controller. */
+  /** The receiver of the answer, and the controller that it was given. */
   readonly handler: Handler
   readonly controller: HeldController
-  /** It has been written. */
+  /** The request has been written. */
   written(): void
-  /** Its answer has come; true: it is not for the handler, and is read to its end for the sake of its connection. */
+  /**
+   * The head of its answer has arrived.
+   *
+   * @returns true if the handler must not get the answer: it is read to its end to save its connection
+   */
   answered(attempt: Attempt, real: Controller, status: number, headers: IncomingHttpHeaders): boolean
-  /** It has ended, well or not. */
+  /** The attempt has ended, successfully or not. */
   ended(started: boolean, dumped: boolean): void
   failed(error: Error): void
 }
 
 /**
- * One sending of a request: undici's handler for it. It reports its end exactly once. undici calls it in the async
- * context in which the connection was opened. It switches to the context in which it was made, which is the caller's.
+ * One attempt to send a request, as a handler for undici. It reports its end exactly once. undici calls it in the async
+ * context in which the connection was opened; it switches to the caller's context, in which it was made.
  */
 export class Attempt extends AsyncResource implements Handler {
   readonly #sender: Sender
   #started = false
   #over = false
   #failed = false
-  /** How much of an answer that nobody is to see has been read, in bytes; undefined: it is the handler's. */
+  /** Bytes read of an unwanted answer; undefined: the handler gets the answer. */
   #dumped: number | undefined
   #forgetDump: Cancel = () => false
   readonly #clock: Clock
@@ -47,7 +51,7 @@ export class Attempt extends AsyncResource implements Handler {
     this.#clock = clock
   }
 
-  /** Does without the rest of an answer that nobody is to see. */
+  /** Drops the rest of an unwanted answer. */
   readonly stop = (): void => {
     if (!this.#over) this.#real?.abort(new Error('the rest of the answer is not wanted'))
   }
@@ -56,10 +60,10 @@ export class Attempt extends AsyncResource implements Handler {
     const { controller } = this.#sender
     if (controller.reason !== null) return real.abort(controller.reason)
     controller.attach(real)
-    // undici starts it anew where its connection was lost before anything came of it.
+    // undici starts it again if its connection was lost before anything was sent.
     if (this.#started) return
     this.#started = true
-    // It is written by whoever calls us, right after this.
+    // undici writes it right after this returns.
     queueMicrotask(() => this.#sender.written())
   }
 
@@ -97,7 +101,7 @@ export class Attempt extends AsyncResource implements Handler {
     this.#callHandler('onRequestUpgrade', this.#sender.controller, status, headers, socket)
   }
 
-  /** Also after the end, where the handler has thrown at it. */
+  /** May also come after the end, if the handler throws then. */
   onResponseError(_: Controller | undefined, error: Error): void {
     this.#end()
     if (this.#dumped !== undefined || this.#failed) return

@@ -3,8 +3,8 @@ import type { Dispatcher } from 'undici'
 type Raw = Dispatcher.DispatchController['rawHeaders']
 
 /**
- * What a request's handler holds on to from the beginning: while the request waits it stands alone, then it passes on what
- * it is told to the connection's own controller.
+ * The controller that a request's handler gets at the beginning. While the request waits it works alone. Later it
+ * passes everything on to the connection's own controller.
  */
 export class HeldController implements Dispatcher.DispatchController {
   readonly #aborted: (reason: Error) => void
@@ -12,12 +12,12 @@ export class HeldController implements Dispatcher.DispatchController {
   #reason: Error | null = null
   #paused = false
 
-  /** @param aborted called once, while there is no connection */
+  /** @param aborted called once if `abort` comes while there is no connection */
   constructor(aborted: (reason: Error) => void) {
     this.#aborted = aborted
   }
 
-  /** The request is on a connection now, whose controller this is; undefined: it is on none any more. */
+  /** @param real the controller of the request's connection; undefined: it has none any more */
   attach(real: Dispatcher.DispatchController | undefined): void {
     this.#real = real
     if (real !== undefined && this.#paused) real.pause()

@@ -1,9 +1,9 @@
 /**
- * One request that waits for its turn, is sent, and may be sent again.
+ * A request that waits for its turn, is sent, and may be sent again.
  *
- * Its handler gets a controller at once, so that it can be aborted while it waits. Its body is not touched before its
- * release. From its release until it is written nobody else of its key passes: a connection that is slow to open would
- * bunch what comes after it. The next slot is counted from when it was written.
+ * Its handler gets a controller at once, so it can be aborted while it waits. Its body is not touched before its
+ * release. From its release until it is written no other request of its key is released: a connection that opens slowly
+ * would bunch the requests behind it. The next slot is counted from the write.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
@@ -19,7 +19,7 @@ import { discard, isRepeatable, streamOf } from './request-parts.js'
 
 type Options = Dispatcher.DispatchOptions
 
-/** How long, in ms, others of a key that spans origins wait for the connection to one of them. */
+/** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
 
 export class HeldRequest extends Call implements Sender, Writer {
@@ -28,7 +28,7 @@ export class HeldRequest extends Call implements Sender, Writer {
   readonly #dispatch: Dispatcher.Dispatch
   readonly #options: Options
   readonly #settings: RequestSettings<Options>
-  /** The last time that it was sent; and where that was in vain, and its answer is read for its connection's sake. */
+  /** The current attempt, and an earlier one whose unwanted answer is still being read. */
   #attempt: Attempt | undefined
   #dump: Attempt | undefined
   /** How often it has been sent again. */
@@ -78,7 +78,7 @@ export class HeldRequest extends Call implements Sender, Writer {
     this.failed(reason)
   }
 
-  /** The handler is told; what it makes of it is not ours, and whoever called us has more to do. */
+  /** Reports to the handler. An error of the handler must not disturb our caller. */
   failed(error: Error): void {
     this.#unwatchBody()
     try {
@@ -91,7 +91,6 @@ export class HeldRequest extends Call implements Sender, Writer {
     }
   }
 
-  /** The gate opens again. */
   written(): void {
     this.context.sendOrder.sent(this.route, this, this)
   }
@@ -125,7 +124,7 @@ export class HeldRequest extends Call implements Sender, Writer {
       return
     }
     this.finish()
-    // It was never written: whoever comes next has nothing to wait for.
+    // It was never written, so the next request need not wait for it.
     if (!started) this.context.sendOrder.unblock(this.route, this)
     this.#unwatchBody()
   }
@@ -133,7 +132,7 @@ export class HeldRequest extends Call implements Sender, Writer {
   readonly #onAbort = (reason: Error): void => {
     this.#dump?.stop()
     if (this.cancel(reason) || !this.running) return
-    // Its connection is still being opened. Once it is, nothing is sent.
+    // Its connection is still being opened. Nothing will be sent on it.
     discard(this.#options.body, reason)
     this.#attempt?.onResponseError(undefined, reason)
   }

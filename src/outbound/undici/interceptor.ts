@@ -1,4 +1,4 @@
-/** undici's interceptor: every request of a dispatcher waits for its turn. */
+/** An interceptor for undici: every request of a dispatcher waits for its turn. */
 import type { Dispatcher } from 'undici'
 import type { CallContext } from '../call-context.js'
 import { checkCost, checkKey } from '../calls/call-options.js'
@@ -8,25 +8,28 @@ import { HeldRequest } from './held-request.js'
 import { discard, keyOf } from './request-parts.js'
 
 export interface ShapeOptions extends ShaperOptions {
-  /** Which requests share a queue: those of one origin (default), all, or those with the same header or answer. */
+  /**
+   * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a
+   * function returns the same.
+   */
   readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
-  /** What a request adds to its bucket. Default 1. */
+  /** Cost units of a request. Default 1. */
   readonly cost?: number | ((options: Dispatcher.DispatchOptions) => number)
   /**
-   * An answer with such a status pauses its key: for as long as its Retry-After or RateLimit fields say, else for
-   * `default`, at most for `max` (durations: `"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: none does.
+   * An answer with one of these statuses pauses its key: for the time of its Retry-After or RateLimit fields, else for
+   * `default`, at most for `max` (`"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: no answer pauses.
    */
   readonly pauseOn?:
     | false
     | { readonly status?: readonly number[]; readonly default?: string | number; readonly max?: string | number }
   /**
-   * A request that may be repeated and has no body is sent again, before all others of its key, instead of answering with
-   * such a status; at most `max` times. Default: none is.
+   * Sends a request again, at the head of its queue, after an answer with one of these statuses, at most `max` times.
+   * Only repeatable requests without a body. Default: none.
    */
   readonly retry?: { readonly status: readonly number[]; readonly max: number }
 }
 
-/** What the handlers of undici 7 and 8 have in common. Those of undici 6 have nothing of it. */
+/** The methods that handlers of undici 7 and 8 share. Those of undici 6 have none of them. */
 type AnyHandler = Pick<Dispatcher.DispatchHandler, 'onRequestStart' | 'onResponseStart' | 'onResponseEnd'>
 
 /** For `compose` of undici's dispatchers. Its types fit those of undici 7 and of undici 8. */
@@ -34,13 +37,13 @@ export interface ShapeInterceptor {
   <Options = Dispatcher.DispatchOptions, Handler extends AnyHandler = Dispatcher.DispatchHandler>(
     dispatch: (options: Options, handler: Handler) => boolean,
   ): (options: Options, handler: Handler) => boolean
-  /** Its queues: status, pauses, drain and events. */
+  /** Its shaper: status, pauses, drain and events. */
   readonly shaper: OutboundShaper
 }
 
 /**
- * Holds requests until their turn. A request that is not let through fails with OverflowError, ExpiredError or ClosedError;
- * with `fetch` that is the `cause` of its TypeError.
+ * Creates an interceptor that holds requests until their turn. A request that is not let through fails with
+ * OverflowError, ExpiredError or ClosedError. With `fetch` that error is the `cause` of a TypeError.
  *
  * @throws RangeError or TypeError as `createShaper`
  */

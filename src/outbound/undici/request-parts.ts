@@ -1,4 +1,4 @@
-/** What is read of a request before it is sent, and of its answer. */
+/** Reads the parts of a request that the shaper needs. */
 import type { Dispatcher } from 'undici'
 import type { RequestSettings } from '../options.js'
 
@@ -7,7 +7,7 @@ type Options = Dispatcher.DispatchOptions
 /** Methods that may be repeated (RFC 9110 9.2.2). */
 const IDEMPOTENT = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE', 'PUT', 'DELETE'])
 
-/** Which queue a request is in. */
+/** The key of a request's queue. */
 export function keyOf(options: Options, key: RequestSettings<Options>['key']): string {
   if (typeof key === 'function') return key(options)
   if (key === 'all') return ''
@@ -15,7 +15,7 @@ export function keyOf(options: Options, key: RequestSettings<Options>['key']): s
 }
 
 function originOf(origin: string | URL | undefined): string {
-  // A client of one origin does not name it.
+  // A dispatcher for one origin does not name it.
   if (origin === undefined) return ''
   const text = String(origin)
   return URL.canParse(text) ? new URL(text).origin : text
@@ -40,7 +40,7 @@ function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
   }
 }
 
-/** Whether it may be sent once more: it can be repeated, and has no body that is gone by then. */
+/** Whether a request may be sent once more: it is repeatable and has no body. */
 export function isRepeatable({ method, body, idempotent, upgrade }: Options): boolean {
   if (upgrade) return false
   return (body === undefined || body === null || body === '') && (idempotent ?? IDEMPOTENT.has(method))
@@ -52,19 +52,19 @@ interface ErringBody {
   destroy(error?: Error): unknown
 }
 
-/** A body that can fail while nobody reads it. */
+/** The body if it is a stream, which can fail while it waits. */
 export function streamOf(body: unknown): ErringBody | undefined {
   if (typeof body !== 'object' || body === null) return undefined
   const isStream = ['on', 'off', 'destroy', 'pipe'].every(verb => verb in body)
   return isStream ? (body as ErringBody) : undefined
 }
 
-/** Lets go of a body that nobody will read: a stream, or something that is read by its iterator. */
+/** Discards a body that will not be read: a stream, or an iterable. */
 export function discard(body: unknown, reason: Error): void {
   if (typeof body !== 'object' || body === null) return
   const stream = streamOf(body)
   if (stream !== undefined) {
-    // What it makes of that is no news.
+    // Errors of a discarded body do not matter.
     stream.on('error', () => undefined)
     stream.destroy(reason)
   } else if (body instanceof ReadableStream) {
@@ -74,7 +74,7 @@ export function discard(body: unknown, reason: Error): void {
   }
 }
 
-/** What it throws is no news, either. */
+/** Ends an iterable. Its errors do not matter. */
 async function endIteration(body: AsyncIterable<unknown> | Iterable<unknown>): Promise<void> {
   try {
     const iterator = Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]()
