@@ -48,7 +48,7 @@ export class LeakyBucket {
     checkOptions(options, ['rate', 'capacity', 'clock'], '{ rate: "1/s", capacity: 10 }')
     const { rate, capacity, clock = performance } = options
     if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
-      throw new RangeError(`capacity ${capacity} is not a finite number of cost units above 0`)
+      throw new RangeError(`capacity: ${capacity} is not a finite number of cost units above 0; use e.g. 10`)
     }
     this.#bucket = new Bucket({ name: '', rate: parseRate(rate), capacity })
     this.#clock = clock
@@ -103,5 +103,5 @@ export class LeakyBucket {
 
 function checkCost(cost: number): void {
   if (!(typeof cost === 'number' && cost >= 0 && cost < Infinity))
-    throw new RangeError(`cost ${cost} is not a finite number of units, 0 or more`)
+    throw new RangeError(`cost: ${cost} is not a finite number of units, 0 or more; use e.g. 1`)
 }

@@ -69,7 +69,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return new Promise((resolve, reject) => {
       const named = typeof first !== 'function'
       const fn = (named ? second : first) as () => T
-      if (typeof fn !== 'function') throw new TypeError('run wants a function: run(fn) or run(key, fn)')
+      if (typeof fn !== 'function') throw new TypeError('run needs a function: use run(fn) or run(key, fn)')
       const options = named ? third : (second as CallOptions | undefined)
       new RunCall(this.#context, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
     })
@@ -84,7 +84,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     fn: (this: This, ...args: Arguments) => Result,
     options: WrapOptions<Arguments> = {},
   ): (this: This, ...args: Arguments) => Promise<Awaited<Result>> {
-    if (typeof fn !== 'function') throw new TypeError(`wrap wants a function, not ${quote(fn)}`)
+    if (typeof fn !== 'function') throw new TypeError(`wrap needs a function, not ${quote(fn)}: use wrap(fn, options)`)
     checkOptions(options, ['key', ...CALL_OPTIONS], '{ key: user => user }')
     const { key = '', cost = 1, ...rest } = options
     if (typeof key !== 'function') checkKey(key)

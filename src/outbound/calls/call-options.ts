@@ -52,13 +52,13 @@ export function checkOptions(options: unknown, known: readonly string[], example
 
 /** @throws TypeError */
 export function checkKey(key: unknown): string {
-  if (typeof key !== 'string') throw new TypeError(`a key is a string, not ${quote(key)}`)
+  if (typeof key !== 'string') throw new TypeError(`key: ${quote(key)} is not a string; use e.g. "user_42"`)
   return key
 }
 
 /** @throws RangeError */
 export function checkCost(cost: unknown): number {
-  if (!isCost(cost)) throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more`)
+  if (!isCost(cost)) throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
   return cost
 }
 

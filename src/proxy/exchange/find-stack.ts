@@ -39,7 +39,7 @@ export function findStack(
     const { limits: configured, weight: own } = tier(key, facts) ?? settings
     const limits = limitsOf(context, configured)
     const bucket = context.bucketTable.find(limits, key, now, buckets)
-    if (bucket === undefined) return new Refusal(503, 'every key that can be kept has waiters')
+    if (bucket === undefined) return new Refusal(503, 'too many keys have waiting requests')
     if (bucket.limits !== limits) context.shaper.control.setLimits(bucket, limits)
     buckets.push(bucket)
     if (own !== undefined && place < decides) {

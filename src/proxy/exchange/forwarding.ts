@@ -142,7 +142,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     }
     const { 'transfer-encoding': coding, 'content-length': length } = headers as Record<string, string | undefined>
     if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
-      this.#fail(502, `the upstream's transfer coding is not known (${coding})`)
+      this.#fail(502, `the upstream uses an unknown transfer coding (${coding})`)
       controller.abort(new errors.RequestAbortedError())
       return
     }
@@ -225,7 +225,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     else if (this.#phase === 'uploading' && body?.writableNeedDrain) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
     else if (this.#phase === 'dumping') this.#finish()
-    else this.#break('the answer or its reader stopped')
+    else this.#break('the answer stopped coming, or its client stopped reading')
     controller?.abort(late)
   }
 

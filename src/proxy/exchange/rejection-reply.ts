@@ -15,7 +15,7 @@ export function rejectionReply(
   }
   if (reason === 'paused') return { status: 503, detail: 'the upstream asks for a pause', retryAfterMs }
   if (reason === 'unavailable') {
-    return { status: 503, detail: 'the store that the limits are kept in does not answer', retryAfterMs: RETRY_SOON_MS }
+    return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }
   }
   const first = buckets[0]!
   return {
@@ -31,7 +31,8 @@ function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number
   const { name, capacity, rate } = bucket.limits
   const level = bucket.level(now)
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
-  if (reason === 'max-wait' && pause > 0) return 'the upstream asks for a pause, and it would have to wait too long'
+  if (reason === 'max-wait' && pause > 0)
+    return 'the upstream asks for a pause, and the wait would be longer than maxWait'
   if (reason === 'max-wait') return `bucket "${name}" would make it wait ${short(level / rate / 1_000)} s`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
   return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`

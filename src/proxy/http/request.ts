@@ -109,18 +109,19 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     }
   }
 
-  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are spoken here', true)
+  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', true)
   if (codings !== undefined) {
-    if (oldHttp) return new Refusal(400, 'Transfer-Encoding in an HTTP/1.0 request', true)
+    if (oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', true)
     if (codings.trim().toLowerCase() !== 'chunked') {
-      return new Refusal(501, 'a Transfer-Encoding other than chunked', true)
+      return new Refusal(501, 'the only supported Transfer-Encoding is chunked', true)
     }
-    if (contentLength !== undefined) return new Refusal(400, 'both Content-Length and Transfer-Encoding', true)
+    if (contentLength !== undefined)
+      return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', true)
   }
   if (options > MAX_OPTIONS) return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, true)
-  if (expectOther && !oldHttp) return new Refusal(417, 'an expectation other than 100-continue', true)
-  if (hosts > 1) return new Refusal(400, 'more than one Host', true)
-  if (hosts === 0 && !oldHttp) return new Refusal(400, 'no Host', true)
+  if (expectOther && !oldHttp) return new Refusal(417, 'the only supported expectation is 100-continue', true)
+  if (hosts > 1) return new Refusal(400, 'the request has more than one Host header', true)
+  if (hosts === 0 && !oldHttp) return new Refusal(400, 'the request has no Host header', true)
   if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', true)
 
   let target = req.url!
@@ -139,7 +140,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     target = rest.startsWith('/') ? rest : `/${rest}`
   }
   // RFC 9110 7.6.2: the request is for us, and we have no answer to it.
-  if (maxForwards === 0) return new Refusal(501, `${method} is passed on, and must not be`)
+  if (maxForwards === 0) return new Refusal(501, `${method} with Max-Forwards: 0 cannot be forwarded`)
   if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', true)
 
   return {

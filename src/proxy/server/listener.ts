@@ -99,7 +99,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
   server.on('connect', req => {
     const connection = connectionOf(req.socket)
     connection.leaveUnread(context.linger.silence)
-    connection.add(new RefusedConnection(context, connection, 405, 'CONNECT is not spoken here'))
+    connection.add(new RefusedConnection(context, connection, 405, 'CONNECT is not supported'))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, duplex) => {
     const socket = duplex as Socket

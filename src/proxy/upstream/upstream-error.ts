@@ -21,5 +21,5 @@ export function describeError(error: Error): readonly [502 | 504, string] {
   const { code = '' } = cause as NodeJS.ErrnoException
   if (REASONS[code] !== undefined) return REASONS[code]
   if (isDisconnect(cause)) return [502, 'the upstream closed the connection before it answered']
-  return [502, 'the upstream could not be used or its answer not be understood']
+  return [502, 'the upstream could not be used, or its answer was not valid']
 }
