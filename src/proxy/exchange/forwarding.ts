@@ -101,7 +101,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     const method = facts.method as Dispatcher.HttpMethod
     // Without `servername` undici would open a separate connection for each Host.
     const dispatched = { path: facts.target, method, headers, body, reset: false, servername: upstream.authority }
-    const pool = gated ? upstream.pool : upstream.besides
+    const pool = gated ? upstream.pool : upstream.ungatedPool
     pool.dispatch(dispatched, this)
   }
 

@@ -20,7 +20,7 @@ export interface Upstream {
   /** For requests with a place in the gate. It has no more connections than the gate has places. */
   readonly pool: Pool
   /** For requests without a place in the gate (`off`, dry runs), which never wait. */
-  readonly besides: Pool
+  readonly ungatedPool: Pool
   readonly connector: Connector
   readonly gate: Gate
   /** Requests that wait for their release to it. */
@@ -83,7 +83,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const limited = settings.maxInFlight < Infinity
   // With a limit, a request waits for the connection of the request before it instead of opening another.
   const pool = new Pool(url, { ...pooling, ...(limited && { connections: settings.maxInFlight }) })
-  const besides = limited ? new Pool(url, pooling) : pool
+  const ungatedPool = limited ? new Pool(url, pooling) : pool
   const answer = new Deadlines(clock, settings.responseTimeout)
   const gate = new Gate(settings.maxInFlight)
   const progress = new Deadlines(clock, settings.idleTimeout)
@@ -95,7 +95,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     authority: new URL(url).host,
     identity,
     pool,
-    besides,
+    ungatedPool,
     gate,
     queued: 0,
     answer,
@@ -115,7 +115,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
       dump.close()
       this.quota?.detach(gate)
       connector.close()
-      await Promise.all([pool.destroy(), limited && besides.destroy()])
+      await Promise.all([pool.destroy(), limited && ungatedPool.destroy()])
     },
   }
 }
