@@ -182,7 +182,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     else this.#leave('cancelled', 499)
   }
 
-  malformed(reply: Reply): void {
+  onMalformed(reply: Reply): void {
     if (this.#state === 'arriving') this.#malformed = reply
     else if (this.#state === 'over') this.connection.socket.destroy()
     else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', reply)

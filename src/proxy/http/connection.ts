@@ -35,7 +35,7 @@ export interface PipelinedRequest {
    *
    * @param reply the answer, unless it has one already
    */
-  malformed(reply: Reply): void
+  onMalformed(reply: Reply): void
   /** The server stops now. */
   cutOff(): void
 }
@@ -133,10 +133,10 @@ export class ClientConnection {
   }
 
   /** The client sent something malformed. The request that it belongs to is answered; else `refusal` gets its turn. */
-  malformed(refusal: PipelinedRequest & { readonly reply: Reply }): void {
+  onMalformed(refusal: PipelinedRequest & { readonly reply: Reply }): void {
     if (this.#broken) return
     this.#broken = true
-    if (this.#newest?.receiving) this.#newest.malformed(refusal.reply)
+    if (this.#newest?.receiving) this.#newest.onMalformed(refusal.reply)
     else this.add(refusal)
     this.#fill()
   }

@@ -74,7 +74,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
   // The parser limits the bytes of names and values. That still allows too many tiny fields.
   const isTooMuch = (req: IncomingMessage, connection: ClientConnection): boolean => {
     if (req.rawHeaders.length <= 2 * MAX_FIELDS) return false
-    connection.malformed(
+    connection.onMalformed(
       new RefusedConnection(context, connection, 431, `there are more than ${MAX_FIELDS} header fields`),
     )
     return true
@@ -111,7 +111,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     }
     const connection = connectionOf(socket)
     const [status, detail] = CLIENT_ERRORS[code] ?? [400, 'the request is malformed']
-    connection.malformed(new RefusedConnection(context, connection, status, detail))
+    connection.onMalformed(new RefusedConnection(context, connection, status, detail))
   })
   return connections
 }

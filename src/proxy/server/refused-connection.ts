@@ -34,7 +34,7 @@ export class RefusedConnection implements PipelinedRequest {
 
   abandon(): void {}
 
-  malformed(): void {}
+  onMalformed(): void {}
 
   cutOff(): void {}
 }

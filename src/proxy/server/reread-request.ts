@@ -58,7 +58,7 @@ export class RereadRequest implements PipelinedRequest {
     this.#connection.leaveUnread(this.#linger)
   }
 
-  malformed(): void {}
+  onMalformed(): void {}
 
   cutOff(): void {
     this.abandon()
