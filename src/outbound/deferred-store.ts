@@ -12,7 +12,7 @@ import {
   type UpstreamState,
 } from '../core/store.js'
 
-/** A store that is still being opened, or that the user owns. Its calls fail until it is open. */
+/** A store that is still being opened, or that the user owns. Until it is open, questions to it fail. */
 export class DeferredStore implements Store {
   readonly #borrowed: boolean
   #store: Store | undefined

@@ -120,7 +120,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const early = context.sendOrder.msTooEarly(route, now)
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
-    // Without a store the engine does this.
+    // Where slots are the engine's own, it does this.
     if (context.shaper.releaseMode === 'claimed') context.sendOrder.sent(route, this)
   }
 
