@@ -104,9 +104,8 @@ function settle(file: unknown, sofar: readonly Finding[], env: Environment, flag
 
   const parsed = fileSchema.safeParse(merged.raw)
   const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const crossed = isObject(merged.raw) ? crossCheck(draftOf(merged.raw)).filter(isJudged) : []
-  const loops = parsed.success ? loopFaults(parsed.data, merged.raw) : []
-  const problems = problemsOf([...found, ...crossed, ...loops, ...merged.findings], merged.origins)
+  const crossed = isObject(merged.raw) ? [...crossCheck(draftOf(merged.raw)), ...loopFaults(merged.raw)] : []
+  const problems = problemsOf([...found, ...crossed.filter(isJudged), ...merged.findings], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)
 }

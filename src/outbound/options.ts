@@ -1,6 +1,6 @@
 /** The options of the library. They are validated with the schema and the messages of the configuration file. */
 import * as z from 'zod'
-import { quote } from '../config/messages.js'
+import { quote, wants } from '../config/messages.js'
 import { findingsOf, formatPath } from '../config/problems.js'
 import { store } from '../config/schema/store.js'
 import { duration, headerName, object, rate, read } from '../config/schema/values.js'
@@ -127,6 +127,11 @@ function count(noun: string, remedy: string) {
 const isStore = (input: unknown): input is Store =>
   isObject(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
 
+/** Treats undefined members of an object as unset. */
+function unsetUndefined<S extends z.ZodType>(schema: S) {
+  return z.preprocess(input => (isObject(input) && !Array.isArray(input) ? withoutUndefined(input) : input), schema)
+}
+
 function withoutUndefined(options: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
 }
@@ -175,6 +180,8 @@ const key = value(
   },
 )
 
+const PAUSE = 'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }'
+
 const request = {
   key: read(key, input => {
     return typeof input === 'string' && input.startsWith('header:') ? { header: headerName(input.slice(7)) } : input
@@ -182,20 +189,25 @@ const request = {
   cost: value('a cost', 'use a finite number of units, 0 or more, or a function', (input): input is number => {
     return isFunction(input) || isCost(input)
   }).exactOptional(),
-  pauseOn: z
-    .union([
-      z.literal(false),
-      object(
-        { status: status.exactOptional(), default: wait.exactOptional(), max: wait.exactOptional() },
-        'a rule',
-        'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }',
-      ),
-    ])
-    .exactOptional(),
-  retry: object(
-    { status, max: count('a number of tries', 'use e.g. 3') },
-    'a rule',
-    'use e.g. { status: [429, 503], max: 3 }',
+  pauseOn: unsetUndefined(
+    z.union(
+      [
+        z.literal(false),
+        object(
+          { status: status.exactOptional(), default: wait.exactOptional(), max: wait.exactOptional() },
+          'a rule',
+          PAUSE,
+        ),
+      ],
+      { error: wants('a rule', PAUSE) },
+    ),
+  ).exactOptional(),
+  retry: unsetUndefined(
+    object(
+      { status, max: count('a number of tries', 'use e.g. 3') },
+      'a rule',
+      'use e.g. { status: [429, 503], max: 3 }',
+    ),
   ).exactOptional(),
 }
 

@@ -140,6 +140,27 @@ t.test('the example of the contract is valid', async t => {
   t.same(faults(contractExample()), [])
 })
 
+t.test('an upstream that is where it listens is reported together with all other errors', async t => {
+  const file = {
+    listen: { address: '127.0.0.1:8080', tls: 5 },
+    upstream: { url: 'http://127.0.0.1:8080', maxInFlight: 0 },
+    buckets: { a: { key: 'cheese', rate: 'x' } },
+    routes: [{ upstream: 'http://localhost:8080', mode: 'on' }, 5],
+  }
+  const loop = (url: string) =>
+    `"${url}" is where shaper itself listens ("listen": "127.0.0.1:8080"), so every request would come back; name the address of the upstream, or listen elsewhere`
+  const found = faults(file)
+  t.same(found.slice(-2), [
+    `upstream.url: ${loop('http://127.0.0.1:8080')}`,
+    `routes[0].upstream: ${loop('http://localhost:8080')}`,
+  ])
+  t.same(
+    found.slice(0, -2).map(line => line.split(':')[0]),
+    ['listen.tls', 'upstream.maxInFlight', 'buckets.a.key', 'buckets.a.rate', 'routes[0].mode', 'routes[1]'],
+  )
+  t.same(faults({ upstream: 'http://127.0.0.1:8080', buckets: { a: { ...one, key: 'cheese' } } }).length, 2)
+})
+
 t.test('an upstream that is where it listens', t => {
   const loops = (listen: string, upstream: string): boolean =>
     faults({ listen, upstream, buckets: { a: one } }).some(fault => fault.includes('is where shaper itself listens'))

@@ -90,6 +90,12 @@ t.test('bad flags are told by their own names', async t => {
   ])
 })
 
+t.test('--admin that other machines can reach says what to set', async t => {
+  t.same(faults(least(), { flags: { admin: '0.0.0.0:9099' } }), [
+    `--admin: other machines can reach 0.0.0.0:9099, so a token is needed; set "admin": { "listen": "0.0.0.0:9099", "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`,
+  ])
+})
+
 t.test('without a file', async t => {
   const cwd = t.testdir()
   const { settings, file } = loadConfig({

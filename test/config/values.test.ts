@@ -190,7 +190,7 @@ t.test('every bad value has its own message', async t => {
     [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:8080"'],
     [
       top({ admin: { listen: '0.0.0.0:9090' } }),
-      `admin.token: missing; an admin server on 0.0.0.0 needs a token in the file, e.g. "token": "\${SHAPER_TOKEN}"`,
+      `admin.token: other machines can reach 0.0.0.0:9090, so a token is needed; set "admin": { "listen": "0.0.0.0:9090", "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`,
     ],
     [
       top({ admin: { listen: '0.0.0.0:9090', token: '' } }),

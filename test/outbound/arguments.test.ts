@@ -2,6 +2,7 @@
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createShaper, LeakyBucket, shape } from '../../src/index.js'
+import { readShapeOptions } from '../../src/outbound/options.js'
 
 function world() {
   const clock = createVirtualClock()
@@ -108,6 +109,17 @@ t.test('an option of a store that is undefined is as if it were not there', asyn
   const unknown = { ...store, instancs: 3 }
   t.throws(() => createShaper({ rate: '5/s', capacity: 5, store: unknown as never }), {
     message: 'store.instancs: unknown key; did you mean "instances"?',
+  })
+})
+
+t.test('an undefined member of pauseOn or retry means unset', async t => {
+  const given = { rate: '5/s', capacity: 5, pauseOn: { status: undefined, max: '5s' } } as never
+  t.same(readShapeOptions(given).request.pauseOn, { status: [429, 503], default: 1_000, max: 5_000 })
+  t.throws(() => shape({ ...(given as object), retry: { status: undefined, max: 3 } } as never), {
+    message: 'retry.status: not a list of statuses; use e.g. [429, 503]',
+  })
+  t.throws(() => shape({ ...(given as object), pauseOn: [] } as never), {
+    message: /^pauseOn: a list is not a rule; use false, or e\.g\. \{ status: /,
   })
 })
 

@@ -1,42 +1,50 @@
 import { isIPv4, isIPv6 } from 'node:net'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
-import { formatListen } from '../schema/address.js'
-import type { Listen, UpstreamSettings } from '../settings.js'
+import { DEFAULT_LISTEN, formatListen, parseListen, parseUpstreamUrl } from '../schema/address.js'
 import { isObject } from './partial-config.js'
 
-interface Valid {
-  readonly listen: Listen
-  readonly upstream?: UpstreamSettings
-  readonly routes?: readonly { readonly upstream?: UpstreamSettings }[]
-}
+type Address = ReturnType<typeof parseListen>
 
 /**
- * Upstreams that are the address that is listened on: every request would come back.
+ * Finds upstreams that are the address that shaper listens on: every request would come back.
  *
- * @param raw what `valid` was written as
+ * Looks at the file as written, so that this is reported together with all other errors. Addresses that cannot be
+ * read are left out: the schema reports them.
  */
-export function loopFaults({ listen, upstream, routes = [] }: Valid, raw: unknown): Finding[] {
-  const written = isObject(raw) ? raw : {}
-  const list = Array.isArray(written.routes) ? written.routes : []
-  const fault = (settings: UpstreamSettings | undefined, at: PropertyKey[], from: unknown): Finding[] => {
-    if (settings === undefined || !isSame(listen, settings.url)) return []
-    const where = `${quote(settings.url)} is where shaper itself listens ("listen": ${quote(formatListen(listen))})`
+export function loopFaults(file: Record<string, unknown>): Finding[] {
+  const { listen: given = DEFAULT_LISTEN, upstream, routes } = file
+  const listen = readOrNothing(isObject(given) ? given.address : given, parseListen)
+  if (listen === undefined) return []
+  const fault = (value: unknown, path: PropertyKey[]): Finding[] => {
+    const url = readOrNothing(isObject(value) ? value.url : value, parseUpstreamUrl)
+    if (url === undefined || !isSame(listen, url)) return []
+    const where = `${quote(url)} is where shaper itself listens ("listen": ${quote(formatListen(listen))})`
     const remedy = 'so every request would come back; name the address of the upstream, or listen elsewhere'
-    return [{ path: isObject(from) ? [...at, 'url'] : at, message: `${where}, ${remedy}` }]
+    return [{ path: isObject(value) ? [...path, 'url'] : path, message: `${where}, ${remedy}` }]
   }
+  const list: unknown[] = Array.isArray(routes) ? routes : []
   return [
-    ...fault(upstream, ['upstream'], written.upstream),
-    ...routes.flatMap((route, index) => fault(route.upstream, ['routes', index, 'upstream'], list[index]?.upstream)),
+    ...fault(upstream, ['upstream']),
+    ...list.flatMap((route, index) => (isObject(route) ? fault(route.upstream, ['routes', index, 'upstream']) : [])),
   ]
 }
 
-/** Whether a connection to the URL, made on this machine, surely ends where it is listened. */
-function isSame(listen: Listen, url: string): boolean {
+function readOrNothing<T>(value: unknown, parse: (text: string) => T): T | undefined {
+  if (typeof value !== 'string') return undefined
+  try {
+    return parse(value)
+  } catch {
+    return undefined
+  }
+}
+
+/** Whether a connection to the URL, made on this machine, certainly ends at `listen`. Unsure is false. */
+function isSame(listen: Address, url: string): boolean {
   if (url === 'echo:') return false
   const { hostname, port, protocol } = new URL(url)
   if (listen.port !== (Number(port) || (protocol === 'https:' ? 443 : 80))) return false
-  // A connection to "any" address is one to loopback.
+  // A connection to the "any" address goes to loopback.
   const target = asAddress(hostname)
     .replace(/^0\.0\.0\.0$/, '127.0.0.1')
     .replace(/^::$/, '::1')
@@ -49,12 +57,12 @@ function isSame(listen: Listen, url: string): boolean {
 
 const LOCALHOST = ['localhost', '127.0.0.1', '::1']
 
-/** As IPv4 reaches this machine. */
+/** Whether IPv4 reaches this machine by that name. */
 function isLocal(host: string): boolean {
   return host === 'localhost' || (isIPv4(host) && host.startsWith('127.'))
 }
 
-/** A host in one spelling: lower case, IPv6 in its short form, and IPv4 as such. */
+/** A host in one spelling: lower case, IPv6 in its short form, mapped IPv4 addresses as IPv4. */
 function asAddress(host: string): string {
   const bare = host.replace(/^\[|\]$|%.*$/g, '').toLowerCase()
   if (!isIPv6(bare)) return bare

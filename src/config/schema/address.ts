@@ -5,6 +5,8 @@ import { hint, quote, quoteUrl, wants } from '../messages.js'
 import type { Listen } from '../settings.js'
 import { flag, object, read, text, whole } from './values.js'
 
+/** Where to listen when the file does not say. */
+export const DEFAULT_LISTEN = '127.0.0.1:8080'
 const DEFAULT_HOST = '127.0.0.1'
 const LISTEN = 'use e.g. "127.0.0.1:8080", "[::1]:8080"'
 const RANGES = ['loopback', 'linklocal', 'uniquelocal']

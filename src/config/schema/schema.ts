@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { wants } from '../messages.js'
-import { isLoopback, listenAddress, listenSchema, trustProxy } from './address.js'
+import { DEFAULT_LISTEN, formatListen, isLoopback, listenAddress, listenSchema, trustProxy } from './address.js'
 import { buckets } from './buckets.js'
 import { route } from './routes.js'
 import { store } from './store.js'
@@ -54,7 +54,8 @@ const adminObject = object(
 
 const admin = adminObject.transform((value, ctx) => {
   if (value.token === undefined && !isLoopback(value.listen.host)) {
-    const message = `missing; an admin server on ${value.listen.host} needs a token in the file, e.g. "token": "\${SHAPER_TOKEN}"`
+    const listen = formatListen(value.listen)
+    const message = `other machines can reach ${listen}, so a token is needed; set "admin": { "listen": ${JSON.stringify(listen)}, "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`
     ctx.issues.push({ code: 'custom', path: ['token'], message, input: undefined })
   }
   return value
@@ -68,7 +69,7 @@ export const file = object(
       .exactOptional()
       .describe('Lets editors check this file, e.g. "./shaper.schema.json".'),
     listen: listenSchema
-      .prefault('127.0.0.1:8080')
+      .prefault(DEFAULT_LISTEN)
       .describe('Where to listen, e.g. "0.0.0.0:8080"; port 0 takes any free port.'),
     upstream: upstream.exactOptional().describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:".'),
     trustProxy: trustProxy
