@@ -67,10 +67,27 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
     return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes] })
   }
   const swept = await sweepOver(plan, one, trial, createRepeat(traffic, trial.recording))
-  if (target !== undefined && swept.found === undefined) {
-    notes.add('no rate and capacity within the sweep meets the target; give --sweep a wider range, or ask for less')
-  }
+  if (target !== undefined) for (const note of targetNotes(target, swept)) notes.add(note)
   return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes], swept })
+}
+
+/** What a reader of the recommendation has to know. */
+function targetNotes(target: readonly Bound[], { found, grid }: SweepReport): string[] {
+  if (found === undefined) {
+    return ['no rate and capacity within the sweep meets the target; give --sweep a wider range, or ask for less']
+  }
+  const notes: string[] = []
+  if (!target.some(({ metric }) => metric === 'reject')) {
+    notes.push(
+      'the target does not bound rejections, so the limits that it recommends may reject most requests; add e.g. reject<=0.1% to --target',
+    )
+  }
+  if (found.rate === grid.rates[0]) {
+    notes.push(
+      'the recommended rate is the lowest of the sweep, and a lower one may meet the target, too; give --sweep a wider range',
+    )
+  }
+  return notes
 }
 
 function createTrial({ sweep = {}, target }: Plan, { cost }: Single): Trial {

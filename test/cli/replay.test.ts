@@ -88,6 +88,41 @@ t.test('a sweep, a target, and the page', async t => {
   t.match(unwritable.stderr, /^shaper: "\/nowhere\/report.html" cannot be written \(ENOENT\); .*\n$/)
 })
 
+t.test('a page that cannot be written is refused before any log is read', async t => {
+  const folder = t.testdir({ file: '' })
+  for (const [page, code] of [
+    ['/nowhere/report.html', 'ENOENT'],
+    [folder, 'EISDIR'],
+    [join(folder, 'file', 'report.html'), 'ENOTDIR'],
+  ] as const) {
+    // Its standard input stays open: a run that reads it first never ends.
+    const { child, finished } = shaper(['replay', '--rate', '1/s', '--html', page])
+    const { code: status, stdout, stderr } = await finished
+    child.stdin.destroy()
+    t.equal(status, 1)
+    t.equal(stdout, '')
+    t.equal(
+      stderr,
+      `shaper: ${JSON.stringify(page)} cannot be written (${code}); name a file that can, with --html FILE\n`,
+    )
+  }
+})
+
+t.test('odd and duplicate values of --sweep and --target are refused', async t => {
+  const refused = async (flag: string, value: string, message: string) => {
+    const { code, stderr } = await replay(['--rate', '1/s', flag, value], combined(START))
+    t.equal(code, 2, value)
+    t.ok(stderr.startsWith(`shaper: ${flag}: ${message}`), stderr)
+  }
+  await refused('--sweep', 'rate=1/s,rate=2/s', 'rate is given twice; remove one\n')
+  await refused('--sweep', 'capacity=5|7|5', '"5" is listed twice; remove one\n')
+  await refused('--sweep', 'capacity=0x10', '"0x10" is no capacity; use e.g.')
+  await refused('--sweep', 'capacity=1..9 x99999999999', '"1..9 x99999999999" has more than 1024 points; use fewer')
+  await refused('--target', 'reject<=1%,reject<=2%', 'reject is bounded twice; remove one\n')
+  await refused('--target', 'reject<=101%', '"101%" is no share; use e.g.')
+  await refused('--target', 'p99<=2', '"2" is not a duration; use e.g.')
+})
+
 t.test('two configurations compared, and two reports', async t => {
   const config = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
   const cwd = t.testdir({

@@ -60,6 +60,34 @@ t.test('common and combined, with what is found in real ones', async t => {
   t.equal(examples[0]!.text.length, 120)
 })
 
+t.test('dates and times that do not exist are no times', async t => {
+  for (const text of [
+    '31/Feb/2015:10:05:03 +0000',
+    '29/Feb/2015:10:05:03 +0000',
+    '00/May/2015:10:05:03 +0000',
+    '17/May/2015:24:00:00 +0000',
+    '17/May/2015:10:60:00 +0000',
+    '17/May/2015:10:05:61 +0000',
+    '17/May/2015:10:05:03 +9900',
+    '2015-02-30T10:05:03Z',
+    '2015-13-01T10:05:03Z',
+    '2015-04-31 10:05:03',
+    '0099-04-30 10:05:03',
+  ]) {
+    t.equal(readStamp(text), undefined, text)
+  }
+  t.match(readStamp('29/Feb/2016:10:05:03 +0000'), { second: Date.UTC(2016, 1, 29, 10, 5, 3) / 1_000 })
+  t.match(readStamp('31/Dec/2016:23:59:60 +0000'), { second: Date.UTC(2017, 0, 1) / 1_000 }, 'a leap second')
+  const line = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8"`
+  const { requests, bad } = await read([
+    line('28/Feb/2015:23:59:59'),
+    line('28/Feb/2015:23:59:65'),
+    line('31/Feb/2015:00:00:00'),
+  ])
+  t.equal(requests.length, 1)
+  t.same(bad, { 'no time': 2 })
+})
+
 t.test('the request time of nginx is taken off', async t => {
   for (const tail of ['0.250', 'rt=0.250 uct="0.001"', '"0.250" "0.1"', '"-" request_time=0.250']) {
     const line = (second: string) =>

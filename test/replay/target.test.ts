@@ -160,6 +160,34 @@ t.test('a wait that is the bound itself keeps it', async t => {
   t.match(await of('reject<=0%,p99<=4s'), { rate: '1/s', capacity: 6, wait: { p99: 4_000, max: 5_000 } })
 })
 
+t.test('a target without a bound on rejections, or at the lowest rate, says so', async t => {
+  const log = Array.from({ length: 100 }, (_, at) => combined(START + Math.floor(at / 5))).join('')
+  const notes = async (...args: string[]) => {
+    const { child, finished } = shaper(['replay', '--json', ...args])
+    child.stdin.end(log)
+    const { notes, sweep } = JSON.parse((await finished).stdout) as ReplayReport
+    return { notes, rate: sweep!.recommended!.rate }
+  }
+  const wide = ['--sweep', 'rate=1/s..9/s,capacity=1..50']
+  const unbounded = await notes('--target', 'p99<=2s', ...wide)
+  t.equal(unbounded.rate, '1/s')
+  t.match(unbounded.notes, [
+    /^the target does not bound rejections, .* add e\.g\. reject<=0\.1%/,
+    /^the recommended rate/,
+  ])
+  const bounded = await notes('--target', 'reject<=0%,p99<=2s', ...wide)
+  t.not(bounded.rate, '1/s')
+  t.same(bounded.notes, [])
+  const edge = await notes('--target', 'reject<=0%', '--sweep', 'rate=6/s..9/s,capacity=1..50')
+  t.match(edge, { rate: '6/s', notes: [/^the recommended rate is the lowest of the sweep, .* wider range$/] })
+})
+
+t.test('the values of a range stay inside it', t => {
+  const { rates = [] } = parseGrid('rate=1.04/s..1.06/s')
+  t.same([Math.min(...rates), Math.max(...rates)], [1.04 / 1_000, 1.06 / 1_000])
+  t.end()
+})
+
 t.test('a share that is the bound itself keeps it', async t => {
   // 7 of 1000 come while one is there: 0.7 % as a number is not 0.7 / 100.
   const log = Array.from({ length: 1_000 }, (_, at) => combined(START + 100 * Math.max(0, at - 7))).join('')

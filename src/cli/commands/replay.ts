@@ -1,5 +1,6 @@
 /** `shaper replay`: what limits would have done to the requests of access logs. */
-import { readFileSync, statSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
 import { InputError, STDIN } from '../../replay/input/log-files.js'
 import { replay } from '../../replay/replay.js'
 import { diffLimits, diffReports } from '../../replay/report/diff.js'
@@ -32,6 +33,7 @@ export async function runReplay(
     const diff = diffReports(readReport(job.a), readReport(job.b))
     return print(diff, () => diffLines(diff))
   }
+  if (html !== undefined) checkWritable(html)
   const bar = stderr.isTTY ? createBar(plan.logs, stderr) : undefined
   const whole = { ...plan, stdin: stdin as AsyncIterable<Buffer>, ...(bar && { progress: bar.show }) }
   let report: ReplayReport
@@ -63,15 +65,28 @@ function readReport(file: string): ReplayReport {
   return { ...report, limits: { ...report.limits, name: file } }
 }
 
+/** Checks before a long run that its page can be written. @throws CommandError */
+function checkWritable(file: string): void {
+  try {
+    const stat = statSync(file, { throwIfNoEntry: false })
+    if (stat?.isDirectory()) throw Object.assign(new Error('a directory'), { code: 'EISDIR' })
+    accessSync(stat === undefined ? dirname(file) : file, constants.W_OK)
+  } catch (error) {
+    throw unwritable(file, error)
+  }
+}
+
 function writePage(file: string, report: ReplayReport): void {
   try {
     writeFileSync(file, replayPage(report))
   } catch (error) {
-    const { code = String(error) } = error as NodeJS.ErrnoException
-    throw new CommandError(
-      `${JSON.stringify(file)} cannot be written (${code}); name a file that can, with --html FILE`,
-    )
+    throw unwritable(file, error)
   }
+}
+
+function unwritable(file: string, error: unknown): CommandError {
+  const { code = String(error) } = error as NodeJS.ErrnoException
+  return new CommandError(`${JSON.stringify(file)} cannot be written (${code}); name a file that can, with --html FILE`)
 }
 
 interface Bar {

@@ -1,9 +1,12 @@
 /** Times as logs write them. */
 
 const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec']
-const CLF = /^(\d\d)\/([A-Za-z]{3})\/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d+))? ([+-])(\d\d):?(\d\d)$/
+const CLF = /^(\d\d)\/([A-Za-z]{3})\/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d+))? ([+-]\d\d:?\d\d)$/
 const ISO = /^(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?\s*(Z|[+-]\d\d:?\d\d)?$/i
 const NUMBER = /^\d{9,19}(\.\d+)?$/
+
+/** The number of a leap second within its minute. */
+const MOST_SECONDS = 60
 
 export interface Stamp {
   /** Since 1970. */
@@ -12,25 +15,45 @@ export interface Stamp {
   readonly fraction: number
 }
 
-/** Reads `17/May/2015:10:05:03 +0000`, an ISO 8601 time or seconds, ms, us or ns since 1970. */
+/**
+ * Reads `17/May/2015:10:05:03 +0000`, an ISO 8601 time or seconds, ms, us or ns since 1970.
+ *
+ * @returns undefined for any other text, and for a date or time that does not exist, such as 31 February
+ */
 export function readStamp(text: string): Stamp | undefined {
   const clf = CLF.exec(text)
   if (clf !== null) {
-    const [, day, name = '', year, hour, minute, second, fraction, sign, zoneHours, zoneMinutes] = clf
-    const month = MONTHS.indexOf(name.toLowerCase())
-    const utc = Date.UTC(Number(year), month, Number(day), Number(hour), Number(minute), Number(second)) / 1_000
-    const zone = (Number(zoneHours) * 60 + Number(zoneMinutes)) * 60 * (sign === '-' ? -1 : 1)
-    return month < 0 ? undefined : { second: utc - zone, fraction: fractionOf(fraction) }
+    const [, day, name = '', year, hour, minute, second, fraction, zone = ''] = clf
+    const month = String(MONTHS.indexOf(name.toLowerCase()) + 1)
+    return stampOf([year!, month, day!, hour!, minute!, second!], zone, fraction)
   }
   const iso = ISO.exec(text)
   if (iso !== null) {
     const [, year, month, day, hour, minute, second, fraction, zone = 'Z'] = iso
-    const utc = Date.UTC(Number(year), Number(month) - 1, Number(day), Number(hour), Number(minute), Number(second))
-    const [, sign, hours, minutes] = /^([+-])(\d\d):?(\d\d)$/.exec(zone) ?? []
-    const shift = sign === undefined ? 0 : (Number(hours) * 60 + Number(minutes)) * 60 * (sign === '-' ? -1 : 1)
-    return { second: utc / 1_000 - shift, fraction: fractionOf(fraction) }
+    return stampOf([year!, month!, day!, hour!, minute!, second!], zone, fraction)
   }
-  if (!NUMBER.test(text)) return undefined
+  return NUMBER.test(text) ? sinceEpoch(text) : undefined
+}
+
+/** @param civil year, month from 1, day, hour, minute and second, in the time zone `zone` */
+function stampOf(civil: readonly string[], zone: string, fraction: string | undefined): Stamp | undefined {
+  const [year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0] = civil.map(Number)
+  const isDate = month >= 1 && month <= 12 && day >= 1 && day <= daysIn(year, month)
+  // 60 is a leap second, and counts as the second after it.
+  if (!isDate || year < 100 || hour > 23 || minute > 59 || second > MOST_SECONDS) return undefined
+  const [, sign = '+', hours = '0', minutes = '0'] = /^([+-])(\d\d):?(\d\d)$/.exec(zone) ?? []
+  if (Number(hours) > 23 || Number(minutes) > 59) return undefined
+  const shift = (Number(hours) * 60 + Number(minutes)) * 60 * (sign === '-' ? -1 : 1)
+  const utc = Date.UTC(year, month - 1, day, hour, minute, second) / 1_000
+  return { second: utc - shift, fraction: fractionOf(fraction) }
+}
+
+function daysIn(year: number, month: number): number {
+  if (month === 2) return year % 4 === 0 && (year % 100 !== 0 || year % 400 === 0) ? 29 : 28
+  return [4, 6, 9, 11].includes(month) ? 30 : 31
+}
+
+function sinceEpoch(text: string): Stamp {
   const [whole = '', fraction] = text.split('.')
   // 10 digits are seconds until the year 2286.
   const scale = whole.length <= 11 ? 0 : whole.length <= 14 ? 3 : whole.length <= 17 ? 6 : 9
@@ -59,8 +82,9 @@ export class StampReader {
     if (to - from !== LENGTH || !this.#isSameMinute(bytes, from)) return this.#readAnew(bytes, from, to)
     const tens = bytes[from + SECONDS]! - 48
     const ones = bytes[from + SECONDS + 1]! - 48
-    if (tens < 0 || tens > 6 || ones < 0 || ones > 9) return false
-    this.second = this.#minute + 10 * tens + ones
+    const second = 10 * tens + ones
+    if (tens < 0 || ones < 0 || ones > 9 || second > MOST_SECONDS) return false
+    this.second = this.#minute + second
     this.fraction = -1
     return true
   }

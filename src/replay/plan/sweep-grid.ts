@@ -19,8 +19,8 @@ export interface Grid {
 export type GridRequest = Partial<Grid>
 
 /**
- * Reads `rate=1/s..20/s,capacity=5..100`: each axis a range, with `xN` behind it in N steps (`1/s..20/s x5`), or a list
- * with `|` between (`5|10|20`). Either may be left out.
+ * Reads `rate=1/s..20/s,capacity=5..100`. Each axis is a range, with an optional number of steps (`1/s..20/s x5`), or a
+ * list (`5|10|20`). Either axis may be left out.
  *
  * @throws RangeError naming what is wrong, and the forms that work
  */
@@ -28,30 +28,53 @@ export function parseGrid(text: string): GridRequest {
   const grid: { rates?: number[]; capacities?: number[] } = {}
   for (const part of text.split(',').filter(each => each.trim() !== '')) {
     const [, axis, values = ''] = /^\s*(rate|capacity)\s*=\s*(.+?)\s*$/.exec(part) ?? []
-    if (axis === 'rate') grid.rates = axisOf(values, parseRate, rate => parseRate(niceRate(rate)))
-    else if (axis === 'capacity')
-      grid.capacities = axisOf(values, capacityOf, capacity => Math.max(1, Math.round(capacity)))
-    else throw new RangeError(`${JSON.stringify(part)} is no axis; ${FORMS}`)
+    if (axis === undefined) throw new RangeError(`${JSON.stringify(part)} is no axis; ${FORMS}`)
+    const name = axis === 'rate' ? 'rates' : 'capacities'
+    if (grid[name] !== undefined) throw new RangeError(`${axis} is given twice; remove one`)
+    grid[name] = axisOf(values, axis === 'rate' ? RATES : CAPACITIES)
   }
-  if ((grid.rates?.length ?? STEPS) * (grid.capacities?.length ?? STEPS) > MOST_POINTS) {
-    throw new RangeError(`${JSON.stringify(text)} has more than ${MOST_POINTS} points; use fewer steps`)
-  }
+  if ((grid.rates?.length ?? STEPS) * (grid.capacities?.length ?? STEPS) > MOST_POINTS) throw tooMany(text)
   return grid
 }
 
 const FORMS = 'use e.g. "rate=1/s..20/s,capacity=5..100" or "rate=1/s|2/s|5/s"'
 
-function axisOf(values: string, read: (text: string) => number, nice: (value: number) => number): number[] {
-  const [, from, to, steps = String(STEPS)] = /^(.+?)\s*\.\.\s*(.+?)(?:\s*x\s*(\d+))?$/.exec(values) ?? []
-  if (from === undefined || to === undefined) return unique(values.split('|').map(value => read(value.trim())))
-  const [low, high] = [read(from), read(to)]
-  const count = Number(steps)
-  if (!(low < high) || count < 2) throw new RangeError(`${JSON.stringify(values)} is no range; ${FORMS}`)
-  return unique(spaced(low, high, count).map((value, at) => (at === 0 ? low : at === count - 1 ? high : nice(value))))
+/** How one kind of value is read, and rounded to a value that is easy to read. */
+interface Axis {
+  /** @throws RangeError */
+  readonly parse: (text: string) => number
+  readonly round: (value: number) => number
 }
 
-function capacityOf(text: string): number {
-  const capacity = Number(text)
+const RATES: Axis = { parse: parseRate, round: rate => parseRate(niceRate(rate)) }
+const CAPACITIES: Axis = { parse: parseCapacity, round: capacity => Math.max(1, Math.round(capacity)) }
+
+function axisOf(values: string, { parse, round }: Axis): number[] {
+  const [, from, to, steps = String(STEPS)] = /^(.+?)\s*\.\.\s*(.+?)(?:\s*x\s*(\d+))?$/.exec(values) ?? []
+  if (from === undefined || to === undefined) return listOf(values, parse)
+  const [low, high] = [parse(from), parse(to)]
+  const count = Number(steps)
+  if (!(low < high) || count < 2) throw new RangeError(`${JSON.stringify(values)} is no range; ${FORMS}`)
+  if (count > MOST_POINTS) throw tooMany(values)
+  // A rounded value may lie outside a narrow range.
+  const inside = (value: number): number => Math.min(high, Math.max(low, round(value)))
+  return unique(spaced(low, high, count).map((value, at) => (at === 0 ? low : at === count - 1 ? high : inside(value))))
+}
+
+function listOf(values: string, parse: Axis['parse']): number[] {
+  const texts = values.split('|').map(text => text.trim())
+  const list = texts.map(parse)
+  const twice = list.findIndex((value, at) => list.indexOf(value) < at)
+  if (twice >= 0) throw new RangeError(`${JSON.stringify(texts[twice])} is listed twice; remove one`)
+  return unique(list)
+}
+
+function tooMany(text: string): RangeError {
+  return new RangeError(`${JSON.stringify(text)} has more than ${MOST_POINTS} points; use fewer steps`)
+}
+
+function parseCapacity(text: string): number {
+  const capacity = /^(\d+\.?\d*|\.\d+)(e\d+)?$/i.test(text) ? Number(text) : Number.NaN
   if (!(capacity > 0 && capacity < Infinity)) throw new RangeError(`${JSON.stringify(text)} is no capacity; ${FORMS}`)
   return capacity
 }

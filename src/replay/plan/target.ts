@@ -14,10 +14,14 @@ export function parseTarget(text: string): Bound[] {
     if (metric === undefined) throw new RangeError(`${JSON.stringify(part)} is no target; ${FORMS}`)
     if (metric !== 'reject' && metric !== 'delay') return { metric, most: parseDuration(value) }
     const [, percent] = /^(\d+(?:\.\d+)?)%$/.exec(value) ?? []
-    if (percent === undefined) throw new RangeError(`${JSON.stringify(value)} is no share; ${FORMS}`)
-    // 0.7 / 100 is less than 7 / 1000, which is what is counted.
+    if (percent === undefined || Number(percent) > 100) {
+      throw new RangeError(`${JSON.stringify(value)} is no share; ${FORMS}`)
+    }
+    // As floating point numbers 0.7 / 100 is less than 7 / 1000, the share that is counted.
     return { metric, most: Number(`${percent}e-2`) }
   })
+  const twice = bounds.find(({ metric }, at) => bounds.findIndex(bound => bound.metric === metric) < at)
+  if (twice !== undefined) throw new RangeError(`${twice.metric} is bounded twice; remove one`)
   return bounds
 }
 
