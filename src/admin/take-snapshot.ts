@@ -16,7 +16,7 @@ import type {
   UpstreamSnapshot,
 } from './snapshot/snapshot.js'
 
-export interface StateOptions {
+export interface SnapshotOptions {
   readonly context: ProxyContext
   readonly tally: TrafficTally
   readonly storeType: 'memory' | 'redis' | 'postgres'
@@ -24,10 +24,10 @@ export interface StateOptions {
   wallNow(): number
 }
 
-export function takeSnapshot({ context, tally, storeType, wallNow }: StateOptions): Snapshot {
+export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOptions): Snapshot {
   const { clock, routes, sharing, shaper, draining } = context
   const now = clock.now()
-  const isRehearsing = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
+  const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
   return {
     at: wallNow(),
     uptime: process.uptime(),
@@ -41,7 +41,7 @@ export function takeSnapshot({ context, tally, storeType, wallNow }: StateOption
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
-    ...(isRehearsing && { dryRun: tally.rehearsals.snapshot() }),
+    ...(hasDryRun && { dryRun: tally.dryRuns.snapshot() }),
   }
 }
 
@@ -84,7 +84,7 @@ export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
   return [...new Set(asked.flatMap(({ settings }) => settings.buckets))]
 }
 
-export function storeTypeOf({ store }: Settings): StateOptions['storeType'] {
+export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
   return store === 'memory' ? store : store.type
 }
 

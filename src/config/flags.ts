@@ -27,11 +27,11 @@ interface Merged {
   readonly findings: readonly Finding[]
 }
 
-type Tree = Record<string, unknown>
+type FileObject = Record<string, unknown>
 type Put = (flag: string, path: readonly PropertyKey[], value: unknown) => void
 
 /** The file that flags alone amount to: one bucket, and one route through it. */
-export function fileOfFlags(): Tree {
+export function fileOfFlags(): FileObject {
   return { buckets: { client: { key: 'ip' } } }
 }
 
@@ -57,14 +57,14 @@ export function mergeFlags(file: unknown, flags: Flags): Merged {
   return { raw, origins, findings: [...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)] }
 }
 
-function idleUpstream({ routes }: Tree, { upstream }: Flags): Finding[] {
+function idleUpstream({ routes }: FileObject, { upstream }: Flags): Finding[] {
   if (upstream === undefined || !Array.isArray(routes) || routes.length === 0) return []
   if (!routes.every(route => isObject(route) && 'upstream' in route)) return []
   const message = 'no effect: every route of the file names its own upstream; change the file instead'
   return [{ path: ['--upstream'], message }]
 }
 
-function mergeLimits(raw: Tree, { rate, capacity, key, mode }: Flags, put: Put): Finding[] {
+function mergeLimits(raw: FileObject, { rate, capacity, key, mode }: Flags, put: Put): Finding[] {
   const given = Object.entries({ rate, capacity, key, mode }).filter(([, value]) => value !== undefined)
   if (given.length === 0) return []
   const buckets = isObject(raw.buckets) ? Object.keys(raw.buckets) : []
@@ -78,7 +78,7 @@ function mergeLimits(raw: Tree, { rate, capacity, key, mode }: Flags, put: Put):
   const at = ['buckets', bucket]
   if (rate !== undefined) put('--rate', [...at, 'rate'], numeric(rate))
   if (capacity !== undefined) {
-    const target = (raw.buckets as Tree)[bucket]
+    const target = (raw.buckets as FileObject)[bucket]
     if (isObject(target)) delete target.maxDelay
     put('--capacity', [...at, 'capacity'], numeric(capacity))
   }
@@ -90,9 +90,11 @@ function mergeLimits(raw: Tree, { rate, capacity, key, mode }: Flags, put: Put):
   return []
 }
 
-function set(tree: Tree, path: readonly PropertyKey[], value: unknown): void {
-  const parent = path.slice(0, -1).reduce<unknown>((node, step) => (node as Tree | undefined)?.[step as string], tree)
-  if (typeof parent === 'object' && parent !== null) (parent as Tree)[path.at(-1) as string] = value
+function set(file: FileObject, path: readonly PropertyKey[], value: unknown): void {
+  const parent = path
+    .slice(0, -1)
+    .reduce<unknown>((node, step) => (node as FileObject | undefined)?.[step as string], file)
+  if (typeof parent === 'object' && parent !== null) (parent as FileObject)[path.at(-1) as string] = value
 }
 
 /** Text that is a number as that number: a flag has no other way to write one. */

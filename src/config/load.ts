@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { resolve as resolvePath } from 'node:path'
 import { crossCheck } from './checks/checks.js'
-import { draftOf, isObject } from './checks/partial-config.js'
+import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
@@ -45,7 +45,7 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
   const { env = process.env, flags = {}, file = DEFAULT_FILE } = options
   const { value, findings } = readJson(text, file)
   if (value === undefined) throw new ConfigError(problemsOf(findings, []))
-  return settle(value, findings, env, flags)
+  return settingsOf(value, findings, env, flags)
 }
 
 /**
@@ -72,7 +72,7 @@ export function loadConfig(options: { file?: string; flags: Flags; env: NodeJS.P
     const message = `there is no ./${DEFAULT_FILE} here, and without a file ${missing.join(' and ')} must be given; type e.g. ${example}, or name a file with -c FILE`
     throw new ConfigError([{ path: '', message }])
   }
-  return { settings: settle(fileOfFlags(), [], env, flags), file: undefined }
+  return { settings: settingsOf(fileOfFlags(), [], env, flags), file: undefined }
 }
 
 function withFiles(settings: Settings): Settings {
@@ -95,7 +95,7 @@ function readText(file: string, given: string | undefined): string | undefined {
   }
 }
 
-function settle(file: unknown, sofar: readonly Finding[], env: Environment, flags: Flags): Settings {
+function settingsOf(file: unknown, sofar: readonly Finding[], env: Environment, flags: Flags): Settings {
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
@@ -104,7 +104,7 @@ function settle(file: unknown, sofar: readonly Finding[], env: Environment, flag
 
   const parsed = fileSchema.safeParse(merged.raw)
   const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const crossed = isObject(merged.raw) ? [...crossCheck(draftOf(merged.raw)), ...loopFaults(merged.raw)] : []
+  const crossed = isObject(merged.raw) ? [...crossCheck(readPartialConfig(merged.raw)), ...loopFaults(merged.raw)] : []
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...merged.findings], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)

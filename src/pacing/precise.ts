@@ -16,19 +16,19 @@ import type { Clock } from '../core/clock.js'
 import { DueHeap, type Timed } from '../core/structures/due-heap.js'
 
 /** How long before a due time nothing else is done, in ms. */
-const SPIN = 0.06
+const SPIN_MS = 0.06
 
 /** Bounds of the lead, in ms: how long before the due time the thread is to wake. */
 const LEAD = { least: 0.06, most: 0.15 }
 
 /** The thread is not asked to sleep for less than this, in ms. */
-const SHORTEST_SLEEP = 0.03
+const SHORTEST_SLEEP_MS = 0.03
 
 /** How late the timer that stands behind is, in ms, and how often in a row it may be first. */
 const BACKUP = { after: 2, most: 20 }
 
 /** How long the thread may take to start, in ms. */
-const STARTING = 2_000
+const START_MS = 2_000
 
 export interface PreciseClock extends Clock {
   /** False once it has fallen back to timers. */
@@ -51,16 +51,16 @@ export function createPreciseClock(
 ): PreciseClock {
   const planned = new DueHeap<Planned>()
   const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
-  let sleeper = startSleeper(woken, lost)
+  let sleeper = startSleeper(woken, threadLost)
   let lead = LEAD.most
   /** When the thread will wake; Infinity: not. */
-  let ordered = Infinity
+  let wakeAt = Infinity
   let spinning = false
   let backup: NodeJS.Timeout | undefined
   let backupAt = Infinity
   let misses = 0
   /** When the thread may be expected to have started, in ms: until then it misses nothing. */
-  let startedAt = performance.now() + STARTING
+  let startedAt = performance.now() + START_MS
 
   function arm(): void {
     const next = planned.next
@@ -71,9 +71,9 @@ export function createPreciseClock(
       return
     }
     const left = next.due - performance.now()
-    if (sleeper !== undefined && left < lead + SHORTEST_SLEEP) return spin()
-    if (sleeper !== undefined && next.due < ordered) {
-      ordered = next.due
+    if (sleeper !== undefined && left < lead + SHORTEST_SLEEP_MS) return spin()
+    if (sleeper !== undefined && next.due < wakeAt) {
+      wakeAt = next.due
       sleeper.order(next.due - lead + toHrtime)
     }
     const late = sleeper === undefined ? 0 : BACKUP.after
@@ -88,15 +88,15 @@ export function createPreciseClock(
   function spin(): void {
     if (spinning) return
     spinning = true
-    setImmediate(turn)
+    setImmediate(spinOrWait)
   }
 
   /** One round of the main loop close to a due time. */
-  function turn(): void {
+  function spinOrWait(): void {
     spinning = false
     const next = planned.next
     if (next === undefined) return
-    if (next.due - performance.now() <= SPIN) {
+    if (next.due - performance.now() <= SPIN_MS) {
       while (performance.now() < next.due);
       runDue()
     }
@@ -113,14 +113,14 @@ export function createPreciseClock(
   }
 
   function woken(): void {
-    const early = ordered - performance.now()
-    ordered = Infinity
+    const early = wakeAt - performance.now()
+    wakeAt = Infinity
     misses = 0
     startedAt = -Infinity
     // Much more for a late one than less for an early one: it settles where few messages come too late.
     if (early < 0) lead = Math.min(LEAD.most, lead + 0.01)
     else lead = Math.max(LEAD.least, lead - 0.001)
-    turn()
+    spinOrWait()
   }
 
   function backedUp(): void {
@@ -128,23 +128,23 @@ export function createPreciseClock(
     backupAt = Infinity
     const next = planned.next
     const now = performance.now()
-    if (sleeper !== undefined && next !== undefined && next.due <= now && ordered <= next.due && now > startedAt) {
+    if (sleeper !== undefined && next !== undefined && next.due <= now && wakeAt <= next.due && now > startedAt) {
       misses += 1
-      if (misses > BACKUP.most) lost()
+      if (misses > BACKUP.most) threadLost()
     }
     runDue()
     arm()
   }
 
-  function lost(): void {
-    giveUp()
+  function threadLost(): void {
+    stopThread()
     fellBack()
   }
 
-  function giveUp(): void {
+  function stopThread(): void {
     sleeper?.end()
     sleeper = undefined
-    ordered = Infinity
+    wakeAt = Infinity
     arm()
   }
 
@@ -166,7 +166,7 @@ export function createPreciseClock(
         return true
       }
     },
-    close: giveUp,
+    close: stopThread,
   }
 }
 
@@ -182,7 +182,7 @@ function startSleeper(woken: () => void, died: () => void): Sleeper | undefined 
   const counter = new Int32Array(memory, 0, 1)
   const order = new Float64Array(memory, 8, 1)
   order[0] = Infinity
-  sharpen()
+  shortenTimerSlack()
   try {
     const worker = new Worker(new URL('./sleeper.js', import.meta.url), { workerData: memory, execArgv: [], env: {} })
     worker.on('message', woken)
@@ -207,7 +207,7 @@ function startSleeper(woken: () => void, died: () => void): Sleeper | undefined 
 }
 
 /** Linux lets sleeps be late by 50 us unless told otherwise; threads take it over from the one that starts them. */
-function sharpen(): void {
+function shortenTimerSlack(): void {
   try {
     writeFileSync('/proc/self/timerslack_ns', '1')
   } catch {

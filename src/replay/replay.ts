@@ -2,10 +2,10 @@
 import { formatKeyPart } from '../config/schema/key.js'
 import type { LineParser } from './formats/line-parser.js'
 import { LogArrivals } from './input/arrivals.js'
-import { AddressDirectory, type Directory, WayDirectory } from './input/client-directory.js'
+import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
 import { InputError, STDIN } from './input/log-files.js'
 import type { Recording } from './input/recording.js'
-import { isByAddress, lacks, type Plan, type Single, singleOf } from './plan/plan.js'
+import { isByAddress, missingFields, type Plan, type Single, singleOf } from './plan/plan.js'
 import { findSmallest } from './plan/smallest-limits.js'
 import { type Grid, pointsOf } from './plan/sweep-grid.js'
 import { Trial } from './plan/trial.js'
@@ -14,24 +14,24 @@ import type { Bound } from './runs/bound-run.js'
 import { BoundRun } from './runs/bound-run.js'
 import { MeterRun } from './runs/meter-run.js'
 import type { ReplayRun } from './runs/run.js'
-import { CoreRun } from './runs/shaper-run.js'
+import { ShaperRun } from './runs/shaper-run.js'
 import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
 import { EXACT } from './runs/wait-quantiles.js'
 
 /** Clients of one bucket by its key. */
 export class KeyDirectory implements Directory {
-  readonly #ways: WayDirectory
+  readonly #routes: RouteDirectory
 
-  constructor(ways: WayDirectory) {
-    this.#ways = ways
+  constructor(routeDirectory: RouteDirectory) {
+    this.#routes = routeDirectory
   }
 
-  who(parser: LineParser): number {
-    return this.#ways.ways[this.#ways.who(parser)]!.client
+  identify(parser: LineParser): number {
+    return this.#routes.kinds[this.#routes.identify(parser)]!.client
   }
 
   text(client: number): string {
-    return this.#ways.text(client)
+    return this.#routes.text(client)
   }
 }
 
@@ -42,31 +42,36 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   const sweeps = sweep !== undefined || target !== undefined
   const notes = new Set<string>()
   const one = single !== undefined && (limits.plain || sweeps) ? single : undefined
-  const ways = one !== undefined && isByAddress(one) ? undefined : new WayDirectory(limits.settings)
-  const directory = ways === undefined ? new AddressDirectory() : one === undefined ? ways : new KeyDirectory(ways)
+  const routeDirectory = one !== undefined && isByAddress(one) ? undefined : new RouteDirectory(limits.settings)
+  const directory =
+    routeDirectory === undefined
+      ? new AddressDirectory()
+      : one === undefined
+        ? routeDirectory
+        : new KeyDirectory(routeDirectory)
   const begin = (parser: LineParser, log: string): void => {
-    for (const lack of lacks(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(lack)
+    for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(missing)
   }
-  const traffic = new LogArrivals({ ...plan, directory, begin })
-  const { reading, result } = await traffic.read(() => {
-    const run: ReplayRun = one === undefined ? new CoreRun(limits.settings, ways!) : createMeter(one)
+  const arrivals = new LogArrivals({ ...plan, directory, begin })
+  const { reading, result } = await arrivals.read(() => {
+    const run: ReplayRun = one === undefined ? new ShaperRun(limits.settings, routeDirectory!) : createMeter(one)
     if (!sweeps || one === undefined) return { run, arrive: run.arrive.bind(run) }
     const trial = createTrial(plan, one)
-    const arrive = (at: number, who: number, agent: number): void => {
-      run.arrive(at, who, agent)
-      trial.arrive(at, who)
+    const arrive = (at: number, id: number, agent: number): void => {
+      run.arrive(at, id, agent)
+      trial.arrive(at, id)
     }
     return { run, trial, arrive }
   })
   const { run, trial } = result
   run.end()
-  if (run instanceof CoreRun && run.refused > 0) {
+  if (run instanceof ShaperRun && run.refused > 0) {
     notes.add(`${run.refused} of those rejected had no route, lacked a key, or found no room for another key or waiter`)
   }
   if (trial === undefined || one === undefined || reading.requests === 0) {
     return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes] })
   }
-  const swept = await sweepOver(plan, one, trial, createRepeat(traffic, trial.recording))
+  const swept = await sweepOver(plan, one, trial, createRepeat(arrivals, trial.recording))
   if (target !== undefined) for (const note of targetNotes(target, swept)) notes.add(note)
   return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes], swept })
 }
@@ -99,32 +104,32 @@ function createMeter({ bucket, cost, route }: Single): MeterRun {
 }
 
 /** Something that arrivals are put through once more. */
-interface Again {
+interface ArrivalSink {
   arrive(at: number, client: number): void
 }
 
 /** Puts all arrivals through what `open` gives: those that are kept, or the logs once more. */
-type Repeat = <T extends Again>(open: () => T) => Promise<T>
+type Repeat = <T extends ArrivalSink>(open: () => T) => Promise<T>
 
-function createRepeat(traffic: LogArrivals, recording: Recording): Repeat {
+function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   return async open => {
     if (recording.complete) {
       const run = open()
       recording.play(run)
       return run
     }
-    if (!traffic.repeatable) {
+    if (!arrivals.repeatable) {
       throw new InputError(
         `standard input has more than ${recording.size} requests, and cannot be read twice; save it to a file and name that`,
       )
     }
-    return (await traffic.read(open)).result
+    return (await arrivals.read(open)).result
   }
 }
 
 async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat: Repeat): Promise<SweepReport> {
   const { bucket, cost } = single
-  const grid = trial.grid ?? trial.about
+  const grid = trial.grid ?? trial.gridFromTraffic
   const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), cost)))
   const found = target === undefined ? undefined : await recommend(target, grid, cost, repeat)
   return {

@@ -20,14 +20,14 @@ import type { BucketRef, Store } from '../core/store.js'
 export type MembershipState = 'shared' | 'doubtful' | 'alone' | 'returning'
 
 /** ms */
-const BEAT = 1_000
-const PROBE = 100
-const RETURN = 1_000
+const BEAT_MS = 1_000
+const PROBE_MS = 100
+const RETURN_MS = 1_000
 /** An instance that starts alone may know of no others: it tries for longer than one answer takes. */
-const JOIN = 2_000
+const JOIN_MS = 2_000
 
 /** For how long, in ms, an instance that was seen counts. */
-const MEMORY = 30_000
+const MEMORY_MS = 30_000
 
 /** What is known of the number of instances without the store. */
 export interface LeastInstances {
@@ -52,7 +52,7 @@ export class Membership {
   #state: MembershipState = 'shared'
   #counts: { at: number; count: number }[] = []
   /** How many had left when the last beat was answered. */
-  #left = 0
+  #departed = 0
   #returnedAt = 0
   /** When the last probe was sent that was answered, in ms. */
   #provenAt = -Infinity
@@ -87,10 +87,10 @@ export class Membership {
   /** Announces this instance, and goes on doing so. False: the store does not answer. */
   async join(): Promise<boolean> {
     const { clock } = this.#options
-    const patience = clock.now() + JOIN
+    const deadline = clock.now() + JOIN_MS
     let answered = await this.#probe()
-    while (!answered && clock.now() < patience) {
-      await new Promise<void>(resolve => clock.at(clock.now() + PROBE, resolve))
+    while (!answered && clock.now() < deadline) {
+      await new Promise<void>(resolve => clock.at(clock.now() + PROBE_MS, resolve))
       answered = await this.#probe()
     }
     this.#enter(answered ? 'shared' : 'alone')
@@ -133,7 +133,7 @@ export class Membership {
       else if (this.#state === 'alone') {
         this.#returnedAt = now()
         this.#enter('returning')
-      } else if (this.#state === 'returning' && now() - this.#returnedAt >= RETURN) this.#enter('shared')
+      } else if (this.#state === 'returning' && now() - this.#returnedAt >= RETURN_MS) this.#enter('shared')
     } else if (this.#state !== 'alone') this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
     this.#plan()
   }
@@ -162,20 +162,20 @@ export class Membership {
     return true
   }
 
-  #remember(count: number, left: number): void {
+  #remember(count: number, departed: number): void {
     const at = this.#options.clock.now()
-    const gone = Math.max(0, left - this.#left)
-    this.#left = left
+    const newlyDeparted = Math.max(0, departed - this.#departed)
+    this.#departed = departed
     this.#counts = this.#counts
-      .map(seen => ({ ...seen, count: seen.count - gone }))
-      .filter(seen => seen.at > at - MEMORY && seen.count > count)
+      .map(seen => ({ ...seen, count: seen.count - newlyDeparted }))
+      .filter(seen => seen.at > at - MEMORY_MS && seen.count > count)
     this.#counts.push({ at, count })
   }
 
   #plan(): void {
     if (this.#closed) return
     const { clock } = this.#options
-    const interval = this.#state === 'shared' ? BEAT : this.#state === 'doubtful' ? 0 : PROBE
+    const interval = this.#state === 'shared' ? BEAT_MS : this.#state === 'doubtful' ? 0 : PROBE_MS
     this.#next()
     this.#next = clock.at(clock.now() + interval, () => void this.#beat())
   }

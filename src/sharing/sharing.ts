@@ -9,7 +9,7 @@ import type { Store } from '../core/store.js'
 import { type LeastInstances, Membership, type MembershipState } from './membership.js'
 
 /** How long, in ms, those who wait already are kept through an outage with `closed`. */
-const CLOSED_PATIENCE = 2_000
+const CLOSED_GRACE_MS = 2_000
 
 export interface SharingOptions {
   readonly store: Store
@@ -24,7 +24,7 @@ export interface SharingOptions {
 }
 
 /** What sharing needs of the line it is in. */
-export interface SharingLine {
+export interface SharingContext {
   readonly shaper: Shaper
   readonly clock: Clock
   buckets(): Iterable<SharedBucket>
@@ -37,11 +37,11 @@ export class Sharing {
   readonly #trust: StoreTrust = { trusted: true }
   readonly #membership: Membership
   #shaper: SharedShaper | undefined
-  #line: SharingLine | undefined
+  #context: SharingContext | undefined
   #groups: ReadonlyMap<string, string> = new Map()
   #shares = new WeakMap<BucketLimits, BucketLimits>()
   #share = 1
-  #told = ''
+  #reported = ''
   #closing = (): boolean => false
 
   constructor(options: SharingOptions) {
@@ -70,12 +70,12 @@ export class Sharing {
   }
 
   /** Takes its place in a line, and among the instances. False: the store does not answer. */
-  join(line: SharingLine): Promise<boolean> {
-    this.#line = line
+  join(context: SharingContext): Promise<boolean> {
+    this.#context = context
     this.#shaper = new SharedShaper({
-      shaper: line.shaper,
+      shaper: context.shaper,
       store: this.store,
-      clock: line.clock,
+      clock: context.clock,
       onOutage: this.#options.onOutage,
       unanswered: (stack, askedAt) => this.#membership.failed(stack, askedAt),
     })
@@ -122,9 +122,9 @@ export class Sharing {
   #changed(): void {
     this.#apply()
     const { state, instances } = this.#membership
-    const told = `${state} ${instances}`
-    if (told !== this.#told) this.#options.changed?.(state, instances)
-    this.#told = told
+    const current = `${state} ${instances}`
+    if (current !== this.#reported) this.#options.changed?.(state, instances)
+    this.#reported = current
   }
 
   #apply(): void {
@@ -135,27 +135,27 @@ export class Sharing {
     this.#trust.trusted = this.ready
     const share = onOutage === 'open' ? 1 : this.#membership.share
     if (share !== this.#share) this.#setShare(share)
-    this.#line!.shaper.releaseMode = releaseModeOf(state, onOutage)
+    this.#context!.shaper.releaseMode = releaseModeOf(state, onOutage)
     if (state !== 'alone') this.#closing()
-    else if (onOutage === 'closed') this.#closing = clock.at(clock.now() + CLOSED_PATIENCE, this.#giveUp)
+    else if (onOutage === 'closed') this.#closing = clock.at(clock.now() + CLOSED_GRACE_MS, this.#expireAll)
   }
 
   #detach(): void {
-    const now = this.#line!.clock.now()
-    for (const bucket of this.#line!.buckets()) (bucket as StoredBucket).detach(now)
+    const now = this.#context!.clock.now()
+    for (const bucket of this.#context!.buckets()) (bucket as StoredBucket).detach(now)
   }
 
   #setShare(share: number): void {
     this.#share = share
     this.#shares = new WeakMap()
-    const { shaper, buckets } = this.#line!
+    const { shaper, buckets } = this.#context!
     for (const bucket of buckets())
       shaper.control.setLimits(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
   }
 
   /** Nobody can tell when those who wait may go. */
-  readonly #giveUp = (): void => {
-    this.#line!.shaper.control.replan(this.#line!.gates(), () => -1)
+  readonly #expireAll = (): void => {
+    this.#context!.shaper.control.replan(this.#context!.gates(), () => -1)
   }
 }
 

@@ -1,7 +1,7 @@
 /** A proxy and its admin server in this process. */
 import { type AdminServer, type AdminSource, startAdmin } from '../../src/admin/http/server.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
-import { createWatch } from '../../src/cli/serving/instrumentation.js'
+import { createInstrumentation } from '../../src/cli/serving/instrumentation.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
@@ -29,7 +29,7 @@ export async function startAdminRig(
     JSON.stringify({ listen: '127.0.0.1:0', admin: { listen: '127.0.0.1:0', ...admin }, ...config }),
   )
   const pacer = createVirtualClock()
-  const watch = createWatch(settings, pacer)
+  const watch = createInstrumentation(settings, pacer)
   const proxy = await startProxy({
     settings,
     pacer,

@@ -1,8 +1,8 @@
 import t from 'tap'
-import { Rehearsals } from '../../src/admin/counters/dry-run-tally.js'
+import { DryRunTally } from '../../src/admin/counters/dry-run-tally.js'
 import { Fullest } from '../../src/admin/counters/fullest.js'
-import { Moments } from '../../src/admin/counters/recent-times.js'
-import { Recent } from '../../src/admin/counters/sliding-quantiles.js'
+import { RecentTimes } from '../../src/admin/counters/recent-times.js'
+import { SlidingQuantiles } from '../../src/admin/counters/sliding-quantiles.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { combineObservers } from '../../src/proxy/observe/fan-out.js'
 import type { RequestRecord } from '../../src/proxy/observe/observer.js'
@@ -10,7 +10,7 @@ import type { RequestRecord } from '../../src/proxy/observe/observer.js'
 const LIMITS = { name: 'user', rate: 0.001, capacity: 10 }
 
 t.test('quantiles of the last ten seconds, and of those alone', async t => {
-  const recent = new Recent()
+  const recent = new SlidingQuantiles()
   t.same(recent.quantiles(0), { count: 0, p50: 0, p90: 0, p99: 0, max: 0 })
   const near = (now: number, count: number, ...wanted: number[]) => {
     const { p50, p90, p99, max, ...rest } = recent.quantiles(now)
@@ -31,7 +31,7 @@ t.test('quantiles of the last ten seconds, and of those alone', async t => {
 })
 
 t.test('moments: the latest, oldest first', async t => {
-  const moments = new Moments()
+  const moments = new RecentTimes()
   for (let time = 0; time < 1_000; time += 1) moments.add(time)
   t.equal(moments.list().length, 256)
   t.same([moments.list()[0], moments.list().at(-1)], [744, 999])
@@ -78,7 +78,7 @@ t.test('the fullest of very many are found, without looking at all of them at on
 })
 
 t.test('dry runs: who is hit again and again is not driven out by a flood of keys', async t => {
-  const rehearsals = new Rehearsals(0)
+  const rehearsals = new DryRunTally(0)
   const request = (key: string): RequestRecord => ({
     route: 'api',
     method: 'GET',

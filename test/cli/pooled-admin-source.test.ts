@@ -2,7 +2,7 @@ import type { Worker } from 'node:cluster'
 import type { MetricObjectWithValues, MetricValue } from 'prom-client'
 import { AggregatorRegistry, Counter, Gauge, Registry } from 'prom-client'
 import t from 'tap'
-import { createWorkersSource } from '../../src/cli/serving/pooled-admin-source.js'
+import { createPooledAdminSource } from '../../src/cli/serving/pooled-admin-source.js'
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
@@ -16,7 +16,7 @@ function world(counts: (number | undefined)[]) {
     new Gauge({ name: 'now', help: 'x', registers: [registry] }).set(count)
     return registry.getMetricsAsJSON() as Promise<Metrics>
   }
-  const source = createWorkersSource({
+  const source = createPooledAdminSource({
     async question<Told>() {
       const told = new Map<Worker, Told | undefined>()
       for (const [place, worker] of workers.entries()) {

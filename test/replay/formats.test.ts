@@ -1,6 +1,6 @@
 import t from 'tap'
 import { JsonParser } from '../../src/replay/formats/json-lines.js'
-import { readStamp } from '../../src/replay/formats/timestamp.js'
+import { readTimestamp } from '../../src/replay/formats/timestamp.js'
 import { bytes, readAll } from './logs.js'
 
 /** What is read of a log of these lines: addresses, requests, agents, times. */
@@ -74,10 +74,10 @@ t.test('dates and times that do not exist are no times', async t => {
     '2015-04-31 10:05:03',
     '0099-04-30 10:05:03',
   ]) {
-    t.equal(readStamp(text), undefined, text)
+    t.equal(readTimestamp(text), undefined, text)
   }
-  t.match(readStamp('29/Feb/2016:10:05:03 +0000'), { second: Date.UTC(2016, 1, 29, 10, 5, 3) / 1_000 })
-  t.match(readStamp('31/Dec/2016:23:59:60 +0000'), { second: Date.UTC(2017, 0, 1) / 1_000 }, 'a leap second')
+  t.match(readTimestamp('29/Feb/2016:10:05:03 +0000'), { second: Date.UTC(2016, 1, 29, 10, 5, 3) / 1_000 })
+  t.match(readTimestamp('31/Dec/2016:23:59:60 +0000'), { second: Date.UTC(2017, 0, 1) / 1_000 }, 'a leap second')
   const line = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8"`
   const { requests, bad } = await read([
     line('28/Feb/2015:23:59:59'),
@@ -175,9 +175,10 @@ t.test('times as they are written', async t => {
     ['1431857103250000', 250],
     ['1431857103250000000', 250],
   ] as const) {
-    t.same(readStamp(text), { second, fraction }, text)
+    t.same(readTimestamp(text), { second, fraction }, text)
   }
-  for (const text of ['', 'now', '17/Foo/2015:10:05:03 +0000', '2015-05-17', '12']) t.equal(readStamp(text), undefined)
+  for (const text of ['', 'now', '17/Foo/2015:10:05:03 +0000', '2015-05-17', '12'])
+    t.equal(readTimestamp(text), undefined)
 })
 
 t.test('a format can be given, and a log of none is told', async t => {

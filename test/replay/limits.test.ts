@@ -3,15 +3,15 @@ import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { parseRate } from '../../src/core/units.js'
-import { ClfParser } from '../../src/replay/formats/common-log.js'
+import { CommonLogParser } from '../../src/replay/formats/common-log.js'
 import type { LineParser } from '../../src/replay/formats/line-parser.js'
-import { WayDirectory } from '../../src/replay/input/client-directory.js'
+import { RouteDirectory } from '../../src/replay/input/client-directory.js'
 import { parseGrid, pointsOf } from '../../src/replay/plan/sweep-grid.js'
 import { parseTarget } from '../../src/replay/plan/target.js'
 import { replay } from '../../src/replay/replay.js'
 import type { Bound } from '../../src/replay/runs/bound-run.js'
 import { MeterRun } from '../../src/replay/runs/meter-run.js'
-import { CoreRun } from '../../src/replay/runs/shaper-run.js'
+import { ShaperRun } from '../../src/replay/runs/shaper-run.js'
 import { type PointOutcome, SweepRun } from '../../src/replay/runs/sweep-run.js'
 import { FIXTURE, planOf } from './logs.js'
 
@@ -39,7 +39,7 @@ const limitsOf = fc.record({
 })
 
 function parserOf(client: number): LineParser {
-  const parser = new ClfParser('common')
+  const parser = new CommonLogParser('common')
   const line = Buffer.from(`192.0.2.${client} - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5`)
   parser.parse(line, 0, line.length)
   return parser
@@ -56,14 +56,14 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
           routes: [{ name: 'all', mode, buckets: ['client'], cost }],
         }),
       )
-      const ways = new WayDirectory(settings)
-      const core = new CoreRun(settings, ways)
+      const ways = new RouteDirectory(settings)
+      const core = new ShaperRun(settings, ways)
       const meter = new MeterRun(settings.buckets[0]!.limits, cost, mode === 'shape')
       const sweep = new SweepRun([{ rate: 1, capacity: 1e6 }, settings.buckets[0]!], cost)
       // Clients are counted in the order of their coming.
       const whoOf = new Map<number, number>()
       for (const { at, client } of arrivals) {
-        const who = whoOf.get(client) ?? ways.who(parserOf(client))
+        const who = whoOf.get(client) ?? ways.identify(parserOf(client))
         whoOf.set(client, who)
         core.arrive(at, who, 0)
         meter.arrive(at, who, 0)
@@ -78,7 +78,7 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
       for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
         if (Math.abs(a.waits.summary()[figure] - b.waits.summary()[figure]) > 1e-3) throw new Error(figure)
       }
-      t.same(b.series.folded(), a.series.folded())
+      t.same(b.series.toPoints(), a.series.toPoints())
       const swept = sweep.outcomes()[1]!
       t.equal(swept.rejected, b.rejected)
       if (mode === 'shape') {

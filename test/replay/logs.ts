@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { gunzipSync } from 'node:zlib'
 import type { Test } from 'tap'
 import type { LineParser } from '../../src/replay/formats/line-parser.js'
-import { LogArrivals, type TrafficOptions } from '../../src/replay/input/arrivals.js'
+import { type ArrivalsOptions, LogArrivals } from '../../src/replay/input/arrivals.js'
 import { limitsOfFlags } from '../../src/replay/plan/limits-file.js'
 import type { Plan, ReplayLimits } from '../../src/replay/plan/plan.js'
 
@@ -46,12 +46,12 @@ export interface Seen {
 }
 
 /** Every request of logs in the order of arrival; `at` in ms since the first logged second. */
-export async function readAll(logs: readonly string[] | Readable, options: Partial<TrafficOptions> = {}) {
+export async function readAll(logs: readonly string[] | Readable, options: Partial<ArrivalsOptions> = {}) {
   const lines: Omit<Seen, 'at'>[] = []
   const text = ({ bytes }: LineParser, from: number, to: number): string =>
     Buffer.from(bytes.subarray(from, to)).toString()
   const directory = {
-    who(parser: LineParser) {
+    identify(parser: LineParser) {
       const { addressFrom, addressTo, methodFrom, methodTo, targetFrom, targetTo, agentFrom, agentTo } = parser
       return (
         lines.push({

@@ -4,8 +4,8 @@ import type { Decision, RequestRecord } from '../../proxy/observe/observer.js'
 import type { DryRunSnapshot } from '../snapshot/snapshot.js'
 
 /** How many keys are told apart, and told. */
-const KEPT = 2_000
-const TOLD = 50
+const MOST_KEYS = 2_000
+const LISTED = 50
 
 interface Hit {
   readonly route: string
@@ -17,7 +17,7 @@ interface Hit {
   longestWait: number
 }
 
-export class Rehearsals {
+export class DryRunTally {
   readonly #since: number
   readonly #hits = new Map<string, Hit>()
   readonly #agents = Object.fromEntries(
@@ -43,7 +43,7 @@ export class Rehearsals {
     const id = JSON.stringify([route, bucket, key, agent])
     let hit = this.#hits.get(id)
     if (hit === undefined) {
-      if (this.#hits.size >= KEPT) this.#forget()
+      if (this.#hits.size >= MOST_KEYS) this.#forget()
       hit = { route, bucket, key, agent, wouldReject: 0, wouldDelay: 0, longestWait: 0 }
       this.#hits.set(id, hit)
     }
@@ -53,14 +53,14 @@ export class Rehearsals {
   }
 
   snapshot(): DryRunSnapshot {
-    return { since: this.#since, keys: this.#ranked().slice(0, TOLD), agents: structuredClone(this.#agents) }
+    return { since: this.#since, keys: this.#ranked().slice(0, LISTED), agents: structuredClone(this.#agents) }
   }
 
   /** Half of them go, those that were hit least: a flood of keys must not drive out who is hit again and again. */
   #forget(): void {
     const ranked = this.#ranked()
     this.#hits.clear()
-    for (const hit of ranked.slice(0, KEPT / 2)) {
+    for (const hit of ranked.slice(0, MOST_KEYS / 2)) {
       this.#hits.set(JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent]), hit)
     }
   }

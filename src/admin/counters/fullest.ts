@@ -6,7 +6,7 @@ import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 
 /** How many are told, kept in mind, and looked at each time. */
-const TOLD = 20
+const LISTED = 20
 const KEPT = 60
 const LOOKED_AT = 500
 
@@ -15,7 +15,7 @@ export type Instance = readonly [key: string, bucket: SharedBucket]
 export class Fullest {
   readonly #name: string
   readonly #keyspace: BucketTable
-  #hand: Iterator<[string, SharedBucket]> | undefined
+  #cursor: Iterator<[string, SharedBucket]> | undefined
   #kept: readonly Instance[] = []
   #hints: Instance[] = []
 
@@ -34,10 +34,10 @@ export class Fullest {
     const seen = new Map<string, SharedBucket>([...this.#kept, ...this.#hints])
     this.#hints = []
     for (let looked = 0; looked < LOOKED_AT; looked += 1) {
-      this.#hand ??= this.#keyspace.entries(this.#name)[Symbol.iterator]()
-      const step = this.#hand.next()
+      this.#cursor ??= this.#keyspace.entries(this.#name)[Symbol.iterator]()
+      const step = this.#cursor.next()
       if (step.done) {
-        this.#hand = undefined
+        this.#cursor = undefined
         break
       }
       const [key, bucket] = step.value
@@ -50,7 +50,7 @@ export class Fullest {
       .sort((a, b) => b.fullness - a.fullness)
       .slice(0, KEPT)
       .map(({ instance }) => instance)
-    return this.#kept.slice(0, TOLD)
+    return this.#kept.slice(0, LISTED)
   }
 }
 

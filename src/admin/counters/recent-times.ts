@@ -1,7 +1,7 @@
 /** When something happened lately: the latest 256 times. */
 const KEPT = 256
 
-export class Moments {
+export class RecentTimes {
   #times: number[] = []
 
   add(time: number): void {

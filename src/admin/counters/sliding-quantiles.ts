@@ -20,7 +20,7 @@ interface Second {
   readonly bins: Uint32Array
 }
 
-export class Recent {
+export class SlidingQuantiles {
   readonly #seconds: Second[] = Array.from({ length: SECONDS + 1 }, () => ({
     number: Number.NEGATIVE_INFINITY,
     count: 0,

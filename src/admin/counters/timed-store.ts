@@ -3,7 +3,7 @@ import type { MaybePromise, Store } from '../../core/store.js'
 import type { StoreMetrics } from './metrics.js'
 
 /** The same store; how long its answers take, and which are missing, is told. */
-export function watchStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: StoreMetrics): Store {
+export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: StoreMetrics): Store {
   function timed<T>(answer: MaybePromise<T>, askedAt: number): MaybePromise<T> {
     if (!(answer instanceof Promise)) return answer
     answer.then(
@@ -26,7 +26,7 @@ export function watchStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: S
     get left() {
       return store.left ?? 0
     },
-    exchange: (upstream, heard) => timed(store.exchange(upstream, heard), now()),
+    exchange: (upstream, received) => timed(store.exchange(upstream, received), now()),
     close: () => store.close(),
   }
 }

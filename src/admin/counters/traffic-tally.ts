@@ -2,10 +2,10 @@
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { Decision, Observer, Outcome, RequestRecord } from '../../proxy/observe/observer.js'
-import { Rehearsals } from './dry-run-tally.js'
+import { DryRunTally } from './dry-run-tally.js'
 import { Fullest } from './fullest.js'
-import { Moments } from './recent-times.js'
-import { Recent } from './sliding-quantiles.js'
+import { RecentTimes } from './recent-times.js'
+import { SlidingQuantiles } from './sliding-quantiles.js'
 
 export interface RouteTally {
   queued: number
@@ -24,9 +24,9 @@ export interface BucketTally {
   readonly fullest: Fullest
   /** The instance that is watched closely: what happened there, in ms since 1970. */
   focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
-  readonly arrivals: Moments
-  readonly releases: Moments
-  readonly rejections: Moments
+  readonly arrivals: RecentTimes
+  readonly releases: RecentTimes
+  readonly rejections: RecentTimes
 }
 
 export interface TallyOptions {
@@ -41,15 +41,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
   readonly routes = new Map<string, RouteTally>()
   readonly buckets = new Map<string, BucketTally>()
-  readonly waits = new Recent()
-  readonly lateness = new Recent()
-  readonly rehearsals: Rehearsals
+  readonly waits = new SlidingQuantiles()
+  readonly lateness = new SlidingQuantiles()
+  readonly dryRuns: DryRunTally
   readonly #options: TallyOptions
   #keyspace: BucketTable | undefined
 
   constructor(options: TallyOptions) {
     this.#options = options
-    this.rehearsals = new Rehearsals(options.wallNow())
+    this.dryRuns = new DryRunTally(options.wallNow())
   }
 
   /** Where the instances of buckets are; to be called before the first request. */
@@ -81,9 +81,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         waiting: 0,
         fullest: new Fullest(name, this.#keyspace!),
         focus: undefined,
-        arrivals: new Moments(),
-        releases: new Moments(),
-        rejections: new Moments(),
+        arrivals: new RecentTimes(),
+        releases: new RecentTimes(),
+        rejections: new RecentTimes(),
       }
       this.buckets.set(name, found)
     }
@@ -161,7 +161,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
 
   rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
     this.route(request.route).rehearsed[decision] += 1
-    this.rehearsals.add(request, decision, bucket, wait)
+    this.dryRuns.add(request, decision, bucket, wait)
   }
 }
 

@@ -8,13 +8,13 @@ import type {
   UpstreamSnapshot,
 } from './snapshot.js'
 
-const TOLD = { instances: 20, moments: 256, keys: 50 }
+const MOST = { instances: 20, moments: 256, keys: 50 }
 
 /** @param all at least one */
 export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
   const [first, ...more] = all
   if (more.length === 0) return first!
-  const reports = all.flatMap(({ dryRun }) => dryRun ?? [])
+  const dryRuns = all.flatMap(({ dryRun }) => dryRun ?? [])
   return {
     at: Math.max(...all.map(({ at }) => at)),
     uptime: Math.max(...all.map(({ uptime }) => uptime)),
@@ -32,7 +32,7 @@ export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
     upstreams: mergeUpstreams(all.flatMap(({ upstreams }) => upstreams)),
     wait: mergeQuantiles(all.map(({ wait }) => wait)),
     lateness: mergeQuantiles(all.map(({ lateness }) => lateness)),
-    ...(reports.length > 0 && { dryRun: mergeReports(reports) }),
+    ...(dryRuns.length > 0 && { dryRun: mergeDryRuns(dryRuns) }),
   }
 }
 
@@ -65,7 +65,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
       .filter(({ key }) => key === focus!.key)
       .flatMap(of)
       .sort((a, b) => a - b)
-      .slice(-TOLD.moments)
+      .slice(-MOST.moments)
   return {
     ...parts[0]!,
     keys: Math.max(...parts.map(({ keys }) => keys)),
@@ -76,7 +76,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
     waiting: sum(parts, ({ waiting }) => waiting),
     fullest: [...instances.values()]
       .sort((a, b) => b.level / b.capacity - a.level / a.capacity)
-      .slice(0, TOLD.instances),
+      .slice(0, MOST.instances),
     ...(focus && {
       focus: {
         key: focus.key,
@@ -130,7 +130,7 @@ function mergeQuantiles(parts: readonly Quantiles[]): Quantiles {
   }
 }
 
-function mergeReports(parts: readonly DryRunSnapshot[]): DryRunSnapshot {
+function mergeDryRuns(parts: readonly DryRunSnapshot[]): DryRunSnapshot {
   const keys = new Map<string, DryRunSnapshot['keys'][number]>()
   for (const hit of parts.flatMap(part => part.keys)) {
     const id = JSON.stringify([hit.route, hit.bucket, hit.key, hit.agent])
@@ -155,7 +155,7 @@ function mergeReports(parts: readonly DryRunSnapshot[]): DryRunSnapshot {
     since: Math.min(...parts.map(({ since }) => since)),
     keys: [...keys.values()]
       .sort((a, b) => b.wouldReject - a.wouldReject || b.wouldDelay - a.wouldDelay)
-      .slice(0, TOLD.keys),
+      .slice(0, MOST.keys),
     agents,
   }
 }

@@ -8,7 +8,7 @@ import { type CommandOptions, flagsOf, workersOf } from './common-options.js'
 import { aligned } from './table.js'
 
 /** What a request that is held takes, and what a bucket instance does, in kB; measured. */
-const HELD_KB = 11
+const QUEUED_KB = 11
 const INSTANCE_KB = 0.2
 
 interface Sink {
@@ -21,7 +21,7 @@ interface Sink {
  *
  * @throws ConfigError
  */
-export function runCheck(options: CommandOptions, out: Sink = process.stdout, aside: Sink = process.stderr): void {
+export function runCheck(options: CommandOptions, out: Sink = process.stdout, notes: Sink = process.stderr): void {
   const { settings, file } = loadConfig({
     ...(options.config !== undefined && { file: options.config }),
     flags: flagsOf(options),
@@ -38,7 +38,7 @@ export function runCheck(options: CommandOptions, out: Sink = process.stdout, as
     ...warnings(settings).map(({ path, message }) => `warning: ${path}: ${message}`),
     `${file ?? 'the flags'}: valid`,
   ]
-  aside.write(`${lines.join('\n')}\n`)
+  notes.write(`${lines.join('\n')}\n`)
 }
 
 function routeTable(routes: readonly RouteSettings[]): string[] {
@@ -59,9 +59,9 @@ function longestWait(route: RouteSettings): string {
 }
 
 function memory({ limits }: Settings): string {
-  const held = `${megabytes(limits.maxQueued * HELD_KB)} for ${limits.maxQueued} held requests (maxQueued)`
+  const queued = `${megabytes(limits.maxQueued * QUEUED_KB)} for ${limits.maxQueued} held requests (maxQueued)`
   const instances = `${megabytes(limits.maxKeys * INSTANCE_KB)} for ${limits.maxKeys} keys (maxKeys)`
-  return `memory: up to about ${held} and ${instances}`
+  return `memory: up to about ${queued} and ${instances}`
 }
 
 function megabytes(kilobytes: number): string {

@@ -40,7 +40,7 @@ export interface ReplayOrder {
 
 const FORMATS = ['auto', 'common', 'combined', 'json', 'alb', 'shaper']
 /** Where a sweep is asked for without a rate. */
-const START = { rate: '5/s', capacity: '10' }
+const SWEEP_START = { rate: '5/s', capacity: '10' }
 
 const DEFAULT_FILE = 'shaper.config.json'
 
@@ -54,7 +54,7 @@ export function readReplayFlags(
   { env, isPiped }: { env: NodeJS.ProcessEnv; isPiped: boolean },
 ): ReplayOrder {
   const problems: Problem[] = []
-  const tried = <T>(path: string, read: () => T): T | undefined => {
+  const attempt = <T>(path: string, read: () => T): T | undefined => {
     try {
       return read()
     } catch (error) {
@@ -71,12 +71,12 @@ export function readReplayFlags(
   if (!FORMATS.includes(format)) refuse('--format', `${quoted(format)} is not a format; use ${FORMATS.join(', ')}`)
   if (!/^\d{1,9}$/.test(seed)) refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
   if (spread !== 'even' && spread !== 'none') refuse('--spread', `${quoted(spread)} is no rule; use even or none`)
-  const fields = tried('--field', () => readFields(flags.field ?? []))
-  const grid = sweep === undefined ? undefined : tried('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
-  const bounds = target === undefined ? undefined : tried('--target', () => parseTarget(target))
+  const fields = attempt('--field', () => readFields(flags.field ?? []))
+  const grid = sweep === undefined ? undefined : attempt('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
+  const bounds = target === undefined ? undefined : attempt('--target', () => parseTarget(target))
   const { job, logs } = flags.diff
-    ? (tried('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) })
-    : { job: tried('', () => ({ kind: 'replay' as const, limits: limitsOf(flags, env) })), logs: names }
+    ? (attempt('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) })
+    : { job: attempt('', () => ({ kind: 'replay' as const, limits: limitsOf(flags, env) })), logs: names }
   if (logs.length === 0 && !isPiped && job?.kind !== 'diff reports') {
     refuse('', 'no log; name one, e.g. shaper replay access.log --rate 5/s, or pipe one in')
   }
@@ -123,7 +123,7 @@ function limitsOf(
   if (config !== undefined) return limitsOfFile(config, flags, env)
   if (rate !== undefined) return limitsOfFlags(flags, env)
   // What is asked for is the rate itself: the report is of some to begin with.
-  if (sweep !== undefined || target !== undefined) return limitsOfFlags({ ...START, ...flags }, env)
+  if (sweep !== undefined || target !== undefined) return limitsOfFlags({ ...SWEEP_START, ...flags }, env)
   if (existsSync(DEFAULT_FILE)) return limitsOfFile(DEFAULT_FILE, flags, env)
   const message = `which limits? give --rate R and --capacity B, e.g. --rate 5/s --capacity 10, or a file with -c FILE`
   throw new ConfigError([{ path: '', message }])

@@ -11,7 +11,7 @@ import { type ReplayFlags, readReplayFlags } from './replay-flags.js'
 import { diffLines, reportLines } from './replay-text.js'
 
 /** ms between two looks at the progress. */
-const LOOKS = 100
+const PROGRESS_MS = 100
 
 const BAR = 30
 
@@ -98,13 +98,13 @@ interface Bar {
 function createBar(logs: readonly string[], out: NodeJS.WriteStream): Bar {
   const total = logs.reduce((sum, log) => sum + (log === STDIN ? Number.NaN : sizeOf(log)), 0)
   const began = performance.now()
-  let looked = began
+  let shownAt = began
   let shown = false
   return {
     show(bytes, lines) {
       const now = performance.now()
-      if (now - looked < LOOKS) return
-      looked = now
+      if (now - shownAt < PROGRESS_MS) return
+      shownAt = now
       shown = true
       const done = Math.min(1, bytes / total)
       const filled = Math.round(done * BAR)

@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { type AdminServer, type AdminSource, startAdmin } from '../../admin/http/server.js'
-import { heldFiles } from '../../config/checks/readable-files.js'
+import { usedFiles } from '../../config/checks/readable-files.js'
 import { loadConfig } from '../../config/load.js'
 import { watchFiles } from '../../config/read/file-watch.js'
 import { formatListen } from '../../config/schema/address.js'
@@ -9,7 +9,7 @@ import { warnings } from '../../config/warnings/index.js'
 import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
-import { createWorkersSource } from '../serving/pooled-admin-source.js'
+import { createPooledAdminSource } from '../serving/pooled-admin-source.js'
 import { createReloader } from '../serving/reloader.js'
 import { serve } from '../serving/serve.js'
 import { isWorker, runWorker } from '../serving/worker.js'
@@ -49,12 +49,12 @@ async function run(options: CommandOptions): Promise<void> {
     })
   const { settings, file } = load()
   const workers = workersOf(options, settings)
-  const held = heldFiles(settings, settings.listen)
+  const files = usedFiles(settings, settings.listen)
   const log = createLog()
   const service: Service =
     workers === undefined
       ? { kill: () => undefined, ...(await serve(settings, log, { id: createId(), workers: 1 })) }
-      : shared(await Workers.start(workers, settings, log))
+      : poolService(await Workers.start(workers, settings, log))
   const admin = await serveAdmin(settings, service, log)
   for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)
   const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
@@ -62,13 +62,13 @@ async function run(options: CommandOptions): Promise<void> {
     watchAll(next)
     return expired
   }
-  const { reload, current } = createReloader(settings, held, () => load().settings, apply, log)
+  const { reload, current } = createReloader(settings, files, () => load().settings, apply, log)
   process.on('SIGHUP', reload)
   const watch = watchFiles(reload, (directory, { message }) =>
     log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
   )
   const watchAll = (next: Settings): void => {
-    const files = heldFiles(next, settings.listen).map(each => each.file)
+    const files = usedFiles(next, settings.listen).map(each => each.file)
     watch.watch(file === undefined ? files : [file, ...files])
   }
   watchAll(settings)
@@ -85,10 +85,10 @@ async function run(options: CommandOptions): Promise<void> {
 }
 
 /** The workers as one service. */
-function shared(workers: Workers): Service {
+function poolService(workers: Workers): Service {
   return {
     url: workers.url,
-    source: createWorkersSource(workers),
+    source: createPooledAdminSource(workers),
     reload: settings => workers.reload(settings),
     drain: timeout => workers.drain(timeout),
     kill: () => workers.kill(),
@@ -126,7 +126,7 @@ function firstSignal(service: Service): Promise<string> {
         if (first === undefined) {
           first = { name, at: performance.now() }
           resolve(name)
-        } else if (!(isRunByNpm() && first.name === name && performance.now() - first.at < COPY)) {
+        } else if (!(isRunByNpm() && first.name === name && performance.now() - first.at < NPM_REPEAT_MS)) {
           service.kill()
           process.exit(1)
         }
@@ -136,7 +136,7 @@ function firstSignal(service: Service): Promise<string> {
 }
 
 /** How long after a signal npm may send the same one again, in ms. */
-const COPY = 200
+const NPM_REPEAT_MS = 200
 
 /** npm passes on what a terminal has sent to this process already: Ctrl-C comes twice. */
 function isRunByNpm(): boolean {

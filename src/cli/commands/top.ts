@@ -33,8 +33,8 @@ export async function runTop(options: TopOptions, out: NodeJS.WriteStream = proc
   for (let shown = 0; shown < options.count; shown += 1) {
     if (shown > 0) await sleep(options.interval)
     // Rates are differences: the first table takes two looks.
-    before ??= shown === 0 && !options.dryRun ? await first(options) : undefined
-    const now = await look(options)
+    before ??= shown === 0 && !options.dryRun ? await firstSnapshot(options) : undefined
+    const now = await fetchSnapshot(options)
     const table = options.dryRun ? dryRunTable(now) : bucketTable(now, before)
     const { columns = SIZE.columns, rows = SIZE.rows } = out.isTTY ? out : { columns: Infinity, rows: Infinity }
     const text = table.slice(0, Math.max(1, rows - 1)).map(line => line.slice(0, columns).trimEnd())
@@ -45,13 +45,13 @@ export async function runTop(options: TopOptions, out: NodeJS.WriteStream = proc
   }
 }
 
-async function first(options: TopOptions): Promise<Snapshot> {
-  const snapshot = await look(options)
+async function firstSnapshot(options: TopOptions): Promise<Snapshot> {
+  const snapshot = await fetchSnapshot(options)
   await sleep(Math.min(options.interval, 1_000))
   return snapshot
 }
 
-async function look({ admin, token }: TopOptions): Promise<Snapshot> {
+async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
   const url = new URL('/buckets', admin)
   const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {

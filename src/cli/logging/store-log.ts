@@ -7,9 +7,9 @@ import type { StoreSettings } from '../../config/settings.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 
 /** ms between two lines that tell of the beginning of an outage, or of trouble without one. */
-const QUIET = 10_000
+const QUIET_MS = 10_000
 /** In how many ms an outage is noticed: trouble that has not become one by then is told by itself. */
-const NOTICED = 3_000
+const NOTICE_MS = 3_000
 
 export interface StoreLog extends Required<Pick<Observer, 'shared'>> {
   /** What the store last complained of, unless it has answered since. */
@@ -18,75 +18,80 @@ export interface StoreLog extends Required<Pick<Observer, 'shared'>> {
   complain(error: Error): void
 }
 
-/** @param tell writes a line, at once or when it is wanted */
+/** @param schedule writes a line, at once or when it is wanted */
 export function createStoreLog(
   settings: StoreSettings,
   log: Logger,
-  tell: (write: () => void) => void = write => write(),
+  schedule: (write: () => void) => void = write => write(),
 ): StoreLog {
   let reason: string | undefined
-  let last = 1
+  let lastInstances = 1
   let isAway = false
   /** Whether the log says so. */
-  let isToldAway = false
+  let isReportedAway = false
   /** How many outages began since one was told of. */
-  let untold = 0
+  let unreported = 0
   let nextOutage = -Infinity
   let nextTrouble = -Infinity
   let isPlanned = false
   let troubleTimer: NodeJS.Timeout | undefined
 
-  function tellOutage(): void {
-    const fields = { store: settings.type, instances: last, reason, ...(untold > 1 && { outages: untold }) }
-    isToldAway = true
-    untold = 0
-    nextOutage = performance.now() + QUIET
-    tell(() => log.warn(fields, `the store does not answer: ${alone(settings, fields.instances)}`))
+  function reportOutage(): void {
+    const fields = {
+      store: settings.type,
+      instances: lastInstances,
+      reason,
+      ...(unreported > 1 && { outages: unreported }),
+    }
+    isReportedAway = true
+    unreported = 0
+    nextOutage = performance.now() + QUIET_MS
+    schedule(() => log.warn(fields, `the store does not answer: ${alone(settings, fields.instances)}`))
   }
 
   function catchUp(): void {
     isPlanned = false
-    if (isAway && !isToldAway) tellOutage()
-    else if (untold > 0) {
-      const fields = { store: settings.type, outages: untold }
-      untold = 0
-      tell(() => log.warn(fields, 'the store was away again for a short time'))
+    if (isAway && !isReportedAway) reportOutage()
+    else if (unreported > 0) {
+      const fields = { store: settings.type, outages: unreported }
+      unreported = 0
+      schedule(() => log.warn(fields, 'the store was away again for a short time'))
     }
   }
 
-  function tellTrouble(): void {
+  function reportTrouble(): void {
     troubleTimer = undefined
     const now = performance.now()
     const message = reason
     if (message === undefined || now < nextTrouble) return
-    nextTrouble = now + QUIET
-    tell(() => log.warn({ store: settings.type }, message))
+    nextTrouble = now + QUIET_MS
+    schedule(() => log.warn({ store: settings.type }, message))
   }
 
-  function left(instances: number): void {
-    last = instances
+  function onOutage(instances: number): void {
+    lastInstances = instances
     isAway = true
-    untold += 1
+    unreported += 1
     clearTimeout(troubleTimer)
     troubleTimer = undefined
     const wait = nextOutage - performance.now()
-    if (wait <= 0) tellOutage()
+    if (wait <= 0) reportOutage()
     else if (!isPlanned) {
       isPlanned = true
       setTimeout(catchUp, wait).unref()
     }
   }
 
-  function returned(instances: number): void {
-    const isNews = isToldAway || instances !== last
-    const again = isToldAway ? 'the store answers again: ' : ''
+  function onReturn(instances: number): void {
+    const isNews = isReportedAway || instances !== lastInstances
+    const again = isReportedAway ? 'the store answers again: ' : ''
     if (isAway) reason = undefined
-    last = instances
+    lastInstances = instances
     isAway = false
-    isToldAway = false
+    isReportedAway = false
     if (!isNews) return
     const count = `${instances} instance${instances === 1 ? '' : 's'}`
-    tell(() => log.info({ instances }, `${again}the limits are shared by ${count}`))
+    schedule(() => log.info({ instances }, `${again}the limits are shared by ${count}`))
   }
 
   return {
@@ -95,11 +100,11 @@ export function createStoreLog(
     },
     complain({ message }) {
       reason = message
-      if (!isAway) troubleTimer ??= setTimeout(tellTrouble, NOTICED).unref()
+      if (!isAway) troubleTimer ??= setTimeout(reportTrouble, NOTICE_MS).unref()
     },
     shared(state, instances) {
-      if (state === 'alone' && !isAway) left(instances)
-      else if (state === 'shared') returned(instances)
+      if (state === 'alone' && !isAway) onOutage(instances)
+      else if (state === 'shared') onReturn(instances)
     },
   }
 }

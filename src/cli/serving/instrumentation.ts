@@ -1,7 +1,7 @@
 /** What is counted of a proxy in this process, for its admin server or that of the workers' primary. */
 import { performance } from 'node:perf_hooks'
 import { Metrics } from '../../admin/counters/metrics.js'
-import { watchStore } from '../../admin/counters/timed-store.js'
+import { timedStore } from '../../admin/counters/timed-store.js'
 import { TrafficTally } from '../../admin/counters/traffic-tally.js'
 import type { AdminSource } from '../../admin/http/server.js'
 import { bucketsOf, resetInstance, storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
@@ -11,15 +11,15 @@ import type { Store } from '../../core/store.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 
-export interface Watch {
+export interface Instrumentation {
   readonly observers: readonly Observer[]
   /** The store to use in place of this one. */
-  watched(store: Store): Store
+  timed(store: Store): Store
   /** Where the proxy is that it watches: before its first request. */
   join(context: ProxyContext): AdminSource
 }
 
-export function createWatch(settings: Settings, clock: Clock): Watch {
+export function createInstrumentation(settings: Settings, clock: Clock): Instrumentation {
   const wallNow = (): number => performance.timeOrigin + performance.now()
   const tally = new TrafficTally({ now: () => clock.now(), wallNow })
   let context: ProxyContext | undefined
@@ -32,16 +32,16 @@ export function createWatch(settings: Settings, clock: Clock): Watch {
   })
   return {
     observers: [tally, metrics],
-    watched: store => watchStore(store, clock, metrics),
-    join(joined) {
-      context = joined
-      tally.join(joined.bucketTable)
-      const options = { context: joined, tally, storeType: storeTypeOf(settings), wallNow }
+    timed: store => timedStore(store, clock, metrics),
+    join(running) {
+      context = running
+      tally.join(running.bucketTable)
+      const options = { context: running, tally, storeType: storeTypeOf(settings), wallNow }
       return {
         snapshot: async () => takeSnapshot(options),
-        ready: async () => ({ draining: joined.draining, storeReady: joined.sharing?.ready ?? true }),
+        ready: async () => ({ draining: running.draining, storeReady: running.sharing?.ready ?? true }),
         metrics: async () => [await metrics.values()],
-        reset: (bucket, key) => resetInstance(joined, bucket, key),
+        reset: (bucket, key) => resetInstance(running, bucket, key),
       }
     },
   }

@@ -9,25 +9,25 @@ import type { Question } from './worker.js'
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
 /** Whom to ask. */
-export interface Asked {
+export interface AskedWorkers {
   /** What each worker that is up says; undefined: nothing in time. */
-  question<Told>(question: Question): Promise<ReadonlyMap<Worker, Told | undefined>>
+  question<Answer>(question: Question): Promise<ReadonlyMap<Worker, Answer | undefined>>
 }
 
 /** What only grows, and must not fall when a worker ends: a scraper would take it for a restart of all. */
-const GROWING = new Set(['counter', 'histogram'])
+const CUMULATIVE = new Set(['counter', 'histogram'])
 
-export function createWorkersSource(workers: Asked): AdminSource {
+export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
   /** What those said last that have not ended. */
   const last = new Map<Worker, Metrics>()
   /** What those counted that have, as far as they were asked. */
   let ended: Metrics = []
 
-  async function all<Told>(question: Question): Promise<Told[]> {
-    const answers = [...(await workers.question<Told>(question)).values()]
-    const told = answers.filter(answer => answer !== undefined)
-    if (told.length === 0 || told.length < answers.length) throw new Error('a worker does not answer')
-    return told
+  async function all<Answer>(question: Question): Promise<Answer[]> {
+    const answers = [...(await workers.question<Answer>(question)).values()]
+    const given = answers.filter(answer => answer !== undefined)
+    if (given.length === 0 || given.length < answers.length) throw new Error('a worker does not answer')
+    return given
   }
 
   return {
@@ -44,12 +44,12 @@ export function createWorkersSource(workers: Asked): AdminSource {
       for (const [worker, metrics] of last) {
         if (answers.has(worker)) continue
         last.delete(worker)
-        ended = await together([ended, metrics.filter(({ type }) => GROWING.has(String(type)))])
+        ended = await aggregate([ended, metrics.filter(({ type }) => CUMULATIVE.has(String(type)))])
       }
       const present: Metrics[] = []
-      for (const [worker, told] of answers) {
-        if (told === undefined) throw new Error('a worker does not answer')
-        const [metrics = []] = told
+      for (const [worker, given] of answers) {
+        if (given === undefined) throw new Error('a worker does not answer')
+        const [metrics = []] = given
         last.set(worker, metrics)
         present.push(metrics)
       }
@@ -57,12 +57,12 @@ export function createWorkersSource(workers: Asked): AdminSource {
       return ended.length === 0 ? present : [...present, ended]
     },
     async reset(bucket, key) {
-      const told = (await all<Reset | null>({ about: 'reset', bucket, key })).filter(each => each !== null)
-      if (told.length === 0) return undefined
-      const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => told.reduce((total, each) => total + each[figure], 0)
+      const given = (await all<Reset | null>({ about: 'reset', bucket, key })).filter(each => each !== null)
+      if (given.length === 0) return undefined
+      const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => given.reduce((total, each) => total + each[figure], 0)
       return {
         // What has passed is known to the store that they share.
-        forgotten: Math.max(...told.map(each => each.forgotten)),
+        forgotten: Math.max(...given.map(each => each.forgotten)),
         waiting: sum('waiting'),
         level: sum('level'),
         lastWaitMs: sum('lastWaitMs'),
@@ -71,7 +71,7 @@ export function createWorkersSource(workers: Asked): AdminSource {
   }
 }
 
-function together(parts: readonly Metrics[]): Promise<Metrics> {
+function aggregate(parts: readonly Metrics[]): Promise<Metrics> {
   const list = parts.filter(({ length }) => length > 0)
   if (list.length < 2) return Promise.resolve(list[0] ?? [])
   // As the library's types have it, which take the values of all metrics for one kind.

@@ -1,11 +1,11 @@
 import type { Logger } from 'pino'
-import { type HeldFile, heldFiles, renewals } from '../../config/checks/readable-files.js'
+import { changedFiles, type UsedFile, usedFiles } from '../../config/checks/readable-files.js'
 import { ConfigError } from '../../config/load.js'
 import { changes } from '../../config/report/changes.js'
 import type { Settings } from '../../config/settings.js'
 
 /** What of a configuration is only read at the start. */
-const FIXED = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
+const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
 
 export interface Reloader {
   /** Reads the configuration again and puts it into effect; a bad one is told, and nothing changes. One at a time. */
@@ -22,26 +22,27 @@ export interface Reloader {
  */
 export function createReloader(
   first: Settings,
-  files: readonly HeldFile[],
+  files: readonly UsedFile[],
   load: () => Settings,
   apply: (next: Settings) => Promise<ReadonlyMap<string, number>>,
   log: Logger,
 ): Reloader {
   let current = first
-  let held = files
+  let filesInUse = files
   let last = Promise.resolve()
   const reload = async (): Promise<void> => {
     try {
       const next = load()
-      const now = heldFiles(next, first.listen)
+      const now = usedFiles(next, first.listen)
       const changed = changes(current, next)
-      const renewed = renewals(held, now)
-      if (changed.length + renewed.length === 0) return log.info('reloaded: nothing has changed')
+      const changedNames = changedFiles(filesInUse, now)
+      if (changed.length + changedNames.length === 0) return log.info('reloaded: nothing has changed')
       const expired = await apply(next)
       current = next
-      held = now
-      log.info({ changes: [...changed, ...renewed] }, 'reloaded')
-      for (const line of changed.filter(line => FIXED.test(line))) log.warn(`${line}: takes effect at the next start`)
+      filesInUse = now
+      log.info({ changes: [...changed, ...changedNames] }, 'reloaded')
+      for (const line of changed.filter(line => FIXED_AT_START.test(line)))
+        log.warn(`${line}: takes effect at the next start`)
       for (const [route, count] of expired) {
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }

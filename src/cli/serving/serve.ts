@@ -13,12 +13,12 @@ import { CommandError } from '../command-error.js'
 import { createAccessLog } from '../logging/access-log.js'
 import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
-import { createWatch, type Watch } from './instrumentation.js'
+import { createInstrumentation, type Instrumentation } from './instrumentation.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 
 /** The same trouble is told at most every so many ms. */
-const QUIET = 10_000
+const QUIET_MS = 10_000
 
 /** A proxy, and what its admin server would tell. */
 export interface Served extends RunningProxy {
@@ -39,46 +39,46 @@ export interface Program {
 export async function serve(settings: Settings, log: Logger, program: Program): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
-  const watch = settings.admin && createWatch(settings, pacer)
-  const observers = [createLogObserver(log, () => clock.now()), ...(watch?.observers ?? [])]
+  const instrumentation = settings.admin && createInstrumentation(settings, pacer)
+  const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
   const observer = combineObservers(observers)
-  const proxy = await start({ settings, pacer, clock, observer, id: program.id }, log, watch, program.workers)
-  const source = watch?.join(proxy.context)
+  const proxy = await start({ settings, pacer, clock, observer, id: program.id }, log, instrumentation, program.workers)
+  const source = instrumentation?.join(proxy.context)
   return { ...proxy, source }
 }
 
 async function start(
   options: ProxyOptions,
   log: Logger,
-  watch: Watch | undefined,
+  instrumentation: Instrumentation | undefined,
   workers: number,
 ): Promise<RunningProxy> {
   const { settings, pacer, observer } = options
   const { store } = settings
   if (store === 'memory') {
     return startProxy(options).catch(error => {
-      throw explain(error, settings)
+      throw explainStartError(error, settings)
     })
   }
   // A start that fails is told in one line.
-  let early: (() => void)[] | undefined = []
-  const tell = (write: () => void): void => void (early === undefined ? write() : early.push(write))
-  const storeLog = createStoreLog(store, log, tell)
+  let deferred: (() => void)[] | undefined = []
+  const writeLater = (write: () => void): void => void (deferred === undefined ? write() : deferred.push(write))
+  const storeLog = createStoreLog(store, log, writeLater)
   const opened = await openStore(store, pacer, error => storeLog.complain(error))
   const proxy = await startProxy({
     ...options,
     observer: { ...observer, shared: (state, instances) => storeLog.shared(state, instances) },
     shared: {
-      store: watch?.watched(opened) ?? opened,
+      store: instrumentation?.timed(opened) ?? opened,
       onOutage: store.onOutage,
       least: { assumed: store.instances, workers },
     },
   }).catch(error => {
-    throw error instanceof StoreError ? unreachable(store.type, storeLog.reason) : explain(error, settings)
+    throw error instanceof StoreError ? unreachable(store.type, storeLog.reason) : explainStartError(error, settings)
   })
-  for (const write of early) write()
-  early = undefined
+  for (const write of deferred) write()
+  deferred = undefined
   return proxy
 }
 
@@ -93,7 +93,7 @@ function createLogObserver(log: Logger, now: () => number): Observer {
     paused: (upstream, ms, expired) =>
       log.warn({ upstream, pauseMs: Math.ceil(ms), expired }, 'the upstream asks for a pause'),
     learned(upstream, rate) {
-      if (now() - (learnedAt.get(upstream) ?? -Infinity) < QUIET) return
+      if (now() - (learnedAt.get(upstream) ?? -Infinity) < QUIET_MS) return
       learnedAt.set(upstream, now())
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
@@ -104,7 +104,7 @@ function createLogObserver(log: Logger, now: () => number): Observer {
   }
 }
 
-function explain(error: NodeJS.ErrnoException, { listen }: Settings): Error {
+function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): Error {
   const address = `${listen.host}:${listen.port}`
   // A worker's port is bound by the primary.
   const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')

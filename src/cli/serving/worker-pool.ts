@@ -124,15 +124,15 @@ export class Workers {
   }
 
   /** What each of those that serve says; undefined: nothing in time. */
-  async question<Told>(question: Question): Promise<ReadonlyMap<Worker, Told | undefined>> {
+  async question<Reply>(question: Question): Promise<ReadonlyMap<Worker, Reply | undefined>> {
     const answers = await this.#ask(id => ({ verb: 'tell', id, question }), SILENCE)
-    const told = new Map<Worker, Told | undefined>()
+    const replies = new Map<Worker, Reply | undefined>()
     for (const { process, readyAt } of this.#places) {
       if (process === undefined || readyAt === undefined) continue
       const answer = answers.get(process)
-      told.set(process, answer?.verb === 'told' ? (answer.answer as Told) : undefined)
+      replies.set(process, answer?.verb === 'told' ? (answer.answer as Reply) : undefined)
     }
-    return told
+    return replies
   }
 
   /**
@@ -246,7 +246,7 @@ export class Workers {
     place.process = undefined
     place.isUp = false
     place.readyAt = undefined
-    for (const settled of this.#answers.values()) settled(worker, undefined)
+    for (const answered of this.#answers.values()) answered(worker, undefined)
     const how = end.reason ?? (end.signal === null ? `exit status ${end.code}` : end.signal)
     if (this.#draining) {
       if (isUp && end.code !== 0) this.#unclean = `worker ${number} ended before it was done: ${how}`

@@ -4,7 +4,7 @@ import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { NAME, NAME_REMEDY } from '../schema/values.js'
 import type { CostSettings } from '../settings.js'
-import type { BucketDraft, Draft, RouteDraft } from './partial-config.js'
+import type { PartialBucket, PartialConfig, PartialRoute } from './partial-config.js'
 import { tierFaults } from './tiers.js'
 
 const TOLERANCE = 1e-9
@@ -12,22 +12,22 @@ const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s"
 const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 
 /** Every contradiction in the good parts of a file, in the order of the file. */
-export function crossCheck(draft: Draft): Finding[] {
-  const routes = draft.routes ?? []
+export function crossCheck(config: PartialConfig): Finding[] {
+  const routes = config.routes ?? []
   return [
-    ...upstreams(draft),
-    ...[...draft.buckets.values()].flatMap(bucketFaults),
-    ...(draft.namesRoutes ? [] : defaultRoute(draft)),
+    ...upstreams(config),
+    ...[...config.buckets.values()].flatMap(bucketFaults),
+    ...(config.namesRoutes ? [] : defaultRoute(config)),
     ...duplicateNames(routes),
     ...routes.flatMap((route, index) => [
-      ...stackFaults(route, index, draft),
-      ...references(route, index, draft),
-      ...costs(route, index, draft),
+      ...stackFaults(route, index, config),
+      ...references(route, index, config),
+      ...costs(route, index, config),
     ]),
   ]
 }
 
-function upstreams({ hasUpstream, routes }: Draft): Finding[] {
+function upstreams({ hasUpstream, routes }: PartialConfig): Finding[] {
   if (hasUpstream) return []
   const without = (routes ?? []).flatMap((route, index) => (route.hasUpstream ? [] : [index]))
   if (without.length === (routes ?? []).length) {
@@ -39,7 +39,7 @@ function upstreams({ hasUpstream, routes }: Draft): Finding[] {
   }))
 }
 
-function bucketFaults(bucket: BucketDraft): Finding[] {
+function bucketFaults(bucket: PartialBucket): Finding[] {
   const { name, hasBoth } = bucket
   const path = ['buckets', name]
   return [
@@ -49,7 +49,7 @@ function bucketFaults(bucket: BucketDraft): Finding[] {
   ]
 }
 
-function defaultRoute({ buckets }: Draft): Finding[] {
+function defaultRoute({ buckets }: PartialConfig): Finding[] {
   if (buckets.size === 0) return [{ path: ['buckets'], message: `there is no bucket; ${ADD_BUCKET}` }]
   return [...buckets.values()].flatMap(capacitiesOf).flatMap(({ path, capacity }) => {
     if (fits(1, capacity)) return []
@@ -57,7 +57,7 @@ function defaultRoute({ buckets }: Draft): Finding[] {
   })
 }
 
-function duplicateNames(routes: readonly RouteDraft[]): Finding[] {
+function duplicateNames(routes: readonly PartialRoute[]): Finding[] {
   return routes.flatMap(({ name }, index) => {
     const first = routes.findIndex(route => route.name === name)
     if (name === undefined || first === index) return []
@@ -67,38 +67,38 @@ function duplicateNames(routes: readonly RouteDraft[]): Finding[] {
   })
 }
 
-function stackFaults({ mode, buckets, namesBuckets }: RouteDraft, index: number, draft: Draft): Finding[] {
+function stackFaults({ mode, buckets, namesBuckets }: PartialRoute, index: number, config: PartialConfig): Finding[] {
   if (mode === undefined || mode === 'off') return []
   const path = ['routes', index, 'buckets']
   if (buckets?.length === 0) {
     return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]
   }
-  if (namesBuckets || draft.buckets.size > 0) return []
+  if (namesBuckets || config.buckets.size > 0) return []
   return [{ path, message: `mode "${mode}" needs a bucket and the file has none; ${ADD_BUCKET}` }]
 }
 
-function references({ buckets = [] }: RouteDraft, index: number, draft: Draft): Finding[] {
+function references({ buckets = [] }: PartialRoute, index: number, config: PartialConfig): Finding[] {
   return buckets.flatMap((name, position) => {
     if (typeof name !== 'string' || name === '') return []
     const path = ['routes', index, 'buckets', position]
     if (buckets.indexOf(name) < position) return [{ path, message: `${quote(name)} is listed twice; remove one` }]
-    if (draft.buckets.has(name)) return []
-    const known = [...draft.buckets.keys()]
+    if (config.buckets.has(name)) return []
+    const known = [...config.buckets.keys()]
     const remedy = known.length ? hint(name, known, 'known buckets') : ADD_BUCKET
     return [{ path, message: `unknown bucket ${quote(name)}; ${remedy}` }]
   })
 }
 
-function costs({ mode, cost, buckets, namesBuckets }: RouteDraft, index: number, draft: Draft): Finding[] {
+function costs({ mode, cost, buckets, namesBuckets }: PartialRoute, index: number, config: PartialConfig): Finding[] {
   if (mode === 'off' || !cost) return []
-  const names = namesBuckets ? new Set(buckets) : new Set(draft.buckets.keys())
+  const names = namesBuckets ? new Set(buckets) : new Set(config.buckets.keys())
   return [...names].flatMap(name => {
-    const bucket = draft.buckets.get(String(name))
+    const bucket = config.buckets.get(String(name))
     return bucket ? staticCosts(cost).flatMap(each => misfit(each, bucket, index)) : []
   })
 }
 
-function misfit({ at, amount }: StaticCost, bucket: BucketDraft, index: number): Finding[] {
+function misfit({ at, amount }: StaticCost, bucket: PartialBucket, index: number): Finding[] {
   return capacitiesOf(bucket).flatMap(({ title, capacity }) => {
     if (fits(amount, capacity)) return []
     const message = `${amount} can never fit ${title} (capacity ${capacity}); raise the capacity or lower the cost`
@@ -113,7 +113,7 @@ interface Capacity {
 }
 
 /** What is known of a bucket's capacity, and those of its tiers that are not the bucket's. */
-function capacitiesOf({ name, capacity, capacityKey, tiers }: BucketDraft): Capacity[] {
+function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket): Capacity[] {
   const path = ['buckets', name]
   const title = `bucket ${quote(name)}`
   return [

@@ -5,7 +5,7 @@ import { bucket, tier } from '../schema/buckets.js'
 import { route } from '../schema/routes.js'
 import type { CostSettings } from '../settings.js'
 
-export interface BucketDraft {
+export interface PartialBucket {
   readonly name: string
   /** Undefined where what makes it is bad. */
   readonly capacity: number | undefined
@@ -13,10 +13,10 @@ export interface BucketDraft {
   readonly capacityKey: 'capacity' | 'maxDelay'
   readonly hasBoth: boolean
   /** By index; undefined where it is no object. */
-  readonly tiers: readonly (TierDraft | undefined)[]
+  readonly tiers: readonly (PartialTier | undefined)[]
 }
 
-export interface TierDraft {
+export interface PartialTier {
   /** Undefined where there is none or a bad one. */
   readonly name: string | undefined
   /** As written, by index. */
@@ -31,7 +31,7 @@ export interface TierDraft {
   readonly capacityKey: 'capacity' | 'rate'
 }
 
-export interface RouteDraft {
+export interface PartialRoute {
   /** Undefined where there is none or a bad one. */
   readonly name: string | undefined
   readonly mode: 'shape' | 'meter' | 'off' | undefined
@@ -42,73 +42,73 @@ export interface RouteDraft {
   readonly hasUpstream: boolean
 }
 
-export interface Draft {
-  readonly buckets: ReadonlyMap<string, BucketDraft>
+export interface PartialConfig {
+  readonly buckets: ReadonlyMap<string, PartialBucket>
   /** Undefined where there is no list: every request takes all buckets. */
-  readonly routes: readonly RouteDraft[] | undefined
+  readonly routes: readonly PartialRoute[] | undefined
   readonly namesRoutes: boolean
   readonly hasUpstream: boolean
 }
 
-export function draftOf(raw: unknown): Draft {
+export function readPartialConfig(raw: unknown): PartialConfig {
   const file = isObject(raw) ? raw : {}
   const buckets = isObject(file.buckets) ? Object.entries(file.buckets) : []
   return {
-    buckets: new Map(buckets.map(([name, value]) => [name, bucketDraft(name, value)])),
-    routes: Array.isArray(file.routes) ? file.routes.map(routeDraft) : undefined,
+    buckets: new Map(buckets.map(([name, value]) => [name, readBucket(name, value)])),
+    routes: Array.isArray(file.routes) ? file.routes.map(readRoute) : undefined,
     namesRoutes: 'routes' in file,
     hasUpstream: 'upstream' in file,
   }
 }
 
-function bucketDraft(name: string, value: unknown): BucketDraft {
-  const written = isObject(value) ? value : {}
-  const { rate, capacity, maxDelay } = good(bucket, written)
-  const isFilledIn = !('capacity' in written) && (!('maxDelay' in written) || maxDelay !== undefined)
+function readBucket(name: string, value: unknown): PartialBucket {
+  const given = isObject(value) ? value : {}
+  const { rate, capacity, maxDelay } = validFields(bucket, given)
+  const isFilledIn = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
   const known = isFilledIn && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity
   return {
     name,
     capacity: known,
-    capacityKey: 'maxDelay' in written ? 'maxDelay' : 'capacity',
-    hasBoth: 'capacity' in written && 'maxDelay' in written,
-    tiers: Array.isArray(written.tiers)
-      ? written.tiers.map(each => (isObject(each) ? tierDraft(each, isFilledIn, maxDelay) : undefined))
+    capacityKey: 'maxDelay' in given ? 'maxDelay' : 'capacity',
+    hasBoth: 'capacity' in given && 'maxDelay' in given,
+    tiers: Array.isArray(given.tiers)
+      ? given.tiers.map(each => (isObject(each) ? readTier(each, isFilledIn, maxDelay) : undefined))
       : [],
   }
 }
 
 /** @param isFilledIn whether the bucket leaves the capacity to rates: the tier's own makes it another */
-function tierDraft(written: Record<string, unknown>, isFilledIn: boolean, maxDelay: number | undefined): TierDraft {
-  const { name, rate, capacity } = good(tier, written)
-  const hasCapacity = 'capacity' in written
+function readTier(given: Record<string, unknown>, isFilledIn: boolean, maxDelay: number | undefined): PartialTier {
+  const { name, rate, capacity } = validFields(tier, given)
+  const hasCapacity = 'capacity' in given
   return {
     name,
-    keys: Array.isArray(written.keys) ? written.keys : [],
-    hasMembers: 'keys' in written || 'header' in written,
-    hasLimits: hasCapacity || 'rate' in written || 'weight' in written,
+    keys: Array.isArray(given.keys) ? given.keys : [],
+    hasMembers: 'keys' in given || 'header' in given,
+    hasLimits: hasCapacity || 'rate' in given || 'weight' in given,
     capacity: !hasCapacity && isFilledIn && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : 'rate',
   }
 }
 
-function routeDraft(value: unknown): RouteDraft {
-  const written = isObject(value) ? value : {}
-  const { name, mode, cost } = good(route, written)
+function readRoute(value: unknown): PartialRoute {
+  const given = isObject(value) ? value : {}
+  const { name, mode, cost } = validFields(route, given)
   return {
     name,
     mode,
     cost,
-    buckets: Array.isArray(written.buckets) ? written.buckets : undefined,
-    namesBuckets: 'buckets' in written,
-    hasUpstream: 'upstream' in written,
+    buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
+    namesBuckets: 'buckets' in given,
+    hasUpstream: 'upstream' in given,
   }
 }
 
 /** Each key of an object judged for itself: those that are good, with their defaults. */
-function good<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, written: Record<string, unknown>) {
+function validFields<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, given: Record<string, unknown>) {
   const entries = Object.entries(schema.shape).flatMap(([key, field]) => {
-    if (!(key in written) && field instanceof z.ZodExactOptional) return []
-    const result = z.safeParse(field, written[key])
+    if (!(key in given) && field instanceof z.ZodExactOptional) return []
+    const result = z.safeParse(field, given[key])
     return result.success ? [[key, result.data] as const] : []
   })
   return Object.fromEntries(entries) as Partial<z.output<z.ZodObject<S>>>

@@ -76,7 +76,7 @@ export function fileFaults(settings: Settings): { path: string; message: string 
 }
 
 /** A file, where it is named, and what is in it. */
-export interface HeldFile {
+export interface UsedFile {
   readonly path: string
   readonly file: string
   readonly digest: string
@@ -87,14 +87,14 @@ export interface HeldFile {
  *
  * @param listen what was listened on at the start: its files stay those
  */
-export function heldFiles(settings: Settings, { tls }: Listen): HeldFile[] {
+export function usedFiles(settings: Settings, { tls }: Listen): UsedFile[] {
   return [
-    ...(tls === undefined ? [] : [held('listen.tls.cert', tls.cert), held('listen.tls.key', tls.key)]),
-    ...[...authoritiesOf(settings)].map(file => held('upstream.tls.ca', file)),
+    ...(tls === undefined ? [] : [usedFile('listen.tls.cert', tls.cert), usedFile('listen.tls.key', tls.key)]),
+    ...[...authoritiesOf(settings)].map(file => usedFile('upstream.tls.ca', file)),
   ]
 }
 
-function held(path: string, file: string): HeldFile {
+function usedFile(path: string, file: string): UsedFile {
   let digest = ''
   try {
     digest = createHash('sha256').update(readFileSync(file)).digest('hex')
@@ -105,7 +105,7 @@ function held(path: string, file: string): HeldFile {
 }
 
 /** What is in another state than before, in words. */
-export function renewals(before: readonly HeldFile[], now: readonly HeldFile[]): string[] {
+export function changedFiles(before: readonly UsedFile[], now: readonly UsedFile[]): string[] {
   return now.flatMap(({ path, file, digest }) => {
     const old = before.find(each => each.path === path && each.file === file)
     return old === undefined || old.digest === digest ? [] : [`${path}: ${file} was read again`]

@@ -2,14 +2,14 @@
 
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
-import type { BucketDraft, TierDraft } from './partial-config.js'
+import type { PartialBucket, PartialTier } from './partial-config.js'
 
 const MEMBERS = 'add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }'
 const LIMITS = 'add a rate, a capacity or a weight, or remove the tier'
 
 /** Every contradiction among the tiers of one bucket, in the order of the file. */
-export function tierFaults({ name, tiers }: BucketDraft): Finding[] {
-  const holders = new Map<string, number>()
+export function tierFaults({ name, tiers }: PartialBucket): Finding[] {
+  const firstTierOf = new Map<string, number>()
   return tiers.flatMap((tier, index) => {
     if (tier === undefined) return []
     const path = ['buckets', name, 'tiers', index]
@@ -18,26 +18,33 @@ export function tierFaults({ name, tiers }: BucketDraft): Finding[] {
       ...(tier.hasLimits ? [] : [{ path, message: `changes nothing; ${LIMITS}` }]),
       ...sameName(tier, index, tiers).map(message => ({ path: [...path, 'name'], message })),
       ...tier.keys.flatMap((key, position) =>
-        sameKey(key, index, holders, tiers).map(message => ({ path: [...path, 'keys', position], message })),
+        sameKey(key, index, firstTierOf, tiers).map(message => ({ path: [...path, 'keys', position], message })),
       ),
     ]
   })
 }
 
-function sameName({ name }: TierDraft, index: number, tiers: BucketDraft['tiers']): string[] {
+function sameName({ name }: PartialTier, index: number, tiers: PartialBucket['tiers']): string[] {
   const first = tiers.findIndex(tier => tier?.name === name)
   return name === undefined || first === index ? [] : [`${quote(name)} is already tiers[${first}]; use another name`]
 }
 
 /** Notes in `holders` which tier has the key first. */
-function sameKey(key: unknown, index: number, holders: Map<string, number>, tiers: BucketDraft['tiers']): string[] {
+function sameKey(
+  key: unknown,
+  index: number,
+  firstTierOf: Map<string, number>,
+  tiers: PartialBucket['tiers'],
+): string[] {
   if (typeof key !== 'string' || key === '') return []
-  const holder = holders.get(key)
-  if (holder === undefined) {
-    holders.set(key, index)
+  const firstTier = firstTierOf.get(key)
+  if (firstTier === undefined) {
+    firstTierOf.set(key, index)
     return []
   }
-  if (holder === index) return [`${quote(key)} is listed twice; remove one`]
-  const { name } = tiers[holder]!
-  return [`${quote(key)} is already in ${name === undefined ? `tiers[${holder}]` : `tier ${quote(name)}`}; remove one`]
+  if (firstTier === index) return [`${quote(key)} is listed twice; remove one`]
+  const { name } = tiers[firstTier]!
+  return [
+    `${quote(key)} is already in ${name === undefined ? `tiers[${firstTier}]` : `tier ${quote(name)}`}; remove one`,
+  ]
 }

@@ -2,10 +2,10 @@ import { type FSWatcher, readFileSync, watch } from 'node:fs'
 import { basename, dirname } from 'node:path'
 
 /** Editors and deployments write in several steps: a change counts when nothing more has come for so long, in ms. */
-const SETTLING = 100
+const SETTLE_MS = 100
 
 /** How often files are read besides, in ms: behind a link of their own or of a directory they change unseen. */
-const LOOKING = 2_000
+const POLL_MS = 2_000
 
 export interface FileWatch {
   /** Watches these files, and no others any more. What is held of a file that stays is not forgotten. */
@@ -20,25 +20,25 @@ export interface FileWatch {
  * @param unwatched called where a directory cannot be watched
  */
 export function watchFiles(changed: () => void, unwatched: (directory: string, error: Error) => void): FileWatch {
-  const last = new Map<string, string | undefined>()
+  const lastContents = new Map<string, string | undefined>()
   const watchers = new Map<string, FSWatcher>()
-  let settling: NodeJS.Timeout | undefined
-  const looking = setInterval(() => {
-    for (const [file, before] of last) if ((contents(file) ?? before) !== before) return settle()
-  }, LOOKING).unref()
+  let settleTimer: NodeJS.Timeout | undefined
+  const poll = setInterval(() => {
+    for (const [file, before] of lastContents) if ((contents(file) ?? before) !== before) return compareSoon()
+  }, POLL_MS).unref()
 
-  function settle(): void {
-    clearTimeout(settling)
-    settling = setTimeout(look, SETTLING)
+  function compareSoon(): void {
+    clearTimeout(settleTimer)
+    settleTimer = setTimeout(compare, SETTLE_MS)
   }
 
-  function look(): void {
+  function compare(): void {
     let isChanged = false
-    for (const [file, before] of last) {
+    for (const [file, before] of lastContents) {
       const now = contents(file)
       // Gone for a moment, while it is replaced.
       if (now === undefined || now === before) continue
-      last.set(file, now)
+      lastContents.set(file, now)
       isChanged = true
     }
     if (isChanged) changed()
@@ -47,8 +47,8 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
   function watchDirectory(directory: string): void {
     try {
       const watcher = watch(directory, (_event, name) => {
-        const isOurs = [...last.keys()].some(file => dirname(file) === directory && basename(file) === name)
-        if (name === null || isOurs || name.startsWith('..')) settle()
+        const isOurs = [...lastContents.keys()].some(file => dirname(file) === directory && basename(file) === name)
+        if (name === null || isOurs || name.startsWith('..')) compareSoon()
       })
       watcher.on('error', () => undefined)
       watcher.unref()
@@ -60,8 +60,8 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
 
   return {
     watch(files) {
-      for (const file of last.keys()) if (!files.includes(file)) last.delete(file)
-      for (const file of files) if (!last.has(file)) last.set(file, contents(file))
+      for (const file of lastContents.keys()) if (!files.includes(file)) lastContents.delete(file)
+      for (const file of files) if (!lastContents.has(file)) lastContents.set(file, contents(file))
       const directories = new Set(files.map(dirname))
       for (const [directory, watcher] of watchers) {
         if (directories.has(directory)) continue
@@ -71,8 +71,8 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
       for (const directory of directories) if (!watchers.has(directory)) watchDirectory(directory)
     },
     close() {
-      clearTimeout(settling)
-      clearInterval(looking)
+      clearTimeout(settleTimer)
+      clearInterval(poll)
       for (const watcher of watchers.values()) watcher.close()
     },
   }

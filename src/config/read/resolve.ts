@@ -15,17 +15,17 @@ const LONGEST_NAME = 64
 /** @param valid a file that passed the schema and every cross check */
 export function resolve(valid: File): Settings {
   const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
-  const written: readonly Route[] = valid.routes ?? [
+  const routes: readonly Route[] = valid.routes ?? [
     { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
-  const names = routeNames(written)
+  const names = routeNames(routes)
   const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
   return {
     listen,
     store,
     trustProxy,
     buckets,
-    routes: written.map((route, index) => resolveRoute(route, names[index]!, buckets, valid)),
+    routes: routes.map((route, index) => resolveRoute(route, names[index]!, buckets, valid)),
     limits,
     dryRun,
     headers,

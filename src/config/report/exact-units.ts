@@ -5,7 +5,7 @@ const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000, ms: 1 } as con
 const LONGEST_SPAN = 120
 
 /** A rate in cost units per ms: as `formatRate` writes it where that is exact, else `"100/3d"`, else in full. */
-export function writtenRate(perMs: number): string {
+export function exactRate(perMs: number): string {
   const exact = (text: string) => parsesTo(text, perMs, parseRate)
   const short = formatRate(perMs)
   if (exact(short)) return short
@@ -21,7 +21,7 @@ export function writtenRate(perMs: number): string {
 }
 
 /** A duration in ms: as `formatDuration` writes it where that is exact, else in full. */
-export function writtenDuration(ms: number): string {
+export function exactDuration(ms: number): string {
   const short = formatDuration(ms)
   return parsesTo(short, ms, parseDuration) ? short : `${decimal(ms)}ms`
 }

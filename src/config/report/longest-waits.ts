@@ -2,7 +2,7 @@
 import type { BucketLimits } from '../../core/bucket/bucket.js'
 import { staticCosts } from '../checks/checks.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
-import { writtenRate } from './exact-units.js'
+import { exactRate } from './exact-units.js'
 
 /** How long an admitted request can wait at most on one bucket. */
 export interface LongestWait {
@@ -26,7 +26,7 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
     const cost = Math.min(...costs)
     const waitOf = (name: string, own: BucketLimits): LongestWait => ({
       name,
-      rate: writtenRate(own.rate),
+      rate: exactRate(own.rate),
       capacity: own.capacity,
       longestWaitMs: waitFor(cost, own),
     })

@@ -9,12 +9,16 @@ export function headers(noun: string, remedy: string) {
     .record(z.string(), z.string({ error: wants('a header value', 'use a string, e.g. "gold"') }), {
       error: wants(noun, remedy),
     })
-    .transform((values, ctx) => folded(values, headerName, ctx))
+    .transform((values, ctx) => renameKeys(values, headerName, ctx))
 }
 
 /** Renames every key; a key that cannot be renamed, or twice to the same, is an issue at that key. */
-export function folded<T>(values: Record<string, T>, rename: (key: string) => string, ctx: Issues): Record<string, T> {
-  const entries = Object.entries(values).map(([key, value]) => [attempt(key, rename, key, ctx), value] as const)
+export function renameKeys<T>(
+  values: Record<string, T>,
+  rename: (key: string) => string,
+  ctx: Issues,
+): Record<string, T> {
+  const entries = Object.entries(values).map(([key, value]) => [renameOrReport(key, rename, key, ctx), value] as const)
   const names = entries.map(([key]) => key)
   Object.keys(values).forEach((key, index) => {
     if (names.indexOf(names[index]!) < index) {
@@ -35,7 +39,7 @@ interface Issues {
 }
 
 /** Renames one key; where `rename` refuses it, it stays and there is an issue. */
-export function attempt(value: string, rename: (value: string) => string, key: string, ctx: Issues): string {
+export function renameOrReport(value: string, rename: (value: string) => string, key: string, ctx: Issues): string {
   try {
     return rename(value)
   } catch (error) {

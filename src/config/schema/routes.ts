@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import type { CostSettings } from '../settings.js'
-import { attempt, folded, headers } from './case-insensitive.js'
+import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
 import { flag, grace, headerName, methodName, name, object, oneOf, read, text } from './values.js'
 
@@ -75,7 +75,7 @@ const costObject = z
       for (const [key, value] of Object.entries({ min, max })) {
         if (value !== undefined) complain(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
       }
-      return { kind: 'method', costs: folded(rest, methodName, ctx), default: otherwise }
+      return { kind: 'method', costs: renameKeys(rest, methodName, ctx), default: otherwise }
     }
     for (const key of Object.keys(rest)) complain(key, `unknown key; ${hint(key, HEADER_COST_KEYS, 'known keys')}`)
     if (max === undefined) complain('max', 'missing; say the most a header may cost, e.g. 100')
@@ -85,7 +85,7 @@ const costObject = z
     }
     return {
       kind: 'header',
-      name: attempt(header, headerName, 'header', ctx),
+      name: renameOrReport(header, headerName, 'header', ctx),
       min: min ?? otherwise,
       max: max ?? 0,
       default: otherwise,

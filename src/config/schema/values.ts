@@ -23,7 +23,7 @@ export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<
 }
 
 /** A parser of another room with this room's messages, which show no credentials. */
-function worded<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) => string): (value: I) => O {
+function withMessage<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) => string): (value: I) => O {
   return value => {
     try {
       return parse(value)
@@ -56,9 +56,9 @@ const durationError = ({ input }: RefusedValue) =>
 const durationText = z.string({ error: durationError })
 
 const rateError = (refused: RefusedValue) => wants('a rate', rateRemedy(refused.input))(refused)
-export const rate = read(z.union([z.string(), z.number()], { error: rateError }), worded(parseRate, rateError))
+export const rate = read(z.union([z.string(), z.number()], { error: rateError }), withMessage(parseRate, rateError))
 
-const readDuration = worded(parseDuration, durationError)
+const readDuration = withMessage(parseDuration, durationError)
 
 export const duration = read(durationText, readDuration)
 

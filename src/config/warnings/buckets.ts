@@ -1,6 +1,6 @@
 /** What to think of each bucket by itself. */
 import { formatDuration } from '../../core/units.js'
-import { writtenDuration, writtenRate } from '../report/exact-units.js'
+import { exactDuration, exactRate } from '../report/exact-units.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-scope.js'
@@ -35,10 +35,10 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
       return [{ path: [...path, 'capacity'], message: `${room}, so there is no queue at all; ${atOnce}` }]
     }
     // One a minute may well be meant; who writes 12 a minute hardly means "and never two at once".
-    const written = writtenRate(rate)
-    if (Number.parseFloat(written) < 2 * cost) return []
+    const rateText = exactRate(rate)
+    if (Number.parseFloat(rateText) < 2 * cost) return []
     const pace = formatDuration(cost / rate)
-    const message = `${room}: of ${written} only one every ${pace} passes, two at once never do; ${atOnce}`
+    const message = `${room}: of ${rateText} only one every ${pace} passes, two at once never do; ${atOnce}`
     return [{ path: [...path, 'capacity'], message }]
   })
 }
@@ -51,7 +51,7 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
   })
   return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
     const wait = formatDuration(waitFor(smallestCost(route), limits))
-    const patience = writtenDuration(PATIENCE)
+    const patience = exactDuration(PATIENCE)
     const instead = path.length === 2 ? `"maxDelay": "${patience}" instead of capacity` : 'a smaller capacity'
     const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients put up with, or ${instead}`
     return { path: [...path, 'capacity'], message }
@@ -67,7 +67,7 @@ function isTooLong({ limits }: Place, route: RouteSettings): boolean {
 function blocksAll(bucket: BucketSettings): Warning[] {
   const { blockFor } = bucket.limits
   if (blockFor === undefined || isPerClient(bucket)) return []
-  const until = blockFor === 'drain' ? 'until it has drained' : `for ${writtenDuration(blockFor)}`
+  const until = blockFor === 'drain' ? 'until it has drained' : `for ${exactDuration(blockFor)}`
   const message = `one client that overflows this bucket blocks all others, too, ${until}; block on a bucket whose key tells clients apart, e.g. "ip"`
   return [{ path: ['buckets', bucket.name, 'blockFor'], message }]
 }

@@ -1,19 +1,19 @@
 /** What to think of buckets that are passed together. */
 
-import { writtenRate } from '../report/exact-units.js'
+import { exactRate } from '../report/exact-units.js'
 import { allLimits } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isInside, isPerClient, placesOf, type Warning } from './key-scope.js'
 
 /** What is wrong with two buckets is told once, for the first route that has both. */
 export function stackWarnings({ routes }: Settings): Warning[] {
-  const told = new Set<string>()
+  const reported = new Set<string>()
   return routes.flatMap(route => {
     if (route.mode === 'off') return []
     return pairsOf(route).flatMap(([narrow, wide]) =>
-      [...outOfReach(narrow, wide, route), ...crowdedOut(narrow, wide, route)].filter(({ path }) => {
+      [...unreachableRate(narrow, wide, route), ...oneClientFills(narrow, wide, route)].filter(({ path }) => {
         const subject = [...path, narrow.name, wide.name].join('\n')
-        return !told.has(subject) && told.add(subject)
+        return !reported.has(subject) && reported.add(subject)
       }),
     )
   })
@@ -27,16 +27,16 @@ function pairsOf({ buckets }: RouteSettings): [narrow: BucketSettings, wide: Buc
 }
 
 /** A limit that a wider bucket undercuts. */
-function outOfReach(narrow: BucketSettings, wide: BucketSettings, { name }: RouteSettings): Warning[] {
+function unreachableRate(narrow: BucketSettings, wide: BucketSettings, { name }: RouteSettings): Warning[] {
   const fastest = Math.max(...allLimits(wide).map(({ rate }) => rate))
   const place = placesOf(narrow).find(({ limits }) => limits.rate > fastest)
   if (place === undefined) return []
-  const message = `${writtenRate(place.limits.rate)} can never be reached: bucket "${wide.name}", which comes with it on route "${name}", lets ${writtenRate(fastest)} pass for all its keys together; raise that one or lower this`
+  const message = `${exactRate(place.limits.rate)} can never be reached: bucket "${wide.name}", which comes with it on route "${name}", lets ${exactRate(fastest)} pass for all its keys together; raise that one or lower this`
   return [{ path: [...place.path, 'rate'], message }]
 }
 
 /** A shared bucket that one client can fill. */
-function crowdedOut(narrow: BucketSettings, wide: BucketSettings, { name, mode }: RouteSettings): Warning[] {
+function oneClientFills(narrow: BucketSettings, wide: BucketSettings, { name, mode }: RouteSettings): Warning[] {
   const { overflow } = wide.limits
   if (isPerClient(wide) || !isPerClient(narrow) || (mode === 'shape' && overflow === 'fair')) return []
   const least = Math.min(...allLimits(wide).map(({ capacity }) => capacity))

@@ -19,11 +19,11 @@ function fairAmongOwn(settings: Settings): Warning[] {
 /** Told once for each upstream that has one. */
 function ownInFlight({ routes }: Settings): Warning[] {
   const [common] = routes
-  const told = new Set<string>()
+  const reported = new Set<string>()
   return routes.flatMap(({ upstream }, index) => {
     const { url, maxInFlight } = upstream
-    if (maxInFlight === Infinity || told.has(url)) return []
-    told.add(url)
+    if (maxInFlight === Infinity || reported.has(url)) return []
+    reported.add(url)
     const top = upstream === common?.upstream
     const message = `a hint: each instance counts its own, so N instances have up to N x ${maxInFlight} requests in flight; divide it by how many there are`
     return [{ path: [...(top ? [] : ['routes', index]), 'upstream', 'maxInFlight'], message }]

@@ -3,7 +3,7 @@
  * three times say (docs.aws.amazon.com, "Access logs for your Application Load Balancer").
  */
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
-import { readStamp } from './timestamp.js'
+import { readTimestamp } from './timestamp.js'
 
 const LINE =
   /^\S+ (\S+) \S+ (\S+) \S+ (-?[\d.]+) (-?[\d.]+) (-?[\d.]+) (\S+) \S+ \S+ \S+ "((?:[^"\\]|\\.)*)" "((?:[^"\\]|\\.)*)"/
@@ -19,12 +19,12 @@ export class AlbParser extends LineParser {
     const fields = LINE.exec(text)
     if (fields === null) return /^\S+ \S+T/.test(text) ? 'cut off' : 'no time'
     const [, time = '', client = '', first, second, third, , request = '', agent = ''] = fields
-    const stamp = readStamp(time)
-    if (stamp === undefined) return 'no time'
+    const timestamp = readTimestamp(time)
+    if (timestamp === undefined) return 'no time'
     const port = client.lastIndexOf(':')
     if (client === '-' || port <= 0) return 'no address'
-    this.second = stamp.second
-    this.fraction = stamp.fraction
+    this.second = timestamp.second
+    this.fraction = timestamp.fraction
     // -1: it did not come so far.
     this.duration = 1_000 * (Math.max(0, Number(first)) + Math.max(0, Number(second)) + Math.max(0, Number(third)))
     if (/^-( |$)/.test(request)) return 'no request'

@@ -5,7 +5,7 @@ const FIRST_BYTES = 1 << 16
  * Small integers for byte strings, counted from 0 in the order of their first coming. No string is made of what is
  * known already, which is what reading a log in millions of lines per second takes.
  */
-export class ByteTable {
+export class ByteInterner {
   /** id + 1 by place; 0: free. */
   #slots = new Int32Array(FIRST_SLOTS)
   #hashes = new Int32Array(FIRST_SLOTS >> 1)

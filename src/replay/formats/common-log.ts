@@ -2,7 +2,7 @@
 import { isIP } from 'node:net'
 import { readAddress } from '../../proxy/http/client-address.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
-import { StampReader } from './timestamp.js'
+import { TimestampReader } from './timestamp.js'
 
 const SPACE = 32
 const QUOTE = 34
@@ -27,10 +27,10 @@ const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
 /** Seconds with a point, as nginx writes `$request_time`: the first number after the user agent. */
 const TAIL = /^[^\d]*?(\d{1,7}\.\d{1,6})(?:[\s"]|$)/
 
-export class ClfParser extends LineParser {
+export class CommonLogParser extends LineParser {
   readonly format: 'common' | 'combined'
   readonly timed: boolean
-  readonly #stamp = new StampReader()
+  readonly #timestamp = new TimestampReader()
   #refererFrom = 0
   #refererTo = 0
 
@@ -62,11 +62,11 @@ export class ClfParser extends LineParser {
     const opened = at + 1
     at = opened
     while (at < to && bytes[at] !== CLOSE) at += 1
-    const stamp = this.#stamp
-    if (at >= to || !stamp.read(bytes, opened, at)) return 'no time'
+    const timestamp = this.#timestamp
+    if (at >= to || !timestamp.read(bytes, opened, at)) return 'no time'
     if (!isUsual && !isClient(slice(bytes, from, this.addressTo))) return 'no address'
-    this.second = stamp.second
-    this.fraction = stamp.fraction
+    this.second = timestamp.second
+    this.fraction = timestamp.fraction
     if (bytes[at + 1] !== SPACE || bytes[at + 2] !== QUOTE || at + 3 >= to) return 'no request'
     const request = at + 3
     const requestEnd = closing(bytes, request, to)

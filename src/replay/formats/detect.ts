@@ -1,8 +1,8 @@
 /** Which format a log has, by its first lines. */
 import { AlbParser } from './aws-alb.js'
-import { ClfParser, durationAfter } from './common-log.js'
+import { CommonLogParser, durationAfter } from './common-log.js'
 import { type FieldNames, JsonParser } from './json-lines.js'
-import { readTree } from './json-object.js'
+import { readJsonObject } from './json-object.js'
 import type { FormatName, LineParser } from './line-parser.js'
 import { isShaperRequest, ShaperParser } from './shaper-log.js'
 import { prefixLength } from './syslog-prefix.js'
@@ -32,16 +32,16 @@ export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOp
       return new AlbParser()
     case 'common':
       return format === undefined && lines.some(line => line.split('"').length > 3)
-        ? clf(lines)
-        : new ClfParser('common')
+        ? combinedParser(lines)
+        : new CommonLogParser('common')
     case 'combined':
-      return clf(lines)
+      return combinedParser(lines)
   }
 }
 
 /** Combined, and timed if the ends of most lines tell a time. */
-function clf(lines: readonly string[]): ClfParser {
-  const parser = new ClfParser('combined')
+function combinedParser(lines: readonly string[]): CommonLogParser {
+  const parser = new CommonLogParser('combined')
   let timed = 0
   let good = 0
   for (const line of lines) {
@@ -50,7 +50,7 @@ function clf(lines: readonly string[]): ClfParser {
     good += 1
     if (durationAfter(bytes, parser.agentTo + 1, bytes.length) !== undefined) timed += 1
   }
-  return new ClfParser('combined', timed > good / 2)
+  return new CommonLogParser('combined', timed > good / 2)
 }
 
 function formatOf(line: string): FormatName | undefined {
@@ -60,8 +60,8 @@ function formatOf(line: string): FormatName | undefined {
 }
 
 function isOfShaper(line: string): boolean {
-  const tree = readTree(line)
-  return tree !== undefined && isShaperRequest(tree)
+  const record = readJsonObject(line)
+  return record !== undefined && isShaperRequest(record)
 }
 
 /** Without what syslog has put before them. */

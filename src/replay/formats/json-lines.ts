@@ -1,9 +1,9 @@
 /** Logs of one JSON object per line: nginx with `escape=json`, Caddy, Traefik, or others with the names of their fields. */
 import { isObject } from '../../config/checks/partial-config.js'
-import { readTree, type Tree } from './json-object.js'
+import { type JsonObject, readJsonObject } from './json-object.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
-import { Scratch } from './text-buffer.js'
-import { readStamp, type Stamp } from './timestamp.js'
+import { TextBuffer } from './text-buffer.js'
+import { readTimestamp, type Timestamp } from './timestamp.js'
 
 /** What a field is for. */
 export const FIELDS = ['time', 'ip', 'method', 'path', 'request', 'host', 'agent', 'duration'] as const
@@ -40,14 +40,14 @@ export class JsonParser extends LineParser {
   readonly format = 'json'
   readonly timed = true
   readonly #names: FieldNames
-  readonly #scratch = new Scratch()
-  #line: Tree = {}
+  readonly #texts = new TextBuffer()
+  #line: JsonObject = {}
   /** Where each use was found last. */
   readonly #found: Partial<Record<FieldUse, string>> = {}
   /** A number without a fraction among such with one is a time with one, too. */
   #exact = false
 
-  readonly #sample: readonly Tree[]
+  readonly #sample: readonly JsonObject[]
 
   /**
    * @param names instead of the usual ones
@@ -56,40 +56,40 @@ export class JsonParser extends LineParser {
   constructor(names: FieldNames = {}, sample: readonly string[] = []) {
     super()
     this.#names = names
-    this.#sample = sample.map(readTree).filter(tree => tree !== undefined)
-    this.#exact = this.#sample.some(tree => {
-      this.#line = tree
+    this.#sample = sample.map(readJsonObject).filter(line => line !== undefined)
+    this.#exact = this.#sample.some(line => {
+      this.#line = line
       return typeof this.#value('time') === 'number' && (this.#time()?.fraction ?? -1) >= 0
     })
   }
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
-    const line = readTree(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
+    const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
     if (line === undefined) return 'not JSON'
     this.#line = line
     const ip = this.#text('ip')
     if (ip === undefined) return 'no address'
-    const stamp = this.#time()
-    if (stamp === undefined) return 'no time'
-    this.second = stamp.second
-    this.fraction = stamp.fraction
+    const timestamp = this.#time()
+    if (timestamp === undefined) return 'no time'
+    this.second = timestamp.second
+    this.fraction = timestamp.fraction
     this.duration = this.#duration()
     const method = this.#text('method')
     const path = this.#text('path')
     const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
     if (request === undefined) return 'no request'
-    const scratch = this.#scratch
-    scratch.clear()
-    scratch.put(request)
-    const requestEnd = scratch.end
-    scratch.put(ip)
+    const texts = this.#texts
+    texts.clear()
+    texts.put(request)
+    const requestEnd = texts.end
+    texts.put(ip)
     this.addressFrom = requestEnd
-    this.addressTo = scratch.end
-    scratch.put(this.#text('agent') ?? '')
+    this.addressTo = texts.end
+    texts.put(this.#text('agent') ?? '')
     this.agentFrom = this.addressTo
-    this.agentTo = scratch.end
-    this.bytes = scratch.bytes
-    return readRequestLine(this, scratch.bytes, 0, requestEnd) ? undefined : 'not an HTTP request'
+    this.agentTo = texts.end
+    this.bytes = texts.bytes
+    return readRequestLine(this, texts.bytes, 0, requestEnd) ? undefined : 'not an HTTP request'
   }
 
   host(): string | undefined {
@@ -113,8 +113,8 @@ export class JsonParser extends LineParser {
 
   /** Whether any line of the sample does. */
   has(name: string): boolean {
-    return this.#sample.some(tree => {
-      this.#line = tree
+    return this.#sample.some(line => {
+      this.#line = line
       return (name === 'host' ? this.host() : this.header(name)) !== undefined
     })
   }
@@ -140,12 +140,12 @@ export class JsonParser extends LineParser {
     return undefined
   }
 
-  #time(): Stamp | undefined {
+  #time(): Timestamp | undefined {
     const value = this.#value('time')
-    const stamp = readStamp(String(value))
-    if (stamp === undefined || typeof value !== 'number') return stamp
-    this.#exact ||= stamp.fraction >= 0
-    return this.#exact && stamp.fraction < 0 ? { ...stamp, fraction: 0 } : stamp
+    const timestamp = readTimestamp(String(value))
+    if (timestamp === undefined || typeof value !== 'number') return timestamp
+    this.#exact ||= timestamp.fraction >= 0
+    return this.#exact && timestamp.fraction < 0 ? { ...timestamp, fraction: 0 } : timestamp
   }
 
   #duration(): number {
@@ -171,7 +171,7 @@ function textOf(value: unknown): string | undefined {
 }
 
 /** The field of this very name, or what its dots lead to. */
-function valueAt(line: Tree, name: string): unknown {
+function valueAt(line: JsonObject, name: string): unknown {
   if (Object.hasOwn(line, name)) return line[name]
   let at: unknown = line
   for (const step of name.split('.')) {

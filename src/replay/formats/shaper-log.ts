@@ -4,35 +4,35 @@
  * key in the first bucket of its stack. What reached no bucket, and whatever else is logged, is skipped.
  */
 
-import { readTree, type Tree } from './json-object.js'
+import { type JsonObject, readJsonObject } from './json-object.js'
 import { type BadLine, LineParser, readRequestLine, SKIPPED } from './line-parser.js'
-import { Scratch } from './text-buffer.js'
-import { readStamp } from './timestamp.js'
+import { TextBuffer } from './text-buffer.js'
+import { readTimestamp } from './timestamp.js'
 
 export class ShaperParser extends LineParser {
   readonly format = 'shaper'
   readonly timed = true
-  readonly #scratch = new Scratch()
+  readonly #texts = new TextBuffer()
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined {
-    const line = readTree(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
+    const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
     if (line === undefined) return 'not JSON'
     if (!isShaperRequest(line)) return SKIPPED
     const { time, key, outcome, method, path, waitMs, upstreamMs } = line
     if (typeof key !== 'string' || key === '' || outcome === 'refused') return SKIPPED
-    const stamp = readStamp(String(time))
-    if (stamp === undefined) return 'no time'
-    this.second = stamp.second
-    this.fraction = Math.max(0, stamp.fraction)
+    const timestamp = readTimestamp(String(time))
+    if (timestamp === undefined) return 'no time'
+    this.second = timestamp.second
+    this.fraction = Math.max(0, timestamp.fraction)
     this.duration = msOf(waitMs) + msOf(upstreamMs)
-    const scratch = this.#scratch
-    scratch.clear()
-    scratch.put(`${method} ${path}`)
-    this.addressFrom = scratch.end
-    scratch.put(key)
-    this.addressTo = scratch.end
-    this.bytes = scratch.bytes
-    return readRequestLine(this, scratch.bytes, 0, this.addressFrom) ? undefined : 'not an HTTP request'
+    const texts = this.#texts
+    texts.clear()
+    texts.put(`${method} ${path}`)
+    this.addressFrom = texts.end
+    texts.put(key)
+    this.addressTo = texts.end
+    this.bytes = texts.bytes
+    return readRequestLine(this, texts.bytes, 0, this.addressFrom) ? undefined : 'not an HTTP request'
   }
 
   host(): undefined {
@@ -49,7 +49,7 @@ export class ShaperParser extends LineParser {
 }
 
 /** Whether a record is about a request, of whatever outcome. */
-export function isShaperRequest({ msg, outcome, method, path }: Tree): boolean {
+export function isShaperRequest({ msg, outcome, method, path }: JsonObject): boolean {
   return msg === 'request' && [outcome, method, path].every(field => typeof field === 'string')
 }
 

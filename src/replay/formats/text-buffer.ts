@@ -1,5 +1,5 @@
 /** Texts as bytes, for parsers that read their lines as text. */
-export class Scratch {
+export class TextBuffer {
   bytes = Buffer.allocUnsafeSlow(1 << 12)
   #end = 0
 

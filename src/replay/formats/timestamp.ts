@@ -8,7 +8,7 @@ const NUMBER = /^\d{9,19}(\.\d+)?$/
 /** The number of a leap second within its minute. */
 const MOST_SECONDS = 60
 
-export interface Stamp {
+export interface Timestamp {
   /** Since 1970. */
   readonly second: number
   /** ms beyond; -1: written in whole seconds. */
@@ -20,23 +20,23 @@ export interface Stamp {
  *
  * @returns undefined for any other text, and for a date or time that does not exist, such as 31 February
  */
-export function readStamp(text: string): Stamp | undefined {
+export function readTimestamp(text: string): Timestamp | undefined {
   const clf = CLF.exec(text)
   if (clf !== null) {
     const [, day, name = '', year, hour, minute, second, fraction, zone = ''] = clf
     const month = String(MONTHS.indexOf(name.toLowerCase()) + 1)
-    return stampOf([year!, month, day!, hour!, minute!, second!], zone, fraction)
+    return timestampOf([year!, month, day!, hour!, minute!, second!], zone, fraction)
   }
   const iso = ISO.exec(text)
   if (iso !== null) {
     const [, year, month, day, hour, minute, second, fraction, zone = 'Z'] = iso
-    return stampOf([year!, month!, day!, hour!, minute!, second!], zone, fraction)
+    return timestampOf([year!, month!, day!, hour!, minute!, second!], zone, fraction)
   }
   return NUMBER.test(text) ? sinceEpoch(text) : undefined
 }
 
 /** @param civil year, month from 1, day, hour, minute and second, in the time zone `zone` */
-function stampOf(civil: readonly string[], zone: string, fraction: string | undefined): Stamp | undefined {
+function timestampOf(civil: readonly string[], zone: string, fraction: string | undefined): Timestamp | undefined {
   const [year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0] = civil.map(Number)
   const isDate = month >= 1 && month <= 12 && day >= 1 && day <= daysIn(year, month)
   // 60 is a leap second, and counts as the second after it.
@@ -53,7 +53,7 @@ function daysIn(year: number, month: number): number {
   return [4, 6, 9, 11].includes(month) ? 30 : 31
 }
 
-function sinceEpoch(text: string): Stamp {
+function sinceEpoch(text: string): Timestamp {
   const [whole = '', fraction] = text.split('.')
   // 10 digits are seconds until the year 2286.
   const scale = whole.length <= 11 ? 0 : whole.length <= 14 ? 3 : whole.length <= 17 ? 6 : 9
@@ -71,7 +71,7 @@ const SECONDS = 18
 const LENGTH = 26
 
 /** Reads the times of a log whose next line is mostly in the same minute as the one before. */
-export class StampReader {
+export class TimestampReader {
   readonly #last = new Uint8Array(LENGTH)
   #minute = Number.NaN
   second = 0
@@ -99,13 +99,13 @@ export class StampReader {
   #readAnew(bytes: Uint8Array, from: number, to: number): boolean {
     if (to - from > 40) return false
     const text = Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1')
-    const stamp = readStamp(text)
-    if (stamp === undefined || Number.isNaN(stamp.second)) return false
-    this.second = stamp.second
-    this.fraction = stamp.fraction
-    if (to - from === LENGTH && stamp.fraction < 0 && text.charCodeAt(2) === 47) {
+    const time = readTimestamp(text)
+    if (time === undefined || Number.isNaN(time.second)) return false
+    this.second = time.second
+    this.fraction = time.fraction
+    if (to - from === LENGTH && time.fraction < 0 && text.charCodeAt(2) === 47) {
       this.#last.set(bytes.subarray(from, to))
-      this.#minute = stamp.second - Number(text.slice(SECONDS, SECONDS + 2))
+      this.#minute = time.second - Number(text.slice(SECONDS, SECONDS + 2))
     }
     return true
   }

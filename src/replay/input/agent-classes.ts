@@ -1,5 +1,5 @@
 import { AGENT_CLASSES, classifyAgent } from '../../http/agent-class.js'
-import { ByteTable } from '../formats/byte-interner.js'
+import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
 
 /** How many user agents are remembered; what the others are is found out each time. */
@@ -7,13 +7,13 @@ const REMEMBERED = 1 << 15
 
 /** What kind of program each line names. */
 export class Agents {
-  readonly #table = new ByteTable(REMEMBERED)
+  readonly #agents = new ByteInterner(REMEMBERED)
   readonly #classes = new Uint8Array(REMEMBERED)
 
   /** Its place among AGENT_CLASSES. */
   classOf({ bytes, agentFrom, agentTo }: LineParser): number {
-    const known = this.#table.size
-    const id = this.#table.find(bytes, agentFrom, agentTo)
+    const known = this.#agents.size
+    const id = this.#agents.find(bytes, agentFrom, agentTo)
     if (id >= 0 && id < known) return this.#classes[id]!
     const text = Buffer.from(bytes.buffer, bytes.byteOffset + agentFrom, agentTo - agentFrom).toString('latin1')
     const found = AGENT_CLASSES.indexOf(classifyAgent(text))

@@ -22,9 +22,9 @@ const HEAD = 1 << 16
 /** Files that are further out of order than that, in seconds, are not sorted. */
 const LONGEST_WINDOW = 86_400
 
-export type Arrive = (at: number, who: number, agent: number) => void
+export type Arrive = (at: number, id: number, agent: number) => void
 
-export interface TrafficOptions extends FormatOptions {
+export interface ArrivalsOptions extends FormatOptions {
   /** Names of files; `-`: standard input. */
   readonly logs: readonly string[]
   readonly stdin: AsyncIterable<Buffer>
@@ -58,11 +58,11 @@ export interface Reading {
 }
 
 export class LogArrivals {
-  readonly #options: TrafficOptions
+  readonly #options: ArrivalsOptions
   #window = WINDOW
   #logs: readonly string[]
 
-  constructor(options: TrafficOptions) {
+  constructor(options: ArrivalsOptions) {
     this.#options = options
     this.#logs = options.logs
   }
@@ -81,7 +81,7 @@ export class LogArrivals {
     if (this.#logs.length > 1) this.#logs = await this.#sorted()
     for (;;) {
       const result = open()
-      const { reading, latest } = await this.#readOnce((at, who, agent) => result.arrive(at, who, agent))
+      const { reading, latest } = await this.#readOnce((at, id, agent) => result.arrive(at, id, agent))
       // One time that is far off is a mistake in it, and no reason to sort everything.
       if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
       this.#window += latest
@@ -106,7 +106,7 @@ export class LogArrivals {
     for (const log of this.#logs) {
       try {
         const head = await this.#open(log, progress)
-        const parser = detectFormat(Buffer.concat(head.begun), this.#options) ?? none(log, head.begun)
+        const parser = detectFormat(Buffer.concat(head.head), this.#options) ?? refuseUnknownFormat(log, head.head)
         if (parser === undefined) continue
         formats.add(parser.format)
         this.#options.begin?.(parser, log)
@@ -119,11 +119,11 @@ export class LogArrivals {
         const into = reorder
         const good = (line: LineParser): void => {
           if (line.fraction < 0) whole = true
-          into.push(line.second, line.fraction, line.duration, directory.who(line) * 4 + agents.classOf(line))
+          into.push(line.second, line.fraction, line.duration, directory.identify(line) * 4 + agents.classOf(line))
         }
         const scanner = new Scanner(parser, good, bad)
         try {
-          for (const chunk of head.begun) scanner.feed(chunk)
+          for (const chunk of head.head) scanner.feed(chunk)
           for await (const chunk of head.rest) {
             scanner.feed(chunk)
             this.#options.progress?.(progress.bytes, progress.lines + scanner.lines)
@@ -159,22 +159,22 @@ export class LogArrivals {
   }
 
   /** The beginning of a log, and the rest of it. */
-  async #open(log: string, progress: { bytes: number }): Promise<{ begun: Buffer[]; rest: AsyncGenerator<Buffer> }> {
+  async #open(log: string, progress: { bytes: number }): Promise<{ head: Buffer[]; rest: AsyncGenerator<Buffer> }> {
     const rest = readInput(log, this.#options.stdin, bytes => {
       progress.bytes += bytes
     })
-    const begun: Buffer[] = []
+    const head: Buffer[] = []
     for (let bytes = 0; bytes < HEAD; ) {
       const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
       // What came before a fault counts; who reads on is told of it.
-      if (next.done && next.value !== undefined && begun.length > 0) return { begun, rest: failing(next.value.error) }
+      if (next.done && next.value !== undefined && head.length > 0) return { head, rest: failing(next.value.error) }
       if (next.done && next.value !== undefined) throw next.value.error
       if (next.done) break
       // It is good until the next but one only.
-      begun.push(Buffer.from(next.value))
+      head.push(Buffer.from(next.value))
       bytes += next.value.length
     }
-    return { begun, rest }
+    return { head, rest }
   }
 
   /** Logs in the order of their first times; standard input comes last. */
@@ -183,9 +183,9 @@ export class LogArrivals {
     for (const log of this.#logs) {
       let second = Infinity
       if (log !== STDIN) {
-        const { begun, rest } = await this.#open(log, { bytes: 0 }).catch(() => ({ begun: [], rest: undefined }))
+        const { head, rest } = await this.#open(log, { bytes: 0 }).catch(() => ({ head: [], rest: undefined }))
         await rest?.return(undefined)
-        const parser = detectFormat(Buffer.concat(begun), this.#options)
+        const parser = detectFormat(Buffer.concat(head), this.#options)
         if (parser !== undefined) {
           const scanner = new Scanner(
             parser,
@@ -194,7 +194,7 @@ export class LogArrivals {
             },
             new BadLines(),
           )
-          for (const chunk of begun) scanner.feed(chunk)
+          for (const chunk of head) scanner.feed(chunk)
         }
       }
       begins.push({ log, second })
@@ -209,8 +209,8 @@ async function* failing(error: unknown): AsyncGenerator<Buffer> {
 }
 
 /** @throws InputError where there are lines, but of no known format */
-function none(log: string, begun: readonly Buffer[]): undefined {
-  if (!begun.some(chunk => chunk.some(byte => byte > 32))) return undefined
+function refuseUnknownFormat(log: string, head: readonly Buffer[]): undefined {
+  if (!head.some(chunk => chunk.some(byte => byte > 32))) return undefined
   const shown = log === STDIN ? 'standard input' : JSON.stringify(log)
   throw new InputError(
     `${shown} looks like no log that is known; say what it is with --format common, combined, json, alb or shaper, or cut off what stands before each request`,

@@ -5,12 +5,12 @@ import type { BucketLimits } from '../../core/bucket/bucket.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import { matchingPath, type RequestFacts } from '../../proxy/http/request.js'
 import { createRule, type Rule } from '../../proxy/routing/route.js'
-import { ByteTable } from '../formats/byte-interner.js'
+import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
 
 /** Tells who sends the request that a parser has just read, as a small number. */
 export interface Directory {
-  who(parser: LineParser): number
+  identify(parser: LineParser): number
   /** What is shown for a client: its key. */
   text(client: number): string
 }
@@ -19,13 +19,13 @@ const COLON = 58
 
 /** Clients by address; IPv6 by /64, as the proxy does. */
 export class AddressDirectory implements Directory {
-  readonly #written = new ByteTable()
-  readonly #keys = new ByteTable()
+  readonly #addresses = new ByteInterner()
+  readonly #keys = new ByteInterner()
   #keyOf = new Int32Array(1 << 10)
 
-  who(parser: LineParser): number {
-    const known = this.#written.size
-    const id = this.#written.find(parser.bytes, parser.addressFrom, parser.addressTo)
+  identify(parser: LineParser): number {
+    const known = this.#addresses.size
+    const id = this.#addresses.find(parser.bytes, parser.addressFrom, parser.addressTo)
     return id < known ? this.#keyOf[id]! : this.#enter(id, parser)
   }
 
@@ -40,7 +40,7 @@ export class AddressDirectory implements Directory {
       this.#keyOf = more
     }
     const isPlain = bytes.indexOf(COLON, addressFrom) >= addressTo || bytes.indexOf(COLON, addressFrom) < 0
-    const key = isPlain ? undefined : Buffer.from(addressOf(this.#written.text(id)))
+    const key = isPlain ? undefined : Buffer.from(addressOf(this.#addresses.text(id)))
     const client =
       key === undefined ? this.#keys.find(bytes, addressFrom, addressTo) : this.#keys.find(key, 0, key.length)
     this.#keyOf[id] = client
@@ -55,7 +55,7 @@ export function addressOf(text: string): string {
 }
 
 /** All that is the same for requests of one client that pass the same way at the same cost. */
-export interface Way {
+export interface RequestKind {
   /** Undefined: no route takes it. */
   readonly rule: Rule | undefined
   /** Of each bucket of the rule; undefined: a key is missing, and the bucket says to reject. */
@@ -67,13 +67,13 @@ export interface Way {
 }
 
 /** By the routes of a configuration. */
-export class WayDirectory implements Directory {
-  readonly ways: Way[] = []
+export class RouteDirectory implements Directory {
+  readonly kinds: RequestKind[] = []
   readonly #rules: readonly Rule[]
   readonly #byAddress: boolean
   readonly #headers: readonly string[]
   readonly #known = new Map<string, number>()
-  readonly #clients = new ByteTable()
+  readonly #clients = new ByteInterner()
 
   /** @param byAddress a client is an address, whatever the keys; else it is the first key of its stack */
   constructor({ routes }: Settings, byAddress = false) {
@@ -82,12 +82,12 @@ export class WayDirectory implements Directory {
     this.#headers = headersOf(routes)
   }
 
-  who(parser: LineParser): number {
+  identify(parser: LineParser): number {
     const facts = this.#factsOf(parser)
     const ip = addressOf(textOf(parser, parser.addressFrom, parser.addressTo))
     const rule = this.#rules.find(candidate => candidate.matches(facts))
     if (rule === undefined || rule.settings.mode === 'off')
-      return this.#way(`${rule?.name ?? ''}\n\n${ip}`, () => ({
+      return this.#kindOf(`${rule?.name ?? ''}\n\n${ip}`, () => ({
         rule,
         keys: [],
         limits: [],
@@ -107,7 +107,7 @@ export class WayDirectory implements Directory {
     const tiers = rule.buckets.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
     const owner = this.#byAddress || keys[0] === undefined ? ip : keys[0]
     const id = `${rule.name}\n${cost}\n${tiers.map(tier => tier?.name).join()}\n${owner}\n${isWhole}\n${keys.join('\r')}`
-    return this.#way(id, () => {
+    return this.#kindOf(id, () => {
       const settings = rule.buckets.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
       const weighing = settings.filter(({ own }) => own.weight !== undefined).sort((a, b) => a.place - b.place)
       return {
@@ -125,12 +125,12 @@ export class WayDirectory implements Directory {
     return this.#clients.text(client).trim().replaceAll('\n', ', ')
   }
 
-  #way(id: string, create: () => Way): number {
+  #kindOf(id: string, create: () => RequestKind): number {
     const known = this.#known.get(id)
     if (known !== undefined) return known
-    this.ways.push(create())
-    this.#known.set(id, this.ways.length - 1)
-    return this.ways.length - 1
+    this.kinds.push(create())
+    this.#known.set(id, this.kinds.length - 1)
+    return this.kinds.length - 1
   }
 
   #client(text: string): number {

@@ -29,7 +29,7 @@ export async function* readInput(
     const raw = name === STDIN ? stdin : readFile(name)
     yield* unpacked(counted(raw, read))
   } catch (error) {
-    throw explained(name, error as NodeJS.ErrnoException)
+    throw explainError(name, error as NodeJS.ErrnoException)
   }
 }
 
@@ -67,15 +67,15 @@ async function* counted(raw: AsyncIterable<Buffer>, read: (bytes: number) => voi
 async function* unpacked(raw: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
   const first = await raw.next()
   if (first.done) return
-  const begun = again(first.value, raw)
-  if (first.value[0] !== 0x1f || first.value[1] !== 0x8b) return yield* begun
+  const whole = prepended(first.value, raw)
+  if (first.value[0] !== 0x1f || first.value[1] !== 0x8b) return yield* whole
   const gunzip = createGunzip({ chunkSize: CHUNK >> 2 })
-  const source = Readable.from(copies(begun), { objectMode: false })
+  const source = Readable.from(copies(whole), { objectMode: false })
   source.on('error', error => gunzip.destroy(error))
   yield* source.pipe(gunzip) as AsyncIterable<Buffer>
 }
 
-async function* again(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
+async function* prepended(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
   // Also where nobody asks for more than the first.
   try {
     yield first
@@ -90,7 +90,7 @@ async function* copies(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const chunk of chunks) yield Buffer.from(chunk)
 }
 
-function explained(name: string, error: NodeJS.ErrnoException): InputError {
+function explainError(name: string, error: NodeJS.ErrnoException): InputError {
   const { code = error.message } = error
   const shown = name === STDIN ? 'standard input' : JSON.stringify(name)
   if (code === 'ENOENT') return new InputError(`${shown} does not exist; name a log that does`, { cause: error })

@@ -42,7 +42,7 @@ export class SecondGroup {
 }
 
 /** So many seconds without anything are looked at one by one. */
-const PATIENCE = 100
+const MOST_EMPTY = 100
 
 /** Gathers by second what comes in rough order, and hands over each second once nothing more is expected of it. */
 export class SecondWindow {
@@ -115,7 +115,7 @@ export class SecondWindow {
       if (group === undefined) {
         missed += 1
         // A quiet night is not gone through second by second.
-        this.#edge = missed < PATIENCE ? this.#edge + 1 : Math.min(edge, this.#next())
+        this.#edge = missed < MOST_EMPTY ? this.#edge + 1 : Math.min(edge, this.#next())
         continue
       }
       missed = 0

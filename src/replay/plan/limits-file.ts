@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import { isObject } from '../../config/checks/partial-config.js'
 import { ConfigError, type Flags, parseConfig } from '../../config/load.js'
-import { readTree } from '../formats/json-object.js'
+import { readJsonObject } from '../formats/json-object.js'
 import type { ReplayLimits } from './plan.js'
 
 /** What to read where a file has no upstream, which is never sent anything here. */
@@ -15,10 +15,10 @@ const NO_UPSTREAM = 'echo:'
  */
 export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv, base?: string): ReplayLimits {
   const own = readText(file)
-  const tree = readTree(own)
-  const common = base === undefined ? undefined : readTree(readText(base))
-  const whole = tree === undefined || common === undefined ? tree : { ...common, ...tree }
-  const text = common === undefined || whole === undefined ? own : JSON.stringify(whole)
+  const ownConfig = readJsonObject(own)
+  const baseConfig = base === undefined ? undefined : readJsonObject(readText(base))
+  const whole = ownConfig === undefined || baseConfig === undefined ? ownConfig : { ...baseConfig, ...ownConfig }
+  const text = baseConfig === undefined || whole === undefined ? own : JSON.stringify(whole)
   const { routes } = whole ?? {}
   const needsUpstream =
     whole !== undefined &&
@@ -41,10 +41,10 @@ export function limitsOfFlags(flags: Flags, env: NodeJS.ProcessEnv): ReplayLimit
 /** What a file holds: limits, what an earlier replay has found, or something else, as a log. */
 export function kindOf(file: string): 'config' | 'report' | 'other' {
   try {
-    const tree = readTree(readFileSync(file, 'utf8'))
-    if (tree === undefined) return 'other'
-    if ('requests' in tree && 'admitted' in tree && 'clients' in tree) return 'report'
-    return 'buckets' in tree || 'routes' in tree ? 'config' : 'other'
+    const ownConfig = readJsonObject(readFileSync(file, 'utf8'))
+    if (ownConfig === undefined) return 'other'
+    if ('requests' in ownConfig && 'admitted' in ownConfig && 'clients' in ownConfig) return 'report'
+    return 'buckets' in ownConfig || 'routes' in ownConfig ? 'config' : 'other'
   } catch {
     return 'other'
   }

@@ -63,7 +63,7 @@ export function isByAddress({ bucket }: Single): boolean {
  *
  * @throws ConfigError where it lacks the key that a flag has named
  */
-export function lacks({ settings, plain }: ReplayLimits, parser: LineParser, log: string): string[] {
+export function missingFields({ settings, plain }: ReplayLimits, parser: LineParser, log: string): string[] {
   const missing = needsOf(settings.routes).filter(({ name }) => !parser.has(name))
   if (plain && missing.length > 0) {
     throw new ConfigError(

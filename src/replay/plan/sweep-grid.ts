@@ -1,5 +1,5 @@
 /** Which rates and capacities a sweep tries. */
-import { writtenRate } from '../../config/report/exact-units.js'
+import { exactRate } from '../../config/report/exact-units.js'
 import { parseRate } from '../../core/units.js'
 import type { Point } from '../runs/level-rows.js'
 
@@ -85,7 +85,7 @@ function parseCapacity(text: string): number {
  *
  * @param perSecond the most requests of one client in a second
  */
-export function gridAbout(perSecond: number): Grid {
+export function gridForPeak(perSecond: number): Grid {
   const peak = Math.max(2, perSecond)
   const rates = spaced(peak / 50 / 1_000, peak / 1_000, STEPS).map(rate => parseRate(niceRate(rate)))
   const capacities = spaced(1, Math.max(50, 5 * peak), STEPS).map(niceCapacity)
@@ -110,7 +110,7 @@ function niceRate(perMs: number): string {
 /** As it is, per second where two digits are enough for that. @param perMs cost units per ms */
 export function rateText(perMs: number): string {
   const nice = niceRate(perMs)
-  return parseRate(nice) === perMs ? nice : writtenRate(perMs)
+  return parseRate(nice) === perMs ? nice : exactRate(perMs)
 }
 
 function niceCapacity(capacity: number): number {

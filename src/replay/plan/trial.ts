@@ -2,7 +2,7 @@
 
 import { Recording } from '../input/recording.js'
 import { SweepRun } from '../runs/sweep-run.js'
-import { type Grid, type GridRequest, gridAbout, pointsOf } from './sweep-grid.js'
+import { type Grid, type GridRequest, gridForPeak, pointsOf } from './sweep-grid.js'
 
 export class Trial {
   readonly recording = new Recording()
@@ -37,7 +37,7 @@ export class Trial {
   }
 
   /** A grid about what has come. */
-  get about(): Grid {
-    return { ...gridAbout(this.#most), ...this.#request }
+  get gridFromTraffic(): Grid {
+    return { ...gridForPeak(this.#most), ...this.#request }
   }
 }

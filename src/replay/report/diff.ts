@@ -2,12 +2,12 @@
 
 import type { LineParser } from '../formats/line-parser.js'
 import { LogArrivals } from '../input/arrivals.js'
-import { type Directory, WayDirectory } from '../input/client-directory.js'
+import { type Directory, RouteDirectory } from '../input/client-directory.js'
 import { printable } from '../input/line-scanner.js'
 import { STDIN } from '../input/log-files.js'
-import { lacks, type Plan, type ReplayLimits } from '../plan/plan.js'
+import { missingFields, type Plan, type ReplayLimits } from '../plan/plan.js'
 import type { Outcomes, RunTally } from '../runs/run-tally.js'
-import { CoreRun } from '../runs/shaper-run.js'
+import { ShaperRun } from '../runs/shaper-run.js'
 import { createReport, LONGEST_KEY, type ReplayReport } from './report.js'
 
 /** How many clients are listed. */
@@ -43,17 +43,17 @@ export interface DiffReport {
 class PairDirectory implements Directory {
   readonly firsts: number[] = []
   readonly seconds: number[] = []
-  readonly #a: WayDirectory
-  readonly #b: WayDirectory
+  readonly #a: RouteDirectory
+  readonly #b: RouteDirectory
   readonly #known = new Map<number, number>()
 
-  constructor(a: WayDirectory, b: WayDirectory) {
+  constructor(a: RouteDirectory, b: RouteDirectory) {
     this.#a = a
     this.#b = b
   }
 
-  who(parser: LineParser): number {
-    const [first, second] = [this.#a.who(parser), this.#b.who(parser)]
+  identify(parser: LineParser): number {
+    const [first, second] = [this.#a.identify(parser), this.#b.identify(parser)]
     const pair = first * 2 ** 26 + second
     const known = this.#known.get(pair)
     if (known !== undefined) return known
@@ -71,24 +71,24 @@ class PairDirectory implements Directory {
 /** Puts the same requests through both; a client is an address. */
 export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Plan, 'limits'>): Promise<DiffReport> {
   // Clients are counted in the order of their coming, which is the same for both.
-  const waysOfA = new WayDirectory(a.settings, true)
-  const waysOfB = new WayDirectory(b.settings, true)
-  const directory = new PairDirectory(waysOfA, waysOfB)
+  const directoryOfA = new RouteDirectory(a.settings, true)
+  const directoryOfB = new RouteDirectory(b.settings, true)
+  const directory = new PairDirectory(directoryOfA, directoryOfB)
   const notes = new Set<string>()
   const begin = (parser: LineParser, log: string): void => {
     for (const limits of [a, b]) {
-      for (const lack of lacks(limits, parser, log === STDIN ? 'standard input' : log)) {
-        notes.add(`${limits.name}: ${lack}`)
+      for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) {
+        notes.add(`${limits.name}: ${missing}`)
       }
     }
   }
   const { reading, result } = await new LogArrivals({ ...plan, directory, begin }).read(() => {
-    const runs = [new CoreRun(a.settings, waysOfA), new CoreRun(b.settings, waysOfB)] as const
+    const runs = [new ShaperRun(a.settings, directoryOfA), new ShaperRun(b.settings, directoryOfB)] as const
     return {
       runs,
-      arrive(at: number, who: number, agent: number) {
-        runs[0].arrive(at, directory.firsts[who]!, agent)
-        runs[1].arrive(at, directory.seconds[who]!, agent)
+      arrive(at: number, id: number, agent: number) {
+        runs[0].arrive(at, directory.firsts[id]!, agent)
+        runs[1].arrive(at, directory.seconds[id]!, agent)
       },
     }
   })

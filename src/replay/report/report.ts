@@ -10,7 +10,7 @@ import { type Grid, rateText } from '../plan/sweep-grid.js'
 import { configLines } from '../plan/target.js'
 import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
 import type { PointOutcome } from '../runs/sweep-run.js'
-import type { Folded, Peak } from '../runs/time-series.js'
+import type { Peak, SeriesPoints } from '../runs/time-series.js'
 import { binStart, type WaitSummary, type Waits } from '../runs/wait-quantiles.js'
 
 /** How many clients are listed. */
@@ -59,7 +59,7 @@ export interface ReplayReport {
   /** The second in which most came, and what the upstream would have got in its worst one. */
   readonly busiest: PeakReport
   readonly upstream: { readonly before: PeakReport; readonly after: PeakReport }
-  readonly series: Folded & { readonly start: string | undefined }
+  readonly series: SeriesPoints & { readonly start: string | undefined }
   /** Of those delayed, in bins from `from` to `to` ms. */
   readonly waits: readonly { readonly from: number; readonly to: number; readonly count: number }[]
   readonly sweep?: {
@@ -104,7 +104,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
   const key = single?.bucket.key.parts.map(formatKeyPart).join(',') ?? 'ip'
   const at = (ms: number): string | undefined => (hasAny ? new Date(origin * 1_000 + ms).toISOString() : undefined)
   const peak = ({ second, ...rest }: Peak): PeakReport => ({ at: at(second * 1_000), ...rest })
-  const folded = series.folded()
+  const points = series.toPoints()
   return {
     logs: plan.logs,
     formats: reading.formats,
@@ -120,7 +120,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     late: reading.late,
     from: at(reading.first),
     to: at(reading.last),
-    times: rule(reading, plan.seed),
+    times: describeTimes(reading, plan.seed),
     admitted: tally.atOnce + tally.delayed,
     atOnce: tally.atOnce,
     delayed: tally.delayed,
@@ -140,7 +140,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     },
     busiest: peak(series.busiest),
     upstream: { before: peak(series.busiest), after: peak(series.fullest) },
-    series: { ...folded, start: at(folded.first * 1_000) },
+    series: { ...points, start: at(points.first * 1_000) },
     waits: distribution(tally.waits),
     ...(swept && { sweep: sweepReport(swept) }),
     notes,
@@ -149,16 +149,20 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
 }
 
 function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
-  const written = ({ rate, wait, ...rest }: PointOutcome) => ({ rate: rateText(rate), ...rest, wait: rounded(wait) })
+  const pointReport = ({ rate, wait, ...rest }: PointOutcome) => ({
+    rate: rateText(rate),
+    ...rest,
+    wait: rounded(wait),
+  })
   return {
     rates: grid.rates.map(rateText),
     capacities: grid.capacities,
-    points: outcomes.map(written),
-    ...(found && { recommended: { ...written(found), config: configLines(found, key) } }),
+    points: outcomes.map(pointReport),
+    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key) } }),
   }
 }
 
-function rule({ whole }: Reading, seed: number | undefined): string {
+function describeTimes({ whole }: Reading, seed: number | undefined): string {
   if (!whole) return 'as logged'
   if (seed === undefined) return 'whole seconds as logged, all at their beginning'
   return `whole seconds spread: the k-th of n lines of a second at (k + u) / n of it, u from a hash of seed ${seed}, second and k`

@@ -4,10 +4,10 @@ import type { RunTally } from './run-tally.js'
 export interface ReplayRun {
   /**
    * @param at ms since the beginning of the log
-   * @param who whose request it is, as the directory of clients counts them
+   * @param id whose request it is, as the directory of clients counts them
    * @param agent what kind of program, by its place among AGENT_CLASSES
    */
-  arrive(at: number, who: number, agent: number): void
+  arrive(at: number, id: number, agent: number): void
   /** Nobody comes any more. */
   end(): void
   readonly tally: RunTally

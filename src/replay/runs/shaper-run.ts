@@ -4,15 +4,15 @@ import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
 import { type Arrival, Shaper } from '../../core/shaper.js'
-import type { Way, WayDirectory } from '../input/client-directory.js'
+import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
 import type { ReplayRun } from './run.js'
 import { RunTally } from './run-tally.js'
 
-export class CoreRun implements ReplayRun {
+export class ShaperRun implements ReplayRun {
   readonly tally = new RunTally()
   /** Of those rejected: no route, a key that has to be there, no room for another key or in the queue. */
   refused = 0
-  readonly #directory: WayDirectory
+  readonly #directory: RouteDirectory
   readonly #clock = createVirtualClock()
   readonly #shaper: Shaper
   readonly #keyspace: BucketTable
@@ -21,23 +21,23 @@ export class CoreRun implements ReplayRun {
   /** When the first request came: the core counts from 0. */
   #start = Number.NaN
 
-  constructor({ limits }: Settings, directory: WayDirectory) {
+  constructor({ limits }: Settings, directory: RouteDirectory) {
     this.#directory = directory
     this.#shaper = new Shaper({ clock: this.#clock, maxQueued: limits.maxQueued })
     this.#keyspace = new BucketTable(limits.maxKeys)
   }
 
-  arrive(at: number, who: number, agent: number): void {
+  arrive(at: number, id: number, agent: number): void {
     if (Number.isNaN(this.#start)) this.#start = at
     const start = this.#start
     const now = at - start
     this.#clock.runUntil(now)
-    const way = this.#directory.ways[who]!
-    const { rule, keys, client } = way
+    const kind = this.#directory.kinds[id]!
+    const { rule, keys, client } = kind
     const { tally } = this
     tally.arrive(at, client, agent)
     if (rule?.settings.mode === 'off') return tally.pass(at)
-    const arrival = rule !== undefined && keys !== undefined ? this.#arrival(way, now) : undefined
+    const arrival = rule !== undefined && keys !== undefined ? this.#arrival(kind, now) : undefined
     if (rule === undefined || arrival === undefined) {
       this.refused += 1
       return tally.reject(client, agent)
@@ -64,7 +64,7 @@ export class CoreRun implements ReplayRun {
     this.tally.series.end()
   }
 
-  #arrival({ rule, keys, limits, cost, weight }: Way, now: number): Arrival | undefined {
+  #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, own] of limits.entries()) {
       const bucket = this.#keyspace.find(own, keys![place]!, now, stack)

@@ -14,7 +14,7 @@ export interface Peak {
 const NO_PEAK: Peak = { second: 0, arrivals: 0, releases: 0, rejected: 0 }
 
 /** Points of `width` seconds each, the first at `first`. */
-export interface Folded {
+export interface SeriesPoints {
   readonly first: number
   readonly width: number
   readonly arrivals: readonly number[]
@@ -68,7 +68,7 @@ export class Series {
     this.#coming.clear()
   }
 
-  folded(): Folded {
+  toPoints(): SeriesPoints {
     const [arrivals, releases, rejected] = this.#sums.map(sums => [...sums.subarray(0, this.#points)])
     const [peakArrivals, peakReleases] = this.#peaks.map(peaks => [...peaks.subarray(0, this.#points)])
     return {

@@ -30,11 +30,11 @@ export function rankOf(q: number, count: number): number {
 
 /** The q-th quantile of what bins count, at the end of its bin, so not below the exact one; 0 where there is nothing. */
 function binnedQuantile(bins: Uint32Array, count: number, q: number): number {
-  let left = rankOf(q, count)
+  let remaining = rankOf(q, count)
   if (count === 0) return 0
   for (let bin = 0; bin < bins.length; bin += 1) {
-    left -= bins[bin]!
-    if (left <= 0) return binStart(bin + 1)
+    remaining -= bins[bin]!
+    if (remaining <= 0) return binStart(bin + 1)
   }
   return 0
 }
