@@ -64,21 +64,28 @@ export function readPartialConfig(raw: unknown): PartialConfig {
 function readBucket(name: string, value: unknown): PartialBucket {
   const given = isObject(value) ? value : {}
   const { rate, capacity, maxDelay } = validFields(bucket, given)
-  const isFilledIn = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
-  const known = isFilledIn && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity
+  const followsRate = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
+  const known = followsRate && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity
   return {
     name,
     capacity: known,
     capacityKey: 'maxDelay' in given ? 'maxDelay' : 'capacity',
     hasBoth: 'capacity' in given && 'maxDelay' in given,
     tiers: Array.isArray(given.tiers)
-      ? given.tiers.map(each => (isObject(each) ? readTier(each, isFilledIn, maxDelay) : undefined))
+      ? given.tiers.map(each => (isObject(each) ? readTier(each, { followsRate, maxDelay }) : undefined))
       : [],
   }
 }
 
-/** @param isFilledIn whether the bucket leaves the capacity to rates: the tier's own makes it another */
-function readTier(given: Record<string, unknown>, isFilledIn: boolean, maxDelay: number | undefined): PartialTier {
+/** How the capacity of a bucket comes about. */
+interface CapacityRule {
+  /** Whether the file leaves the capacity to the rate, so that a tier with its own rate has its own capacity. */
+  readonly followsRate: boolean
+  /** ms */
+  readonly maxDelay: number | undefined
+}
+
+function readTier(given: Record<string, unknown>, { followsRate, maxDelay }: CapacityRule): PartialTier {
   const { name, rate, capacity } = validFields(tier, given)
   const hasCapacity = 'capacity' in given
   return {
@@ -86,7 +93,7 @@ function readTier(given: Record<string, unknown>, isFilledIn: boolean, maxDelay:
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
     hasLimits: hasCapacity || 'rate' in given || 'weight' in given,
-    capacity: !hasCapacity && isFilledIn && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
+    capacity: !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : 'rate',
   }
 }

@@ -1,23 +1,25 @@
 import { type FSWatcher, readFileSync, watch } from 'node:fs'
 import { basename, dirname } from 'node:path'
 
-/** Editors and deployments write in several steps: a change counts when nothing more has come for so long, in ms. */
+/** How long to wait for further changes, in ms: editors and deployments write in several steps. */
 const SETTLE_MS = 100
 
-/** How often files are read besides, in ms: behind a link of their own or of a directory they change unseen. */
+/** How often to read the files besides, in ms: a change behind a symbolic link raises no event. */
 const POLL_MS = 2_000
 
 export interface FileWatch {
-  /** Watches these files, and no others any more. What is held of a file that stays is not forgotten. */
+  /** Watches exactly these files from now on. */
   watch(files: readonly string[]): void
   close(): void
 }
 
 /**
- * Calls `changed` when the contents of files have changed, once for all that change together, however they were written
- * or replaced (the directories are watched: a replaced file, or a link that is turned, is another inode).
+ * Calls `changed` when the contents of files have changed, once for several changes at a time.
  *
- * @param unwatched called where a directory cannot be watched
+ * It watches the directories of the files: a replaced file, or a link with a new target, is another inode, which a watch
+ * of the file itself would miss.
+ *
+ * @param unwatched called for a directory that cannot be watched
  */
 export function watchFiles(changed: () => void, unwatched: (directory: string, error: Error) => void): FileWatch {
   const lastContents = new Map<string, string | undefined>()
@@ -36,7 +38,7 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
     let isChanged = false
     for (const [file, before] of lastContents) {
       const now = contents(file)
-      // Gone for a moment, while it is replaced.
+      // A file is missing for a moment while it is replaced.
       if (now === undefined || now === before) continue
       lastContents.set(file, now)
       isChanged = true
@@ -48,6 +50,7 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
     try {
       const watcher = watch(directory, (_event, name) => {
         const isOurs = [...lastContents.keys()].some(file => dirname(file) === directory && basename(file) === name)
+        // Kubernetes turns a link called `..data`.
         if (name === null || isOurs || name.startsWith('..')) compareSoon()
       })
       watcher.on('error', () => undefined)
@@ -58,17 +61,20 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
     }
   }
 
+  function watchDirectories(directories: ReadonlySet<string>): void {
+    for (const [directory, watcher] of watchers) {
+      if (directories.has(directory)) continue
+      watcher.close()
+      watchers.delete(directory)
+    }
+    for (const directory of directories) if (!watchers.has(directory)) watchDirectory(directory)
+  }
+
   return {
     watch(files) {
       for (const file of lastContents.keys()) if (!files.includes(file)) lastContents.delete(file)
       for (const file of files) if (!lastContents.has(file)) lastContents.set(file, contents(file))
-      const directories = new Set(files.map(dirname))
-      for (const [directory, watcher] of watchers) {
-        if (directories.has(directory)) continue
-        watcher.close()
-        watchers.delete(directory)
-      }
-      for (const directory of directories) if (!watchers.has(directory)) watchDirectory(directory)
+      watchDirectories(new Set(files.map(dirname)))
     },
     close() {
       clearTimeout(settleTimer)
@@ -78,6 +84,7 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
   }
 }
 
+/** Undefined for a file that cannot be read. */
 function contents(file: string): string | undefined {
   try {
     return readFileSync(file, 'utf8')

@@ -6,28 +6,33 @@ const TOKEN =
 const SPACE = /[ \t\r\n]*/y
 const LONGEST_LINE = 100
 
-/** Where the text stops being JSON, and what should have been there. */
-class Fault {
+/** Where the text stops being JSON, and what should be there instead. */
+class SyntaxFault {
   constructor(
     readonly index: number,
     readonly expected: string,
   ) {}
 }
 
-/** Reads JSON, tolerating a byte order mark. Either it is JSON, or there is one finding that says where it is not. */
+/**
+ * Reads JSON. A byte order mark is allowed.
+ *
+ * @returns the value, and a finding for each key that is given twice; for a text that is not JSON, no value and one
+ * finding that says where the error is
+ */
 export function readJson(text: string, file: string): { value: unknown; findings: Finding[] } {
   const json = text.replace(/^\uFEFF/, '')
   const findings: Finding[] = []
   try {
-    scan(json, path => findings.push({ path, message: 'given twice; remove one' }))
+    new JsonChecker(json, path => findings.push({ path, message: 'given twice; remove one' })).check()
     return { value: JSON.parse(json), findings }
   } catch (error) {
-    if (!(error instanceof Fault)) throw error
+    if (!(error instanceof SyntaxFault)) throw error
     return { value: undefined, findings: [{ path: [], message: describe(json, error, file) }] }
   }
 }
 
-function describe(json: string, { index, expected }: Fault, file: string): string {
+function describe(json: string, { index, expected }: SyntaxFault, file: string): string {
   const before = json.slice(0, index).split('\n')
   const line = (json.split('\n')[before.length - 1] ?? '').trim()
   const shown = masked(line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}...` : line)
@@ -35,6 +40,7 @@ function describe(json: string, { index, expected }: Fault, file: string): strin
   return `${file} is not JSON: ${where}: ${expected}${shown ? `; the line reads: ${shown}` : ''}`
 }
 
+/** A line without the credentials in URLs and the admin token. */
 function masked(line: string): string {
   return withoutPasswords(line.replace(/:\/\/[^"]*@/g, '://***@')).replace(
     /("token"\s*:\s*)"(?:[^"\\]|\\.)*"?/g,
@@ -42,75 +48,104 @@ function masked(line: string): string {
   )
 }
 
-/** Walks the text by the grammar of JSON. @throws Fault */
-function scan(json: string, onDuplicate: (path: PropertyKey[]) => void): void {
-  let at = 0
+/** Walks a text by the grammar of JSON: for messages better than those of JSON.parse, and for duplicate keys. */
+class JsonChecker {
+  readonly #json: string
+  readonly #onDuplicate: (path: PropertyKey[]) => void
+  /** The end of the last token taken. */
+  #at = 0
 
-  const fault = (expected: string): Fault => {
-    SPACE.lastIndex = at
-    SPACE.exec(json)
-    const index = SPACE.lastIndex
-    const rest = json.slice(index)
-    if (rest === '') return new Fault(index, `expected ${expected}, but the text ends`)
-    if (/^\/[/*]/.test(rest)) return new Fault(index, 'comments are not allowed in JSON; remove it')
-    if (rest.startsWith("'")) return new Fault(index, 'strings take double quotes')
-    if (rest.startsWith('"') && !peek())
-      return new Fault(index, 'this string does not end on its line, or has a bad escape')
-    if (rest.startsWith('"')) return new Fault(index, `expected ${expected}, found a string`)
-    return new Fault(index, `expected ${expected}, found ${quote(/^[\w$.-]+|^./su.exec(rest)?.[0])}`)
-  }
-  const peek = (): string | undefined => {
-    TOKEN.lastIndex = at
-    const [, string, atom, mark] = TOKEN.exec(json) ?? []
-    return string ?? atom ?? mark
-  }
-  const take = (): void => {
-    at = TOKEN.lastIndex
-  }
-  const accept = (mark: string): boolean => {
-    const found = peek() === mark
-    if (found) take()
-    return found
+  constructor(json: string, onDuplicate: (path: PropertyKey[]) => void) {
+    this.#json = json
+    this.#onDuplicate = onDuplicate
   }
 
-  const value = (path: PropertyKey[]): void => {
-    if (accept('{')) members(path)
-    else if (accept('[')) elements(path)
-    else scalar()
+  /** @throws SyntaxFault */
+  check(): void {
+    this.#value([])
+    if (this.#afterSpace() < this.#json.length) throw this.#fault('the end of the text')
   }
-  const scalar = (): void => {
-    const token = peek()
-    if (token === undefined || /^[}\]:,]/.test(token)) throw fault('a value')
-    take()
+
+  #value(path: PropertyKey[]): void {
+    if (this.#accept('{')) this.#members(path)
+    else if (this.#accept('[')) this.#elements(path)
+    else this.#scalar()
   }
-  const members = (path: PropertyKey[]): void => {
+
+  #scalar(): void {
+    const token = this.#peek()
+    if (token === undefined || /^[}\]:,]/.test(token)) throw this.#fault('a value')
+    this.#take()
+  }
+
+  #members(path: PropertyKey[]): void {
     const keys = new Set<string>()
-    if (accept('}')) return
+    if (this.#accept('}')) return
     do {
-      const token = peek()
-      if (token === '}') throw fault('another key (a comma after the last one is not allowed)')
-      if (!token?.startsWith('"')) throw fault('a key in double quotes')
-      take()
-      const key = JSON.parse(token) as string
-      if (keys.has(key)) onDuplicate([...path, key])
+      const key = this.#key()
+      if (keys.has(key)) this.#onDuplicate([...path, key])
       keys.add(key)
-      if (!accept(':')) throw fault('":"')
-      value([...path, key])
-    } while (accept(','))
-    if (!accept('}')) throw fault('"," or "}"')
+      if (!this.#accept(':')) throw this.#fault('":"')
+      this.#value([...path, key])
+    } while (this.#accept(','))
+    if (!this.#accept('}')) throw this.#fault('"," or "}"')
   }
-  const elements = (path: PropertyKey[]): void => {
-    if (accept(']')) return
+
+  #key(): string {
+    const token = this.#peek()
+    if (token === '}') throw this.#fault('another key (a comma after the last one is not allowed)')
+    if (!token?.startsWith('"')) throw this.#fault('a key in double quotes')
+    this.#take()
+    return JSON.parse(token) as string
+  }
+
+  #elements(path: PropertyKey[]): void {
+    if (this.#accept(']')) return
     let index = 0
     do {
-      if (peek() === ']') throw fault('another value (a comma after the last one is not allowed)')
-      value([...path, index++])
-    } while (accept(','))
-    if (!accept(']')) throw fault('"," or "]"')
+      if (this.#peek() === ']') throw this.#fault('another value (a comma after the last one is not allowed)')
+      this.#value([...path, index++])
+    } while (this.#accept(','))
+    if (!this.#accept(']')) throw this.#fault('"," or "]"')
   }
 
-  value([])
-  SPACE.lastIndex = at
-  SPACE.exec(json)
-  if (SPACE.lastIndex < json.length) throw fault('the end of the text')
+  #accept(mark: string): boolean {
+    const isThere = this.#peek() === mark
+    if (isThere) this.#take()
+    return isThere
+  }
+
+  /** The next token; undefined: there is no token of JSON here. */
+  #peek(): string | undefined {
+    TOKEN.lastIndex = this.#at
+    const [, string, atom, mark] = TOKEN.exec(this.#json) ?? []
+    return string ?? atom ?? mark
+  }
+
+  /** Moves behind the token that `#peek` has just found. */
+  #take(): void {
+    this.#at = TOKEN.lastIndex
+  }
+
+  #afterSpace(): number {
+    SPACE.lastIndex = this.#at
+    SPACE.exec(this.#json)
+    return SPACE.lastIndex
+  }
+
+  #fault(expected: string): SyntaxFault {
+    const index = this.#afterSpace()
+    const rest = this.#json.slice(index)
+    if (rest === '') return new SyntaxFault(index, `expected ${expected}, but the text ends`)
+    if (/^\/[/*]/.test(rest)) return new SyntaxFault(index, 'comments are not allowed in JSON; remove it')
+    if (rest.startsWith("'")) return new SyntaxFault(index, 'strings take double quotes')
+    if (rest.startsWith('"')) {
+      const isString = this.#peek() !== undefined
+      const message = isString
+        ? `expected ${expected}, found a string`
+        : 'this string does not end on its line, or has a bad escape'
+      return new SyntaxFault(index, message)
+    }
+    return new SyntaxFault(index, `expected ${expected}, found ${quote(/^[\w$.-]+|^./su.exec(rest)?.[0])}`)
+  }
 }

@@ -67,30 +67,38 @@ const costObject = z
     { error: wants('a cost', COST_FORMS) },
   )
   .catchall(amount)
-  .transform(({ header, min, max, default: otherwise, ...rest }, ctx): CostSettings => {
-    const complain = (key: string, message: string) => {
+  .transform(({ header, ...cost }, ctx): CostSettings => {
+    const report = (key: string, message: string) => {
       ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
     }
-    if (header === undefined) {
-      for (const [key, value] of Object.entries({ min, max })) {
-        if (value !== undefined) complain(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
-      }
-      return { kind: 'method', costs: renameKeys(rest, methodName, ctx), default: otherwise }
+    if (header !== undefined) {
+      checkHeaderCost(cost, report)
+      const { min = cost.default, max = 0 } = cost
+      const name = renameOrReport(header, headerName, 'header', ctx)
+      return { kind: 'header', name, min, max, default: cost.default }
     }
-    for (const key of Object.keys(rest)) complain(key, `unknown key; ${hint(key, HEADER_COST_KEYS, 'known keys')}`)
-    if (max === undefined) complain('max', 'missing; say the most a header may cost, e.g. 100')
-    else {
-      if (otherwise > max) complain('default', `${otherwise} is above max (${max}); lower it or raise max`)
-      if (min !== undefined && min > max) complain('min', `${min} is above max (${max}); lower it or raise max`)
+    const { min, max, default: otherwise, ...methods } = cost
+    for (const [key, value] of Object.entries({ min, max })) {
+      if (value !== undefined) report(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
     }
-    return {
-      kind: 'header',
-      name: renameOrReport(header, headerName, 'header', ctx),
-      min: min ?? otherwise,
-      max: max ?? 0,
-      default: otherwise,
-    }
+    return { kind: 'method', costs: renameKeys(methods, methodName, ctx), default: otherwise }
   })
+
+interface HeaderCost {
+  readonly min?: number
+  readonly max?: number
+  readonly default: number
+  readonly [unknown: string]: number | undefined
+}
+
+function checkHeaderCost(cost: HeaderCost, report: (key: string, message: string) => void): void {
+  const { min, max, default: otherwise, ...rest } = cost
+  for (const key of Object.keys(rest)) report(key, `unknown key; ${hint(key, HEADER_COST_KEYS, 'known keys')}`)
+  if (max === undefined) return report('max', 'missing; say the most a header may cost, e.g. 100')
+  for (const [key, value] of Object.entries({ default: otherwise, min })) {
+    if (value !== undefined && value > max) report(key, `${value} is above max (${max}); lower it or raise max`)
+  }
+}
 
 export const route = object(
   {
