@@ -5,7 +5,7 @@ import { LogArrivals } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
 import { InputError, STDIN } from './input/log-files.js'
 import type { Recording } from './input/recording.js'
-import { isByAddress, missingFields, type Plan, type Single, singleOf } from './plan/plan.js'
+import { isByAddress, missingFields, type Plan, type ReplayLimits, type Single, singleOf } from './plan/plan.js'
 import { findSmallest } from './plan/smallest-limits.js'
 import { type Grid, pointsOf } from './plan/sweep-grid.js'
 import { Trial } from './plan/trial.js'
@@ -35,28 +35,47 @@ export class KeyDirectory implements Directory {
   }
 }
 
-/** @throws ConfigError where the log lacks what a flag needs */
+/** How the requests of a log are told apart, and what they are put through. */
+interface Setup {
+  readonly directory: Directory
+  readonly createRun: () => ReplayRun
+}
+
+/** One bucket by itself. */
+function setupOfBucket({ settings }: ReplayLimits, single: Single): Setup {
+  const { bucket, cost, route } = single
+  return {
+    directory: isByAddress(single) ? new AddressDirectory() : new KeyDirectory(new RouteDirectory(settings)),
+    createRun: () => new MeterRun(bucket.limits, cost, route.mode === 'meter' ? 'meter' : 'shape'),
+  }
+}
+
+/** A whole configuration. */
+function setupOfRoutes({ settings }: ReplayLimits): Setup {
+  const directory = new RouteDirectory(settings)
+  return { directory, createRun: () => new ShaperRun(settings, directory) }
+}
+
+/**
+ * Reads the logs of a plan and puts their requests through its limits.
+ *
+ * @throws ConfigError where the log lacks what a flag needs
+ */
 export async function replay(plan: Plan): Promise<ReplayReport> {
   const { limits, sweep, target } = plan
-  const single = singleOf(limits.settings)
+  const found = singleOf(limits.settings)
   const sweeps = sweep !== undefined || target !== undefined
+  const single = limits.plain || sweeps ? found : undefined
+  const { directory, createRun } = single === undefined ? setupOfRoutes(limits) : setupOfBucket(limits, single)
   const notes = new Set<string>()
-  const one = single !== undefined && (limits.plain || sweeps) ? single : undefined
-  const routeDirectory = one !== undefined && isByAddress(one) ? undefined : new RouteDirectory(limits.settings)
-  const directory =
-    routeDirectory === undefined
-      ? new AddressDirectory()
-      : one === undefined
-        ? routeDirectory
-        : new KeyDirectory(routeDirectory)
   const begin = (parser: LineParser, log: string): void => {
     for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(missing)
   }
   const arrivals = new LogArrivals({ ...plan, directory, begin })
   const { reading, result } = await arrivals.read(() => {
-    const run: ReplayRun = one === undefined ? new ShaperRun(limits.settings, routeDirectory!) : createMeter(one)
-    if (!sweeps || one === undefined) return { run, arrive: run.arrive.bind(run) }
-    const trial = createTrial(plan, one)
+    const run = createRun()
+    if (!sweeps || single === undefined) return { run, arrive: run.arrive.bind(run) }
+    const trial = new Trial(plan, single.cost)
     const arrive = (at: number, id: number, agent: number): void => {
       run.arrive(at, id, agent)
       trial.arrive(at, id)
@@ -68,12 +87,13 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   if (run instanceof ShaperRun && run.refused > 0) {
     notes.add(`${run.refused} of those rejected had no route, lacked a key, or found no room for another key or waiter`)
   }
-  if (trial === undefined || one === undefined || reading.requests === 0) {
-    return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes] })
+  const findings = { plan, reading, tally: run.tally, directory }
+  if (trial === undefined || single === undefined || reading.requests === 0) {
+    return createReport({ ...findings, notes: [...notes] })
   }
-  const swept = await sweepOver(plan, one, trial, createRepeat(arrivals, trial.recording))
+  const swept = await sweepOver(plan, single, trial, createRepeat(arrivals, trial.recording))
   if (target !== undefined) for (const note of targetNotes(target, swept)) notes.add(note)
-  return createReport({ plan, reading, tally: run.tally, directory, notes: [...notes], swept })
+  return createReport({ ...findings, notes: [...notes], swept })
 }
 
 /** What a reader of the recommendation has to know. */
@@ -93,14 +113,6 @@ function targetNotes(target: readonly Bound[], { found, grid }: SweepReport): st
     )
   }
   return notes
-}
-
-function createTrial({ sweep = {}, target }: Plan, { cost }: Single): Trial {
-  return new Trial(sweep, cost, target !== undefined)
-}
-
-function createMeter({ bucket, cost, route }: Single): MeterRun {
-  return new MeterRun(bucket.limits, cost, route.mode === 'shape')
 }
 
 /** Something that arrivals are put through once more. */

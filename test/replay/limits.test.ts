@@ -35,7 +35,7 @@ const limitsOf = fc.record({
   rate: fc.constantFrom(0.5, 1, 2, 3, 7, 10, 100),
   capacity: fc.constantFrom(1, 2, 3, 5, 10, 2.5),
   cost: fc.constantFrom(1, 1, 2, 0.5),
-  mode: fc.constantFrom('shape', 'meter'),
+  mode: fc.constantFrom('shape' as const, 'meter' as const),
 })
 
 function parserOf(client: number): LineParser {
@@ -58,7 +58,7 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
       )
       const ways = new RouteDirectory(settings)
       const core = new ShaperRun(settings, ways)
-      const meter = new MeterRun(settings.buckets[0]!.limits, cost, mode === 'shape')
+      const meter = new MeterRun(settings.buckets[0]!.limits, cost, mode)
       const sweep = new SweepRun([{ rate: 1, capacity: 1e6 }, settings.buckets[0]!], cost)
       // Clients are counted in the order of their coming.
       const whoOf = new Map<number, number>()

@@ -16,7 +16,7 @@ t.test('the same requests are admitted, and wait as long', async t => {
   const run = new MeterRun(
     limitsOfFlags({ rate: RATE, capacity: String(CAPACITY) }, {}).settings.buckets[0]!.limits,
     1,
-    true,
+    'shape',
   )
   const clients = new Map<string, number>()
   const predicted = seen.map(({ at, address }) => {

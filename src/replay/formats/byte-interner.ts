@@ -35,7 +35,7 @@ export class ByteInterner {
       if (this.#hashes[entry - 1] === hash && this.#equals(entry - 1, bytes, from, to)) return entry - 1
       place = (place + 1) & mask
     }
-    return this.#size < this.#most ? this.#add(hash, place, bytes, from, to) : -1
+    return this.#size < this.#most ? this.#add(hash, place, bytes.subarray(from, to)) : -1
   }
 
   /** As UTF-8. */
@@ -64,16 +64,16 @@ export class ByteInterner {
     return true
   }
 
-  #add(hash: number, place: number, bytes: Uint8Array, from: number, to: number): number {
+  #add(hash: number, place: number, bytes: Uint8Array): number {
     const id = this.#size
     const start = this.#starts[id]!
-    const end = start + to - from
+    const end = start + bytes.length
     if (end > this.#bytes.length) {
       const more = Buffer.allocUnsafeSlow(Math.max(2 * this.#bytes.length, end))
       more.set(this.#bytes.subarray(0, start))
       this.#bytes = more
     }
-    this.#bytes.set(bytes.subarray(from, to), start)
+    this.#bytes.set(bytes, start)
     this.#slots[place] = id + 1
     this.#hashes[id] = hash
     this.#starts[id + 1] = end

@@ -12,6 +12,7 @@ const CLOSE = 93
 
 const DOT = 46
 const COMMA = 44
+const MINUS = 45
 
 /** What a client is written with: an IPv4 address is numeric, a name has other characters, too. */
 const NUMERIC = 1
@@ -31,17 +32,37 @@ export class CommonLogParser extends LineParser {
   readonly format: 'common' | 'combined'
   readonly timed: boolean
   readonly #timestamp = new TimestampReader()
+  /** Whether the last address needs a closer look: it is neither like an IPv4 address nor like a name. */
+  #isUnusual = false
   #refererFrom = 0
   #refererTo = 0
 
-  /** @param timed whether a request time follows the user agent */
-  constructor(format: 'common' | 'combined', timed = false) {
+  /** @param format `timed`: the combined format with a request time after the user agent */
+  constructor(format: 'common' | 'combined' | 'timed') {
     super()
-    this.format = format
-    this.timed = timed
+    this.timed = format === 'timed'
+    this.format = format === 'common' ? 'common' : 'combined'
   }
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
+    this.bytes = bytes
+    const opened = this.#readAddress(bytes, from, to)
+    if (opened < 0) return 'no address'
+    let closed = opened
+    while (closed < to && bytes[closed] !== CLOSE) closed += 1
+    if (closed >= to || !this.#timestamp.read(bytes, opened, closed)) return 'no time'
+    if (this.#isUnusual && !isClient(slice(bytes, from, this.addressTo))) return 'no address'
+    this.second = this.#timestamp.second
+    this.fraction = this.#timestamp.fraction
+    return this.#readRequest(bytes, closed + 1, to)
+  }
+
+  /**
+   * Reads the address and finds the time.
+   *
+   * @returns the place behind the bracket before the time, or behind the line; -1 where there is no address
+   */
+  #readAddress(bytes: Uint8Array, from: number, to: number): number {
     let at = from
     let kinds = 0
     let dots = 0
@@ -51,37 +72,30 @@ export class CommonLogParser extends LineParser {
       if (byte === DOT) dots += 1
       at += 1
     }
-    if (at === from || at === to || (at === from + 1 && bytes[from] === 45)) return 'no address'
-    this.bytes = bytes
+    if (at === from || at === to || (at === from + 1 && bytes[from] === MINUS)) return -1
     this.addressFrom = from
-    // Of several addresses the first is the client.
+    // The first of several addresses is the client.
     this.addressTo = bytes[at - 1] === COMMA ? at - 1 : at
-    // Mostly an IPv4 address, or the name that it was resolved to.
-    const isUsual = kinds === NUMERIC ? dots === 3 : kinds < OTHER
+    this.#isUnusual = kinds === NUMERIC ? dots !== 3 : kinds >= OTHER
     while (at < to && bytes[at] !== OPEN) at += 1
-    const opened = at + 1
-    at = opened
-    while (at < to && bytes[at] !== CLOSE) at += 1
-    const timestamp = this.#timestamp
-    if (at >= to || !timestamp.read(bytes, opened, at)) return 'no time'
-    if (!isUsual && !isClient(slice(bytes, from, this.addressTo))) return 'no address'
-    this.second = timestamp.second
-    this.fraction = timestamp.fraction
-    if (bytes[at + 1] !== SPACE || bytes[at + 2] !== QUOTE || at + 3 >= to) return 'no request'
-    const request = at + 3
+    return at + 1
+  }
+
+  /** @param from the place behind the bracket after the time */
+  #readRequest(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
+    const request = from + 2
+    if (bytes[from] !== SPACE || bytes[from + 1] !== QUOTE || request >= to) return 'no request'
     const requestEnd = closing(bytes, request, to)
     if (requestEnd < 0) return 'cut off'
     if (!readRequestLine(this, bytes, request, requestEnd)) return 'not an HTTP request'
-    at = requestEnd + 2
-    if (bytes[requestEnd + 1] !== SPACE || at + 3 > to || !isDigit(bytes[at]!) || !isDigit(bytes[at + 2]!)) {
-      return 'no status'
-    }
+    const status = requestEnd + 2
+    if (bytes[requestEnd + 1] !== SPACE || !isStatus(bytes, status, to)) return 'no status'
     this.agentFrom = 0
     this.agentTo = 0
     this.#refererFrom = 0
     this.#refererTo = 0
     this.duration = 0
-    if (this.format === 'combined') this.#readRest(bytes, at + 3, to)
+    if (this.format === 'combined') this.#readRest(bytes, status + 3, to)
     return undefined
   }
 
@@ -145,6 +159,10 @@ function closing(bytes: Uint8Array, from: number, to: number): number {
     if (byte === BACKSLASH) at += 1
   }
   return -1
+}
+
+function isStatus(bytes: Uint8Array, from: number, to: number): boolean {
+  return from + 3 <= to && isDigit(bytes[from]!) && isDigit(bytes[from + 2]!)
 }
 
 function isDigit(byte: number): boolean {

@@ -50,7 +50,7 @@ function combinedParser(lines: readonly string[]): CommonLogParser {
     good += 1
     if (durationAfter(bytes, parser.agentTo + 1, bytes.length) !== undefined) timed += 1
   }
-  return new CommonLogParser('combined', timed > good / 2)
+  return new CommonLogParser(timed > good / 2 ? 'timed' : 'combined')
 }
 
 function formatOf(line: string): FormatName | undefined {

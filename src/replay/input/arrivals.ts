@@ -89,92 +89,9 @@ export class LogArrivals {
   }
 
   async #readOnce(arrive: Arrive): Promise<{ reading: Reading; latest: number }> {
-    const { directory, seed } = this.#options
-    const bad = new BadLines()
-    const agents = new Agents()
-    const errors: InputError[] = []
-    const formats = new Set<FormatName>()
-    const progress = { bytes: 0, lines: 0 }
-    let [requests, skipped, first, last, whole] = [0, 0, Infinity, -Infinity, false]
-    let reorder: Reorder | undefined
-    const emit = (at: number, tag: number): void => {
-      if (requests === 0) first = at
-      requests += 1
-      last = at
-      arrive(at, tag >>> 2, tag & 3)
-    }
-    for (const log of this.#logs) {
-      try {
-        const head = await this.#open(log, progress)
-        const parser = detectFormat(Buffer.concat(head.head), this.#options) ?? refuseUnknownFormat(log, head.head)
-        if (parser === undefined) continue
-        formats.add(parser.format)
-        this.#options.begin?.(parser, log)
-        reorder ??= new Reorder({
-          window: this.#window,
-          seed,
-          timed: parser.timed || this.#logs.length > 1,
-          arrive: emit,
-        })
-        const into = reorder
-        const good = (line: LineParser): void => {
-          if (line.fraction < 0) whole = true
-          into.push(line.second, line.fraction, line.duration, directory.identify(line) * 4 + agents.classOf(line))
-        }
-        const scanner = new Scanner(parser, good, bad)
-        try {
-          for (const chunk of head.head) scanner.feed(chunk)
-          for await (const chunk of head.rest) {
-            scanner.feed(chunk)
-            this.#options.progress?.(progress.bytes, progress.lines + scanner.lines)
-          }
-        } finally {
-          scanner.end()
-          progress.lines += scanner.lines
-          skipped += scanner.skipped
-        }
-      } catch (error) {
-        if (!(error instanceof InputError)) throw error
-        errors.push(error)
-      }
-    }
-    reorder?.end()
-    this.#options.progress?.(progress.bytes, progress.lines)
-    return {
-      latest: reorder?.latest ?? 0,
-      reading: {
-        lines: progress.lines,
-        skipped,
-        requests,
-        bad,
-        late: reorder?.late ?? 0,
-        formats: [...formats],
-        whole,
-        origin: reorder?.origin ?? 0,
-        first,
-        last,
-        errors,
-      },
-    }
-  }
-
-  /** The beginning of a log, and the rest of it. */
-  async #open(log: string, progress: { bytes: number }): Promise<{ head: Buffer[]; rest: AsyncGenerator<Buffer> }> {
-    const rest = readInput(log, this.#options.stdin, bytes => {
-      progress.bytes += bytes
-    })
-    const head: Buffer[] = []
-    for (let bytes = 0; bytes < HEAD; ) {
-      const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
-      // What came before a fault counts; who reads on is told of it.
-      if (next.done && next.value !== undefined && head.length > 0) return { head, rest: failing(next.value.error) }
-      if (next.done && next.value !== undefined) throw next.value.error
-      if (next.done) break
-      // It is good until the next but one only.
-      head.push(Buffer.from(next.value))
-      bytes += next.value.length
-    }
-    return { head, rest }
+    const pass = new Pass(this.#options, { window: this.#window, hasSeveral: this.#logs.length > 1, arrive })
+    for (const log of this.#logs) await pass.read(log)
+    return pass.end()
   }
 
   /** Logs in the order of their first times; standard input comes last. */
@@ -183,7 +100,7 @@ export class LogArrivals {
     for (const log of this.#logs) {
       let second = Infinity
       if (log !== STDIN) {
-        const { head, rest } = await this.#open(log, { bytes: 0 }).catch(() => ({ head: [], rest: undefined }))
+        const { head, rest } = await openLog(log, this.#options.stdin).catch(() => ({ head: [], rest: undefined }))
         await rest?.return(undefined)
         const parser = detectFormat(Buffer.concat(head), this.#options)
         if (parser !== undefined) {
@@ -201,6 +118,140 @@ export class LogArrivals {
     }
     return begins.sort((a, b) => (a.second === b.second ? 0 : a.second - b.second)).map(({ log }) => log)
   }
+}
+
+interface PassOptions {
+  /** Seconds of log time. */
+  readonly window: number
+  /** Whether several logs are put together. */
+  readonly hasSeveral: boolean
+  readonly arrive: Arrive
+}
+
+/** One reading of all logs, from the first line of the first to the last of the last. */
+class Pass {
+  readonly #options: ArrivalsOptions
+  readonly #pass: PassOptions
+  readonly #agents = new Agents()
+  readonly #bad = new BadLines()
+  readonly #errors: InputError[] = []
+  readonly #formats = new Set<FormatName>()
+  #reorder: Reorder | undefined
+  #bytes = 0
+  #lines = 0
+  #skipped = 0
+  #requests = 0
+  #first = Infinity
+  #last = -Infinity
+  #hasWholeSeconds = false
+
+  constructor(options: ArrivalsOptions, pass: PassOptions) {
+    this.#options = options
+    this.#pass = pass
+  }
+
+  /** Reads one log. What cannot be read becomes one of the errors of the reading. */
+  async read(log: string): Promise<void> {
+    try {
+      const { head, rest } = await openLog(log, this.#options.stdin, bytes => {
+        this.#bytes += bytes
+      })
+      const parser = detectFormat(Buffer.concat(head), this.#options) ?? refuseUnknownFormat(log, head)
+      if (parser === undefined) return
+      this.#formats.add(parser.format)
+      this.#options.begin?.(parser, log)
+      await this.#scan(this.#createScanner(parser), head, rest)
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error
+      this.#errors.push(error)
+    }
+  }
+
+  end(): { reading: Reading; latest: number } {
+    const reorder = this.#reorder
+    reorder?.end()
+    this.#options.progress?.(this.#bytes, this.#lines)
+    const reading: Reading = {
+      lines: this.#lines,
+      skipped: this.#skipped,
+      requests: this.#requests,
+      bad: this.#bad,
+      late: reorder?.late ?? 0,
+      formats: [...this.#formats],
+      whole: this.#hasWholeSeconds,
+      origin: reorder?.origin ?? 0,
+      first: this.#first,
+      last: this.#last,
+      errors: this.#errors,
+    }
+    return { reading, latest: reorder?.latest ?? 0 }
+  }
+
+  #createScanner(parser: LineParser): Scanner {
+    const { directory, seed } = this.#options
+    const { window, hasSeveral } = this.#pass
+    this.#reorder ??= new Reorder({
+      window,
+      seed,
+      timed: parser.timed || hasSeveral,
+      arrive: (at, tag) => this.#emit(at, tag),
+    })
+    const reorder = this.#reorder
+    const good = (line: LineParser): void => {
+      if (line.fraction < 0) this.#hasWholeSeconds = true
+      const tag = directory.identify(line) * 4 + this.#agents.classOf(line)
+      reorder.push(line.second, line.fraction, line.duration, tag)
+    }
+    return new Scanner(parser, good, this.#bad)
+  }
+
+  /** @param tag the client times 4, and the class of the user agent: the two lowest bits */
+  #emit(at: number, tag: number): void {
+    if (this.#requests === 0) this.#first = at
+    this.#requests += 1
+    this.#last = at
+    this.#pass.arrive(at, tag >>> 2, tag & 3)
+  }
+
+  async #scan(scanner: Scanner, head: readonly Buffer[], rest: AsyncIterable<Buffer>): Promise<void> {
+    try {
+      for (const chunk of head) scanner.feed(chunk)
+      for await (const chunk of rest) {
+        scanner.feed(chunk)
+        this.#options.progress?.(this.#bytes, this.#lines + scanner.lines)
+      }
+    } finally {
+      scanner.end()
+      this.#lines += scanner.lines
+      this.#skipped += scanner.skipped
+    }
+  }
+}
+
+/**
+ * Reads the first pieces of a log, to find out its format.
+ *
+ * @param onBytes told how many bytes of the file have been read
+ * @throws InputError
+ */
+async function openLog(
+  log: string,
+  stdin: AsyncIterable<Buffer>,
+  onBytes?: (bytes: number) => void,
+): Promise<{ head: Buffer[]; rest: AsyncGenerator<Buffer> }> {
+  const rest = readInput(log, stdin, onBytes)
+  const head: Buffer[] = []
+  for (let bytes = 0; bytes < HEAD; ) {
+    const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
+    // What came before the error counts. The error is thrown when the rest is read.
+    if (next.done && next.value !== undefined && head.length > 0) return { head, rest: failing(next.value.error) }
+    if (next.done && next.value !== undefined) throw next.value.error
+    if (next.done) break
+    // The piece is overwritten by the next but one.
+    head.push(Buffer.from(next.value))
+    bytes += next.value.length
+  }
+  return { head, rest }
 }
 
 // biome-ignore lint/correctness/useYield: it has nothing to give

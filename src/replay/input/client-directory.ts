@@ -70,15 +70,15 @@ export interface RequestKind {
 export class RouteDirectory implements Directory {
   readonly kinds: RequestKind[] = []
   readonly #rules: readonly Rule[]
-  readonly #byAddress: boolean
+  readonly #client: 'first key' | 'address'
   readonly #headers: readonly string[]
   readonly #known = new Map<string, number>()
   readonly #clients = new ByteInterner()
 
-  /** @param byAddress a client is an address, whatever the keys; else it is the first key of its stack */
-  constructor({ routes }: Settings, byAddress = false) {
+  /** @param client what a client is: the first key of its stack, or its address */
+  constructor({ routes }: Settings, client: 'first key' | 'address' = 'first key') {
     this.#rules = routes.map(createRule)
-    this.#byAddress = byAddress
+    this.#client = client
     this.#headers = headersOf(routes)
   }
 
@@ -93,7 +93,7 @@ export class RouteDirectory implements Directory {
         limits: [],
         cost: 0,
         weight: 1,
-        client: this.#client(ip),
+        client: this.#clientId(ip),
       }))
     const context = { facts, ip, route: rule.name }
     const keys: string[] = []
@@ -105,7 +105,7 @@ export class RouteDirectory implements Directory {
     const isWhole = keys.length === rule.buckets.length
     const cost = rule.cost(facts)
     const tiers = rule.buckets.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
-    const owner = this.#byAddress || keys[0] === undefined ? ip : keys[0]
+    const owner = this.#client === 'address' || keys[0] === undefined ? ip : keys[0]
     const id = `${rule.name}\n${cost}\n${tiers.map(tier => tier?.name).join()}\n${owner}\n${isWhole}\n${keys.join('\r')}`
     return this.#kindOf(id, () => {
       const settings = rule.buckets.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
@@ -116,7 +116,7 @@ export class RouteDirectory implements Directory {
         limits: settings.map(({ own }) => own.limits),
         cost,
         weight: weighing[0]?.own.weight ?? 1,
-        client: this.#client(owner),
+        client: this.#clientId(owner),
       }
     })
   }
@@ -133,7 +133,7 @@ export class RouteDirectory implements Directory {
     return this.kinds.length - 1
   }
 
-  #client(text: string): number {
+  #clientId(text: string): number {
     const bytes = Buffer.from(text)
     return this.#clients.find(bytes, 0, bytes.length)
   }

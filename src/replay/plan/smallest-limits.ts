@@ -49,7 +49,7 @@ export async function findSmallest(
     const group = rates.slice(from, from + RATES)
     // The slower ones need no less room than the fastest.
     const room = least + (await first(most - least + 1, at => ({ rate: group.at(-1)!, capacity: least + at })))
-    const searches = group.map(rate => new RateSearch(rate, room, most, cost, bounds))
+    const searches = group.map(rate => new RateSearch({ rate, least: room, most, cost }, bounds))
     for (let open = stillOpen(searches); open.length > 0; open = stillOpen(searches)) {
       const wanted = open.map(search => search.wanted(BATCH / open.length))
       const counts = await inBatches(wanted.flat(), count)
@@ -99,6 +99,15 @@ interface Gap {
   readonly high: number
 }
 
+/** One rate, and the whole capacities from `least` to `most`. */
+interface RateRange {
+  readonly rate: number
+  readonly least: number
+  readonly most: number
+  /** Of a request. */
+  readonly cost: number
+}
+
 /** The smallest capacity that keeps the bounds at one rate. */
 class RateSearch {
   readonly rate: number
@@ -112,7 +121,7 @@ class RateSearch {
   #asked: readonly (readonly number[])[] = []
   readonly #known = new Map<number, PointCounts>()
 
-  constructor(rate: number, least: number, most: number, cost: number, bounds: readonly Bound[]) {
+  constructor({ rate, least, most, cost }: RateRange, bounds: readonly Bound[]) {
     this.rate = rate
     this.#bounds = bounds
     const step = Math.ceil(cost)

@@ -2,6 +2,7 @@
 
 import { Recording } from '../input/recording.js'
 import { SweepRun } from '../runs/sweep-run.js'
+import type { Plan } from './plan.js'
 import { type Grid, type GridRequest, gridForPeak, pointsOf } from './sweep-grid.js'
 
 export class Trial {
@@ -16,13 +17,14 @@ export class Trial {
   #second = -Infinity
   readonly #counts = new Map<number, number>()
 
-  /** @param again whether the requests are needed again in any case */
-  constructor(request: GridRequest, cost: number, again: boolean) {
-    const { rates, capacities } = request
-    this.#request = request
+  /** @param cost of a request, in cost units */
+  constructor({ sweep = {}, target }: Pick<Plan, 'sweep' | 'target'>, cost: number) {
+    const { rates, capacities } = sweep
+    this.#request = sweep
     this.grid = rates !== undefined && capacities !== undefined ? { rates, capacities } : undefined
     this.swept = this.grid && new SweepRun(pointsOf(this.grid), cost)
-    this.#records = again || this.grid === undefined
+    // A target is sought after the sweep, with the same requests.
+    this.#records = target !== undefined || this.grid === undefined
   }
 
   arrive(at: number, client: number): void {

@@ -71,8 +71,8 @@ class PairDirectory implements Directory {
 /** Puts the same requests through both; a client is an address. */
 export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Plan, 'limits'>): Promise<DiffReport> {
   // Clients are counted in the order of their coming, which is the same for both.
-  const directoryOfA = new RouteDirectory(a.settings, true)
-  const directoryOfB = new RouteDirectory(b.settings, true)
+  const directoryOfA = new RouteDirectory(a.settings, 'address')
+  const directoryOfB = new RouteDirectory(b.settings, 'address')
   const directory = new PairDirectory(directoryOfA, directoryOfB)
   const notes = new Set<string>()
   const begin = (parser: LineParser, log: string): void => {

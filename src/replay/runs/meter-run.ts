@@ -12,14 +12,14 @@ export class MeterRun implements ReplayRun {
   readonly tally = new RunTally()
   readonly #limits: BucketLimits
   readonly #cost: number
-  readonly #waits: boolean
+  readonly #mode: 'shape' | 'meter'
   readonly #buckets: Bucket[] = []
 
-  /** @param waits whether requests are queued, as in `shape`; if not, as in `meter`, they are only rejected */
-  constructor(limits: BucketLimits, cost: number, waits: boolean) {
+  /** @param mode `shape`: an admitted request waits for its slot; `meter`: it leaves at once */
+  constructor(limits: BucketLimits, cost: number, mode: 'shape' | 'meter') {
     this.#limits = limits
     this.#cost = cost
-    this.#waits = waits
+    this.#mode = mode
   }
 
   arrive(at: number, client: number, agent: number): void {
@@ -30,7 +30,7 @@ export class MeterRun implements ReplayRun {
     if (bucket.excess(this.#cost, at) > 0) return tally.reject(client, agent)
     const wait = bucket.level(at) / this.#limits.rate
     bucket.fill(this.#cost, at)
-    if (this.#waits && wait > SAME_TIME) tally.delay(at + wait, wait, client, agent)
+    if (this.#mode === 'shape' && wait > SAME_TIME) tally.delay(at + wait, wait, client, agent)
     else tally.pass(at)
   }
 
