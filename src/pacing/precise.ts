@@ -27,6 +27,9 @@ const SHORTEST_SLEEP_MS = 0.03
 /** How late the timer that stands behind is, in ms, and how often in a row it may be first. */
 const BACKUP = { after: 2, most: 20 }
 
+/** The longest delay that Node's timers take. */
+const LONGEST_TIMEOUT_MS = 2 ** 31 - 1
+
 /** How long the thread may take to start, in ms. */
 const START_MS = 2_000
 
@@ -76,13 +79,15 @@ export function createPreciseClock(
       wakeAt = next.due
       sleeper.order(next.due - lead + toHrtime)
     }
-    const late = sleeper === undefined ? 0 : BACKUP.after
-    if (next.due + late < backupAt || backup === undefined) {
-      clearTimeout(backup)
-      backupAt = next.due + late
-      backup = setTimeout(backedUp, Math.min(Math.ceil(Math.max(0, left + late)), 2 ** 31 - 1))
-      if (background) backup.unref()
-    }
+    armBackup(next.due + (sleeper === undefined ? 0 : BACKUP.after))
+  }
+
+  function armBackup(at: number): void {
+    if (at >= backupAt && backup !== undefined) return
+    clearTimeout(backup)
+    backupAt = at
+    backup = setTimeout(backedUp, Math.min(Math.ceil(Math.max(0, at - performance.now())), LONGEST_TIMEOUT_MS))
+    if (background) backup.unref()
   }
 
   function spin(): void {

@@ -5,9 +5,8 @@ import type { FormatName } from '../../replay/formats/line-parser.js'
 import { STDIN } from '../../replay/input/log-files.js'
 import { kindOf, limitsOfFile, limitsOfFlags } from '../../replay/plan/limits-file.js'
 import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.js'
-import { type GridRequest, parseGrid } from '../../replay/plan/sweep-grid.js'
+import { parseGrid } from '../../replay/plan/sweep-grid.js'
 import { parseTarget } from '../../replay/plan/target.js'
-import type { Bound } from '../../replay/runs/bound-run.js'
 
 /** As the user gave them. */
 export interface ReplayFlags {
@@ -44,67 +43,95 @@ const SWEEP_START = { rate: '5/s', capacity: '10' }
 
 const DEFAULT_FILE = 'shaper.config.json'
 
+/** Collects what is wrong, so that all of it is reported at once. */
+class ProblemList {
+  readonly problems: Problem[] = []
+
+  refuse(path: string, message: string): void {
+    this.problems.push({ path, message })
+  }
+
+  /** What `read` returns; undefined where it throws a ConfigError or a RangeError, which is collected. */
+  attempt<T>(path: string, read: () => T): T | undefined {
+    try {
+      return read()
+    } catch (error) {
+      if (error instanceof ConfigError) this.problems.push(...error.problems)
+      else if (error instanceof RangeError) this.refuse(path, error.message)
+      else throw error
+      return undefined
+    }
+  }
+}
+
 /**
+ * Reads the flags of `shaper replay`.
+ *
  * @param isPiped whether standard input is not a terminal
- * @throws ConfigError for what makes no sense, all of it at once
+ * @throws ConfigError with everything that is wrong
  */
 export function readReplayFlags(
   names: readonly string[],
   flags: ReplayFlags,
   { env, isPiped }: { env: NodeJS.ProcessEnv; isPiped: boolean },
 ): ReplayOrder {
-  const problems: Problem[] = []
-  const attempt = <T>(path: string, read: () => T): T | undefined => {
-    try {
-      return read()
-    } catch (error) {
-      if (error instanceof ConfigError) problems.push(...error.problems)
-      else if (error instanceof RangeError) problems.push({ path, message: error.message })
-      else throw error
-      return undefined
-    }
-  }
-  const refuse = (path: string, message: string): void => {
-    problems.push({ path, message })
-  }
-  const { format, seed, spread = 'even', sweep, target } = flags
-  if (!FORMATS.includes(format)) refuse('--format', `${quoted(format)} is not a format; use ${FORMATS.join(', ')}`)
-  if (!/^\d{1,9}$/.test(seed)) refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
-  if (spread !== 'even' && spread !== 'none') refuse('--spread', `${quoted(spread)} is no rule; use even or none`)
-  const fields = attempt('--field', () => readFields(flags.field ?? []))
-  const grid = sweep === undefined ? undefined : attempt('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
-  const bounds = target === undefined ? undefined : attempt('--target', () => parseTarget(target))
-  const { job, logs } = flags.diff
-    ? (attempt('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) })
-    : { job: attempt('', () => ({ kind: 'replay' as const, limits: limitsOf(flags, env) })), logs: names }
+  const list = new ProblemList()
+  const options = readOptions(flags, list)
+  const { job, logs } = readJob(names, flags, env, list)
   if (logs.length === 0 && !isPiped && job?.kind !== 'diff reports') {
-    refuse('', 'no log; name one, e.g. shaper replay access.log --rate 5/s, or pipe one in')
+    list.refuse('', 'no log; name one, e.g. shaper replay access.log --rate 5/s, or pipe one in')
   }
-  if (logs.filter(name => name === STDIN).length > 1) refuse('', 'standard input can be read once only; name - once')
-  if (job?.kind === 'replay' && (sweep !== undefined || target !== undefined)) checkSweep(job.limits, refuse)
-  if (flags.diff) {
-    for (const [flag, value] of Object.entries({ sweep, target, html: flags.html })) {
-      if (value !== undefined) refuse(`--${flag}`, 'not together with --diff; leave one out')
-    }
+  if (logs.filter(name => name === STDIN).length > 1) {
+    list.refuse('', 'standard input can be read once only; name - once')
   }
-  if (problems.length > 0 || job === undefined || fields === undefined) throw new ConfigError(problems)
-  return { plan: planOf(logs, flags, fields, grid, bounds), job, json: flags.json === true, html: flags.html }
+  checkCombinations(flags, job, list)
+  if (list.problems.length > 0 || job === undefined) throw new ConfigError(list.problems)
+  const plan = { ...options, logs: logs.length === 0 ? [STDIN] : logs }
+  return { plan, job, json: flags.json === true, html: flags.html }
 }
 
-function planOf(
-  logs: readonly string[],
-  { format, spread, seed }: ReplayFlags,
-  fields: FieldNames,
-  sweep: GridRequest | undefined,
-  target: readonly Bound[] | undefined,
-): ReplayOrder['plan'] {
+/** The flags that do not depend on others. */
+function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['plan'], 'logs'> {
+  const { format, seed, spread = 'even', sweep, target } = flags
+  if (!FORMATS.includes(format)) list.refuse('--format', `${quoted(format)} is not a format; use ${FORMATS.join(', ')}`)
+  if (!/^\d{1,9}$/.test(seed)) list.refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
+  if (spread !== 'even' && spread !== 'none') list.refuse('--spread', `${quoted(spread)} is no rule; use even or none`)
+  const fields = list.attempt('--field', () => readFields(flags.field ?? []))
+  const grid = sweep === undefined ? undefined : list.attempt('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
+  const bounds = target === undefined ? undefined : list.attempt('--target', () => parseTarget(target))
   return {
-    logs: logs.length === 0 ? [STDIN] : logs,
     seed: spread === 'none' ? undefined : Number(seed),
     ...(format !== 'auto' && { format: format as FormatName }),
-    fields,
-    ...(sweep && { sweep }),
-    ...(target && { target }),
+    fields: fields ?? {},
+    ...(grid && { sweep: grid }),
+    ...(bounds && { target: bounds }),
+  }
+}
+
+/** What to do, and the logs to do it with. */
+function readJob(
+  names: readonly string[],
+  flags: ReplayFlags,
+  env: NodeJS.ProcessEnv,
+  list: ProblemList,
+): { job: ReplayOrder['job'] | undefined; logs: readonly string[] } {
+  if (!flags.diff) {
+    const limits = list.attempt('', () => limitsOf(flags, env))
+    return { job: limits && { kind: 'replay', limits }, logs: names }
+  }
+  return list.attempt('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) }
+}
+
+function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefined, list: ProblemList): void {
+  const { sweep, target, html } = flags
+  const isSweep = sweep !== undefined || target !== undefined
+  if (job?.kind === 'replay' && isSweep && singleOf(job.limits.settings) === undefined) {
+    const message = `${job.limits.name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
+    list.refuse('--sweep', message)
+  }
+  if (!flags.diff) return
+  for (const [flag, value] of Object.entries({ sweep, target, html })) {
+    if (value !== undefined) list.refuse(`--${flag}`, 'not together with --diff; leave one out')
   }
 }
 
@@ -164,12 +191,6 @@ function readFields(given: readonly string[]): FieldNames {
     fields[use as FieldUse] = name
   }
   return fields
-}
-
-function checkSweep({ settings, name }: ReplayLimits, refuse: (path: string, message: string) => void): void {
-  if (singleOf(settings) !== undefined) return
-  const message = `${name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
-  refuse('--sweep', message)
 }
 
 function quoted(text: string): string {

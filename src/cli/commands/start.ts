@@ -62,7 +62,7 @@ async function run(options: CommandOptions): Promise<void> {
     watchAll(next)
     return expired
   }
-  const { reload, current } = createReloader(settings, files, () => load().settings, apply, log)
+  const { reload, current } = createReloader({ settings, files, load: () => load().settings, apply, log })
   process.on('SIGHUP', reload)
   const watch = watchFiles(reload, (directory, { message }) =>
     log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),

@@ -14,19 +14,19 @@ export interface Reloader {
   current(): Settings
 }
 
-/**
- * @param first what is in effect now
- * @param files those of `first`, as they were before it was put into effect
- * @param load throws where the file is bad
- * @param apply puts it into effect; answers how many waiters had to go, by route
- */
-export function createReloader(
-  first: Settings,
-  files: readonly UsedFile[],
-  load: () => Settings,
-  apply: (next: Settings) => Promise<ReadonlyMap<string, number>>,
-  log: Logger,
-): Reloader {
+export interface ReloaderOptions {
+  /** The configuration that is in effect now. */
+  readonly settings: Settings
+  /** The files of `settings`, as they were before it was put into effect. */
+  readonly files: readonly UsedFile[]
+  /** Reads the configuration. @throws ConfigError where it is bad */
+  readonly load: () => Settings
+  /** Puts a configuration into effect. Resolves to the number of expired waiters by route. */
+  readonly apply: (next: Settings) => Promise<ReadonlyMap<string, number>>
+  readonly log: Logger
+}
+
+export function createReloader({ settings: first, files, load, apply, log }: ReloaderOptions): Reloader {
   let current = first
   let filesInUse = files
   let last = Promise.resolve()

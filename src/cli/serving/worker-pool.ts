@@ -251,13 +251,16 @@ export class Workers {
     if (this.#draining) {
       if (isUp && end.code !== 0) this.#unclean = `worker ${number} ended before it was done: ${how}`
       if (this.#isEmpty()) this.#allGone()
-      return
-    }
-    if (!this.#started) {
-      return this.#failed(new CommandError(end.reason ?? `worker ${number} ended before it was ready: ${how}`))
-    }
+    } else if (this.#started) {
+      if (readyAt !== undefined && performance.now() - readyAt > STEADY) place.crashes = 0
+      this.#replace(place, how)
+    } else this.#failed(new CommandError(end.reason ?? `worker ${number} ended before it was ready: ${how}`))
+  }
+
+  #replace(place: Place, how: string): void {
+    const { number } = place
+    // No process holds the port that the system has chosen, so the next worker has to ask for it.
     if (this.url !== '' && this.#isEmpty()) this.#port = Number(new URL(this.url).port) || this.#first.listen.port
-    if (readyAt !== undefined && performance.now() - readyAt > STEADY) place.crashes = 0
     const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
     place.crashes += 1
     this.#log.error({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
