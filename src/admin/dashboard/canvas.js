@@ -4,7 +4,7 @@ const COLOURS = ['card', 'ink', 'muted', 'line', 'glass', 'arrivals', 'water', '
 
 let colours
 
-/** By name; those of the scheme, light or dark, that is on. */
+/** The colours by name, and `font`, of the scheme in use (light or dark). */
 export function palette() {
   if (colours === undefined) {
     const style = getComputedStyle(document.documentElement)
@@ -22,7 +22,7 @@ export function onScheme(again) {
   })
 }
 
-/** Clears a canvas and hands its context over, in CSS pixels, with its size; undefined while it has none. */
+/** Clears a canvas. Returns its context, scaled to CSS pixels, its size and the palette; undefined while it has no size. */
 export function begin(canvas) {
   const { clientWidth: width, clientHeight: height } = canvas
   if (width === 0 || height === 0) return undefined
@@ -38,8 +38,8 @@ export function begin(canvas) {
   return { context, width, height, colours: palette() }
 }
 
-/** Text on a canvas; `align` and `baseline` as the canvas names them. */
-export function write(context, text, x, y, { colour, align = 'left', baseline = 'middle', size = 12, weight = 400 }) {
+/** Writes text on a canvas; `align` and `baseline` are those of the canvas API. */
+export function write(context, text, [x, y], { colour, align = 'left', baseline = 'middle', size = 12, weight = 400 }) {
   context.font = `${weight} ${size}px ${palette().font}`
   context.fillStyle = colour
   context.textAlign = align
@@ -47,7 +47,8 @@ export function write(context, text, x, y, { colour, align = 'left', baseline = 
   context.fillText(text, x, y)
 }
 
-export function line(context, points, colour, width, dash = []) {
+/** Draws a line through points `[x, y]`. */
+export function line(context, points, { colour, width, dash = [] }) {
   context.beginPath()
   points.forEach(([x, y], index) => {
     if (index === 0) context.moveTo(x, y)

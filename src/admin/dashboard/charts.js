@@ -1,4 +1,4 @@
-/** The last minute of a bucket as rates, and the last seconds of one of its instances as single events. */
+/** The last minute of a bucket as rates, and the last seconds of one instance as single events. */
 import { begin, line, write } from './canvas.js'
 import { count, perSecond } from './format.js'
 import { SPAN } from './history.js'
@@ -9,7 +9,7 @@ function roundUp(value) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value * 0.999) * power
 }
 
-/** What came in as bars, one each second, what was turned away on top of it; what left as a line; and the rate. */
+/** Draws arrivals as one bar per second with rejections on top, releases as a line, and the rate. */
 export function drawRates(canvas, history, { rate, isEach }, time) {
   const surface = begin(canvas)
   if (surface === undefined) return
@@ -22,22 +22,18 @@ export function drawRates(canvas, history, { rate, isEach }, time) {
 
   for (const share of [0, 0.5, 1]) {
     const value = most * share
-    line(
-      context,
-      [
-        [box.left, y(value)],
-        [box.right, y(value)],
-      ],
-      colours.line,
-      1,
-    )
-    write(context, count(value), box.left - 6, y(value), { colour: colours.muted, align: 'right', size: 11 })
+    const mark = [
+      [box.left, y(value)],
+      [box.right, y(value)],
+    ]
+    line(context, mark, { colour: colours.line, width: 1 })
+    write(context, count(value), [box.left - 6, y(value)], { colour: colours.muted, align: 'right', size: 11 })
   }
   const ages = width < 420 ? [60, 30, 0] : [60, 45, 30, 15, 0]
   for (const age of ages) {
     const align = age === 0 ? 'right' : age === 60 ? 'left' : 'center'
     const label = age === 0 ? 'now' : `−${age} s`
-    write(context, label, x(time - age * 1_000), height - 7, { colour: colours.muted, align, size: 11 })
+    write(context, label, [x(time - age * 1_000), height - 7], { colour: colours.muted, align, size: 11 })
   }
 
   context.save()
@@ -53,20 +49,15 @@ export function drawRates(canvas, history, { rate, isEach }, time) {
     context.fillStyle = colours.rejected
     context.fillRect(x(end) - wide + gap, y(offered), wide - gap, y(offered - turned) - y(offered))
   }
-  line(
-    context,
-    [
-      [box.left, y(rate)],
-      [box.right, y(rate)],
-    ],
-    colours.ink,
-    1.25,
-    [5, 4],
-  )
+  const limit = [
+    [box.left, y(rate)],
+    [box.right, y(rate)],
+  ]
+  line(context, limit, { colour: colours.ink, width: 1.25, dash: [5, 4] })
   const points = bins.map(({ end, released }) => [x(end - 500), y(released)])
-  // On bars as well as beside them it must be seen.
-  line(context, points, colours.card, 5)
-  line(context, points, colours.released, 2.5)
+  // The outline keeps the line visible on the bars.
+  line(context, points, { colour: colours.card, width: 5 })
+  line(context, points, { colour: colours.released, width: 2.5 })
   const label = isEach ? `${perSecond(rate)} for each key` : `limit ${perSecond(rate)}`
   context.font = `600 11px ${colours.font}`
   const size = context.measureText(label).width + 10
@@ -76,14 +67,14 @@ export function drawRates(canvas, history, { rate, isEach }, time) {
   context.roundRect(box.left + 4, y(rate) - 19, size, 15, 4)
   context.fill()
   context.globalAlpha = 1
-  write(context, label, box.left + 9, y(rate) - 11, { colour: colours.ink, size: 11, weight: 600 })
+  write(context, label, [box.left + 9, y(rate) - 11], { colour: colours.ink, size: 11, weight: 600 })
   context.restore()
 }
 
-/** For how long back single events are shown, in ms: longer for a slow bucket. */
+/** How far back single events are shown, in ms: further for a slow bucket. */
 export const stripSpan = rate => Math.min(60_000, Math.max(5_000, Math.ceil(8 / rate) * 1_000))
 
-/** Arrivals above, as high as they are many at once; releases below, a tick each. */
+/** Draws arrivals above, as bars of simultaneous ones, and releases below, one tick each. */
 export function drawStrip(canvas, history, { rate }, time) {
   const surface = begin(canvas)
   if (surface === undefined) return
@@ -93,14 +84,14 @@ export function drawStrip(canvas, history, { rate }, time) {
   const x = at => right - ((time - at) / span) * (right - left)
   const rows = { in: [2, (height - 20) * 0.56], out: [(height - 20) * 0.56 + 8, height - 22] }
   for (const [name, [top, bottom]] of Object.entries(rows)) {
-    write(context, name, left - 8, (top + bottom) / 2, { colour: colours.muted, align: 'right', size: 11 })
+    write(context, name, [left - 8, (top + bottom) / 2], { colour: colours.muted, align: 'right', size: 11 })
     context.fillStyle = colours.glass
     context.fillRect(left, top, right - left, bottom - top)
   }
   for (const age of [span, span / 2, 0]) {
     const align = age === 0 ? 'right' : age === span ? 'left' : 'center'
     const label = age === 0 ? 'now' : `−${age / 1_000} s`
-    write(context, label, x(time - age), height - 7, { colour: colours.muted, align, size: 11 })
+    write(context, label, [x(time - age), height - 7], { colour: colours.muted, align, size: 11 })
   }
   if (history === undefined) return
   const { asked, releases } = history.events
@@ -108,7 +99,7 @@ export function drawStrip(canvas, history, { rate }, time) {
   context.beginPath()
   context.rect(left, 0, right - left, height - 20)
   context.clip()
-  drawCrowds(context, asked, { from: time - span, to: time, x, box: rows.in }, colours)
+  drawCrowds({ context, colours }, asked, { from: time - span, to: time, x, box: rows.in })
   const thickness = Math.min(3, Math.max(1, (0.4 * (right - left) * 1_000) / (span * rate)))
   context.fillStyle = colours.released
   for (let i = releases.length - 1; i >= 0 && releases[i] > time - span; i--) {
@@ -118,8 +109,8 @@ export function drawStrip(canvas, history, { rate }, time) {
   context.restore()
 }
 
-/** What came at about the same time as one bar, what was turned away on top; the larger with their number. */
-function drawCrowds(context, asked, { from, to, x, box: [top, bottom] }, colours) {
+/** Draws requests of about the same time as one bar with rejections on top, and the number beside large ones. */
+function drawCrowds({ context, colours }, asked, { from, to, x, box: [top, bottom] }) {
   const width = 4
   const step = Math.max(20, ((to - from) * width) / (x(to) - x(from)))
   const crowds = crowdsOf(asked, to, step).filter(({ start }) => start > from)
@@ -137,11 +128,11 @@ function drawCrowds(context, asked, { from, to, x, box: [top, bottom] }, colours
     const isAtEdge = numbered > x(to) - 30
     const place = isAtEdge ? numbered - 4 : numbered + width + 4
     const align = isAtEdge ? 'right' : 'left'
-    write(context, count(all), place, top + 9, { colour: colours.ink, size: 11, weight: 600, align })
+    write(context, count(all), [place, top + 9], { colour: colours.ink, size: 11, weight: 600, align })
   }
 }
 
-/** Who asked until a moment, a crowd for all within `step` ms of its first. */
+/** The requests until `to`, in crowds: each holds what came within `step` ms of its first request. */
 function crowdsOf(asked, to, step) {
   const crowds = []
   let crowd = { start: -Infinity }

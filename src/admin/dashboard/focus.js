@@ -1,17 +1,17 @@
-/** The bucket in focus: which it is, its figures, and the pictures in words. */
+/** The bucket in focus: its choice, its figures, and the text alternatives of the pictures. */
 import { stripSpan } from './charts.js'
-import { byId, count, duration, keyName, list, make, percent, perSecond, put, setShare, show } from './format.js'
+import { byId, count, duration, keyName, list, make, percent, perSecond, put, setShare } from './format.js'
 import { gaps } from './history.js'
 import { canvases } from './stage.js'
 
-/** Over how long figures per second are taken, in ms. */
+/** The window of figures per second, in ms. */
 export const WINDOW = 5_000
-/** How often pictures are told in words, in ms: at once where another bucket is in focus. */
-const TOLD_EVERY = 2_000
+/** How often the text alternatives change, in ms. Another bucket in focus changes them at once. */
+const DESCRIBE_EVERY = 2_000
 
-let told = { name: undefined, at: -Infinity }
+let described = { name: undefined, at: -Infinity }
 
-/** `onChoice(name)` when somebody chooses another. */
+/** @param onChoice called with the name of the bucket that the user chooses */
 export function fillChooser(buckets, focus, onChoice) {
   const create = () => {
     const button = make('button')
@@ -20,12 +20,10 @@ export function fillChooser(buckets, focus, onChoice) {
     button.fill = button.appendChild(make('span', 'bar')).appendChild(make('i'))
     return button
   }
-  list(
-    byId('chooser'),
-    buckets,
-    ({ name }) => name,
+  list(byId('chooser'), buckets, {
+    nameOf: ({ name }) => name,
     create,
-    (button, { name, fullest }) => {
+    fill(button, { name, fullest }) {
       const share = Math.max(0, ...fullest.map(({ level, capacity }) => level / capacity))
       put(button.children[0], name)
       put(button.children[1], percent(share))
@@ -34,68 +32,77 @@ export function fillChooser(buckets, focus, onChoice) {
       button.setAttribute('aria-pressed', String(name === focus.name))
       button.onclick = () => onChoice(name)
     },
-  )
+  })
 }
 
+/** Fills the figures and flags of the bucket in focus. */
 export function fillFocus(bucket, history, snapshot) {
-  const {
-    key,
-    level = 0,
-    capacity = bucket.capacity,
-    rate: own,
-    tier,
-    blockedMs,
-  } = history.focus ?? { rate: bucket.rate }
+  const instance = history.focus ?? { rate: bucket.rate }
+  const { key, capacity = bucket.capacity, rate } = instance
   const routes = snapshot.routes.filter(({ name }) => bucket.routes.includes(name))
-  const isShaped = routes.every(({ mode, dryRun }) => mode === 'shape' && !dryRun)
-  const isMeter = routes.length > 0 && routes.every(({ mode }) => mode === 'meter')
-  // One instance is the whole bucket; of one among several only the requests are known, not what they cost.
+  // A bucket with one key has exact figures. Of one key among several only the events are known, not their cost.
   const measured = (figure, kind) => (bucket.keys > 1 ? history.eventRate(kind, WINDOW) : history.rate(figure, WINDOW))
   put(byId('bucket-title'), bucket.name)
-  put(byId('bucket-law'), `${perSecond(own)}, holds ${count(capacity)}`)
+  put(byId('bucket-law'), `${perSecond(rate)}, holds ${count(capacity)}`)
   put(byId('bucket-key'), key === undefined ? `by ${bucket.key}` : `by ${bucket.key}: ${keyName(key)}`)
   put(byId('focus-in'), perSecond(measured('offered', 'arrivals')))
   put(byId('focus-out'), perSecond(measured('released', 'releases')))
   put(byId('focus-rejected'), perSecond(measured('rejected', 'rejections')))
-  const flags = []
-  if (isMeter) flags.push('meter: passed on at once')
-  if (routes.length > 0 && routes.every(({ dryRun }) => dryRun)) flags.push('dry run: nothing is held')
-  if (bucket.rate < bucket.configured)
-    flags.push(`learned ${perSecond(bucket.rate)} of ${perSecond(bucket.configured)}`)
-  if (blockedMs !== undefined) flags.push(blockedMs < 0 ? 'blocked until empty' : `blocked ${duration(blockedMs)}`)
-  if (snapshot.upstreams.some(({ pausedMs }) => pausedMs > 0)) flags.push('upstream paused')
-  if (tier !== undefined) flags.push(`tier ${tier}`)
-  if (bucket.queued > 0) flags.push(`${count(bucket.queued)} queued`)
-  list(
-    byId('flags'),
-    flags,
-    flag => flag.split(' ', 1)[0],
-    () => make('li'),
-    put,
-  )
-
-  const [into, out, lost] = ['offered', 'released', 'rejected'].map(figure => perSecond(history.rate(figure, WINDOW)))
+  list(byId('flags'), flagsOf(bucket, instance, routes, snapshot), {
+    nameOf: flag => flag.split(' ', 1)[0],
+    create: () => make('li'),
+    fill: put,
+  })
+  const figures = ['offered', 'released', 'rejected'].map(figure => perSecond(history.rate(figure, WINDOW)))
+  const [into, out] = figures
   put(byId('rates-now'), `${into} in, ${out} out${bucket.keys > 1 ? `, ${count(bucket.keys)} keys` : ''}`)
-  const gap = gaps(history.events, own)
-  const period = `1/r ${duration(1_000 / own)}`
-  const gapText = !isShaped || gap.count < 2 ? '' : `gap p50 ${duration(gap.p50)}, p99 ${duration(gap.p99)}, `
-  put(byId('strip-gaps'), gapText + period)
+  const gaps = gapText(history, routes, rate)
+  put(byId('strip-gaps'), gaps)
 
-  if (told.name === bucket.name && Math.abs(snapshot.at - told.at) < TOLD_EVERY) return
-  told = { name: bucket.name, at: snapshot.at }
-  const [first] = bucket.fullest
-  const fullest = first && `; ${keyName(first.key)} is ${percent(first.level / first.capacity)} full`
-  const longest = snapshot.wait.count > 0 ? `; the longest wait was ${duration(snapshot.wait.max)}` : ''
-  put(byId('summary'), `${bucket.name}: ${into} in, ${out} out, ${lost} turned away${longest}${fullest ?? ''}.`)
-  const words = {
-    bucket: `Leaky bucket ${bucket.name}: level ${count(Number(level.toFixed(1)))} of ${count(capacity)}, leaking ${perSecond(own)}`,
-    rates: `The last minute of ${bucket.name}: now ${into} in, ${out} out, against a rate of ${perSecond(bucket.rate)}`,
-    strip: `Arrivals and releases of the last ${duration(stripSpan(own))}; ${gapText}${period}`,
-  }
-  for (const [id, text] of Object.entries(words)) canvases[id].setAttribute('aria-label', text)
+  if (described.name === bucket.name && Math.abs(snapshot.at - described.at) < DESCRIBE_EVERY) return
+  described = { name: bucket.name, at: snapshot.at }
+  describe({ bucket, instance, figures, gaps, wait: snapshot.wait })
 }
 
-/** What to do where there is nothing to see. */
+/** Short remarks on the state of a bucket; the first word of each tells them apart. */
+function flagsOf(bucket, { blockedMs, tier }, routes, { upstreams }) {
+  const all = test => routes.length > 0 && routes.every(test)
+  const blocked = blockedMs < 0 ? 'blocked until empty' : `blocked ${duration(blockedMs ?? 0)}`
+  return [
+    all(({ mode }) => mode === 'meter') && 'meter: passed on at once',
+    all(({ dryRun }) => dryRun) && 'dry run: nothing is held',
+    bucket.rate < bucket.configured && `learned ${perSecond(bucket.rate)} of ${perSecond(bucket.configured)}`,
+    blockedMs !== undefined && blocked,
+    upstreams.some(({ pausedMs }) => pausedMs > 0) && 'upstream paused',
+    tier !== undefined && `tier ${tier}`,
+    bucket.queued > 0 && `${count(bucket.queued)} queued`,
+  ].filter(Boolean)
+}
+
+/** The gaps between releases, where they are shaped, and the period. */
+function gapText(history, routes, rate) {
+  const isShaped = routes.every(({ mode, dryRun }) => mode === 'shape' && !dryRun)
+  const gap = gaps(history.events, rate)
+  const measured = !isShaped || gap.count < 2 ? '' : `gap p50 ${duration(gap.p50)}, p99 ${duration(gap.p99)}, `
+  return `${measured}1/r ${duration(1_000 / rate)}`
+}
+
+/** Writes the summary, and the text alternatives of the pictures. */
+function describe({ bucket, instance, figures: [into, out, lost], gaps, wait }) {
+  const { level = 0, capacity = bucket.capacity, rate } = instance
+  const [first] = bucket.fullest
+  const fullest = first && `; ${keyName(first.key)} is ${percent(first.level / first.capacity)} full`
+  const longest = wait.count > 0 ? `; the longest wait was ${duration(wait.max)}` : ''
+  put(byId('summary'), `${bucket.name}: ${into} in, ${out} out, ${lost} turned away${longest}${fullest ?? ''}.`)
+  const labels = {
+    bucket: `Leaky bucket ${bucket.name}: level ${count(Number(level.toFixed(1)))} of ${count(capacity)}, leaking ${perSecond(rate)}`,
+    rates: `The last minute of ${bucket.name}: now ${into} in, ${out} out, against a rate of ${perSecond(bucket.rate)}`,
+    strip: `Arrivals and releases of the last ${duration(stripSpan(rate))}; ${gaps}`,
+  }
+  for (const [id, text] of Object.entries(labels)) canvases[id].setAttribute('aria-label', text)
+}
+
+/** Says what to do when there is nothing to show. */
 export function fillNotice({ buckets, routes }) {
   const isIdle = routes.every(({ outcomes }) => Object.values(outcomes).every(value => value === 0))
   const isSilent = isIdle && buckets.every(({ offered }) => offered === 0)
@@ -113,15 +120,15 @@ export function fillNotice({ buckets, routes }) {
       burst,
     )
   } else {
-    show(byId('notice'), false)
+    byId('notice').hidden = true
   }
 }
 
 function notice(title, text, command = '') {
-  const [heading, words, code] = byId('notice').children
+  const [heading, paragraph, code] = byId('notice').children
   put(heading, title)
-  put(words, text)
+  put(paragraph, text)
   put(code, command)
-  show(code, command !== '')
-  show(byId('notice'), true)
+  code.hidden = command === ''
+  byId('notice').hidden = false
 }

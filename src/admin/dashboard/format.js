@@ -1,4 +1,4 @@
-/** Figures as people read them, and what is done to the document. Text only ever enters it as text. */
+/** Figures in readable form, and helpers that change the document. Text enters it as text only, never as HTML. */
 
 /** 0.25, 7.2, 38, 1.2k, 3.4M */
 export function count(value) {
@@ -34,7 +34,7 @@ export function duration(ms) {
 /** The local time of day. */
 export const timeOfDay = at => new Date(at).toLocaleTimeString([], { hour12: false })
 
-/** What a key is called: that of a bucket with one instance only is empty. */
+/** The key as shown. A bucket with a single instance has the empty key. */
 export const keyName = key => (key === '' ? '(all)' : key)
 
 export const byId = id => document.getElementById(id)
@@ -47,20 +47,16 @@ export function make(tag, className, text) {
   return element
 }
 
-/** Changes a text only where it differs: what stands stays selectable, and costs no layout. */
+/** Sets a text where it differs. An unchanged text stays selected and causes no layout. */
 export function put(element, text) {
   if (element.textContent !== text) element.textContent = text
 }
 
-export function show(element, isShown) {
-  if (element.hidden === isShown) element.hidden = !isShown
-}
-
 /**
- * Children in the order of the items, each made once per `nameOf` and filled again every time. While somebody points at
- * one or has the keyboard's focus there, they stay where they are.
+ * Shows one child for each item, in the order of the items. A child is created once per name and filled every time.
+ * While the pointer or the keyboard's focus is in the list, children keep their places.
  */
-export function list(parent, unordered, nameOf, create, fill) {
+export function list(parent, unordered, { nameOf, create, fill }) {
   parent.kept ??= new Map()
   const kept = parent.kept
   const names = new Set(unordered.map(nameOf))
@@ -69,12 +65,12 @@ export function list(parent, unordered, nameOf, create, fill) {
     child.remove()
     kept.delete(name)
   }
-  const isHeld = parent.matches(':hover') || parent.contains(document.activeElement)
+  const isInUse = parent.matches(':hover') || parent.contains(document.activeElement)
   const place = item => {
     const at = [...parent.children].indexOf(kept.get(nameOf(item)))
     return at < 0 ? kept.size : at
   }
-  const items = isHeld ? unordered.toSorted((a, b) => place(a) - place(b)) : unordered
+  const items = isInUse ? unordered.toSorted((a, b) => place(a) - place(b)) : unordered
   items.forEach((item, index) => {
     const name = nameOf(item)
     let child = kept.get(name)
@@ -83,12 +79,12 @@ export function list(parent, unordered, nameOf, create, fill) {
       kept.set(name, child)
     }
     fill(child, item)
-    // A child that is moved loses the keyboard's focus: only those out of place are.
+    // A child that is moved loses the keyboard's focus, so only children out of place are moved.
     if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null)
   })
 }
 
-/** A bar that is filled to a share of 0..1. */
+/** Fills a bar to a share of 0..1. */
 export function setShare(fill, share) {
   fill.style.setProperty('inline-size', `${(Math.min(1, Math.max(0, share)) * 100).toFixed(1)}%`)
 }

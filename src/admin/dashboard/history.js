@@ -1,22 +1,22 @@
-/** What has been seen of each bucket, bounded: rates come from differences, motion from the times of events. */
+/** What the page has seen of each bucket, bounded. Rates are differences of samples; motion comes from event times. */
 
-/** For how long it is kept, in ms. */
+/** How long samples are kept, in ms. */
 export const SPAN = 60_000
-/** Events of one kind that are kept. */
+/** The most events of one kind to keep. */
 const MOST_EVENTS = 4_096
-/** From so late on a release that comes with an arrival, and not before, found the bucket idle, in ms. */
+/** A release this soon after an arrival, in ms, found the bucket idle if its slot was free. */
 const AT_ONCE = 20
 
-/** A rejection is told at most so long after its arrival, in ms: a shared store has to be asked. */
+/** The longest time from an arrival to its rejection, in ms: a shared store may have to be asked. */
 const ASKING = 250
-/** `admitted`: arrivals that were not turned away; `asked`: both, as { time, isTurned }. */
+/** `admitted`: arrivals that were not rejected; `asked`: all arrivals, as { time, isTurned }. */
 const NONE = { arrivals: [], admitted: [], asked: [], releases: [], rejections: [] }
 
-/** The server's time as the page estimates it: the fastest of the last snapshots tells the offset of the clocks. */
+/** Estimates the server's time: the fastest of the last snapshots gives the offset between the clocks. */
 export class ServerClock {
   #offsets = []
 
-  /** A snapshot of the server's moment `at` is here. */
+  /** A snapshot taken at `at` has arrived. */
   sync(at) {
     this.#offsets.push(performance.now() - at)
     if (this.#offsets.length > 40) this.#offsets.shift()
@@ -34,18 +34,18 @@ export class ServerClock {
 export class History {
   /** Cumulative figures: { at, offered, released, rejected }. */
   samples = []
-  /** Of the instance in focus: times in ms since 1970, oldest first, */
+  /** Times of the instance in focus, in ms since 1970, oldest first. */
   events = { ...NONE }
-  /** and { at, level }. */
+  /** Levels of the instance in focus: { at, level }. */
   levels = []
   focus = undefined
 
   add(at, bucket) {
     const last = this.samples.at(-1)
-    // The server has been started anew.
+    // The server has restarted.
     if (last !== undefined && (at < last.at || bucket.offered < last.offered)) this.#forget()
     this.samples.push({ at, offered: bucket.offered, released: bucket.released, rejected: bucket.rejected })
-    // One sample before the span, to interpolate from.
+    // One sample before the span is kept to interpolate from.
     while (this.samples.length > 2 && this.samples[1].at < at - SPAN - 3_000) this.samples.shift()
 
     const key = bucket.focus?.key ?? bucket.fullest[0]?.key
@@ -75,14 +75,14 @@ export class History {
     return ((last[figure] - this.#at(figure, from)) / (last.at - from)) * 1_000
   }
 
-  /** Seconds that are complete at `now`, oldest first: { end, offered, released, rejected } in units per second. */
+  /** The complete seconds until `now`, oldest first: { end, offered, released, rejected } in cost units. */
   bins(now) {
     const bins = []
     const first = this.samples[0].at
     const whole = Math.floor(Math.min(now, this.samples.at(-1).at) / 1_000) * 1_000
     for (let end = whole; end > now - SPAN && end - 1_000 >= first; end -= 1_000) {
       const between = figure => this.#at(figure, end) - this.#at(figure, end - 1_000)
-      // Whether a release falls just before or after a border says nothing: over two seconds that is halved.
+      // A release near the border of two seconds falls in either by chance. The mean of two seconds halves that noise.
       const smooth =
         end - 2_000 >= first ? (this.#at('released', end) - this.#at('released', end - 2_000)) / 2 : undefined
       bins.unshift({
@@ -95,12 +95,12 @@ export class History {
     return bins
   }
 
-  /** The level of the instance in focus at a moment. */
+  /** The level of the instance in focus at a time. */
   levelAt(at) {
     return interpolated(this.levels, 'level', at)
   }
 
-  /** What is known now, and stays as it is. */
+  /** A copy that later samples do not change. */
   still() {
     const { samples, levels, events, focus } = this
     return Object.assign(new History(), { samples: [...samples], levels: [...levels], events: { ...events }, focus })
@@ -124,7 +124,7 @@ export class History {
   }
 }
 
-/** Arrivals without those that were turned away: each of these came just before its rejection, as the latest. */
+/** Arrivals without the rejected ones. The latest arrival before a rejection is taken for the rejected one. */
 function admitted({ arrivals, rejections }) {
   const turned = new Set()
   let next = 0
@@ -142,7 +142,7 @@ function asked({ admitted, rejections }) {
   return [...admitted.map(as(false)), ...rejections.map(as(true))].sort((a, b) => a.time - b.time)
 }
 
-/** What was known before the latest window of events, and that window. */
+/** Appends the latest window of events to the older ones. */
 function merged(known, latest, since) {
   const before = latest.length === 0 ? known : known.filter(time => time < latest[0])
   const all = [...before, ...latest]
@@ -162,8 +162,8 @@ function interpolated(samples, figure, at) {
 }
 
 /**
- * The gaps between releases in ms, as { count, p50, p99 }: those of a bucket that had somebody waiting. What came when
- * the slot was free already, and left at once, ends an idle time: that is not unevenness.
+ * The gaps between releases in ms, as { count, p50, p99 }, while requests waited. A request that arrives at an idle
+ * bucket leaves at once: the gap before it is idle time, not unevenness, and is left out.
  */
 export function gaps({ arrivals, releases }, perSecond) {
   const period = 1_000 / perSecond

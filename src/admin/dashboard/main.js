@@ -1,18 +1,18 @@
-/** The dashboard: takes snapshots in, and shows them. */
+/** The dashboard: receives snapshots and shows them. */
 import { fillChooser, fillFocus, fillNotice, WINDOW } from './focus.js'
-import { byId, count, duration, perSecond, put, show, timeOfDay } from './format.js'
+import { byId, count, duration, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
 import { askReset } from './reset.js'
 import { halt, stage } from './stage.js'
 import { connect, token } from './stream.js'
 import { fillDryRun, fillKeys, fillRoutes, fillUpstreams } from './tables.js'
 
-/** How often the buckets are put in order, in ms. */
-const CALM = 5_000
+/** How often the buckets are sorted, in ms. */
+const SORT_EVERY = 5_000
 
 const clock = new ServerClock()
 const histories = new Map()
-/** Of all routes: only `rejected` counts. */
+/** Totals of all routes. Only `rejected` is used. */
 const totals = new History()
 
 let snapshot
@@ -37,11 +37,11 @@ function receive(latest) {
   render()
 }
 
-/** The busiest first, by orders of magnitude: what is alike keeps its place. Anew each time until there is traffic. */
+/** Sorts the buckets, the busiest first. It compares powers of two, so that similar ones keep their places. */
 function arrange() {
   const names = snapshot.buckets.map(({ name }) => name)
   const isKnown = order.length === names.length && names.every(name => order.includes(name))
-  if (isKnown && Math.abs(snapshot.at - orderedAt) < CALM) return
+  if (isKnown && Math.abs(snapshot.at - orderedAt) < SORT_EVERY) return
   const size = (name, figure) => Math.round(Math.log2(1 + histories.get(name).rate(figure, WINDOW)))
   order = names.toSorted((a, b) => size(b, 'offered') - size(a, 'offered') || size(b, 'rejected') - size(a, 'rejected'))
   orderedAt = order.some(name => size(name, 'offered') > 0) ? snapshot.at : -Infinity
@@ -62,20 +62,20 @@ function render() {
   else if (isUpstreamPaused) state('paused', 'Upstream paused')
   else state('live', 'Live')
   byId('live').classList.remove('stale')
-  show(byId('live'), true)
-  show(byId('token-form'), false)
+  byId('live').hidden = false
+  byId('token-form').hidden = true
   const parts = [`up ${duration(uptime * 1_000)}`, `store ${store.type}`]
   if (processes > 1) parts.push(`${processes} processes`)
   if (store.instances > 1) parts.push(`${store.instances} instances`)
   put(byId('about'), parts.join(' · '))
   fillNotice(snapshot)
 
-  for (const id of ['summary', 'chooser', 'stage', 'keys-card']) show(byId(id), bucket !== undefined)
+  for (const id of ['summary', 'chooser', 'stage', 'keys-card']) byId(id).hidden = bucket === undefined
   if (bucket !== undefined) {
     const buckets = order.map(name => snapshot.buckets.find(each => each.name === name))
     fillChooser(buckets, bucket, name => {
       chosen = name
-      // Without a connection what is old stays as it is.
+      // Without a connection the old snapshot stays on show.
       if (lostSince === undefined) render()
     })
     fillFocus(bucket, histories.get(bucket.name), snapshot)
@@ -113,10 +113,10 @@ function start() {
     refused(hadToken) {
       halt()
       state('refused', 'Token needed')
-      show(byId('live'), false)
-      show(byId('notice'), false)
+      byId('live').hidden = true
+      byId('notice').hidden = true
       byId('pause').hidden = true
-      show(byId('token-form'), true)
+      byId('token-form').hidden = false
       put(byId('token-error'), hadToken ? 'The server does not know this token.' : '')
       byId('token').focus()
     },

@@ -1,9 +1,9 @@
-/** Resetting one instance of a bucket, after a question. */
+/** Resets one instance of a bucket after the user has confirmed. */
 import { byId, count, duration, keyName, put } from './format.js'
 import { ask } from './stream.js'
 
-/** How long its outcome is told, in ms. */
-const TOLD = 5_000
+/** How long the outcome is shown, in ms. */
+const SHOWN = 5_000
 
 let timer
 let resetting
@@ -15,13 +15,13 @@ export function askReset(bucket, key) {
   byId('reset').showModal()
 }
 
-function tell(text) {
+function toast(text) {
   put(byId('toast'), text)
   clearTimeout(timer)
-  timer = setTimeout(() => put(byId('toast'), ''), TOLD)
+  timer = setTimeout(() => put(byId('toast'), ''), SHOWN)
 }
 
-/** `forgotten` and `level` in cost units. */
+/** The answer of the server in words; `forgotten` and `level` are in cost units. */
 function outcome(key, { forgotten, waiting, level, lastWaitMs }) {
   const whole = cost => count(Number(cost.toFixed(1)))
   const wait = waiting === 0 ? 'nobody waits' : `${count(waiting)} waiting, the last for ${duration(lastWaitMs)}`
@@ -32,9 +32,9 @@ async function reset({ bucket, key }) {
   try {
     const path = `buckets/${encodeURIComponent(bucket)}/${encodeURIComponent(key)}`
     const answer = await ask(path, { method: 'DELETE' })
-    tell(answer.ok ? outcome(key, await answer.json()) : `${keyName(key)} could not be reset: status ${answer.status}`)
+    toast(answer.ok ? outcome(key, await answer.json()) : `${keyName(key)} could not be reset: status ${answer.status}`)
   } catch {
-    tell(`${keyName(key)} could not be reset: no answer`)
+    toast(`${keyName(key)} could not be reset: no answer`)
   }
 }
 

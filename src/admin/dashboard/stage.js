@@ -1,11 +1,11 @@
-/** The three pictures: drawn frame by frame while there is something to see that moves, else when something is new. */
+/** The three pictures. They are drawn every frame while they are visible and moving, else when a snapshot arrives. */
 import { drawBucket, FALL } from './bucket.js'
 import { onScheme } from './canvas.js'
 import { drawRates, drawStrip } from './charts.js'
 import { byId, count, put } from './format.js'
 import { INTERVAL } from './stream.js'
 
-/** How far behind the server the pictures are, in ms: what they show has then surely been told. */
+/** How far the pictures are behind the server, in ms: by then the events that they show have arrived. */
 const BEHIND = INTERVAL * 1.2 + 50 + FALL
 
 const stillness = matchMedia('(prefers-reduced-motion: reduce)')
@@ -14,17 +14,17 @@ export const canvases = { bucket: byId('bucket'), rates: byId('rates'), strip: b
 
 /** { bucket, history, clock, isTapShut }; undefined while there is nothing to draw. */
 let scene
-/** The scene that would be shown if it were not paused. */
+/** The latest scene. While paused it is not the one on show. */
 let latest
 let isHalted = false
 let isPaused = false
 let isScheduled = false
-/** The time of the picture that is shown. */
+/** The time of the picture on show. */
 let drawnAt
-/** The rates change with each snapshot only. */
+/** Whether to draw the rates: they change with each snapshot only. */
 let areRatesDue = false
 
-/** What is to be drawn from now on; nothing moves while the server is silent. */
+/** Sets the scene to draw from now on. */
 export function stage(next) {
   latest = next
   isHalted = false
@@ -36,7 +36,7 @@ export function stage(next) {
   else schedule()
 }
 
-/** Leaves the pictures as they are. */
+/** Stops the pictures until the next `stage`, as when the server is silent. */
 export function halt() {
   isHalted = true
 }
@@ -46,16 +46,16 @@ function draw(time = scene?.clock.now() - BEHIND) {
   const { bucket, history, isTapShut } = scene
   drawnAt = time
   const { capacity, rate, blockedMs } = history.focus ?? bucket
-  // In step with the picture, not ahead of it.
+  // The figure shows the moment of the picture, not the latest.
   put(byId('focus-level'), `${count(Number(history.levelAt(time).toFixed(1)))} / ${count(capacity)}`)
-  const view = { capacity, rate, isBlocked: blockedMs !== undefined, isTapShut }
-  drawBucket(canvases.bucket, history, view, time, stillness.matches)
+  const isBlocked = blockedMs !== undefined
+  drawBucket(canvases.bucket, history, { capacity, rate, isBlocked, isTapShut, time, isStill: stillness.matches })
   drawStrip(canvases.strip, history, { rate }, time)
   if (areRatesDue) drawRates(canvases.rates, history, { rate: bucket.rate, isEach: bucket.keys > 1 }, time)
   areRatesDue = false
 }
 
-/** The same picture again: what is paused does not move. */
+/** Draws the same moment again. */
 function redraw() {
   areRatesDue = true
   draw(drawnAt)
@@ -78,7 +78,7 @@ byId('pause').addEventListener('click', () => {
   byId('pause').setAttribute('aria-pressed', String(isPaused))
   put(byId('pause'), isPaused ? 'Go on' : 'Pause')
   if (isPaused) {
-    // What is told from now on changes nothing, whenever it is drawn again.
+    // A copy: later snapshots must not change the picture.
     scene = scene && { ...scene, history: scene.history?.still() }
     redraw()
   } else stage(latest)
@@ -90,7 +90,7 @@ const sight = new IntersectionObserver(entries => {
   for (const { target, isIntersecting } of entries) visible[isIntersecting ? 'add' : 'delete'](target)
   schedule()
 })
-// Another size empties a canvas, so it is drawn again even where nothing moves.
+// A new size clears a canvas, so it is drawn again even when nothing moves.
 const resized = new ResizeObserver(redraw)
 for (const canvas of Object.values(canvases)) {
   sight.observe(canvas)

@@ -1,10 +1,10 @@
-/** Server-sent events read with fetch, since EventSource cannot send the token. Reconnects, with growing pauses. */
+/** Reads server-sent events with fetch, because EventSource cannot send the token. Reconnects with growing pauses. */
 
-/** How often the server is asked to tell, in ms. */
+/** The interval of snapshots to ask the server for, in ms. */
 export const INTERVAL = 250
-/** Silence after which the connection counts as lost, in ms. */
+/** After this much silence the connection counts as lost, in ms. */
 const SILENCE = 6_000
-/** Until the next try, in ms: the first time, and at most. */
+/** The first and the longest pause before the next try, in ms. */
 const BACKOFF = { least: 500, most: 10_000 }
 const TOKEN = 'shaper.token'
 
@@ -12,14 +12,14 @@ const TOKEN = 'shaper.token'
 let wake = () => {}
 addEventListener('online', () => wake())
 
-/** Of this tab only; gone with it. */
+/** The token, kept for the life of the tab. */
 export const token = {
   get: () => sessionStorage.getItem(TOKEN) ?? undefined,
   set: value => sessionStorage.setItem(TOKEN, value),
   clear: () => sessionStorage.removeItem(TOKEN),
 }
 
-/** Same origin, relative to the page, with the token where there is one. */
+/** Fetches a path relative to the page, with the token if there is one. */
 export function ask(path, options = {}) {
   const value = token.get()
   const headers = value === undefined ? {} : { authorization: `Bearer ${value}` }
@@ -28,33 +28,39 @@ export function ask(path, options = {}) {
 
 /** Yields the data of the events called `name` out of a stream of bytes (HTML Living Standard, 9.2.6). */
 async function* events(body, name) {
+  let event = ''
+  let data = []
+  for await (const line of linesOf(body)) {
+    if (line !== '') {
+      const [, field, text] = /^([^:]*):? ?(.*)$/s.exec(line)
+      if (field === 'event') event = text
+      else if (field === 'data') data.push(text)
+      continue
+    }
+    if (event === name && data.length > 0) yield data.join('\n')
+    event = ''
+    data = []
+  }
+}
+
+async function* linesOf(body) {
   const reader = body.getReader()
   const decoder = new TextDecoder()
   let rest = ''
-  let event = ''
-  let data = []
   for (;;) {
     const { done, value } = await reader.read()
     if (done) return
     const lines = (rest + decoder.decode(value, { stream: true })).split(/\r\n|\n|\r(?=[^\n])/)
     rest = lines.pop()
-    for (const line of lines) {
-      if (line === '') {
-        if (event === name && data.length > 0) yield data.join('\n')
-        event = ''
-        data = []
-        continue
-      }
-      const [, field, text] = /^([^:]*):? ?(.*)$/s.exec(line)
-      if (field === 'event') event = text
-      else if (field === 'data') data.push(text)
-    }
+    yield* lines
   }
 }
 
 /**
- * Calls `on.snapshot(snapshot)` for each; `on.lost(pause)` when it will try again after that many ms; and
- * `on.refused(hadToken)` where a token is needed: then nothing more happens until `connect` is called again.
+ * Connects to the server and stays connected.
+ *
+ * Calls `on.snapshot(snapshot)` for each snapshot, `on.lost(pause)` before it tries again in `pause` ms, and
+ * `on.refused(hadToken)` when the server wants a token. After that nothing happens until `connect` is called again.
  */
 export function connect(on) {
   let pause = BACKOFF.least
@@ -79,12 +85,12 @@ export function connect(on) {
         try {
           on.snapshot(snapshot)
         } catch (error) {
-          // A fault of the page, not of the connection.
+          // An error of the page, not of the connection.
           reportError(error)
         }
       }
     } catch {
-      // Lost, silent or unreadable: all the same here.
+      // Lost, silent or unreadable: `run` tries again.
     } finally {
       clearTimeout(watch)
       controller.abort()

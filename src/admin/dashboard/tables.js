@@ -1,18 +1,5 @@
-/** The lists below the picture: keys, routes, upstreams, and what dry runs would have done. */
-import {
-  byId,
-  count,
-  duration,
-  keyName,
-  list,
-  make,
-  percent,
-  perSecond,
-  put,
-  setShare,
-  show,
-  timeOfDay,
-} from './format.js'
+/** The lists below the picture: keys, routes, upstreams and dry runs. */
+import { byId, count, duration, keyName, list, make, percent, perSecond, put, setShare, timeOfDay } from './format.js'
 
 const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
 
@@ -32,15 +19,15 @@ function rowOf(className, labels) {
   return { row, name: key.firstChild, key, cells }
 }
 
-/** Whether a path can name it: `.` and `..` are steps of a path, and half a surrogate pair cannot be encoded. */
+/** Whether a URL path can hold the key. It cannot hold `.`, `..` or half a surrogate pair. */
 const canReset = key => key !== '.' && key !== '..' && key.isWellFormed()
 
-/** `onReset(bucket, key)` when somebody asks for it. */
+/** @param onReset called with the bucket and the key when the user asks for a reset */
 export function fillKeys(bucket, onReset) {
   const shown = bucket.fullest
   put(byId('keys-count'), `${count(bucket.keys)} known to ${bucket.name}, ${shown.length} shown`)
-  show(byId('keys'), shown.length > 0)
-  show(byId('keys-none'), shown.length === 0)
+  byId('keys').hidden = shown.length === 0
+  byId('keys-none').hidden = shown.length > 0
   const create = () => {
     const parts = rowOf('key', [
       ['', 'level-cell'],
@@ -51,21 +38,21 @@ export function fillKeys(bucket, onReset) {
     ])
     const tier = parts.key.appendChild(make('span', 'tier'))
     const level = parts.cells[0].appendChild(make('div', 'level'))
-    const fill = level.appendChild(make('span', 'bar')).appendChild(make('i'))
+    const bar = level.appendChild(make('span', 'bar')).appendChild(make('i'))
     const text = level.appendChild(make('span', 'n'))
     const button = parts.cells[4].appendChild(make('button', '', 'Reset'))
     button.type = 'button'
-    parts.row.parts = { ...parts, tier, fill, text, button }
+    parts.row.parts = { ...parts, tier, bar, text, button }
     return parts.row
   }
   const nameOf = ({ key }) => `${bucket.name}\n${key}`
-  list(byId('keys').tBodies[0], shown, nameOf, create, ({ parts }, instance) => {
+  const fill = ({ parts }, instance) => {
     const { key, tier, level, capacity, waiting, nextReleaseMs, blockedMs } = instance
     put(parts.name, keyName(key))
     parts.key.title = key
     put(parts.tier, tier === undefined ? '' : ` · ${tier}`)
-    setShare(parts.fill, level / capacity)
-    parts.fill.className = level / capacity > 0.9 ? 'full' : ''
+    setShare(parts.bar, level / capacity)
+    parts.bar.className = level / capacity > 0.9 ? 'full' : ''
     put(parts.text, `${count(Number(level.toFixed(1)))} / ${count(capacity)}`)
     put(parts.cells[1], count(waiting))
     put(parts.cells[2], nextReleaseMs <= 0 ? 'at once' : duration(nextReleaseMs))
@@ -74,7 +61,8 @@ export function fillKeys(bucket, onReset) {
     parts.button.disabled = !canReset(key)
     parts.button.setAttribute('aria-label', `Reset ${keyName(key)}`)
     parts.button.onclick = () => onReset(bucket.name, key)
-  })
+  }
+  list(byId('keys').tBodies[0], shown, { nameOf, create, fill })
 }
 
 function entry() {
@@ -93,23 +81,21 @@ export function fillRoutes(routes) {
     row.parts.counts = row.appendChild(make('ul', 'counts'))
     return row
   }
-  list(
-    byId('routes'),
-    routes,
-    route => route.name,
+  list(byId('routes'), routes, {
+    nameOf: route => route.name,
     create,
-    ({ parts }, { name, mode, dryRun, queued, outcomes, rehearsed }) => {
+    fill({ parts }, { name, mode, dryRun, queued, outcomes, rehearsed }) {
       put(parts.name, name === '' ? '(no route)' : name)
       put(parts.note, `${mode}${dryRun ? ', dry run' : ''} · ${count(queued)} queued`)
       const total = OUTCOMES.reduce((sum, outcome) => sum + outcomes[outcome], 0)
       OUTCOMES.forEach((outcome, index) => {
         setShare(parts.bar[index], total === 0 ? 0 : outcomes[outcome] / total)
       })
-      const told = OUTCOMES.filter(outcome => outcomes[outcome] > 0).map(kind => [kind, outcomes[kind], kind])
+      const entries = OUTCOMES.filter(outcome => outcomes[outcome] > 0).map(kind => [kind, outcomes[kind], kind])
       if (dryRun) {
-        told.push(['would reject', rehearsed.would_reject, ''], ['would delay', rehearsed.would_delay, ''])
+        entries.push(['would reject', rehearsed.would_reject, ''], ['would delay', rehearsed.would_delay, ''])
       } else if (total === 0) {
-        told.push(['forwarded', 0, 'forwarded'])
+        entries.push(['forwarded', 0, 'forwarded'])
       }
       const item = ([, , kind]) => {
         const element = make('li')
@@ -117,17 +103,15 @@ export function fillRoutes(routes) {
         element.append('')
         return element
       }
-      list(
-        parts.counts,
-        told,
-        ([label]) => label,
-        item,
-        (element, [label, value]) => {
+      list(parts.counts, entries, {
+        nameOf: ([label]) => label,
+        create: item,
+        fill(element, [label, value]) {
           element.lastChild.data = `${label} ${count(value)}`
         },
-      )
+      })
     },
-  )
+  })
 }
 
 export function fillUpstreams(upstreams) {
@@ -136,41 +120,37 @@ export function fillUpstreams(upstreams) {
     row.parts.state = row.appendChild(make('div', 'counts'))
     return row
   }
-  list(
-    byId('upstreams'),
-    upstreams,
-    upstream => upstream.url,
+  list(byId('upstreams'), upstreams, {
+    nameOf: upstream => upstream.url,
     create,
-    ({ parts }, { url, inFlight, pausedMs, allows }) => {
+    fill({ parts }, { url, inFlight, pausedMs, allows }) {
       put(parts.name, url)
       put(parts.note, `${count(inFlight)} in flight`)
       const learned = allows === undefined ? '' : `; allows ${perSecond(allows)}`
       put(parts.state, (pausedMs > 0 ? `asked for a pause: ${duration(pausedMs)} more` : 'open') + learned)
       parts.state.classList.toggle('warn', pausedMs > 0)
     },
-  )
+  })
 }
 
 export function fillDryRun(dryRun) {
-  show(byId('dry'), dryRun !== undefined)
+  byId('dry').hidden = dryRun === undefined
   if (dryRun === undefined) return
   put(byId('dry-since'), `since ${timeOfDay(dryRun.since)}`)
   const agents = Object.entries(dryRun.agents).filter(
     ([, { would_reject, would_delay }]) => would_reject + would_delay > 0,
   )
   const all = agents.reduce((sum, [, { would_reject, would_delay }]) => sum + would_reject + would_delay, 0)
-  list(
-    byId('agents'),
-    agents,
-    ([agent]) => agent,
-    () => make('li'),
-    (element, [agent, { would_reject, would_delay }]) => {
+  list(byId('agents'), agents, {
+    nameOf: ([agent]) => agent,
+    create: () => make('li'),
+    fill(element, [agent, { would_reject, would_delay }]) {
       const share = percent((would_reject + would_delay) / all)
       put(element, `${agent} ${share}: ${count(would_reject)} rejected, ${count(would_delay)} delayed`)
     },
-  )
-  show(byId('dry-keys'), dryRun.keys.length > 0)
-  show(byId('dry-none'), dryRun.keys.length === 0)
+  })
+  byId('dry-keys').hidden = dryRun.keys.length === 0
+  byId('dry-none').hidden = dryRun.keys.length > 0
   const labels = [['route'], ['bucket'], ['agent'], ['rejected', 'n'], ['delayed', 'n'], ['longest wait', 'n']]
   const create = () => {
     const parts = rowOf('key', labels)
@@ -178,7 +158,7 @@ export function fillDryRun(dryRun) {
     return parts.row
   }
   const nameOf = each => JSON.stringify([each.route, each.bucket, each.key, each.agent])
-  list(byId('dry-keys').tBodies[0], dryRun.keys, nameOf, create, ({ parts }, each) => {
+  const fill = ({ parts }, each) => {
     put(parts.name, keyName(each.key))
     parts.key.title = each.key
     const { route, bucket, agent, wouldReject, wouldDelay, longestWait } = each
@@ -186,5 +166,6 @@ export function fillDryRun(dryRun) {
     texts.forEach((text, index) => {
       put(parts.cells[index], text)
     })
-  })
+  }
+  list(byId('dry-keys').tBodies[0], dryRun.keys, { nameOf, create, fill })
 }

@@ -5,7 +5,7 @@ import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } fro
 import type { AdminSettings } from '../../config/settings.js'
 import { dashboardPage } from '../dashboard/page.js'
 import type { Snapshot } from '../snapshot/snapshot.js'
-import { type AccessDenial, createAccess } from './access.js'
+import { type Access, type AccessDenial, createAccess } from './access.js'
 import { EventStreams } from './event-stream.js'
 
 /** Whether requests are let in, and as the limits are meant. */
@@ -49,62 +49,15 @@ const FRESH = 200
 
 /** @throws when the address cannot be listened on */
 export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
-  const access = createAccess(settings.token)
   const snapshot = remembered(() => source.snapshot())
   const streams = new EventStreams(snapshot)
-  const page = dashboardPage()
-
-  async function answer(req: IncomingMessage, res: ServerResponse): Promise<void> {
-    const { method = '', url = '/' } = req
-    const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
-    if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
-    if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
-    const refused = access(req)
-    // The page itself tells nothing: whoever follows a link to it may see it.
-    if (path === '/' && refused !== 421) {
-      return only(['GET', 'HEAD'], method, res, () => {
-        const challenge = refused === 401 ? CHALLENGE : {}
-        res
-          .writeHead(refused === 401 ? 401 : 200, { ...page.headers, ...challenge })
-          .end(method === 'HEAD' ? undefined : page.html)
-      })
-    }
-    if (refused !== undefined) return refuse(res, refused)
-    if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => metrics(res))
-    if (path === '/buckets') return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await snapshot()))
-    if (path === '/events') return only(['GET'], method, res, () => events(res, new URLSearchParams(query)))
-    if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => reset(res, path))
-    problem(res, 404, 'there is no such page; see / for the dashboard')
-  }
-
-  async function metrics(res: ServerResponse): Promise<void> {
-    const registry = AggregatorRegistry.aggregate(
-      (await source.metrics()) as unknown as Parameters<typeof AggregatorRegistry.aggregate>[0],
-    )
-    res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
-  }
-
-  function events(res: ServerResponse, query: URLSearchParams): void {
-    const interval = query.get('interval')
-    if (interval !== null && !/^\d{1,6}$/.test(interval)) return problem(res, 400, 'interval is a number of ms')
-    if (!streams.open(res, interval === null ? undefined : Number(interval))) {
-      problem(res, 503, 'too many are watching already')
-    }
-  }
-
-  async function reset(res: ServerResponse, path: string): Promise<void> {
-    const [, , bucket = '', key, ...rest] = path.split('/').map(decode)
-    if (bucket === undefined || key === undefined || rest.length > 0) {
-      return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
-    }
-    const done = await source.reset(bucket, key)
-    if (done !== undefined) json(res, 200, done)
-    else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
-  }
+  const served: Served = { access: createAccess(settings.token), source, snapshot, streams }
+  // Read at the start, so that a missing file of the page fails there.
+  dashboardPage()
 
   const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
     req.resume()
-    void answer(req, res).catch(error => {
+    void answer(req, res, served).catch(error => {
       if (res.headersSent) res.destroy()
       else problem(res, 503, (error as Error).message)
     })
@@ -123,6 +76,69 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
         server.closeAllConnections()
       }),
   }
+}
+
+/** The page asks for the token itself, so a 401 carries it, too. */
+function serveDashboard(res: ServerResponse, method: string, denial: AccessDenial | undefined): void {
+  const { html, headers } = dashboardPage()
+  const needsToken = denial === 401
+  res
+    .writeHead(needsToken ? 401 : 200, { ...headers, ...(needsToken && CHALLENGE) })
+    .end(method === 'HEAD' ? undefined : html)
+}
+
+async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<void> {
+  const registry = AggregatorRegistry.aggregate(
+    (await source.metrics()) as unknown as Parameters<typeof AggregatorRegistry.aggregate>[0],
+  )
+  res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
+}
+
+function serveEvents(res: ServerResponse, streams: EventStreams, query: URLSearchParams): void {
+  const interval = query.get('interval')
+  if (interval !== null && !/^\d{1,6}$/.test(interval)) return problem(res, 400, 'interval is a number of ms')
+  if (!streams.open(res, interval === null ? undefined : Number(interval))) {
+    problem(res, 503, 'too many are watching already')
+  }
+}
+
+async function serveReset(res: ServerResponse, source: AdminSource, path: string): Promise<void> {
+  const [, , bucket = '', key, ...rest] = path.split('/').map(decode)
+  if (bucket === undefined || key === undefined || rest.length > 0) {
+    return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
+  }
+  const done = await source.reset(bucket, key)
+  if (done !== undefined) json(res, 200, done)
+  else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
+}
+
+/** What requests are answered with. */
+interface Served {
+  readonly access: Access
+  readonly source: AdminSource
+  readonly snapshot: () => Promise<Snapshot>
+  readonly streams: EventStreams
+}
+
+async function answer(
+  req: IncomingMessage,
+  res: ServerResponse,
+  { access, source, snapshot, streams }: Served,
+): Promise<void> {
+  const { method = '', url = '/' } = req
+  const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
+  if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
+  if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
+  const denial = access(req)
+  // The page itself holds no data, so links to it work without a token and from other sites.
+  if (path === '/' && denial !== 421)
+    return only(['GET', 'HEAD'], method, res, () => serveDashboard(res, method, denial))
+  if (denial !== undefined) return refuse(res, denial)
+  if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => serveMetrics(res, source))
+  if (path === '/buckets') return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await snapshot()))
+  if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, streams, new URLSearchParams(query)))
+  if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => serveReset(res, source, path))
+  problem(res, 404, 'there is no such page; see / for the dashboard')
 }
 
 const PLAIN = { 'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff' }
