@@ -1,4 +1,4 @@
-import { Bucket, type BucketLimits } from './bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from './bucket/bucket.js'
 import type { SharedBucket } from './queue/lane.js'
 
 /** How many instances a newcomer looks at, to find one to evict, when all places are taken. */
@@ -39,7 +39,7 @@ export class BucketTable {
     inUse?: (key: string) => boolean,
   ) {
     this.maxKeys = maxKeys
-    this.#create = create ?? (limits => new Bucket(limits))
+    this.#create = create ?? (limits => new QueuedBucket(limits))
     this.#inUse = inUse ?? (() => false)
   }
 

@@ -80,6 +80,7 @@ export class Shaper {
   enqueue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number, claim?: Claim): Ticket | Rejection {
     const now = this.#engine.settle()
     if (this.#engine.queued >= this.maxQueued) return CROWDED
+    for (const bucket of arrival.stack) bucket.endBlock(now)
     // From now on: what asking took is not the client's to wait for less.
     const patience = now - arrivedAt + maxWait + (this.#engine.claims?.patience(arrival.stack) ?? 0)
     const ticket = this.#engine.join(arrival, waiter, patience, arrivedAt)
@@ -201,6 +202,7 @@ export class Shaper {
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {
     const { route, stack, cost } = arrival
+    for (const bucket of stack) bucket.endBlock(now)
     if (route.gate.open && this.#isNext(arrival, now)) {
       for (const bucket of stack) {
         bucket.pass(cost, now, now)

@@ -6,7 +6,7 @@
 
 import { decide, shutOut } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
-import { LEVEL_TOLERANCE } from './bucket/bucket.js'
+import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { findLane, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'

@@ -1,5 +1,5 @@
 import { performance } from 'node:perf_hooks'
-import { Bucket, LEVEL_TOLERANCE } from '../core/bucket/bucket.js'
+import { LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
 import { parseRate } from '../core/units.js'
 import { checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
@@ -37,7 +37,7 @@ export interface Addition {
  * level is the rate times the lead of the theoretical arrival time.
  */
 export class LeakyBucket {
-  readonly #bucket: Bucket
+  readonly #bucket: Meter
   readonly #clock: { now(): number }
 
   /**
@@ -50,7 +50,7 @@ export class LeakyBucket {
     if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
       throw new RangeError(`capacity: ${capacity} is not a finite number of cost units above 0; use e.g. 10`)
     }
-    this.#bucket = new Bucket({ name: '', rate: parseRate(rate), capacity })
+    this.#bucket = new Meter({ name: '', rate: parseRate(rate), capacity })
     this.#clock = clock
   }
 

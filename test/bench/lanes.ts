@@ -5,7 +5,7 @@
  *     node --import @tapjs/typescript/import test/bench/lanes.ts [--full]       (--full: also a million lanes)
  */
 import { fileURLToPath } from 'node:url'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
@@ -58,11 +58,11 @@ function measure(buckets: Row['buckets'], lanes: number): Sample {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
-  const everyone: SharedBucket = new Bucket<ShareNode, Lane>({ name: 'everyone', rate: 1, capacity: 1e12 })
+  const everyone: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'everyone', rate: 1, capacity: 1e12 })
   const stacks = Array.from({ length: lanes }, () => {
     // Own buckets: in a second of virtual time each lane releases once, and all of them are busy at any time.
     const rate = buckets === 'shared' ? 1e6 : 1 / lanes
-    const own: SharedBucket = new Bucket<ShareNode, Lane>({ name: 'client', rate, capacity: 1e12 })
+    const own: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'client', rate, capacity: 1e12 })
     return buckets === 'shared' ? [own, everyone] : [own]
   })
   // One that leaves at once, and those that wait: as many as it takes for no lane to run dry while releases are timed.

@@ -1,11 +1,12 @@
 import t from 'tap'
-import { Bucket, LEVEL_TOLERANCE } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../../src/core/bucket/meter.js'
 import { limits } from './run.js'
 
 const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
 
 t.test('a meter, step by step', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   // At `at`: the level before, what is asked, how much of it does not fit; what fits is filled in.
   const steps: [at: number, level: number, cost: number, excess: number][] = [
     [0, 0, 4, 0],
@@ -39,7 +40,7 @@ t.test('b simultaneous requests fit exactly, at any uptime', async t => {
       [3, 0.1, 100],
       [7, 1 / 3, 30],
     ] as const) {
-      const bucket = new Bucket(limits(rate, 10))
+      const bucket = new QueuedBucket(limits(rate, 10))
       let admitted = 0
       while (bucket.excess(cost, start) === 0 && admitted < 1_000) {
         bucket.fill(cost, start)
@@ -51,7 +52,7 @@ t.test('b simultaneous requests fit exactly, at any uptime', async t => {
 })
 
 t.test('decisions have a tolerance of a billionth of a unit', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   bucket.fill(9, 0)
   t.equal(LEVEL_TOLERANCE, 1e-9)
   t.equal(bucket.excess(1 + 0.9e-9, 0), 0)
@@ -62,7 +63,7 @@ t.test('decisions have a tolerance of a billionth of a unit', async t => {
 })
 
 t.test('the level counts who waits, whose cost does not leak', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   bucket.pass(2, 0, 0)
   bucket.enqueue(3)
   bucket.enqueue(0.5)
@@ -78,7 +79,7 @@ t.test('the level counts who waits, whose cost does not leak', async t => {
 })
 
 t.test('what is queued adds up to nothing when the last has left', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   const costs = [0.1, 0.2, 0.3, 0.7]
   for (const cost of costs) bucket.enqueue(cost)
   for (const cost of costs) bucket.dequeue(cost)
@@ -87,7 +88,7 @@ t.test('what is queued adds up to nothing when the last has left', async t => {
 })
 
 t.test('time that goes back does not fill a bucket', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   bucket.fill(5, 1_000)
   t.equal(bucket.level(0), 5)
 })
@@ -114,7 +115,7 @@ t.test('the next slot is counted from the slot, up to the grace; beyond it whole
     [500, 1, 50, 52.5, 54],
   ]
   for (const [rate, cost, slot, now, freeAt] of cases) {
-    const bucket = new Bucket(limits(rate, 10))
+    const bucket = new QueuedBucket(limits(rate, 10))
     bucket.pass(cost, slot, now)
     t.ok(near(bucket.freeAt, freeAt), `${rate}/s, ${cost} in slot ${slot} at ${now}: free at ${bucket.freeAt}`)
     t.equal(bucket.level(0), cost)
@@ -122,7 +123,7 @@ t.test('the next slot is counted from the slot, up to the grace; beyond it whole
 })
 
 t.test('a slot is restored if it was the last', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   bucket.pass(1, 1_000, 1_000)
   bucket.restore(1, 1_000, 1_000)
   t.same([bucket.freeAt, bucket.level(1_000)], [1_000, 0])
@@ -146,7 +147,7 @@ t.test('a slot is restored if it was the last', async t => {
 })
 
 t.test('a metered cost is added on what holds the bucket', async t => {
-  const bucket = new Bucket(limits(5, 10))
+  const bucket = new QueuedBucket(limits(5, 10))
   bucket.fill(2, 0)
   t.equal(bucket.freeAt, 400)
   bucket.fill(1, 100)
@@ -161,7 +162,7 @@ t.test('limits that change keep the level, and what passed last can still be tol
     [5, 150, 350],
     [20, 75, 200],
   ] as const) {
-    const bucket = new Bucket({ ...limits(10, 10), grace: 0.5 })
+    const bucket = new QueuedBucket({ ...limits(10, 10), grace: 0.5 })
     bucket.pass(1, 0, 0)
     bucket.setLimits({ ...limits(rate, 10), grace: 0.5 }, 50)
     t.ok(near(bucket.level(50), 0.5), `${rate}/s: level ${bucket.level(50)}`)
@@ -169,7 +170,7 @@ t.test('limits that change keep the level, and what passed last can still be tol
     t.equal(bucket.postpone(1, 150), true)
     t.ok(near(bucket.freeAt, sentLate), `${rate}/s, sent at 150: free at ${bucket.freeAt}`)
   }
-  const drained = new Bucket({ ...limits(10, 10), grace: 0.5 })
+  const drained = new QueuedBucket({ ...limits(10, 10), grace: 0.5 })
   drained.pass(1, 0, 0)
   drained.setLimits({ ...limits(1, 10), grace: 0.5 }, 300)
   t.equal(drained.level(300), 0, 'what has leaked does not come back at a slower rate')

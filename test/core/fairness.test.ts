@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket, type BucketLimits } from '../../src/core/bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
   Gate,
@@ -63,7 +63,7 @@ function createWorld(onRelease: (release: Release) => void = () => {}): World {
     shaper,
     clients,
     releases,
-    bucket: limits => new Bucket<ShareNode, Lane>(limits),
+    bucket: limits => new QueuedBucket<ShareNode, Lane>(limits),
     join(name, stack, weight = 1) {
       const client = { name, weight, stack, backlog: 0, sent: 0, released: 0, rejected: 0, dropped: 0, waits: [] }
       clients.push(client)

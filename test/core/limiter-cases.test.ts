@@ -4,7 +4,7 @@
  */
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
@@ -53,7 +53,7 @@ function live(found: Case): { bucket: SharedBucket; send: (done?: (slot: number)
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
-  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(bucketOf(found))
+  const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>(bucketOf(found))
   const send = (done: (slot: number) => void = () => {}): unknown => {
     const verdict = shaper.admit({ route, stack: [bucket], cost: 1 }, { release: done, expire() {}, reject() {} })
     if (verdict === 'released') done(clock.now())

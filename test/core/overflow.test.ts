@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket, type BucketLimits } from '../../src/core/bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
@@ -45,7 +45,7 @@ function bench(): Bench {
     clock,
     shaper,
     all,
-    bucket: limits => new Bucket<ShareNode, Lane>(limits),
+    bucket: limits => new QueuedBucket<ShareNode, Lane>(limits),
     send(client, stack, { cost = 1, weight = 1, maxWait } = {}) {
       let releasedAt: number | undefined
       const drops: Rejection[] = []

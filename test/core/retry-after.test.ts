@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Bucket, type BucketLimits } from '../../src/core/bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper } from '../../src/core/shaper.js'
@@ -167,7 +167,7 @@ t.test('a full bucket and a long wait: Retry-After answers both', async t => {
   const scenario = (retryAt?: number): Rejection => {
     const clock = createVirtualClock()
     const shaper = new Shaper({ clock })
-    const request = { route, stack: [new Bucket<ShareNode, Lane>(limits(5, 10)) as SharedBucket], cost: 1 }
+    const request = { route, stack: [new QueuedBucket<ShareNode, Lane>(limits(5, 10)) as SharedBucket], cost: 1 }
     for (let sent = 0; sent < 10; sent += 1) shaper.admit(request, waiter)
     const verdict = shaper.admit(request, waiter, 1_000)
     if (retryAt === undefined) return verdict as Rejection

@@ -1,7 +1,7 @@
 /** What a release costs between its decision and the wire counts: the bound holds for what is sent. */
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { type Clock, createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
@@ -15,7 +15,7 @@ function send(rate: number, count: number, takes: (nth: number) => number): numb
   // A pause lasts until it is over: what falls due in it runs after it.
   const clock: Clock = { now, at: (due, run) => virtual.at(Math.max(virtual.now(), due - paused), run) }
   const shaper = new Shaper({ clock })
-  const bucket = new Bucket<ShareNode, Lane>(limits(rate, count))
+  const bucket = new QueuedBucket<ShareNode, Lane>(limits(rate, count))
   const route = { name: 'route', gate: new Gate() }
   const sent: number[] = []
   const waiter = {

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
   Gate,
@@ -140,7 +140,7 @@ function bench(
   const shaper = new Shaper({ clock, ...(options.maxQueued === undefined ? {} : { maxQueued: options.maxQueued }) })
   const gate = new Gate(options.maxInFlight)
   const route = { name: 'route', gate }
-  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(limits(options.rate ?? 5, options.capacity ?? 10))
+  const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>(limits(options.rate ?? 5, options.capacity ?? 10))
   const log: string[] = []
   return {
     clock,
@@ -322,7 +322,7 @@ t.test('releases are told in order, also when a waiter calls back in while time 
   let spent = 0
   const shaper = new Shaper({ clock: { now: () => virtual.now() + spent, at: virtual.at } })
   const route = { name: 'route', gate: new Gate() }
-  const bucket: SharedBucket = new Bucket<ShareNode, Lane>(limits(1_000, 10))
+  const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>(limits(1_000, 10))
   const log: string[] = []
   const send = (name: string, then = (): void => {}): Verdict =>
     shaper.admit(

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
   Gate,
@@ -44,7 +44,7 @@ function bench(): Bench {
     log,
     route: (name, gate = new Gate()) => ({ name, gate }),
     bucket: (perSecond, capacity = 1_000, name = 'client') =>
-      new Bucket<ShareNode, Lane>(limits(perSecond, capacity, name)),
+      new QueuedBucket<ShareNode, Lane>(limits(perSecond, capacity, name)),
     send(name, route, stack, { cost = 1, maxWait } = {}) {
       const release = (slot: number, now: number): void => {
         log.push(slot === now ? `${name}@${now}` : `${name}@${now} for ${slot}`)
@@ -317,7 +317,7 @@ t.test('a client has the weight of the lanes that wait, not of those that have g
 t.test('a metered decision sees the slots that are past, though their wake-up is late', async t => {
   const clock = createVirtualClock({ lateness: () => 100 })
   const shaper = new Shaper({ clock })
-  const stack: SharedBucket[] = [new Bucket<ShareNode, Lane>(limits(5, 2))]
+  const stack: SharedBucket[] = [new QueuedBucket<ShareNode, Lane>(limits(5, 2))]
   const route = { name: 'api', gate: new Gate() }
   const released: number[] = []
   const waiter = { release: (slot: number) => released.push(slot), expire() {}, reject() {} }

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { Bucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type BucketRef, HORIZON, longestBackDate, SLOT_GRACE, type Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
@@ -160,7 +160,7 @@ t.test('the level is that of a bucket of the core', async () => {
   const property = fc.property(rate, capacity, fc.constantFrom('reject', 'fill'), steps, (r, b, overflow, steps) => {
     const { time, store } = setUp()
     const ref = client(r, b, { overflow: overflow as 'reject' | 'fill' })
-    const bucket = new Bucket(ref.limits)
+    const bucket = new QueuedBucket(ref.limits)
     let now = 0
     for (const [gap, cost, verb] of steps) {
       now += gap

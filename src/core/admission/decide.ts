@@ -1,6 +1,6 @@
 /** Whether a stack of buckets takes a request, and if not, why and until when. All or none, without changing anything. */
 
-import { LEVEL_TOLERANCE } from '../bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Gate, Rejection, SharedBucket } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { timeUntilLevel } from './drain-time.js'

@@ -42,7 +42,7 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
   const releases = Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE))
   let soonest = Infinity
-  for (const junction of bucket.waitingState!.junctions) {
+  for (const junction of bucket.waitingState!.shareNodes) {
     const ready = Math.max(bucket.freeAt - now, junction.gate.pausedFor(now), timeBelow(junction, cost, now))
     soonest = Math.min(soonest, timeAbove(junction, ready, releases, cost, now))
   }

@@ -69,7 +69,7 @@ function findVictims(
   const lane = findLane(...newcomer)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
-  for (const junction of bucket.waitingState.junctions) weights += junction.weight
+  for (const junction of bucket.waitingState.shareNodes) weights += junction.weight
   if (queued / weight >= bucket.limits.capacity / weights) return undefined
   const heaviest = ranked(bucket).next?.lane
   if (heaviest === undefined) return undefined
@@ -91,7 +91,7 @@ function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {
   const outlet = bucket.waitingState!
   if (outlet.heaviest === undefined) {
     outlet.heaviest = new DueHeap()
-    for (const junction of outlet.junctions) standAll(junction, outlet.heaviest)
+    for (const junction of outlet.shareNodes) standAll(junction, outlet.heaviest)
   }
   return outlet.heaviest
 }

@@ -8,14 +8,14 @@ export interface BucketLimits {
   /** Cost units. */
   readonly capacity: number
   /**
-   * What an overflow does besides: nothing (default), fill the bucket to its brim, or make room for a lane that has
-   * less than its share at the expense of the heaviest one.
+   * What an overflow does: it only rejects (default), fills the bucket to its brim, or makes room for a lane with less
+   * than its share by rejecting the newest of the heaviest lane.
    */
   readonly overflow?: 'reject' | 'fill' | 'fair'
-  /** An overflow blocks the key for so many ms, or until the bucket has drained. */
+  /** How long an overflow blocks the key: ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
-  /** How late, in ms, a release may be and still count for its slot; a later one counts for when it happens. */
+  /** ms. A release that is later than this counts from when it happens, any other from its slot. */
   readonly grace?: number
-  /** Where these are an instance's share of limits that it has in common with others: those. */
+  /** The common limits, where these are one instance's share of them. */
   readonly whole?: BucketLimits
 }

@@ -15,7 +15,7 @@
  * sharing is among lanes at every depth.
  */
 
-import type { Bucket } from '../bucket/bucket.js'
+import type { QueuedBucket } from '../bucket/bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import type { Slot } from '../store.js'
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
@@ -49,7 +49,7 @@ export interface Waiter {
 }
 
 /** A bucket instance that requests wait for. */
-export type SharedBucket = Bucket<ShareNode, Lane>
+export type SharedBucket = QueuedBucket<ShareNode, Lane>
 
 /** What a lane is of: the identity counts, one object per configured route. */
 export interface LaneRoute {
@@ -213,7 +213,7 @@ export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane
   let junction: ShareNode | undefined = route.gate.junction
   for (let at = stack.length - 1; at >= 0 && junction !== undefined; at -= 1) {
     const parent: ShareNode = junction
-    junction = stack[at]!.waitingState?.junctions.find(candidate => candidate.parent === parent)
+    junction = stack[at]!.waitingState?.shareNodes.find(candidate => candidate.parent === parent)
   }
   return junction?.lanes.find(lane => lane.route === route)
 }
@@ -240,10 +240,10 @@ function weigh(lane: Lane, difference: number): void {
 
 function openJunction(bucket: SharedBucket, parent: ShareNode): ShareNode {
   const outlet = bucket.openWaitingState()
-  const known = outlet.junctions.find(junction => junction.parent === parent)
+  const known = outlet.shareNodes.find(junction => junction.parent === parent)
   if (known !== undefined) return known
   const junction = new ShareNode(parent.gate, bucket, parent)
-  outlet.junctions = withEntry(outlet.junctions, junction)
+  outlet.shareNodes = withEntry(outlet.shareNodes, junction)
   attach(junction, parent)
   return junction
 }
@@ -261,5 +261,5 @@ function closeJunction(junction: ShareNode): void {
   const { bucket, parent } = junction
   if (bucket?.waitingState === undefined || parent === undefined) return
   detach(junction, parent)
-  bucket.waitingState.junctions = withoutEntry(bucket.waitingState.junctions, junction)
+  bucket.waitingState.shareNodes = withoutEntry(bucket.waitingState.shareNodes, junction)
 }

@@ -42,7 +42,7 @@ export class ReadyLanes {
     this.#deactivate(lane)
     closeLane(lane)
     for (const bucket of lane.stack) {
-      if (bucket.waitingState === undefined || bucket.waitingState.junctions.length > 0) continue
+      if (bucket.waitingState === undefined || bucket.waitingState.shareNodes.length > 0) continue
       this.#frees.remove(bucket.waitingState)
       bucket.closeWaitingState()
     }
@@ -53,13 +53,13 @@ export class ReadyLanes {
     const { waitingState: outlet } = bucket
     if (outlet === undefined) return
     // On the timeline or not: a slot that was given back is on it before anybody has been let in for it.
-    for (const junction of outlet.junctions) this.#deactivate(junction)
+    for (const junction of outlet.shareNodes) this.#deactivate(junction)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free on the timeline. */
   plan({ waitingState: outlet, freeAt }: SharedBucket): void {
-    if (outlet === undefined || outlet.junctions.length === 0) return
+    if (outlet === undefined || outlet.shareNodes.length === 0) return
     if (outlet.place >= 0) {
       this.#frees.move(outlet, freeAt)
     } else {
@@ -80,7 +80,7 @@ export class ReadyLanes {
     while (outlet !== undefined && outlet.due <= due + SAME_TIME) {
       this.#frees.remove(outlet)
       slot = outlet.due
-      for (const junction of outlet.junctions) if (junction.ring.size > 0) this.#activate(junction, slot)
+      for (const junction of outlet.shareNodes) if (junction.ring.size > 0) this.#activate(junction, slot)
       outlet = this.#frees.next
     }
     return slot
@@ -135,6 +135,6 @@ function pick(root: ShareNode): Ticket {
 /** Where one bucket has several junctions, as before two gates, they take turns: the last to be let in is picked. */
 function yieldTurn(junction: ShareNode): void {
   const outlet = junction.bucket?.waitingState
-  if (outlet === undefined || outlet.junctions.length < 2) return
-  outlet.junctions = [junction, ...outlet.junctions.filter(other => other !== junction)]
+  if (outlet === undefined || outlet.shareNodes.length < 2) return
+  outlet.shareNodes = [junction, ...outlet.shareNodes.filter(other => other !== junction)]
 }

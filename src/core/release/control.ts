@@ -45,12 +45,13 @@ export class Control {
   sent(gate: Gate, stack: readonly SharedBucket[], cost: number, passedAt = Infinity): void {
     const now = this.#engine.settle()
     const sentAt = passedAt === Infinity ? now : now - this.#writing.usual(now - passedAt)
+    const claimed = this.#engine.releaseMode === 'claimed'
     for (const bucket of stack) {
-      const { rate, grace = Infinity } = bucket.limits
       // A store knows only of the slot: the next one is not asked for before this instance has kept its distance.
-      const isStored = this.#engine.releaseMode === 'claimed' && sentAt - passedAt > grace
-      if (isStored) bucket.occupyUntil(Math.max(bucket.freeAt, sentAt + cost / rate))
-      if (isStored || bucket.postpone(cost, sentAt)) this.#engine.readyLanes.occupied(bucket)
+      const postponed = claimed
+        ? this.#engine.claims!.postpone(bucket, cost, passedAt, sentAt)
+        : bucket.postpone(cost, sentAt)
+      if (postponed) this.#engine.readyLanes.occupied(bucket)
     }
     gate.closed = false
     this.#engine.readyLanes.gateOpened(gate)

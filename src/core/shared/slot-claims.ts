@@ -14,11 +14,11 @@
  */
 
 import { dropRank } from '../admission/fair-drop.js'
-import { LEVEL_TOLERANCE } from '../bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
 import { isFree } from '../queue/ready-lanes.js'
-import { type Claim, SLOT_GRACE, type Slot, type Store } from '../store.js'
+import { type BucketRef, type Claim, SLOT_GRACE, type Slot, type Store } from '../store.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { StoredBucket } from './stored-bucket.js'
@@ -94,9 +94,9 @@ export class Claims {
   ask(ticket: Ticket, now: number): void {
     const { lane, cost } = ticket
     this.#cover(ticket)
-    for (const bucket of lane.stack) {
+    for (const bucket of stored(lane.stack)) {
       this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
-      bucket.occupyUntil(now + cost / bucket.limits.rate)
+      bucket.claimableAt = now + cost / bucket.limits.rate
       this.#schedule.occupied(bucket)
     }
     const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
@@ -121,6 +121,15 @@ export class Claims {
    */
   retuned(bucket: SharedBucket): void {
     if (bucket.waiting > 0) ignore(this.#store.giveBack({ stack: refs([bucket]), cost: 0 }))
+  }
+
+  /** A request was sent later than it passed. False: that is within the bucket's grace. */
+  postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): boolean {
+    const { rate, grace = Infinity } = bucket.limits
+    if (sentAt - passedAt <= grace) return false
+    const stored = bucket as StoredBucket
+    stored.claimableAt = Math.max(stored.claimableAt, sentAt + cost / rate)
+    return true
   }
 
   /** The store has forgotten a bucket: slots granted before no longer count there, so their lanes claim new ones. */
@@ -219,9 +228,9 @@ export class Claims {
     const frees = claim.granted
       ? lane.stack.map(({ limits }) => claim.slot.at + cost / limits.rate)
       : // Asked before the bucket was changed: the store has to be asked again.
-        lane.stack.map((bucket, place) => ((bucket as StoredBucket).changedAt > askedAt ? now : claim.freeAt[place]!))
+        stored(lane.stack).map((bucket, place) => (bucket.changedAt > askedAt ? now : claim.freeAt[place]!))
     const last = claim.granted ? Infinity : Math.max(...frees)
-    for (const [place, bucket] of lane.stack.entries()) {
+    for (const [place, bucket] of stored(lane.stack).entries()) {
       const { rate, whole } = bucket.limits
       const free = frees[place]!
       // Where one was refused, those that are on their way will be.
@@ -234,7 +243,7 @@ export class Claims {
         this.#ahead.set(bucket, Math.min(AHEAD.most, more))
       }
       const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
-      bucket.occupyUntil(Math.max(free === last ? now + RETRY : share, free - ahead + asked))
+      bucket.claimableAt = Math.max(free === last ? now + RETRY : share, free - ahead + asked)
       if (isFree(bucket, now)) this.#schedule.plan(bucket)
       else this.#schedule.occupied(bucket)
     }
@@ -265,10 +274,10 @@ export class Claims {
   /** A slot was given back: the store knows whether there is another so soon. */
   #free(lane: Lane): void {
     const now = this.#claimant.now()
-    for (const bucket of lane.stack) {
+    for (const bucket of stored(lane.stack)) {
       // Its own share has been used, granted or not.
       if (bucket.limits.whole !== undefined) continue
-      bucket.occupyUntil(now)
+      bucket.claimableAt = now
       this.#schedule.plan(bucket)
     }
   }
@@ -287,8 +296,13 @@ export class Claims {
   }
 }
 
-function refs(stack: readonly SharedBucket[]) {
-  return stack.map(bucket => (bucket as StoredBucket).ref)
+/** With a store all buckets are stored ones. */
+function stored(stack: readonly SharedBucket[]): readonly StoredBucket[] {
+  return stack as readonly StoredBucket[]
+}
+
+function refs(stack: readonly SharedBucket[]): BucketRef[] {
+  return stored(stack).map(bucket => bucket.ref)
 }
 
 function ignore(promise: void | Promise<void>): void {

@@ -1,39 +1,42 @@
-import { Bucket, LEVEL_TOLERANCE } from '../bucket/bucket.js'
+import { QueuedBucket } from '../bucket/bucket.js'
 import type { BucketLimits } from '../bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Lane, ShareNode } from '../queue/lane.js'
 import type { BucketRef } from '../store.js'
 
-/** Whether what the store told last is still to be gone by. */
+/** Whether the store is asked, so that its last answers hold. */
 export interface StoreTrust {
   trusted: boolean
 }
 
-/** Something the store is asked about. */
+/** A question to the store. */
 export interface Inquiry {
-  /** What is to be done; undefined until it is answered. */
+  /** What to do with the answer. Undefined until it is there. */
   deal: (() => void) | undefined
 }
 
 /**
- * A bucket instance that is kept in a store: what is here of it is what waits here, and what the store told last. While
- * the store cannot be asked it is a bucket like any other.
+ * A bucket instance that is kept in a store. Here are the requests that wait for it, the store's last answers, and a meter
+ * of its own, which counts only what passes while the store cannot be asked.
  */
-export class StoredBucket extends Bucket<ShareNode, Lane> {
+export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
   readonly key: string
   readonly #groupOf: (name: string, key: string) => string
   readonly #trust: StoreTrust
-  /** Cost units at a time in ms, as the store told. */
+  /** The level that the store told last: cost units, at a time in ms. */
   #told = 0
   #toldAt = 0
-  /** What is left of that, besides what is here, while the store cannot be asked: cost units at a time in ms. */
+  /** The part of it that other instances caused, once the store cannot be asked: cost units, at a time in ms. */
   #elsewhere = 0
   #elsewhereAt = 0
-  /** When it was retuned or reset last, in ms. What the store was asked before says nothing about when it is free. */
+  /** When the store may grant the next claim, in ms. */
+  claimableAt = -Infinity
+  /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
-  /** What the store is being asked about, in order. */
+  /** The questions that are on their way, in order. */
   readonly #inquiries: Inquiry[] = []
 
-  /** @param groupOf where an instance lives: asked anew each time, as a reload may change it */
+  /** @param groupOf where an instance lives. Called each time, as a reload may change it. */
   constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, trust: StoreTrust) {
     super(limits)
     this.key = key
@@ -41,47 +44,52 @@ export class StoredBucket extends Bucket<ShareNode, Lane> {
     this.#trust = trust
   }
 
-  /** What the store is asked about. */
+  /** Its name for the store. */
   get ref(): BucketRef {
     const limits = this.limits.whole ?? this.limits
     return { limits, key: this.key, group: this.#groupOf(limits.name, this.key) }
   }
 
-  /** The store counts the time until the next slot at its rate: what is left of it changes as the rate does. */
+  /** When the next release is possible: neither what passed here alone nor the store's schedule may forbid it. */
+  override get freeAt(): number {
+    return Math.max(super.freeAt, this.claimableAt)
+  }
+
   override setLimits(limits: BucketLimits, now: number): void {
-    const left = this.hold(now) === 0 ? this.freeAt - now : 0
     const { rate } = this.limits.whole ?? this.limits
     super.setLimits(limits, now)
     const { rate: changed } = limits.whole ?? limits
     if (changed === rate) return
     this.changedAt = now
-    if (left > 0) this.occupyUntil(now + (left * rate) / changed)
+    // The store counts the time until the next slot at its rate, too.
+    if (this.claimableAt > now) this.claimableAt = now + ((this.claimableAt - now) * rate) / changed
   }
 
   override reset(now: number): void {
     super.reset(now)
+    this.claimableAt = now
     this.changedAt = now
   }
 
-  /** The store has told its level. */
+  /** Takes the level that the store has answered. */
   tell(level: number, now: number): void {
     this.#told = level
     this.#toldAt = now
   }
 
-  /** The store is asked about a request that needs this instance: it is to stay until that is `answered`. */
+  /** Registers a question to the store. The instance has to stay until that is `answered`. */
   ask(): Inquiry {
     const inquiry: Inquiry = { deal: undefined }
     this.#inquiries.push(inquiry)
     return inquiry
   }
 
-  /** Whether the store is being asked about a request for this instance. */
+  /** Whether a question is on its way. */
   get asked(): boolean {
     return this.#inquiries.length > 0
   }
 
-  /** Answers are dealt with in the order in which they were asked for: who came first is queued first. */
+  /** Deals with answers in the order of the questions, so that requests are queued in the order of their arrival. */
   answered(inquiry: Inquiry, deal: () => void): void {
     inquiry.deal = deal
     for (let first = this.#inquiries[0]; first?.deal !== undefined; first = this.#inquiries[0]) {
@@ -102,13 +110,13 @@ export class StoredBucket extends Bucket<ShareNode, Lane> {
     return Math.max(0, this.#told - Math.max(0, now - this.#toldAt) * rate)
   }
 
-  /** From now on the store cannot be asked: what it has told last of what is elsewhere leaks away here. */
+  /** From now on the store cannot be asked. The part of the level that other instances caused leaks away here. */
   detach(now: number): void {
     this.#elsewhere = Math.max(0, this.#told - (now - this.#toldAt) * this.limits.rate - super.level(now))
     this.#elsewhereAt = now
   }
 
-  /** What waits here has to fit, too: a meter leaks while an upstream is slow, and a queue does not. */
+  /** The queue here has to fit, too: the store's meter leaks while an upstream is slow, and a queue does not. */
   override excess(cost: number, now: number): number {
     const excess = this.waiting > 0 ? this.queued + cost - this.limits.capacity : 0
     return Math.max(super.excess(cost, now), excess <= LEVEL_TOLERANCE ? 0 : excess)

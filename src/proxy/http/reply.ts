@@ -1,6 +1,7 @@
 /** Our own answers, and our headers on the upstream's answers. */
 import { type ServerResponse, STATUS_CODES } from 'node:http'
-import { type Bucket, type BucketLimits, LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import type { BucketLimits, QueuedBucket } from '../../core/bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'
@@ -12,7 +13,7 @@ export interface Reply {
   readonly status: number
   readonly detail: string
   /** The buckets that rejected the request. */
-  readonly violated?: readonly Bucket[]
+  readonly violated?: readonly QueuedBucket[]
   readonly retryAfterMs?: number | undefined
   /** Names and values in turn. */
   readonly headers?: readonly string[]
@@ -103,8 +104,8 @@ function wholeSeconds(ms: number): number {
  * @returns names and values in turn
  */
 export function limitHeaders(
-  stack: readonly Bucket[],
-  reported: readonly Bucket[],
+  stack: readonly QueuedBucket[],
+  reported: readonly QueuedBucket[],
   now: number,
   retryAfterMs?: number,
 ): string[] {
@@ -127,7 +128,7 @@ function policyOf(limits: BucketLimits): string {
   return policy
 }
 
-function stateOf(bucket: Bucket, now: number, retryAfterMs: number | undefined): string {
+function stateOf(bucket: QueuedBucket, now: number, retryAfterMs: number | undefined): string {
   const { name, rate, capacity } = bucket.limits
   const level = bucket.level(now)
   const remaining = Math.max(0, Math.floor(capacity - level + LEVEL_TOLERANCE))

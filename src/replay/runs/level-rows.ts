@@ -2,7 +2,7 @@
  * Many limits at once on the same arrivals: for each client one row of levels, one for each point, all brought up to
  * date together. The arithmetic is that of a metered bucket (core/bucket/bucket.ts), without an object for each.
  */
-import { LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 
 /** Rate in cost units per ms. */

@@ -3,7 +3,8 @@
  * and a request leaves the queue when what was before it has drained, level / rate later; both are contracts of the
  * core, so nothing has to be queued to know who waits how long.
  */
-import { Bucket, type BucketLimits } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/limits.js'
+import { Meter } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import type { ReplayRun } from './run.js'
 import { RunTally } from './run-tally.js'
@@ -13,7 +14,7 @@ export class MeterRun implements ReplayRun {
   readonly #limits: BucketLimits
   readonly #cost: number
   readonly #mode: 'shape' | 'meter'
-  readonly #buckets: Bucket[] = []
+  readonly #buckets: Meter[] = []
 
   /** @param mode `shape`: an admitted request waits for its slot; `meter`: it leaves at once */
   constructor(limits: BucketLimits, cost: number, mode: 'shape' | 'meter') {
@@ -25,7 +26,7 @@ export class MeterRun implements ReplayRun {
   arrive(at: number, client: number, agent: number): void {
     const { tally } = this
     tally.arrive(at, client, agent)
-    this.#buckets[client] ??= new Bucket(this.#limits)
+    this.#buckets[client] ??= new Meter(this.#limits)
     const bucket = this.#buckets[client]!
     if (bucket.excess(this.#cost, at) > 0) return tally.reject(client, agent)
     const wait = bucket.level(at) / this.#limits.rate

@@ -1,7 +1,8 @@
 /**
  * The state of one instance alone, in its memory, by the semantics of store.ts. Every answer is there at once.
  */
-import { type BucketLimits, LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'
 import {
   type Admission,

@@ -3,7 +3,7 @@
  * refuses. All or none, but not at one moment: until it is undone others see the cost of what is refused in the end. Where
  * a place does not answer, what the others have taken is given back, and what it may have taken itself leaks away.
  */
-import { LEVEL_TOLERANCE } from '../../core/bucket/bucket.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type {
   Admission,
   AdmitRequest,

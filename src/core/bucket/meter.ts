@@ -1,0 +1,71 @@
+/**
+ * The arithmetic of a leaky bucket as a meter: what it holds, and when it has drained.
+ *
+ *     level(now) = max(0, held - (now - heldAt) * rate)          freeAt = heldAt + held / rate
+ *
+ * `freeAt` is the theoretical arrival time of the virtual scheduling form (GCRA, ITU-T I.371 Annex A). The state is `held`
+ * at `heldAt` and not `freeAt` alone: a level computed as `(freeAt - now) * rate` carries the rounding of an absolute time
+ * (1e-7 ms after ten days of uptime) and would refuse the b-th of b simultaneous requests. Here b simultaneous requests
+ * add up without any product.
+ */
+
+import type { BucketLimits } from './limits.js'
+
+/** Decisions compare levels with this much tolerance, in cost units. */
+export const LEVEL_TOLERANCE = 1e-9
+
+/** Times are in ms, costs in cost units. */
+export class Meter {
+  #limits: BucketLimits
+  protected held = 0
+  protected heldAt = 0
+
+  constructor(limits: BucketLimits) {
+    this.#limits = limits
+  }
+
+  get limits(): BucketLimits {
+    return this.#limits
+  }
+
+  /** Changes what the bucket allows. Its level stays, and drains at the new rate from now on. */
+  setLimits(limits: BucketLimits, now: number): void {
+    if (limits.rate !== this.#limits.rate) {
+      // `held` stays whole, as `postpone` compares it with a cost. Its date moves so that as much is left as before.
+      const leaked = this.held - this.hold(now)
+      this.heldAt = Math.max(now, this.heldAt) - leaked / limits.rate
+    }
+    this.#limits = limits
+  }
+
+  /** What is left at `now` of what has passed. */
+  hold(now: number): number {
+    return this.held === 0 ? 0 : Math.max(0, this.held - Math.max(0, now - this.heldAt) * this.#limits.rate)
+  }
+
+  level(now: number): number {
+    return this.hold(now)
+  }
+
+  /** When it has drained. */
+  get freeAt(): number {
+    return this.heldAt + this.held / this.#limits.rate
+  }
+
+  /** How much of `cost` does not fit at `now`. 0: it is admitted. */
+  excess(cost: number, now: number): number {
+    const excess = this.level(now) + cost - this.#limits.capacity
+    return excess <= LEVEL_TOLERANCE ? 0 : excess
+  }
+
+  /** Whether `cost` fits when the bucket is empty. */
+  canEverFit(cost: number): boolean {
+    return cost <= this.#limits.capacity + LEVEL_TOLERANCE
+  }
+
+  /** Adds a cost that passes at once. */
+  fill(cost: number, now: number): void {
+    this.held = this.hold(now) + cost
+    this.heldAt = now
+  }
+}

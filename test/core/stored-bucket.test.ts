@@ -1,0 +1,67 @@
+/** What a bucket in a store keeps apart: when the store may grant a claim, and what has passed here alone. */
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Gate } from '../../src/core/queue/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
+import type { ClaimRequest, Store } from '../../src/core/store.js'
+import { limits } from './run.js'
+
+const NOBODY = { release() {}, expire() {}, reject() {} }
+
+function storedBucket(perSecond: number): StoredBucket {
+  return new StoredBucket(limits(perSecond, 10), 'key', () => 'group', { trusted: false })
+}
+
+t.test('the time of the next claim is no part of the level', async t => {
+  const bucket = storedBucket(5)
+  bucket.fill(3, 1_000)
+  bucket.claimableAt = 5_000
+  t.equal(bucket.level(1_000), 3)
+  t.equal(bucket.freeAt, 5_000)
+  bucket.claimableAt = 1_100
+  t.equal(bucket.freeAt, 1_600, 'what passed here alone counts as well')
+  t.equal(bucket.level(1_200), 2)
+})
+
+t.test('a rate that changes moves the next claim, and a reset makes it possible at once', async t => {
+  const bucket = storedBucket(5)
+  bucket.claimableAt = 2_000
+  bucket.setLimits(limits(10, 10), 1_000)
+  t.equal(bucket.freeAt, 1_500)
+  t.equal(bucket.changedAt, 1_000)
+  bucket.setLimits(limits(10, 20), 1_100)
+  t.equal(bucket.freeAt, 1_500, 'another capacity does not')
+  bucket.reset(1_200)
+  t.equal(bucket.freeAt, 1_200)
+})
+
+t.test('an outage during which others were metered leaves no bucket that is always free', async t => {
+  const clock = createVirtualClock({ start: 1_000 })
+  const claims: ClaimRequest[] = []
+  const store: Store = {
+    horizon: 8,
+    admit: () => ({ admitted: true, levels: [1] }),
+    claim(request) {
+      claims.push(request)
+      if (claims.length > 100) throw new Error('claims without end')
+      return { granted: false, freeAt: [clock.now() + 1_000] }
+    },
+    giveBack: () => undefined,
+    reset: () => undefined,
+    beat: () => 1,
+    exchange: () => ({ pausedFor: 0, rate: undefined, rateFor: 0 }),
+    close: async () => undefined,
+  }
+  const shaper = new Shaper({ clock, store })
+  const route = { name: 'route', gate: new Gate() }
+  const bucket = storedBucket(5)
+  const arrival = { route, stack: [bucket], cost: 1 }
+  shaper.admit(arrival, NOBODY)
+  shaper.admit(arrival, NOBODY)
+  shaper.meter(arrival)
+  t.equal(bucket.waitingState?.pinnedFreeAt, 1_200, 'the metered one does not delay the one that waits')
+  shaper.releaseMode = 'claimed'
+  clock.runUntil(1_900)
+  t.equal(claims.length, 1, 'the store has said when to ask again')
+})
