@@ -22,6 +22,7 @@ const AMPLE = limits(1e9, 1e9)
 /** A client: its lane, and what became of its requests. */
 interface Client {
   name: string
+  route: LaneRoute
   weight: number
   stack: SharedBucket[]
   /** Cost of those who wait. */
@@ -65,7 +66,18 @@ function createWorld(onRelease: (release: Release) => void = () => {}): World {
     releases,
     bucket: limits => new QueuedBucket<ShareNode, Lane>(limits),
     join(name, stack, weight = 1) {
-      const client = { name, weight, stack, backlog: 0, sent: 0, released: 0, rejected: 0, dropped: 0, waits: [] }
+      const client = {
+        name,
+        route,
+        weight,
+        stack,
+        backlog: 0,
+        sent: 0,
+        released: 0,
+        rejected: 0,
+        dropped: 0,
+        waits: [],
+      }
       clients.push(client)
       return client
     },
@@ -85,7 +97,7 @@ function createWorld(onRelease: (release: Release) => void = () => {}): World {
         client.backlog -= cost
         client.dropped += 1
       }
-      const arrival = { route, stack: client.stack, cost, weight: client.weight }
+      const arrival = { route: client.route, stack: client.stack, cost, weight: client.weight }
       const verdict = shaper.admit(arrival, { release, reject, expire() {} })
       if (verdict === 'released') release(arrivedAt)
       else if ('reason' in verdict) {
@@ -422,6 +434,35 @@ t.test('tenants share by lanes: three users of one and one of another are four',
   const users = [a, a, a, b].map((tenant, index) => join(`${index}`, [bucket(AMPLE), tenant, everyone]))
   saturate(world, users, 60_000)
   for (const user of users) t.ok(Math.abs(100 * share(world, user, 0) - 25) <= 0.5)
+})
+
+t.test('a client with one request at a time does not take the turns of those that queue', async t => {
+  for (const depth of [1, 2, 3]) {
+    const again: (() => void)[] = []
+    const world = createWorld(({ client }) => {
+      // Its next request comes at once.
+      if (client.name === 'single') again.push(() => send(client))
+    })
+    const { bucket, join, clock, send } = world
+    const everyone = bucket(limits(100, 1e6, 'everyone'))
+    const tenant = bucket(AMPLE)
+    const above = depth === 3 ? [tenant, everyone] : [everyone]
+    const gate = new Gate()
+    const clients = ['a', 'b', 'single'].map(name => {
+      const client = join(name, depth === 1 ? above : [bucket(AMPLE), ...above])
+      // Without a bucket of its own a lane is that of a route.
+      client.route = { name, gate }
+      return client
+    })
+    for (const client of clients.slice(0, 2)) for (let sent = 0; sent < 1_000; sent += 1) send(client)
+    send(clients[2]!)
+    for (let now = 0; now < 6_000; now += 1) {
+      clock.runUntil(now)
+      for (const next of again.splice(0)) next()
+    }
+    const sums = clients.map(client => released(world, client))
+    t.ok(Math.max(...sums) - Math.min(...sums) <= 2, `${sums}`)
+  }
 })
 
 t.test('idle time is not banked', async t => {
