@@ -157,6 +157,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       if (context.inProgress === 0) drained()
     })
     for (const connection of connections) connection.cutOff()
+    // A TLS handshake may end only now.
+    server.on('secureConnection', socket => socket.destroy())
     // Answers just given are written before their connections close.
     const cancel = clock.at(clock.now() + LINGER.silence, () => {
       for (const { socket } of connections) socket.destroy()
