@@ -77,6 +77,8 @@ export function createWorld(
   const inner = createMemoryStore({ clock })
   const sent: Sent[] = []
   let ids = 0
+  // Whether calls were answered since those that wait for an answer have run.
+  let answered = true
   const world = { clock, sent, latency, down: false, full: false } as World & { instances: Instance[] }
 
   function written<T>(call: () => T): T {
@@ -84,18 +86,25 @@ export function createWorld(
     return call()
   }
 
+  function answer(delay: number, settle: () => void): void {
+    clock.at(clock.now() + delay, () => {
+      answered = true
+      settle()
+    })
+  }
+
   function delayed<T>(instance: number, call: () => MaybePromise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       if (world.down) {
-        clock.at(clock.now() + 250, () => reject(new StoreError('down')))
+        answer(250, () => reject(new StoreError('down')))
         return
       }
       clock.at(clock.now() + world.latency(instance), () => {
         try {
           const value = call()
-          clock.at(clock.now() + world.latency(instance), () => resolve(value))
+          answer(world.latency(instance), () => resolve(value))
         } catch (error) {
-          clock.at(clock.now() + world.latency(instance), () => reject(error as StoreError))
+          answer(world.latency(instance), () => reject(error as StoreError))
         }
       })
     })
@@ -181,6 +190,8 @@ export function createWorld(
   world.run = async until => {
     while (clock.now() < until) {
       clock.runUntil(Math.min(until, clock.now() + STEP))
+      if (!answered) continue
+      answered = false
       for (let turn = 0; turn < 6; turn += 1) await Promise.resolve()
     }
   }
