@@ -9,6 +9,7 @@ import {
   connect,
   get,
   httpUpstream,
+  OFF,
   post,
   type Rig,
   rawUpstream,
@@ -20,7 +21,6 @@ import {
 import { sendPieces } from './stage.js'
 
 const HELD = { buckets: { all: { key: 'all', rate: '1/h', capacity: 5 } } }
-const OFF = { routes: [{ mode: 'off' }] }
 const H2C = ['Connection: Upgrade', 'Upgrade: h2c']
 const HANDSHAKE = get(
   '/',

@@ -12,20 +12,17 @@ import {
   connect,
   get,
   httpUpstream,
+  OFF,
   OK,
+  ONE_A_SECOND,
+  occupy,
   post,
-  type Rig,
   rawUpstream,
   stalled,
   startRig,
   taken,
   turns,
 } from './harness.js'
-
-const OFF = { routes: [{ mode: 'off' }] }
-
-/** One bucket for everyone, one request a second, the first at once. */
-const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } } }
 
 const CHUNKED_POST = 'POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n'
 
@@ -34,11 +31,6 @@ function held(): number {
   setFlagsFromString('--expose-gc')
   runInNewContext('gc')()
   return process.memoryUsage().arrayBuffers
-}
-
-/** Fills the bucket's slot, so that whoever comes next waits. */
-async function occupy(t: Parameters<typeof startRig>[0], rig: Rig): Promise<void> {
-  await askOnce(t, rig, get('/first'))
 }
 
 // First: what other tests leave behind would count.

@@ -1,7 +1,5 @@
 import { execFile } from 'node:child_process'
 import { once } from 'node:events'
-import { connect as tlsConnect } from 'node:tls'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import t from 'tap'
 import {
@@ -10,25 +8,18 @@ import {
   connect,
   get,
   httpUpstream,
+  OFF,
   OK,
+  ONE_A_SECOND,
+  occupy,
   post,
-  type Rig,
   rawUpstream,
   stalled,
   startRig,
+  TLS,
   taken,
   turns,
 } from './harness.js'
-
-const OFF = { routes: [{ name: 'all', mode: 'off' }] }
-const CERT = fileURLToPath(new URL('../fixtures/upgrade-cert.pem', import.meta.url))
-const KEY = fileURLToPath(new URL('../fixtures/upgrade-key.pem', import.meta.url))
-const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
-
-/** Takes the slot of now, so that whoever comes next waits. */
-async function occupy(t: Parameters<typeof startRig>[0], rig: Rig): Promise<void> {
-  await askOnce(t, rig, get('/first'))
-}
 
 t.test('keep-alive: many requests on one connection, HTTP/1.0 when it asks, the end when it is asked for', async t => {
   const upstream = await httpUpstream(t)
@@ -154,18 +145,17 @@ t.test('a large answer in front of many requests sent ahead arrives whole, also 
 })
 
 t.test('keepAliveTimeout does not touch a request that waits behind others on its connection', async t => {
-  const upstream = await httpUpstream(t)
-  const rig = await startRig(t, {
-    upstream: upstream.url,
-    limits: { keepAliveTimeout: '100ms' },
-    ...ONE_A_SECOND,
-    routes: [{ match: { path: '/on/*' } }],
-  })
-  for (const [at, behind] of [get('/on/a', ...H2C), get('/none').repeat(65) + get('/on/a')].entries()) {
+  const waits = async (behind: string): Promise<void> => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      limits: { keepAliveTimeout: '100ms' },
+      ...ONE_A_SECOND,
+      routes: [{ match: { path: '/on/*' } }],
+    })
     const client = await connect(t, rig)
-    rig.pacer.runUntil(at * 10_000)
     client.send(get('/on/first') + behind)
-    await rig.until(rig => rig.queued.length > at)
+    await rig.until(rig => rig.queued.length > 0)
     // Node allows a second more.
     await new Promise(resolve => setTimeout(resolve, 1_500))
     t.notOk(client.ended)
@@ -174,6 +164,7 @@ t.test('keepAliveTimeout does not touch a request that waits behind others on it
     client.hangUp()
     await rig.until(rig => rig.outcomes.length > before)
   }
+  await Promise.all([get('/on/a', ...H2C), get('/none').repeat(65) + get('/on/a')].map(waits))
 })
 
 t.test('draining: what is sent ahead without end is answered 503 as far as it was read', async t => {
@@ -507,31 +498,24 @@ t.test('draining twice is draining once; both end', async t => {
 
 t.test('over TLS: the same, upgrades that are none included; https is told to the upstream', async t => {
   const upstream = await rawUpstream(t, answering(OK))
-  const rig = await startRig(t, {
-    listen: { address: '127.0.0.1:0', tls: { cert: CERT, key: KEY } },
-    upstream: upstream.url,
-    ...OFF,
-  })
-  const client = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
-  t.teardown(() => client.destroy())
-  await once(client, 'secureConnect')
-  let text = ''
-  client.on('data', chunk => {
-    text += chunk
-  })
+  const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig, { tls: true })
   for (const request of [get('/plain'), get('/h2c', ...H2C), get('/after')]) {
-    const before = rig.outcomes.length
-    client.write(request)
-    await rig.finished(before + 1)
+    t.equal((await client.ask(request)).status, 200)
   }
-  while (text.match(/HTTP\/1\.1 200/g)?.length !== 3) await once(client, 'data')
   t.equal(upstream.text.match(/X-Forwarded-Proto: https/g)?.length, 3)
-  const silent = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
-  await once(silent, 'secureConnect')
-  const ended = Promise.all([once(client, 'close'), once(silent, 'close')])
-  silent.resume()
-  await rig.proxy.drain(0)
-  await ended
+})
+
+t.test('over TLS: a drain ends idle connections at once, also those that are open for a client only', async t => {
+  const upstream = await httpUpstream(t)
+  // On the virtual clock nothing is cut off after five seconds.
+  const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF }, { virtualClock: true })
+  const idle = await connect(t, rig, { tls: true })
+  await idle.ask(get())
+  // A client's handshake is over before the server's.
+  const silent = await connect(t, rig, { tls: true })
+  await Promise.all([rig.proxy.drain(0), idle.end(), silent.end()])
+  t.same(rig.outcomes, ['all forwarded 200'])
 })
 
 t.test('what asks for a websocket but cannot have one is a plain request', async t => {
@@ -554,24 +538,12 @@ t.test('what asks for a websocket but cannot have one is a plain request', async
 })
 
 t.test('over TLS: two thousand requests in one write are answered, in order', async t => {
-  const upstream = await httpUpstream(t, (req, res) => res.end(`[${req.url}]`))
-  const rig = await startRig(t, {
-    listen: { address: '127.0.0.1:0', tls: { cert: CERT, key: KEY } },
-    upstream: upstream.url,
-    ...OFF,
-  })
-  const client = tlsConnect({ port: rig.port, host: '127.0.0.1', rejectUnauthorized: false })
-  t.teardown(() => client.destroy())
-  await once(client, 'secureConnect')
-  let text = ''
-  client.on('data', chunk => {
-    text += chunk
-  })
+  const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
+  const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig, { tls: true })
   const paths = Array.from({ length: 2_000 }, (_, at) => `/${at}`)
-  client.write(paths.map(path => get(path)).join(''))
-  while (!text.endsWith('[/1999]')) await once(client, 'data')
-  t.same(
-    [...text.matchAll(/\[(.*?)\]/g)].map(match => match[1]),
-    paths,
-  )
+  client.send(paths.map(path => get(path)).join(''))
+  const answered: string[] = []
+  while (answered.length < paths.length) answered.push((await client.answer()).text)
+  t.same(answered, paths)
 })

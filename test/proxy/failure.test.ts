@@ -9,7 +9,9 @@ import {
   connect,
   get,
   httpUpstream,
+  OFF,
   OK,
+  ONE_A_SECOND,
   post,
   rawUpstream,
   stalled,
@@ -17,9 +19,6 @@ import {
   taken,
   turns,
 } from './harness.js'
-
-const OFF = { routes: [{ name: 'all', mode: 'off' }] }
-const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
 
 function isProblem(
   t: { same(found: unknown, wanted: unknown): unknown },

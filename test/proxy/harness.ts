@@ -1,6 +1,8 @@
 /** What the tests of the proxy stand on: a proxy in this process, scripted upstreams, clients that speak bytes. */
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, createServer, type Socket, connect as tcpConnect } from 'node:net'
+import { connect as tlsConnect } from 'node:tls'
+import { fileURLToPath } from 'node:url'
 import { parseConfig } from '../../src/config/load.js'
 import { type Clock, createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
@@ -11,6 +13,23 @@ import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 10_000
+
+/** Nothing is limited. */
+export const OFF = { routes: [{ name: 'all', mode: 'off' }] }
+
+/** One bucket for everyone, one request a second, the first at once. */
+export const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
+
+/** Listens with TLS. */
+export const TLS = {
+  listen: {
+    address: '127.0.0.1:0',
+    tls: {
+      cert: fileURLToPath(new URL('../fixtures/upgrade-cert.pem', import.meta.url)),
+      key: fileURLToPath(new URL('../fixtures/upgrade-key.pem', import.meta.url)),
+    },
+  },
+}
 
 interface Teardown {
   teardown(run: () => unknown): void
@@ -360,9 +379,14 @@ export interface Client {
   resetConnection(): void
 }
 
-export async function connect(t: Teardown, { port }: { port: number }): Promise<Client> {
+export async function connect(
+  t: Teardown,
+  { port }: { port: number },
+  { tls = false }: { tls?: boolean } = {},
+): Promise<Client> {
   const signal = new Signal()
-  const socket = tcpConnect({ port, host: '127.0.0.1', noDelay: true, allowHalfOpen: true })
+  const tcp = tcpConnect({ port, host: '127.0.0.1', noDelay: true, allowHalfOpen: true })
+  const socket = tls ? tlsConnect({ socket: tcp, rejectUnauthorized: false }) : tcp
   let parts: Buffer[] = []
   let bytes = 0
   let ended = false
@@ -387,7 +411,9 @@ export async function connect(t: Teardown, { port }: { port: number }): Promise<
     end()
   })
   t.teardown(() => socket.destroy())
-  await new Promise<void>((resolve, reject) => socket.once('connect', resolve).once('error', reject))
+  await new Promise<void>((resolve, reject) =>
+    socket.once(tls ? 'secureConnect' : 'connect', resolve).once('error', reject),
+  )
   const told = (): string => JSON.stringify({ ended, held: held().subarray(0, 300).toString('latin1') })
   const client: Client = {
     socket,
@@ -436,6 +462,11 @@ export async function askOnce(t: Teardown, rig: { port: number }, text: string):
   const answer = await client.ask(text)
   client.hangUp()
   return answer
+}
+
+/** Takes the slot of now: the next request of `ONE_A_SECOND` waits. */
+export async function occupy(t: Teardown, rig: { port: number }): Promise<void> {
+  await askOnce(t, rig, get('/first'))
 }
 
 /** A request without a body. */

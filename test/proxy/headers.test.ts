@@ -1,9 +1,7 @@
 import t from 'tap'
-import { answering, askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig } from './harness.js'
+import { answering, askOnce, connect, get, httpUpstream, OFF, OK, rawUpstream, startRig } from './harness.js'
 
 const BUCKETS = { client: { key: 'ip', rate: '5/s', capacity: 10 } }
-const OFF = { routes: [{ mode: 'off' }] }
-
 /** The head of the only request that the upstream saw. The id in Via is that of a program. */
 function head(text: string): string[] {
   const lines = text.slice(0, text.indexOf('\r\n\r\n')).split('\r\n')

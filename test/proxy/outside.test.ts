@@ -8,12 +8,10 @@ import type { TLSSocket } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { type Certificate, makeCertificate } from '../servers/certificate.js'
-import { askOnce, get, startRig } from './harness.js'
+import { askOnce, get, OFF, startRig } from './harness.js'
 
 const file = (name: string) => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
 const CA = file('upgrade-cert.pem')
-const OFF = { routes: [{ name: 'all', mode: 'off' }] }
-
 /** What each request came as: Host, server name asked for, and its connection's number. Upgrades are answered 101. */
 async function outside(
   t: { teardown(run: () => unknown): void },
