@@ -9,22 +9,34 @@ import { CommandError } from './command-error.js'
 import type { CommandOptions } from './commands/common-options.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
 import type { TopFlags } from './commands/top-flags.js'
+import type { Terminal } from './terminal.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EPIPE') throw error
-    // Who serves goes on without a reader; who only tells something is done.
+    // A proxy goes on without a reader. Any other command has nothing left to do.
     if (argv[2] !== 'start') process.exit(0)
   })
+  process.exitCode = await run(argv, process)
+}
+
+/**
+ * Runs the command line.
+ *
+ * @param argv as in `process.argv`
+ * @returns the exit status
+ */
+export async function run(argv: readonly string[], terminal: Terminal): Promise<number> {
   try {
-    await createProgram().parseAsync(argv as string[])
+    await createProgram(terminal).parseAsync(argv as string[])
+    return 0
   } catch (error) {
-    process.exitCode = await report(error)
+    return report(error, terminal)
   }
 }
 
-function createProgram(): Command {
+function createProgram(terminal: Terminal): Command {
   const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
     version: string
   }
@@ -33,6 +45,8 @@ function createProgram(): Command {
     .version(version)
     .exitOverride()
     .configureOutput({
+      writeOut: text => void terminal.stdout.write(text),
+      writeErr: text => void terminal.stderr.write(text),
       outputError: (text, write) =>
         write(
           `shaper: ${text
@@ -48,25 +62,27 @@ function createProgram(): Command {
 
   withLimits(program.command('start'))
     .description('run the proxy')
-    .action(async (options: CommandOptions) => (await import('./commands/start.js')).runStart(options))
+    .action(async (options: CommandOptions) => (await import('./commands/start.js')).runStart(options, terminal))
     .addHelpText(
       'after',
       '\nExample:\n  shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10',
     )
   withLimits(program.command('check'))
     .description('validate the configuration; print it as JSON with every default, and the longest waits on stderr')
-    .action(async (options: CommandOptions) => (await import('./commands/check.js')).runCheck(options))
+    .action(async (options: CommandOptions) => (await import('./commands/check.js')).runCheck(options, terminal))
     .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
   program
     .command('migrate')
     .description('create the table of a PostgreSQL store, which its first use would create otherwise')
     .option('-c, --config <file>', 'configuration (default: ./shaper.config.json)')
-    .action(async (options: { config?: string }) => (await import('./commands/migrate.js')).runMigrate(options))
+    .action(async (options: { config?: string }) =>
+      (await import('./commands/migrate.js')).runMigrate(options, terminal),
+    )
     .addHelpText('after', '\nExample:\n  shaper migrate -c shaper.config.json')
   program
     .command('demo')
     .description('a fragile upstream, shaper in front of it and bursts, in one process, seen live')
-    .action(async () => (await import('./commands/demo.js')).runDemo(process.stdout))
+    .action(async () => (await import('./commands/demo.js')).runDemo(terminal.stdout))
     .addHelpText('after', '\nExample:\n  shaper demo')
   program
     .command('top')
@@ -80,13 +96,13 @@ function createProgram(): Command {
         import('./commands/top.js'),
         import('./commands/top-flags.js'),
       ])
-      await runTop(readTopFlags(options, process.env))
+      await runTop(readTopFlags(options, terminal.env), terminal.stdout)
     })
     .addHelpText(
       'after',
       '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
     )
-  withReplay(program.command('replay'))
+  withReplay(program.command('replay'), terminal)
   for (const command of program.commands) command.exitOverride().configureOutput(program.configureOutput())
   return program
 }
@@ -105,7 +121,7 @@ function withLimits(command: Command): Command {
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }
 
-function withReplay(command: Command): Command {
+function withReplay(command: Command, terminal: Terminal): Command {
   return command
     .description('what limits would have done to the requests of access logs')
     .argument('[log...]', 'nginx, Apache, JSON, AWS ALB, shaper itself; also gzipped; - or none: standard input')
@@ -128,7 +144,7 @@ function withReplay(command: Command): Command {
     .option('--spread <rule>', 'times of whole seconds: even (spread in the second) or none', 'even')
     .option('--seed <n>', 'of the spreading', '1')
     .action(async (logs: string[], options: ReplayFlags) =>
-      (await import('./commands/replay.js')).runReplay(logs, options),
+      (await import('./commands/replay.js')).runReplay(logs, options, terminal),
     )
     .addHelpText(
       'after',
@@ -137,14 +153,14 @@ function withReplay(command: Command): Command {
 }
 
 /** Writes an error as lines without a stack; returns the exit status. */
-async function report(error: unknown): Promise<number> {
+async function report(error: unknown, { stderr }: Terminal): Promise<number> {
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
   if (error instanceof CommandError) {
-    process.stderr.write(`shaper: ${error.message}\n`)
+    stderr.write(`shaper: ${error.message}\n`)
     return 1
   }
   const { ConfigError } = await import('../config/load.js')
   if (!(error instanceof ConfigError)) throw error
-  for (const line of error.message.split('\n')) process.stderr.write(`shaper: ${line}\n`)
+  for (const line of error.message.split('\n')) stderr.write(`shaper: ${line}\n`)
   return 2
 }

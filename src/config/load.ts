@@ -17,6 +17,15 @@ export type { Flags } from './flags.js'
 
 const DEFAULT_FILE = 'shaper.config.json'
 
+/** Where a configuration is read from. */
+export interface ConfigSources {
+  readonly file?: string
+  readonly flags: Flags
+  readonly env: NodeJS.ProcessEnv
+  /** Where `file`, or the default file, is looked for. */
+  readonly cwd: string
+}
+
 /** Something wrong with the configuration; `path` is where, or a flag such as `--rate`, or "" for the whole file. */
 export interface Problem {
   path: string
@@ -54,10 +63,7 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
  * @returns the settings, and the absolute path of the file they came from, if any
  * @throws ConfigError with every problem there is
  */
-export function loadConfig(options: { file?: string; flags: Flags; env: NodeJS.ProcessEnv; cwd: string }): {
-  settings: Settings
-  file: string | undefined
-} {
+export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
   const { flags, env, cwd } = options
   const file = resolvePath(cwd, options.file ?? DEFAULT_FILE)
   const text = readText(file, options.file)

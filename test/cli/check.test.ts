@@ -1,14 +1,7 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { runCheck } from '../../src/cli/commands/check.js'
-import type { CommandOptions } from '../../src/cli/commands/common-options.js'
 import { parseConfig } from '../../src/config/load.js'
-
-function check(options: CommandOptions): { out: string; aside: string } {
-  const told = { out: '', aside: '' }
-  runCheck(options, { write: more => (told.out += more) }, { write: more => (told.aside += more) })
-  return told
-}
+import { shaperHere } from './command.js'
 
 const config = {
   listen: '0.0.0.0:8080',
@@ -29,10 +22,11 @@ const config = {
 
 t.test('check prints what there is, what it means, and what to think about again', async t => {
   const file = join(t.testdir({ 'a.json': JSON.stringify(config) }), 'a.json')
-  const { out, aside } = check({ config: file })
-  t.same(parseConfig(out), parseConfig(JSON.stringify(config)), 'JSON that reads the same')
+  const { code, stdout, stderr } = await shaperHere(['check', '-c', file])
+  t.equal(code, 0)
+  t.same(parseConfig(stdout), parseConfig(JSON.stringify(config)), 'JSON that reads the same')
   t.equal(
-    aside,
+    stderr,
     `route   mode   buckets           longest wait
 health  off    -                 -
 login   meter  client            -
@@ -52,16 +46,15 @@ ${file}: valid
 })
 
 t.test('flags alone', async t => {
-  const back = process.cwd()
-  process.chdir(t.testdir())
-  t.teardown(() => process.chdir(back))
-  const { out, aside } = check({ upstream: 'echo:', rate: '5/s', listen: '0.0.0.0:1' })
-  t.match(JSON.parse(out), { buckets: { client: { rate: '5/s' } } })
-  t.ok(aside.includes('\ndefault  shape  client   800ms\n'))
-  t.ok(aside.endsWith('the longest wait is 800ms\nthe flags: valid\n'))
+  const flags = ['--upstream', 'echo:', '--rate', '5/s', '--listen', '0.0.0.0:1']
+  const { code, stdout, stderr } = await shaperHere(['check', ...flags], { cwd: t.testdir() })
+  t.equal(code, 0)
+  t.match(JSON.parse(stdout), { buckets: { client: { rate: '5/s' } } })
+  t.ok(stderr.includes('\ndefault  shape  client   800ms\n'))
+  t.ok(stderr.endsWith('the longest wait is 800ms\nthe flags: valid\n'))
 })
 
-t.test('what is wrong is thrown', async t => {
+t.test('what is wrong is told: exit 2, and nothing on stdout', async t => {
   const file = join(t.testdir({ 'a.json': '{ "upstream": "echo:" }' }), 'a.json')
-  t.throws(() => check({ config: file }), { code: 'SHAPER_CONFIG' })
+  t.match(await shaperHere(['check', '-c', file]), { code: 2, stdout: '', stderr: /^shaper: / })
 })

@@ -1,7 +1,10 @@
-/** The real command in a process of its own. */
+/** The command: in a process of its own, or in this one. */
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import { run } from '../../src/cli/main.js'
+import type { Terminal } from '../../src/cli/terminal.js'
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -22,8 +25,13 @@ export interface Command {
   stderr(): string
 }
 
-/** Runs `shaper` with these arguments. */
-export function shaper(args: readonly string[], options: { cwd?: string; env?: Record<string, string> } = {}): Command {
+interface Place {
+  readonly cwd?: string
+  readonly env?: Record<string, string>
+}
+
+/** Runs `shaper` with these arguments in a process of its own. */
+export function shaper(args: readonly string[], options: Place = {}): Command {
   const child = spawn(process.execPath, [`${ROOT}/bin/shaper.js`, ...args], {
     cwd: options.cwd ?? ROOT,
     env: { ...process.env, NODE_V8_COVERAGE: '', ...options.env },
@@ -48,4 +56,32 @@ export function shaper(args: readonly string[], options: { cwd?: string; env?: R
     finished,
     stderr: () => stderr,
   }
+}
+
+/** Runs `shaper` with these arguments in this process: for commands that end by themselves. `input`: its standard input. */
+export async function shaperHere(
+  args: readonly string[],
+  { cwd = ROOT, env = {}, input = '' }: Place & { readonly input?: string | Buffer } = {},
+): Promise<Finished> {
+  const [stdout, stderr] = [collector(), collector()]
+  const terminal = {
+    stdin: Readable.from([Buffer.from(input)]),
+    stdout: stdout.stream,
+    stderr: stderr.stream,
+    env: { ...process.env, ...env },
+    cwd: () => cwd,
+  } as unknown as Terminal
+  const code = await run([process.execPath, 'shaper', ...args], terminal)
+  return { code, stdout: stdout.text(), stderr: stderr.text() }
+}
+
+function collector(): { stream: Writable; text: () => string } {
+  const chunks: Buffer[] = []
+  const stream = new Writable({
+    write(chunk: Buffer, _encoding, done) {
+      chunks.push(chunk)
+      done()
+    },
+  })
+  return { stream, text: () => Buffer.concat(chunks).toString() }
 }

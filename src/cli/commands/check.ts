@@ -4,32 +4,24 @@ import { type LongestWait, longestWaitOf, longestWaits } from '../../config/repo
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { warnings } from '../../config/warnings/index.js'
 import { formatDuration } from '../../core/units.js'
-import { type CommandOptions, flagsOf, workersOf } from './common-options.js'
+import type { Terminal } from '../terminal.js'
+import { type CommandOptions, sourcesOf, workersOf } from './common-options.js'
 import { aligned } from './table.js'
 
 /** What a request that is held takes, and what a bucket instance does, in kB; measured. */
 const QUEUED_KB = 11
 const INSTANCE_KB = 0.2
 
-interface Sink {
-  write(text: string): unknown
-}
-
 /**
- * Prints the effective configuration as JSON that `start` would read the same, and nothing else on `out`. What it means
- * for those who wait and for memory, and the warnings, go to `aside`.
+ * Prints the effective configuration as JSON that `start` would read the same, and nothing else on stdout. What it means
+ * for those who wait and for memory, and the warnings, go to stderr.
  *
  * @throws ConfigError
  */
-export function runCheck(options: CommandOptions, out: Sink = process.stdout, notes: Sink = process.stderr): void {
-  const { settings, file } = loadConfig({
-    ...(options.config !== undefined && { file: options.config }),
-    flags: flagsOf(options),
-    env: process.env,
-    cwd: process.cwd(),
-  })
+export function runCheck(options: CommandOptions, terminal: Terminal): void {
+  const { settings, file } = loadConfig(sourcesOf(options, terminal))
   workersOf(options, settings)
-  out.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   const lines = [
     ...routeTable(settings.routes),
     '',
@@ -38,7 +30,7 @@ export function runCheck(options: CommandOptions, out: Sink = process.stdout, no
     ...warnings(settings).map(({ path, message }) => `warning: ${path}: ${message}`),
     `${file ?? 'the flags'}: valid`,
   ]
-  notes.write(`${lines.join('\n')}\n`)
+  terminal.stderr.write(`${lines.join('\n')}\n`)
 }
 
 function routeTable(routes: readonly RouteSettings[]): string[] {

@@ -1,6 +1,7 @@
 import { availableParallelism } from 'node:os'
-import { ConfigError, type Flags } from '../../config/load.js'
+import { ConfigError, type ConfigSources, type Flags } from '../../config/load.js'
 import type { Settings } from '../../config/settings.js'
+import type { Terminal } from '../terminal.js'
 
 /** More than anybody has cores for. */
 const MOST_WORKERS = 1_024
@@ -12,8 +13,10 @@ export interface CommandOptions extends Flags {
   workers?: string
 }
 
-export function flagsOf({ config: _config, workers: _workers, ...flags }: CommandOptions): Flags {
-  return flags
+/** What `loadConfig` reads for these options. */
+export function sourcesOf(options: CommandOptions, { env, cwd }: Terminal): ConfigSources {
+  const { config: file, workers: _workers, ...flags } = options
+  return { ...(file !== undefined && { file }), flags, env, cwd: cwd() }
 }
 
 /**

@@ -1,6 +1,9 @@
 import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { ConfigError, loadConfig } from '../../config/load.js'
 import { CommandError } from '../command-error.js'
+import type { Terminal } from '../terminal.js'
+import { sourcesOf } from './common-options.js'
 
 const DEFAULT_FILE = 'shaper.config.json'
 
@@ -9,23 +12,15 @@ const DEFAULT_FILE = 'shaper.config.json'
  *
  * @throws ConfigError, CommandError
  */
-export async function runMigrate(
-  options: { config?: string },
-  out: { write(text: string): unknown } = process.stdout,
-): Promise<void> {
-  if (options.config === undefined && !existsSync(DEFAULT_FILE)) {
+export async function runMigrate(options: { config?: string }, terminal: Terminal): Promise<void> {
+  if (options.config === undefined && !existsSync(join(terminal.cwd(), DEFAULT_FILE))) {
     const message = `there is no ./${DEFAULT_FILE} here; name a file with -c FILE`
     throw new ConfigError([{ path: '', message }])
   }
-  const { settings } = loadConfig({
-    ...(options.config !== undefined && { file: options.config }),
-    flags: {},
-    env: process.env,
-    cwd: process.cwd(),
-  })
+  const { settings } = loadConfig(sourcesOf(options, terminal))
   const { store } = settings
   if (store === 'memory' || store.type !== 'postgres') {
-    out.write(`store ${store === 'memory' ? store : store.type}: nothing to create, start as you are\n`)
+    terminal.stdout.write(`store ${store === 'memory' ? store : store.type}: nothing to create, start as you are\n`)
     return
   }
   const { url, table } = store
@@ -38,5 +33,5 @@ export async function runMigrate(
       `table ${table} could not be created: ${reason}; check the database and what its user may do`,
     )
   }
-  out.write(`store postgres: table ${table} is there\n`)
+  terminal.stdout.write(`store postgres: table ${table} is there\n`)
 }

@@ -7,6 +7,7 @@ import { diffLimits, diffReports } from '../../replay/report/diff.js'
 import { replayPage } from '../../replay/report/page.js'
 import type { ReplayReport } from '../../replay/report/report.js'
 import { CommandError } from '../command-error.js'
+import type { Terminal } from '../terminal.js'
 import { type ReplayFlags, readReplayFlags } from './replay-flags.js'
 import { diffLines, reportLines } from './replay-text.js'
 
@@ -23,7 +24,7 @@ const BAR = 30
 export async function runReplay(
   names: readonly string[],
   flags: ReplayFlags,
-  { stdin, stdout, stderr, env }: NodeJS.Process = process,
+  { stdin, stdout, stderr, env }: Terminal,
 ): Promise<void> {
   const { plan, job, json, html } = readReplayFlags(names, flags, { env, isPiped: !stdin.isTTY })
   const print = (value: object, lines: () => string[]): void => {

@@ -27,7 +27,7 @@ const BAR = 12
  *
  * @throws CommandError when the admin server does not answer, or refuses
  */
-export async function runTop(options: TopOptions, out: NodeJS.WriteStream = process.stdout): Promise<void> {
+export async function runTop(options: TopOptions, out: NodeJS.WriteStream): Promise<void> {
   let before: Snapshot | undefined
   let lines = 0
   for (let shown = 0; shown < options.count; shown += 1) {

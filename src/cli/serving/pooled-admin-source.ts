@@ -4,7 +4,7 @@ import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } fro
 import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
 import { mergeSnapshots } from '../../admin/snapshot/merge-snapshots.js'
 import type { Snapshot } from '../../admin/snapshot/snapshot.js'
-import type { Question } from './worker.js'
+import type { Question } from './worker-protocol.js'
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 

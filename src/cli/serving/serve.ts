@@ -13,7 +13,7 @@ import { CommandError } from '../command-error.js'
 import { createAccessLog } from '../logging/access-log.js'
 import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
-import { createInstrumentation, type Instrumentation } from './instrumentation.js'
+import type { Instrumentation } from './instrumentation.js'
 
 const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
 
@@ -39,7 +39,8 @@ export interface Program {
 export async function serve(settings: Settings, log: Logger, program: Program): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
-  const instrumentation = settings.admin && createInstrumentation(settings, pacer)
+  const instrumentation =
+    settings.admin && (await import('./instrumentation.js')).createInstrumentation(settings, pacer)
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
   const observer = combineObservers(observers)

@@ -4,7 +4,7 @@ import type { Logger } from 'pino'
 import type { Settings } from '../../config/settings.js'
 import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
-import { type Order, type Question, WORKER, type WorkerReport } from './worker.js'
+import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
 
 /** Until a crashed worker is replaced, in ms: the first time, and at most. Doubled each time, */
 const BACKOFF = { least: 100, most: 10_000 }

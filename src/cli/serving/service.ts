@@ -1,0 +1,152 @@
+/** The running program: what serves, its admin server, its reloads and its end. */
+import type { Logger } from 'pino'
+import type { AdminServer, AdminSource } from '../../admin/http/server.js'
+import { usedFiles } from '../../config/checks/readable-files.js'
+import { watchFiles } from '../../config/read/file-watch.js'
+import { formatListen } from '../../config/schema/address.js'
+import type { Settings } from '../../config/settings.js'
+import { warnings } from '../../config/warnings/index.js'
+import { createId } from '../../proxy/http/via.js'
+import { CommandError } from '../command-error.js'
+import { closeLog, createLog, flushLog } from '../logging/log.js'
+import { createReloader } from './reloader.js'
+
+/** What serves: a proxy in this process, or workers. */
+interface Service {
+  readonly url: string
+  /** What the admin server tells. */
+  readonly source: AdminSource | undefined
+  readonly context?: { readonly inProgress: number }
+  /** Answers how many waiters had to go, by route. */
+  reload(settings: Settings): Promise<ReadonlyMap<string, number>>
+  drain(timeout: number): Promise<void>
+  /** Ends what would outlive this process. */
+  kill(): void
+}
+
+/** A configuration that was read, and how to read it again. */
+export interface Loaded {
+  readonly settings: Settings
+  /** Where it came from; undefined: from flags. */
+  readonly file: string | undefined
+  /** @throws ConfigError */
+  reload(): Settings
+}
+
+/**
+ * Serves until a signal ends it.
+ *
+ * @param workers how many processes serve; undefined: this one
+ * @throws CommandError
+ */
+export async function runService(loaded: Loaded, workers: number | undefined): Promise<void> {
+  try {
+    await run(loaded, workers)
+  } finally {
+    await closeLog()
+  }
+}
+
+async function run({ settings, file, reload: load }: Loaded, workers: number | undefined): Promise<void> {
+  const files = usedFiles(settings, settings.listen)
+  const log = createLog()
+  const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
+  const admin = await serveAdmin(settings, service, log)
+  for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)
+  const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
+    const expired = await service.reload(next)
+    watchAll(next)
+    return expired
+  }
+  const { reload, current } = createReloader({ settings, files, load, apply, log })
+  process.on('SIGHUP', reload)
+  const watch = watchFiles(reload, (directory, { message }) =>
+    log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
+  )
+  const watchAll = (next: Settings): void => {
+    const watched = usedFiles(next, settings.listen).map(each => each.file)
+    watch.watch(file === undefined ? watched : [file, ...watched])
+  }
+  watchAll(settings)
+  const ending = firstSignal(service)
+  // A reader of the ready line may signal, or change the file, at once.
+  const targets = new Set(settings.routes.map(route => route.upstream.url))
+  flushLog()
+  process.stdout.write(`shaper listening on ${service.url} -> ${[...targets].join(', ')}\n`)
+  const signal = await ending
+  log.info({ signal, inProgress: service.context?.inProgress }, 'shutting down')
+  await service.drain(current().limits.shutdownTimeout)
+  await admin?.close()
+  watch.close()
+}
+
+// What serves is imported when it is needed: the primary of workers needs no proxy, and neither needs Prometheus without
+// an admin server.
+
+async function alone(settings: Settings, log: Logger): Promise<Service> {
+  const { serve } = await import('./serve.js')
+  return { kill: () => undefined, ...(await serve(settings, log, { id: createId(), workers: 1 })) }
+}
+
+/** The workers as one service. */
+async function shared(count: number, settings: Settings, log: Logger): Promise<Service> {
+  const { Workers } = await import('./worker-pool.js')
+  const workers = await Workers.start(count, settings, log)
+  const source = settings.admin && (await import('./pooled-admin-source.js')).createPooledAdminSource(workers)
+  return {
+    url: workers.url,
+    source,
+    reload: next => workers.reload(next),
+    drain: timeout => workers.drain(timeout),
+    kill: () => workers.kill(),
+  }
+}
+
+/** @throws CommandError, and then nothing is left running */
+async function serveAdmin(
+  { admin, limits }: Settings,
+  service: Service,
+  log: Logger,
+): Promise<AdminServer | undefined> {
+  if (admin === undefined) return undefined
+  const { startAdmin } = await import('../../admin/http/server.js')
+  try {
+    const server = await startAdmin(admin, service.source!)
+    log.info({ url: server.url }, 'the admin server listens')
+    return server
+  } catch (error) {
+    await service.drain(Math.min(1_000, limits.shutdownTimeout))
+    service.kill()
+    const { code, message } = error as NodeJS.ErrnoException
+    const reason = code === 'EADDRINUSE' ? 'is in use' : `cannot be listened on (${code ?? message})`
+    throw new CommandError(
+      `the admin address ${formatListen(admin.listen)} ${reason}; choose another with --admin HOST:PORT`,
+    )
+  }
+}
+
+/** The first signal that asks to end; from then on another one ends the process at once. */
+function firstSignal(service: Service): Promise<string> {
+  return new Promise(resolve => {
+    let first: { name: string; at: number } | undefined
+    for (const name of ['SIGTERM', 'SIGINT'] as const) {
+      process.on(name, () => {
+        if (first === undefined) {
+          first = { name, at: performance.now() }
+          resolve(name)
+        } else if (!(isRunByNpm() && first.name === name && performance.now() - first.at < COPY)) {
+          service.kill()
+          process.exit(1)
+        }
+      })
+    }
+  })
+}
+
+/** How long after a signal npm may send the same one again, in ms. */
+const COPY = 200
+
+/** npm passes on what a terminal has sent to this process already: Ctrl-C comes twice. */
+function isRunByNpm(): boolean {
+  return /\bshaper(\.js)?["']?(\s|$)/.test(process.env.npm_lifecycle_script ?? '')
+}
