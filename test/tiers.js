@@ -23,7 +23,7 @@ export const TIERS = [
     jobs: 1,
     paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'pacing/'],
   },
-  { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 1, paths: ['stores/'] },
+  { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 2, paths: ['stores/'] },
   {
     name: 'cli',
     holds: 'the command line, the documents, the package',
@@ -45,7 +45,6 @@ export const EXTENDED = new Set([
   'outbound/examples.test.ts',
   'package.test.ts',
   'proxy/loop.test.ts',
-  'stores/postgres.test.ts',
   'stores/postgres-server.test.ts',
   'stores/redis-cluster.test.ts',
   'stores/redis-failure.test.ts',

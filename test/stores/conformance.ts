@@ -161,6 +161,48 @@ export function conformance(
       await claim(other, [perSecond(1)])
     }
     const test = (title: string, run: (t: Test) => Promise<unknown>) => t.test(title, run)
+    t.jobs = 2
+
+    await test('one that leaves is not there any more, and the others are told', async t => {
+      const [one, two, three] = [1, 2, 3].map(number => `leaver ${number} of ${process.pid}`) as [
+        string,
+        string,
+        string,
+      ]
+      const before = (await store.beat(one)) - 1
+      const left = store.left!
+      await other.beat(two)
+      t.equal(await other.beat(three), before + 3)
+      await other.leave!(two)
+      t.equal(await store.beat(one), before + 2)
+      t.equal(store.left, left + 1)
+      await other.leave!(two)
+      await other.leave!(`nobody of ${process.pid}`)
+      t.equal(await store.beat(one), before + 2)
+      t.equal(store.left, left + 1, 'once, and only who was there')
+      await other.leave!(three)
+      await store.leave!(one)
+      t.equal(await other.beat(two), before + 1, 'it may come again')
+      t.equal(other.left, left + 3)
+      await other.leave!(two)
+    })
+
+    // It is three seconds of waiting, so the others run meanwhile. None of them beats.
+    const beats = t.test('instances are counted by their beats', { buffered: true }, async t => {
+      const [one, two] = [`one of ${process.pid}`, `two '"{\\ of ${process.pid}`]
+      const alone = await store.beat(one)
+      t.equal(await other.beat(two), alone + 1)
+      t.equal(await store.beat(one), alone + 1)
+      const before = performance.now()
+      t.equal(await other.beat(two), alone + 1, 'nobody counts twice')
+      await until(
+        () => Promise.resolve(store.beat(one)),
+        count => count === 1,
+        50,
+      )
+      const elapsed = performance.now() - before
+      t.ok(elapsed >= 2_900 && elapsed < 4_500, `forgotten after ${elapsed} ms`)
+    })
 
     await test('of b + 1 at once exactly b are admitted', async t => {
       const one = bucket(1, 10)
@@ -375,7 +417,8 @@ export function conformance(
       const [slow, quick] = [bucket(1, 10), bucket(4, 10)]
       const before = clock.now()
       const slot = slotOf(await claim(store, [slow, quick], 2))
-      t.ok(slot >= before && slot <= clock.now(), `${slot - before} ms after the call`)
+      // Where answers are slow a slot lies ahead, so that its answer comes in time.
+      t.ok(slot >= before && slot <= clock.now() + HORIZON.most, `${slot - before} ms after the call`)
       const refused = await claim(other, [quick, slow], 1)
       t.equal(refused.granted, false)
       const wanted = [slot + HOUR / 2, slot + 2 * HOUR]
@@ -558,47 +601,8 @@ export function conformance(
         t.ok(slot - slots[0]! >= index * 5 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
     })
 
-    await test('instances are counted by their beats', async t => {
-      const [one, two] = [`one of ${process.pid}`, `two '"{\\ of ${process.pid}`]
-      const alone = await store.beat(one)
-      t.equal(await other.beat(two), alone + 1)
-      t.equal(await store.beat(one), alone + 1)
-      const before = performance.now()
-      t.equal(await other.beat(two), alone + 1, 'nobody counts twice')
-      await until(
-        () => Promise.resolve(store.beat(one)),
-        count => count === 1,
-        50,
-      )
-      const elapsed = performance.now() - before
-      t.ok(elapsed >= 2_900 && elapsed < 4_500, `forgotten after ${elapsed} ms`)
-    })
-
-    await test('one that leaves is not there any more, and the others are told', async t => {
-      const [one, two, three] = [1, 2, 3].map(number => `leaver ${number} of ${process.pid}`) as [
-        string,
-        string,
-        string,
-      ]
-      const before = (await store.beat(one)) - 1
-      const left = store.left!
-      await other.beat(two)
-      t.equal(await other.beat(three), before + 3)
-      await other.leave!(two)
-      t.equal(await store.beat(one), before + 2)
-      t.equal(store.left, left + 1)
-      await other.leave!(two)
-      await other.leave!(`nobody of ${process.pid}`)
-      t.equal(await store.beat(one), before + 2)
-      t.equal(store.left, left + 1, 'once, and only who was there')
-      await other.leave!(three)
-      await store.leave!(one)
-      t.equal(await other.beat(two), before + 1, 'it may come again')
-      t.equal(other.left, left + 3)
-      await other.leave!(two)
-    })
-
     await test('instances tell each other of an upstream', t => exchangesInRealTime(t, store, other))
+    await beats
   })
 }
 
@@ -636,7 +640,7 @@ export function clockConformance(
     await granted('nobody waits for an hour, though asking all the time')
     const before = clock.now()
     const slot = slotOf(await claim(store, [perSecond(1)]))
-    t.ok(slot >= before && slot <= clock.now(), 'slots are in our time')
+    t.ok(slot >= before && slot <= clock.now() + HORIZON.most, 'slots are in our time')
 
     await setClock(HOUR)
     near(await level(), 3, 'forth by two hours: as if they had passed')

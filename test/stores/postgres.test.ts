@@ -1,82 +1,74 @@
 import pg from 'pg'
+import t from 'tap'
 import { createPostgresStore } from '../../src/stores/postgres/store.js'
 import { startPostgres } from '../servers/postgres.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 import { modelled } from './model.js'
 
-conformance('PostgreSQL', async () => {
-  const server = await startPostgres()
-  const options = { url: server.url, table: 'shaper_buckets', timeout: 1_000, clock }
-  const [store, other] = [createPostgresStore(options), createPostgresStore(options)]
+/** One for all suites: each has tables of its own. */
+const server = await startPostgres()
+t.teardown(() => server.close())
+
+/** A table with a time in ms, 0 at first, and how to set it. */
+async function createTime(name: string) {
+  const client = new pg.Client({ connectionString: server.url })
+  await client.connect()
+  await client.query(`CREATE TABLE ${name} (ms float8)`)
+  await client.query(`INSERT INTO ${name} VALUES (0)`)
   return {
-    store,
-    other,
-    async close() {
-      await Promise.all([store.close(), other.close()])
-      await server.close()
-    },
+    sql: `(SELECT ms FROM ${name})`,
+    set: (ms: number) => client.query({ name: 'set', text: `UPDATE ${name} SET ms = $1`, values: [ms] }),
+    close: () => client.end(),
   }
+}
+
+function create(table: string, timeout: number, timeSource?: string) {
+  const source = timeSource === undefined ? {} : { timeSource }
+  return createPostgresStore({ url: server.url, table, timeout, clock, ...source })
+}
+
+conformance('PostgreSQL', async () => {
+  const [store, other] = [create('plain', 1_000), create('plain', 1_000)]
+  return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
 })
 
 clockConformance('PostgreSQL', async () => {
-  const server = await startPostgres()
-  await server.query('CREATE TABLE set_by (ms float8)')
-  await server.query('INSERT INTO set_by VALUES (0)')
-  const store = createPostgresStore({
-    url: server.url,
-    table: 'shaper_buckets',
-    timeout: 1_000,
-    clock,
-    timeSource: `date_part('epoch', clock_timestamp()) * 1000 + (SELECT ms FROM set_by)`,
-  })
+  const time = await createTime('set_by')
+  const store = create('clock', 1_000, `date_part('epoch', clock_timestamp()) * 1000 + ${time.sql}`)
   return {
     store,
-    setClock: ms => server.query('UPDATE set_by SET ms = $1', [ms]),
+    setClock: time.set,
     async close() {
       await store.close()
-      await server.close()
+      await time.close()
     },
   }
 })
 
 modelled('PostgreSQL', async () => {
-  const server = await startPostgres()
-  const client = new pg.Client({ connectionString: server.url })
-  await client.connect()
-  await client.query('CREATE TABLE set_to (ms float8)')
-  await client.query('INSERT INTO set_to VALUES (0)')
-  const store = createPostgresStore({
-    url: server.url,
-    table: 'shaper_buckets',
-    timeout: 5_000,
-    clock,
-    timeSource: '(SELECT ms FROM set_to)',
-  })
+  const time = await createTime('set_to')
+  const store = create('modelled', 5_000, time.sql)
   return {
     store,
-    setTime: ms => client.query({ name: 'set', text: 'UPDATE set_to SET ms = $1', values: [ms] }),
+    setTime: time.set,
     async close() {
       await store.close()
-      await client.end()
-      await server.close()
+      await time.close()
     },
   }
 })
 
 for (const suite of [exchangeConformance, exchangeModelled]) {
   suite('PostgreSQL', async () => {
-    const server = await startPostgres()
-    await server.query('CREATE TABLE set_to (ms float8)')
-    await server.query('INSERT INTO set_to VALUES (0)')
-    const options = { url: server.url, table: 'shaper_buckets', timeout: 5_000, clock }
-    const stores = [1, 2].map(() => createPostgresStore({ ...options, timeSource: '(SELECT ms FROM set_to)' }))
+    const time = await createTime(`time_of_${suite.name}`)
+    const stores = [1, 2].map(() => create(suite.name, 5_000, time.sql))
     return {
       stores,
-      setTime: ms => server.query('UPDATE set_to SET ms = $1', [ms]),
+      setTime: time.set,
       async close() {
         await Promise.all(stores.map(store => store.close()))
-        await server.close()
+        await time.close()
       },
     }
   })

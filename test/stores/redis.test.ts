@@ -1,29 +1,28 @@
+import { Redis } from 'ioredis'
+import t from 'tap'
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startCluster, startRedis } from '../servers/redis.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 
-const OPTIONS = { prefix: 'shaper:', timeout: 1_000, clock }
+const OPTIONS = { timeout: 1_000, clock }
+
+/** One for all suites: each has a prefix of its own. */
+const server = await startRedis()
+t.teardown(() => server.stop())
+
+function create(prefix: string, more: object = {}) {
+  return createRedisStore({ ...OPTIONS, url: server.url, prefix: `${prefix}:`, ...more })
+}
 
 conformance('Redis', async () => {
-  const server = await startRedis()
-  const [store, other] = [
-    createRedisStore({ ...OPTIONS, url: server.url }),
-    createRedisStore({ ...OPTIONS, url: server.url }),
-  ]
-  return {
-    store,
-    other,
-    async close() {
-      await Promise.all([store.close(), other.close()])
-      await server.stop()
-    },
-  }
+  const [store, other] = [create('plain'), create('plain')]
+  return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
 })
 
 conformance('Redis Cluster', async () => {
   const cluster = await startCluster()
-  const create = () => createRedisStore({ ...OPTIONS, cluster: cluster.urls })
+  const create = () => createRedisStore({ ...OPTIONS, prefix: 'shaper:', cluster: cluster.urls })
   const [store, other] = [create(), create()]
   return {
     store,
@@ -36,32 +35,22 @@ conformance('Redis Cluster', async () => {
 })
 
 clockConformance('Redis', async () => {
-  const server = await startRedis()
   const timeSource =
     "(function() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 + tonumber(redis.call('GET', 'set_by') or 0) end)()"
-  const store = createRedisStore({ ...OPTIONS, url: server.url, timeSource })
-  return {
-    store,
-    setClock: ms => server.command('SET', 'set_by', ms),
-    async close() {
-      await store.close()
-      await server.stop()
-    },
-  }
+  const store = create('clock', { timeSource })
+  return { store, setClock: ms => server.command('SET', 'set_by', ms), close: () => store.close() }
 })
 
+const client = new Redis(server.url, { protocol: 2 })
+t.teardown(() => client.disconnect())
 for (const suite of [exchangeConformance, exchangeModelled]) {
   suite('Redis', async () => {
-    const server = await startRedis()
     const timeSource = "tonumber(redis.call('GET', 'time') or 0)"
-    const stores = [1, 2].map(() => createRedisStore({ ...OPTIONS, url: server.url, timeSource }))
+    const stores = [1, 2].map(() => create(suite.name, { timeSource }))
     return {
       stores,
-      setTime: ms => server.command('SET', 'time', ms),
-      async close() {
-        await Promise.all(stores.map(store => store.close()))
-        await server.stop()
-      },
+      setTime: ms => client.set('time', ms),
+      close: async () => void (await Promise.all(stores.map(store => store.close()))),
     }
   })
 }
