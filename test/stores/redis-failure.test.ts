@@ -1,7 +1,10 @@
 /** What the Redis store does when the server, the network or a clock does not do what it should. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { createServer, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { ROOT } from '../cli/command.js'
 import { startRedis, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, levelOf, recovery, TIMEOUT } from './redis-sample.js'
@@ -191,10 +194,10 @@ t.test('a call that is late by a clock set back is not done either', async t => 
   const store = createStore(t, { url: server.url, timeSource: SETTABLE })
   const one = bucket(1, 1_000)
   await admit(store, [one], 5)
-  // While it runs, calls wait behind it; once it has, an hour is left of every deadline.
+  // While it runs, about a second, calls wait behind it. Then an hour is left of every deadline.
   const setter = server.command(
     'EVAL',
-    "redis.call('SET', 'ahead', -3600000) local sum = 0 for count = 1, 1e8 do sum = sum + count end",
+    "redis.call('SET', 'ahead', -3600000) local sum = 0 for count = 1, 3e8 do sum = sum + count end",
     0,
   )
   await until('it runs', async () => {
@@ -220,4 +223,26 @@ t.test('closing', async t => {
   await pending
   await fails(t, () => admit(store, [bucket(1, 1)]), 'afterwards')
   await store.close()
+})
+
+t.test('closing without a server: nothing keeps the process', async t => {
+  const program = `
+    const { createRedisStore } = await import('${ROOT}/dist/stores/redis/store.js')
+    const at = (due, run) => {
+      const timer = setTimeout(run, due - performance.now())
+      return () => clearTimeout(timer)
+    }
+    const clock = { now: () => performance.now(), at }
+    const store = createRedisStore({ prefix: '', url: 'redis://127.0.0.1:1', timeout: 100, clock, onError: () => {} })
+    await store.beat('one').catch(() => {})
+    // Its connection is gone, and the next one has not begun.
+    await new Promise(resolve => at(performance.now() + 20, resolve))
+    await store.close()
+    const closed = performance.now()
+    process.once('exit', () => console.log(performance.now() - closed))`
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const [ms] = await once(child.stdout, 'data')
+  t.ok(Number(ms) < 1_000, `it ended ${ms} ms later`)
 })

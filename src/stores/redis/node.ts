@@ -41,6 +41,8 @@ const OPTIONS: RedisOptions = {
   autoResubscribe: false,
   disableClientInfo: true,
   connectTimeout: CONNECT,
+  // Also of a connection that is gone already, and the process would live on for as long.
+  disconnectTimeout: 50,
   retryStrategy: times => Math.min(25 * 2 ** Math.min(times, 5), RECONNECT),
   sentinelRetryStrategy: () => RECONNECT,
   sentinelReconnectStrategy: () => RECONNECT,
