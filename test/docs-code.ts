@@ -1,10 +1,17 @@
-/** Running the examples of the docs, each in a process of its own, with the library as it is built. */
+/** The examples of the docs. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import ts from 'typescript'
 import { ROOT } from './cli/command.js'
 
-/** What an example has written, and how it has ended. */
+/** The blocks of a page in a language. */
+export function blocks(page: string, language: string): string[] {
+  const text = readFileSync(`${ROOT}/${page}`, 'utf8')
+  return [...text.matchAll(new RegExp(`^\`\`\`${language}\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(match => match[1]!)
+}
+
+/** Runs an example in a process of its own, with the library as it is built: what it has written, how it has ended. */
 export async function runExample(example: string): Promise<{ code: number | null; output: string }> {
   const code = ts.transpile(example, { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2023 })
   // From the package's own directory its name is its own.

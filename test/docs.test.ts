@@ -1,25 +1,18 @@
 /** Every example in README.md and docs/ is run. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { gunzipSync, gzipSync } from 'node:zlib'
+import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { parseConfig } from '../src/config/load.js'
 import { createVirtualClock } from '../src/core/clock.js'
 import { LeakyBucket } from '../src/index.js'
-import { spread } from '../src/replay/input/spread-in-second.js'
-import { ROOT, shaper } from './cli/command.js'
-import { runExample } from './docs-code.js'
+import { ROOT, shaper, shaperHere } from './cli/command.js'
+import { blocks, runExample } from './docs-code.js'
 import { startRedis } from './servers/redis.js'
 
 const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${name}`)].filter(name =>
   name.endsWith('.md'),
 )
-
-function blocks(page: string, language: string): string[] {
-  const text = readFileSync(`${ROOT}/${page}`, 'utf8')
-  return [...text.matchAll(new RegExp(`^\`\`\`${language}\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(match => match[1]!)
-}
 
 /** The last configuration with a store above a command. */
 function sharedBefore(page: string, command: string): string {
@@ -29,6 +22,8 @@ function sharedBefore(page: string, command: string): string {
     .map(match => match[1]!)
     .findLast(block => block.includes('"store"'))!
 }
+
+t.jobs = 3
 
 for (const page of pages) {
   t.test(`${page}: configurations are valid`, async t => {
@@ -47,70 +42,28 @@ for (const page of pages) {
         .split(/\s+/)
       if (args[0] !== 'start' && args[0] !== 'check') continue
       const cwd = args.includes('--workers') ? t.testdir({ 'shaper.config.json': sharedBefore(page, command) }) : ROOT
-      const { code, stderr } = await shaper(['check', ...args.slice(1)], { cwd }).finished
+      const { code, stderr } = await shaperHere(['check', ...args.slice(1)], { cwd })
       t.equal(code, 0, `${command}: ${stderr}`)
       if (page === 'README.md' && args[0] === 'start') t.notMatch(stderr, /warning: trustProxy/, command)
     }
   })
 }
 
-t.test('docs/outbound.md: every example runs, ends by itself and writes what it says', async t => {
+// Each is a process of its own, and most of them wait.
+t.test('docs/outbound.md: every example runs, ends by itself and writes what it says', { buffered: true }, async t => {
   const redis = await startRedis()
-  t.teardown(() => redis.kill())
-  for (const block of blocks('docs/outbound.md', 'ts')) {
-    const { code, output } = await runExample(block.replaceAll('redis://127.0.0.1:6379', redis.url))
-    t.equal(code, 0, `${block}\n${output}`)
-    for (const [, told] of block.matchAll(/^.*console\.log.* \/\/ (.*)$/gm)) t.ok(output.includes(told!), told!)
-  }
-})
-
-t.test('replays of README.md and docs/replay.md run, on a log and configurations', async t => {
-  const limits = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })
-  const log = gunzipSync(readFileSync(`${ROOT}/test/fixtures/apache-access.log.gz`))
-  const cwd = t.testdir({
-    'access.log': log,
-    'access.log.1.gz': gzipSync(log),
-    'shaper.config.json': limits('1/s'),
-    'before.json': limits('1/s'),
-    'after.json': limits('2/s'),
-  })
-  for (const name of ['monday.json', 'friday.json']) {
-    const { stdout } = await shaper(['replay', 'access.log', '--json'], { cwd }).finished
-    writeFileSync(`${cwd}/${name}`, stdout)
-  }
-  const lines = ['README.md', 'docs/replay.md'].flatMap(page =>
-    blocks(page, 'sh').flatMap(block => block.match(/^.*shaper replay .*$/gm) ?? []),
-  )
-  t.ok(lines.length > 10)
-  let output = ''
-  for (const line of lines) {
-    const command = line.replace('shaper', `"${process.execPath}" "${ROOT}/bin/shaper.js"`)
-    const child = spawn('bash', ['-o', 'pipefail', '-c', command], { cwd, stdio: ['ignore', 'pipe', 'inherit'] })
-    child.stdout.on('data', (chunk: Buffer) => {
-      output += chunk
+  t.teardown(() => redis.stop())
+  t.jobs = 3
+  for (const [index, block] of blocks('docs/outbound.md', 'ts').entries()) {
+    t.test(`example ${index + 1}`, { buffered: true }, async t => {
+      const { code, output } = await runExample(block.replaceAll('redis://127.0.0.1:6379', redis.url))
+      t.equal(code, 0, `${block}\n${output}`)
+      for (const [, told] of block.matchAll(/^.*console\.log.* \/\/ (.*)$/gm)) t.ok(output.includes(told!), told!)
     })
-    const [code] = await once(child, 'close')
-    t.equal(code, 0, line)
-  }
-  const { stdout } = await shaper(['replay', 'access.log', '--rate', '1/s', '--capacity', '5'], { cwd }).finished
-  const text = readFileSync(`${ROOT}/docs/replay.md`, 'utf8')
-  const shown = [...text.matchAll(/^```(.*)\n([\s\S]*?)^```$/gm)]
-    .filter(([, language]) => language === '')
-    .flatMap(([, , block]) => block!.split('\n').filter(Boolean))
-  t.equal(shown.length, 8)
-  for (const line of shown) t.ok(stdout.includes(line) || output.includes(line), line)
-})
-
-t.test('docs/replay.md: the rule of spreading is the one in use', async t => {
-  const [code] = blocks('docs/replay.md', 'js')
-  const documented = new Function(`${code}; return spread`)() as typeof spread
-  for (let at = 0; at < 100; at += 1) {
-    const [second, n] = [1_431_857_103 + at * 977, 1 + (at % 7)]
-    t.equal(documented(at, second, at % n, n), second * 1_000 + spread(at, second, at % n, n))
   }
 })
 
-t.test('README: the burst of curls comes out one every 200 ms', async t => {
+t.test('README: the burst of curls comes out one every 200 ms', { buffered: true }, async t => {
   const burst = blocks('README.md', 'sh').find(block => block.includes('curl'))!
   const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'])
   const target = new URL(await url).host

@@ -27,7 +27,7 @@ export const TIERS = [
   {
     name: 'cli',
     holds: 'the command line, the documents, the package',
-    jobs: 1,
+    jobs: 3,
     paths: ['cli/', 'docs', 'examples', 'package'],
   },
   {

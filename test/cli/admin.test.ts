@@ -38,47 +38,54 @@ async function ask(url: string, headers: Record<string, string> = {}): Promise<n
   return statusCode
 }
 
-t.test('one line for each request: its outcome, hashed key, times and trace, and no secret', async t => {
-  const command = start(t, {
-    buckets: { user: { key: 'header:x-api-key', rate: '2/s', capacity: 2 } },
-    admin: { listen: '127.0.0.1:0', token: 'adm1n-s3cret' },
-  })
-  const url = await command.url
-  const headers = {
-    'x-api-key': 'k3y-s3cret',
-    authorization: 'Bearer us3r-s3cret',
-    cookie: 'session=c00kie-s3cret',
-    traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
-  }
-  const statuses = await Promise.all(
-    Array.from({ length: 3 }, () => ask(`${url}/pay/now?card=qu3ry-s3cret#x`, headers)),
-  )
-  t.same(statuses.sort(), [200, 200, 429])
-  t.equal(await ask(`${url}/`), 200)
-  command.child.kill('SIGTERM')
-  const { stderr } = await command.finished
-  const lines = records(command).filter(({ msg }) => msg === 'request')
-  t.equal(lines.length, 4, 'also those that waited to be written')
-  const first = lines.find(({ outcome }) => outcome === 'forwarded')
-  t.match(first, {
-    route: 'default',
-    outcome: 'forwarded',
-    status: 200,
-    method: 'GET',
-    path: '/pay/now',
-    key: /^[0-9a-f]{12}$/,
-    waitMs: Number,
-    upstreamMs: Number,
-    trace: '0af7651916cd43dd8448eb211c80319c',
-  })
-  const keys = lines.filter(({ path }) => path === '/pay/now').map(({ key }) => key)
-  t.equal(new Set(keys).size, 1, 'the same key has the same hash')
-  t.not(lines.find(({ path }) => path === '/')!.key, keys[0])
-  t.ok(lines.some(({ outcome, status }) => outcome === 'rejected' && status === 429))
-  t.notMatch(stderr, /s3cret/)
-})
+// They are independent, and mostly wait.
+t.jobs = 3
 
-t.test('no access lines where they are not wanted', async t => {
+t.test(
+  'one line for each request: its outcome, hashed key, times and trace, and no secret',
+  { buffered: true },
+  async t => {
+    const command = start(t, {
+      buckets: { user: { key: 'header:x-api-key', rate: '2/s', capacity: 2 } },
+      admin: { listen: '127.0.0.1:0', token: 'adm1n-s3cret' },
+    })
+    const url = await command.url
+    const headers = {
+      'x-api-key': 'k3y-s3cret',
+      authorization: 'Bearer us3r-s3cret',
+      cookie: 'session=c00kie-s3cret',
+      traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+    }
+    const statuses = await Promise.all(
+      Array.from({ length: 3 }, () => ask(`${url}/pay/now?card=qu3ry-s3cret#x`, headers)),
+    )
+    t.same(statuses.sort(), [200, 200, 429])
+    t.equal(await ask(`${url}/`), 200)
+    command.child.kill('SIGTERM')
+    const { stderr } = await command.finished
+    const lines = records(command).filter(({ msg }) => msg === 'request')
+    t.equal(lines.length, 4, 'also those that waited to be written')
+    const first = lines.find(({ outcome }) => outcome === 'forwarded')
+    t.match(first, {
+      route: 'default',
+      outcome: 'forwarded',
+      status: 200,
+      method: 'GET',
+      path: '/pay/now',
+      key: /^[0-9a-f]{12}$/,
+      waitMs: Number,
+      upstreamMs: Number,
+      trace: '0af7651916cd43dd8448eb211c80319c',
+    })
+    const keys = lines.filter(({ path }) => path === '/pay/now').map(({ key }) => key)
+    t.equal(new Set(keys).size, 1, 'the same key has the same hash')
+    t.not(lines.find(({ path }) => path === '/')!.key, keys[0])
+    t.ok(lines.some(({ outcome, status }) => outcome === 'rejected' && status === 429))
+    t.notMatch(stderr, /s3cret/)
+  },
+)
+
+t.test('no access lines where they are not wanted', { buffered: true }, async t => {
   const command = start(t, { accessLog: false, buckets: { user: { key: 'ip', rate: '100/s' } } })
   await ask(await command.url)
   command.child.kill('SIGTERM')
@@ -89,7 +96,7 @@ t.test('no access lines where they are not wanted', async t => {
   )
 })
 
-t.test('an admin address that is taken: one line, and nothing is left running', async t => {
+t.test('an admin address that is taken: one line, and nothing is left running', { buffered: true }, async t => {
   const server = createServer().listen(0, '127.0.0.1')
   await new Promise(resolve => server.once('listening', resolve))
   t.teardown(() => server.close())
@@ -104,7 +111,7 @@ t.test('an admin address that is taken: one line, and nothing is left running', 
   )
 })
 
-t.test('several workers are told as one', async t => {
+t.test('several workers are told as one', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const command = start(

@@ -55,7 +55,10 @@ const install = (from: Certificate, to: Certificate): void => {
   copyFileSync(from.cert, to.cert)
 }
 
-t.test('a renewed certificate is served to new connections', async t => {
+// They are independent, and mostly wait.
+t.jobs = 3
+
+t.test('a renewed certificate is served to new connections', { buffered: true }, async t => {
   const cwd = t.testdir()
   const made = ['a', 'b', 'c', 'd'].map(name => makeCertificate(`${cwd}/${name}`, `DNS:${name}.example`))
   const [a, b, c, d] = made as [Certificate, Certificate, Certificate, Certificate]
@@ -107,7 +110,7 @@ t.test('a renewed certificate is served to new connections', async t => {
   t.equal(await presented(t, linkedUrl), 'DNS:d.example')
 })
 
-t.test('a renewed authority of an upstream is believed, and only it', async t => {
+t.test('a renewed authority of an upstream is believed, and only it', { buffered: true }, async t => {
   const cwd = t.testdir()
   const own = makeCertificate(`${cwd}/own`, 'DNS:localhost')
   const other = makeCertificate(`${cwd}/other`, 'DNS:localhost')
@@ -158,7 +161,7 @@ t.test('a renewed authority of an upstream is believed, and only it', async t =>
   t.equal((await command.finished).code, 0)
 })
 
-t.test('workers serve the renewed certificate, all of them', async t => {
+t.test('workers serve the renewed certificate, all of them', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const cwd = t.testdir()

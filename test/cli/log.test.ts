@@ -13,6 +13,9 @@ import type { Outcome, RequestRecord } from '../../src/proxy/observe/observer.js
 import { until } from '../servers/redis.js'
 import { ROOT, shaper } from './command.js'
 
+// Those with a process of their own mostly wait.
+t.jobs = 3
+
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -43,7 +46,7 @@ function start(t: { teardown(run: () => unknown): void }) {
   return child
 }
 
-t.test('a reader of the log that reads nothing: requests go on, and so does the end', async t => {
+t.test('a reader of the log that reads nothing: requests go on, and so does the end', { buffered: true }, async t => {
   const child = start(t)
   child.stderr.pause()
   const [chunk] = (await once(child.stdout, 'data')) as [Buffer]
@@ -67,47 +70,51 @@ t.test('a reader of the log that reads nothing: requests go on, and so does the 
   t.same(ended, [0, null])
 })
 
-t.test('a terminal that takes nothing: requests go on, no line is torn, and so does the end', async t => {
-  const port = await freePort()
-  const command = `${process.execPath} ${ROOT}/bin/shaper.js start --upstream echo: --rate 100000/s --capacity 100000 --listen 127.0.0.1:${port}`
-  // A terminal, what is written to it on stdout.
-  const terminal = spawn('script', ['-qec', command, '/dev/null'], {
-    cwd: t.testdir(),
-    stdio: ['ignore', 'pipe', 'ignore'],
-    env: { ...process.env, NODE_V8_COVERAGE: '' },
-  })
-  t.teardown(() => terminal.kill('SIGKILL'))
-  let text = ''
-  terminal.stdout.on('data', (chunk: Buffer) => {
-    text += chunk
-  })
-  await until('it listens', () => / -> echo:/.test(text))
-  terminal.stdout.pause()
-  const agent = new Agent({ connections: 16 })
-  t.teardown(() => agent.close())
-  const path = `http://127.0.0.1:${port}/${'x'.repeat(400)}`
-  for (let round = 0; round < 40; round += 1) {
-    const answers = await Promise.race([
-      sleep(5_000),
-      Promise.all(
-        Array.from({ length: 25 }, async () => {
-          const { statusCode, body } = await request(path, { dispatcher: agent })
-          await body.dump()
-          return statusCode
-        }),
-      ),
-    ])
-    if (answers === undefined) return t.fail(`requests wait for the terminal: ${round * 25} were answered`)
-  }
-  terminal.stdout.resume()
-  const lines = () => text.split(/\r?\n/).filter(line => line.includes('{'))
-  await until('all lines are there', () => lines().filter(line => line.includes('"msg":"request"')).length === 1_000)
-  for (const line of lines()) JSON.parse(line)
-  terminal.kill('SIGTERM')
-  await once(terminal, 'exit')
-})
+t.test(
+  'a terminal that takes nothing: requests go on, no line is torn, and so does the end',
+  { buffered: true },
+  async t => {
+    const port = await freePort()
+    const command = `${process.execPath} ${ROOT}/bin/shaper.js start --upstream echo: --rate 100000/s --capacity 100000 --listen 127.0.0.1:${port}`
+    // A terminal, what is written to it on stdout.
+    const terminal = spawn('script', ['-qec', command, '/dev/null'], {
+      cwd: t.testdir(),
+      stdio: ['ignore', 'pipe', 'ignore'],
+      env: { ...process.env, NODE_V8_COVERAGE: '' },
+    })
+    t.teardown(() => terminal.kill('SIGKILL'))
+    let text = ''
+    terminal.stdout.on('data', (chunk: Buffer) => {
+      text += chunk
+    })
+    await until('it listens', () => / -> echo:/.test(text))
+    terminal.stdout.pause()
+    const agent = new Agent({ connections: 16 })
+    t.teardown(() => agent.close())
+    const path = `http://127.0.0.1:${port}/${'x'.repeat(400)}`
+    for (let round = 0; round < 40; round += 1) {
+      const answers = await Promise.race([
+        sleep(5_000),
+        Promise.all(
+          Array.from({ length: 25 }, async () => {
+            const { statusCode, body } = await request(path, { dispatcher: agent })
+            await body.dump()
+            return statusCode
+          }),
+        ),
+      ])
+      if (answers === undefined) return t.fail(`requests wait for the terminal: ${round * 25} were answered`)
+    }
+    terminal.stdout.resume()
+    const lines = () => text.split(/\r?\n/).filter(line => line.includes('{'))
+    await until('all lines are there', () => lines().filter(line => line.includes('"msg":"request"')).length === 1_000)
+    for (const line of lines()) JSON.parse(line)
+    terminal.kill('SIGTERM')
+    await once(terminal, 'exit')
+  },
+)
 
-t.test('a slow reader gets whole lines', async t => {
+t.test('a slow reader gets whole lines', { buffered: true }, async t => {
   const child = start(t)
   let text = ''
   child.stderr.on('data', (chunk: Buffer) => {
@@ -243,7 +250,7 @@ t.test('a line of the access log costs less than half of what it costs through p
   t.ok(least.ours < least.theirs / 2, `${least.ours.toFixed(2)} us against ${least.theirs.toFixed(2)} us`)
 })
 
-t.test('what a client sends cannot break out of its line', async t => {
+t.test('what a client sends cannot break out of its line', { buffered: true }, async t => {
   const command = shaper(['start', '--upstream', 'echo:', '--rate', '1000/s', '--listen', '127.0.0.1:0'], {
     cwd: t.testdir(),
   })
@@ -281,15 +288,19 @@ t.test('what a client sends cannot break out of its line', async t => {
   t.equal(told.path, path)
 })
 
-t.test('lines that wait for their batch are written when a second signal ends it at once', async t => {
-  const command = shaper(['start', '--upstream', 'echo:', '--rate', '1000/s', '--listen', '127.0.0.1:0'], {
-    cwd: t.testdir(),
-  })
-  t.teardown(() => command.child.kill('SIGKILL'))
-  const url = await command.url
-  for (let i = 0; i < 3; i += 1) await (await request(url)).body.dump()
-  command.child.kill('SIGTERM')
-  command.child.kill('SIGINT')
-  const { stderr } = await command.finished
-  t.equal(stderr.match(/"msg":"request"/g)?.length, 3)
-})
+t.test(
+  'lines that wait for their batch are written when a second signal ends it at once',
+  { buffered: true },
+  async t => {
+    const command = shaper(['start', '--upstream', 'echo:', '--rate', '1000/s', '--listen', '127.0.0.1:0'], {
+      cwd: t.testdir(),
+    })
+    t.teardown(() => command.child.kill('SIGKILL'))
+    const url = await command.url
+    for (let i = 0; i < 3; i += 1) await (await request(url)).body.dump()
+    command.child.kill('SIGTERM')
+    command.child.kill('SIGINT')
+    const { stderr } = await command.finished
+    t.equal(stderr.match(/"msg":"request"/g)?.length, 3)
+  },
+)

@@ -2,7 +2,7 @@ import t from 'tap'
 import { bucketTable, dryRunTable } from '../../src/cli/commands/top.js'
 import { startAdminRig } from '../admin/rig.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
-import { shaper } from './command.js'
+import { shaper, shaperHere } from './command.js'
 
 const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
 
@@ -53,16 +53,18 @@ t.test('what dry runs would have done', async t => {
 
 t.test('the command: once, with a token, and what is wrong in one line', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
-  const top = (args: string[], env = {}) => shaper(['top', '--admin', rig.admin.url, ...args], { env }).finished
+  const args = (more: string[]) => ['top', '--admin', rig.admin.url, ...more]
+  const top = (more: string[], env = {}) => shaperHere(args(more), { env })
   const refused = await top(['--count', '1'])
   t.equal(refused.code, 1)
   t.match(refused.stderr, /^shaper: the admin server at http:\/\/127\.0\.0\.1:\d+ wants a token; set SHAPER_TOKEN\n$/)
-  const shown = await top(['--count', '2', '--interval', '100ms'], { SHAPER_TOKEN: 's3cret' })
+  const shown = await shaper(args(['--count', '2', '--interval', '100ms']), { env: { SHAPER_TOKEN: 's3cret' } })
+    .finished
   t.equal(shown.code, 0, shown.stderr)
   t.equal(shown.stdout.match(/^bucket /gm)?.length, 2)
   const rehearsed = await top(['--dry-run', '--count', '1'], { SHAPER_TOKEN: 's3cret' })
   t.match(rehearsed.stdout, /no route is a dry run/)
-  const bad = await shaper(['top', '--interval', '1ms', '--count', 'x']).finished
+  const bad = await shaperHere(['top', '--interval', '1ms', '--count', 'x'])
   t.equal(bad.code, 2)
   t.equal(bad.stderr.split('\n').length, 3)
   await rig.admin.close()
