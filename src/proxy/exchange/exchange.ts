@@ -122,6 +122,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     const route = this.context.routes.find(candidate => candidate.matches(facts))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
     this.matched = route
+    route.upstream.requests += 1
     if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
       return this.#refuse(LOOP)
     }
@@ -376,6 +377,11 @@ export class Exchange implements PipelinedRequest, Visitor {
   protected settle(): void {
     if (!this.#counted) return
     this.#counted = false
+    const upstream = this.matched?.upstream
+    if (upstream !== undefined) {
+      upstream.requests -= 1
+      if (upstream.requests === 0) upstream.onUnused?.()
+    }
     this.context.inProgress -= 1
     if (this.context.inProgress === 0) this.context.idle()
   }

@@ -25,6 +25,10 @@ export interface Upstream {
   readonly gate: Gate
   /** Requests that wait for their release to it. */
   queued: number
+  /** All its requests, from their arrival to the end of their answers. */
+  requests: number
+  /** Called when the last of its requests has ended. */
+  onUnused: (() => void) | undefined
   /** From the end of the upload to the answer's headers. */
   readonly answer: Deadlines
   /** Between two pieces of a body, in either direction. */
@@ -98,6 +102,8 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     ungatedPool,
     gate,
     queued: 0,
+    requests: 0,
+    onUnused: undefined,
     answer,
     progress,
     dump,

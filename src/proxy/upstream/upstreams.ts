@@ -61,11 +61,13 @@ export class Upstreams {
       this.#retired.delete(upstream)
     }
     this.#listen()
+    for (const upstream of this.#known.values()) upstream.onUnused = undefined
     for (const upstream of this.#retired) {
-      const { gate } = upstream
-      if (gate.inFlight > 0 || gate.junction.weight > 0) continue
-      this.#retired.delete(upstream)
-      void upstream.close()
+      upstream.onUnused = () => {
+        this.#retired.delete(upstream)
+        void upstream.close()
+      }
+      if (upstream.requests === 0) upstream.onUnused()
     }
   }
 

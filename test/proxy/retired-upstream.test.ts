@@ -1,0 +1,58 @@
+/** An upstream that a reload removes is closed after its last request. */
+import t from 'tap'
+import { parseConfig } from '../../src/config/load.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { askOnce, connect, get, httpUpstream, type RigOptions, startRig, turns } from './harness.js'
+
+t.test('an upstream that is gone is closed after the last request in flight, without another reload', async t => {
+  const open: (() => void)[] = []
+  const old = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
+  const next = await httpUpstream(t, (_req, res) => res.end())
+  const asked: string[] = []
+  const shared: RigOptions['shared'] = clock => {
+    const memory = createMemoryStore({ clock })
+    const { exchange } = memory
+    memory.exchange = (upstream, state) => {
+      asked.push(upstream)
+      return exchange.call(memory, upstream, state)
+    }
+    return { store: memory, onOutage: 'local' }
+  }
+  const config = (url: string) => ({
+    upstream: { url, learn: true },
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+  })
+  const rig = await startRig(t, config(old.url), { shared })
+  const answer = askOnce(t, rig, get())
+  await old.until(({ requests }) => requests.length === 1)
+  await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(next.url) })))
+  open[0]!()
+  t.equal((await answer).status, 200)
+  await turns()
+  asked.length = 0
+  for (let second = 1; second <= 5; second += 1) {
+    rig.pacer.runUntil(second * 1_000)
+    await turns()
+  }
+  t.same(
+    asked.filter(url => url === old.url),
+    [],
+    'the store is not asked about it any more',
+  )
+})
+
+t.test('a request that passes beside the gate is answered, though its upstream is gone', async t => {
+  const open: (() => void)[] = []
+  const old = await httpUpstream(t, (_req, res) => void open.push(() => res.end('late')))
+  const next = await httpUpstream(t, (_req, res) => res.end())
+  const config = (url: string) => ({ upstream: url, routes: [{ name: 'all', mode: 'off' as const }] })
+  const rig = await startRig(t, config(old.url))
+  const client = await connect(t, rig)
+  client.send(get())
+  await old.until(({ requests }) => requests.length === 1)
+  await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(next.url) })))
+  await turns()
+  open[0]!()
+  const answer = await client.answer()
+  t.same([answer.status, answer.text], [200, 'late'])
+})
