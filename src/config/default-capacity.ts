@@ -1,9 +1,11 @@
 const MS_PER_SECOND = 1_000
 
 /**
- * The capacity of a bucket, or of a tier that inherits what it lacks: as written, or what fills in `maxDelay`, or one second's worth of rate and at least 1.
+ * The capacity of a bucket or a tier: the one given, else rate x maxDelay, else one second's worth of the rate, and at
+ * least 1.
  *
- * @returns cost units; `rate` is in cost units per ms, `maxDelay` in ms
+ * @param bucket `rate` in cost units per ms, `maxDelay` in ms
+ * @returns cost units
  */
 export function capacityOf(bucket: {
   rate: number
@@ -15,7 +17,7 @@ export function capacityOf(bucket: {
   return maxDelay === undefined ? Math.max(1, tidy(rate * MS_PER_SECOND)) : tidy(rate * maxDelay)
 }
 
-/** Without the last digits, where binary fractions of decimal rates leave dust. */
+/** Rounds to 12 digits, because decimal rates are inexact as binary fractions. */
 function tidy(value: number): number {
   return Number(value.toPrecision(12))
 }

@@ -1,7 +1,7 @@
 import { isObject } from './checks/partial-config.js'
 import type { Finding } from './problems.js'
 
-/** What the command line may say; each overrides the file. */
+/** The flags of the command line. Each overrides the file. */
 export interface Flags {
   listen?: string
   upstream?: string
@@ -10,12 +10,12 @@ export interface Flags {
   dryRun?: boolean
   rate?: string
   capacity?: string
-  /** One part, or several with commas between. */
+  /** One part of a key, or several separated by commas. */
   key?: string
   mode?: string
 }
 
-/** Where in the file a flag put its value: problems there are the flag's. */
+/** Where in the file a flag has put its value. A problem there is reported for the flag. */
 export interface Origin {
   readonly path: readonly PropertyKey[]
   readonly flag: string
@@ -30,12 +30,12 @@ interface Merged {
 type FileObject = Record<string, unknown>
 type Put = (flag: string, path: readonly PropertyKey[], value: unknown) => void
 
-/** The file that flags alone amount to: one bucket, and one route through it. */
+/** The file that flags alone stand for: one bucket. */
 export function fileOfFlags(): FileObject {
   return { buckets: { client: { key: 'ip' } } }
 }
 
-/** Writes the flags into what a file says. Those on buckets and routes need the file to have one of each. */
+/** Writes the flags into the contents of a file. Flags on buckets and routes need a file with one of each. */
 export function mergeFlags(file: unknown, flags: Flags): Merged {
   if (!isObject(file)) return { raw: file, origins: [], findings: [] }
   const raw = structuredClone(file)
@@ -97,7 +97,7 @@ function set(file: FileObject, path: readonly PropertyKey[], value: unknown): vo
   if (typeof parent === 'object' && parent !== null) (parent as FileObject)[path.at(-1) as string] = value
 }
 
-/** Text that is a number as that number: a flag has no other way to write one. */
+/** A text that is a number as that number, because flags are always text. */
 function numeric(text: string): string | number {
   return /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i.test(text) ? Number(text) : text
 }

@@ -1,6 +1,9 @@
 import type { KeyPart, Settings } from './settings.js'
 
-/** What a configuration reads of a request besides its address, method and path; `host` is the authority. */
+/**
+ * The headers that a configuration reads, each with the place in the configuration that reads it. `host` stands for the
+ * authority.
+ */
 export function needsOf(routes: Settings['routes']): { readonly name: string; readonly by: string }[] {
   return routes.flatMap(({ name, match, buckets, cost, mode }) => [
     ...(match.host === undefined ? [] : [{ name: 'host', by: `"match" of route "${name}"` }]),

@@ -26,13 +26,13 @@ export interface ConfigSources {
   readonly cwd: string
 }
 
-/** Something wrong with the configuration; `path` is where, or a flag such as `--rate`, or "" for the whole file. */
+/** An error in the configuration. `path` is its place in the file, a flag such as `--rate`, or "" for the whole file. */
 export interface Problem {
   path: string
   message: string
 }
 
-/** Everything wrong with a configuration at once: its message has one line for each problem. */
+/** All errors of a configuration at once. The message has one line for each. */
 export class ConfigError extends Error {
   readonly code = 'SHAPER_CONFIG'
   readonly problems: readonly Problem[]
@@ -47,8 +47,8 @@ export class ConfigError extends Error {
 /**
  * Reads a configuration from its text.
  *
- * @param options `env` for `${NAME}` (the process's own when absent), `flags` that override the text, `file` its name
- * @throws ConfigError with every problem there is
+ * @param options `env` for `${NAME}` (default: that of the process), `flags` that override the text, `file` for messages
+ * @throws ConfigError with every problem
  */
 export function parseConfig(text: string, options: { env?: Environment; flags?: Flags; file?: string } = {}): Settings {
   const { env = process.env, flags = {}, file = DEFAULT_FILE } = options
@@ -58,10 +58,10 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
 }
 
 /**
- * Finds and reads the configuration: the file the user gave, else `./shaper.config.json`, else the flags alone.
+ * Finds and reads the configuration: the given file, else `./shaper.config.json`, else the flags alone.
  *
  * @returns the settings, and the absolute path of the file they came from, if any
- * @throws ConfigError with every problem there is
+ * @throws ConfigError with every problem
  */
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
   const { flags, env, cwd } = options

@@ -1,13 +1,13 @@
 import { distance } from 'fastest-levenshtein'
 
-/** What zod tells an error function about the value it refused. */
+/** What zod passes to an error function. */
 export interface RefusedValue {
   readonly input?: unknown
 }
 
 const LONGEST_QUOTE = 80
 
-/** A value as a message may show it: strings quoted and clipped, URL credentials masked, containers only named. */
+/** A value as shown in a message: strings are quoted and clipped, URL credentials masked, lists and objects only named. */
 export function quote(value: unknown): string {
   if (Array.isArray(value)) return 'a list'
   if (typeof value === 'object' && value !== null) return 'an object'
@@ -16,17 +16,17 @@ export function quote(value: unknown): string {
   return JSON.stringify(shown.length > LONGEST_QUOTE ? `${shown.slice(0, LONGEST_QUOTE)}...` : shown)
 }
 
-/** A valid URL of a store as it may be shown: with `***` for its password. */
+/** A valid URL of a store with `***` in place of its password. */
 export function maskUrl(url: string): string {
   return withoutPasswords(url.replace(/^([^:/?#]+:\/\/[^:/?#]*):[^/?#]*@/, '$1:***@'))
 }
 
-/** Masks what a URL's query says of passwords. */
+/** Masks passwords in the query of a URL. */
 export function withoutPasswords(text: string): string {
   return text.replace(/([?&][^=&#\s]*pass[^=&#\s]*=)[^&#"\s]*/gi, '$1***')
 }
 
-/** Like `quote` for a value that is meant as a URL: everything up to the last `@` is masked, scheme or not. */
+/** Like `quote`, for a value meant as a URL: masks everything up to the last `@`, with or without a scheme. */
 export function quoteUrl(value: unknown): string {
   return quote(typeof value === 'string' ? value.replace(/^([a-z][a-z0-9+.-]*:\/\/)?.*@/isu, '$1***@') : value)
 }
@@ -37,7 +37,7 @@ export function either(words: readonly string[]): string {
   return quoted.length < 2 ? quoted.join('') : `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`
 }
 
-/** The known word that `word` is most likely a slip of, if one is near. */
+/** The known word that `word` is most likely a misspelling of, if any. */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const tolerance = Math.max(1, Math.floor(word.length * 0.4))
   const ranked = known
@@ -46,24 +46,24 @@ export function nearest(word: string, known: readonly string[]): string | undefi
   return ranked[0] && ranked[0].apart <= tolerance ? ranked[0].candidate : undefined
 }
 
-/** Edits between two words; letters in the wrong order are one. */
+/** The number of edits between two words. Letters in the wrong order count as one edit. */
 function slips(a: string, b: string): number {
   const letters = (word: string) => [...word].sort().join('')
   return a !== b && letters(a) === letters(b) ? 1 : distance(a, b)
 }
 
-/** `did you mean "rate"?`, or the list of what is known. */
+/** `did you mean "rate"?`, or the list of known words. */
 export function hint(word: string, known: readonly string[], title: string): string {
   const near = nearest(word, known)
   return near === undefined ? `${title}: ${known.join(', ')}` : `did you mean ${JSON.stringify(near)}?`
 }
 
-/** What is wrong with a key of an object that has only these. */
+/** The message for a key that the object does not have. */
 export function unknownKey(key: string, known: readonly string[]): string {
   return `unknown key; ${hint(key, known, 'known keys')}`
 }
 
-/** An error function for zod: what the value is not, and what to write instead. */
+/** Makes an error function for zod that says what the value is not, and what to write instead. */
 export function wants(noun: string, remedy: string): (refused: RefusedValue) => string {
   return ({ input }) => (input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
 }

@@ -1,6 +1,6 @@
 import type * as z from 'zod'
 
-/** Something wrong with the file, where it is; an empty path is the whole file. */
+/** An error in the file and its path. The empty path stands for the whole file. */
 export interface Finding {
   readonly path: readonly PropertyKey[]
   readonly message: string
@@ -8,7 +8,7 @@ export interface Finding {
 
 type Issue = z.core.$ZodIssue
 
-/** What zod found, one finding each: unions are resolved to the form the user meant. */
+/** One finding for each issue of zod. For a union only the issues of the form that the user meant are kept. */
 export function findingsOf(error: z.core.$ZodError): Finding[] {
   return error.issues.flatMap(issue => flatten(issue, []))
 }
@@ -26,7 +26,7 @@ function flatten(issue: Issue, base: readonly PropertyKey[]): Finding[] {
   return [{ path, message: issue.message }]
 }
 
-/** The one form whose type the value has: the others already fail at the value itself. */
+/** The only form of a union whose type the value has; undefined when there is none or several. */
 function meantBranch(branches: readonly (readonly Issue[])[]): readonly Issue[] | undefined {
   const fitting = branches.filter(issues => !issues.some(isWrongForm))
   return fitting.length === 1 ? fitting[0] : undefined

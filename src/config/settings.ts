@@ -1,14 +1,14 @@
 import type { BucketLimits } from '../core/bucket/bucket.js'
 
 /**
- * The effective configuration: every default filled in, durations in milliseconds, rates in cost units per
- * millisecond, names resolved. This is what the other rooms read; the file's own vocabulary ends here.
+ * The effective configuration, as the other folders read it: defaults are filled in, names resolved, durations in ms,
+ * rates in cost units per ms.
  */
 export interface Settings {
   listen: Listen
-  /** Where levels and schedules are kept: in this process, or where instances share them; takes effect at start. */
+  /** Where levels and schedules are kept: in this process, or shared by instances. Takes effect at start. */
   store: 'memory' | StoreSettings
-  /** Which hops may set X-Forwarded-For: all, none, a hop count, or addresses, CIDRs and named ranges. */
+  /** The hops that may set X-Forwarded-For: all, none, a hop count, or addresses, CIDRs and named ranges. */
   trustProxy: boolean | number | readonly string[]
   /** In file order. */
   buckets: readonly BucketSettings[]
@@ -19,9 +19,9 @@ export interface Settings {
   dryRun: boolean
   /** Also folded into each route's own `headers`. */
   headers: boolean
-  /** How releases are timed; takes effect at start. */
+  /** How releases are timed. Takes effect at start. */
   pacing: 'precise' | 'timer'
-  /** Undefined: there is no admin server. Takes effect at start. */
+  /** Undefined: no admin server. Takes effect at start. */
   admin?: AdminSettings
   /** Whether each request is logged. Takes effect at start. */
   accessLog: boolean
@@ -29,19 +29,19 @@ export interface Settings {
 
 export interface AdminSettings {
   listen: { host: string; port: number }
-  /** A secret. Undefined on a loopback address only. */
+  /** A secret. Only undefined on a loopback address. */
   token?: string
 }
 
-/** A store that instances share. Its URLs carry passwords: `maskUrl` of messages.ts before they are shown. */
+/** A store that instances share. Its URLs hold passwords: mask them with `maskUrl` before showing them. */
 export type StoreSettings = (
   | {
       type: 'redis'
-      /** One server, or Sentinels. Absent where there is `cluster`, and only there. */
+      /** One server, or Sentinels. Exactly one of `url` and `cluster` is set. */
       url?: string
       /** URLs of some nodes. */
       cluster?: readonly string[]
-      /** What every key starts with. */
+      /** The prefix of every key. */
       prefix: string
     }
   | {
@@ -51,11 +51,11 @@ export type StoreSettings = (
       table: string
     }
 ) & {
-  /** How long an answer may take, in ms. */
+  /** The longest time for an answer, in ms. */
   timeout: number
-  /** Without the store: a share of the rates each, nothing, or everything. */
+  /** What to release without the store: a share of the rates, nothing, or everything. */
   onOutage: 'local' | 'closed' | 'open'
-  /** How many instances there are at least, until the store has told. Absent: 1. */
+  /** The least number of instances to assume until the store has answered. Absent: 1. */
   instances?: number
 }
 
@@ -81,11 +81,11 @@ export interface UpstreamSettings {
   tls: { ca?: string; servername?: string }
   /** Answers that pause all releases. Durations in ms. */
   pauseOn?: { status: readonly number[]; default: number; max: number }
-  /** Answers on which a request is put back at the head of its lane. */
+  /** Answers after which a request goes back to the head of its lane. */
   retry?: { status: readonly number[]; max: number }
-  /** Whether requests carry `Via`, and one that comes back is refused. */
+  /** Whether requests carry `Via`, and a request that comes back is refused. */
   via: boolean
-  /** Whether the rate follows what its answers say of its limits. */
+  /** Whether the rate follows the rate limit headers of its answers. */
   learn: boolean
 }
 
@@ -104,33 +104,33 @@ export interface BucketSettings {
   key: KeySettings
   /** The status of a rejection, 400 to 599. */
   status: number
-  /** The share of a lane whose stack has no weight before this one; absent where the file sets none. */
+  /** The weight of a lane, unless an earlier bucket of its stack has one. Absent when the file sets none. */
   weight?: number
-  /** What holds for keys in no tier; `overflow` is always filled in. */
+  /** The limits of keys in no tier. `overflow` is always set. */
   limits: BucketLimits
   /** Cost units per millisecond, as in `limits`. */
   rate: number
   /** Cost units, as in `limits`. */
   capacity: number
-  /** In file order. No key is in two of them. */
+  /** In file order. No key is in two tiers. */
   tiers: readonly TierSettings[]
 }
 
-/** Other limits for some requests: those with one of the keys, or else with the headers. Either is enough. */
+/** Other limits for requests with one of the keys, or with all of the headers. */
 export interface TierSettings {
   name: string
-  /** As the bucket's key gives them. */
+  /** Values of the bucket's key. */
   keys?: readonly string[]
-  /** Names lower-cased, values exact; a request has to have all of them. */
+  /** Names lower-cased, values exact. A request needs all of them. */
   header?: Readonly<Record<string, string>>
-  /** Named like the bucket, and whole: what the tier leaves out is the bucket's. */
+  /** Named like the bucket, and complete: a limit that the tier leaves out is that of the bucket. */
   limits: BucketLimits
-  /** The bucket's where the tier sets none. */
+  /** The weight of the bucket when the tier sets none. */
   weight?: number
 }
 
 export interface MatchSettings {
-  /** Exact, or a prefix where it ends in `*`. */
+  /** Exact, or a prefix if it ends in `*`. */
   path?: string
   /** Upper-cased. */
   method?: readonly string[]
@@ -154,7 +154,7 @@ export interface RouteSettings {
   /** Milliseconds; Infinity when the file sets none. */
   maxWait: number
   dryRun: boolean
-  /** Whether answers tell how they were decided. */
+  /** Whether answers explain their decision. */
   explain: boolean
   headers: boolean
   upstream: UpstreamSettings
@@ -165,7 +165,7 @@ export interface ServerLimits {
   maxKeys: number
   /** Requests queued in all. */
   maxQueued: number
-  /** Of clients, open. */
+  /** Open client connections. */
   maxConnections: number
   headersTimeout: number
   keepAliveTimeout: number

@@ -1,9 +1,11 @@
-/** Which buckets live together in a store (core/store.ts). */
+/** Which buckets a store keeps together (core/store.ts). */
 import type { BucketSettings, RouteSettings } from './settings.js'
 
 /**
- * Groups by the names of buckets: those that are in one route, or in routes that have a bucket in common, are of one
- * component, and live together where one of them is everyone's.
+ * The group of each bucket, by name.
+ *
+ * Buckets of one route, or of routes that share a bucket, form a component. A component with a bucket of the key `all` is
+ * one group. Other buckets have no group.
  */
 export function groupsOf(routes: readonly RouteSettings[]): Map<string, string> {
   let components: BucketSettings[][] = []

@@ -63,7 +63,7 @@ t.test('URLs of upstreams', async t => {
       'upstream.url: "***@z" is not an upstream\'s URL; use e.g. "http://127.0.0.1:9000", "https://api.example.com" or "echo:"',
       'upstream.hostHeader: "none" is not a choice of Host header; use "preserve" or "upstream"',
       'upstream.maxInFlight: 0 is not a number of requests; use a whole number above 0, e.g. 100',
-      'upstream.idleTimeout: "0s" is no time at all; use e.g. "10s"',
+      'upstream.idleTimeout: "0s" is not above 0; use e.g. "10s"',
       'upstream.tls.cert: unknown key; known keys: ca, servername',
       'upstream.pauseOn.status: missing; use e.g. [429, 503]',
       'upstream.retry.status[0]: 200 is not a status; use a status from 400 to 599, e.g. 503',

@@ -32,7 +32,10 @@ t.test('files that the configuration names are read when it is', async t => {
   const lines = problems({ cert: `${cwd}/nope.pem`, key: `${cwd}/junk` }, 'none').split('\n')
   t.equal(lines.length, 3)
   t.match(lines[0], /^listen\.tls\.cert: ".*" does not exist; name a PEM file$/)
-  t.match(lines[1], /^listen\.tls\.key: ".*" is no PEM file for this, or its key is another's; name one that is$/)
+  t.match(
+    lines[1],
+    /^listen\.tls\.key: ".*" is not a usable PEM file, or its key does not belong to the certificate; name another file$/,
+  )
   t.match(lines[2], /^upstream\.tls\.ca: ".*" does not exist; name a PEM file$/)
-  t.match(problems({ cert: key, key: cert }), /listen\.tls\.cert: .* is no PEM file for this/)
+  t.match(problems({ cert: key, key: cert }), /listen\.tls\.cert: .* is not a usable PEM file/)
 })

@@ -91,7 +91,7 @@ t.test('what is wrong is told, with a remedy, and without passwords', async t =>
     ])
   }
   t.same(fault({ type: 'redis', url: 'redis://h', timeout: '0s', table: 'x' }), [
-    'store.timeout: "0s" is no time at all; use e.g. "10s"',
+    'store.timeout: "0s" is not above 0; use e.g. "10s"',
     'store.table: unknown key; known keys: type, url, cluster, prefix, timeout, onOutage, instances',
   ])
 })

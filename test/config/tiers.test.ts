@@ -40,7 +40,7 @@ t.test('the capacity of a tier', async t => {
 
 t.test('tiers that make no sense', async t => {
   t.same(faults(file({}, [{ name: 'gold', rate: '50/s' }])), [
-    'buckets.client.tiers[0]: nobody is in this tier; add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }',
+    'buckets.client.tiers[0]: this tier has no members; add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }',
   ])
   t.same(faults(file({}, [{ name: 'gold', keys: ['a'] }])), [
     'buckets.client.tiers[0]: changes nothing; add a rate, a capacity or a weight, or remove the tier',

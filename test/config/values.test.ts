@@ -39,7 +39,7 @@ t.test('every bad value has its own message', async t => {
       'buckets.a.overflow: "drop" is not a choice for overflow; use "reject", "fill" or "fair"',
     ],
     [bucket({ blockFor: 30 }), 'buckets.a.blockFor: 30 is not a time to block for; use e.g. "30s" or "drain"'],
-    [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is no time at all; use e.g. "10s"'],
+    [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
       bucket({ tiers: {} }),
@@ -163,7 +163,7 @@ t.test('every bad value has its own message', async t => {
       top({ limits: { maxHeaderSize: '16k' } }),
       'limits.maxHeaderSize: "16k" is not a size in bytes; use a whole number of bytes, e.g. 16384',
     ],
-    [top({ limits: { headersTimeout: '0s' } }), 'limits.headersTimeout: "0s" is no time at all; use e.g. "10s"'],
+    [top({ limits: { headersTimeout: '0s' } }), 'limits.headersTimeout: "0s" is not above 0; use e.g. "10s"'],
     [
       top({ limits: { keepAliveTimeout: '25d' } }),
       'limits.keepAliveTimeout: "25d" is longer than a timer can run; use at most "24d"',

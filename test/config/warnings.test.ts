@@ -71,7 +71,7 @@ t.test('no room for a burst', async t => {
 
 t.test('longer than clients wait', async t => {
   const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
-    `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients put up with, or ${instead}`
+    `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients accept, or ${instead}`
   t.same(ofBucket({ capacity: 1_001 }), [line('3.33333m')])
   t.same(ofBucket({ capacity: 151.5 }), [line('30.1s')])
   t.same(ofBucket({ capacity: 151 }), [])
@@ -147,7 +147,7 @@ t.test('a block that hits everyone', async t => {
 t.test('tiers of everyone', async t => {
   const tiers = [{ name: 'gold', header: { 'x-plan': 'gold' }, rate: '50/s' }]
   t.same(ofBucket({ key: 'all', tiers }), [
-    'buckets.a.tiers: with the key "all" everyone is in one bucket, so there is nobody to set apart; move them to a bucket whose key tells clients apart, e.g. "ip"',
+    'buckets.a.tiers: with the key "all" all clients share one bucket, so tiers cannot set any apart; move the tiers to a bucket whose key tells clients apart, e.g. "ip"',
   ])
   t.same(ofBucket({ key: 'route', tiers }), [])
 })
@@ -166,7 +166,7 @@ t.test('a rate that a wider bucket undercuts', async t => {
     line('', '5/s', '1/s'),
   ])
   t.same(stack({ key: ['header:k', 'route'] }, { key: 'ip', rate: '1/s', capacity: 20 }), [
-    'trustProxy: a hint: only this machine reaches 127.0.0.1, so all who come have one address and bucket "b" is one for all; behind a proxy here use ["loopback"], for clients elsewhere "listen": "0.0.0.0:8080"',
+    'trustProxy: a hint: only this machine reaches 127.0.0.1, so all clients have the same address and share bucket "b"; behind a proxy on this machine use ["loopback"], for clients on others "listen": "0.0.0.0:8080"',
   ])
   const apart = [
     { name: 'x', buckets: ['a'] },
@@ -195,7 +195,7 @@ t.test('routes that are never reached', async t => {
     const found = lines({ buckets: { a: bucket }, routes: [{ name: 'x', match: first }, { match: second }] })
     if (found.length > 0) {
       t.same(found, [
-        'routes[1]: can never be reached: routes[0] ("x") comes first and takes all that this one would; move this before it, or remove it',
+        'routes[1]: can never be reached: routes[0] ("x") comes first and matches all requests that this one matches; move this before it, or remove it',
       ])
     }
     return found.length === 0
@@ -280,7 +280,7 @@ t.test('nothing is enforced', async t => {
 t.test('addresses that tell nobody apart', async t => {
   const byIp = (file: object, key: unknown = 'ip') => lines({ buckets: { a: { ...bucket, key } }, ...file })
   const hint = (host: string, port: number) =>
-    `trustProxy: a hint: only this machine reaches ${host}, so all who come have one address and bucket "a" is one for all; behind a proxy here use ["loopback"], for clients elsewhere "listen": "0.0.0.0:${port}"`
+    `trustProxy: a hint: only this machine reaches ${host}, so all clients have the same address and share bucket "a"; behind a proxy on this machine use ["loopback"], for clients on others "listen": "0.0.0.0:${port}"`
   t.same(byIp({}), [hint('127.0.0.1', 8080)])
   t.same(byIp({ listen: '[::1]:80' }, ['ip', 'route']), [hint('::1', 80)])
   t.same(byIp({ listen: '0.0.0.0:80' }), [])
@@ -288,7 +288,7 @@ t.test('addresses that tell nobody apart', async t => {
   t.same(byIp({ trustProxy: 1 }), [])
   t.same(byIp({}, 'header:k'), [])
   t.same(byIp({ trustProxy: true }), [
-    'trustProxy: with true anyone can choose the address that bucket "a" goes by, with a header X-Forwarded-For; list your proxies instead, e.g. ["loopback", "10.0.0.0/8"], or say how many there are',
+    'trustProxy: with true clients can choose their own address for bucket "a", with a header X-Forwarded-For; list your proxies instead, e.g. ["loopback", "10.0.0.0/8"], or give their number',
   ])
   t.same(byIp({ trustProxy: true }, 'header:k'), [])
   t.same(byIp({ trustProxy: true, routes: [{ mode: 'off', buckets: ['a'] }] }), [

@@ -1,4 +1,4 @@
-/** What no single key can tell: names that must exist, costs that must fit, things that exclude each other. */
+/** Checks that need several keys of the file: names that must exist, costs that must fit, keys that exclude each other. */
 
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
@@ -11,7 +11,7 @@ const TOLERANCE = 1e-9
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
 const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 
-/** Every contradiction in the good parts of a file, in the order of the file. */
+/** Finds every contradiction among the valid parts of a file, in file order. */
 export function crossCheck(config: PartialConfig): Finding[] {
   const routes = config.routes ?? []
   return [
@@ -112,7 +112,7 @@ interface Capacity {
   readonly capacity: number
 }
 
-/** What is known of a bucket's capacity, and those of its tiers that are not the bucket's. */
+/** The known capacities of a bucket and of those tiers that have their own. */
 function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket): Capacity[] {
   const path = ['buckets', name]
   const title = `bucket ${quote(name)}`
@@ -133,12 +133,12 @@ function capacitiesOf({ name, capacity, capacityKey, tiers }: PartialBucket): Ca
 }
 
 interface StaticCost {
-  /** Below `cost` in the file. */
+  /** The path below `cost` in the file. */
   readonly at: readonly string[]
   readonly amount: number
 }
 
-/** The costs that are known before any request. */
+/** The costs that a configuration fixes before any request arrives. */
 export function staticCosts(cost: CostSettings): StaticCost[] {
   switch (cost.kind) {
     case 'fixed':

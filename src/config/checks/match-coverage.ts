@@ -1,6 +1,6 @@
 import type { MatchSettings } from '../settings.js'
 
-/** Whether a route with the match `wide` takes every request that one with `narrow` would. Unsure is false. */
+/** Whether the match `wide` accepts every request that `narrow` accepts. Unsure is false. */
 export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
   return (
     coversPath(wide.path, narrow.path) &&
@@ -12,7 +12,7 @@ export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
 
 function coversPath(wide = '*', narrow = '*'): boolean {
   if (wide === narrow || wide === '*' || wide === '/*') return true
-  // Spellings that requests are matched without are not compared.
+  // Paths are matched in normal form, so patterns with other spellings are not compared.
   if (!wide.endsWith('*') || /%|\/[./]/.test(wide + narrow)) return false
   return narrow.startsWith(wide.slice(0, -1))
 }
@@ -21,7 +21,7 @@ function coversMethods(wide: readonly string[] | undefined, narrow: readonly str
   return wide === undefined || (narrow?.every(method => wide.includes(method)) ?? false)
 }
 
-/** A host without a port is that host on any port. */
+/** A host without a port covers that host on every port. */
 function coversHost(wide: string | undefined, narrow: string | undefined): boolean {
   return wide === undefined || wide === narrow || wide === narrow?.replace(/:\d+$/, '')
 }

@@ -1,4 +1,4 @@
-/** The parts of a file that are good, even where others are not: what the cross checks look at. */
+/** The valid parts of a file, for checks that run even when other parts are invalid. */
 import * as z from 'zod'
 import { capacityOf } from '../default-capacity.js'
 import { bucket, tier } from '../schema/buckets.js'
@@ -7,35 +7,35 @@ import type { CostSettings } from '../settings.js'
 
 export interface PartialBucket {
   readonly name: string
-  /** Undefined where what makes it is bad. */
+  /** Undefined when a key that it comes from is invalid. */
   readonly capacity: number | undefined
   /** The key in the file that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'maxDelay'
   readonly hasBoth: boolean
-  /** By index; undefined where it is no object. */
+  /** By index; undefined for an entry that is not an object. */
   readonly tiers: readonly (PartialTier | undefined)[]
 }
 
 export interface PartialTier {
-  /** Undefined where there is none or a bad one. */
+  /** Undefined when it is missing or invalid. */
   readonly name: string | undefined
-  /** As written, by index. */
+  /** The entries of the file, by index. */
   readonly keys: readonly unknown[]
-  /** Whether it says who is in it. */
+  /** Whether the tier has `keys` or `header`. */
   readonly hasMembers: boolean
-  /** Whether it says what is different for them. */
+  /** Whether the tier changes a limit. */
   readonly hasLimits: boolean
-  /** Undefined where what makes it is bad, or where it is the bucket's own. */
+  /** Undefined when a key that it comes from is invalid, or when the tier inherits it. */
   readonly capacity: number | undefined
   /** The key of the tier that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'rate'
 }
 
 export interface PartialRoute {
-  /** Undefined where there is none or a bad one. */
+  /** Undefined when it is missing or invalid. */
   readonly name: string | undefined
   readonly mode: 'shape' | 'meter' | 'off' | undefined
-  /** As written, by index; undefined where there is no list. */
+  /** The entries of the file, by index; undefined without a list. */
   readonly buckets: readonly unknown[] | undefined
   readonly namesBuckets: boolean
   readonly cost: CostSettings | undefined
@@ -44,7 +44,7 @@ export interface PartialRoute {
 
 export interface PartialConfig {
   readonly buckets: ReadonlyMap<string, PartialBucket>
-  /** Undefined where there is no list: every request takes all buckets. */
+  /** Undefined without a list: every request passes all buckets. */
   readonly routes: readonly PartialRoute[] | undefined
   readonly namesRoutes: boolean
   readonly hasUpstream: boolean
@@ -111,7 +111,7 @@ function readRoute(value: unknown): PartialRoute {
   }
 }
 
-/** Each key of an object judged for itself: those that are good, with their defaults. */
+/** The valid keys of an object, each checked by itself, with their defaults. */
 function validFields<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, given: Record<string, unknown>) {
   const entries = Object.entries(schema.shape).flatMap(([key, field]) => {
     if (!(key in given) && field instanceof z.ZodExactOptional) return []

@@ -1,4 +1,4 @@
-/** The files that a configuration names: they are read when it is checked, not when they are first needed. */
+/** The files that a configuration names. They are read when it is checked, not when they are first needed. */
 import { createHash, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
@@ -11,21 +11,21 @@ export interface KeyPair {
   readonly key: Buffer
 }
 
-/** @throws when a file cannot be read, or when the key is not that of the certificate */
+/** @throws when a file cannot be read, or when the key does not belong to the certificate */
 export function readKeyPair(files: { cert: string; key: string }): KeyPair {
   const pair = { cert: readFileSync(files.cert), key: readFileSync(files.key) }
   createSecureContext(pair)
   return pair
 }
 
-/** @throws when the file cannot be read or holds anything but whole certificates */
+/** @throws when the file cannot be read, or does not hold whole certificates */
 export function readAuthorities(file: string): Buffer {
   const ca = readFileSync(file)
   checkAuthorities(ca)
   return ca
 }
 
-/** OpenSSL takes what it can read of such a file, and nothing is no error to it: half a file would trust nobody. */
+/** Checks every certificate. OpenSSL would skip unreadable ones silently, and trust nobody for half a file. */
 function checkAuthorities(ca: Buffer): void {
   const text = ca.toString('latin1')
   const begun = text.match(/-----BEGIN [A-Z0-9 ]*CERTIFICATE-----/g)?.length ?? 0
@@ -35,7 +35,7 @@ function checkAuthorities(ca: Buffer): void {
   createSecureContext({ ca })
 }
 
-/** What is wrong with them: each with its path in the configuration. */
+/** Finds files that cannot be used, each with its path in the configuration. */
 export function fileFaults(settings: Settings): { path: string; message: string }[] {
   const { listen } = settings
   const faults: { path: string; message: string }[] = []
@@ -55,7 +55,7 @@ export function fileFaults(settings: Settings): { path: string; message: string 
     } catch {
       faults.push({
         path,
-        message: `${quote(file)} is no PEM file for this, or its key is another's; name one that is`,
+        message: `${quote(file)} is not a usable PEM file, or its key does not belong to the certificate; name another file`,
       })
     }
   }
@@ -75,7 +75,7 @@ export function fileFaults(settings: Settings): { path: string; message: string 
   return faults
 }
 
-/** A file, where it is named, and what is in it. */
+/** A file in use: its path in the configuration, its name, and a digest of its contents. */
 export interface UsedFile {
   readonly path: string
   readonly file: string
@@ -83,9 +83,9 @@ export interface UsedFile {
 }
 
 /**
- * The files that are in use, as they are now.
+ * Reads the files in use.
  *
- * @param listen what was listened on at the start: its files stay those
+ * @param listen that of the start: a reload does not change its files
  */
 export function usedFiles(settings: Settings, { tls }: Listen): UsedFile[] {
   return [
@@ -99,12 +99,12 @@ function usedFile(path: string, file: string): UsedFile {
   try {
     digest = createHash('sha256').update(readFileSync(file)).digest('hex')
   } catch {
-    // The code that uses the file reports the error.
+    // The digest stays empty. The code that uses the file reports the error.
   }
   return { path, file, digest }
 }
 
-/** What is in another state than before, in words. */
+/** One line for each file with new contents. */
 export function changedFiles(before: readonly UsedFile[], now: readonly UsedFile[]): string[] {
   return now.flatMap(({ path, file, digest }) => {
     const old = before.find(each => each.path === path && each.file === file)

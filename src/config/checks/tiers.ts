@@ -1,4 +1,4 @@
-/** What no single key of a tier can tell: that somebody is in it, that it changes something, that no two collide. */
+/** Checks that need several keys of a tier: it has members, it changes a limit, and no two tiers collide. */
 
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
@@ -7,14 +7,14 @@ import type { PartialBucket, PartialTier } from './partial-config.js'
 const MEMBERS = 'add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }'
 const LIMITS = 'add a rate, a capacity or a weight, or remove the tier'
 
-/** Every contradiction among the tiers of one bucket, in the order of the file. */
+/** Finds every contradiction among the tiers of one bucket, in file order. */
 export function tierFaults({ name, tiers }: PartialBucket): Finding[] {
   const firstTierOf = new Map<string, number>()
   return tiers.flatMap((tier, index) => {
     if (tier === undefined) return []
     const path = ['buckets', name, 'tiers', index]
     return [
-      ...(tier.hasMembers ? [] : [{ path, message: `nobody is in this tier; ${MEMBERS}` }]),
+      ...(tier.hasMembers ? [] : [{ path, message: `this tier has no members; ${MEMBERS}` }]),
       ...(tier.hasLimits ? [] : [{ path, message: `changes nothing; ${LIMITS}` }]),
       ...sameName(tier, index, tiers).map(message => ({ path: [...path, 'name'], message })),
       ...tier.keys.flatMap((key, position) =>
@@ -29,7 +29,7 @@ function sameName({ name }: PartialTier, index: number, tiers: PartialBucket['ti
   return name === undefined || first === index ? [] : [`${quote(name)} is already tiers[${first}]; use another name`]
 }
 
-/** Notes in `holders` which tier has the key first. */
+/** @param firstTierOf the index of the first tier by key; this function adds to it */
 function sameKey(
   key: unknown,
   index: number,

@@ -3,7 +3,7 @@ import type { Finding } from '../problems.js'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
-/** Puts environment variables in the place of every `${NAME}` inside a string; one that is unset is a finding. */
+/** Replaces every `${NAME}` inside a string by that environment variable. An unset variable is a finding. */
 export function substitute(raw: unknown, env: Environment): { value: unknown; findings: Finding[] } {
   const findings: Finding[] = []
 

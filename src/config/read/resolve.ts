@@ -1,4 +1,4 @@
-/** From a valid file to the effective configuration: names become what they name, defaults trickle down. */
+/** Turns a valid file into the effective configuration: names become objects, and defaults are filled in. */
 import type * as z from 'zod'
 import type { BucketLimits } from '../../core/bucket/bucket.js'
 import { capacityOf } from '../default-capacity.js'
@@ -85,7 +85,7 @@ function resolveRoute(route: Route, name: string, buckets: readonly BucketSettin
   }
 }
 
-/** The given names, and for routes without one a name made from their match or place. No two are the same. */
+/** The names of the routes. A route without a name gets one from its match or its place. All names are unique. */
 function routeNames(routes: readonly Route[]): string[] {
   const taken = new Set(routes.flatMap(({ name }) => name ?? []))
   return routes.map(({ name, match }, index) => {

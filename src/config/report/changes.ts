@@ -2,10 +2,10 @@ import { isDeepStrictEqual } from 'node:util'
 import type { Settings } from '../settings.js'
 import { effective } from './effective-config.js'
 
-/** What may be a credential: keys of customers, values of headers. */
+/** Values that may be credentials: keys of tiers and values of headers. */
 const SECRET = /\.tiers\[.*\]\.(keys|header)\b|\.match\.header\b/
 
-/** What differs between two configurations, in the file's words: `buckets.client.rate: 10/s -> 5/s`. */
+/** One line for each difference between two configurations, e.g. `buckets.client.rate: 10/s -> 5/s`. */
 export function changes(before: Settings, after: Settings): string[] {
   const old = flatten(effective(before, 'clear'))
   const now = flatten(effective(after, 'clear'))
@@ -37,7 +37,7 @@ function kindOf({ store }: Settings): string {
   return store === 'memory' ? store : store.type
 }
 
-/** Routes by name, so that one that moves or goes does not change all after it. */
+/** Values by path. List entries go by name, so that a removed route does not change the paths of those after it. */
 function flatten(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
   if (Array.isArray(value)) {
     if (value.every(item => typeof item !== 'object' || item === null)) return found.set(path, value.join(', '))

@@ -13,10 +13,10 @@ import type {
 import { exactDuration, exactRate } from './exact-units.js'
 
 /**
- * The configuration in the file's own words with every default filled in; parsed again, it is the same but for the
- * passwords in URLs, the token and what else may be a credential, which are `***`.
+ * The configuration as a file with every default filled in. Passwords, the token and other credentials are `***`; all
+ * else parses to the same settings.
  *
- * @param secrets `clear`: of customers' keys and headers, for comparing; never to be shown
+ * @param secrets `clear` keeps keys of tiers and headers, for comparisons; never show that
  */
 export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'masked'): object {
   const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, pacing } = settings
@@ -48,7 +48,7 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
 
 type Secrets = 'masked' | 'clear'
 
-/** Names of headers, cookies and parameters whose values are credentials. */
+/** Matches names of headers, cookies and parameters whose values are credentials. */
 const CREDENTIAL = /auth|key|token|secret|session|cookie|passw/i
 
 function formatHeader(header: Readonly<Record<string, string>>, secrets: Secrets): object {

@@ -1,10 +1,10 @@
-/** Rates and durations written so that reading them again gives the very same number. */
+/** Writes rates and durations so that parsing gives exactly the same number. */
 import { formatDuration, formatRate, parseDuration, parseRate } from '../../core/units.js'
 
 const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000, ms: 1 } as const
 const LONGEST_SPAN = 120
 
-/** A rate in cost units per ms: as `formatRate` writes it where that is exact, else `"100/3d"`, else in full. */
+/** A rate in cost units per ms, written as by `formatRate` if that is exact, else like `"100/3d"`, else with all digits. */
 export function exactRate(perMs: number): string {
   const exact = (text: string) => parsesTo(text, perMs, parseRate)
   const short = formatRate(perMs)
@@ -20,7 +20,7 @@ export function exactRate(perMs: number): string {
   return exact(perSecond) ? perSecond : `${decimal(perMs)}/ms`
 }
 
-/** A duration in ms: as `formatDuration` writes it where that is exact, else in full. */
+/** A duration in ms, written as by `formatDuration` if that is exact, else with all digits. */
 export function exactDuration(ms: number): string {
   const short = formatDuration(ms)
   return parsesTo(short, ms, parseDuration) ? short : `${decimal(ms)}ms`
@@ -34,7 +34,7 @@ function parsesTo(text: string, value: number, parse: (text: string) => number):
   }
 }
 
-/** All digits of a number, without the exponent that rates and durations do not have. */
+/** A number with all its digits and without an exponent, which rates and durations do not allow. */
 function decimal(value: number): string {
   const [digits = '', exponent] = String(value).split('e')
   if (exponent === undefined) return digits

@@ -1,13 +1,13 @@
-/** How long requests can wait: what the limits of a route amount to for a client. */
+/** The longest waits that the limits allow. */
 import type { BucketLimits } from '../../core/bucket/bucket.js'
 import { staticCosts } from '../checks/checks.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'
 
-/** How long an admitted request can wait at most on one bucket. */
+/** The longest wait of an admitted request on one bucket. */
 export interface LongestWait {
   name: string
-  /** As `"5/s"`. */
+  /** E.g. `"5/s"`. */
   rate: string
   /** Cost units. */
   capacity: number
@@ -15,8 +15,8 @@ export interface LongestWait {
 }
 
 /**
- * Per bucket and per tier of it `(b - c) / r`, c the smallest cost that is known beforehand on any route through it.
- * Only routes in mode `shape` hold requests: 0 where there is none.
+ * The longest wait `(b - c) / r` for each bucket and tier, in ms. c is the smallest static cost on any route through it.
+ * Only routes in mode `shape` hold requests: without one the wait is 0.
  */
 export function longestWaits({ buckets, routes }: Settings): (LongestWait & { tiers: LongestWait[] })[] {
   return buckets.map(({ name, limits, tiers }) => {
@@ -35,7 +35,7 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
 }
 
 /**
- * How long an admitted request of a route can wait at most, as the largest of its stack's buckets tells.
+ * The longest wait of an admitted request of a route: the longest of its buckets.
  *
  * @param cost of that request
  * @returns ms; 0 in modes other than `shape`
@@ -45,12 +45,12 @@ export function longestWaitOf(route: RouteSettings, cost = smallestCost(route)):
   return Math.max(0, ...route.buckets.flatMap(allLimits).map(limits => waitFor(cost, limits)))
 }
 
-/** The smallest cost of a route that is known before any request. */
+/** The smallest static cost of a route. */
 export function smallestCost({ cost }: RouteSettings): number {
   return Math.min(...staticCosts(cost).map(({ amount }) => amount))
 }
 
-/** What a request of this cost waits for a bucket that it just fits; ms. */
+/** The wait of a request of this cost that just fits, in ms. */
 export function waitFor(cost: number, { rate, capacity }: BucketLimits): number {
   return Math.max(0, (capacity - cost) / rate)
 }

@@ -1,4 +1,4 @@
-/** Addresses: where to listen, where to send, whom to trust. */
+/** Addresses: where to listen, where to forward, which proxies to trust. */
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
 import { hint, quote, quoteUrl, wants } from '../messages.js'
@@ -12,7 +12,7 @@ const LISTEN = 'use e.g. "127.0.0.1:8080", "[::1]:8080"'
 const RANGES = ['loopback', 'linklocal', 'uniquelocal']
 
 /**
- * Reads `"host:port"`, `"[::1]:8080"`, `":8080"` or `"8080"`; without a host it is 127.0.0.1.
+ * Reads `"host:port"`, `"[::1]:8080"`, `":8080"` or `"8080"`. The default host is 127.0.0.1.
  *
  * @throws RangeError
  */
@@ -36,7 +36,7 @@ function isHostName(value: string): boolean {
   return /^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)$/.test(value) && !/^[\d.]+$/.test(value)
 }
 
-/** Whether only this machine reaches a host. */
+/** Whether only this machine can reach a host. */
 export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
@@ -49,7 +49,7 @@ export function formatListen({ host, port }: { host: string; port: number }): st
 /**
  * Reads an upstream's URL down to its origin, `"http://host:port"`, or `"echo:"`.
  *
- * @throws RangeError with the reason, never with the URL's credentials
+ * @throws RangeError with the reason, without the credentials of the URL
  */
 export function parseUpstreamUrl(value: string): string {
   if (value === 'echo:') return value

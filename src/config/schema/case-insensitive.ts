@@ -1,9 +1,9 @@
-/** Objects whose keys are names that come in any case, or need checking. */
+/** Objects whose keys are case-insensitive names. */
 import * as z from 'zod'
 import { wants } from '../messages.js'
 import { headerName } from './values.js'
 
-/** Header names, which become lower-cased, and the exact value of each. */
+/** Header names, lower-cased, with their exact values. */
 export function headers(noun: string, remedy: string) {
   return z
     .record(z.string(), z.string({ error: wants('a header value', 'use a string, e.g. "gold"') }), {
@@ -12,7 +12,7 @@ export function headers(noun: string, remedy: string) {
     .transform((values, ctx) => renameKeys(values, headerName, ctx))
 }
 
-/** Renames every key; a key that cannot be renamed, or twice to the same, is an issue at that key. */
+/** Renames every key. A key that `rename` refuses, or that becomes the same as another, is an issue. */
 export function renameKeys<T>(
   values: Record<string, T>,
   rename: (key: string) => string,
@@ -33,12 +33,12 @@ export function renameKeys<T>(
   return Object.fromEntries(entries)
 }
 
-/** As much of a transform's context as is needed here. */
+/** The part of zod's transform context that is used here. */
 interface Issues {
   issues: { push(issue: { code: 'custom'; path: PropertyKey[]; message: string; input: unknown }): unknown }
 }
 
-/** Renames one key; where `rename` refuses it, it stays and there is an issue. */
+/** Renames one key. A key that `rename` refuses stays as it is and is an issue. */
 export function renameOrReport(value: string, rename: (value: string) => string, key: string, ctx: Issues): string {
   try {
     return rename(value)

@@ -1,4 +1,4 @@
-/** Keys: what tells clients apart. */
+/** Bucket keys, which tell clients apart. */
 import * as z from 'zod'
 import { nearest, quote, wants } from '../messages.js'
 import type { KeyPart, KeySettings } from '../settings.js'

@@ -32,7 +32,7 @@ const limits = object(
   'use e.g. { "maxQueued": 10000 }',
 )
 
-/** RFC 6750 2.1: what can be sent as a bearer token. */
+/** The form of a bearer token (RFC 6750 2.1). */
 const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
 
 const SECRET = {
@@ -61,7 +61,7 @@ const admin = adminObject.transform((value, ctx) => {
   return value
 })
 
-/** The file as the user writes it. Its input type, defaults, messages and JSON Schema all come from here. */
+/** The configuration file. Its input type, defaults, messages and JSON Schema all come from here. */
 export const file = object(
   {
     $schema: z
@@ -99,7 +99,7 @@ export const file = object(
   'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',
 )
 
-/** What a user may write. */
+/** The file as a user may write it. */
 export type ConfigFile = z.input<typeof file>
 
 /** The JSON Schema (draft 2020-12) of the file, for editors. */

@@ -3,7 +3,7 @@ import * as z from 'zod'
 import { quoteUrl, type RefusedValue } from '../messages.js'
 import { read } from './values.js'
 
-/** One kind of URL: what it looks like, and what besides its scheme makes it good. */
+/** One kind of URL. `isGood` checks everything but the scheme. */
 interface Kind {
   readonly example: string
   readonly schemes: RegExp
@@ -30,18 +30,18 @@ function hasHost(value: string): boolean {
   return URL.canParse(value) && new URL(value).hostname !== ''
 }
 
-/** `redis+sentinel://user:password@host:port,host:port/NAME`: the hosts are the Sentinels', the name is the master's. */
+/** Checks `redis+sentinel://user:password@host:port,host:port/NAME`: hosts of Sentinels, and the name of their master. */
 function isSentinels(value: string): boolean {
   const [, scheme = '', user = '', hosts = '', rest = ''] =
     /^([^:]+:\/\/)([^/?#]*@)?([^/?#]*)(\/[^/?#]+)$/.exec(value) ?? []
   return scheme !== '' && hosts.split(',').every(host => hasHost(`${scheme}${user}${host}${rest}`))
 }
 
-/** @throws RangeError that shows no password */
+/** @throws RangeError without the password */
 function check(value: string, kind: Kind): string {
   const [, scheme = '', authority = '', rest = ''] = /^([^/?#]*\/\/)([^/?#]*)(.*)$/s.exec(value) ?? []
   const isOfKind = kind.schemes.test(scheme)
-  // What of a password looks like the end of the host is not seen as one.
+  // An unencoded "/" in a password would end the host, and the message would show the rest of the password.
   if (isOfKind && (rest.includes('@') || (authority.includes('@') && !kind.isGood(value)))) {
     throw new RangeError(
       `${quoteUrl(value)} is not a URL as it is; in its user and password write special characters percent-encoded, e.g. %2F for "/"`,
@@ -61,10 +61,10 @@ function urlOf(kind: Kind, choose: (value: string) => Kind = () => kind) {
   return read(z.string({ error }), value => check(value, choose(value)))
 }
 
-/** A server, or Sentinels that know it. */
+/** The URL of a server or of Sentinels. */
 export const redisUrl = urlOf(REDIS, value => (SENTINEL.schemes.test(value) ? SENTINEL : REDIS))
 
-/** A server. */
+/** The URL of a server. */
 export const redisNode = urlOf(REDIS)
 
 export const postgresUrl = urlOf(POSTGRES)

@@ -7,7 +7,7 @@ import { object, oneOf, read, text, timeout, whole } from './values.js'
 const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
 const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
 const TABLE = 'use e.g. "shaper_buckets" or "limits.shaper_buckets"'
-/** What PostgreSQL cuts names at, in bytes. */
+/** The length at which PostgreSQL truncates names, in bytes. */
 const LONGEST_NAME = 63
 
 const shared = {

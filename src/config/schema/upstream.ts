@@ -15,7 +15,7 @@ const statuses = z
   .array(status, { error: wants('a list of statuses', 'use e.g. [429, 503]') })
   .min(1, { error: 'the list is empty; use e.g. [429, 503]' })
 
-/** However long an upstream wants to be left alone, it is asked again. */
+/** The upstream is tried again after this time, even if its Retry-After is longer. */
 const LONGEST_PAUSE = '60s'
 
 const pauseOn = object(

@@ -1,4 +1,4 @@
-/** The small values of the file: what each looks like, what it is called in a message, and what it becomes. */
+/** The simple values of the file: their form, their name in messages, and their parsed type. */
 import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { parseDuration, parseRate, rateRemedy } from '../../core/units.js'
@@ -9,7 +9,7 @@ const TOKEN = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
 export const NAME = /^[A-Za-z0-9_.-]{1,64}$/
 export const NAME_REMEDY = 'use 1 to 64 letters, digits, "_", "." or "-"'
 
-/** Turns what the file says into what the program uses; a RangeError of `parse` becomes the message. */
+/** Parses a value of the file. The message of a RangeError from `parse` becomes that of the issue. */
 export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<S>) => O) {
   return schema.transform((value, ctx): O => {
     try {
@@ -22,7 +22,7 @@ export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<
   })
 }
 
-/** A parser of another room with this room's messages, which show no credentials. */
+/** Replaces the message of a parser's error, so that no credentials are shown. */
 function withMessage<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) => string): (value: I) => O {
   return value => {
     try {
@@ -33,7 +33,7 @@ function withMessage<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) 
   }
 }
 
-/** An object whose unknown keys are errors, one line of the message for each. */
+/** An object. Each unknown key is one line of the message. */
 export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string) {
   const known = Object.keys(shape)
   return z.strictObject(shape, {
@@ -65,18 +65,18 @@ export const duration = read(durationText, readDuration)
 /** A duration above 0. */
 export const span = read(durationText, text => {
   const ms = readDuration(text)
-  if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
+  if (ms === 0) throw new RangeError(`${quote(text)} is not above 0; use e.g. "10s"`)
   return ms
 })
 
 /** A duration above 0 that one timer can hold. */
 export const timeout = read(durationText, text => {
   const ms = readDuration(text)
-  if (ms === 0) throw new RangeError(`${quote(text)} is no time at all; use e.g. "10s"`)
+  if (ms === 0) throw new RangeError(`${quote(text)} is not above 0; use e.g. "10s"`)
   return timerLength(text, ms)
 })
 
-/** A duration that one timer can hold; 0 means at once. */
+/** A duration that one timer can hold. 0 is allowed. */
 export const grace = read(durationText, text => timerLength(text, readDuration(text)))
 
 function timerLength(text: string, ms: number): number {
@@ -118,7 +118,7 @@ export function cookieName(value: string): string {
   return value
 }
 
-/** A method, upper-cased; only those that Node's parser lets through can ever match. @throws RangeError */
+/** A method, upper-cased. Others than those of Node's parser could never match. @throws RangeError */
 export function methodName(value: string): string {
   const method = value.toUpperCase()
   if (METHODS.includes(method)) return method

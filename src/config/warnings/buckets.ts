@@ -1,11 +1,11 @@
-/** What to think of each bucket by itself. */
+/** Warnings about single buckets. */
 import { formatDuration } from '../../core/units.js'
 import { exactDuration, exactRate } from '../report/exact-units.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-scope.js'
 
-/** What HTTP clients, load balancers and people commonly put up with, in ms. */
+/** How long HTTP clients, load balancers and people usually wait, in ms. */
 const PATIENCE = 30_000
 
 export function bucketWarnings(settings: Settings): Warning[] {
@@ -20,12 +20,12 @@ export function bucketWarnings(settings: Settings): Warning[] {
   })
 }
 
-/** Room for one request is no queue, and in `meter` no burst. */
+/** Warns of room for a single request: no queue in `shape`, no burst in `meter`. */
 function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
   const shaping = users.filter(({ mode }) => mode === 'shape')
   const cost = Math.min(...(shaping.length > 0 ? shaping : users).map(smallestCost))
   const [own, ...tiers] = placesOf(bucket)
-  // A capacity that is inherited is told once.
+  // An inherited capacity is reported once.
   const places = [own, ...tiers.filter(({ limits }) => limits.capacity !== own.limits.capacity)]
   return places.flatMap(({ path, limits: { rate, capacity } }) => {
     if (capacity >= 2 * cost) return []
@@ -34,7 +34,7 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     if (shaping.length > 0) {
       return [{ path: [...path, 'capacity'], message: `${room}, so there is no queue at all; ${atOnce}` }]
     }
-    // One a minute may well be meant; who writes 12 a minute hardly means "and never two at once".
+    // "1/m" may well mean one at a time. "12/m" hardly does.
     const rateText = exactRate(rate)
     if (Number.parseFloat(rateText) < 2 * cost) return []
     const pace = formatDuration(cost / rate)
@@ -43,7 +43,7 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
   })
 }
 
-/** A queue that outlasts its clients' patience works for nobody. */
+/** Warns of a queue in which requests wait longer than their clients. */
 function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
   const found = placesOf(bucket).flatMap(place => {
     const route = users.find(each => each.mode === 'shape' && isTooLong(place, each))
@@ -53,12 +53,12 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     const wait = formatDuration(waitFor(smallestCost(route), limits))
     const patience = exactDuration(PATIENCE)
     const instead = path.length === 2 ? `"maxDelay": "${patience}" instead of capacity` : 'a smaller capacity'
-    const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients put up with, or ${instead}`
+    const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients accept, or ${instead}`
     return { path: [...path, 'capacity'], message }
   })
 }
 
-/** A `maxWait` below the wait is a decision. */
+/** A `maxWait` below the longest wait is deliberate, so it needs no warning. */
 function isTooLong({ limits }: Place, route: RouteSettings): boolean {
   const wait = waitFor(smallestCost(route), limits)
   return wait > PATIENCE && route.maxWait >= wait
@@ -72,10 +72,10 @@ function blocksAll(bucket: BucketSettings): Warning[] {
   return [{ path: ['buckets', bucket.name, 'blockFor'], message }]
 }
 
-/** With the key `all` there is one instance, and its limits would follow the last request. */
+/** Warns of tiers with the key `all`: the only instance would take the limits of the last request. */
 function sharedTiers({ name, key, tiers }: BucketSettings): Warning[] {
   if (tiers.length === 0 || key.parts.some(({ kind }) => kind !== 'all')) return []
   const message =
-    'with the key "all" everyone is in one bucket, so there is nobody to set apart; move them to a bucket whose key tells clients apart, e.g. "ip"'
+    'with the key "all" all clients share one bucket, so tiers cannot set any apart; move the tiers to a bucket whose key tells clients apart, e.g. "ip"'
   return [{ path: ['buckets', name, 'tiers'], message }]
 }

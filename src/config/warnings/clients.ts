@@ -1,4 +1,4 @@
-/** Whether the key `ip` can tell clients apart at all. */
+/** Warns when the key `ip` cannot tell clients apart. */
 import { formatListen, isLoopback } from '../schema/address.js'
 import type { Settings } from '../settings.js'
 import { usersOf, type Warning } from './key-scope.js'
@@ -12,11 +12,11 @@ export function clientWarnings(settings: Settings): Warning[] {
   const path = ['trustProxy']
   const { name } = byAddress
   if (trustProxy === true) {
-    const message = `with true anyone can choose the address that bucket "${name}" goes by, with a header X-Forwarded-For; list your proxies instead, e.g. ["loopback", "10.0.0.0/8"], or say how many there are`
+    const message = `with true clients can choose their own address for bucket "${name}", with a header X-Forwarded-For; list your proxies instead, e.g. ["loopback", "10.0.0.0/8"], or give their number`
     return [{ path, message }]
   }
   if (trustProxy !== false || !isLoopback(listen.host)) return []
   const everywhere = formatListen({ host: '0.0.0.0', port: listen.port })
-  const message = `a hint: only this machine reaches ${listen.host}, so all who come have one address and bucket "${name}" is one for all; behind a proxy here use ["loopback"], for clients elsewhere "listen": "${everywhere}"`
+  const message = `a hint: only this machine reaches ${listen.host}, so all clients have the same address and share bucket "${name}"; behind a proxy on this machine use ["loopback"], for clients on others "listen": "${everywhere}"`
   return [{ path, message }]
 }

@@ -1,4 +1,4 @@
-/** What is valid, and yet hardly what anybody wants. */
+/** Warnings: valid configurations that hardly anybody wants. */
 
 import type { Problem } from '../load.js'
 import { formatPath } from '../problems.js'
@@ -10,7 +10,7 @@ import { routeWarnings } from './routes.js'
 import { stackWarnings } from './stacks.js'
 import { storeWarnings } from './store.js'
 
-/** What an expert would say about a configuration: where, what follows from it, and what to write instead. */
+/** The warnings about a configuration. Each says where, what the effect is, and what to write instead. */
 export function warnings(settings: Settings): Problem[] {
   const found = [
     ...clientWarnings(settings),

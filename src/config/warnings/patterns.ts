@@ -1,4 +1,4 @@
-/** Values that look like a pattern or a range, and are compared as they are: what they are meant for never matches. */
+/** Warns of values that look like a pattern or a range. They are compared literally, so they never match. */
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { quote } from '../messages.js'
@@ -8,7 +8,7 @@ import type { Warning } from './key-scope.js'
 /** An IPv6 network as the key `ip` writes it. */
 const NETWORK = /^(?:(?:0|[1-9a-f][0-9a-f]{0,3}):){4}:\/64$/
 
-/** Headers whose values have a `*` of their own, such as `*\/*`. */
+/** Headers whose values may contain `*`, such as `*\/*`. */
 const WITH_STARS = /^(?:accept|if-)/
 
 export function patternWarnings({ buckets, routes }: Settings): Warning[] {
@@ -31,7 +31,7 @@ export function patternWarnings({ buckets, routes }: Settings): Warning[] {
   ]
 }
 
-/** Why the address in the key of a tier is none that a request has. */
+/** Why no request can have the address in the key of a tier. */
 function oddAddress(key: string, { key: { parts } }: BucketSettings): string[] {
   const values = key.split('\n')
   const address = values[parts.findIndex(({ kind }) => kind === 'ip')]

@@ -1,4 +1,4 @@
-/** What to think of each route. */
+/** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
 import { covers } from '../checks/match-coverage.js'
 import { longestWaitOf } from '../report/longest-waits.js'
@@ -22,7 +22,7 @@ export function routeWarnings(settings: Settings): Warning[] {
 function unreachable({ match }: RouteSettings, index: number, routes: readonly RouteSettings[]): Warning[] {
   const first = routes.findIndex(earlier => covers(earlier.match, match))
   if (first === index) return []
-  const message = `can never be reached: routes[${first}] ("${routes[first]!.name}") comes first and takes all that this one would; move this before it, or remove it`
+  const message = `can never be reached: routes[${first}] ("${routes[first]!.name}") comes first and matches all requests that this one matches; move this before it, or remove it`
   return [{ path: ['routes', index], message }]
 }
 
@@ -37,8 +37,8 @@ function idleMaxWait(route: RouteSettings, settings: Settings): string[] {
 }
 
 /**
- * Whether the longest wait is that of the bucket. Where several lanes share one, fairness may keep a request waiting
- * longer than what was predicted on its arrival, and so may an upstream that is full.
+ * Whether the longest wait is exactly that of the bucket. It may be longer when several lanes share the bucket, because
+ * lanes take turns, and when the upstream is full.
  */
 function isFifo({ buckets, upstream }: RouteSettings, settings: Settings): boolean {
   return buckets.length === 1 && usersOf(buckets[0]!, settings).length === 1 && isPrompt(upstream)
@@ -49,7 +49,7 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
   return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
 }
 
-/** Each client, and each route, alone keeps to what was learnt; all of them together may not. */
+/** Warns when several clients or routes together may exceed a learnt rate, although each keeps to it. */
 function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: readonly RouteSettings[]): string[] {
   if (!upstream.learn || mode === 'off') return []
   const shared = buckets.filter(bucket => !isPerClient(bucket))
@@ -63,12 +63,12 @@ function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: re
   ]
 }
 
-/** Whether nothing but the buckets keeps requests from it. */
+/** Whether only the buckets delay requests to it. */
 function isPrompt({ maxInFlight, pauseOn, learn }: UpstreamSettings): boolean {
   return maxInFlight === Infinity && pauseOn === undefined && !learn
 }
 
-/** A header that may ask for more than there is room for. */
+/** Warns of a cost header that may ask for more than the capacity. */
 function costlyHeader({ mode, cost, buckets }: RouteSettings): string[] {
   if (mode === 'off' || cost.kind !== 'header') return []
   const [smallest] = buckets.flatMap(placesOf).sort((a, b) => a.limits.capacity - b.limits.capacity)

@@ -1,11 +1,11 @@
-/** What to think of buckets that are passed together. */
+/** Warnings about buckets that are used together. */
 
 import { exactRate } from '../report/exact-units.js'
 import { allLimits } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isInside, isPerClient, placesOf, type Warning } from './key-scope.js'
 
-/** What is wrong with two buckets is told once, for the first route that has both. */
+/** Each pair of buckets is reported once, for the first route that has both. */
 export function stackWarnings({ routes }: Settings): Warning[] {
   const reported = new Set<string>()
   return routes.flatMap(route => {
@@ -19,14 +19,14 @@ export function stackWarnings({ routes }: Settings): Warning[] {
   })
 }
 
-/** Each bucket of a stack with each that it is inside of. */
+/** Each bucket of a stack with each wider bucket of that stack. */
 function pairsOf({ buckets }: RouteSettings): [narrow: BucketSettings, wide: BucketSettings][] {
   return buckets.flatMap(narrow =>
     buckets.filter(wide => isInside(narrow, wide)).map((wide): [BucketSettings, BucketSettings] => [narrow, wide]),
   )
 }
 
-/** A limit that a wider bucket undercuts. */
+/** Warns of a rate that a wider bucket never lets through. */
 function unreachableRate(narrow: BucketSettings, wide: BucketSettings, { name }: RouteSettings): Warning[] {
   const fastest = Math.max(...allLimits(wide).map(({ rate }) => rate))
   const place = placesOf(narrow).find(({ limits }) => limits.rate > fastest)
@@ -35,7 +35,7 @@ function unreachableRate(narrow: BucketSettings, wide: BucketSettings, { name }:
   return [{ path: [...place.path, 'rate'], message }]
 }
 
-/** A shared bucket that one client can fill. */
+/** Warns of a shared bucket that one client can fill. */
 function oneClientFills(narrow: BucketSettings, wide: BucketSettings, { name, mode }: RouteSettings): Warning[] {
   const { overflow } = wide.limits
   if (isPerClient(wide) || !isPerClient(narrow) || (mode === 'shape' && overflow === 'fair')) return []

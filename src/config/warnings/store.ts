@@ -1,4 +1,4 @@
-/** What means something else where several instances share a store. */
+/** Warnings about settings that change their meaning with a shared store. */
 import type { Settings } from '../settings.js'
 import { usersOf, type Warning } from './key-scope.js'
 
@@ -11,12 +11,12 @@ function fairAmongOwn(settings: Settings): Warning[] {
   return settings.buckets.flatMap(bucket => {
     if (bucket.limits.overflow !== 'fair' || !usersOf(bucket, settings).some(({ mode }) => mode === 'shape')) return []
     const message =
-      'a hint: with a shared store "fair" makes room among those who wait in the same instance only, and rejects where what fills the bucket waits elsewhere; send each client to one instance, or use "reject"'
+      'a hint: with a shared store "fair" makes room only among requests of the same instance, and rejects when requests of others fill the bucket; send each client to one instance, or use "reject"'
     return [{ path: ['buckets', bucket.name, 'overflow'], message }]
   })
 }
 
-/** Told once for each upstream that has one. */
+/** Reported once for each upstream. */
 function ownInFlight({ routes }: Settings): Warning[] {
   const [common] = routes
   const reported = new Set<string>()
