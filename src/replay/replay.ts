@@ -1,4 +1,4 @@
-/** Puts the requests of logs through limits, and tells what these would have done. */
+/** Puts the requests of logs through limits and reports what these would have done. */
 import { formatKeyPart } from '../config/schema/key.js'
 import type { LineParser } from './formats/line-parser.js'
 import { LogArrivals } from './input/arrivals.js'
@@ -115,12 +115,12 @@ function targetNotes(target: readonly Bound[], { found, grid }: SweepReport): st
   return notes
 }
 
-/** Something that arrivals are put through once more. */
+/** Receives recorded arrivals. */
 interface ArrivalSink {
   arrive(at: number, client: number): void
 }
 
-/** Puts all arrivals through what `open` gives: those that are kept, or the logs once more. */
+/** Passes all arrivals to `open()`: from the recording, or by reading the logs again. @throws InputError */
 type Repeat = <T extends ArrivalSink>(open: () => T) => Promise<T>
 
 function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
@@ -164,7 +164,7 @@ async function recommend(
   if (point === undefined) return undefined
   const outcome = (await repeat(() => new SweepRun([point], cost, EXACT))).outcomes()[0]!
   const wait = { ...outcome.wait }
-  // They keep the bounds: a quantile above one is rounded, as there are too many to keep.
+  // The limits keep the bounds exactly, so a quantile above its bound is a rounding error of too many waits.
   for (const { metric, most } of bounds) {
     if (metric !== 'reject' && metric !== 'delay') wait[metric] = Math.min(wait[metric], most)
   }

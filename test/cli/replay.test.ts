@@ -173,7 +173,7 @@ t.test('what cannot be read: status 1, and what could be is reported', async t =
   t.match(missing.stderr, /^shaper: "nowhere\.log" does not exist; name a log that does\n$/)
   const odd = await replay(['--rate', '5/s'], 'no log\nat all\n')
   t.equal(odd.code, 1)
-  t.match(odd.stderr, /^shaper: standard input looks like no log that is known; say what it is with --format .*\n$/)
+  t.match(odd.stderr, /^shaper: standard input is not a log of a known format; name the format with --format .*\n$/)
   const bad = await replay(['--rate', '5/s', '--format', 'combined'], 'no log\nat all\n')
   t.equal(bad.code, 1)
   t.match(bad.stderr, /^shaper: no line is a request that could be read; .*\n$/)
@@ -265,7 +265,7 @@ t.test('a log that went through syslog: its clients, and no months', async t => 
   t.equal(refused.code, 1, 'what comes before a request is not known')
   t.match(
     refused.stderr,
-    /^shaper: standard input looks like no log that is known; .* what stands before each request\n$/,
+    /^shaper: standard input is not a log of a known format; .* what stands before each request\n$/,
   )
   const given = await replay(['--rate', '5/s', '--json', '--format', 'combined'], odd)
   t.equal(given.code, 1)
@@ -305,5 +305,5 @@ t.test("the log of a shaper that has run: each request, by the client's key", as
   t.match(report.notes, [/does not tell the header "x-api-key"/])
   const text = await replay(['--rate', '1/m'], log)
   t.match(text.stdout, /^6 requests of 2 clients in \d+ lines \(shaper\)$/m)
-  t.match(text.stdout, /^\d+ records of other things than requests that reached a bucket: left out$/m)
+  t.match(text.stdout, /^\d+ records left out: not about requests that reached a bucket$/m)
 })

@@ -184,7 +184,7 @@ t.test('times as they are written', async t => {
 t.test('a format can be given, and a log of none is told', async t => {
   const odd = ['no log at all', 'really']
   const { reading } = await readAll(bytes(odd.join('\n')))
-  t.match(reading.errors[0]?.message, /looks like no log that is known; say what it is with --format/)
+  t.match(reading.errors[0]?.message, /is not a log of a known format; name the format with --format/)
   const given = await read(odd, { format: 'combined' })
   t.same(given.bad, { 'no time': 1, 'no address': 1 })
   const empty = await readAll(bytes('\n\n'))
@@ -258,7 +258,7 @@ t.test('what is no address is no client', async t => {
   }
   const { reading } = await readAll(bytes(odd['unknown prefix'].map(client => `${line(client)}\n`).join('')))
   t.equal(reading.requests, 0)
-  t.match(reading.errors[0]?.message, /looks like no log that is known; .* cut off what stands before each request/)
+  t.match(reading.errors[0]?.message, /is not a log of a known format; .* remove what stands before each request/)
 })
 
 t.test("shaper's own log", async t => {

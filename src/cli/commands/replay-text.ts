@@ -1,9 +1,9 @@
-/** What a replay has found, as lines for a terminal. */
+/** Reports of a replay as lines for a terminal. */
 import type { DiffReport } from '../../replay/report/diff.js'
 import type { PeakReport, ReplayReport } from '../../replay/report/report.js'
 import { aligned } from './table.js'
 
-/** Clients that are listed. */
+/** How many clients to list. */
 const LISTED = 10
 
 const SHADES = [' ', '░', '▒', '▓', '█']
@@ -103,7 +103,7 @@ function sweepLines(sweep: Sweep): string[] {
   ]
 }
 
-/** Rates downwards, capacities to the right; the shade goes by the square root of the value. */
+/** One row for each rate and one column for each capacity. The shade follows the square root of the value. */
 function heatMap(
   title: string,
   { rates, capacities, points }: Sweep,
@@ -126,12 +126,10 @@ function remarks({ bad, badLines, late, notes, skipped }: ReplayReport): string[
   return [
     ...(bad === 0 ? [] : ['', `${counted(bad, 'bad line')}: ${reasons.join(', ')}`]),
     ...badLines.examples.map(({ line, reason, text }) => `  line ${line}, ${reason}: ${text}`),
-    ...(skipped > 0
-      ? ['', `${counted(skipped, 'record')} of other things than requests that reached a bucket: left out`]
-      : []),
+    ...(skipped > 0 ? ['', `${counted(skipped, 'record')} left out: not about requests that reached a bucket`] : []),
     ...(late === 0
       ? []
-      : ['', `${counted(late, 'request')} came further back in the stream than a minute, and count for later`]),
+      : ['', `${counted(late, 'request')} came more than a minute late in the stream, and count at a later time`]),
     ...notes.flatMap(note => ['', `note: ${note}`]),
   ]
 }
@@ -188,13 +186,13 @@ function share(part: number, whole: number): string {
   return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
 }
 
-/** Three digits, in a unit that suits. */
+/** A duration with three digits, in a suitable unit. */
 function ms(value: number): string {
   const [divisor, unit] = UNITS.find(([divisor, , least]) => value >= divisor * least) ?? [1, 'ms']
   return `${Number((value / divisor).toPrecision(3))} ${unit}`
 }
 
-/** In ms, and how many of it have to be there to be counted in. */
+/** Units: their length in ms, their name, and the least count for which they are used. */
 const UNITS: readonly (readonly [number, string, number])[] = [
   [3_600_000, 'h', 2],
   [60_000, 'min', 2],

@@ -1,6 +1,6 @@
 /**
- * Lines of an AWS Application Load Balancer. They are written when a request has ended; it came as much earlier as the
- * three times say (docs.aws.amazon.com, "Access logs for your Application Load Balancer").
+ * Lines of an AWS Application Load Balancer. A line is written when its request has ended. The sum of its three times is
+ * the duration (docs.aws.amazon.com, "Access logs for your Application Load Balancer").
  */
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
 import { readTimestamp } from './timestamp.js'
@@ -25,7 +25,7 @@ export class AlbParser extends LineParser {
     if (client === '-' || port <= 0) return 'no address'
     this.second = timestamp.second
     this.fraction = timestamp.fraction
-    // -1: it did not come so far.
+    // -1: the request did not reach this stage.
     this.duration = 1_000 * (Math.max(0, Number(first)) + Math.max(0, Number(second)) + Math.max(0, Number(third)))
     if (/^-( |$)/.test(request)) return 'no request'
     const absolute = ABSOLUTE.exec(request)

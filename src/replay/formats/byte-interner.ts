@@ -2,21 +2,23 @@ const FIRST_SLOTS = 1 << 12
 const FIRST_BYTES = 1 << 16
 
 /**
- * Small integers for byte strings, counted from 0 in the order of their first coming. No string is made of what is
- * known already, which is what reading a log in millions of lines per second takes.
+ * Numbers byte strings from 0, in the order in which they first appear. It makes no string for known bytes: a log is read
+ * at millions of lines per second.
+ *
+ * A hash table with open addressing and linear probing, at most half full.
  */
 export class ByteInterner {
-  /** id + 1 by place; 0: free. */
+  /** id + 1 by slot; 0: free. */
   #slots = new Int32Array(FIRST_SLOTS)
   #hashes = new Int32Array(FIRST_SLOTS >> 1)
   #starts = new Float64Array((FIRST_SLOTS >> 1) + 1)
   #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES)
   #size = 0
   readonly #most: number
-  /** Where hashing starts: a log cannot be written to collide. */
+  /** The random start of each hash, so that nobody can write a log full of collisions. */
   readonly #basis = (Math.random() * 2 ** 32) | 0
 
-  /** @param most how many are kept */
+  /** @param most how many byte strings to keep */
   constructor(most = 2 ** 29 - 1) {
     this.#most = most
   }
@@ -25,7 +27,7 @@ export class ByteInterner {
     return this.#size
   }
 
-  /** The id of these bytes, a new one if need be; -1: there is no room for another. */
+  /** The id of these bytes. Unknown bytes get a new one; -1: the table is full. */
   find(bytes: Uint8Array, from: number, to: number): number {
     const hash = this.#hash(bytes, from, to)
     const slots = this.#slots
@@ -38,12 +40,12 @@ export class ByteInterner {
     return this.#size < this.#most ? this.#add(hash, place, bytes.subarray(from, to)) : -1
   }
 
-  /** As UTF-8. */
+  /** The bytes of an id, read as UTF-8. */
   text(id: number): string {
     return this.#bytes.toString('utf8', this.#starts[id]!, this.#starts[id + 1]!)
   }
 
-  /** FNV-1a, but four bytes at once: what multiplies is what takes time. The shift lets the upper ones count below, too. */
+  /** FNV-1a on four bytes at a time, because multiplication is the slow step. The shift mixes high bits into low ones. */
   #hash(bytes: Uint8Array, from: number, to: number): number {
     let hash = this.#basis ^ (to - from)
     let at = from

@@ -1,4 +1,4 @@
-/** Lines of the common log format and of the combined one, of Apache and nginx. */
+/** Lines of the common and combined log formats of Apache and nginx. */
 import { isIP } from 'node:net'
 import { readAddress } from '../../proxy/http/client-address.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
@@ -14,25 +14,25 @@ const DOT = 46
 const COMMA = 44
 const MINUS = 45
 
-/** What a client is written with: an IPv4 address is numeric, a name has other characters, too. */
+/** Kinds of characters in the client field: an IPv4 address is numeric, a host name has letters, too. */
 const NUMERIC = 1
 const NAME = 2
 const OTHER = 4
 const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
   const character = String.fromCharCode(byte)
   if (/[\d.]/.test(character)) return NUMERIC
-  // Stars are where an address was made anonymous.
+  // Stars replace the digits of anonymised addresses.
   return /[A-Za-z_*-]/.test(character) ? NAME : OTHER
 })
 
-/** Seconds with a point, as nginx writes `$request_time`: the first number after the user agent. */
+/** Seconds with a decimal point, as nginx writes `$request_time`: the first number after the user agent. */
 const TAIL = /^[^\d]*?(\d{1,7}\.\d{1,6})(?:[\s"]|$)/
 
 export class CommonLogParser extends LineParser {
   readonly format: 'common' | 'combined'
   readonly timed: boolean
   readonly #timestamp = new TimestampReader()
-  /** Whether the last address needs a closer look: it is neither like an IPv4 address nor like a name. */
+  /** Whether the address looks neither like IPv4 nor like a host name, so that it needs a full check. */
   #isUnusual = false
   #refererFrom = 0
   #refererTo = 0
@@ -99,7 +99,7 @@ export class CommonLogParser extends LineParser {
     return undefined
   }
 
-  /** Referer and user agent, as far as they are there: Apache clips what is long. */
+  /** Reads referer and user agent. Apache clips long lines, so either may be missing or cut off. */
   #readRest(bytes: Uint8Array, from: number, to: number): void {
     const referer = opening(bytes, from, to)
     if (referer < 0) return
@@ -128,14 +128,14 @@ export class CommonLogParser extends LineParser {
   }
 }
 
-/** The ms that the end of a line tells. */
+/** The request time at the end of a line, in ms; undefined: there is none. */
 export function durationAfter(bytes: Uint8Array, from: number, to: number): number | undefined {
   if (from >= to) return undefined
   const seconds = TAIL.exec(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1'))?.[1]
   return seconds === undefined ? undefined : Number(seconds) * 1_000
 }
 
-/** Whether it is an address in any other form; nginx writes `unix:` for a socket. */
+/** Whether the text is an address in any form. nginx writes `unix:` for a socket. */
 function isClient(text: string | undefined): boolean {
   return text !== undefined && (text === 'unix:' || isIP(text) !== 0 || readAddress(text) !== undefined)
 }
@@ -145,13 +145,13 @@ function slice(bytes: Uint8Array, from: number, to: number): string | undefined 
   return text === '' || text === '-' ? undefined : text
 }
 
-/** Behind the next quote; -1: there is none. */
+/** The place after the next quote; -1: there is none. */
 function opening(bytes: Uint8Array, from: number, to: number): number {
   for (let at = from; at < to; at += 1) if (bytes[at] === QUOTE) return at + 1
   return -1
 }
 
-/** The quote that ends a text; -1: there is none. Apache writes `\"` for one in it, nginx `\x22`. */
+/** The place of the closing quote; -1: there is none. A quote inside is `\"` (Apache) or `\x22` (nginx). */
 function closing(bytes: Uint8Array, from: number, to: number): number {
   for (let at = from; at < to; at += 1) {
     const byte = bytes[at]

@@ -1,4 +1,4 @@
-/** Which format a log has, by its first lines. */
+/** Detects the format of a log by its first lines. */
 import { AlbParser } from './aws-alb.js'
 import { CommonLogParser, durationAfter } from './common-log.js'
 import { type FieldNames, JsonParser } from './json-lines.js'
@@ -7,17 +7,17 @@ import type { FormatName, LineParser } from './line-parser.js'
 import { isShaperRequest, ShaperParser } from './shaper-log.js'
 import { prefixLength } from './syslog-prefix.js'
 
-/** How many lines are looked at. */
+/** How many lines to look at. */
 const SAMPLE = 200
 
 export interface FormatOptions {
-  /** Undefined: by what the lines look like. */
+  /** Undefined: detect it. */
   readonly format?: FormatName
-  /** Of JSON. */
+  /** Names of JSON fields. */
   readonly fields?: FieldNames
 }
 
-/** The parser for a log that begins so; undefined: no line is one of a format that is known. */
+/** The parser for a log with this beginning; undefined: no line has a known format. */
 export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOptions): LineParser | undefined {
   const lines = linesOf(head)
   const known = format ?? lines.map(formatOf).find(found => found !== undefined)
@@ -39,7 +39,7 @@ export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOp
   }
 }
 
-/** Combined, and timed if the ends of most lines tell a time. */
+/** The combined format, with request times if most lines end with one. */
 function combinedParser(lines: readonly string[]): CommonLogParser {
   const parser = new CommonLogParser('combined')
   let timed = 0
@@ -64,10 +64,10 @@ function isOfShaper(line: string): boolean {
   return record !== undefined && isShaperRequest(record)
 }
 
-/** Without what syslog has put before them. */
+/** The first lines, without prefixes of syslog. */
 function linesOf(head: Uint8Array): string[] {
   const lines = Buffer.from(head).toString('latin1').split('\n')
-  // The last one may not be whole.
+  // The last line may be incomplete.
   if (lines.length > 1) lines.pop()
   return lines.slice(0, SAMPLE).flatMap(line => {
     const length = prefixLength(line)

@@ -1,16 +1,16 @@
-/** Logs of one JSON object per line: nginx with `escape=json`, Caddy, Traefik, or others with the names of their fields. */
+/** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, and others with given field names. */
 import { isObject } from '../../config/checks/partial-config.js'
 import { type JsonObject, readJsonObject } from './json-object.js'
 import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
 import { TextBuffer } from './text-buffer.js'
 import { readTimestamp, type Timestamp } from './timestamp.js'
 
-/** What a field is for. */
+/** The uses of fields. */
 export const FIELDS = ['time', 'ip', 'method', 'path', 'request', 'host', 'agent', 'duration'] as const
 export type FieldUse = (typeof FIELDS)[number]
 export type FieldNames = Readonly<Partial<Record<FieldUse, string>>>
 
-/** Where it is looked for, in this order; dots go into objects. */
+/** The names to look for, in this order. Dots lead into objects. */
 const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
   time: [
     ...['StartUTC', 'StartLocal', 'ts', 'time', '@timestamp', 'timestamp', 'msec', 'time_iso8601', 'time_local'],
@@ -31,7 +31,7 @@ const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
   duration: ['Duration', 'request_time', 'duration', 'latency'],
 }
 
-/** Traefik counts ns, and its time is that of the beginning; others write seconds, or text with a unit. */
+/** Traefik writes durations in ns, and the time of the beginning. Others write seconds, or text with a unit. */
 const NANOSECONDS = 'Duration'
 const STARTS = /^Start(UTC|Local)$/
 const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
@@ -42,16 +42,16 @@ export class JsonParser extends LineParser {
   readonly #names: FieldNames
   readonly #texts = new TextBuffer()
   #line: JsonObject = {}
-  /** Where each use was found last. */
+  /** The field that last held each use. */
   readonly #found: Partial<Record<FieldUse, string>> = {}
-  /** A number without a fraction among such with one is a time with one, too. */
+  /** Whether numeric times have fractions. If so, a whole number is an exact time, too. */
   #exact = false
 
   readonly #sample: readonly JsonObject[]
 
   /**
-   * @param names instead of the usual ones
-   * @param sample some lines, to tell which headers there are
+   * @param names used instead of the usual ones
+   * @param sample some lines, to find out which headers the log has
    */
   constructor(names: FieldNames = {}, sample: readonly string[] = []) {
     super()
@@ -111,7 +111,7 @@ export class JsonParser extends LineParser {
     return textOf(value)
   }
 
-  /** Whether any line of the sample does. */
+  /** Whether any line of the sample has the header. */
   has(name: string): boolean {
     return this.#sample.some(line => {
       this.#line = line
@@ -158,7 +158,7 @@ export class JsonParser extends LineParser {
   }
 }
 
-/** Whether it can be the value of a field: text, a number, or a list whose first is that. */
+/** Whether it can be the value of a field: text, a number, or a list that begins with one of these. */
 function isPlain(value: unknown): boolean {
   const one = Array.isArray(value) ? value[0] : value
   return typeof one === 'number' || (typeof one === 'string' && one !== '')
@@ -170,7 +170,7 @@ function textOf(value: unknown): string | undefined {
   return typeof one === 'string' && one !== '' && one !== '-' ? one : undefined
 }
 
-/** The field of this very name, or what its dots lead to. */
+/** The field of exactly this name, else the value that its dots lead to. */
 function valueAt(line: JsonObject, name: string): unknown {
   if (Object.hasOwn(line, name)) return line[name]
   let at: unknown = line

@@ -2,7 +2,7 @@ import { isObject } from '../../config/checks/partial-config.js'
 
 export type JsonObject = Record<string, unknown>
 
-/** What a text holds as JSON; undefined: no object. */
+/** Parses a JSON object; undefined for any other text. */
 export function readJsonObject(text: string): JsonObject | undefined {
   try {
     const value: unknown = JSON.parse(text)

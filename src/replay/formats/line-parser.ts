@@ -1,8 +1,8 @@
-/** What is read of a line of a log; each format has a parser of its own. */
+/** What every parser reads of a log line. Each format has its own parser. */
 
 export type FormatName = 'common' | 'combined' | 'json' | 'alb' | 'shaper'
 
-/** What is wrong with a line. */
+/** The errors of a line. */
 export type BadLine =
   | 'no address'
   | 'no time'
@@ -14,21 +14,21 @@ export type BadLine =
   | 'too long'
   | 'unknown prefix'
 
-/** A line that is no request, and is not meant to be one. */
+/** A line that is not about a request, which is no error. */
 export const SKIPPED = 'skipped'
 
 /**
- * Reads one line at a time and says what it found in its own fields, as places in `bytes`: no object is made for a line.
- * An empty place (from = to) means that the line does not have it.
+ * Reads one line at a time into its own fields, as places in `bytes`. It makes no object for a line, because a log is read
+ * at millions of lines per second. An empty place (from = to) means that the line does not have the value.
  */
 export abstract class LineParser {
   abstract readonly format: FormatName
-  /** What the places below are places in. */
+  /** The bytes that the places below refer to. */
   bytes: Uint8Array = new Uint8Array(0)
-  /** The logged time: whole seconds since 1970, and ms beyond them; -1: the log knows seconds only. */
+  /** The logged time: whole seconds since 1970, and the ms after them; -1: the log has whole seconds only. */
   second = 0
   fraction = -1
-  /** How much earlier than that the request came, in ms. */
+  /** How long before the logged time the request arrived, in ms. */
   duration = 0
   addressFrom = 0
   addressTo = 0
@@ -39,25 +39,25 @@ export abstract class LineParser {
   agentFrom = 0
   agentTo = 0
 
-  /** Whether lines say how long their requests took. */
+  /** Whether lines tell the duration of their requests. */
   abstract readonly timed: boolean
 
-  /** Undefined: the line is good, and its fields are here until the next one is read. */
+  /** Reads a line. Undefined: the line is good, and the fields hold it until the next call. */
   abstract parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined
 
-  /** The authority that was asked for. */
+  /** The authority of the request. */
   abstract host(): string | undefined
 
   /** @param name in lower case */
   abstract header(name: string): string | undefined
 
-  /** Whether lines of this format, as it is, can have the header; `host` stands for the authority. */
+  /** Whether lines of this log can have the header; `host` stands for the authority. */
   abstract has(name: string): boolean
 }
 
 const SPACE = 32
 
-/** Reads `METHOD TARGET HTTP/x` into the fields of a parser. False: it is none, as when TLS came to a port without. */
+/** Reads `METHOD TARGET HTTP/x` into the fields of a parser. False for anything else, such as TLS on a plain port. */
 export function readRequestLine(parser: LineParser, bytes: Uint8Array, from: number, to: number): boolean {
   let at = from
   while (at < to && bytes[at]! >= 65 && bytes[at]! <= 90) at += 1

@@ -1,7 +1,7 @@
 /**
- * The log of `shaper start` itself. Its lines of requests (cli/access-log.ts) are written when a request has ended, and
- * tell how long it waited and how long the upstream took to answer. They tell no address: a client is the hash of its
- * key in the first bucket of its stack. What reached no bucket, and whatever else is logged, is skipped.
+ * The log of `shaper start`. A line (cli/logging/access-log.ts) is written when its request has ended. It tells the time in
+ * the queue and the upstream's time to answer, but no address: a client is the hash of its key in the first bucket.
+ * Requests that reached no bucket and other records are skipped.
  */
 
 import { type JsonObject, readJsonObject } from './json-object.js'
@@ -48,7 +48,7 @@ export class ShaperParser extends LineParser {
   }
 }
 
-/** Whether a record is about a request, of whatever outcome. */
+/** Whether a record is about a request. */
 export function isShaperRequest({ msg, outcome, method, path }: JsonObject): boolean {
   return msg === 'request' && [outcome, method, path].every(field => typeof field === 'string')
 }

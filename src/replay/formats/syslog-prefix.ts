@@ -1,4 +1,4 @@
-/** What syslog puts before each line: its time, the host and a tag. */
+/** The prefix that syslog puts before each line: its time, the host and a tag. */
 
 const MONTH = '(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)'
 /** RFC 3164, also with a year or a fraction: `Feb  3 10:00:00`. */
@@ -13,23 +13,23 @@ const FIELDS = '(?:\\S{1,255} ){4}(?:-|(?:\\[(?:[^\\]"\\\\]|\\\\.|"(?:[^"\\\\]|\
 const PREFIX = new RegExp(
   `^${PRIORITY}(?:(?:${OLD_TIME}|${ISO_TIME}) (?:\\S{1,255} )?${TAG}|\\d{1,2} ${ISO_TIME} ${FIELDS})`,
 )
-/** What no log of requests begins with. */
+/** The beginnings of prefixes. No line of a known format begins like this. */
 const BEGINNING = new RegExp(`^(?:<\\d{1,3}>|${MONTH} [ \\d]?\\d |(?:\\d{1,2} )?\\d{4}-\\d\\d-\\d\\d(?:[T ]|$))`)
 
-/** Prefixes are shorter, in characters. */
+/** The longest prefix, in characters. */
 const LONGEST = 1_024
 
 const LESS = 60
 const SPACE = 32
 const MINUS = 45
 
-/** How long the prefix is; 0: there is none; -1: the line begins like one, and goes on differently. */
+/** The length of the prefix; 0: there is none; -1: the line begins like one but is of no known form. */
 export function prefixLength(text: string): number {
   const [prefix] = PREFIX.exec(text) ?? []
   return prefix?.length ?? (BEGINNING.test(text) ? -1 : 0)
 }
 
-/** Where the line begins behind its prefix; -1: see above. */
+/** The place after the prefix; -1: the line begins like a prefix but is of no known form. */
 export function bodyStart(bytes: Uint8Array, from: number, to: number): number {
   if (!mayBePrefixed(bytes, from)) return from
   const length = prefixLength(
@@ -38,7 +38,7 @@ export function bodyStart(bytes: Uint8Array, from: number, to: number): number {
   return length < 0 ? -1 : from + length
 }
 
-/** By its first bytes alone, as most logs have no prefix. */
+/** A quick check of the first bytes, because most logs have no prefix. */
 function mayBePrefixed(bytes: Uint8Array, from: number): boolean {
   const first = bytes[from]!
   if (first === LESS) return true

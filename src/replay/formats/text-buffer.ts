@@ -1,4 +1,4 @@
-/** Texts as bytes, for parsers that read their lines as text. */
+/** Collects texts as bytes, for parsers that read lines as text. */
 export class TextBuffer {
   bytes = Buffer.allocUnsafeSlow(1 << 12)
   #end = 0
@@ -7,12 +7,12 @@ export class TextBuffer {
     this.#end = 0
   }
 
-  /** Where the next text will begin, or the last one has ended. */
+  /** The end of the last text, where the next one begins. */
   get end(): number {
     return this.#end
   }
 
-  /** Writes a text; it stands from the `end` before to the `end` after. */
+  /** Appends a text. It lies between the old `end` and the new one. */
   put(text: string): void {
     const needed = this.#end + 3 * text.length
     if (needed > this.bytes.length) {

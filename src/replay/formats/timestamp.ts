@@ -1,4 +1,4 @@
-/** Times as logs write them. */
+/** The times of logs. */
 
 const MONTHS = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec']
 const CLF = /^(\d\d)\/([A-Za-z]{3})\/(\d{4}):(\d\d):(\d\d):(\d\d)(?:\.(\d+))? ([+-]\d\d:?\d\d)$/
@@ -9,9 +9,9 @@ const NUMBER = /^\d{9,19}(\.\d+)?$/
 const MOST_SECONDS = 60
 
 export interface Timestamp {
-  /** Since 1970. */
+  /** Whole seconds since 1970. */
   readonly second: number
-  /** ms beyond; -1: written in whole seconds. */
+  /** The ms after them; -1: the log has whole seconds only. */
   readonly fraction: number
 }
 
@@ -61,23 +61,23 @@ function sinceEpoch(text: string): Timestamp {
   return { second, fraction: fractionOf(scale === 0 ? fraction : whole.slice(-scale) + (fraction ?? '')) }
 }
 
-/** @param digits those after the point */
+/** @param digits after the decimal point */
 function fractionOf(digits: string | undefined): number {
   return digits === undefined ? -1 : Number(`0.${digits}`) * 1_000
 }
 
-/** Where the seconds are in `17/May/2015:10:05:03 +0000`, and how long that is. */
+/** The place of the seconds in `17/May/2015:10:05:03 +0000`, and the length of that text. */
 const SECONDS = 18
 const LENGTH = 26
 
-/** Reads the times of a log whose next line is mostly in the same minute as the one before. */
+/** Reads the times of a log. A line in the same minute as the line before is read without parsing the date again. */
 export class TimestampReader {
   readonly #last = new Uint8Array(LENGTH)
   #minute = Number.NaN
   second = 0
   fraction = -1
 
-  /** False: that is no time. */
+  /** Reads a time into `second` and `fraction`. False: it is no time. */
   read(bytes: Uint8Array, from: number, to: number): boolean {
     if (to - from !== LENGTH || !this.#isSameMinute(bytes, from)) return this.#readAnew(bytes, from, to)
     const tens = bytes[from + SECONDS]! - 48

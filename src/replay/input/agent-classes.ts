@@ -2,15 +2,15 @@ import { AGENT_CLASSES, classifyAgent } from '../../http/agent-class.js'
 import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
 
-/** How many user agents are remembered; what the others are is found out each time. */
+/** How many user agents to remember. The others are classified each time. */
 const REMEMBERED = 1 << 15
 
-/** What kind of program each line names. */
+/** Classifies the user agents of lines. */
 export class Agents {
   readonly #agents = new ByteInterner(REMEMBERED)
   readonly #classes = new Uint8Array(REMEMBERED)
 
-  /** Its place among AGENT_CLASSES. */
+  /** The index of the class in AGENT_CLASSES. */
   classOf({ bytes, agentFrom, agentTo }: LineParser): number {
     const known = this.#agents.size
     const id = this.#agents.find(bytes, agentFrom, agentTo)

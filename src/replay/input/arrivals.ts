@@ -1,8 +1,8 @@
 /**
- * The requests of some logs, in the order of their arrival.
+ * The requests of one or more logs, in the order of arrival.
  *
- * Files are sorted as a whole: where the window of a minute was too short for what is in them, they are read again with
- * one that is long enough. Arrivals are kept as long as they are not too many, so that they can be had again.
+ * Lines are sorted within a window of a minute. If a line of a file comes later than that, all files are read again with a
+ * longer window, so files are always sorted completely. Standard input is read once.
  */
 
 import { detectFormat, type FormatOptions } from '../formats/detect.js'
@@ -16,44 +16,44 @@ import { Reorder } from './reorder.js'
 /** Seconds of log time. */
 const WINDOW = 60
 
-/** What is looked at to find out the format. */
+/** How much of a log to look at for its format, in bytes. */
 const HEAD = 1 << 16
 
-/** Files that are further out of order than that, in seconds, are not sorted. */
+/** The longest window, in seconds. Files that are further out of order are not sorted. */
 const LONGEST_WINDOW = 86_400
 
 export type Arrive = (at: number, id: number, agent: number) => void
 
 export interface ArrivalsOptions extends FormatOptions {
-  /** Names of files; `-`: standard input. */
+  /** Names of files; `-` is standard input. */
   readonly logs: readonly string[]
   readonly stdin: AsyncIterable<Buffer>
-  /** Of the spreading within seconds; undefined: none. */
+  /** The seed for spreading requests within a second; undefined: they are not spread. */
   readonly seed: number | undefined
   readonly directory: Directory
-  /** Told about the parser of each log before any of its lines. */
+  /** Called with the parser of each log before its first line. */
   readonly begin?: (parser: LineParser, log: string) => void
-  /** Told now and then how many bytes have been read, and lines. */
+  /** Called now and then with the numbers of bytes and lines read. */
   readonly progress?: (bytes: number, lines: number) => void
 }
 
-/** What a reading has found. */
+/** The result of reading the logs. */
 export interface Reading {
   readonly lines: number
-  /** Of them: no requests, and no faults. */
+  /** Lines that are not about requests. */
   readonly skipped: number
   readonly requests: number
   readonly bad: BadLines
   readonly late: number
   readonly formats: readonly FormatName[]
-  /** Whether any time was in whole seconds. */
+  /** Whether any time has whole seconds only. */
   readonly whole: boolean
   /** The second since 1970 that arrivals count from. */
   readonly origin: number
-  /** Of the first and the last arrival, in ms from there. */
+  /** The times of the first and the last arrival, in ms from `origin`. */
   readonly first: number
   readonly last: number
-  /** Why it has ended early. */
+  /** Why logs could not be read, or not to their end. */
   readonly errors: readonly InputError[]
 }
 
@@ -67,22 +67,22 @@ export class LogArrivals {
     this.#logs = options.logs
   }
 
-  /** Whether it can be read once more. */
+  /** Whether the logs can be read again. */
   get repeatable(): boolean {
     return !this.#logs.includes(STDIN)
   }
 
   /**
-   * Puts every request through what `open` gives: a fresh one for each attempt.
+   * Passes every request to `open()`, which is called anew for each attempt.
    *
-   * @returns what the last attempt found
+   * @returns the result of the last attempt
    */
   async read<T extends { arrive: Arrive }>(open: () => T): Promise<{ reading: Reading; result: T }> {
     if (this.#logs.length > 1) this.#logs = await this.#sorted()
     for (;;) {
       const result = open()
       const { reading, latest } = await this.#readOnce((at, id, agent) => result.arrive(at, id, agent))
-      // One time that is far off is a mistake in it, and no reason to sort everything.
+      // A time that is very far off is an error in the log, and no reason to sort everything.
       if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
       this.#window += latest
     }
@@ -254,16 +254,16 @@ async function openLog(
   return { head, rest }
 }
 
-// biome-ignore lint/correctness/useYield: it has nothing to give
+// biome-ignore lint/correctness/useYield: it only throws
 async function* failing(error: unknown): AsyncGenerator<Buffer> {
   throw error
 }
 
-/** @throws InputError where there are lines, but of no known format */
+/** Accepts a log without any line. @throws InputError for lines of no known format */
 function refuseUnknownFormat(log: string, head: readonly Buffer[]): undefined {
   if (!head.some(chunk => chunk.some(byte => byte > 32))) return undefined
   const shown = log === STDIN ? 'standard input' : JSON.stringify(log)
   throw new InputError(
-    `${shown} looks like no log that is known; say what it is with --format common, combined, json, alb or shaper, or cut off what stands before each request`,
+    `${shown} is not a log of a known format; name the format with --format common, combined, json, alb or shaper, or remove what stands before each request`,
   )
 }

@@ -1,4 +1,4 @@
-/** Who sends a request: clients by number, and with routes and stacks, what each of their requests has to pass. */
+/** Numbers the clients of a log, and with a configuration the kinds of requests. */
 import { needsOf } from '../../config/header-needs.js'
 import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/bucket.js'
@@ -8,16 +8,17 @@ import { createRule, type Rule } from '../../proxy/routing/route.js'
 import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
 
-/** Tells who sends the request that a parser has just read, as a small number. */
+/** Numbers what the lines of a log are about, from 0. */
 export interface Directory {
+  /** The number of the line that a parser has just read. */
   identify(parser: LineParser): number
-  /** What is shown for a client: its key. */
+  /** The key of a client, as shown in reports. */
   text(client: number): string
 }
 
 const COLON = 58
 
-/** Clients by address; IPv6 by /64, as the proxy does. */
+/** Clients by address. An IPv6 client is its /64, as for the proxy. */
 export class AddressDirectory implements Directory {
   readonly #addresses = new ByteInterner()
   readonly #keys = new ByteInterner()
@@ -48,17 +49,17 @@ export class AddressDirectory implements Directory {
   }
 }
 
-/** The key that the proxy would make of an address; of what is none, it is that. */
+/** The key that the proxy makes of an address. A text that is no address stays as it is. */
 export function addressOf(text: string): string {
   const address = readAddress(text)
   return address === undefined ? text : addressKey(address)
 }
 
-/** All that is the same for requests of one client that pass the same way at the same cost. */
+/** Everything that requests of one client with the same route, keys and cost have in common. */
 export interface RequestKind {
-  /** Undefined: no route takes it. */
+  /** Undefined: no route matches. */
   readonly rule: Rule | undefined
-  /** Of each bucket of the rule; undefined: a key is missing, and the bucket says to reject. */
+  /** The key for each bucket of the rule; undefined: a key is missing, and its bucket says to reject. */
   readonly keys: readonly string[] | undefined
   readonly limits: readonly BucketLimits[]
   readonly cost: number
@@ -66,7 +67,7 @@ export interface RequestKind {
   readonly client: number
 }
 
-/** By the routes of a configuration. */
+/** Numbers kinds of requests by the routes of a configuration. */
 export class RouteDirectory implements Directory {
   readonly kinds: RequestKind[] = []
   readonly #rules: readonly Rule[]
@@ -75,7 +76,7 @@ export class RouteDirectory implements Directory {
   readonly #known = new Map<string, number>()
   readonly #clients = new ByteInterner()
 
-  /** @param client what a client is: the first key of its stack, or its address */
+  /** @param client whether a client is the first key of its stack, or its address */
   constructor({ routes }: Settings, client: 'first key' | 'address' = 'first key') {
     this.#rules = routes.map(createRule)
     this.#client = client

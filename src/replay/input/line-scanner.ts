@@ -1,14 +1,14 @@
-/** Lines out of the pieces of a log, read by a parser. */
+/** Splits the pieces of a log into lines and passes them to a parser. */
 import { type BadLine, type LineParser, SKIPPED } from '../formats/line-parser.js'
 import { bodyStart } from '../formats/syslog-prefix.js'
 
 const NEWLINE = 10
 const RETURN = 13
 
-/** Longer lines are no requests that a server would take. */
+/** The longest line, in bytes. No server accepts a request that makes a longer one. */
 const LONGEST = 1 << 18
 
-/** How many bad lines are shown, and how much of each. */
+/** How many bad lines to show, and how many characters of each. */
 const SHOWN = 5
 const CLIPPED = 120
 
@@ -26,7 +26,7 @@ export class BadLines {
   }
 }
 
-/** Nothing of what clients have sent may steer the terminal. */
+/** A text without control characters: text from clients must not control the terminal. */
 export function printable(text: string, longest: number): string {
   const clean = text.replace(/[^\x20-\x7e\u00a0-\u2027\u2030-\ud7ff\uf900-\ufffd]/g, '?')
   return clean.length > longest ? `${clean.slice(0, longest - 1)}~` : clean
@@ -34,16 +34,16 @@ export function printable(text: string, longest: number): string {
 
 export class Scanner {
   lines = 0
-  /** Of them: no requests, and no faults. */
+  /** Lines that are not about requests. */
   skipped = 0
   readonly #parser: LineParser
   readonly #good: (parser: LineParser) => void
   readonly #bad: BadLines
-  /** The beginning of a line whose end is still to come. */
+  /** The beginning of a line whose end has not arrived yet. */
   #carried: Buffer[] = []
   #carriedBytes = 0
 
-  /** @param good is called for each good line, while the parser has its fields */
+  /** @param good called for each good line, while the parser holds its fields */
   constructor(parser: LineParser, good: (parser: LineParser) => void, bad: BadLines) {
     this.#parser = parser
     this.#good = good
@@ -66,7 +66,7 @@ export class Scanner {
     if (from < chunk.length) this.#carry(chunk.subarray(from))
   }
 
-  /** What is there is a line. */
+  /** Ends the line that has begun. */
   end(): void {
     if (this.#carriedBytes === 0) return
     const line = Buffer.concat(this.#carried)

@@ -1,23 +1,23 @@
-/** The bytes of logs: files, plain or gzipped, and standard input. */
+/** Reads the bytes of logs: plain or gzipped files, and standard input. */
 import { type FileHandle, open } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 
-/** What is read at once. */
+/** How much to read at once, in bytes. */
 const CHUNK = 1 << 20
 
-/** As a name: standard input. */
+/** The name for standard input. */
 export const STDIN = '-'
 
-/** A log cannot be read, or not to its end; the message has the remedy. */
+/** A log that cannot be read, or not to its end. The message has the remedy. */
 export class InputError extends Error {
   readonly code = 'SHAPER_INPUT'
 }
 
 /**
- * The pieces of a log, unpacked where it begins as gzip does. A piece is good until the next but one is asked for.
+ * The pieces of a log, unpacked if it begins with the magic number of gzip. A piece is overwritten by the next but one.
  *
- * @param read is told how many bytes of the file have been read
+ * @param read called with the number of bytes read from the file
  * @throws InputError
  */
 export async function* readInput(
@@ -36,14 +36,14 @@ export async function* readInput(
 async function* readFile(name: string): AsyncGenerator<Buffer> {
   const file = await open(name)
   try {
-    // One is read into while the other is looked at.
+    // One buffer is filled while the other is processed.
     const buffers = [Buffer.allocUnsafeSlow(CHUNK), Buffer.allocUnsafeSlow(CHUNK)]
     let next = fill(file, buffers[0]!)
     for (let turn = 1; ; turn += 1) {
       const chunk = await next
       if (chunk.length === 0) return
       next = fill(file, buffers[turn % 2]!)
-      // Whoever stops listening does not wait for it.
+      // If the caller stops early, nobody awaits this read.
       next.catch(() => undefined)
       yield chunk
     }
@@ -76,7 +76,7 @@ async function* unpacked(raw: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
 }
 
 async function* prepended(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
-  // Also where nobody asks for more than the first.
+  // The finally block closes the file also when only the first piece is read.
   try {
     yield first
     yield* rest
@@ -85,7 +85,7 @@ async function* prepended(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGen
   }
 }
 
-/** A stream keeps what it gets for longer than a piece is good. */
+/** Copies the pieces, because a stream keeps them for longer than they are valid. */
 async function* copies(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const chunk of chunks) yield Buffer.from(chunk)
 }

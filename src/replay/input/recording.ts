@@ -1,15 +1,15 @@
-/** Arrivals, kept to be gone through again. */
+/** Records arrivals so that they can be played again. */
 
 const PIECE = 1 << 16
 
-/** Some 400 MB of them. */
+/** The most arrivals to keep: about 400 MB. */
 const MOST = 32_000_000
 
 export class Recording {
   size = 0
   readonly #times: Float64Array[] = []
   readonly #clients: Int32Array[] = []
-  /** False: there were too many, and none is kept. */
+  /** False: there were too many arrivals, and none is kept. */
   complete = true
   readonly #most: number
 

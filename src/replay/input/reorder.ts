@@ -1,23 +1,24 @@
 /**
- * Arrivals in the order of time, from lines in the order in which they were written.
+ * Puts arrivals in the order of time, from lines in the order in which they were written.
  *
- * A line tells when its request ended, or began, in whole seconds or exactly, and perhaps how long it took. Lines of one
- * logged second are gathered until the log is `window` seconds further; then those that know seconds only are spread
- * within it (spread-in-second.ts), in their order, and how long each took is taken off. Where lines tell that, arrivals go through
- * a second window of the same length. What comes later than a window allows is late: it counts for the window's edge.
+ * 1. The lines of one logged second are collected until the log is `window` seconds further. By then all of them are there.
+ * 2. Requests with whole seconds only are spread within their second, in file order (spread-in-second.ts).
+ * 3. If lines tell durations, each is subtracted. That changes the order, so arrivals pass a second window.
+ *
+ * A line that is later than a window allows counts at the edge of the window.
  */
 
 import { type SecondGroup, SecondWindow } from './second-window.js'
 import { spread } from './spread-in-second.js'
 
 export interface ReorderOptions {
-  /** Seconds of the log. */
+  /** Seconds of log time. */
   readonly window: number
-  /** Of the spreading; undefined: whole seconds stay whole. */
+  /** The seed for spreading; undefined: whole seconds stay whole. */
   readonly seed: number | undefined
-  /** Whether lines tell how long their requests took. */
+  /** Whether lines tell the duration of their requests. */
   readonly timed: boolean
-  /** Each arrival, in order: ms since the beginning of `origin`, and its tag. */
+  /** Called for each arrival in order, with the ms since `origin` and its tag. */
   readonly arrive: (at: number, tag: number) => void
 }
 
@@ -41,33 +42,33 @@ export class Reorder {
       : undefined
   }
 
-  /** The second that times count from: the first one that was logged. */
+  /** The second that times count from: the first logged second, since 1970. */
   get origin(): number {
     return this.#origin
   }
 
-  /** How many came later than the window allows. */
+  /** How many lines came later than the window allows. */
   get late(): number {
     return this.#logged.late + (this.#begun?.late ?? 0)
   }
 
-  /** By how many seconds the latest of them did. */
+  /** How late the latest of them was, in seconds. */
   get latest(): number {
     return Math.max(this.#logged.latest, this.#begun?.latest ?? 0)
   }
 
   /**
    * @param second since 1970
-   * @param fraction ms beyond; -1: not known
-   * @param duration ms that it took until then
-   * @param tag what is to be told with the arrival
+   * @param fraction ms after it; -1: not known
+   * @param duration of the request until that time, in ms
+   * @param tag passed on with the arrival
    */
   push(second: number, fraction: number, duration: number, tag: number): void {
     if (Number.isNaN(this.#origin)) this.#origin = second
     this.#logged.push(second, fraction, duration, tag)
   }
 
-  /** Lets go of what waits. */
+  /** Passes on everything that still waits. */
   end(): void {
     this.#logged.end()
     this.#begun?.end()

@@ -1,9 +1,9 @@
-/** What belongs to one second, in the order in which it came. The first `size` entries count. */
+/** The entries of one second, in the order in which they came. Only the first `size` entries count. */
 export class SecondGroup {
   second = 0
   size = 0
   tags = new Int32Array(16)
-  /** ms since the second's beginning; -1: not known. */
+  /** ms since the beginning of the second; -1: not known. */
   offsets = new Float64Array(16)
   /** ms */
   durations = new Float64Array(16)
@@ -17,7 +17,7 @@ export class SecondGroup {
     this.size = at + 1
   }
 
-  /** By their offsets; equal ones stay as they are. */
+  /** Sorts by offset. Entries with equal offsets keep their order. */
   sort(): void {
     const { size, tags, offsets } = this
     let sorted = true
@@ -41,26 +41,26 @@ export class SecondGroup {
   }
 }
 
-/** So many seconds without anything are looked at one by one. */
+/** After this many empty seconds in a row the window skips to the next second with entries. */
 const MOST_EMPTY = 100
 
-/** Gathers by second what comes in rough order, and hands over each second once nothing more is expected of it. */
+/** Collects entries by second, and hands over each second when no more of its entries are expected. */
 export class SecondWindow {
   late = 0
-  /** By how many seconds something was late at most. */
+  /** How late the latest entry was, in seconds. */
   latest = 0
   readonly #length: number
   readonly #settle: (group: SecondGroup) => void
   readonly #open = new Map<number, SecondGroup>()
   readonly #spare: SecondGroup[] = []
   #group: SecondGroup | undefined
-  /** The furthest second so far, and the first that is still open. */
+  /** The latest second so far, and the first second that is still open. */
   #newest = -Infinity
   #edge = -Infinity
 
   /**
-   * @param length in seconds: what is further back than that from the newest is late
-   * @param settle gets the groups in the order of their seconds; they are used again afterwards
+   * @param length in seconds; an entry further behind the newest second is late
+   * @param settle called with the groups in order; a group is reused after the call
    */
   constructor(length: number, settle: (group: SecondGroup) => void) {
     this.#length = length
@@ -79,7 +79,7 @@ export class SecondWindow {
     this.#group.add(offset, duration, tag)
   }
 
-  /** The log is so far. */
+  /** Tells that the log has reached this second. */
   advance(second: number): void {
     this.#newest = Math.max(this.#newest, second)
     this.#close(this.#newest - this.#length)
@@ -99,14 +99,14 @@ export class SecondWindow {
     return group
   }
 
-  /** The first second that is open. */
+  /** The first open second. */
   #next(): number {
     let next = Infinity
     for (const second of this.#open.keys()) next = Math.min(next, second)
     return next
   }
 
-  /** Hands over all before that second. */
+  /** Hands over all seconds before `edge`. */
   #close(edge: number): void {
     if (this.#open.size > 0 && this.#edge === -Infinity) this.#edge = Math.min(...this.#open.keys())
     let missed = 0
@@ -114,7 +114,7 @@ export class SecondWindow {
       const group = this.#open.get(this.#edge)
       if (group === undefined) {
         missed += 1
-        // A quiet night is not gone through second by second.
+        // A quiet night is skipped, not walked second by second.
         this.#edge = missed < MOST_EMPTY ? this.#edge + 1 : Math.min(edge, this.#next())
         continue
       }

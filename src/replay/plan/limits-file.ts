@@ -1,4 +1,4 @@
-/** Limits from a configuration file, which need not be complete: what only serving needs may be missing. */
+/** Limits from a configuration file. Keys that only serving needs may be missing. */
 
 import { readFileSync } from 'node:fs'
 import { isObject } from '../../config/checks/partial-config.js'
@@ -6,11 +6,11 @@ import { ConfigError, type Flags, parseConfig } from '../../config/load.js'
 import { readJsonObject } from '../formats/json-object.js'
 import type { ReplayLimits } from './plan.js'
 
-/** What to read where a file has no upstream, which is never sent anything here. */
+/** The upstream of a file that has none. A replay sends nothing. */
 const NO_UPSTREAM = 'echo:'
 
 /**
- * @param base another file, for what this one leaves out
+ * @param base another file, for top-level keys that this one leaves out
  * @throws ConfigError
  */
 export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv, base?: string): ReplayLimits {
@@ -32,13 +32,13 @@ export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv,
   return { settings, name: file, plain: false }
 }
 
-/** Limits that flags alone amount to: one bucket, `ip` its key if they do not say. @throws ConfigError */
+/** The limits of flags alone: one bucket, with the key `ip` by default. @throws ConfigError */
 export function limitsOfFlags(flags: Flags, env: NodeJS.ProcessEnv): ReplayLimits {
   const file = JSON.stringify({ upstream: NO_UPSTREAM, buckets: { client: { key: 'ip' } } })
   return { settings: parseConfig(file, { env, flags }), name: 'the flags', plain: true }
 }
 
-/** What a file holds: limits, what an earlier replay has found, or something else, as a log. */
+/** The kind of a file: a configuration, the report of an earlier replay, or something else such as a log. */
 export function kindOf(file: string): 'config' | 'report' | 'other' {
   try {
     const ownConfig = readJsonObject(readFileSync(file, 'utf8'))

@@ -1,4 +1,4 @@
-/** What a replay is asked to do, and whether the limits can be tried by themselves. */
+/** What a replay has to do, and checks of the limits against it. */
 
 import { needsOf } from '../../config/header-needs.js'
 import { ConfigError, type Problem } from '../../config/load.js'
@@ -10,9 +10,9 @@ import type { GridRequest } from './sweep-grid.js'
 
 export interface ReplayLimits {
   readonly settings: Settings
-  /** What is shown for them: the file, or the flags. */
+  /** The name in reports: the file, or `the flags`. */
   readonly name: string
-  /** Given by flags alone: one bucket for each client and nothing else. */
+  /** Whether flags alone give the limits: one bucket and nothing else. */
   readonly plain: boolean
 }
 
@@ -21,21 +21,21 @@ export interface Plan extends FormatOptions {
   readonly stdin: AsyncIterable<Buffer>
   readonly seed: number | undefined
   readonly limits: ReplayLimits
-  /** Try many rates and capacities. */
+  /** Try all rates and capacities of a grid. */
   readonly sweep?: GridRequest
-  /** Find the smallest of them that meet this. */
+  /** Find the smallest rate and capacity that keep these bounds. */
   readonly target?: readonly Bound[]
   readonly progress?: (bytes: number, lines: number) => void
 }
 
-/** One bucket that every request passes at one cost: what can be swept. */
+/** One bucket that every request passes at the same cost. Only such limits can be swept. */
 export interface Single {
   readonly route: RouteSettings
   readonly bucket: BucketSettings
   readonly cost: number
 }
 
-/** Undefined: there is more to a request's way than one bucket. */
+/** The single bucket of a configuration; undefined when anything else decides on requests, too. */
 export function singleOf({ routes }: Settings): Single | undefined {
   const [route] = routes
   const [bucket] = route?.buckets ?? []
@@ -53,15 +53,15 @@ export function singleOf({ routes }: Settings): Single | undefined {
   return isPlain ? { route, bucket, cost: cost.cost } : undefined
 }
 
-/** Whether it is one bucket for each address. */
+/** Whether the bucket has one instance for each address. */
 export function isByAddress({ bucket }: Single): boolean {
   return bucket.key.parts.length === 1 && bucket.key.parts[0]!.kind === 'ip'
 }
 
 /**
- * What a log lacks of what the limits look at, a line each.
+ * One line for each field that the limits use and the log does not have.
  *
- * @throws ConfigError where it lacks the key that a flag has named
+ * @throws ConfigError for a missing field that a flag names
  */
 export function missingFields({ settings, plain }: ReplayLimits, parser: LineParser, log: string): string[] {
   const missing = needsOf(settings.routes).filter(({ name }) => !parser.has(name))

@@ -1,10 +1,13 @@
 /**
- * The smallest limits that keep what was asked for: the smallest rate, of two digits, with which some whole capacity
- * does, then the smallest such capacity.
+ * Finds the smallest limits that keep given bounds: first the smallest rate of two digits that keeps them with some whole
+ * capacity, then the smallest such capacity.
  *
- * Only the share of what is rejected falls with the rate. The waits of those delayed may get longer with more rate: the
- * short ones go first. So every rate is looked at. At one rate what is counted rises or falls with the capacity, so the
- * counts at two capacities bound all that are between, and most of them need not be tried (`mayKeep`).
+ * Why the result is exact:
+ * - A higher rate never rejects more, so the lowest rate that can reject few enough is found by bisection.
+ * - A higher rate may lengthen the quantiles of waits, because short waits vanish first. So every rate from there on is
+ *   tried in turn.
+ * - At one rate every count rises or falls with the capacity. So the counts at two capacities bound those between, and a
+ *   gap is searched only if these bounds allow an answer in it (`mayKeep`).
  */
 
 import type { Bound } from '../runs/bound-run.js'
@@ -12,22 +15,22 @@ import { keeps, mayKeep, type PointCounts } from '../runs/bound-run.js'
 import type { Point } from '../runs/level-rows.js'
 import type { Grid } from './sweep-grid.js'
 
-/** How many points are put through at once: each has a level for each client. */
+/** How many points to count in one pass. Each keeps a level for each client. */
 const BATCH = 64
 
-/** How many rates are looked at together. */
+/** How many rates to try together. */
 const RATES = 16
 
-/** How many are tried at once to halve a range. */
+/** Into how many steps a bisection divides its range. */
 const STEPS = 8
 
-/** Counts at points what becomes of all arrivals. */
+/** Counts the outcomes of all arrivals at each point. */
 export type Count = (points: readonly Point[]) => Promise<readonly PointCounts[]>
 
 /**
- * @param within the rates and capacities that are considered
- * @param cost of a request
- * @returns undefined: none keeps them
+ * @param within the rates and capacities to consider
+ * @param cost of a request, in cost units
+ * @returns undefined: no point keeps the bounds
  */
 export async function findSmallest(
   bounds: readonly Bound[],
@@ -39,7 +42,7 @@ export async function findSmallest(
   if (least > most) return undefined
   const rates = ratesBetween(within.rates[0]!, within.rates.at(-1)!)
   const rejects = bounds.filter(({ metric }) => metric === 'reject')
-  /** The first of so many points that rejects little enough, by its place; each rejects no more than the one before. */
+  /** The index of the first point that rejects few enough. Each point has to reject no more than the one before. */
   const first = (points: number, pointAt: (at: number) => Point) =>
     rejects.length === 0 ? 0 : firstThat(points, async tried => (await count(tried.map(pointAt))).map(isFew))
   const isFew = (counts: PointCounts): boolean => keeps(counts, rejects)
@@ -47,7 +50,7 @@ export async function findSmallest(
   const slowest = await first(rates.length, at => ({ rate: rates[at]!, capacity: most }))
   for (let from = slowest; from < rates.length; from += RATES) {
     const group = rates.slice(from, from + RATES)
-    // The slower ones need no less room than the fastest.
+    // A slower rate needs at least as much capacity as the fastest of the group.
     const room = least + (await first(most - least + 1, at => ({ rate: group.at(-1)!, capacity: least + at })))
     const searches = group.map(rate => new RateSearch({ rate, least: room, most, cost }, bounds))
     for (let open = stillOpen(searches); open.length > 0; open = stillOpen(searches)) {
@@ -62,9 +65,9 @@ export async function findSmallest(
 }
 
 /**
- * The first of so many that is one, where all behind it are, too; behind all of them where none is.
+ * The first index with a property that all later indexes have, too; `many` when none has it.
  *
- * @param are tells of some whether they are
+ * @param are tells which of the tried indexes have the property
  */
 async function firstThat(
   many: number,
@@ -80,7 +83,7 @@ async function firstThat(
   return low
 }
 
-/** Those that are not decided, of the smallest rates that may be the answer. */
+/** The searches that may still change the answer: undecided ones, at rates no higher than the lowest one found. */
 function stillOpen(searches: readonly RateSearch[]): RateSearch[] {
   const found = searches.findIndex(({ best }) => best !== undefined)
   return searches.filter((search, at) => search.open && (found < 0 || at <= found))
@@ -93,7 +96,7 @@ async function inBatches(points: readonly Point[], count: Count): Promise<PointC
   return counts
 }
 
-/** Capacities that may hold the answer: `low + step * n` up to `high`, both of which are known but at the start. */
+/** Capacities that may hold the answer: `low + step * n` up to `high`. After the first round both ends are counted. */
 interface Gap {
   readonly low: number
   readonly high: number
@@ -111,13 +114,13 @@ interface RateRange {
 /** The smallest capacity that keeps the bounds at one rate. */
 class RateSearch {
   readonly rate: number
-  /** The smallest that is known to. */
+  /** The smallest known capacity that keeps the bounds. */
   best: number | undefined
   readonly #bounds: readonly Bound[]
-  /** Counts rise and fall with the capacity in steps of the cost only. */
+  /** Counts are monotonic only between capacities that differ by at least the cost. */
   readonly #step: number
   #gaps: readonly Gap[]
-  /** What was asked for, by gap. */
+  /** The capacities asked for in the last round, by gap. */
   #asked: readonly (readonly number[])[] = []
   readonly #known = new Map<number, PointCounts>()
 
@@ -136,9 +139,9 @@ class RateSearch {
     return this.#gaps.length > 0
   }
 
-  /** Points whose counts it needs. @param most about how many, at least one for each gap */
+  /** The points whose counts are needed next. @param most about how many; each gap gets some in any case */
   wanted(most: number): Point[] {
-    // Mostly the two ends tell that there is nothing between them.
+    // The two ends usually show that there is no answer between them.
     const marks = this.#known.size === 0 ? 2 : Math.max(3, Math.floor(most / this.#gaps.length))
     this.#asked = this.#gaps.map(({ low, high }) =>
       spaced(0, (high - low) / this.#step, marks).map(at => low + at * this.#step),
@@ -147,7 +150,7 @@ class RateSearch {
     return unknown.map(capacity => ({ rate: this.rate, capacity }))
   }
 
-  /** @param counts of the points that were wanted */
+  /** @param counts of the wanted points */
   take(counts: readonly PointCounts[]): void {
     for (const each of counts) {
       this.#known.set(each.capacity, each)
@@ -161,21 +164,21 @@ class RateSearch {
     )
   }
 
-  /** Whether there may be a smaller capacity between the two. */
+  /** Whether a smaller answer may lie between the two ends. */
   #mayHold({ low, high }: Gap): boolean {
     if (high - low <= this.#step || low >= (this.best ?? Infinity)) return false
     return mayKeep(this.#known.get(low)!, this.#known.get(high)!, this.#bounds)
   }
 }
 
-/** Up to so many whole numbers, with both ends. */
+/** Up to `most` whole numbers from `low` to `high`, with both ends. */
 function spaced(low: number, high: number, most: number): number[] {
   const count = Math.min(Math.floor(most), high - low + 1)
   if (count === 1) return [low]
   return Array.from({ length: count }, (_, at) => Math.round(low + ((high - low) * at) / (count - 1)))
 }
 
-/** Every rate of two digits, per second, or per minute where the lowest is below 0.1/s. */
+/** Every rate of two digits, per second, or per minute if the lowest is below 0.1/s. */
 function ratesBetween(low: number, high: number): number[] {
   const rates: number[] = []
   const unit = low * 1_000 >= 0.1 ? 1_000 : 60_000

@@ -1,12 +1,12 @@
-/** Which rates and capacities a sweep tries. */
+/** The rates and capacities that a sweep tries. */
 import { exactRate } from '../../config/report/exact-units.js'
 import { parseRate } from '../../core/units.js'
 import type { Point } from '../runs/level-rows.js'
 
-/** How many of each, where nothing else is said. */
+/** The default number of values of an axis. */
 const STEPS = 8
 
-/** More of one axis, or points in all, are a mistake. */
+/** The most values of an axis, and the most points. */
 const MOST_POINTS = 1_024
 
 export interface Grid {
@@ -15,7 +15,7 @@ export interface Grid {
   readonly capacities: readonly number[]
 }
 
-/** What of a grid is given; the rest follows the traffic. */
+/** The axes that are given. The others follow the traffic. */
 export type GridRequest = Partial<Grid>
 
 /**
@@ -80,8 +80,8 @@ function parseCapacity(text: string): number {
 }
 
 /**
- * A grid about what was seen: rates from the mean of the busiest client's busiest minute down to a tenth or so and up to
- * its busiest second, capacities up to what it sent in a few seconds.
+ * A grid for the traffic of a log: rates from a fiftieth of the busiest client's peak up to the peak, capacities up to
+ * five seconds of the peak, at least 50.
  *
  * @param perSecond the most requests of one client in a second
  */
@@ -96,18 +96,18 @@ export function pointsOf({ rates, capacities }: Grid): Point[] {
   return rates.flatMap(rate => capacities.map(capacity => ({ rate, capacity })))
 }
 
-/** In equal ratios. */
+/** Values from `low` to `high` in equal ratios. */
 function spaced(low: number, high: number, count: number): number[] {
   return Array.from({ length: count }, (_, at) => low * (high / low) ** (at / (count - 1)))
 }
 
-/** Rounded to two digits. @param perMs cost units per ms */
+/** A rate rounded to two digits. @param perMs cost units per ms */
 function niceRate(perMs: number): string {
   const [perUnit, unit] = perMs * 1_000 >= 0.1 ? [perMs * 1_000, 's'] : [perMs * 60_000, 'm']
   return `${Number(perUnit.toPrecision(2))}/${unit}`
 }
 
-/** As it is, per second where two digits are enough for that. @param perMs cost units per ms */
+/** A rate in two digits if that is exact, else as `exactRate` writes it. @param perMs cost units per ms */
 export function rateText(perMs: number): string {
   const nice = niceRate(perMs)
   return parseRate(nice) === perMs ? nice : exactRate(perMs)

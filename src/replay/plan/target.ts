@@ -1,4 +1,4 @@
-/** Bounds that limits have to keep, as they are written. */
+/** Reads the bounds that limits have to keep, and writes limits as lines of a configuration. */
 import { parseDuration } from '../../core/units.js'
 import { type Bound, METRICS } from '../runs/bound-run.js'
 import type { Point } from '../runs/level-rows.js'
@@ -25,7 +25,7 @@ export function parseTarget(text: string): Bound[] {
   return bounds
 }
 
-/** The lines of a configuration. */
+/** Limits as a line of a configuration. */
 export function configLines(point: Point, key: string): string {
   const { rate, capacity } = point
   return `"buckets": { "client": { "key": ${JSON.stringify(key)}, "rate": "${rateText(rate)}", "capacity": ${capacity} } }`

@@ -1,4 +1,4 @@
-/** What a sweep takes from the first reading of the logs: the sweep itself where its grid is known, or what it needs later. */
+/** What a sweep does in the first reading of the logs: it sweeps if its grid is given, else it collects what it needs. */
 
 import { Recording } from '../input/recording.js'
 import { SweepRun } from '../runs/sweep-run.js'
@@ -7,7 +7,7 @@ import { type Grid, type GridRequest, gridForPeak, pointsOf } from './sweep-grid
 
 export class Trial {
   readonly recording = new Recording()
-  /** Undefined: it follows the traffic. */
+  /** Undefined: the grid follows the traffic. */
   readonly grid: Grid | undefined
   readonly swept: SweepRun | undefined
   readonly #request: GridRequest
@@ -38,7 +38,7 @@ export class Trial {
     if (count > this.#most) this.#most = count
   }
 
-  /** A grid about what has come. */
+  /** A grid for the traffic, within the axes that are given. */
   get gridFromTraffic(): Grid {
     return { ...gridForPeak(this.#most), ...this.#request }
   }

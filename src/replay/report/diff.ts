@@ -1,4 +1,4 @@
-/** What another configuration would have done to the same requests. */
+/** Compares what two configurations would have done to the same requests. */
 
 import type { LineParser } from '../formats/line-parser.js'
 import { LogArrivals } from '../input/arrivals.js'
@@ -10,10 +10,10 @@ import type { Outcomes, RunTally } from '../runs/run-tally.js'
 import { ShaperRun } from '../runs/shaper-run.js'
 import { createReport, LONGEST_KEY, type ReplayReport } from './report.js'
 
-/** How many clients are listed. */
+/** How many clients to list. */
 const LISTED = 50
 
-/** One side for a client; waits in ms. */
+/** The outcomes of one client on one side; waits in ms. */
 export interface Side extends Outcomes {
   readonly maxWait: number
 }
@@ -34,12 +34,12 @@ export interface DiffReport {
     readonly noLongerRejected: number
     readonly newlyDelayed: number
     readonly noLongerDelayed: number
-    /** Those whom it changes most first: by what is rejected, then by what is delayed. */
+    /** The clients with the largest changes first: by rejections, then by delays. */
     readonly changed: readonly ClientChange[]
   }
 }
 
-/** What a line is for two directories at once. */
+/** Numbers pairs of the numbers that two directories give to a line. */
 class PairDirectory implements Directory {
   readonly firsts: number[] = []
   readonly seconds: number[] = []
@@ -68,9 +68,9 @@ class PairDirectory implements Directory {
   }
 }
 
-/** Puts the same requests through both; a client is an address. */
+/** Puts the same requests through both limits. A client is an address. */
 export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Plan, 'limits'>): Promise<DiffReport> {
-  // Clients are counted in the order of their coming, which is the same for both.
+  // Both directories number clients in the order in which they first appear, so the numbers are the same.
   const directoryOfA = new RouteDirectory(a.settings, 'address')
   const directoryOfB = new RouteDirectory(b.settings, 'address')
   const directory = new PairDirectory(directoryOfA, directoryOfB)
@@ -117,7 +117,7 @@ export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Pl
   }
 }
 
-/** Compares what two replays have found; of clients those that either lists. */
+/** Compares two reports, and the clients that either lists. */
 export function diffReports(a: ReplayReport, b: ReplayReport): DiffReport {
   const known = new Map<string, ClientChange>()
   const none = { delayed: 0, rejected: 0, maxWait: 0 }

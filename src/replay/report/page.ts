@@ -1,14 +1,14 @@
-/** A report as one page that loads nothing: its style, its script and the report itself stand in it. */
+/** A report as one page that loads nothing else: style, script and data are inside. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { ReplayReport } from './report.js'
 
-/** The script's modules, each after those that it imports. */
+/** The modules of the script, each after those that it imports. */
 const MODULES = ['plots-svg.js', 'plots-charts.js', 'plots.js']
 
 export function replayPage(report: ReplayReport): string {
   const style = `\n${read('plots.css')}`
-  // One scope in place of several: their imports name what stands above.
+  // The modules become one script with one scope, so imports and exports are removed.
   const script = `\n${MODULES.map(read)
     .join('\n')
     .replace(/^import [^;]*? from '\.\/.*'\n/gm, '')
@@ -21,7 +21,7 @@ export function replayPage(report: ReplayReport): string {
     .replace('<!-- script -->', () => `<script type="module">${script}</script>`)
 }
 
-/** JSON in which nothing can end the element that it stands in: keys and paths are what clients have sent. */
+/** JSON that cannot end its script element. Keys and paths come from clients. */
 function embedded(report: ReplayReport): string {
   return JSON.stringify(report).replaceAll('<', '\\u003c')
 }
@@ -30,7 +30,7 @@ function read(name: string): string {
   return readFileSync(new URL(name, import.meta.url), 'utf8')
 }
 
-/** As a source of a Content-Security-Policy (CSP3, 2.3.1). */
+/** A hash source of a Content-Security-Policy (CSP3, 2.3.1). */
 function hash(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }

@@ -2,13 +2,13 @@
 /** The plots of a report. */
 import { html, moment, share, short, svg, ticks, time, tipped, whole } from './plots-svg.js'
 
-/** A drawing is laid out in so many of its own pixels and then scaled. @param {HTMLElement} into */
+/** The width of a drawing in its own units. The browser scales it. @param {HTMLElement} into */
 const widthOf = into => Math.max(300, into.clientWidth)
 
 const LEFT = 46
 const BOTTOM = 22
 
-/** Arrivals as an area, releases as a line, rejections as bars from below: means per second of each point. */
+/** Draws arrivals as an area, releases as a line and rejections as a second area, each as the mean per second. */
 export function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ { series }) {
   const [width, height] = [widthOf(into), 230]
   const { arrivals, releases, rejected, peakArrivals, peakReleases, width: seconds, start } = series
@@ -80,7 +80,7 @@ export function drawSeries(/** @type {HTMLElement} */ into, /** @type {any} */ {
   )
 }
 
-/** @param {[string, string][]} entries a class and a name each */
+/** @param {[string, string][]} entries pairs of a class and a name */
 function legend(entries) {
   return html(
     'p',
@@ -89,9 +89,9 @@ function legend(entries) {
   )
 }
 
-/** Bars, one for each bin. */
+/** Draws the distribution of waits, one bar for each bin. */
 export function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { waits, delayed }) {
-  if (waits.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['Nobody would have waited.']))
+  if (waits.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No request would have waited.']))
   const [width, height] = [widthOf(into), 220]
   const most = Math.max(...waits.map((/** @type {any} */ bin) => bin.count))
   const marks = ticks(most, 4)
@@ -134,7 +134,7 @@ export function drawWaits(/** @type {HTMLElement} */ into, /** @type {any} */ { 
   )
 }
 
-/** A stack from left to right of what was at once, delayed and rejected. @param {any} outcome @param {number} most @param {string} name */
+/** A bar of three parts: at once, delayed, rejected. @param {any} outcome @param {number} most @param {string} name */
 function stack({ requests, delayed, rejected }, most, name) {
   const parts = [
     ['fill-at-once', requests - delayed - rejected],
@@ -188,7 +188,7 @@ export function drawAgents(/** @type {HTMLElement} */ into, /** @type {any} */ {
 }
 
 export function drawClients(/** @type {HTMLElement} */ into, /** @type {any} */ { clients: { hardest } }) {
-  if (hardest.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['Nobody.']))
+  if (hardest.length === 0) return into.replaceChildren(html('p', { class: 'quiet' }, ['No client.']))
   const shown = hardest.slice(0, 20)
   const most = Math.max(...shown.map((/** @type {any} */ { requests }) => requests))
   const body = shown.map((/** @type {any} */ client) =>
@@ -228,7 +228,7 @@ function list(titles, body) {
   ])
 }
 
-/** A table whose cells are shaded by their value: rates down, capacities across. */
+/** Draws a table with one row for each rate and one column for each capacity, shaded by value. */
 export function drawMap(
   /** @type {HTMLElement} */ into,
   /** @type {any} */ { rates, capacities, points, recommended },

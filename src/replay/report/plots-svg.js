@@ -1,5 +1,5 @@
 // @ts-check
-/** Small tools to draw with, and how figures are written. */
+/** Helpers for drawing, and formats of figures. */
 
 const SVG = 'http://www.w3.org/2000/svg'
 
@@ -49,7 +49,7 @@ export function time(ms) {
     : `${Number((seconds / 3_600).toPrecision(3))} h`
 }
 
-/** @param {string | undefined} iso @param {number} seconds later */
+/** A time, `seconds` after another. @param {string | undefined} iso @param {number} seconds */
 export function moment(iso, seconds = 0) {
   if (iso === undefined) return ''
   return new Date(Date.parse(iso) + seconds * 1_000)
@@ -66,7 +66,7 @@ export function ticks(most, count) {
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, at) => Number((at * step).toPrecision(6)))
 }
 
-/** Shows a text beside the pointer while it is over an element. @param {Element} element @param {(event: PointerEvent) => string} say */
+/** Shows a text beside the pointer over an element. @param {Element} element @param {(event: PointerEvent) => string} say */
 export function tipped(element, say) {
   const tip = byId('tip')
   element.addEventListener('pointermove', event => {

@@ -1,5 +1,5 @@
 // @ts-check
-/** Puts a report on its page. */
+/** Shows a report on its page. */
 import { drawAgents, drawClients, drawMap, drawSeries, drawWaits } from './plots-charts.js'
 import { byId, html, moment, share, time, whole } from './plots-svg.js'
 
@@ -61,7 +61,7 @@ const remarks = [
   ...report.errors,
   ...report.notes,
   ...(report.late > 0
-    ? [`${whole(report.late)} requests came further back in the stream than a minute, and count for later.`]
+    ? [`${whole(report.late)} requests came more than a minute late in the stream, and count at a later time.`]
     : []),
   ...Object.entries(report.badLines.reasons).map(([reason, count]) => `${whole(Number(count))} bad lines: ${reason}`),
   ...report.badLines.examples.map((/** @type {any} */ { line, text }) => `line ${line}: ${text}`),

@@ -1,4 +1,4 @@
-/** What a replay has found, as it is printed, written as JSON or drawn. */
+/** The report of a replay, as printed, written as JSON or drawn. */
 
 import { formatKeyPart } from '../../config/schema/key.js'
 import type { AgentClass } from '../../http/agent-class.js'
@@ -13,10 +13,10 @@ import type { PointOutcome } from '../runs/sweep-run.js'
 import type { Peak, SeriesPoints } from '../runs/time-series.js'
 import { binStart, type WaitSummary, type Waits } from '../runs/wait-quantiles.js'
 
-/** How many clients are listed. */
+/** How many clients to list. */
 const LISTED = 50
 
-/** Of a key as it is shown. */
+/** The longest key to show, in characters. */
 export const LONGEST_KEY = 60
 
 /** Waits in ms, rates as in a configuration, times as ISO 8601. */
@@ -25,7 +25,7 @@ export interface ReplayReport {
   readonly formats: readonly string[]
   readonly limits: { readonly name: string; readonly rate?: string; readonly capacity?: number; readonly key?: string }
   readonly lines: number
-  /** Of them: records that are not about a request that reached a bucket, in a log of shaper's own. */
+  /** Records of a shaper's log that are not about a request that reached a bucket. */
   readonly skipped: number
   readonly requests: number
   readonly bad: number
@@ -33,41 +33,41 @@ export interface ReplayReport {
     readonly reasons: Readonly<Record<string, number>>
     readonly examples: readonly { readonly line: number; readonly reason: string; readonly text: string }[]
   }
-  /** Further back than the window of a stream reaches. */
+  /** Requests that came later than the window of a stream allows. */
   readonly late: number
   readonly from: string | undefined
   readonly to: string | undefined
-  /** How the times within seconds were found. */
+  /** How times within a second were assumed. */
   readonly times: string
   /** At once or after a wait. */
   readonly admitted: number
   readonly atOnce: number
   readonly delayed: number
   readonly rejected: number
-  /** Of those rejected: they had been queued. */
+  /** Rejected requests that had been queued first. */
   readonly expired: number
-  /** Of those delayed. */
+  /** Waits of the delayed requests. */
   readonly wait: WaitSummary
   readonly agents: Readonly<Record<AgentClass, Outcomes>>
   readonly clients: {
     readonly total: number
     readonly delayed: number
     readonly rejected: number
-    /** Those hit hardest first. */
+    /** The clients hit hardest first. */
     readonly hardest: readonly (Omit<ClientOutcomes, 'client'> & { readonly client: string })[]
   }
-  /** The second in which most came, and what the upstream would have got in its worst one. */
+  /** The second with the most arrivals, and the upstream's busiest second without and with the limits. */
   readonly busiest: PeakReport
   readonly upstream: { readonly before: PeakReport; readonly after: PeakReport }
   readonly series: SeriesPoints & { readonly start: string | undefined }
-  /** Of those delayed, in bins from `from` to `to` ms. */
+  /** The waits of delayed requests, in bins from `from` to `to` ms. */
   readonly waits: readonly { readonly from: number; readonly to: number; readonly count: number }[]
   readonly sweep?: {
     readonly rates: readonly string[]
     readonly capacities: readonly number[]
-    /** By rate, then by capacity. */
+    /** Sorted by rate, then by capacity. */
     readonly points: readonly (Omit<PointOutcome, 'rate'> & { readonly rate: string })[]
-    /** What meets the target; absent: nothing does, or none was set. */
+    /** The smallest limits that meet the target; absent: none do, or there is no target. */
     readonly recommended?: Omit<PointOutcome, 'rate'> & { readonly rate: string; readonly config: string }
   }
   readonly notes: readonly string[]
@@ -79,11 +79,11 @@ export interface PeakReport extends Omit<Peak, 'second'> {
 }
 
 export interface SweepReport {
-  /** Of the bucket. */
+  /** The key of the bucket. */
   readonly key: string
   readonly grid: Grid
   readonly outcomes: readonly PointOutcome[]
-  /** The smallest that meets the target. */
+  /** The smallest limits that meet the target. */
   readonly found?: PointOutcome
 }
 
@@ -168,11 +168,11 @@ function describeTimes({ whole }: Reading, seed: number | undefined): string {
   return `whole seconds spread: the k-th of n lines of a second at (k + u) / n of it, u from a hash of seed ${seed}, second and k`
 }
 
-/** Bins from 1, 2 and 5 times a power of ten to the next. */
+/** The waits in bins with edges at 1, 2 and 5 times powers of ten, in ms. */
 function distribution({ bins, count, max }: Waits): { from: number; to: number; count: number }[] {
   if (count === 0) return []
   const edges = [0]
-  // A bin may end beyond the longest.
+  // The last bin may end beyond the longest wait.
   for (let exponent = 0; edges.at(-1)! <= 1.1 * max; exponent += 1) {
     for (const digit of [1, 2, 5]) edges.push(digit * 10 ** exponent)
   }

@@ -1,34 +1,34 @@
-/** Whether bounds are kept at each of many points: counted, so no quantile is rounded. */
+/** Counts at each of many points whether bounds are kept. No quantile is computed, so none is rounded. */
 import { LevelRows, type Point } from './level-rows.js'
 import { rankOf } from './wait-quantiles.js'
 
-/** Of the waits of those delayed. */
+/** Quantiles of the waits of delayed requests. */
 const QUANTILES = { p50: 0.5, p90: 0.9, p99: 0.99, max: 1 } as const
 
 export const METRICS = ['reject', 'delay', 'p50', 'p90', 'p99', 'max'] as const
 
-/** Shares are from 0 to 1, waits in ms. */
+/** An upper bound: `most` is a share from 0 to 1, or a wait in ms. */
 export interface Bound {
   readonly metric: (typeof METRICS)[number]
   readonly most: number
 }
 
-/** Waits are told, and compared, in whole microseconds. */
+/** Waits are reported and compared in whole microseconds. */
 const PER_MS = 1_000
 
-/** What decides whether a point keeps the bounds. */
+/** The counts that decide whether a point keeps the bounds. */
 export interface PointCounts extends Point {
   readonly requests: number
   readonly rejected: number
   readonly delayed: number
-  /** For each bound how many waited longer; 0 where it is about no wait. */
+  /** For each bound, how many requests waited longer; 0 for a bound on a share. */
   readonly longer: readonly number[]
 }
 
 export class BoundRun extends LevelRows {
   readonly #points: readonly Point[]
   readonly #bounds: readonly Bound[]
-  /** By point, then by bound: a level above this waits longer. */
+  /** By point, then by bound: a request that finds a higher level waits longer than the bound. */
   readonly #limits: Float64Array
   readonly #longer: Float64Array
 
@@ -59,7 +59,7 @@ export class BoundRun extends LevelRows {
   }
 }
 
-/** In ms: what is longer is more than the bound when it is rounded to a microsecond. */
+/** The longest wait in ms that keeps the bound when it is rounded to a microsecond. */
 function longestOf({ metric, most }: Bound): number {
   if (metric === 'reject' || metric === 'delay') return Infinity
   return (Math.floor(most * PER_MS + 1e-6) + 0.5) / PER_MS
@@ -71,9 +71,12 @@ export function keeps(counts: PointCounts, bounds: readonly Bound[]): boolean {
 }
 
 /**
- * Whether a capacity from that of `low` to that of `high`, at the same rate and in steps of the cost or more, may keep the
- * bounds. More capacity never rejects more. It never delays fewer, nor fewer for longer than any given wait: the level
- * is never lower, and a request that no longer fits was displaced by one that waits at least as long.
+ * Whether a capacity between those of `low` and `high`, at the same rate, may keep the bounds. False is certain.
+ *
+ * Capacities have to differ by at least the cost. Then a larger capacity
+ * - never rejects more, and
+ * - never delays fewer requests, nor fewer for longer than a given wait: the level is never lower, and a request that no
+ *   longer fits was displaced by one that waits at least as long.
  */
 export function mayKeep(low: PointCounts, high: PointCounts, bounds: readonly Bound[]): boolean {
   return bounds.every(({ metric, most }, at) => {

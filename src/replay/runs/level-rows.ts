@@ -1,6 +1,6 @@
 /**
- * Many limits at once on the same arrivals: for each client one row of levels, one for each point, all brought up to
- * date together. The arithmetic is that of a metered bucket (core/bucket/bucket.ts), without an object for each.
+ * Applies many limits to the same arrivals at once. Each client has a row of levels, one for each point, and all of a row
+ * are updated together. The arithmetic is that of a bucket (core/bucket/bucket.ts), without an object for each.
  */
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
@@ -11,7 +11,7 @@ export interface Point {
   readonly capacity: number
 }
 
-/** Clients whose levels are kept in one piece. */
+/** How many clients share one array of levels. */
 const PAGE = 1_024
 
 export abstract class LevelRows {
@@ -20,7 +20,7 @@ export abstract class LevelRows {
   readonly rejected: Float64Array
   readonly #cost: number
   readonly #rates: Float64Array
-  /** A level above this, before the request, does not fit; one above `#least` waits. */
+  /** A request that finds a level above this does not fit. One that finds a level above `#least` waits. */
   readonly #most: Float64Array
   readonly #least: Float64Array
   readonly #levels: Float64Array[] = []
@@ -35,7 +35,7 @@ export abstract class LevelRows {
     this.rejected = new Float64Array(points.length)
   }
 
-  /** A request is delayed at a point. @param level before it */
+  /** Called when a request is delayed at a point. @param level before the request */
   protected abstract delay(point: number, level: number): void
 
   arrive(at: number, client: number): void {

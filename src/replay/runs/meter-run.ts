@@ -1,7 +1,8 @@
 /**
- * One bucket for each client, the same for all: the buckets of the core as meters. A meter admits what a queue admits,
- * and a request leaves the queue when what was before it has drained, level / rate later; both are contracts of the
- * core, so nothing has to be queued to know who waits how long.
+ * One bucket for each client, with the same limits for all.
+ *
+ * It queues nothing, and is exact all the same: a meter admits exactly the requests that a queue admits, and a queued
+ * request leaves when the level before it has drained, level / rate later. The core promises both.
  */
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { Meter } from '../../core/bucket/meter.js'

@@ -1,13 +1,13 @@
-/** What became of the requests, added up: in all, by client, by kind of program, by second. */
+/** Counts the outcomes of requests: in all, by client, by class of user agent, by second. */
 import { AGENT_CLASSES, type AgentClass } from '../../http/agent-class.js'
 import { Series } from './time-series.js'
 import { Waits } from './wait-quantiles.js'
 
-/** Counted for each client; each a column. */
+/** The columns of counts for each client. */
 const COUNTS = { delayed: 0, rejected: 1, agents: 2 } as const
 const COLUMNS = 2 + AGENT_CLASSES.length
 
-/** A slot at the turn of a second, in ms, is not before it by what sums of periods are rounded. */
+/** The rounding error of a sum of periods, in ms: a slot this close before a second belongs to that second. */
 const ROUNDING = 1e-4
 
 export interface Outcomes {
@@ -16,10 +16,10 @@ export interface Outcomes {
   readonly rejected: number
 }
 
-/** One client, and how hard it was hit; waits in ms. */
+/** The outcomes of one client; waits in ms. */
 export interface ClientOutcomes extends Outcomes {
   readonly client: number
-  /** What most of its requests said that they come from. */
+  /** The class of user agent of most of its requests. */
   readonly agent: AgentClass
   readonly meanWait: number
   readonly maxWait: number
@@ -30,7 +30,7 @@ export class RunTally {
   atOnce = 0
   delayed = 0
   rejected = 0
-  /** Of those rejected: after they had been queued. */
+  /** Rejected requests that had been queued first. */
   expired = 0
   readonly waits = new Waits()
   readonly series = new Series()
@@ -45,7 +45,7 @@ export class RunTally {
     return this.#clients
   }
 
-  /** A request has come; what becomes of it is told then or later. @param at ms */
+  /** Counts an arrival. Its outcome follows now or later. @param at ms */
   arrive(at: number, client: number, agent: number): void {
     if (client >= this.#clients) this.#enter(client)
     this.requests += 1
@@ -54,7 +54,7 @@ export class RunTally {
     this.series.arrive(Math.floor(at / 1_000))
   }
 
-  /** It is sent upstream without waiting. @param at ms */
+  /** Counts a request that is released at once. @param at ms */
   pass(at: number): void {
     this.atOnce += 1
     this.series.release(Math.floor(at / 1_000))
@@ -78,7 +78,7 @@ export class RunTally {
     this.series.reject()
   }
 
-  /** By kind of program. */
+  /** The outcomes by class of user agent. */
   agents(): Readonly<Record<AgentClass, Outcomes>> {
     return Object.fromEntries(AGENT_CLASSES.map((name, at) => [name, { ...this.#agents[at]! }])) as Record<
       AgentClass,
@@ -104,7 +104,7 @@ export class RunTally {
     }
   }
 
-  /** How many clients had something rejected, and how many something delayed. */
+  /** How many clients had requests rejected, and how many had requests delayed. */
   hit(): { rejected: number; delayed: number } {
     let rejected = 0
     let delayed = 0
@@ -115,7 +115,7 @@ export class RunTally {
     return { rejected, delayed }
   }
 
-  /** Those who were hit hardest: by what was rejected, then by how long they waited. */
+  /** The clients hit hardest: by rejections, then by total wait. */
   hardest(most: number): ClientOutcomes[] {
     const worse = (a: number, b: number): number =>
       this.#counts[b * COLUMNS + COUNTS.rejected]! - this.#counts[a * COLUMNS + COUNTS.rejected]! ||

@@ -1,4 +1,4 @@
-/** A whole configuration: the shaper of the proxy on a virtual clock that stands at each arrival in turn. */
+/** A whole configuration: the shaper of the proxy, on a virtual clock that moves to each arrival in turn. */
 import type { Settings } from '../../config/settings.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
@@ -10,7 +10,7 @@ import { RunTally } from './run-tally.js'
 
 export class ShaperRun implements ReplayRun {
   readonly tally = new RunTally()
-  /** Of those rejected: no route, a key that has to be there, no room for another key or in the queue. */
+  /** Rejected requests without a route or a required key, or without room for another key or in the queue. */
   refused = 0
   readonly #directory: RouteDirectory
   readonly #clock = createVirtualClock()
@@ -18,7 +18,7 @@ export class ShaperRun implements ReplayRun {
   readonly #keyspace: BucketTable
   readonly #gates = new Map<string, Gate>()
   readonly #lanes = new Map<string, LaneRoute>()
-  /** When the first request came: the core counts from 0. */
+  /** The time of the first request, which is 0 for the core. */
   #start = Number.NaN
 
   constructor({ limits }: Settings, directory: RouteDirectory) {

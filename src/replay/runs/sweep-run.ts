@@ -1,8 +1,8 @@
-/** What becomes of the requests at each of many points. */
+/** The outcomes of the requests at each of many points. */
 import { LevelRows, type Point } from './level-rows.js'
 import { type WaitSummary, Waits } from './wait-quantiles.js'
 
-/** What would have become of the requests at a point; waits of those delayed, in ms. */
+/** The outcomes at a point. Waits are those of the delayed requests, in ms. */
 export interface PointOutcome extends Point {
   readonly requests: number
   readonly delayed: number
@@ -14,7 +14,7 @@ export class SweepRun extends LevelRows {
   readonly #points: readonly Point[]
   readonly #waits: readonly Waits[]
 
-  /** @param exact up to how many waits of a point are kept as they are; beyond, quantiles are up to 1.6 % too high */
+  /** @param exact how many waits of a point to keep; with more, quantiles are up to 1.6 % too high */
   constructor(points: readonly Point[], cost: number, exact = 0) {
     super(points, cost)
     this.#points = points

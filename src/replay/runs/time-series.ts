@@ -1,9 +1,9 @@
-/** What came and what left, second by second, folded into few points as time goes on. */
+/** Arrivals, releases and rejections by second, merged into fewer points as the log gets longer. */
 
-/** At most so many points. */
+/** The most points. */
 const POINTS = 1_000
 
-/** A second with many requests; counted from the beginning of the log. */
+/** A busy second, counted from the beginning of the log. */
 export interface Peak {
   readonly second: number
   readonly arrivals: number
@@ -13,35 +13,35 @@ export interface Peak {
 
 const NO_PEAK: Peak = { second: 0, arrivals: 0, releases: 0, rejected: 0 }
 
-/** Points of `width` seconds each, the first at `first`. */
+/** Points of `width` seconds each. The first begins at second `first`. */
 export interface SeriesPoints {
   readonly first: number
   readonly width: number
   readonly arrivals: readonly number[]
   readonly releases: readonly number[]
   readonly rejected: readonly number[]
-  /** The most of a single second. */
+  /** The most in a single second of each point. */
   readonly peakArrivals: readonly number[]
   readonly peakReleases: readonly number[]
 }
 
 export class Series {
   busiest = NO_PEAK
-  /** The second in which most was released. */
+  /** The second with the most releases. */
   fullest = NO_PEAK
   #first = Number.NaN
   #now = -Infinity
   #arrivals = 0
   #releases = 0
   #rejected = 0
-  /** Releases of seconds to come. */
+  /** Releases in future seconds. */
   readonly #coming = new Map<number, number>()
   #width = 1
   #points = 0
   readonly #sums = [new Float64Array(POINTS), new Float64Array(POINTS), new Float64Array(POINTS)] as const
   readonly #peaks = [new Float64Array(POINTS), new Float64Array(POINTS)] as const
 
-  /** Something came; seconds never go back. */
+  /** @param second never before that of the last call */
   arrive(second: number): void {
     if (second !== this.#now) this.#advance(second)
     this.#arrivals += 1
@@ -98,7 +98,7 @@ export class Series {
     this.#now = second
   }
 
-  /** A second is over. */
+  /** Adds the current second to its point. */
   #close(): void {
     const peak = {
       second: this.#now,
@@ -121,7 +121,7 @@ export class Series {
     this.#rejected = 0
   }
 
-  /** Each two points become one. */
+  /** Merges each two points into one. */
   #fold(): void {
     this.#width *= 2
     this.#points = Math.ceil(this.#points / 2)

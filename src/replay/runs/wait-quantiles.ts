@@ -1,9 +1,9 @@
-/** How long requests waited: exact as long as they are few, then in bins. */
+/** Quantiles of waits: exact up to a number of waits, from bins beyond. */
 
-/** Up to how many are kept as they are, where nothing else is said. */
+/** The default number of waits to keep. */
 export const EXACT = 1_000_000
 
-/** Of the bits of a 32-bit float the sign, the exponent and so many of the fraction are a bin: each is at most 1.6 % wide. */
+/** A bin is the upper bits of a 32-bit float, with this many bits of the fraction: at most 1.6 % wide. */
 const FRACTION_BITS = 6
 const SHIFT = 23 - FRACTION_BITS
 const BINS = 2 ** (8 + FRACTION_BITS)
@@ -17,18 +17,18 @@ export function binOf(wait: number): number {
   return bits[0]! >>> SHIFT
 }
 
-/** The wait in ms that a bin begins with. */
+/** The lower end of a bin, in ms. */
 export function binStart(bin: number): number {
   bits[0] = bin << SHIFT
   return single[0]!
 }
 
-/** Which of so many waits, from 1, is the q-th quantile: nearest rank. */
+/** The rank of the q-th quantile of `count` waits, from 1 (nearest rank). */
 export function rankOf(q: number, count: number): number {
   return Math.max(1, Math.ceil(q * count))
 }
 
-/** The q-th quantile of what bins count, at the end of its bin, so not below the exact one; 0 where there is nothing. */
+/** The q-th quantile of binned waits: the upper end of its bin, so never below the exact one. 0 without waits. */
 function binnedQuantile(bins: Uint32Array, count: number, q: number): number {
   let remaining = rankOf(q, count)
   if (count === 0) return 0
@@ -39,7 +39,7 @@ function binnedQuantile(bins: Uint32Array, count: number, q: number): number {
   return 0
 }
 
-/** In ms. */
+/** Quantiles of waits, in ms. */
 export interface WaitSummary {
   readonly p50: number
   readonly p90: number
@@ -54,7 +54,7 @@ export class Waits {
   readonly #most: number
   #exact: Float64Array
 
-  /** @param most how many are kept as they are */
+  /** @param most how many waits to keep */
   constructor(most = EXACT) {
     this.#most = most
     this.#exact = new Float64Array(Math.min(most, 1_024))
@@ -74,7 +74,7 @@ export class Waits {
     if (wait > this.max) this.max = wait
   }
 
-  /** Each the smallest wait that so many of all do not exceed (nearest rank). */
+  /** The quantiles by nearest rank. */
   summary(): WaitSummary {
     const sorted = this.count <= this.#most ? this.#exact.subarray(0, this.count).slice().sort() : undefined
     const quantile = (q: number): number =>
