@@ -1,7 +1,7 @@
 /**
  * The command line. Exit status: 0 clean, 1 failed while running, 2 usage or configuration.
  *
- * A command's code is imported when it runs: `--help` needs none of it.
+ * The code of a command is imported when it runs, so that `--help` is fast.
  */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'

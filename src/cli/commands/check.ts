@@ -8,13 +8,13 @@ import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf, workersOf } from './common-options.js'
 import { aligned } from './table.js'
 
-/** What a request that is held takes, and what a bucket instance does, in kB; measured. */
+/** The measured memory of a queued request and of a bucket instance, in kB. */
 const QUEUED_KB = 11
 const INSTANCE_KB = 0.2
 
 /**
- * Prints the effective configuration as JSON that `start` would read the same, and nothing else on stdout. What it means
- * for those who wait and for memory, and the warnings, go to stderr.
+ * Prints the effective configuration as JSON on stdout, and nothing else there. Longest waits, memory and warnings go to
+ * stderr.
  *
  * @throws ConfigError
  */
@@ -43,7 +43,7 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
 
-/** With `maxWait` where that comes first. */
+/** The longest wait of a route, or its `maxWait` if that is shorter. */
 function longestWait(route: RouteSettings): string {
   if (route.mode !== 'shape') return '-'
   const wait = longestWaitOf(route)

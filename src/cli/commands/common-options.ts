@@ -3,13 +3,13 @@ import { ConfigError, type ConfigSources, type Flags } from '../../config/load.j
 import type { Settings } from '../../config/settings.js'
 import type { Terminal } from '../terminal.js'
 
-/** More than anybody has cores for. */
+/** More workers than this are taken for a mistake. */
 const MOST_WORKERS = 1_024
 
 /** Options that `start` and `check` share, as the user gave them. */
 export interface CommandOptions extends Flags {
   config?: string
-  /** How many processes serve; `"auto"`: as many as there are cores. */
+  /** How many processes serve; `"auto"`: one for each core. */
   workers?: string
 }
 
@@ -22,7 +22,7 @@ export function sourcesOf(options: CommandOptions, { env, cwd }: Terminal): Conf
 /**
  * How many workers to start; undefined: none, this process serves.
  *
- * @throws ConfigError where that is no number, or where each would limit on its own
+ * @throws ConfigError for anything but a number, and for workers without a shared store
  */
 export function workersOf({ workers }: CommandOptions, { store }: Settings): number | undefined {
   if (workers === undefined) return undefined

@@ -1,4 +1,4 @@
-/** Two bursts against a fragile upstream, with shaper in between: what goes in, what comes out, live. */
+/** Sends two bursts through shaper to a fragile upstream, and shows live what goes in and what comes out. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,28 +10,28 @@ import { startProxy } from '../../proxy/server/server.js'
 
 const RATE = 5
 const CAPACITY = 10
-/** When a burst comes, in ms, and how large it is. */
+/** The time of each burst in ms, and its number of requests. */
 const BURSTS = [
   { at: 0, size: 14 },
   { at: 3_200, size: 6 },
 ]
 const LENGTH = 5_400
-/** One column of the picture, in ms. */
+/** The time that one column of the picture stands for, in ms. */
 const COLUMN = 100
 const COLUMNS = LENGTH / COLUMN
 const BARS = ' ▁▂▃▄▅▆▇█'
 
-/** What happened, each as ms since the start. */
+/** What has happened so far. Times are in ms since the start. */
 interface Picture {
   arrivals: number[]
   releases: number[]
   rejections: number[]
-  /** The upstream broke down under two requests within half a period. */
+  /** How often two requests within half a period broke the upstream. */
   failures: number
   queued: number
 }
 
-/** Runs the demonstration on a terminal, or as plain lines on anything else. */
+/** Runs the demonstration: as a picture on a terminal, as plain lines elsewhere. */
 export async function runDemo(out: NodeJS.WriteStream): Promise<void> {
   const clock = createTimerClock()
   const pacer = createPreciseClock()
@@ -130,7 +130,7 @@ function paint(out: NodeJS.WriteStream, picture: Picture, now: number): void {
   out.write(`\x1b[${ROWS}A${rows.map(row => `\x1b[2K${row}\n`).join('')}`)
 }
 
-/** One column per 100 ms, as high as many happened in it. */
+/** One column for each 100 ms, as high as the number of events in it. */
 function bars(times: readonly number[], now: number): string {
   const counts = new Array<number>(COLUMNS).fill(0)
   for (const at of times) counts[Math.min(COLUMNS - 1, Math.floor(at / COLUMN))]! += 1

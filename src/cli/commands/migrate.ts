@@ -8,7 +8,7 @@ import { sourcesOf } from './common-options.js'
 const DEFAULT_FILE = 'shaper.config.json'
 
 /**
- * Creates what the store of a configuration needs before its first use.
+ * Creates the table that the store of a configuration needs.
  *
  * @throws ConfigError, CommandError
  */

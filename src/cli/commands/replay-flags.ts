@@ -8,7 +8,7 @@ import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.j
 import { parseGrid } from '../../replay/plan/sweep-grid.js'
 import { parseTarget } from '../../replay/plan/target.js'
 
-/** As the user gave them. */
+/** The flags as the user gave them. */
 export interface ReplayFlags {
   config?: string
   rate?: string
@@ -19,7 +19,7 @@ export interface ReplayFlags {
   field?: string[]
   spread?: string
   seed: string
-  /** Without a value: the grid follows the traffic. */
+  /** True, without a value: the grid follows the traffic. */
   sweep?: string | true
   target?: string
   diff?: boolean
@@ -38,7 +38,7 @@ export interface ReplayOrder {
 }
 
 const FORMATS = ['auto', 'common', 'combined', 'json', 'alb', 'shaper']
-/** Where a sweep is asked for without a rate. */
+/** The limits of the report when a sweep is asked for without a rate. */
 const SWEEP_START = { rate: '5/s', capacity: '10' }
 
 const DEFAULT_FILE = 'shaper.config.json'
@@ -135,7 +135,7 @@ function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefin
   }
 }
 
-/** With a rate the flags are all there is; without one there has to be a file. */
+/** The limits of the flags, or those of a file when there is no rate. */
 function limitsOf(
   { config, rate, capacity, key, mode, sweep, target }: ReplayFlags,
   env: NodeJS.ProcessEnv,
@@ -149,7 +149,7 @@ function limitsOf(
   if (mode === 'off') throw new ConfigError([{ path: '--mode', message: '"off" limits nothing; use shape or meter' }])
   if (config !== undefined) return limitsOfFile(config, flags, env)
   if (rate !== undefined) return limitsOfFlags(flags, env)
-  // What is asked for is the rate itself: the report is of some to begin with.
+  // The sweep looks for the rate, so the report before it may use any.
   if (sweep !== undefined || target !== undefined) return limitsOfFlags({ ...SWEEP_START, ...flags }, env)
   if (existsSync(DEFAULT_FILE)) return limitsOfFile(DEFAULT_FILE, flags, env)
   const message = `which limits? give --rate R and --capacity B, e.g. --rate 5/s --capacity 10, or a file with -c FILE`

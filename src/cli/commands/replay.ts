@@ -1,4 +1,4 @@
-/** `shaper replay`: what limits would have done to the requests of access logs. */
+/** `shaper replay`: shows what limits would have done to the requests of access logs. */
 import { accessSync, constants, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { InputError, STDIN } from '../../replay/input/log-files.js'
@@ -11,13 +11,13 @@ import type { Terminal } from '../terminal.js'
 import { type ReplayFlags, readReplayFlags } from './replay-flags.js'
 import { diffLines, reportLines } from './replay-text.js'
 
-/** ms between two looks at the progress. */
+/** ms between two updates of the progress line. */
 const PROGRESS_MS = 100
 
 const BAR = 30
 
 /**
- * Prints what the limits would have done; errors of reading come after what could be read.
+ * Prints the report. Errors of reading come after the report of what could be read.
  *
  * @throws ConfigError, CommandError
  */
@@ -95,7 +95,7 @@ interface Bar {
   clear(): void
 }
 
-/** A line that tells how far it is; without the sizes of all logs, how much it has read. */
+/** A progress line: a share of the bytes, or for standard input the bytes read. */
 function createBar(logs: readonly string[], out: NodeJS.WriteStream): Bar {
   const total = logs.reduce((sum, log) => sum + (log === STDIN ? Number.NaN : sizeOf(log)), 0)
   const began = performance.now()

@@ -1,4 +1,4 @@
-/** Columns two spaces apart. */
+/** Rows as lines with aligned columns, two spaces apart. */
 export function aligned(rows: readonly string[][]): string[] {
   const widths = rows[0]!.map((_, column) => Math.max(...rows.map(row => row[column]!.length)))
   return rows.map(row =>

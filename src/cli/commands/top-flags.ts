@@ -2,7 +2,7 @@ import { ConfigError, type Problem } from '../../config/load.js'
 import { parseDuration } from '../../core/units.js'
 import type { TopOptions } from './top.js'
 
-/** As the user gave them. */
+/** The flags as the user gave them. */
 export interface TopFlags {
   admin: string
   dryRun?: boolean
@@ -10,10 +10,10 @@ export interface TopFlags {
   count?: string
 }
 
-/** ms: an admin server is not asked more often. */
+/** The shortest interval between two requests to the admin server, in ms. */
 const LEAST_INTERVAL = 100
 
-/** @throws ConfigError for what makes no sense, all of it at once */
+/** @throws ConfigError with everything that is wrong */
 export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlags, env: NodeJS.ProcessEnv): TopOptions {
   const problems: Problem[] = []
   const refuse = (path: string, value: string, message: string): void => {

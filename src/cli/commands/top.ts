@@ -1,29 +1,29 @@
-/** A live table of buckets, from what an admin server tells. */
+/** Shows a live table of buckets with the data of an admin server. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BucketSnapshot, DryRunSnapshot, InstanceSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
 import { CommandError } from '../command-error.js'
 import { aligned } from './table.js'
 
 export interface TopOptions {
-  /** Where the admin server is. */
+  /** The URL of the admin server. */
   readonly admin: string
-  /** Its token. */
+  /** The token of the admin server. */
   readonly token: string | undefined
-  /** Tell what dry runs would have done instead. */
+  /** Whether to show what dry runs would have done instead. */
   readonly dryRun: boolean
   /** ms between two tables. */
   readonly interval: number
-  /** Tables to show; Infinity: until a signal ends it. */
+  /** How many tables to show; Infinity: until a signal. */
   readonly count: number
 }
 
-/** Of a terminal whose size is not known. */
+/** The size of a terminal that does not tell it. */
 const SIZE = { columns: 100, rows: 40 }
 
 const BAR = 12
 
 /**
- * Shows tables until `count` of them are shown. On a terminal each replaces the one before.
+ * Shows `count` tables. On a terminal each replaces the one before.
  *
  * @throws CommandError when the admin server does not answer, or refuses
  */
@@ -32,7 +32,7 @@ export async function runTop(options: TopOptions, out: NodeJS.WriteStream): Prom
   let lines = 0
   for (let shown = 0; shown < options.count; shown += 1) {
     if (shown > 0) await sleep(options.interval)
-    // Rates are differences: the first table takes two looks.
+    // Rates are differences of two snapshots, so the first table takes two.
     before ??= shown === 0 && !options.dryRun ? await firstSnapshot(options) : undefined
     const now = await fetchSnapshot(options)
     const table = options.dryRun ? dryRunTable(now) : bucketTable(now, before)
@@ -55,7 +55,7 @@ async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
   const url = new URL('/buckets', admin)
   const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
-    throw new CommandError('SHAPER_TOKEN is not a token: it has characters that cannot be sent')
+    throw new CommandError('SHAPER_TOKEN has characters that cannot be sent; set it to the token of the configuration')
   }
   const answer = await fetch(url, { headers, signal: AbortSignal.timeout(5_000) }).catch((error: Error) => {
     const { cause } = error as { cause?: { code?: string } }
@@ -70,12 +70,12 @@ async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
   if (!answer.ok) throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}`)
   const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
   if (!Array.isArray(snapshot?.buckets) || !Array.isArray(snapshot.routes)) {
-    throw new CommandError(`what answers at ${url.origin} is no admin server of shaper`)
+    throw new CommandError(`${url.origin} is not an admin server of shaper; name one with --admin URL`)
   }
   return snapshot
 }
 
-/** What it says about buckets, a line each; `before` is what it said some time ago. */
+/** The table of buckets. Rates are differences to the snapshot `before`. */
 export function bucketTable(now: Snapshot, before: Snapshot | undefined): string[] {
   const seconds = before === undefined ? Infinity : Math.max(0.001, (now.at - before.at) / 1_000)
   const rows = now.buckets.flatMap(bucket => {
@@ -109,7 +109,7 @@ function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, block
   return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? next]
 }
 
-/** What it says about dry runs. */
+/** The table of dry runs. */
 export function dryRunTable({ at, dryRun }: Snapshot): string[] {
   if (dryRun === undefined) return ['no route is a dry run; start with --dry-run, or set "dryRun": true']
   const { since, keys, agents } = dryRun
@@ -154,7 +154,7 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
   ].filter(line => line !== '')
 }
 
-/** A key is what a client has sent: nothing of it may steer the terminal. */
+/** A key without control characters: it comes from a client and must not control the terminal. */
 function printable(key: string): string {
   const clean = key.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
   return clean.length > 40 ? `${clean.slice(0, 39)}~` : clean

@@ -1,7 +1,8 @@
 /**
- * The log: one line of JSON for each record, on stderr. Nobody ever waits for its reader: lines are handed over by the
- * batch and without blocking, and a reader that is too far behind loses some. All lines of a process go through one
- * stream. So they keep their order, and no line is written into another.
+ * The log: one line of JSON for each record, on stderr.
+ *
+ * Writing never blocks, so a slow reader cannot delay requests. Lines are written in batches, and a reader that is too far
+ * behind loses lines. All lines of a process go through one stream, so they keep their order and do not mix.
  */
 import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { Socket } from 'node:net'
@@ -10,16 +11,16 @@ import pino, { type DestinationStream, type Logger } from 'pino'
 
 const STDERR = 2
 
-/** Lines are handed over when there are so many characters of them, or after so many ms. */
+/** A batch is written at this many characters, or after this many ms. */
 const BATCH = { size: 65_536, ms: 50 }
 
-/** What a reader may be behind, in characters. */
+/** How far a reader may be behind, in characters. */
 const UNREAD = 4 * 1024 * 1024
 
-/** How long the end waits for a reader, in ms. */
+/** How long `close` waits for a reader, in ms. */
 const PATIENCE = 500
 
-/** When a terminal that took no more is tried again, in ms. */
+/** When to try a busy terminal again, in ms. */
 const AGAIN = 10
 
 const NOTHING: Buffer = Buffer.alloc(0)
@@ -27,10 +28,10 @@ const NOTHING: Buffer = Buffer.alloc(0)
 class LogStream implements DestinationStream {
   readonly #socket = openPipe()
   readonly #file = this.#socket === undefined ? openTerminal() : STDERR
-  /** What a terminal has not taken yet. */
+  /** Bytes that the terminal has not taken yet. */
   #rest: Buffer = NOTHING
   #lines = ''
-  /** Handed over, and not written yet. */
+  /** How much is handed over but not written yet: characters for a pipe, bytes for a terminal. */
   #pending = 0
   #timer: NodeJS.Timeout | undefined
   #idle: () => void = () => undefined
@@ -42,7 +43,7 @@ class LogStream implements DestinationStream {
     else this.#timer ??= setTimeout(() => this.handOver(), BATCH.ms).unref()
   }
 
-  /** Resolves when all is written, or its reader has taken too long. */
+  /** Resolves when everything is written, or when the reader takes too long. */
   async close(): Promise<void> {
     this.handOver()
     if (this.#pending > 0) {
@@ -54,11 +55,11 @@ class LogStream implements DestinationStream {
         }
       })
     }
-    // What is still to be written must not keep the process.
+    // Unwritten lines must not keep the process alive.
     if (this.#pending > 0) this.#socket?.destroy()
   }
 
-  /** At the very end: what can be written without waiting. */
+  /** Writes what it can without waiting, when the process exits. */
   flush(): void {
     const rest = this.#lines
     this.#lines = ''
@@ -84,25 +85,25 @@ class LogStream implements DestinationStream {
     if (this.#rest.length === 0) this.#lines = ''
     this.#rest = tryWrite(this.#file, batch)
     this.#pending = this.#rest.length
-    // A terminal that is stopped (Ctrl-S), or whose other end hangs.
+    // The terminal is stopped (Ctrl-S), or its other end hangs.
     if (this.#pending > 0 || this.#lines !== '') this.#timer = setTimeout(() => this.handOver(), AGAIN).unref()
     else this.#idle()
   }
 }
 
-/** What a reader can hold up; undefined: a file, which takes all at once, or a terminal. */
+/** Stderr as a socket if it is a pipe or a socket. Undefined for a file or a terminal. */
 function openPipe(): Socket | undefined {
   try {
     const stat = fstatSync(STDERR)
     if (!stat.isFIFO() && !stat.isSocket()) return undefined
-    // Nobody reads it any more: that is no reason to stop.
+    // A pipe whose reader has gone must not end the process.
     return new Socket({ fd: STDERR, readable: false, writable: true }).on('error', () => undefined)
   } catch {
     return undefined
   }
 }
 
-/** A terminal by an opening of its own, which does not wait for its reader; anything else as it is. */
+/** Opens a terminal again without blocking. Anything else stays as it is. */
 function openTerminal(): number {
   if (!isatty(STDERR)) return STDERR
   try {
@@ -112,7 +113,7 @@ function openTerminal(): number {
   }
 }
 
-/** Answers what is to be tried again. */
+/** Writes without waiting. Returns the bytes to try again. */
 function tryWrite(file: number, bytes: Buffer): Buffer {
   let rest = bytes
   try {
@@ -120,7 +121,7 @@ function tryWrite(file: number, bytes: Buffer): Buffer {
     while (rest.length > 0) rest = rest.subarray(writeSync(file, rest))
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'EAGAIN') return rest
-    // There is nobody to tell.
+    // Other errors cannot be reported anywhere.
   }
   return NOTHING
 }
@@ -133,24 +134,24 @@ function open(): LogStream {
   return opened
 }
 
-/** @param base what every record carries */
+/** @param base fields of every record */
 export function createLog(base: Record<string, unknown> | null = null): Logger {
   stream ??= open()
   return pino({ base }, stream)
 }
 
-/** Writes a record that is a whole line already, with its line feed. */
+/** Writes a record that is a whole line with its line feed. */
 export function writeLine(line: string): void {
   stream ??= open()
   stream.write(line)
 }
 
-/** Hands over what there is: before something that is to come after it. */
+/** Writes the current batch, so that other output can follow it. */
 export function flushLog(): void {
   stream?.handOver()
 }
 
-/** To be awaited before the process ends. */
+/** Await this before the process ends. */
 export async function closeLog(): Promise<void> {
   await stream?.close()
 }

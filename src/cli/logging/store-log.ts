@@ -1,20 +1,20 @@
 /**
- * What the log tells of the store that instances share: one line when an outage begins and one when it ends. Where one
- * follows another it is told at most every ten seconds that one begins; in the end the log says what is so.
+ * Logs the state of a shared store: one line when an outage begins and one when it ends. The beginnings of repeated outages
+ * are logged at most every ten seconds. The last line always tells the current state.
  */
 import type { Logger } from 'pino'
 import type { StoreSettings } from '../../config/settings.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 
-/** ms between two lines that tell of the beginning of an outage, or of trouble without one. */
+/** ms between two lines about outages that begin, or about errors without an outage. */
 const QUIET_MS = 10_000
-/** In how many ms an outage is noticed: trouble that has not become one by then is told by itself. */
+/** An outage is noticed within this time, in ms. After it an error without an outage is logged by itself. */
 const NOTICE_MS = 3_000
 
 export interface StoreLog extends Required<Pick<Observer, 'shared'>> {
-  /** What the store last complained of, unless it has answered since. */
+  /** The last error of the store; undefined once it answers again. */
   readonly reason: string | undefined
-  /** A connection is lost or cannot be made, or the like. */
+  /** Takes an error of the store, such as a lost connection. */
   complain(error: Error): void
 }
 
@@ -27,9 +27,9 @@ export function createStoreLog(
   let reason: string | undefined
   let lastInstances = 1
   let isAway = false
-  /** Whether the log says so. */
+  /** Whether the last line says that the store is away. */
   let isReportedAway = false
-  /** How many outages began since one was told of. */
+  /** How many outages have begun since the last reported one. */
   let unreported = 0
   let nextOutage = -Infinity
   let nextTrouble = -Infinity

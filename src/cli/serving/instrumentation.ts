@@ -1,4 +1,4 @@
-/** What is counted of a proxy in this process, for its admin server or that of the workers' primary. */
+/** Counts what a proxy in this process does, for the admin server of this process or of the primary. */
 import { performance } from 'node:perf_hooks'
 import { Metrics } from '../../admin/counters/metrics.js'
 import { timedStore } from '../../admin/counters/timed-store.js'
@@ -13,9 +13,9 @@ import type { Observer } from '../../proxy/observe/observer.js'
 
 export interface Instrumentation {
   readonly observers: readonly Observer[]
-  /** The store to use in place of this one. */
+  /** The same store with its calls timed. */
   timed(store: Store): Store
-  /** Where the proxy is that it watches: before its first request. */
+  /** Sets the proxy to watch. Call it before the first request. */
   join(context: ProxyContext): AdminSource
 }
 

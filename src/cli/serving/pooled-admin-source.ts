@@ -1,4 +1,4 @@
-/** What the admin server tells where several workers serve: of all of them together. */
+/** The data of the admin server when several workers serve: that of all of them together. */
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
@@ -8,19 +8,19 @@ import type { Question } from './worker-protocol.js'
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
-/** Whom to ask. */
+/** The workers to ask. */
 export interface AskedWorkers {
-  /** What each worker that is up says; undefined: nothing in time. */
+  /** The answer of each ready worker; undefined: it did not answer in time. */
   question<Answer>(question: Question): Promise<ReadonlyMap<Worker, Answer | undefined>>
 }
 
-/** What only grows, and must not fall when a worker ends: a scraper would take it for a restart of all. */
+/** Metrics that only grow. If they fell when a worker ends, a scraper would see a restart. */
 const CUMULATIVE = new Set(['counter', 'histogram'])
 
 export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
-  /** What those said last that have not ended. */
+  /** The last metrics of each running worker. */
   const last = new Map<Worker, Metrics>()
-  /** What those counted that have, as far as they were asked. */
+  /** The sums of ended workers, as of the last time they were asked. */
   let ended: Metrics = []
 
   async function all<Answer>(question: Question): Promise<Answer[]> {
@@ -61,7 +61,7 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
       if (given.length === 0) return undefined
       const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => given.reduce((total, each) => total + each[figure], 0)
       return {
-        // What has passed is known to the store that they share.
+        // All workers see the same level in the shared store.
         forgotten: Math.max(...given.map(each => each.forgotten)),
         waiting: sum('waiting'),
         level: sum('level'),
@@ -74,6 +74,6 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
 function aggregate(parts: readonly Metrics[]): Promise<Metrics> {
   const list = parts.filter(({ length }) => length > 0)
   if (list.length < 2) return Promise.resolve(list[0] ?? [])
-  // As the library's types have it, which take the values of all metrics for one kind.
+  // The types of the library do not allow the values of different kinds of metrics.
   return AggregatorRegistry.aggregate(list as never).getMetricsAsJSON()
 }

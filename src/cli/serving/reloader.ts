@@ -4,13 +4,13 @@ import { ConfigError } from '../../config/load.js'
 import { changes } from '../../config/report/changes.js'
 import type { Settings } from '../../config/settings.js'
 
-/** What of a configuration is only read at the start. */
+/** Settings that take effect at start only. */
 const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
 
 export interface Reloader {
-  /** Reads the configuration again and puts it into effect; a bad one is told, and nothing changes. One at a time. */
+  /** Reads the configuration and puts it into effect. A bad one is logged and changes nothing. Calls run one at a time. */
   readonly reload: () => void
-  /** What is in effect. */
+  /** The configuration in effect. */
   current(): Settings
 }
 

@@ -1,4 +1,4 @@
-/** A proxy in this process, and what it tells the log. */
+/** Starts a proxy in this process with its log. */
 import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
 import type { Settings } from '../../config/settings.js'
@@ -15,19 +15,19 @@ import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
 import type { Instrumentation } from './instrumentation.js'
 
-const FELL_BACK = 'no thread to time releases by: they are now up to 2 ms late, as with "pacing": "timer"'
+const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms late, as with "pacing": "timer"'
 
-/** The same trouble is told at most every so many ms. */
+/** ms between two lines about the same upstream. */
 const QUIET_MS = 10_000
 
-/** A proxy, and what its admin server would tell. */
+/** A proxy, and the data for its admin server. */
 export interface Served extends RunningProxy {
   readonly source: AdminSource | undefined
 }
 
-/** What all processes of one `shaper start` share. */
+/** Values that all processes of one `shaper start` share. */
 export interface Program {
-  /** Of the program in `Via`. */
+  /** The pseudonym in `Via`. */
   readonly id: string
   /** How many processes serve this configuration, this one included. */
   readonly workers: number
@@ -62,7 +62,7 @@ async function start(
       throw explainStartError(error, settings)
     })
   }
-  // A start that fails is told in one line.
+  // Lines are held back until the start has succeeded, so that a failed start logs one line only.
   let deferred: (() => void)[] | undefined = []
   const writeLater = (write: () => void): void => void (deferred === undefined ? write() : deferred.push(write))
   const storeLog = createStoreLog(store, log, writeLater)
@@ -107,7 +107,7 @@ function createLogObserver(log: Logger, now: () => number): Observer {
 
 function explainStartError(error: NodeJS.ErrnoException, { listen }: Settings): Error {
   const address = `${listen.host}:${listen.port}`
-  // A worker's port is bound by the primary.
+  // For a worker the primary binds the port, so the call has another name.
   const isAddress = ['listen', 'bind', 'getaddrinfo'].includes(error.syscall ?? '')
   switch (isAddress ? error.code : error.syscall) {
     case 'EADDRINUSE':

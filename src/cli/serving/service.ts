@@ -11,16 +11,16 @@ import { CommandError } from '../command-error.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
 import { createReloader } from './reloader.js'
 
-/** What serves: a proxy in this process, or workers. */
+/** A proxy in this process, or workers. */
 interface Service {
   readonly url: string
-  /** What the admin server tells. */
+  /** The data of the admin server. */
   readonly source: AdminSource | undefined
   readonly context?: { readonly inProgress: number }
-  /** Answers how many waiters had to go, by route. */
+  /** Resolves to the number of expired waiters by route. */
   reload(settings: Settings): Promise<ReadonlyMap<string, number>>
   drain(timeout: number): Promise<void>
-  /** Ends what would outlive this process. */
+  /** Ends processes that would outlive this one. */
   kill(): void
 }
 
@@ -69,7 +69,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   }
   watchAll(settings)
   const ending = firstSignal(service)
-  // A reader of the ready line may signal, or change the file, at once.
+  // The reader of this line may send a signal or change the file at once, so it comes after the handlers.
   const targets = new Set(settings.routes.map(route => route.upstream.url))
   flushLog()
   process.stdout.write(`shaper listening on ${service.url} -> ${[...targets].join(', ')}\n`)
@@ -125,7 +125,7 @@ async function serveAdmin(
   }
 }
 
-/** The first signal that asks to end; from then on another one ends the process at once. */
+/** Resolves to the first signal that asks to end. A second one ends the process at once. */
 function firstSignal(service: Service): Promise<string> {
   return new Promise(resolve => {
     let first: { name: string; at: number } | undefined
@@ -143,10 +143,10 @@ function firstSignal(service: Service): Promise<string> {
   })
 }
 
-/** How long after a signal npm may send the same one again, in ms. */
+/** How long after a signal npm may repeat it, in ms. */
 const COPY = 200
 
-/** npm passes on what a terminal has sent to this process already: Ctrl-C comes twice. */
+/** Whether npm runs this process. npm passes on signals that the terminal sends to this process, too: Ctrl-C comes twice. */
 function isRunByNpm(): boolean {
   return /\bshaper(\.js)?["']?(\s|$)/.test(process.env.npm_lifecycle_script ?? '')
 }

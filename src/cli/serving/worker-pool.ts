@@ -1,4 +1,4 @@
-/** Several processes that serve one port: starts them, replaces those that crash, passes on what they have to know. */
+/** A pool of processes that serve one port. It starts them, replaces crashed ones, and sends them orders. */
 import cluster, { type Worker } from 'node:cluster'
 import type { Logger } from 'pino'
 import type { Settings } from '../../config/settings.js'
@@ -6,23 +6,23 @@ import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
 import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
 
-/** Until a crashed worker is replaced, in ms: the first time, and at most. Doubled each time, */
+/** The first and the longest pause before a crashed worker is replaced, in ms. It doubles each time. */
 const BACKOFF = { least: 100, most: 10_000 }
-/** but not for one that has served for so long. */
+/** A worker that has served this long, in ms, starts with the first pause again. */
 const STEADY = 10_000
-/** What a worker may take to tell something, in ms. */
+/** The longest time for an answer of a worker, in ms. */
 const SILENCE = 1_000
-/** What a worker may take beyond its time to drain, in ms. */
+/** How long a worker may go on after its time to drain, in ms. */
 const PATIENCE = 10_000
 
 interface Place {
-  /** From 1. */
+  /** Counts from 1. */
   readonly number: number
-  /** Undefined while it waits for its next one. */
+  /** Undefined while the next process is yet to start. */
   process: Worker | undefined
   timer: NodeJS.Timeout | undefined
   crashes: number
-  /** Whether it hears. */
+  /** Whether the process receives orders. */
   isUp: boolean
   /** Undefined: not ready. */
   readyAt: number | undefined
@@ -31,19 +31,19 @@ interface Place {
 type Answer = Extract<WorkerReport, { id: number }> | undefined
 
 export class Workers {
-  /** Where all of them listen. */
+  /** The URL at which all workers listen. */
   url = ''
   readonly #places: Place[]
   readonly #log: Logger
-  /** Of all of them in `Via`. */
+  /** The pseudonym of all workers in `Via`. */
   readonly #id = createId()
   readonly #first: Settings
   #current: Settings
-  /** 0 while the operating system chooses it, which it does once for all workers that there are. */
+  /** 0: the operating system chooses a port, the same for all running workers. */
   #port: number
   #started = false
   #draining = false
-  /** How one ended that was to drain. */
+  /** The message about a worker that ended before it had drained. */
   #unclean: string | undefined
   #failed: (error: CommandError) => void = () => undefined
   #allReady: () => void = () => undefined
@@ -67,16 +67,16 @@ export class Workers {
   }
 
   /**
-   * Resolves when all are ready.
+   * Starts the workers. Resolves when all are ready.
    *
-   * @throws CommandError when one of them cannot start; then none is left
+   * @throws CommandError when one of them cannot start; then none is left running
    */
   static async start(count: number, settings: Settings, log: Logger): Promise<Workers> {
     if (!cluster.isPrimary) {
       throw new CommandError('this process is a worker of another cluster already; leave --workers out')
     }
     cluster.setupPrimary({ serialization: 'advanced' })
-    // Each takes its connections from the system: what the primary has accepted for one that dies would hang.
+    // Workers accept connections themselves. One that the primary had accepted for a dying worker would hang.
     cluster.schedulingPolicy = cluster.SCHED_NONE
     const workers = new Workers(count, settings, log)
     const ready = new Promise<void>((resolve, reject) => {
@@ -93,10 +93,10 @@ export class Workers {
   }
 
   /**
-   * Puts another configuration into effect in all of them.
+   * Puts another configuration into effect in all workers. A worker that refuses it is replaced.
    *
-   * @returns how many waiters had to go, by route
-   * @throws when none of them can
+   * @returns the number of expired waiters by route
+   * @throws when all of them refuse it
    */
   async reload(settings: Settings): Promise<ReadonlyMap<string, number>> {
     const before = this.#current
@@ -104,7 +104,7 @@ export class Workers {
     const expired = new Map<string, number>()
     const refusals = new Map<Worker, string>()
     let done = 0
-    // Those that are not up yet start with it.
+    // Workers that are not up yet start with the new configuration.
     for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }))) {
       if (answer?.verb === 'refused') refusals.set(worker, answer.message)
       if (answer?.verb !== 'reloaded') continue
@@ -123,22 +123,22 @@ export class Workers {
     return expired
   }
 
-  /** What each of those that serve says; undefined: nothing in time. */
+  /** The answer of each ready worker; undefined: it did not answer in time. */
   async question<Reply>(question: Question): Promise<ReadonlyMap<Worker, Reply | undefined>> {
-    const answers = await this.#ask(id => ({ verb: 'tell', id, question }), SILENCE)
+    const answers = await this.#ask(id => ({ verb: 'ask', id, question }), SILENCE)
     const replies = new Map<Worker, Reply | undefined>()
     for (const { process, readyAt } of this.#places) {
       if (process === undefined || readyAt === undefined) continue
       const answer = answers.get(process)
-      replies.set(process, answer?.verb === 'told' ? (answer.answer as Reply) : undefined)
+      replies.set(process, answer?.verb === 'answered' ? (answer.answer as Reply) : undefined)
     }
     return replies
   }
 
   /**
-   * Asks all that are up, and waits until each has answered or ended.
+   * Sends an order to all workers that are up, and waits until each has answered or ended.
    *
-   * @param patience ms; who has not answered by then has no answer
+   * @param patience ms; later answers are left out
    */
   async #ask(orderOf: (id: number) => Order, patience?: number): Promise<Map<Worker, Answer>> {
     const id = ++this.#lastId
@@ -161,9 +161,9 @@ export class Workers {
   }
 
   /**
-   * Lets each of them drain for up to `timeout` ms; resolves when all are gone.
+   * Drains all workers for up to `timeout` ms. Resolves when all have ended.
    *
-   * @throws CommandError when one did not come to its end
+   * @throws CommandError when one ended before it had drained
    */
   async drain(timeout: number): Promise<void> {
     this.#draining = true
@@ -182,7 +182,7 @@ export class Workers {
     if (this.#unclean !== undefined) throw new CommandError(this.#unclean)
   }
 
-  /** Ends all of them at once. */
+  /** Kills all workers. */
   kill(): void {
     for (const place of this.#places) {
       clearTimeout(place.timer)
@@ -211,7 +211,7 @@ export class Workers {
     worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
   }
 
-  /** The latest, but for what holds since the start: a new worker has to serve what the others do. */
+  /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
   #settings(): Settings {
     const { listen, store, pacing, limits } = this.#first
     const { maxHeaderSize } = limits
@@ -227,7 +227,7 @@ export class Workers {
   #ready(place: Place, url: string): void {
     place.readyAt = performance.now()
     if (this.url === '') this.url = url
-    // The others were gone when it came to listen, and a port that nobody listens on is given back.
+    // All other workers had ended before this one listened, so the system has freed their port and chosen another.
     if (url !== this.url) {
       this.#port = Number(new URL(this.url).port)
       place.process?.process.kill('SIGKILL')
@@ -268,7 +268,7 @@ export class Workers {
   }
 }
 
-/** To one that has just ended it is not sent: its end is told anyway. */
+/** Ignores errors: the end of a worker is reported by its exit event. */
 function send(worker: Worker, order: Order): void {
   worker.send(order, () => undefined)
 }

@@ -1,10 +1,10 @@
-/** One of several processes that serve the same port: it does what the primary says, and knows no file. */
+/** One of several processes that serve the same port. It obeys the primary and reads no configuration file. */
 import type { AdminSource } from '../../admin/http/server.js'
 import { closeLog, createLog } from '../logging/log.js'
 import { type Served, serve } from './serve.js'
 import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
 
-/** Serves until the primary says that it is over, or is gone itself. */
+/** Serves until the primary orders it to drain. A worker whose primary has gone ends by itself. */
 export async function runWorker(): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) })
   let proxy: Served | undefined
@@ -26,11 +26,11 @@ export async function runWorker(): Promise<void> {
       } catch (error) {
         report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
       }
-    } else if (order.verb === 'tell') {
+    } else if (order.verb === 'ask') {
       const { id, question } = order
-      // Not in its turn: a reload that takes long must not make it look dead.
+      // Answered out of turn: a worker in a long reload must not seem dead.
       answer(proxy?.source, question).then(
-        told => report({ verb: 'told', id, answer: told }),
+        value => report({ verb: 'answered', id, answer: value }),
         (error: Error) => report({ verb: 'refused', id, message: error.message }),
       )
     } else {
@@ -43,7 +43,7 @@ export async function runWorker(): Promise<void> {
       }
     }
   }
-  // A terminal signals the workers, too, and the primary tells them what to make of it.
+  // A terminal signals the workers, too. They ignore that and wait for the order of the primary.
   for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
   process.on('SIGTERM', () => void drain())
   let last = Promise.resolve()
@@ -55,13 +55,13 @@ export async function runWorker(): Promise<void> {
 
 async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
   if (source === undefined) throw new Error('the worker is not ready')
-  // Undefined is no answer.
+  // Undefined would mean that there is no answer.
   if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
   if (question.about === 'ready') return source.ready()
   return question.about === 'metrics' ? source.metrics() : source.snapshot()
 }
 
 function report(message: WorkerReport, sent?: () => void): void {
-  // The primary may be gone: then this process is about to end as well.
+  // Errors are ignored: without its primary this process is about to end.
   process.send?.(message, undefined, undefined, () => sent?.())
 }
