@@ -1,4 +1,4 @@
-/** What a running proxy tells of itself. */
+/** Takes snapshots of a running proxy, and resets instances of its buckets. */
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
 import type { SharedBucket } from '../core/queue/lane.js'
@@ -20,7 +20,7 @@ export interface SnapshotOptions {
   readonly context: ProxyContext
   readonly tally: TrafficTally
   readonly storeType: 'memory' | 'redis' | 'postgres'
-  /** ms since 1970, as fine as the line's clock. */
+  /** ms since 1970, as fine as the clock of the proxy. */
   wallNow(): number
 }
 
@@ -46,9 +46,10 @@ export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOpt
 }
 
 /**
- * Forgets what has passed one instance of a bucket, and ends its block. Those who wait stay.
+ * Forgets what has passed one instance of a bucket, and ends its block. Waiting requests stay.
  *
- * @returns what that did, as far as it is known here; undefined: there is none. With a store there may always be one.
+ * @returns the effect, as far as this process knows it; undefined: there is no such bucket, or, without a shared store, no
+ *   such instance
  */
 export async function resetInstance(context: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
   const settings = bucketsOf(context).find(bucket => bucket.name === name)
@@ -71,14 +72,14 @@ export async function resetInstance(context: ProxyContext, name: string, key: st
 
 function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset {
   const { waiting, queued } = bucket
-  // What a store has been told to forget is that of all who wait, too.
+  // The store has forgotten the cost of waiting requests, too, but they still count here.
   const level = Math.max(queued, bucket.level(now))
-  // The last one leaves when all but its own cost has drained; it is taken to cost as much as the others.
+  // The last request leaves when everything but its own cost has drained. Its cost is assumed to be the mean.
   const ahead = waiting === 0 ? 0 : level - queued / waiting
   return { forgotten, waiting, level, lastWaitMs: Math.ceil(ahead / bucket.limits.rate) }
 }
 
-/** Those that routes ask, in the order of the routes. */
+/** The buckets that routes use, in the order of the routes. */
 export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
   const asked = routes.filter(({ settings }) => settings.mode !== 'off')
   return [...new Set(asked.flatMap(({ settings }) => settings.buckets))]
@@ -100,7 +101,7 @@ function bucketSnapshot(
   const [first] = fullest
   if (first !== undefined && !isBusy(tally.focus, now)) all.focus(tally, ...first)
   const watched = tally.focus
-  // What is watched is told, too, where others have become fuller.
+  // The watched instance stays in the list when others have become fuller.
   if (watched !== undefined && isBusy(watched, now) && !fullest.some(([, bucket]) => bucket === watched.bucket)) {
     fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
   }
@@ -130,7 +131,7 @@ function bucketSnapshot(
   }
 }
 
-/** The one that is watched stays watched until it has drained: a picture that jumps shows nothing. */
+/** A watched instance stays watched until it has drained, so that the picture does not jump. */
 function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
   return focus !== undefined && focus.bucket.level(now) > 0
 }
@@ -152,7 +153,7 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
 
 function routeSnapshots({ routes }: ProxyContext, tally: TrafficTally): RouteSnapshot[] {
   const known = routes.map(({ name, settings: { mode, dryRun } }) => ({ name, mode, dryRun, ...tally.route(name) }))
-  // What no route has taken is told, too.
+  // Requests without a route are listed, too.
   return tally.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...tally.route('') }] : known
 }
 

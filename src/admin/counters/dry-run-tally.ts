@@ -1,9 +1,9 @@
-/** What dry runs would have done, and to whom. */
+/** Counts what dry runs would have done, by key and by class of user agent. */
 import { AGENT_CLASSES, type AgentClass, classifyAgent } from '../../http/agent-class.js'
 import type { Decision, RequestRecord } from '../../proxy/observe/observer.js'
 import type { DryRunSnapshot } from '../snapshot/snapshot.js'
 
-/** How many keys are told apart, and told. */
+/** How many keys to count, and how many to list. */
 const MOST_KEYS = 2_000
 const LISTED = 50
 
@@ -56,7 +56,7 @@ export class DryRunTally {
     return { since: this.#since, keys: this.#ranked().slice(0, LISTED), agents: structuredClone(this.#agents) }
   }
 
-  /** Half of them go, those that were hit least: a flood of keys must not drive out who is hit again and again. */
+  /** Drops the half that was hit least, so that a flood of new keys does not push out those hit most. */
   #forget(): void {
     const ranked = this.#ranked()
     this.#hits.clear()

@@ -1,11 +1,12 @@
 /**
- * The fullest instances of one bucket, found without ever looking at all of them at once: a walk over a hundred thousand
- * would hold up releases. Each time some are looked at, those that stood out before, and those that were just queued for.
+ * Finds the fullest instances of one bucket. A walk over a hundred thousand instances would delay releases, so each call
+ * looks at three groups only: the next few hundred instances, the fullest ones of the last call, and those with recent
+ * events.
  */
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 
-/** How many are told, kept in mind, and looked at each time. */
+/** How many instances to list, to keep for the next call, and to look at in each call. */
 const LISTED = 20
 const KEPT = 60
 const LOOKED_AT = 500
@@ -24,12 +25,12 @@ export class Fullest {
     this.#keyspace = keyspace
   }
 
-  /** Something has just happened there. */
+  /** Marks an instance with a recent event. */
   hint(key: string, bucket: SharedBucket): void {
     if (this.#hints.length < KEPT) this.#hints.push([key, bucket])
   }
 
-  /** Looks on; the fullest first. */
+  /** Looks at further instances, and lists the fullest ones, the fullest first. */
   list(now: number): readonly Instance[] {
     const seen = new Map<string, SharedBucket>([...this.#kept, ...this.#hints])
     this.#hints = []
@@ -54,7 +55,7 @@ export class Fullest {
   }
 }
 
-/** Blocked ones, and those that requests wait for, stand before what is merely full. */
+/** Ranks blocked instances and those with waiting requests above merely full ones. */
 function fullness(bucket: SharedBucket, now: number): number {
   const level = bucket.level(now) / bucket.limits.capacity
   const isBlocked = bucket.blockedFor(now) > 0

@@ -3,10 +3,10 @@ import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValu
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { TrafficTally } from './traffic-tally.js'
 
-/** Of requests that match no route. A route's own name has no parentheses. */
+/** The route label of requests without a route. Names of routes have no parentheses. */
 export const NO_ROUTE = '(none)'
 
-/** Seconds. */
+/** Upper bounds of histogram buckets, in seconds. */
 const WAITS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 const LATENESSES = [0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1]
 const ANSWERS = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
@@ -14,13 +14,13 @@ const STORE_CALLS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
 
 export interface MetricsOptions {
   readonly tally: TrafficTally
-  /** How many instances each bucket has. */
+  /** The number of instances of each bucket. */
   keys(): Iterable<readonly [bucket: string, instances: number]>
 }
 
-/** What a store is watched by. */
+/** Takes the times of store calls. */
 export interface StoreMetrics {
-  /** A call was answered after so many ms. */
+  /** A call was answered after `ms`. */
   storeAnswered(ms: number): void
   storeFailed(): void
 }
@@ -147,7 +147,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     this.#storeErrors.inc()
   }
 
-  /** All of them as plain values, to be put together with those of other processes. */
+  /** All metrics as plain values, for merging with those of other processes. */
   values(): Promise<MetricObjectWithValues<MetricValue<string>>[]> {
     return this.#registry.getMetricsAsJSON()
   }

@@ -1,4 +1,4 @@
-/** When something happened lately: the latest 256 times. */
+/** Keeps the latest 256 times of an event. */
 const KEPT = 256
 
 export class RecentTimes {
@@ -6,7 +6,7 @@ export class RecentTimes {
 
   add(time: number): void {
     this.#times.push(time)
-    // Seldom and many at a time.
+    // Dropping many at once keeps the cost per event low.
     if (this.#times.length >= 2 * KEPT) this.#times = this.#times.slice(-KEPT)
   }
 

@@ -1,19 +1,19 @@
 /**
- * Quantiles of the last ten seconds: a histogram for each second, in bins 2 % wide, so that telling them takes no longer
- * where there was more. A sample is told as the middle of its bin, within 1 %; the largest is told exactly.
+ * Quantiles of the last ten seconds. There is a histogram for each second with bins 2 % wide, so the cost of a quantile
+ * does not depend on the number of samples. A quantile is exact within 1 %, the maximum is exact.
  */
 import type { Quantiles } from '../snapshot/snapshot.js'
 
 const SECONDS = 10
 
-/** ms: what is less is 0. */
+/** Samples below this count as 0, in ms. */
 const LEAST = 0.001
 const WIDTH = Math.log(1.02)
-/** Up to some eleven days. */
+/** The largest bin is at about eleven days. */
 const BINS = Math.ceil(Math.log(1e12) / WIDTH) + 1
 
 interface Second {
-  /** Since the clock's origin. */
+  /** Seconds since the origin of the clock. */
   number: number
   count: number
   max: number

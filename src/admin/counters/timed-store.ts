@@ -2,7 +2,7 @@ import type { Clock } from '../../core/clock.js'
 import type { MaybePromise, Store } from '../../core/store.js'
 import type { StoreMetrics } from './metrics.js'
 
-/** The same store; how long its answers take, and which are missing, is told. */
+/** The same store with its calls timed. */
 export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: StoreMetrics): Store {
   function timed<T>(answer: MaybePromise<T>, askedAt: number): MaybePromise<T> {
     if (!(answer instanceof Promise)) return answer

@@ -1,4 +1,4 @@
-/** Counts what happens, for metrics and snapshots. */
+/** Counts events for metrics and snapshots. */
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { Decision, Observer, Outcome, RequestRecord } from '../../proxy/observe/observer.js'
@@ -13,16 +13,16 @@ export interface RouteTally {
   readonly rehearsed: Record<Decision, number>
 }
 
-/** Of all instances of a bucket: cost units since the start. */
+/** The counts of all instances of a bucket, in cost units since the start. */
 export interface BucketTally {
   offered: number
   released: number
   rejected: number
-  /** In queues now: cost units, requests. */
+  /** The cost units and the requests in queues now. */
   queued: number
   waiting: number
   readonly fullest: Fullest
-  /** The instance that is watched closely: what happened there, in ms since 1970. */
+  /** The instance whose single events are kept, in ms since 1970. */
   focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
   readonly arrivals: RecentTimes
   readonly releases: RecentTimes
@@ -36,7 +36,7 @@ export interface TallyOptions {
   wallNow(): number
 }
 
-/** An observer; where it stands beside others its methods are called by them. */
+/** An observer of the proxy. */
 export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
   readonly routes = new Map<string, RouteTally>()
@@ -52,7 +52,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.dryRuns = new DryRunTally(options.wallNow())
   }
 
-  /** Where the instances of buckets are; to be called before the first request. */
+  /** Sets the table of buckets. Call it before the first request. */
   join(keyspace: BucketTable): void {
     this.#keyspace = keyspace
   }
@@ -90,7 +90,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     return found
   }
 
-  /** Watches another instance of a bucket closely. */
+  /** Keeps the single events of another instance of a bucket. */
   focus(tally: BucketTally, key: string, bucket: SharedBucket): void {
     if (tally.focus?.bucket === bucket) return
     tally.focus = { key, bucket }
@@ -122,7 +122,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     for (const { limits } of stack) {
       const tally = this.bucket(limits.name)
       tally.waiting -= 1
-      // No dust of fractions.
+      // Resets the rounding errors of fractional costs.
       tally.queued = tally.waiting === 0 ? 0 : tally.queued - cost
     }
   }

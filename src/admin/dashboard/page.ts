@@ -1,10 +1,10 @@
-/** The dashboard as one page that loads nothing else: style and script stand in it, and the policy knows their hashes. */
+/** The dashboard as one page that loads nothing else. Its policy allows only the style and the script inside, by hash. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 
 const STYLES = ['main.css', 'stage.css', 'lists.css']
 
-/** The script's modules, each after those that it imports. */
+/** The modules of the script, each after those that it imports. */
 const MODULES = [
   ...['format', 'history', 'stream', 'canvas', 'bucket', 'charts', 'stage', 'focus', 'tables', 'reset', 'main'].map(
     name => `${name}.js`,
@@ -18,7 +18,7 @@ export interface DashboardPage {
 
 let page: DashboardPage | undefined
 
-/** Read once, from the files beside this one. */
+/** Builds the page from the files beside this one, once. */
 export function dashboardPage(): DashboardPage {
   page ??= build()
   return page
@@ -26,7 +26,7 @@ export function dashboardPage(): DashboardPage {
 
 function build(): DashboardPage {
   const style = `\n${STYLES.map(read).join('\n')}`
-  // One scope in place of several: their imports name what stands above.
+  // The modules become one script with one scope, so imports and exports are removed.
   const script = `\n${MODULES.map(read)
     .join('\n')
     .replace(/^import [^;]*? from '\.\/.*'\n/gm, '')
@@ -60,7 +60,7 @@ function read(name: string): string {
   return readFileSync(new URL(name, import.meta.url), 'utf8')
 }
 
-/** As a source of a Content-Security-Policy (CSP3, 2.3.1). */
+/** A hash source of a Content-Security-Policy (CSP3, 2.3.1). */
 function hash(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }

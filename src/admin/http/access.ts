@@ -1,16 +1,19 @@
-/** Who may ask the admin server what. */
+/** Access control of the admin server. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 
-/** Why not: the status to answer. */
+/** The status of a refusal. */
 export type AccessDenial = 401 | 403 | 421
 
 export type Access = (req: IncomingMessage) => AccessDenial | undefined
 
 /**
- * With a token: who sends it as `Authorization: Bearer`, compared in constant time. Without: whoever reaches the address,
- * which is the machine's own; but not a page of another site in somebody's browser, which a name that resolves to
- * 127.0.0.1 (DNS rebinding) or a plain form would let in.
+ * Checks requests to the admin server.
+ *
+ * With a token: requests need it as `Authorization: Bearer`. It is compared in constant time.
+ *
+ * Without one the address is loopback, and every program on the machine may ask. Pages of other sites in a browser on the
+ * machine may not. They could send a plain form, or use a name of theirs that resolves to 127.0.0.1 (DNS rebinding).
  */
 export function createAccess(token: string | undefined): Access {
   if (token === undefined) return accessWithout
@@ -21,7 +24,7 @@ export function createAccess(token: string | undefined): Access {
   }
 }
 
-/** Of one length, whatever the text. */
+/** Texts of any length become equally long, as `timingSafeEqual` needs it. */
 function digest(text: string): Buffer {
   return createHash('sha256').update(text).digest()
 }
@@ -33,7 +36,7 @@ function accessWithout({ headers }: IncomingMessage): AccessDenial | undefined {
   return undefined
 }
 
-/** An address, or the name of the machine itself. */
+/** Whether the Host is an address or `localhost`. */
 function isOwnName(host: string): boolean {
   return /^(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\])(?::\d+)?$/i.test(host)
 }

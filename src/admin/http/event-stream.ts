@@ -1,4 +1,4 @@
-/** Snapshots as server-sent events, at a bounded rate to a bounded number of clients. */
+/** Sends snapshots as server-sent events, at a bounded rate to a bounded number of clients. */
 import type { ServerResponse } from 'node:http'
 import type { Snapshot } from '../snapshot/snapshot.js'
 
@@ -7,10 +7,10 @@ const INTERVAL = { least: 200, usual: 500, most: 10_000 }
 
 const MOST_CLIENTS = 16
 
-/** Unread by a client, in bytes: it gets no more until it has read. */
+/** A client with more unread bytes than this gets no snapshots until it has read. */
 const UNREAD = 256 * 1024
 
-/** ms after which one that reads nothing is cut off. */
+/** A client that reads nothing for this long is cut off, in ms. */
 const PATIENCE = 30_000
 
 export class EventStreams {
@@ -22,7 +22,7 @@ export class EventStreams {
   }
 
   /**
-   * Answers with a stream that ends with its client. False: there are too many already.
+   * Answers with a stream that ends when the client hangs up. False: there are too many streams.
    *
    * @param wanted ms between two snapshots
    */
@@ -44,7 +44,7 @@ export class EventStreams {
         const snapshot = await this.#take().catch(() => undefined)
         if (res.destroyed) return
         res.write(
-          snapshot === undefined ? ': nothing to tell\n\n' : `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`,
+          snapshot === undefined ? ': no snapshot\n\n' : `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`,
         )
       } else if (performance.now() - readAt > PATIENCE) res.destroy()
       timer = setTimeout(tick, interval)

@@ -8,30 +8,30 @@ import type { Snapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
 import { EventStreams } from './event-stream.js'
 
-/** Whether requests are let in, and as the limits are meant. */
+/** Whether the program accepts requests, and whether its store answers. */
 export interface Readiness {
   readonly draining: boolean
   readonly storeReady: boolean
 }
 
-/** What is told: of this process, or of all workers together. */
+/** The data of the admin server: of this process, or of all workers together. */
 export interface AdminSource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
-  /** Forgets what has passed a bucket instance, and ends its block. Undefined: there is none. */
+  /** Forgets what has passed a bucket instance, and ends its block. Undefined: there is no such instance. */
   reset(bucket: string, key: string): Promise<Reset | undefined>
 }
 
-/** What a reset has done. */
+/** The effect of a reset. */
 export interface Reset {
-  /** Cost of what had passed. */
+  /** The forgotten cost units. */
   readonly forgotten: number
-  /** How many still wait. */
+  /** How many requests still wait. */
   readonly waiting: number
-  /** Cost units that the bucket holds now. */
+  /** The level of the bucket now, in cost units. */
   readonly level: number
-  /** How long the last of those has to wait for this bucket, in ms. */
+  /** How long the last of them has to wait for this bucket, in ms. */
   readonly lastWaitMs: number
 }
 
@@ -40,11 +40,11 @@ export interface AdminServer {
   close(): Promise<void>
 }
 
-/** Its clients are few; each of them is bounded. */
+/** Bounds for the few clients of an admin server; the timeout is in ms. */
 const MOST_CONNECTIONS = 512
 const TIMEOUT = 5_000
 
-/** A snapshot is as good as new for so many ms: however many ask, releases are not held up by their questions. */
+/** How long a snapshot is reused, in ms, so that many clients do not delay releases. */
 const FRESH = 200
 
 /** @throws when the address cannot be listened on */
@@ -96,9 +96,10 @@ async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<v
 
 function serveEvents(res: ServerResponse, streams: EventStreams, query: URLSearchParams): void {
   const interval = query.get('interval')
-  if (interval !== null && !/^\d{1,6}$/.test(interval)) return problem(res, 400, 'interval is a number of ms')
+  if (interval !== null && !/^\d{1,6}$/.test(interval))
+    return problem(res, 400, 'interval is not a number of ms; use e.g. 500')
   if (!streams.open(res, interval === null ? undefined : Number(interval))) {
-    problem(res, 503, 'too many are watching already')
+    problem(res, 503, 'too many clients are watching already; close another dashboard')
   }
 }
 
@@ -164,7 +165,7 @@ function only(
   problem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
 }
 
-/** Ready is who serves and can tell what others have admitted. */
+/** Ready means that the program serves, and that its store answers. */
 function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
   if (draining) text(res, 503, 'shutting down\n')
   else if (!storeReady) text(res, 503, 'the store does not answer\n')
@@ -208,7 +209,7 @@ function urlOf(server: Server): string {
   return `http://${any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address}:${port}`
 }
 
-/** One answer for all who ask at about the same time. */
+/** Gives the same snapshot to all callers within `FRESH` ms. */
 function remembered(take: () => Promise<Snapshot>): () => Promise<Snapshot> {
   let last: Promise<Snapshot> | undefined
   let takenAt = -Infinity

@@ -1,4 +1,4 @@
-/** Snapshots of several processes as one. */
+/** Merges the snapshots of several processes. */
 import type {
   BucketSnapshot,
   DryRunSnapshot,
@@ -10,7 +10,7 @@ import type {
 
 const MOST = { instances: 20, moments: 256, keys: 50 }
 
-/** @param all at least one */
+/** @param all at least one snapshot */
 export function mergeSnapshots(all: readonly Snapshot[]): Snapshot {
   const [first, ...more] = all
   if (more.length === 0) return first!
@@ -46,7 +46,7 @@ function byName<T extends { readonly name: string }>(lists: readonly (readonly T
   return [...found.values()]
 }
 
-/** An instance that several know has one level, which the store keeps, and waiters in each of them. */
+/** An instance in several processes has one level, kept by the store, and waiters in each process. */
 function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
   const instances = new Map<string, BucketSnapshot['fullest'][number]>()
   for (const instance of parts.flatMap(({ fullest }) => fullest)) {
@@ -116,7 +116,7 @@ function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] 
   return [...found.values()]
 }
 
-/** The largest p99 and maximum, and a weighted mean of the others: near enough where work is spread evenly. */
+/** The largest p99 and maximum, and weighted means of p50 and p90: close enough when processes share the work evenly. */
 function mergeQuantiles(parts: readonly Quantiles[]): Quantiles {
   const count = sum(parts, part => part.count)
   const mean = (of: (part: Quantiles) => number): number =>

@@ -1,4 +1,4 @@
-/** What a process, or all of them together, tells of itself at one moment. */
+/** The state of a process, or of all processes together, at one moment. */
 import type { AgentClass } from '../../http/agent-class.js'
 import type { Decision, Outcome } from '../../proxy/observe/observer.js'
 
@@ -7,29 +7,29 @@ export interface Snapshot {
   readonly at: number
   /** Seconds since the start. */
   readonly uptime: number
-  /** How many processes this is of. */
+  /** The number of processes in this snapshot. */
   readonly processes: number
   readonly draining: boolean
-  /** Where buckets are kept, and whether that can be relied on. */
+  /** Where buckets are kept, and whether that store answers. */
   readonly store: {
     readonly type: 'memory' | 'redis' | 'postgres'
     readonly ready: boolean
     readonly instances: number
   }
-  /** Requests in queues, and on their way to an upstream. */
+  /** Requests in queues, and requests at an upstream. */
   readonly queued: number
   readonly inFlight: number
   readonly buckets: readonly BucketSnapshot[]
   readonly routes: readonly RouteSnapshot[]
   readonly upstreams: readonly UpstreamSnapshot[]
-  /** How long requests were queued, and how late releases were against their slots: of the last ten seconds. */
+  /** How long requests were queued, and how late releases were, in the last ten seconds. */
   readonly wait: Quantiles
   readonly lateness: Quantiles
-  /** What dry runs would have done; undefined where no route is one. */
+  /** What dry runs would have done; undefined without a dry run. */
   readonly dryRun?: DryRunSnapshot
 }
 
-/** ms; all 0 where there were none. */
+/** Quantiles in ms; all 0 without samples. */
 export interface Quantiles {
   readonly count: number
   readonly p50: number
@@ -40,27 +40,27 @@ export interface Quantiles {
 
 export interface BucketSnapshot {
   readonly name: string
-  /** As in the file, e.g. `ip`, or `ip + route`. */
+  /** E.g. `ip`, or `ip + route`. */
   readonly key: string
-  /** Cost units per second, now; `configured` where an upstream has had it lowered. */
+  /** The current rate in cost units per second. `configured` is higher when an upstream has lowered the rate. */
   readonly rate: number
   readonly configured: number
   /** Cost units. */
   readonly capacity: number
-  /** Routes that ask it. */
+  /** Routes that use it. */
   readonly routes: readonly string[]
   /** Known instances. */
   readonly keys: number
-  /** Cost units since the start: asked for, sent upstream, turned away. */
+  /** Cost units since the start: arrived, sent upstream, rejected. */
   readonly offered: number
   readonly released: number
   readonly rejected: number
-  /** In queues: cost units, requests. */
+  /** The cost units and the requests in queues. */
   readonly queued: number
   readonly waiting: number
   /** At most 20, the fullest first. */
   readonly fullest: readonly InstanceSnapshot[]
-  /** What happened lately at the fullest of them: times in ms since 1970, at most 256 each, oldest first. */
+  /** Recent events of the fullest instance: times in ms since 1970, at most 256 each, oldest first. */
   readonly focus?: {
     readonly key: string
     readonly arrivals: readonly number[]
@@ -73,15 +73,15 @@ export interface BucketSnapshot {
 export interface InstanceSnapshot {
   readonly key: string
   readonly tier?: string
-  /** Its own: cost units per second, cost units. */
+  /** The limits of this instance: cost units per second, cost units. */
   readonly rate: number
   readonly capacity: number
   readonly level: number
   /** Requests. */
   readonly waiting: number
-  /** ms until the next release is possible; 0: at once. */
+  /** ms until the next possible release. */
   readonly nextReleaseMs: number
-  /** ms for which everything is rejected; absent: not blocked; -1: until it has drained. */
+  /** ms until the block ends; absent: not blocked; -1: blocked until it has drained. */
   readonly blockedMs?: number
 }
 
@@ -98,16 +98,16 @@ export interface RouteSnapshot {
 export interface UpstreamSnapshot {
   readonly url: string
   readonly inFlight: number
-  /** ms for which it has asked to be left alone; 0: it has not. */
+  /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
-  /** Cost units per second that it allows; absent: it has not said. */
+  /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number
 }
 
 export interface DryRunSnapshot {
   /** ms since 1970. */
   readonly since: number
-  /** Who would have been hit most, at most 50. */
+  /** The keys hit most, at most 50. */
   readonly keys: readonly {
     readonly route: string
     readonly bucket: string
@@ -115,7 +115,7 @@ export interface DryRunSnapshot {
     readonly agent: AgentClass
     readonly wouldReject: number
     readonly wouldDelay: number
-    /** ms; the longest that one would have been delayed. */
+    /** The longest delay, in ms. */
     readonly longestWait: number
   }[]
   readonly agents: Readonly<Record<AgentClass, Readonly<Record<Decision, number>>>>
