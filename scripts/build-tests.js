@@ -1,5 +1,5 @@
 // Transpiles src and test to build/, so that a test file starts in a fifth of a second. `npm run types` checks the types.
-// `import.meta.url` goes on naming the source, so that fixtures, .lua, .sql and .html are found where they are.
+// `import.meta.url` still names the source, so that fixtures, .lua, .sql and .html files are found.
 import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -18,7 +18,7 @@ const emit = {
   inlineSourceMap: true,
   inlineSources: true,
 }
-/** What is built by an older version of these is built again. */
+/** Files built before the last change of the rules are built again. */
 const rulesChangedAt = Math.max(changedAt(configPath), changedAt(fileURLToPath(import.meta.url)))
 
 const wanted = new Set(
@@ -28,7 +28,7 @@ const wanted = new Set(
       .map(build),
   ),
 )
-// A test that was deleted or renamed must not run on.
+// Deleted and renamed tests must not run any more.
 for (const path of filesIn('build')) if (!wanted.has(path)) rmSync(join(root, path))
 
 function build(path) {
@@ -44,13 +44,13 @@ function build(path) {
   return target
 }
 
-/** Paths from the root. */
+/** All files of a folder, as paths from the root. */
 function filesIn(folder) {
   const entries = readdirSync(join(root, folder), { recursive: true, withFileTypes: true })
   return entries.filter(entry => entry.isFile()).map(entry => relative(root, join(entry.parentPath, entry.name)))
 }
 
-/** ms; 0: it is not there. */
+/** When a file was changed, in ms since 1970; 0: it does not exist. */
 function changedAt(path) {
   return statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0
 }

@@ -1,4 +1,4 @@
-// Compiles src to dist, copies the files that live beside the code (.html, .lua, .sql), and writes shaper.schema.json.
+// Compiles src to dist, copies the other files (.html, .lua, .sql, ...), and writes shaper.schema.json.
 import { execFileSync } from 'node:child_process'
 import { cpSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'

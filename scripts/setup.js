@@ -1,10 +1,10 @@
-// Installs the servers and the browser that the tests start. Prints nothing when they are there, and what it will do before
-// it does it. SHAPER_NO_INSTALL=1: installs nothing, and names the command.
+// Installs the servers and the browser that the tests need. It prints each command first, and nothing when all are
+// installed. With SHAPER_NO_INSTALL=1 it only prints the command.
 import { spawnSync } from 'node:child_process'
 import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 
-/** Each needs all binaries of one of its variants, in one place. */
+/** A program is installed when all binaries of one of its variants are in one place. */
 const PROGRAMS = [
   { name: 'redis-server', variants: [['redis-server', 'redis-cli']], places: [] },
   {
@@ -26,7 +26,7 @@ const PROGRAMS = [
   },
 ]
 
-/** How packages are installed where the program is there; by name of the program. */
+/** Package managers and their packages of each program. The first installed manager is used. */
 const MANAGERS = [
   {
     program: 'apt-get',
@@ -46,7 +46,7 @@ const MANAGERS = [
   },
 ]
 
-/** Debian's packages start their services unless this says no. */
+/** Debian's packages start their services unless this script forbids it. */
 const POLICY = process.env.SHAPER_POLICY_FILE ?? '/usr/sbin/policy-rc.d'
 
 const missing = PROGRAMS.filter(each => !isThere(each))
@@ -84,7 +84,7 @@ function isThere({ variants, places }) {
   )
 }
 
-/** Looks in one place, or in those of the PATH. */
+/** Looks in one place, by default in those of the PATH. */
 function find(binary, place = process.env.PATH ?? '') {
   return place
     .split(delimiter)
@@ -118,7 +118,7 @@ function run(program, arguments_, typed) {
   if (status !== 0) throw new Error(`${program} failed (${error?.code ?? status}); type: ${typed}`)
 }
 
-/** Packages that come while `install` runs do not start their services. Afterwards the machine's own policy is back. */
+/** Packages installed by `install` do not start their services. Afterwards the policy of the machine is restored. */
 function withoutServices(install) {
   const aside = `${POLICY}.before-setup`
   const had = existsSync(POLICY)

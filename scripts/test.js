@@ -93,7 +93,7 @@ function seconds(begin) {
   return ((performance.now() - begin) / 1_000).toFixed(1)
 }
 
-/** The tier with the longest path that the file begins with. */
+/** The tier with the longest path that is a prefix of the file. */
 function tierOf(path) {
   const lengthIn = ({ paths }) =>
     Math.max(0, ...paths.filter(start => path.startsWith(start)).map(start => start.length))

@@ -1,13 +1,16 @@
 /**
- * The precise clock: wakes within microseconds of the due time without burning a core.
+ * The precise clock: it runs callbacks within microseconds of their due time without using a whole core.
  *
- * Node's timers tick in milliseconds. So a thread sleeps in a futex until a little before the due time (`lead`) and
- * posts a message; the main loop then goes round on setImmediate, doing whatever else there is to do, and spins in
- * place for the last `SPIN` only. What remains is the main thread's own pauses. The lead follows how long the message
- * takes, up to a bound: an unbounded one ends in spinning all the time.
+ * Node's timers have a resolution of milliseconds. So there is a thread that sleeps in a futex:
+ * 1. The thread wakes a little before the due time (`lead`) and posts a message.
+ * 2. The main loop then goes round with setImmediate and does other work.
+ * 3. For the last `SPIN_MS` it spins in place.
  *
- * A plain timer stands behind every wake-up. When it has to step in again and again (no thread to be had, a thread
- * that gets no core) the clock gives the thread up and goes on with timers.
+ * What remains are the pauses of the main thread itself. The lead follows the delay of the message. It is bounded, as an
+ * unbounded lead ends in spinning all the time.
+ *
+ * Every wake-up has a plain timer as its backup. If the backup comes first many times in a row (there is no thread, or it
+ * gets no core), the clock stops the thread and goes on with timers.
  */
 import { writeFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
@@ -15,16 +18,16 @@ import { Worker } from 'node:worker_threads'
 import type { Clock } from '../core/clock.js'
 import { DueHeap, type Timed } from '../core/structures/due-heap.js'
 
-/** How long before a due time nothing else is done, in ms. */
+/** How long before a due time the main thread spins, in ms. */
 const SPIN_MS = 0.06
 
-/** Bounds of the lead, in ms: how long before the due time the thread is to wake. */
+/** Bounds of the lead, in ms: how long before the due time the thread wakes. */
 const LEAD = { least: 0.06, most: 0.15 }
 
-/** The thread is not asked to sleep for less than this, in ms. */
+/** The shortest sleep of the thread, in ms. */
 const SHORTEST_SLEEP_MS = 0.03
 
-/** How late the timer that stands behind is, in ms, and how often in a row it may be first. */
+/** How long after the due time the backup timer runs, in ms, and how often in a row it may come first. */
 const BACKUP = { after: 2, most: 20 }
 
 /** The longest delay that Node's timers take. */
@@ -36,7 +39,7 @@ const START_MS = 2_000
 export interface PreciseClock extends Clock {
   /** False once it has fallen back to timers. */
   readonly precise: boolean
-  /** Ends the thread. What is still planned runs on timers. */
+  /** Ends the thread. Planned callbacks run on timers. */
   close(): void
 }
 
@@ -45,8 +48,8 @@ interface Planned extends Timed {
 }
 
 /**
- * @param fellBack called once if the thread is given up
- * @param options.background what is planned does not keep the process alive
+ * @param fellBack called once if the clock falls back to timers
+ * @param options.background whether planned callbacks leave the process free to end
  */
 export function createPreciseClock(
   fellBack: () => void = () => undefined,
@@ -56,13 +59,13 @@ export function createPreciseClock(
   const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
   let sleeper = startSleeper(woken, threadLost)
   let lead = LEAD.most
-  /** When the thread will wake; Infinity: not. */
+  /** The due time that the thread wakes for; Infinity: none. */
   let wakeAt = Infinity
   let spinning = false
   let backup: NodeJS.Timeout | undefined
   let backupAt = Infinity
   let misses = 0
-  /** When the thread may be expected to have started, in ms: until then it misses nothing. */
+  /** Until this time, in ms, the thread may still be starting, so the backup coming first does not count. */
   let startedAt = performance.now() + START_MS
 
   function arm(): void {
@@ -96,7 +99,7 @@ export function createPreciseClock(
     setImmediate(spinOrWait)
   }
 
-  /** One round of the main loop close to a due time. */
+  /** One round of the main loop shortly before a due time. */
   function spinOrWait(): void {
     spinning = false
     const next = planned.next
@@ -122,7 +125,7 @@ export function createPreciseClock(
     wakeAt = Infinity
     misses = 0
     startedAt = -Infinity
-    // Much more for a late one than less for an early one: it settles where few messages come too late.
+    // A late message adds ten times what an early one takes off, so about one message in eleven is late.
     if (early < 0) lead = Math.min(LEAD.most, lead + 0.01)
     else lead = Math.max(LEAD.least, lead - 0.001)
     spinOrWait()
@@ -176,12 +179,12 @@ export function createPreciseClock(
 }
 
 interface Sleeper {
-  /** @param wake ms of process.hrtime */
+  /** @param wake when to wake, in ms of process.hrtime */
   order(wake: number): void
   end(): void
 }
 
-/** Undefined where no thread can be had. */
+/** Undefined when no thread can be started. */
 function startSleeper(woken: () => void, died: () => void): Sleeper | undefined {
   const memory = new SharedArrayBuffer(16)
   const counter = new Int32Array(memory, 0, 1)
@@ -211,11 +214,11 @@ function startSleeper(woken: () => void, died: () => void): Sleeper | undefined 
   }
 }
 
-/** Linux lets sleeps be late by 50 us unless told otherwise; threads take it over from the one that starts them. */
+/** By default Linux delays sleeps by up to 50 us. A thread inherits this setting from the thread that starts it. */
 function shortenTimerSlack(): void {
   try {
     writeFileSync('/proc/self/timerslack_ns', '1')
   } catch {
-    // Not Linux, or not allowed: the lead covers it.
+    // Not Linux, or not allowed. The lead covers the delay.
   }
 }

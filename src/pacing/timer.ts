@@ -1,10 +1,10 @@
 import { performance } from 'node:perf_hooks'
 import type { Clock } from '../core/clock.js'
 
-/** Longest delay that Node's timers take, in ms. */
+/** The longest delay that Node's timers take, in ms. */
 const LONGEST = 2 ** 31 - 1
 
-/** The real clock on Node's timers: up to about 2 ms late, at no cost while it waits. */
+/** A clock on Node's timers: up to about 2 ms late, and free while it waits. */
 export function createTimerClock(): Clock {
   return {
     now: () => performance.now(),
@@ -13,7 +13,7 @@ export function createTimerClock(): Clock {
       const wake = (): void => {
         const left = due - performance.now()
         if (left > 0) {
-          // Node truncates to whole ms and may wake early.
+          // Node truncates delays to whole ms, so it may wake early.
           timer = setTimeout(wake, Math.min(Math.ceil(left), LONGEST))
           return
         }

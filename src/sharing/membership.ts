@@ -1,46 +1,48 @@
 /**
- * Whether the store can be relied on, and with how many others this instance shares it.
+ * Decides whether the store can be relied on, and how many instances share it.
  *
- * While it cannot, each instance goes on alone with its share of the rate, 1 / N of the instances last seen, so that the
- * sum stays the rate. The way there and back is such that the sum never exceeds it:
+ * Without the store each instance goes on alone with its share of every rate: 1 / N of the instances last seen. So the sum
+ * over all instances stays the rate. These transitions keep the sum at or below the rate all the time:
  *
- *     shared ----- an answer is missing ----> doubtful    nothing is released until a probe has told
- *     doubtful --- so is the probe's -------> alone       releases by the own clock, at the share
- *     alone ------ a probe is answered -----> returning   releases by the store's slots *and* at the share
- *     returning -- for long enough ---------> shared
+ *     shared ----- an answer is missing ----> doubtful    releases nothing until a probe is answered or not
+ *     doubtful --- the probe is not --------> alone       releases by its own clock, at its share
+ *     alone ------ a probe is answered -----> returning   releases by slots of the store *and* at its share
+ *     returning -- after RETURN_MS ---------> shared      releases by slots of the store
  *
- * Instances learn of an outage's end at different moments, at most some probes apart. In that time some are alone and some
- * are returning, and all of them keep to their share. Whoever becomes `shared` does so when all others are bound by the
- * store's slots again. N is the most that was seen lately, less those that have left in order: an empty registry (a store
- * that has lost its data) must not make everyone believe to be the only one.
+ * Instances notice the end of an outage at different times, at most a few probes apart. In that time each is alone or
+ * returning, so each keeps to its share. RETURN_MS is longer than that: when an instance becomes `shared`, all others
+ * are bound by the slots of the store again.
+ *
+ * N is the largest number seen lately, less the instances that have left in order. A store that has lost its data has an
+ * empty registry, and must not make every instance believe that it is the only one.
  */
 import type { Cancel, Clock } from '../core/clock.js'
 import type { BucketRef, Store } from '../core/store.js'
 
 export type MembershipState = 'shared' | 'doubtful' | 'alone' | 'returning'
 
-/** ms */
+/** Intervals of heartbeats while shared, and of probes otherwise; how long an instance is `returning`. */
 const BEAT_MS = 1_000
 const PROBE_MS = 100
 const RETURN_MS = 1_000
-/** An instance that starts alone may know of no others: it tries for longer than one answer takes. */
+/** How long a start waits for the store. An instance that starts alone knows of no others. */
 const JOIN_MS = 2_000
 
-/** For how long, in ms, an instance that was seen counts. */
+/** How long a number of instances counts after it was seen, in ms. */
 const MEMORY_MS = 30_000
 
-/** What is known of the number of instances without the store. */
+/** Lower bounds on the number of instances, this one included. */
 export interface LeastInstances {
-  /** So many there are at least, this one included, until the store has told. */
+  /** Holds until the store has answered. */
   readonly assumed?: number | undefined
-  /** So many there are at least, this one included, whatever the store tells. */
+  /** Always holds. */
   readonly workers?: number | undefined
 }
 
 export interface MembershipOptions {
   readonly store: Store
   readonly clock: Clock
-  /** Of this instance, unlike all others'. */
+  /** Unique among all instances. */
   readonly id: string
   readonly least?: LeastInstances | undefined
   /** The state or the number of instances has changed. */
@@ -51,15 +53,15 @@ export class Membership {
   readonly #options: MembershipOptions
   #state: MembershipState = 'shared'
   #counts: { at: number; count: number }[] = []
-  /** How many had left when the last beat was answered. */
+  /** How many instances had left at the last answered beat. */
   #departed = 0
   #returnedAt = 0
-  /** When the last probe was sent that was answered, in ms. */
+  /** The time of the last probe that was answered, in ms. */
   #provenAt = -Infinity
   #next: Cancel = () => false
-  /** Where an answer was missing: one that is answered elsewhere has not come back. */
+  /** The stack whose request had no answer. Probes ask for it, as other parts of a store may answer all the time. */
   #suspect: readonly BucketRef[] | undefined
-  /** Whether the store has told how many there are: all of them have been back for long enough, too. */
+  /** Whether the store has told the number of instances. */
   #hasShared = false
   #closed = false
   /** The last probe. */
@@ -73,18 +75,18 @@ export class Membership {
     return this.#state
   }
 
-  /** How many instances there are, this one included, as far as is known. */
+  /** The known number of instances, this one included. */
   get instances(): number {
     const { assumed = 1, workers = 1 } = this.#options.least ?? {}
     return Math.max(workers, this.#hasShared ? 1 : assumed, ...this.#counts.map(({ count }) => count))
   }
 
-  /** Which part of every rate is this instance's own. */
+  /** The share of every rate that belongs to this instance. */
   get share(): number {
     return this.#state === 'alone' || this.#state === 'returning' ? 1 / this.instances : 1
   }
 
-  /** Announces this instance, and goes on doing so. False: the store does not answer. */
+  /** Registers this instance and starts its heartbeats. False: the store does not answer. */
   async join(): Promise<boolean> {
     const { clock } = this.#options
     const deadline = clock.now() + JOIN_MS
@@ -98,10 +100,10 @@ export class Membership {
     return answered
   }
 
-  /** A request to the store, about this stack and asked at this time in ms, had no answer. */
+  /** Reports that a request about a stack had no answer. @param askedAt ms */
   failed(stack: readonly BucketRef[], askedAt: number): void {
     if (this.#closed || this.#state === 'doubtful' || this.#state === 'alone') return
-    // What was lost in an outage that is over says nothing of now.
+    // The request was sent before the last answered probe, in an outage that is over.
     if (askedAt < this.#provenAt) return
     this.#suspect = stack
     this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
@@ -109,18 +111,18 @@ export class Membership {
     void this.#beat()
   }
 
-  /** Ends the beats, and tells the others, if the store answers: it is asked once and not waited for longer than that. */
+  /** Ends the heartbeats. If the store answers, it is told once, so that the others notice at once. */
   async leave(): Promise<void> {
     const isAnswering = this.#hasShared && (this.#state === 'shared' || this.#state === 'returning')
     this.#closed = true
     this.#next()
-    // A beat that came after it would bring this instance back.
+    // A beat that arrived later would register this instance again.
     if (!isAnswering || !(await this.#probed)) return
     const { store, id } = this.#options
     try {
       await store.leave?.(id)
     } catch {
-      // The others miss its beats.
+      // The others notice the missing heartbeats.
     }
   }
 
@@ -148,7 +150,7 @@ export class Membership {
     const before = this.instances
     const sentAt = this.#options.clock.now()
     try {
-      // Changes nothing, but is written down by the way that had failed; on its own, as a heartbeat may open a way for it.
+      // A write with no effect, on the path that had failed. It comes first: a heartbeat may open another connection.
       if (this.#suspect !== undefined) {
         await store.admit({ stack: this.#suspect, cost: 0, maxWait: Infinity, claim: false })
       }

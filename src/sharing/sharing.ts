@@ -1,4 +1,4 @@
-/** This instance as one of many on one store: which limits are its own, and who decides while the store is away. */
+/** Makes this instance one of several on a store: its share of the limits, and its decisions while the store is away. */
 import type { BucketLimits } from '../core/bucket/bucket.js'
 import type { Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
@@ -8,22 +8,22 @@ import { type OnOutage, SharedShaper } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import { type LeastInstances, Membership, type MembershipState } from './membership.js'
 
-/** How long, in ms, those who wait already are kept through an outage with `closed`. */
+/** How long waiting requests are kept in an outage with `closed`, in ms. */
 const CLOSED_GRACE_MS = 2_000
 
 export interface SharingOptions {
   readonly store: Store
   readonly onOutage: OnOutage
-  /** For heartbeats, where a few ms do not matter. */
+  /** For heartbeats. It may be a few ms late. */
   readonly clock: Clock
-  /** Of this instance, unlike all others'. */
+  /** Unique among all instances. */
   readonly id: string
   readonly least?: LeastInstances | undefined
-  /** What the state has become, and how many instances there are. */
+  /** Called with the new state and number of instances. */
   changed?(state: MembershipState, instances: number): void
 }
 
-/** What sharing needs of the line it is in. */
+/** The parts of a proxy or a library's shaper that sharing needs. */
 export interface SharingContext {
   readonly shaper: Shaper
   readonly clock: Clock
@@ -59,17 +59,17 @@ export class Sharing {
     return this.#shaper!
   }
 
-  /** How many instances there are, this one included, as far as is known. */
+  /** The known number of instances, this one included. */
   get instances(): number {
     return this.#membership.instances
   }
 
-  /** Whether decisions are the store's. */
+  /** Whether the store decides. */
   get ready(): boolean {
     return this.#membership.state === 'shared' || this.#membership.state === 'returning'
   }
 
-  /** Takes its place in a line, and among the instances. False: the store does not answer. */
+  /** Connects to a shaper and joins the other instances. False: the store does not answer. */
   join(context: SharingContext): Promise<boolean> {
     this.#context = context
     this.#shaper = new SharedShaper({
@@ -79,12 +79,12 @@ export class Sharing {
       onOutage: this.#options.onOutage,
       unanswered: (stack, askedAt) => this.#membership.failed(stack, askedAt),
     })
-    // What is taken for granted until the store has answered is no news.
+    // Applies the first state without calling `changed`.
     this.#apply()
     return this.#membership.join()
   }
 
-  /** A slot that was asked for in these buckets' name had no answer. */
+  /** Reports that a claim for these buckets had no answer. @param askedAt ms */
   unanswered(stack: readonly SharedBucket[], askedAt: number): void {
     this.#membership.failed(
       stack.map(bucket => (bucket as StoredBucket).ref),
@@ -92,7 +92,7 @@ export class Sharing {
     )
   }
 
-  /** Which buckets live together in the store: groups by the names of buckets; one without lives by itself. */
+  /** Sets which buckets the store keeps together: groups by names of buckets. A bucket without a group is by itself. */
   group(groups: ReadonlyMap<string, string>): void {
     this.#groups = groups
   }
@@ -103,7 +103,7 @@ export class Sharing {
 
   readonly #groupOf = (name: string, key: string): string => this.#groups.get(name) ?? `${name}:${key}`
 
-  /** What of these limits is this instance's now. */
+  /** The current share of this instance in limits. */
   limitsOf(limits: BucketLimits): BucketLimits {
     if (this.#share === 1) return limits
     const known = this.#shares.get(limits)
@@ -153,7 +153,7 @@ export class Sharing {
       shaper.control.setLimits(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
   }
 
-  /** Nobody can tell when those who wait may go. */
+  /** Expires all waiting requests, because nothing tells when they may leave. */
   readonly #expireAll = (): void => {
     this.#context!.shaper.control.replan(this.#context!.gates(), () => -1)
   }
