@@ -1,4 +1,7 @@
-/** Imports only ever point down, never in a circle; the core knows no clock, no timer and nothing of Node. */
+/**
+ * Rules of the source tree. Imports point down and form no cycle. The core uses no clock, no timer and nothing of Node. No
+ * function takes a boolean beside other parameters.
+ */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { posix } from 'node:path'
 import t from 'tap'
@@ -20,7 +23,7 @@ const FLOORS: Record<string, number> = {
   cli: 4,
 }
 
-/** What the public names may be taken from. */
+/** The folders that index.ts may import from. */
 const INDEX_SOURCES = ['core', 'config', 'outbound']
 
 const NOT_IN_CORE = new Set([
@@ -28,78 +31,115 @@ const NOT_IN_CORE = new Set([
   ...['setTimeout', 'setInterval', 'setImmediate', 'queueMicrotask'],
 ])
 
-/** By path below src, e.g. `core/bucket/bucket.ts`. */
+/** Texts by path below src, e.g. `core/bucket/bucket.ts`. */
 type Files = Record<string, string>
 
-function room(path: string): string {
+function topFolder(path: string): string {
   return path.split('/')[0]!
 }
 
-/** What a file imports, re-exports or names in a type, dynamic imports included. */
+/** The specifiers of all imports and re-exports of a file, with those of types and dynamic imports. */
 function imports(path: string, text: string): string[] {
-  const found: string[] = []
+  return nodesOf(path, text).flatMap(specifierOf)
+}
+
+function specifierOf(node: ts.Node): string[] {
+  if (ts.isImportDeclaration(node) || ts.isExportDeclaration(node)) {
+    return node.moduleSpecifier === undefined ? [] : [(node.moduleSpecifier as ts.StringLiteral).text]
+  }
+  if (ts.isImportTypeNode(node) && ts.isLiteralTypeNode(node.argument)) {
+    return [(node.argument.literal as ts.StringLiteral).text]
+  }
+  if (!ts.isCallExpression(node) || node.expression.kind !== ts.SyntaxKind.ImportKeyword) return []
+  const [argument] = node.arguments
+  return [argument !== undefined && ts.isStringLiteralLike(argument) ? argument.text : '<computed>']
+}
+
+/** All nodes of a file, parents before children. */
+function nodesOf(path: string, text: string): ts.Node[] {
+  const found: ts.Node[] = []
   const visit = (node: ts.Node): void => {
-    if (ts.isImportDeclaration(node) || ts.isExportDeclaration(node)) {
-      if (node.moduleSpecifier !== undefined) found.push((node.moduleSpecifier as ts.StringLiteral).text)
-    } else if (ts.isImportTypeNode(node) && ts.isLiteralTypeNode(node.argument)) {
-      found.push((node.argument.literal as ts.StringLiteral).text)
-    } else if (ts.isCallExpression(node) && node.expression.kind === ts.SyntaxKind.ImportKeyword) {
-      const [argument] = node.arguments
-      found.push(argument !== undefined && ts.isStringLiteralLike(argument) ? argument.text : '<computed>')
-    }
+    found.push(node)
     ts.forEachChild(node, visit)
   }
   visit(ts.createSourceFile(path, text, ts.ScriptTarget.ES2023, true))
   return found
 }
 
-function names(path: string, text: string): Set<string> {
-  const found = new Set<string>()
-  const visit = (node: ts.Node): void => {
-    if (ts.isIdentifier(node)) found.add(node.text)
-    ts.forEachChild(node, visit)
+/** The errors of a file's imports, and the files that it imports. */
+function importFaults(path: string, files: Files): { faults: string[]; targets: string[] } {
+  const specifiers = imports(path, files[path]!)
+  const packages = specifiers.filter(specifier => !specifier.startsWith('.'))
+  const local = specifiers.filter(specifier => specifier.startsWith('.'))
+  return {
+    faults: [
+      ...(topFolder(path) === 'core' ? packages.map(name => `${path} imports ${name}`) : []),
+      ...local.flatMap(specifier =>
+        reasonsAgainst(path, specifier, files).map(why => `${path} imports ${specifier}, ${why}`),
+      ),
+    ],
+    targets: local.map(specifier => targetOf(path, specifier)).filter(target => !target.startsWith('../')),
   }
-  visit(ts.createSourceFile(path, text, ts.ScriptTarget.ES2023, true))
-  return found
+}
+
+function targetOf(path: string, specifier: string): string {
+  return posix.join(posix.dirname(path), specifier).replace(/\.js$/, '.ts')
+}
+
+function reasonsAgainst(path: string, specifier: string, files: Files): string[] {
+  const target = targetOf(path, specifier)
+  if (target.startsWith('../')) return topFolder(path) === 'cli' ? [] : ['which is outside']
+  const isMissing = files[target] === undefined && specifier.endsWith('.js')
+  return [...(isMissing ? ['which is not there'] : []), ...(isBelow(path, target) ? [] : ['which is not below'])]
+}
+
+/** Whether a file may import another. */
+function isBelow(path: string, target: string): boolean {
+  if (path === 'index.ts' && !INDEX_SOURCES.includes(topFolder(target))) return false
+  return (FLOORS[topFolder(target)] ?? Infinity) <= FLOORS[topFolder(path)]!
 }
 
 function violations(files: Files): string[] {
   const found: string[] = []
   const edges = new Map<string, string[]>()
   for (const [path, text] of Object.entries(files)) {
-    const below: string[] = []
-    edges.set(path, below)
-    const floor = FLOORS[room(path)]
-    if (floor === undefined) {
+    if (FLOORS[topFolder(path)] === undefined) {
       found.push(`${path} is on no floor`)
       continue
     }
-    for (const specifier of imports(path, text)) {
-      if (!specifier.startsWith('.')) {
-        if (room(path) === 'core') found.push(`${path} imports ${specifier}`)
-        continue
-      }
-      const target = posix.join(posix.dirname(path), specifier).replace(/\.js$/, '.ts')
-      if (target.startsWith('../')) {
-        if (floor < 4) found.push(`${path} imports ${specifier}, which is outside`)
-        continue
-      }
-      if (files[target] === undefined && specifier.endsWith('.js'))
-        found.push(`${path} imports ${specifier}, which is not there`)
-      const height = FLOORS[room(target)]
-      const allowed = path !== 'index.ts' || INDEX_SOURCES.includes(room(target))
-      if (height === undefined || height > floor || !allowed)
-        found.push(`${path} imports ${specifier}, which is not below`)
-      below.push(target)
-    }
-    if (room(path) === 'core') {
-      for (const name of names(path, text)) if (NOT_IN_CORE.has(name)) found.push(`${path} uses ${name}`)
-    }
+    const { faults, targets } = importFaults(path, files)
+    found.push(...faults)
+    edges.set(path, targets)
+    if (topFolder(path) !== 'core') continue
+    const names = new Set(nodesOf(path, text).flatMap(node => (ts.isIdentifier(node) ? node.text : [])))
+    for (const name of names) if (NOT_IN_CORE.has(name)) found.push(`${path} uses ${name}`)
   }
   return [...found, ...cycles(edges), ...cycles(betweenFolders(edges))]
 }
 
-/** The sub-folders of a room and what they import of each other. What stands beside them may use all, and be used by all. */
+/**
+ * Functions and methods with a boolean beside other parameters, as `path: parameter`: a caller's `true` does not say what
+ * it means. Parameters without a type annotation are those of callbacks, whose type somebody else declares.
+ */
+function bareBooleans(path: string, text: string): string[] {
+  return nodesOf(path, text).flatMap(node => {
+    const { parameters = [] } = node as { parameters?: readonly ts.ParameterDeclaration[] }
+    if (parameters.length < 2) return []
+    return parameters.filter(isBoolean).map(({ name }) => `${path}: ${name.getText()}`)
+  })
+}
+
+function isBoolean({ type, initializer }: ts.ParameterDeclaration): boolean {
+  if (type === undefined) {
+    return initializer?.kind === ts.SyntaxKind.TrueKeyword || initializer?.kind === ts.SyntaxKind.FalseKeyword
+  }
+  const types = ts.isUnionTypeNode(type)
+    ? type.types.filter(each => each.kind !== ts.SyntaxKind.UndefinedKeyword)
+    : [type]
+  return types.every(each => each.kind === ts.SyntaxKind.BooleanKeyword)
+}
+
+/** The imports between sub-folders. Files directly in a top folder are left out: they may use all, and all may use them. */
 function betweenFolders(edges: Map<string, string[]>): Map<string, string[]> {
   const found = new Map<string, string[]>()
   for (const [path, below] of edges) {
@@ -111,7 +151,7 @@ function betweenFolders(edges: Map<string, string[]>): Map<string, string[]> {
   return found
 }
 
-/** One line per circle that a depth-first walk comes upon. */
+/** One line for each cycle that a depth-first walk finds. */
 function cycles(edges: Map<string, string[]>): string[] {
   const found: string[] = []
   const done = new Set<string>()
@@ -138,18 +178,18 @@ function read(): Files {
   return Object.fromEntries(paths.map(path => [path, readFileSync(`${root}/${path}`, 'utf8')]))
 }
 
-t.test('the house stands', async t => {
+t.test('imports point down and form no cycle', async t => {
   const files = read()
   t.ok(Object.keys(files).includes('core/shaper.ts'))
   t.same(violations(files), [])
 })
 
-t.test('ARCHITECTURE.md names every folder, on its floor, and every other name of a file is there', async t => {
+t.test('ARCHITECTURE.md names every folder with its floor, and only files that exist', async t => {
   const text = readFileSync(`${ROOT}/ARCHITECTURE.md`, 'utf8')
   const rows = [...text.matchAll(/^\| (\d) \| `([a-z/]+)` \|/gm)].map(([, floor, folder]) => `${floor} ${folder}`)
   const folders = new Set(Object.keys(read()).map(path => posix.dirname(path)))
   folders.delete('.')
-  t.same(rows.sort(), [...folders].map(folder => `${FLOORS[room(folder)]} ${folder}`).sort())
+  t.same(rows.sort(), [...folders].map(folder => `${FLOORS[topFolder(folder)]} ${folder}`).sort())
   const paths = [
     ...text.matchAll(/`((?:src|core|http|proxy|config|cli|stores|sharing|outbound|pacing)\/[a-z/-]+\.(?:ts|lua))`/g),
   ]
@@ -158,7 +198,7 @@ t.test('ARCHITECTURE.md names every folder, on its floor, and every other name o
   }
 })
 
-t.test('the check finds what it is for', async t => {
+t.test('the check finds every kind of violation', async t => {
   const sound: Files = {
     'core/a.ts': `/** Not setTimeout, not Date, not node:fs. */ import { b } from './b.js'\nexport const a = 'Date' + b`,
     'core/b.ts': 'export const b = 1',
@@ -196,4 +236,41 @@ t.test('the check finds what it is for', async t => {
   ]
   for (const [path, text, complaint] of broken)
     t.ok(violations({ ...sound, [path]: text }).includes(complaint), complaint)
+})
+
+/** Functions that still take a bare boolean. Only remove entries from this list. */
+const BARE_BOOLEANS = [
+  'core/shared-shaper.ts: again',
+  'core/shared-shaper.ts: claim',
+  'outbound/options.ts: shared',
+  'outbound/options.ts: shared',
+  'outbound/pauses/pauses.ts: same',
+  'outbound/pauses/pauses.ts: told',
+  'outbound/undici/attempt.ts: dumped',
+  'outbound/undici/attempt.ts: started',
+  'outbound/undici/held-request.ts: dumped',
+  'outbound/undici/held-request.ts: started',
+  'proxy/exchange/response.ts: hasBody',
+  'proxy/http/headers.ts: chunkable',
+  'proxy/http/linger.ts: last',
+  'proxy/http/request.ts: close',
+  'proxy/upstream/upstream-quota.ts: isOwn',
+  'stores/redis/node.ts: asking',
+  'stores/redis/node.ts: asking',
+]
+
+t.test('no function takes a boolean beside other parameters', async t => {
+  const found = Object.entries(read()).flatMap(([path, text]) => bareBooleans(path, text))
+  t.same(found.sort(), BARE_BOOLEANS)
+  const text = `
+    function a(only: boolean) {}
+    function b(x: number, bare: boolean) {}
+    function c(bareDefault = true, x: number) {}
+    interface D { d(bareOrNone: boolean | undefined, x: number): void }
+    function e(x: number, { named }: { named: boolean }) {}
+    class F { constructor(x: number, readonly bareMember?: boolean) {} }
+    function g(x: number, kind: 'on' | 'off', other: boolean | string) {}
+    list.map((x, callback) => callback)
+  `
+  t.same(bareBooleans('a.ts', text), ['a.ts: bare', 'a.ts: bareDefault', 'a.ts: bareOrNone', 'a.ts: bareMember'])
 })
