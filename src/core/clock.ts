@@ -1,25 +1,25 @@
-/** Cancels what was planned. False: too late, it has run or was cancelled before. */
+/** Cancels a planned run. False: it has run, or was cancelled before. */
 export type Cancel = () => boolean
 
 /** Where all time in the program comes from. */
 export interface Clock {
-  /** Monotonic milliseconds, fractional; the origin is arbitrary. */
+  /** Monotonic milliseconds, fractional. The origin is arbitrary. */
   now(): number
-  /** Runs once at `due` (in the terms of `now`) or later, never before; a `due` in the past runs as soon as possible. */
+  /** Runs once, at `due` or later, never before. A `due` in the past runs as soon as possible. */
   at(due: number, run: () => void): Cancel
 }
 
-/** A clock that only moves when told to, for tests and replay. */
+/** A clock that moves only on command, for tests and replay. */
 export interface VirtualClock extends Clock {
-  /** Moves time to `until`, running everything due on the way in order of its wake-up. */
+  /** Moves time to `until`. Runs everything due on the way, in order of its wake-up. */
   runUntil(until: number): void
-  /** Runs until nothing is planned; returns the time of the last wake-up. */
+  /** Runs until nothing is planned. Returns the time of the last wake-up. */
   runAll(): number
 }
 
 /**
  * @param options.start the first `now()`, in ms
- * @param options.lateness how many ms after its due time a wake-up comes (0 or more); asked once per wake-up
+ * @param options.lateness ms from the due time to the wake-up, 0 or more. Called once for each wake-up.
  */
 export function createVirtualClock(options: { start?: number; lateness?: () => number } = {}): VirtualClock {
   const lateness = options.lateness ?? (() => 0)

@@ -1,7 +1,7 @@
 /**
- * Admission by a store that instances share. The store has counted all there is, whichever instance it waits in; what
- * waits here has to fit as well, for a meter leaks while an upstream is slow and a queue does not. Without the store's
- * answer it is decided here, by what an outage is to do.
+ * Admission by a store that instances share. The store counts everything, whichever instance it waits in. The queue here has
+ * to fit as well: the store's meter leaks while an upstream is slow, and a queue does not. Without an answer of the store
+ * this instance decides, as `onOutage` says.
  */
 
 import { decide, shutOut } from './admission/decide.js'
@@ -13,12 +13,12 @@ import type { Arrival, Shaper, Verdict } from './shaper.js'
 import type { StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, BucketRef, MaybePromise, Store } from './store.js'
 
-/** What is done while the store cannot be asked: decide alone, reject everything, or forward everything. */
+/** While the store cannot be asked: decide alone, reject everything, or forward everything. */
 export type OnOutage = 'local' | 'closed' | 'open'
 
-/** Who waits for a decision. */
+/** The callbacks of a request that is to be decided on. */
 export interface AdmissionCallbacks extends Waiter {
-  /** Called once, at once or later. A ticket's waiter is told after it. */
+  /** Called once, at once or later. A ticket's waiter is called after it. */
   decided(verdict: Verdict): void
 }
 
@@ -27,7 +27,7 @@ export interface SharedShaperOptions {
   readonly store: Store
   readonly clock: Clock
   readonly onOutage: OnOutage
-  /** The store has not answered about these, asked at this time in ms. */
+  /** The store has not answered about these. It was asked at this time in ms. */
   unanswered(stack: readonly BucketRef[], askedAt: number): void
 }
 
@@ -41,13 +41,13 @@ export class SharedShaper {
   }
 
   /** As `Shaper.admit`. */
-  admit(arrival: Arrival, applicant: AdmissionCallbacks, maxWait: number): void {
+  admit(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number): void {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
     if (!this.asking) {
-      const decide = (): void => applicant.decided(this.#admitAlone(arrival, applicant, maxWait, arrivedAt))
+      const decide = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
       const own = arrival.stack[0] as StoredBucket
-      // Those whose answers are missing came first.
+      // Requests whose answers are missing came first.
       if (!own.asked) return decide()
       own.answered(own.ask(), () => {
         decide()
@@ -57,9 +57,10 @@ export class SharedShaper {
     }
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const late = pause > maxWait ? decide(arrival.stack, arrival.cost, maxWait, arrivedAt, pause) : undefined
-    if (late !== undefined) return applicant.decided(late)
-    const crowded = this.#crowdedOut(arrival)
-    if (crowded !== undefined && !shaper.makeRoom(arrival, crowded.buckets, maxWait)) return applicant.decided(crowded)
+    if (late !== undefined) return callbacks.decided(late)
+    const queueFull = this.#queueFull(arrival)
+    if (queueFull !== undefined && !shaper.makeRoom(arrival, queueFull.buckets, maxWait))
+      return callbacks.decided(queueFull)
     const claim = shaper.releaseMode === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
@@ -67,34 +68,34 @@ export class SharedShaper {
       maxWait - pause,
       claim,
       admission => {
-        if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
         // Others may have been queued meanwhile.
         const ticket =
-          this.#crowdedOut(arrival) ?? shaper.enqueue(arrival, applicant, maxWait, arrivedAt, admission.claim)
+          this.#queueFull(arrival) ?? shaper.enqueue(arrival, callbacks, maxWait, arrivedAt, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
-        applicant.decided(ticket)
+        callbacks.decided(ticket)
         shaper.wake()
       },
-      () => applicant.decided(this.#admitAlone(arrival, applicant, maxWait, arrivedAt)),
+      () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
     )
   }
 
   /** As `Shaper.meter`. */
-  meter(arrival: Arrival, applicant: AdmissionCallbacks): void {
-    if (!this.asking) return applicant.decided(this.#meterAlone(arrival))
+  meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
+    if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
     const { clock } = this.#options
     this.#ask(
       arrival,
       Infinity,
       false,
       admission => {
-        if (!admission.admitted) return applicant.decided(rejection(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
         const shut = shutOut(arrival.route.gate, clock.now())
         if (shut !== undefined) this.#giveBack(arrival, admission)
-        applicant.decided(shut ?? 'released')
+        callbacks.decided(shut ?? 'released')
       },
-      () => applicant.decided(shutOut(arrival.route.gate, clock.now()) ?? this.#meterAlone(arrival)),
+      () => callbacks.decided(shutOut(arrival.route.gate, clock.now()) ?? this.#meterAlone(arrival)),
     )
   }
 
@@ -113,7 +114,7 @@ export class SharedShaper {
     const refs = stack.map(bucket => bucket.ref)
     const inquiries = stack.map(bucket => bucket.ask())
     const inOrder = (deal: () => void): void => {
-      // The client's own bucket has its requests in order; the others only have to stay as long.
+      // The client's own bucket keeps its requests in order. The others only have to stay as long.
       for (let place = 1; place < stack.length; place += 1) stack[place]!.answered(inquiries[place]!, ignore)
       stack[0]!.answered(inquiries[0]!, deal)
     }
@@ -136,8 +137,8 @@ export class SharedShaper {
     )
   }
 
-  /** What waits here has to fit, whatever the meter says. */
-  #crowdedOut({ stack, cost }: Arrival): Rejection | undefined {
+  /** The queue here has to fit, whatever the store's meter says. */
+  #queueFull({ stack, cost }: Arrival): Rejection | undefined {
     const full = stack.filter(({ queued, waiting, limits }) => {
       return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
     })
@@ -147,9 +148,9 @@ export class SharedShaper {
     const horizon = store.horizonOf?.(stack.map(bucket => (bucket as StoredBucket).ref)) ?? store.horizon
     const times = stack.map(bucket => {
       const { rate, capacity } = bucket.limits
-      // The next slot is asked for as much earlier as it may lie ahead.
+      // A slot is claimed earlier than it is, by the horizon.
       const released = full.includes(bucket) ? timeUntilQueued(bucket, capacity - cost, now) + horizon : 0
-      // And then the store will be asked.
+      // The level has to fit as well, as the store is asked then.
       return Math.max((Math.max(bucket.queued, bucket.level(now)) + cost - capacity) / rate, released)
     })
     return { reason: 'overflow', buckets: full, retryAfterMs: Math.max(...times) }
@@ -168,7 +169,7 @@ export class SharedShaper {
     return onOutage === 'closed' ? UNAVAILABLE : this.#admitPastBuckets(arrival, waiter, maxWait, arrivedAt)
   }
 
-  /** A request without buckets waits for the gate only: for the end of a pause, or for a place. */
+  /** A request without buckets waits only for the gate: for the end of a pause, or for a place. */
   #admitPastBuckets(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { shaper, clock } = this.#options
     const { route, stack, cost } = arrival
@@ -186,7 +187,7 @@ export class SharedShaper {
 
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
 
-/** Whether nobody here goes before it. */
+/** Whether no request here goes before it. */
 function mayGo({ route, stack }: Arrival): boolean {
   return route.gate.open && stack.every(bucket => bucket.waiting === 0) && findLane(route, stack) === undefined
 }

@@ -18,7 +18,7 @@ function lane(name: string, costs: number[], weight = 1): Lane {
     list: undefined,
     previous: undefined,
     next: undefined,
-    headCost() {
+    advance() {
       asked += 1
       if (asked > 1e5) throw new Error('a turn takes too many rounds')
       return costs[0]!
@@ -30,8 +30,8 @@ function lane(name: string, costs: number[], weight = 1): Lane {
 function serve(ring: FairQueue, most: number): string {
   let order = ''
   while (ring.size > 0 && order.length < most) {
-    const next = ring.pick() as Lane
-    if (ring.pick() !== next) throw new Error('asked again it answers otherwise')
+    const next = ring.advance() as Lane
+    if (ring.advance() !== next) throw new Error('asked again it answers otherwise')
     next.deficit -= next.costs.shift()!
     if (next.costs.length === 0) ring.leave(next)
     order += next.name
@@ -72,7 +72,7 @@ t.test('who leaves in the middle of its turn goes on with it', async t => {
   const ring = ringOf(a, b)
   let order = ''
   for (let turn = 0; turn < 8; turn += 1) {
-    const next = ring.pick() as Lane
+    const next = ring.advance() as Lane
     order += next.name
     next.costs.shift()
     next.deficit -= 1

@@ -87,7 +87,7 @@ t.test('a lane that comes again remembers nothing of its former life', async t =
       bucket.waitingState?.leastCost,
     ]
     t.ok(shaper.cancel(ticket))
-    t.equal(route.gate.junction.childCount, 0)
+    t.equal(route.gate.root.childCount, 0)
     return seen
   })
   t.same(lives[1]!.slice(0, 2), [1, 1])

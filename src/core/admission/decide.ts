@@ -1,4 +1,4 @@
-/** Whether a stack of buckets takes a request, and if not, why and until when. All or none, without changing anything. */
+/** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Gate, Rejection, SharedBucket } from '../queue/lane.js'
@@ -6,8 +6,8 @@ import { SAME_TIME } from '../queue/ready-lanes.js'
 import { timeUntilLevel } from './drain-time.js'
 
 /**
- * @param maxWait ms; the predicted wait is the longest of the stack's
- * @param pause how many ms nobody leaves
+ * @param maxWait ms. The predicted wait is the longest of the stack's.
+ * @param pause ms during which nothing leaves
  */
 export function decide(
   stack: readonly SharedBucket[],
@@ -27,17 +27,17 @@ export function decide(
   return undefined
 }
 
-/** Why one who does not wait cannot pass a gate now; undefined: it can. */
+/** Why a request that may not wait cannot pass a gate now. Undefined: it can. */
 export function shutOut(gate: Gate, now: number): Rejection | undefined {
   if (gate.paused) return { reason: 'paused', buckets: [], retryAfterMs: gate.pausedFor(now) }
   return gate.open ? undefined : { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 }
 
-/** How long what a bucket holds and what is queued for it takes to leave, less what rounding may add. */
+/** How long the level of a bucket takes to leave, less what rounding may add. */
 function waitOf(bucket: SharedBucket, level: number, pause: number): number {
   const { rate } = bucket.limits
   if (pause === 0) return level / rate - SAME_TIME
-  // What has passed leaks through the pause; what is queued does not.
+  // What has passed leaks during the pause. What is queued does not.
   const left = Math.max(Math.min(bucket.queued, level), level - pause * rate)
   return pause + left / rate - SAME_TIME
 }
@@ -74,7 +74,7 @@ export function timeUntilFit(
     const blocked = bucket.blockedFor(now)
     const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
     const excess = bucket.level(now) - target
-    // What was metered while requests wait drains no faster, though the first of them may leave before it has.
+    // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
     if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause) + SAME_TIME - maxWait)
     if (blocked < Infinity) time = Math.max(time, blocked)

@@ -5,12 +5,11 @@
  * holds now drains for sure. Beyond that, requests have to be released, which other buckets may delay: a shared bucket
  * that is full of one slow client's requests empties at that client's rate. So the answer is the time until the needed
  * releases are possible, plus the drain of `excess` at `rate`. For a bucket that is alone in its stacks, or the slowest
- * of them, this is `excess / rate`, exactly; else it is an upper bound, which supposes that everyone who can go first at
- * another bucket does. It is never too early.
+ * of them, this is exactly `excess / rate`. Otherwise it is an upper bound: it supposes that each request that can go first
+ * at another bucket does. It is never too early.
  */
 
-import type { SharedBucket, ShareNode } from '../queue/lane.js'
-import { childrenOf } from '../queue/share-tree.js'
+import { childrenOf, type SharedBucket, type ShareNode } from '../queue/lane.js'
 
 const TOLERANCE = 1e-9
 
@@ -23,7 +22,7 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
   return timeUntilReleases(bucket, bucket.waitingState.leastCost, beyondHold, now) + beyondHold / rate
 }
 
-/** @returns ms until what waits for the bucket costs `target` units, of those who are released one by one */
+/** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
   if (beyond <= TOLERANCE || bucket.waitingState === undefined) return 0
@@ -42,21 +41,21 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
   const releases = Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE))
   let soonest = Infinity
-  for (const junction of bucket.waitingState!.shareNodes) {
-    const ready = Math.max(bucket.freeAt - now, junction.gate.pausedFor(now), timeBelow(junction, cost, now))
-    soonest = Math.min(soonest, timeAbove(junction, ready, releases, cost, now))
+  for (const node of bucket.waitingState!.shareNodes) {
+    const ready = Math.max(bucket.freeAt - now, node.gate.pausedFor(now), timeBelow(node, cost, now))
+    soonest = Math.min(soonest, timeAbove(node, ready, releases, cost, now))
   }
   return soonest
 }
 
-/** ms until lanes below the junction have `cost` units ready for its bucket. */
-function timeBelow(junction: ShareNode, cost: number, now: number): number {
-  if (junction.lanes.length > 0) return 0
+/** ms until lanes below the node have `cost` units ready for its bucket. */
+function timeBelow(node: ShareNode, cost: number, now: number): number {
+  if (node.lanes.length > 0) return 0
   const parts: { at: number; cost: number }[] = []
-  for (const below of childrenOf(junction)) {
+  for (const below of childrenOf(node)) {
     const bucket = below.bucket!
     const ready = Math.min(cost, bucket.queued)
-    // Where the first request covers it all there is nothing to drain between releases.
+    // If the first request covers it all, nothing has to drain between releases.
     const drain = bucket.waitingState!.leastCost + TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
     const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
     if (at <= 0 && ready + TOLERANCE >= cost) return 0
@@ -72,17 +71,17 @@ function timeBelow(junction: ShareNode, cost: number, now: number): number {
 }
 
 /**
- * ms until the junction, ready in `ready` ms, has sent so many requests, `cost` units in all, through every bucket after
- * it. Who goes ahead of them at one bucket has to pass the next ones as well.
+ * ms until the node, ready in `ready` ms, has sent that many requests, `cost` units in all, through every bucket after it.
+ * Requests that go ahead of them at one bucket have to pass the next ones as well.
  */
-function timeAbove(junction: ShareNode, ready: number, requests: number, cost: number, now: number): number {
+function timeAbove(node: ShareNode, ready: number, requests: number, cost: number, now: number): number {
   let time = ready
   let count = requests
   let sum = cost
-  for (let child = junction, at = junction.parent; at?.bucket !== undefined; child = at, at = at.parent) {
+  for (let child = node, at = node.parent; at?.bucket !== undefined; child = at, at = at.parent) {
     const { bucket } = at
     const others = { count: at.lanes.length + at.childCount - 1, weight: at.weight - child.weight }
-    const ahead = Math.min(at.ring.longestWait(child, others, count, sum), bucket.queued)
+    const ahead = Math.min(at.fairQueue.longestWait(child, others, count, sum), bucket.queued)
     const own = count > 1 ? sum : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.waitingState!.leastCost))

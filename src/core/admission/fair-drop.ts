@@ -1,34 +1,42 @@
 /**
- * Which lane of a shared bucket is the heaviest, and who has to leave for a newcomer with less than its share.
+ * Which lane of a shared bucket is the heaviest, and which requests make room for a newcomer with less than its share.
  *
- * Lanes are compared by what they have queued, divided by their weight. The comparison is kept in a heap only for
- * buckets that were ever asked for it (`overflow: "fair"`).
+ * Lanes are compared by the cost that they have queued, divided by their weight. A bucket keeps them in a heap once it was
+ * asked for the heaviest (`overflow: "fair"`).
  */
 
 import type { LaneRank } from '../bucket/waiting.js'
-import { type Arrival, findLane, type Lane, type SharedBucket, type ShareNode, type Ticket } from '../queue/lane.js'
-import { childrenOf } from '../queue/share-tree.js'
+import {
+  type Arrival,
+  childrenOf,
+  findLane,
+  type Lane,
+  type SharedBucket,
+  type ShareNode,
+  type Ticket,
+} from '../queue/lane.js'
 import { withEntry } from '../structures/compact-list.js'
 import { DueHeap } from '../structures/due-heap.js'
 
 const TOLERANCE = 1e-9
 
-/** Brings a lane's standing up to date after its queue has changed. */
+/** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
   for (const bucket of lane.stack) {
     const among = bucket.waitingState?.heaviest
-    if (among !== undefined && !lane.ranks.some(standing => standing.among === among)) stand(lane, among)
+    if (among !== undefined && !lane.ranks.some(rank => rank.among === among)) rank(lane, among)
   }
-  for (const standing of lane.ranks) standing.among.move(standing, -lane.queued / lane.weight)
+  for (const rank of lane.ranks) rank.among.move(rank, -lane.queued / lane.weight)
 }
 
-/** A lane is no more. */
+/** A lane is gone. */
 export function dropRank(lane: Lane): void {
-  for (const standing of lane.ranks) standing.among.remove(standing)
+  for (const rank of lane.ranks) rank.among.remove(rank)
 }
 
 /**
- * Whose requests make room for a newcomer in its full buckets; undefined: nobody's, or it would not be admitted even so.
+ * The requests that make room for a newcomer in its full buckets. Undefined: there are none, or it would not be admitted
+ * even so.
  */
 export function makeRoom(
   { route, stack, cost, weight = 1 }: Arrival,
@@ -54,8 +62,8 @@ export function makeRoom(
 }
 
 /**
- * Whose requests make room for `excess` cost units of a newcomer in a full bucket, newest first. Undefined: nobody's;
- * the newcomer's lane has its share already, or no other has more than it would have.
+ * The requests that make room for `excess` cost units of a newcomer in a full bucket, newest first. Undefined: the
+ * newcomer's lane has its share already, or no other lane has more than it would have.
  */
 function findVictims(
   bucket: SharedBucket,
@@ -69,7 +77,7 @@ function findVictims(
   const lane = findLane(...newcomer)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
-  for (const junction of bucket.waitingState.shareNodes) weights += junction.weight
+  for (const node of bucket.waitingState.shareNodes) weights += node.weight
   if (queued / weight >= bucket.limits.capacity / weights) return undefined
   const heaviest = ranked(bucket).next?.lane
   if (heaviest === undefined) return undefined
@@ -88,21 +96,21 @@ function findVictims(
 }
 
 function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {
-  const outlet = bucket.waitingState!
-  if (outlet.heaviest === undefined) {
-    outlet.heaviest = new DueHeap()
-    for (const junction of outlet.shareNodes) standAll(junction, outlet.heaviest)
+  const waitingState = bucket.waitingState!
+  if (waitingState.heaviest === undefined) {
+    waitingState.heaviest = new DueHeap()
+    for (const node of waitingState.shareNodes) rankAll(node, waitingState.heaviest)
   }
-  return outlet.heaviest
+  return waitingState.heaviest
 }
 
-function standAll(junction: ShareNode, among: DueHeap<LaneRank<Lane>>): void {
-  for (const lane of junction.lanes) stand(lane, among)
-  for (const below of childrenOf(junction)) standAll(below, among)
+function rankAll(node: ShareNode, among: DueHeap<LaneRank<Lane>>): void {
+  for (const lane of node.lanes) rank(lane, among)
+  for (const below of childrenOf(node)) rankAll(below, among)
 }
 
-function stand(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {
-  const standing = { lane, among, due: -lane.queued / lane.weight, place: -1 }
-  lane.ranks = withEntry(lane.ranks, standing)
-  among.add(standing)
+function rank(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {
+  const place = { lane, among, due: -lane.queued / lane.weight, place: -1 }
+  lane.ranks = withEntry(lane.ranks, place)
+  among.add(place)
 }

@@ -1,16 +1,16 @@
 /**
- * Who is next among those that contend for a bucket: deficit round robin over cost (Shreedhar and Varghese, "Efficient
- * Fair Queuing using Deficit Round Robin", SIGCOMM 1995).
+ * Whose turn it is among those that contend for a bucket: deficit round robin over cost (Shreedhar and Varghese, "Efficient
+ * Fair Queuing using Deficit Round Robin", SIGCOMM 1995). docs/decisions/fair-queueing.md says why.
  *
- * A contender is in the ring exactly while it could use a slot at once; those who have had their turn in a round wait in
- * a second list for the next. It has a turn when it comes to the front: it
- * may send as much cost as its deficit allows, then is granted its quantum anew and goes to the back. Two rules suit
- * this to contenders that are paced themselves. One that leaves in the middle of its turn, because its own bucket has
- * to drain, resumes the turn when it returns; else a heavier weight would be worth nothing to it. One that leaves for
- * good takes its deficit with it: idle time is not banked.
+ * A contender is in the queue exactly while it could use a slot at once. Those that have had their turn in this round wait
+ * in a second part of the list for the next round. A contender has its turn when it comes to the front: it may send as much
+ * cost as its deficit allows, then it gets its quantum and goes to the back. Two rules suit this to contenders that are
+ * paced themselves. One that leaves in the middle of its turn, because its own bucket has to drain, resumes the turn when it
+ * returns. Otherwise a heavier weight would be worth nothing to it. One that leaves for good takes its deficit with it: idle
+ * time is not banked.
  *
- * The quantum follows the costs that wait: the smallest of them, but at least an eighth of the largest. So turns are
- * short, and a release costs O(1) amortised: eight rounds pay for a request of everyone.
+ * The quantum follows the costs that wait: the smallest of them, but at least an eighth of the largest. So turns are short,
+ * and a release costs O(1) amortised: eight rounds pay for a request of everyone.
  */
 
 import { type Linked, LinkedList } from '../structures/linked-list.js'
@@ -24,24 +24,27 @@ const TOLERANCE = 1e-9
 
 export interface Contender extends Linked<Contender> {
   readonly weight: number
-  /** Cost units it may still send in this turn. */
+  /** Cost units that it may still send in this turn. */
   deficit: number
-  /** The ring's round in which it had its last turn; 0 for none. */
+  /** The round in which it had its last turn. 0: none. */
   round: number
-  /** The cost of the request it would send next; only asked while it has one. */
-  headCost(): number
+  /**
+   * Goes on to its next request and returns the cost. Without a change in between it is the same one. Only called while it
+   * has one.
+   */
+  advance(): number
 }
 
 export class FairQueue {
-  /** Those who have their turn in this round still before them, then those of the next. */
+  /** Those that still have their turn in this round, then those of the next. */
   readonly #contenders = new LinkedList<Contender>()
-  /** The first of the next round; undefined: there is none. */
+  /** The first of the next round. Undefined: there is none. */
   #later: Contender | undefined = undefined
   #round = 1
   #smallest = 0
   #largest = 0
   #leastWeight = Infinity
-  /** The least of those noticed since it was last forgotten: by `learn`, and in a turn. */
+  /** The least weight noticed in `learn` and in turns since `#leastWeight` was set. */
   #leastLately = Infinity
   #learned = 0
   #noticed = 0
@@ -50,12 +53,12 @@ export class FairQueue {
     return this.#contenders.size
   }
 
-  /** Whose turn it is: its deficit covers its head. Asked again without a change, it answers the same. */
-  pick(): Contender {
+  /** Goes on to the contender whose turn it is. Without a change in between it is the same one. */
+  advance(): Contender {
     for (;;) {
       const contender = this.#contenders.first!
       if (contender === this.#later) this.#startRound()
-      const cost = contender.headCost()
+      const cost = contender.advance()
       if (contender.deficit + TOLERANCE >= cost) {
         contender.round = this.#round
         return contender
@@ -80,17 +83,17 @@ export class FairQueue {
     this.#later ??= contender
   }
 
-  /** Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that is in. */
+  /** Lets a contender take part, at the front if it is in the middle of its turn. No effect on one that does already. */
   enter(contender: Contender): void {
     if (contender.list !== undefined) return
     this.#notice(contender.weight)
     // The weight of a group may have shrunk since it was granted.
     contender.deficit = Math.min(contender.deficit, this.#grant(contender) + this.#largest)
-    if (contender.deficit + TOLERANCE >= contender.headCost()) {
+    if (contender.deficit + TOLERANCE >= contender.advance()) {
       this.#contenders.unshift(contender)
     } else {
       contender.deficit += this.#grant(contender)
-      // Whoever missed its turn because its own bucket had to drain still has it; a newcomer waits for the next round.
+      // One that missed its turn because its own bucket had to drain still has it. A newcomer waits for the next round.
       const missed = contender.round > 0 && contender.round < this.#round
       if (!missed) this.#pushLater(contender)
       else if (this.#later === undefined) this.#contenders.push(contender)
@@ -104,7 +107,7 @@ export class FairQueue {
     if (this.#contenders.remove(contender) && contender === this.#later) this.#later = next
   }
 
-  /** Lets the quantum follow the costs and weights of those who wait. */
+  /** Lets the quantum follow the costs and weights of the requests that wait. */
   learn(cost: number, weight: number): void {
     if (this.#largest === 0) this.#smallest = cost
     this.#smallest = Math.min(cost, this.#smallest + (cost - this.#smallest) / COST_MEMORY)
@@ -112,7 +115,7 @@ export class FairQueue {
     this.#notice(weight)
     this.#learned += 1
     if (this.#learned < COST_MEMORY || this.#noticed < this.#learned + 2 * this.size) return
-    // In one step, once everyone has had turns: a quantum that drifts would give one lane more than another in a round.
+    // In one step, once all have had turns: a quantum that drifts would give one lane more than another in a round.
     this.#leastWeight = this.#leastLately
     this.#leastLately = Infinity
     this.#learned = 0
@@ -120,7 +123,7 @@ export class FairQueue {
   }
 
   /**
-   * The most cost that the others send before a contender has sent `requests` of its requests, `cost` units in all but
+   * The most cost that the others send before a contender has sent `requests` of its requests, `cost` units in all except
    * for the rest of the last.
    */
   longestWait(contender: Contender, others: { count: number; weight: number }, requests: number, cost: number): number {

@@ -1,18 +1,18 @@
 /**
  * Lanes, and where they meet.
  *
- * A stack of buckets is passed from the client's own to everyone's, and then the gate of the upstream. Lanes whose
- * stacks agree from some bucket on meet at a *junction* of it; junctions form a tree whose root is the gate:
+ * A request passes its stack of buckets from the client's own to everyone's, and then the gate of the upstream. Lanes whose
+ * stacks agree from some bucket on meet at a *share node* of it. Share nodes form a tree whose root is the gate:
  *
- *     lane (alice, api) --- junction (alice) ---.
- *     lane (alice, web) ---'                     junction (everyone) --- junction (gate)
- *     lane (bob, api) ----- junction (bob) -----'
+ *     lane (alice, api) --- node (alice) ---.
+ *     lane (alice, web) ---'                 node (everyone) --- node (gate)
+ *     lane (bob, api) ----- node (bob) -----'
  *
- * Each junction has a ring (fair-queue.ts). A lane is in its junction's ring while somebody waits in it; a junction is in its
- * parent's while its own ring has someone *and* its bucket is free. So the root's ring is non-empty exactly when some
- * request may leave, and finding it is a walk down the rings. Nobody polls a junction whose bucket has to drain: it
- * comes back when the bucket's `freeAt` is due. A junction weighs as much as the lanes that wait below it, so that
- * sharing is among lanes at every depth.
+ * Each node has a fair queue (fair-queue.ts). A lane is in the queue of its node while requests wait in it. A node is in
+ * the queue of its parent while its own queue has someone *and* its bucket is free. So the queue of the root has someone
+ * exactly when some request may leave, and finding that request is a walk down the queues. Nobody polls a node whose bucket
+ * has to drain: it comes back when the bucket's `freeAt` is due. A node weighs as much as the lanes that wait below it, so
+ * that sharing is among lanes at every depth.
  */
 
 import type { QueuedBucket } from '../bucket/bucket.js'
@@ -22,36 +22,39 @@ import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 import { type Contender, FairQueue } from './fair-queue.js'
-import { attach, detach, type TreeNode } from './share-tree.js'
 
 /** Why a request is not admitted, or not kept. */
 export interface Rejection {
   /**
-   * `overflow`: a bucket is full. `blocked`: it overflowed before and its `blockFor` lasts. `too-costly`: the cost is
-   * above a bucket's capacity, it can never pass. `max-wait`: the predicted wait is too long. `crowded`: `maxQueued`
-   * requests wait already. `paused`: its upstream has asked for a pause, and it may not wait. `unavailable`: it is for a store to say, which does not answer.
+   * - `overflow`: a bucket is full.
+   * - `blocked`: it overflowed before and its `blockFor` lasts.
+   * - `too-costly`: the cost is above a bucket's capacity, so it can never pass.
+   * - `max-wait`: the predicted wait is too long.
+   * - `crowded`: `maxQueued` requests wait already.
+   * - `paused`: its upstream has asked for a pause, and it may not wait.
+   * - `unavailable`: the store decides, and does not answer.
    */
   readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable'
   /** The buckets that refused. */
   readonly buckets: readonly SharedBucket[]
-  /** A request of the same cost sent this much later is admitted if nobody else comes; undefined: never. */
+  /** A request of the same cost is admitted this much later if nobody else comes. Undefined: never. */
   readonly retryAfterMs: number | undefined
 }
 
-/** Who is told about a queued request's fate; each ticket ends with at most one of these. Must not throw. */
+/** The callbacks of a queued request. Each ticket ends with at most one of these. They must not throw. */
 export interface Waiter {
-  /** It is to be sent now. `slot` is the moment it became possible, `now` at or after it. */
+  /** Send it now. `slot` is the moment it became possible, `now` is at or after it. */
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
   expire(now: number): void
-  /** It has made room for a lane with less than its share. */
+  /** It makes room for a lane with less than its share. */
   reject(rejection: Rejection): void
 }
 
 /** A bucket instance that requests wait for. */
 export type SharedBucket = QueuedBucket<ShareNode, Lane>
 
-/** What a lane is of: the identity counts, one object per configured route. */
+/** The route of a lane, known by its identity: one object per configured route. */
 export interface LaneRoute {
   readonly name: string
   readonly gate: Gate
@@ -66,14 +69,14 @@ export interface Arrival {
   readonly weight?: number
 }
 
-/** One queued request: the link in its lane and, where it has a `maxWait`, its place among the deadlines. */
+/** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
 export class Ticket implements Linked<Ticket>, Timed {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
   due = Infinity
   place = -1
-  /** The moment at which it could leave; undefined before that, and when it was given back. */
+  /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
   /** When it left the lane by itself, released or expired. */
   leftAt = 0
@@ -81,7 +84,7 @@ export class Ticket implements Linked<Ticket>, Timed {
   counted = false
   /** The slot that a store has granted it. */
   granted: Slot | undefined = undefined
-  /** Set where it was taken out for another. */
+  /** Set when it had to make room for another. */
   rejection: Rejection | undefined = undefined
   readonly lane: Lane
   readonly cost: number
@@ -96,7 +99,7 @@ export class Ticket implements Linked<Ticket>, Timed {
   }
 }
 
-/** One key of one route: who waits, in order. It exists while somebody does. */
+/** The requests of one key of one route that wait, in order. It exists while there are any. */
 export class Lane implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
@@ -104,17 +107,17 @@ export class Lane implements Contender {
   deficit = 0
   round = 0
   readonly tickets = new LinkedList<Ticket>()
-  /** Those before them for whom slots are claimed; only where slots are a store's. */
+  /** Tickets before those, for which slots are claimed from a store. */
   claiming: LinkedList<Ticket> | undefined = undefined
-  /** How many slots are claimed, granted or not yet. */
+  /** How many slots are claimed, whether granted yet or not. */
   claims = 0
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
   readonly parent: ShareNode
   weight: number
-  /** Cost of those who wait. */
+  /** Cost of the requests that wait. */
   queued = 0
-  /** Its places among the lanes of the buckets that compare them. */
+  /** Its ranks in the buckets that compare their lanes. */
   ranks: readonly LaneRank<Lane>[] = NONE
 
   constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: ShareNode, weight: number) {
@@ -124,27 +127,24 @@ export class Lane implements Contender {
     this.weight = weight
   }
 
-  headCost(): number {
+  advance(): number {
     return this.tickets.first!.cost
   }
 }
 
-/** Where lanes meet that have a bucket, and all that come after it, in common. */
-export class ShareNode implements Contender, TreeNode<ShareNode> {
+/** Where lanes meet that have a bucket, and all buckets after it, in common. */
+export class ShareNode implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
   next: Contender | undefined = undefined
   weight = 0
   deficit = 0
   round = 0
-  readonly ring = new FairQueue()
-  /** Everyone who waits here, in the ring or not. */
+  readonly fairQueue = new FairQueue()
+  /** All lanes that wait here, in the queue or not. */
   lanes: readonly Lane[] = NONE
-  childCount = 0
-  firstChild: ShareNode | undefined = undefined
-  lastChild: ShareNode | undefined = undefined
-  previousSibling: ShareNode | undefined = undefined
-  nextSibling: ShareNode | undefined = undefined
+  /** Made when there is one: most nodes are those of a client's own bucket. */
+  children: Set<ShareNode> | undefined = undefined
   readonly gate: Gate
   /** Undefined at the root. */
   readonly bucket: SharedBucket | undefined
@@ -156,20 +156,29 @@ export class ShareNode implements Contender, TreeNode<ShareNode> {
     this.parent = parent
   }
 
-  headCost(): number {
-    return this.ring.pick().headCost()
+  get childCount(): number {
+    return this.children?.size ?? 0
+  }
+
+  advance(): number {
+    return this.fairQueue.advance().advance()
   }
 }
 
-/** The last passage before an upstream: lets through what its limit of requests in flight allows, and nobody while it pauses. */
+/** In the order of their coming. */
+export function childrenOf({ children }: ShareNode): Iterable<ShareNode> {
+  return children ?? NONE
+}
+
+/** The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. */
 export class Gate implements Timed {
-  /** When the pause ends, in ms; of no meaning without one. */
+  /** When the pause ends, in ms. Meaningless without one. */
   due = -Infinity
-  /** Among all pauses; -1: there is none. */
+  /** Its place among all pauses. -1: there is none. */
   place = -1
-  /** Nobody passes for a moment: who has passed is not on the wire yet. */
+  /** Closed for a moment: what has passed is not on the wire yet. */
   closed = false
-  readonly junction = new ShareNode(this)
+  readonly root = new ShareNode(this)
   readonly #maxInFlight: number
   #inFlight = 0
 
@@ -190,9 +199,14 @@ export class Gate implements Timed {
     return this.place < 0 ? 0 : Math.max(0, this.due - now)
   }
 
-  /** Whether anybody could go if it were open. */
+  /** Whether a request could leave if it were open. */
   get awaited(): boolean {
-    return this.junction.ring.size > 0
+    return this.root.fairQueue.size > 0
+  }
+
+  /** Whether any request waits before it, be it for a bucket. */
+  get hasWaiters(): boolean {
+    return this.root.weight > 0
   }
 
   get inFlight(): number {
@@ -208,58 +222,60 @@ export class Gate implements Timed {
   }
 }
 
-/** The lane of a route and a stack, if somebody waits in it. */
+/** The lane of a route and a stack, if a request waits in it. */
 export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane | undefined {
-  let junction: ShareNode | undefined = route.gate.junction
-  for (let at = stack.length - 1; at >= 0 && junction !== undefined; at -= 1) {
-    const parent: ShareNode = junction
-    junction = stack[at]!.waitingState?.shareNodes.find(candidate => candidate.parent === parent)
-  }
-  return junction?.lanes.find(lane => lane.route === route)
+  let node: ShareNode | undefined = route.gate.root
+  for (let at = stack.length - 1; at >= 0 && node !== undefined; at -= 1) node = findNode(stack[at]!, node)
+  return node?.lanes.find(lane => lane.route === route)
 }
 
-/** The lane of a route and a stack, which exists from now on and has this weight. */
+/** The lane of a route and a stack, made when new. It has this weight from now on. */
 export function openLane(route: LaneRoute, stack: readonly SharedBucket[], weight: number): Lane {
   const known = findLane(route, stack)
   if (known !== undefined) {
-    if (known.weight !== weight) weigh(known, weight - known.weight)
+    if (known.weight !== weight) addWeight(known, weight - known.weight)
     return known
   }
-  let junction = route.gate.junction
-  for (let at = stack.length - 1; at >= 0; at -= 1) junction = openJunction(stack[at]!, junction)
-  const lane = new Lane(route, stack, junction, 0)
-  junction.lanes = withEntry(junction.lanes, lane)
-  weigh(lane, weight)
+  let node = route.gate.root
+  for (let at = stack.length - 1; at >= 0; at -= 1) node = openNode(stack[at]!, node)
+  const lane = new Lane(route, stack, node, 0)
+  node.lanes = withEntry(node.lanes, lane)
+  addWeight(lane, weight)
   return lane
 }
 
-function weigh(lane: Lane, difference: number): void {
+/** Forgets a lane in which nobody waits, and every node on its way that no other lane passes. */
+export function closeLane(lane: Lane): void {
+  lane.parent.lanes = withoutEntry(lane.parent.lanes, lane)
+  addWeight(lane, -lane.weight)
+  for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
+    if (at.lanes.length === 0 && at.childCount === 0) closeNode(at)
+  }
+}
+
+function addWeight(lane: Lane, difference: number): void {
   lane.weight += difference
   for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) at.weight += difference
 }
 
-function openJunction(bucket: SharedBucket, parent: ShareNode): ShareNode {
-  const outlet = bucket.openWaitingState()
-  const known = outlet.shareNodes.find(junction => junction.parent === parent)
+function findNode(bucket: SharedBucket, parent: ShareNode): ShareNode | undefined {
+  return bucket.waitingState?.shareNodes.find(node => node.parent === parent)
+}
+
+function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
+  const known = findNode(bucket, parent)
   if (known !== undefined) return known
-  const junction = new ShareNode(parent.gate, bucket, parent)
-  outlet.shareNodes = withEntry(outlet.shareNodes, junction)
-  attach(junction, parent)
-  return junction
+  const node = new ShareNode(parent.gate, bucket, parent)
+  const waitingState = bucket.openWaitingState()
+  waitingState.shareNodes = withEntry(waitingState.shareNodes, node)
+  parent.children ??= new Set()
+  parent.children.add(node)
+  return node
 }
 
-/** Forgets a lane in which nobody waits, and every junction on its way that nobody else passes; outlets stay. */
-export function closeLane(lane: Lane): void {
-  lane.parent.lanes = withoutEntry(lane.parent.lanes, lane)
-  weigh(lane, -lane.weight)
-  for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
-    if (at.lanes.length === 0 && at.childCount === 0) closeJunction(at)
-  }
-}
-
-function closeJunction(junction: ShareNode): void {
-  const { bucket, parent } = junction
+function closeNode(node: ShareNode): void {
+  const { bucket, parent } = node
   if (bucket?.waitingState === undefined || parent === undefined) return
-  detach(junction, parent)
-  bucket.waitingState.shareNodes = withoutEntry(bucket.waitingState.shareNodes, junction)
+  parent.children!.delete(node)
+  bucket.waitingState.shareNodes = withoutEntry(bucket.waitingState.shareNodes, node)
 }

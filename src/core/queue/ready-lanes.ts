@@ -1,16 +1,16 @@
 /**
- * Which request can leave, and when: the rings of all junctions, kept true as buckets become busy and free, and the
- * timeline of the moments at which they become free.
+ * Which request can leave, and when. It keeps the fair queues of all share nodes true as buckets become busy and free, and
+ * a heap of the moments at which they become free.
  *
- * Between two calls every ring is as lane.ts says: it has a lane that has waiters, or a junction whose own ring has
- * someone and whose bucket is free. A bucket that is busy and has waiters is on the timeline, once.
+ * Between two calls every fair queue is as lane.ts says: it has the lanes with waiters, and the nodes whose own queue has
+ * someone and whose bucket is free. A bucket that is busy and has waiters is in the heap, once.
  */
 
 import type { WaitingState } from '../bucket/waiting.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { closeLane, type Gate, type Lane, type SharedBucket, ShareNode, type Ticket } from './lane.js'
 
-/** Times closer than this, in ms, are one: the rounding of sums of periods. */
+/** ms. Times closer than this are one: the rounding of sums of periods. */
 export const SAME_TIME = 1e-6
 
 export function isFree(bucket: SharedBucket, now: number): boolean {
@@ -19,10 +19,10 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
 
 export class ReadyLanes {
   readonly #frees = new DueHeap<WaitingState<ShareNode, Lane>>()
-  /** Gates before which someone may stand. */
+  /** Gates before which a request may be ready. */
   readonly #ready: Gate[] = []
 
-  /** When the next bucket becomes free, in ms; Infinity: none is waited for. */
+  /** When the next bucket becomes free, in ms. Infinity: none is waited for. */
   get due(): number {
     return this.#frees.next?.due ?? Infinity
   }
@@ -32,7 +32,7 @@ export class ReadyLanes {
     this.#activate(lane, now)
   }
 
-  /** All waiters of a lane have their slots claimed. */
+  /** All waiters of a lane are claiming slots. */
   rest(lane: Lane): void {
     this.#deactivate(lane)
   }
@@ -48,23 +48,23 @@ export class ReadyLanes {
     }
   }
 
-  /** Somebody has passed a bucket: who waits for it leaves the rings until it is free. */
+  /** A request has passed a bucket. The nodes that wait for it leave the queues until it is free. */
   occupied(bucket: SharedBucket): void {
-    const { waitingState: outlet } = bucket
-    if (outlet === undefined) return
-    // On the timeline or not: a slot that was given back is on it before anybody has been let in for it.
-    for (const junction of outlet.shareNodes) this.#deactivate(junction)
+    const { waitingState } = bucket
+    if (waitingState === undefined) return
+    // Also when the bucket is in the heap: a slot that was given back is in it before any node has entered for it.
+    for (const node of waitingState.shareNodes) this.#deactivate(node)
     this.plan(bucket)
   }
 
-  /** Puts the moment at which a bucket becomes free on the timeline. */
-  plan({ waitingState: outlet, freeAt }: SharedBucket): void {
-    if (outlet === undefined || outlet.shareNodes.length === 0) return
-    if (outlet.place >= 0) {
-      this.#frees.move(outlet, freeAt)
+  /** Puts the moment at which a bucket becomes free into the heap. */
+  plan({ waitingState, freeAt }: SharedBucket): void {
+    if (waitingState === undefined || waitingState.shareNodes.length === 0) return
+    if (waitingState.place >= 0) {
+      this.#frees.move(waitingState, freeAt)
     } else {
-      outlet.due = freeAt
-      this.#frees.add(outlet)
+      waitingState.due = freeAt
+      this.#frees.add(waitingState)
     }
   }
 
@@ -73,29 +73,29 @@ export class ReadyLanes {
     this.#ready.push(gate)
   }
 
-  /** Lets all buckets that become free at `due` be free; returns that time. */
+  /** Lets all buckets that become free at `due` be free. Returns that time. */
   free(due: number): number {
     let slot = due
-    let outlet = this.#frees.next
-    while (outlet !== undefined && outlet.due <= due + SAME_TIME) {
-      this.#frees.remove(outlet)
-      slot = outlet.due
-      for (const junction of outlet.shareNodes) if (junction.ring.size > 0) this.#activate(junction, slot)
-      outlet = this.#frees.next
+    let waitingState = this.#frees.next
+    while (waitingState !== undefined && waitingState.due <= due + SAME_TIME) {
+      this.#frees.remove(waitingState)
+      slot = waitingState.due
+      for (const node of waitingState.shareNodes) if (node.fairQueue.size > 0) this.#activate(node, slot)
+      waitingState = this.#frees.next
     }
     return slot
   }
 
-  /** Who leaves next, if anybody can: the walk down the rings. Its turn is charged. */
+  /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. */
   next(): Ticket | undefined {
     for (let gate = this.#ready.at(-1); gate !== undefined; gate = this.#ready.at(-1)) {
-      if (gate.open && gate.awaited) return pick(gate.junction)
+      if (gate.open && gate.awaited) return take(gate.root)
       this.#ready.pop()
     }
     return undefined
   }
 
-  /** Lets a contender that can use a slot into the rings, as far up as buckets are free. */
+  /** Lets a contender that can use a slot into the queues, as far up as buckets are free. */
   #activate(contender: Lane | ShareNode, now: number): void {
     for (let at = contender; at.list === undefined; ) {
       const { parent } = at
@@ -103,7 +103,7 @@ export class ReadyLanes {
         this.#ready.push((at as ShareNode).gate)
         return
       }
-      parent.ring.enter(at)
+      parent.fairQueue.enter(at)
       if (parent.bucket !== undefined && !isFree(parent.bucket, now)) {
         this.plan(parent.bucket)
         return
@@ -112,18 +112,18 @@ export class ReadyLanes {
     }
   }
 
-  /** Puts a contender that can no longer use a slot out of the rings, and whoever was there for its sake only. */
+  /** Takes a contender that can no longer use a slot out of the queues, and each node that was there for it only. */
   #deactivate(contender: Lane | ShareNode): void {
     for (let at = contender; at.parent !== undefined && at.list !== undefined; at = at.parent) {
-      at.parent.ring.leave(at)
-      if (at.parent.ring.size > 0) return
+      at.parent.fairQueue.leave(at)
+      if (at.parent.fairQueue.size > 0) return
     }
   }
 }
 
-function pick(root: ShareNode): Ticket {
+function take(root: ShareNode): Ticket {
   let next: Lane | ShareNode = root
-  while (next instanceof ShareNode) next = next.ring.pick() as Lane | ShareNode
+  while (next instanceof ShareNode) next = next.fairQueue.advance() as Lane | ShareNode
   const ticket = next.tickets.first!
   for (let at: Lane | ShareNode = next; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
@@ -132,9 +132,9 @@ function pick(root: ShareNode): Ticket {
   return ticket
 }
 
-/** Where one bucket has several junctions, as before two gates, they take turns: the last to be let in is picked. */
-function yieldTurn(junction: ShareNode): void {
-  const outlet = junction.bucket?.waitingState
-  if (outlet === undefined || outlet.shareNodes.length < 2) return
-  outlet.shareNodes = [junction, ...outlet.shareNodes.filter(other => other !== junction)]
+/** A bucket with several nodes, as before two gates, lets them take turns: the last to be let in is picked. */
+function yieldTurn(node: ShareNode): void {
+  const waitingState = node.bucket?.waitingState
+  if (waitingState === undefined || waitingState.shareNodes.length < 2) return
+  waitingState.shareNodes = [node, ...waitingState.shareNodes.filter(other => other !== node)]
 }

@@ -1,64 +1,71 @@
 /**
- * Waiting and release in time: a discrete-event simulation that the clock merely gates.
+ * Waiting and release in time: a discrete-event simulation. The clock only says how far it may go.
  *
- * Its events are the moments at which buckets become free (one timeline), at which waiters give up (another), at which
- * claimed slots are due (a third) and at which pauses end (a fourth); `settle` runs all that are due, in the order of their
- * times and not of the wake-up.
- * Whoever decides something settles first, so a decision at `now` never sees a slot that is past but not yet used: what
- * was admitted, and in which slots it left, is the same whether the wake-ups came on time or late, up to the forfeit rule
- * of bucket.ts.
+ * Its events are: a bucket becomes free, a waiter gives up, a claimed slot is due, a pause ends. `settle` runs all that are
+ * due, in the order of their times and not of the wake-up. Each decision settles first, so at `now` it never sees a slot
+ * that is past but not used yet. What was admitted, and in which slots it left, is the same whether wake-ups came on time or
+ * late, up to the forfeit rule of bucket.ts.
  *
- * A request is released in the first moment at which it heads its lane, every bucket of its stack is free, the gate
- * of its upstream is open and the rings (fair-queue.ts) have its turn. That moment is its slot: an event's time, or `now`
- * when it is an arrival or the opening of a gate that makes it possible. Where slots are a store's, it is then that one is
- * claimed (slot-claims.ts).
+ * A request is released in the first moment at which it heads its lane, every bucket of its stack is free, the gate of its
+ * upstream is open and it has its turn (fair-queue.ts). That moment is its slot: an event's time, or `now` when an arrival
+ * or the opening of a gate makes it possible. Where a store grants slots, a slot is claimed at that moment (slot-claims.ts).
  *
- * Whatever happens to a request happens once: it is in a lane from admission until exactly one of release, cancel or
- * expire takes it out, and only who takes it out tells its waiter.
+ * A ticket is in a lane from its admission until exactly one of release, cancel and expire takes it out. Only that one calls
+ * its waiter.
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
+import type { BucketLimits } from '../bucket/bucket.js'
 import type { Cancel, Clock } from '../clock.js'
-import { type Arrival, type Gate, type Lane, openLane, type ShareNode, Ticket, type Waiter } from '../queue/lane.js'
+import {
+  type Arrival,
+  type Gate,
+  type Lane,
+  openLane,
+  type Rejection,
+  type SharedBucket,
+  type ShareNode,
+  Ticket,
+  type Waiter,
+} from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { Claims } from '../shared/slot-claims.js'
-import type { Store } from '../store.js'
+import type { Claim, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
 
 /**
- * How those who are next pass: at once; when they have claimed a slot from the store; or not at all, as nobody knows
+ * How requests whose turn it is pass: at once; after claiming a slot from the store; or not at all, while it is not known
  * whether the store grants any.
  */
 export type ReleaseMode = 'direct' | 'claimed' | 'none'
 
 export interface EngineOptions {
   readonly clock: Clock
-  /** Grants slots while `passage` is `claimed`. */
+  /** Grants slots while `releaseMode` is `claimed`. */
   readonly store?: Store
   /** A claim for this lane, made at this time in ms, was not answered. */
   readonly unanswered?: (lane: Lane, askedAt: number) => void
 }
 
 export class Engine {
-  readonly clock: Clock
-  readonly readyLanes = new ReadyLanes()
-  readonly deadlines = new DueHeap<Ticket>()
-  readonly pauses = new DueHeap<Gate>()
-  readonly callbacks = new CallbackQueue()
-  readonly claims: Claims | undefined
   releaseMode: ReleaseMode = 'direct'
-  /** How many requests wait. */
-  queued = 0
+  readonly #clock: Clock
+  readonly #readyLanes = new ReadyLanes()
+  readonly #deadlines = new DueHeap<Ticket>()
+  readonly #pauses = new DueHeap<Gate>()
+  readonly #callbacks = new CallbackQueue()
+  readonly #claims: Claims | undefined
   readonly #sending = new SendLatency()
+  #queued = 0
   #armedFor = Infinity
   #disarm: Cancel = () => false
 
   constructor({ clock, store, unanswered }: EngineOptions) {
-    this.clock = clock
+    this.#clock = clock
     if (store === undefined) return
-    this.claims = new Claims(store, this.readyLanes, {
+    this.#claims = new Claims(store, this.#readyLanes, {
       now: () => clock.now(),
       wake: () => this.wake(),
       leave: (ticket, slot, now) => {
@@ -69,33 +76,79 @@ export class Engine {
     })
   }
 
-  /** Nobody passes at once before those who have claimed a slot: they came first. */
+  /** How many requests wait. */
+  get queued(): number {
+    return this.#queued
+  }
+
+  /** Whether requests pass without a claim. Requests that have claimed a slot came first, so they leave before. */
   get direct(): boolean {
-    return this.releaseMode === 'direct' && !this.claims?.busy
+    return this.releaseMode === 'direct' && !this.#claims?.busy
+  }
+
+  /** Lets happen what is due, one moment at a time, as a late send moves the slots after it. Returns the time. */
+  settle(): number {
+    let now = this.#clock.now()
+    while (this.#due <= now + SAME_TIME) {
+      this.#advance(now)
+      this.#callbacks.callAll(this.#onReleased)
+      now = this.#clock.now()
+    }
+    return now
+  }
+
+  /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
+  serve(slot: number, now: number): void {
+    if (this.releaseMode !== 'claimed' && !this.direct) return
+    for (let ticket = this.#readyLanes.next(); ticket !== undefined; ticket = this.#readyLanes.next()) {
+      // A store grants slots of buckets only.
+      if (this.releaseMode === 'claimed' && ticket.lane.stack.length > 0) {
+        this.#claims!.ask(ticket, now)
+        continue
+      }
+      this.withdraw(ticket)
+      this.#pass(ticket.lane.stack, ticket.cost, slot, now)
+      ticket.lane.route.gate.enter()
+      this.#release(ticket, slot, now)
+    }
+  }
+
+  /** Calls the waiters whose tickets have left, then arms the timer: sending goes first. */
+  notify(): void {
+    this.#callbacks.callAll(this.#onReleased)
+    this.#arm()
   }
 
   /** Something may have become possible. */
   wake(): void {
     const now = this.settle()
     this.serve(now, now)
-    this.tell()
+    this.notify()
+  }
+
+  /** Lets an arrival pass now, without waiting. */
+  passAtOnce({ route, stack, cost }: Arrival, now: number): void {
+    this.#pass(stack, cost, now, now)
+    route.gate.enter()
   }
 
   /**
-   * Puts a request into its lane, behind those that came before it; it contends once the lane is opened (ready-lanes.ts).
+   * Puts a request into its lane, behind those that came before it. It takes part after `contend`.
    *
    * @param maxWait ms since `arrivedAt`, when it expires
    */
   join({ route, stack, cost, weight }: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
     const lane = openLane(route, stack, weight ?? 1)
     const ticket = new Ticket(lane, cost, arrivedAt, waiter)
-    this.queued += 1
+    this.#queued += 1
     for (const bucket of stack) {
       bucket.enqueue(cost)
       bucket.waitingState!.leastCost = Math.min(bucket.waitingState!.leastCost, cost)
     }
-    for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) at.ring.learn(cost, lane.weight)
-    // Those of one client that a store was asked about may be answered in another order.
+    for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
+      at.fairQueue.learn(cost, lane.weight)
+    }
+    // A store may answer the requests of one client in another order than that of their arrival.
     const { tickets } = lane
     let before: Ticket | undefined
     if (tickets.first !== undefined && tickets.first.arrivedAt > arrivedAt) before = tickets.first
@@ -104,132 +157,115 @@ export class Engine {
     else tickets.insert(ticket, before)
     lane.queued += cost
     updateRank(lane)
-    if (maxWait < Infinity) {
-      ticket.due = arrivedAt + maxWait
-      this.deadlines.add(ticket)
-    }
+    this.setDeadline(ticket, arrivedAt + maxWait)
     return ticket
   }
 
-  /** Lets happen what is due, one moment at a time: what is sent late moves the slots after it. Returns the time. */
-  settle(): number {
-    let now = this.clock.now()
-    while (this.#due <= now + SAME_TIME) {
-      this.#advance(now)
-      this.callbacks.tell(this.#onReleased)
-      now = this.clock.now()
-    }
-    return now
+  /** Lets the lane of a ticket that is first in it contend for slots. */
+  contend({ lane }: Ticket, now: number): void {
+    this.#readyLanes.opened(lane, now)
+    this.serve(now, now)
   }
 
-  #advance(now: number): void {
-    const free = this.readyLanes.due
-    const deadline = this.deadlines.next?.due ?? Infinity
-    const claimed = this.claims?.due ?? Infinity
-    const resumed = this.pauses.next?.due ?? Infinity
-    if (claimed <= Math.min(free, deadline, resumed)) {
-      this.claims!.advance(now)
-      // Whose slot has passed contends again, and so does everyone else before that gate.
-      this.serve(now, now)
-    } else if (resumed <= Math.min(free, deadline + SAME_TIME)) {
-      this.resume(this.pauses.next!)
-      this.serve(resumed, now)
-    } else if (free <= deadline + SAME_TIME) this.serve(this.readyLanes.free(free), now)
-    else this.#expire(deadline, now)
+  /** The store has answered a claim that came with the admission of a lane's last ticket, asked for at this time in ms. */
+  offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+    this.#claims!.offer(lane, cost, claim, askedAt)
   }
 
-  #expire(due: number, now: number): void {
-    for (let ticket = this.deadlines.next; ticket !== undefined && ticket.due <= due; ticket = this.deadlines.next) {
-      this.drop(ticket, now)
-    }
+  /** How long, in ms, a free slot of this stack may take to arrive from the store. */
+  patience(stack: readonly SharedBucket[]): number {
+    return this.#claims?.patience(stack) ?? 0
   }
 
-  /** Lets a waiter expire. */
-  drop(ticket: Ticket, now: number): void {
-    this.withdraw(ticket)
-    this.claims?.giveBack(ticket)
-    ticket.leftAt = now
-    this.callbacks.push(ticket)
+  /** Changes when a waiter gives up, in ms. Infinity: never. */
+  setDeadline(ticket: Ticket, due: number): void {
+    this.#deadlines.remove(ticket)
+    ticket.due = due
+    if (due < Infinity) this.#deadlines.add(ticket)
   }
 
-  /** Lets go whoever can go: the slot is the moment, in ms, that made it possible. */
-  serve(slot: number, now: number): void {
-    if (this.releaseMode !== 'claimed' && !this.direct) return
-    for (let ticket = this.readyLanes.next(); ticket !== undefined; ticket = this.readyLanes.next()) {
-      // A store grants slots of buckets.
-      if (this.releaseMode === 'claimed' && ticket.lane.stack.length > 0) {
-        this.claims!.ask(ticket, now)
-        continue
-      }
-      this.withdraw(ticket)
-      for (const bucket of ticket.lane.stack) {
-        bucket.pass(ticket.cost, slot, now)
-        this.readyLanes.occupied(bucket)
-      }
-      ticket.lane.route.gate.enter()
-      this.#release(ticket, slot, now)
-    }
-  }
-
-  #release(ticket: Ticket, slot: number, now: number): void {
-    ticket.slot = slot
-    ticket.leftAt = now
-    this.callbacks.push(ticket)
-  }
-
-  /** Lets nobody pass a gate until then, in ms. */
-  pause(gate: Gate, until: number): void {
-    if (gate.paused) return this.pauses.move(gate, until)
-    gate.due = until
-    this.pauses.add(gate)
-    this.claims?.recall(gate)
-  }
-
-  /** Ends a pause: those behind may go at the next `serve`. */
-  resume(gate: Gate): void {
-    this.pauses.remove(gate)
-    this.readyLanes.gateOpened(gate)
-  }
-
-  /** Takes a waiter out of its lane without telling it. False: it has left already. */
+  /** Takes a waiter out of its lane without calling it. False: it has left already. */
   withdraw(ticket: Ticket): boolean {
     const { lane } = ticket
-    if (!lane.tickets.remove(ticket) && !this.claims?.remove(ticket)) return false
+    if (!lane.tickets.remove(ticket) && !this.#claims?.remove(ticket)) return false
     this.#left(ticket)
     return true
   }
 
-  /** A ticket is no more in its lane. */
-  #left(ticket: Ticket): void {
-    const { lane, cost } = ticket
-    this.queued -= 1
-    this.deadlines.remove(ticket)
-    lane.queued -= cost
-    for (const bucket of lane.stack) bucket.dequeue(cost)
-    if (lane.tickets.size > 0) updateRank(lane)
-    else if (this.claims !== undefined) this.claims.close(lane)
-    else {
-      dropRank(lane)
-      this.readyLanes.closed(lane)
-    }
+  /** Takes a waiter out of its lane because nobody wants it any more. False: it has left already. */
+  cancel(ticket: Ticket): boolean {
+    if (!this.withdraw(ticket)) return false
+    this.#claims?.giveBack(ticket)
+    return true
   }
 
-  /** Tells those who have left. Sending goes first: what else there is to do can wait. */
-  tell(): void {
-    this.callbacks.tell(this.#onReleased)
-    this.#arm()
+  /** Lets a waiter expire. */
+  expire(ticket: Ticket, now: number): void {
+    this.cancel(ticket)
+    ticket.leftAt = now
+    this.#callbacks.push(ticket)
   }
 
-  /** What sending itself was late by counts against the slots that follow. */
-  readonly #onReleased = (ticket: Ticket): void => {
-    if (ticket.slot === undefined) return
-    const sentAt = this.clock.now()
-    const usual = this.#sending.usual(sentAt - ticket.leftAt)
+  /** Rejects a request that waited. It may have been withdrawn before. */
+  reject(ticket: Ticket, rejection: Rejection): void {
+    this.withdraw(ticket)
+    this.#claims?.giveBack(ticket)
+    ticket.rejection = rejection
+    this.#callbacks.push(ticket)
+  }
+
+  /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */
+  returnSlot(ticket: Ticket, slot: number): void {
+    this.#claims?.giveBack(ticket)
     for (const bucket of ticket.lane.stack) {
-      const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
-      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, countedAt)) this.readyLanes.plan(bucket)
+      bucket.restore(ticket.cost, slot, ticket.leftAt)
+      this.#readyLanes.plan(bucket)
     }
-    ticket.leftAt = sentAt
+    ticket.slot = undefined
+  }
+
+  /** A gate may have opened. */
+  openGate(gate: Gate, now: number): void {
+    this.#readyLanes.gateOpened(gate)
+    this.serve(now, now)
+  }
+
+  /** Closes a gate until then, in ms. */
+  pause(gate: Gate, until: number): void {
+    if (gate.paused) return this.#pauses.move(gate, until)
+    gate.due = until
+    this.#pauses.add(gate)
+    this.#claims?.recall(gate)
+  }
+
+  /** Ends a pause. What waited for it can leave with the next `serve`. */
+  resume(gate: Gate): void {
+    this.#pauses.remove(gate)
+    this.#readyLanes.gateOpened(gate)
+  }
+
+  /** Changes what a bucket allows. */
+  setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
+    bucket.setLimits(limits, now)
+    if (this.releaseMode === 'claimed') this.#claims!.rateChanged(bucket)
+    this.#readyLanes.plan(bucket)
+  }
+
+  /** Forgets what has passed a bucket, and its block. */
+  reset(bucket: SharedBucket, now: number): void {
+    bucket.reset(now)
+    this.#claims?.reset(bucket)
+    this.#readyLanes.plan(bucket)
+  }
+
+  /** The request that passed a bucket last at `passedAt` was sent later. Times are in ms. */
+  postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): void {
+    // A store knows the slot only: the next one is not asked for before this instance has kept its distance.
+    const postponed =
+      this.releaseMode === 'claimed'
+        ? this.#claims!.postpone(bucket, cost, passedAt, sentAt)
+        : bucket.postpone(cost, sentAt)
+    if (postponed) this.#readyLanes.occupied(bucket)
   }
 
   /** Nothing happens by itself any more. */
@@ -238,12 +274,75 @@ export class Engine {
     this.#armedFor = -Infinity
   }
 
+  #advance(now: number): void {
+    const free = this.#readyLanes.due
+    const deadline = this.#deadlines.next?.due ?? Infinity
+    const claimed = this.#claims?.due ?? Infinity
+    const resumed = this.#pauses.next?.due ?? Infinity
+    if (claimed <= Math.min(free, deadline, resumed)) {
+      this.#claims!.advance(now)
+      // A dropped claim puts its ticket back in contention. It also frees a place in the gate for all that wait there.
+      this.serve(now, now)
+    } else if (resumed <= Math.min(free, deadline + SAME_TIME)) {
+      this.resume(this.#pauses.next!)
+      this.serve(resumed, now)
+    } else if (free <= deadline + SAME_TIME) this.serve(this.#readyLanes.free(free), now)
+    else this.#expireAll(deadline, now)
+  }
+
+  #expireAll(due: number, now: number): void {
+    for (let ticket = this.#deadlines.next; ticket !== undefined && ticket.due <= due; ticket = this.#deadlines.next) {
+      this.expire(ticket, now)
+    }
+  }
+
+  #pass(stack: readonly SharedBucket[], cost: number, slot: number, now: number): void {
+    for (const bucket of stack) {
+      bucket.pass(cost, slot, now)
+      this.#readyLanes.occupied(bucket)
+    }
+  }
+
+  #release(ticket: Ticket, slot: number, now: number): void {
+    ticket.slot = slot
+    ticket.leftAt = now
+    this.#callbacks.push(ticket)
+  }
+
+  /** A ticket is no longer in its lane. */
+  #left(ticket: Ticket): void {
+    const { lane, cost } = ticket
+    this.#queued -= 1
+    this.#deadlines.remove(ticket)
+    lane.queued -= cost
+    for (const bucket of lane.stack) bucket.dequeue(cost)
+    if (lane.tickets.size > 0) updateRank(lane)
+    else if (this.#claims !== undefined) this.#claims.close(lane)
+    else {
+      dropRank(lane)
+      this.#readyLanes.closed(lane)
+    }
+  }
+
+  /** The delay of the send itself counts against the slots that follow. */
+  readonly #onReleased = (ticket: Ticket): void => {
+    if (ticket.slot === undefined) return
+    const sentAt = this.#clock.now()
+    const { usual } = this.#sending
+    this.#sending.record(sentAt - ticket.leftAt)
+    for (const bucket of ticket.lane.stack) {
+      const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
+      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, countedAt)) this.#readyLanes.plan(bucket)
+    }
+    ticket.leftAt = sentAt
+  }
+
   #arm(): void {
     const due = this.#due
     if (due >= this.#armedFor) return
     this.#disarm()
     this.#armedFor = due
-    this.#disarm = this.clock.at(due, this.#onWake)
+    this.#disarm = this.#clock.at(due, this.#onWake)
   }
 
   readonly #onWake = (): void => {
@@ -254,12 +353,11 @@ export class Engine {
 
   /** When the next thing happens by itself. */
   get #due(): number {
-    const { readyLanes: schedule, deadlines, claims, pauses } = this
     return Math.min(
-      schedule.due,
-      deadlines.next?.due ?? Infinity,
-      claims?.due ?? Infinity,
-      pauses.next?.due ?? Infinity,
+      this.#readyLanes.due,
+      this.#deadlines.next?.due ?? Infinity,
+      this.#claims?.due ?? Infinity,
+      this.#pauses.next?.due ?? Infinity,
     )
   }
 }

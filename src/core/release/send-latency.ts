@@ -1,20 +1,21 @@
 /**
- * How long sending usually takes: a moving mean, in ms. Where two sendings must keep their distance it is what one takes
- * longer than usual that counts; what all of them take moves all of them alike.
+ * How long a send usually takes: a moving average, in ms. Only the excess over it counts against the distance of two sends,
+ * as a constant delay shifts all of them equally.
  */
 export class SendLatency {
   #usual = 0
 
-  /** @returns what is usual, for a sending that has taken so many ms */
-  usual(taken: number): number {
-    const usual = this.#usual
-    this.#usual += (Math.min(taken, MOST) - usual) * WEIGHT
-    return usual
+  get usual(): number {
+    return this.#usual
+  }
+
+  record(taken: number): void {
+    this.#usual += (Math.min(taken, LONGEST_USUAL) - this.#usual) * WEIGHT
   }
 }
 
-/** Longer is never usual. */
-const MOST = 1
+/** ms. A longer one is never usual. */
+const LONGEST_USUAL = 1
 
-/** Of the newest in the mean. */
+/** Of the newest in the average. */
 const WEIGHT = 0.1

@@ -1,19 +1,19 @@
 import type { Ticket } from '../queue/lane.js'
 import { LinkedList } from '../structures/linked-list.js'
 
-/** Tickets that have left their lanes, whose waiters are still to be told: in order, also when one calls back in. */
+/** Tickets that have left their lanes and whose waiters are still to be called, in order, also when one calls back in. */
 export class CallbackQueue {
   readonly #ended = new LinkedList<Ticket>()
-  #telling = false
+  #calling = false
 
   push(ticket: Ticket): void {
     this.#ended.push(ticket)
   }
 
-  /** @param released called after each waiter that was told to go has gone */
-  tell(released: (ticket: Ticket) => void): void {
-    if (this.#telling) return
-    this.#telling = true
+  /** @param released called after each waiter that was released */
+  callAll(released: (ticket: Ticket) => void): void {
+    if (this.#calling) return
+    this.#calling = true
     try {
       for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
         if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
@@ -24,7 +24,7 @@ export class CallbackQueue {
         }
       }
     } finally {
-      this.#telling = false
+      this.#calling = false
     }
   }
 }

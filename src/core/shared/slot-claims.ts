@@ -1,14 +1,14 @@
 /**
  * Releases by slots that a store grants.
  *
- * The lanes, the rings and the times at which buckets are free decide who is next, as they do alone; but who is next does
- * not pass, it claims. The lane's first waiter is *covered*: it leaves the contest and waits for the slot. A slot belongs
- * to the lane and goes to whoever is first in it then, so one who hangs up costs nothing and everyone moves up; a slot that
- * nobody in the lane can take goes back to the store.
+ * Lanes, fair queues and the times at which buckets are free decide whose turn it is, as without a store. But the request
+ * does not pass: it claims. It leaves the contention and waits for the slot. A slot belongs to the lane and goes to the
+ * request that is first in it then, so a hang-up costs nothing and all behind it move up. A slot that no request of the lane
+ * can take goes back to the store.
  *
- * What is known here of a bucket is when the store will let the next claim for it succeed: from a grant, its slot plus the
- * time that the cost takes, less the horizon; from a refusal, what the store says. In between it is assumed that claims
- * are granted one after the other, so that several are on their way at once where slots are closer than a round trip.
+ * Each bucket has a time at which the next claim may be granted (`claimableAt`). After a grant it is the slot plus the time
+ * that the cost takes, less the horizon. After a refusal it is the store's answer. While claims are on their way they count
+ * as granted one after the other, so several can be under way where slots are closer than a round trip.
  *
  * A slot that has passed by more than the grace is forfeited like any other (bucket.ts).
  */
@@ -23,12 +23,12 @@ import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { StoredBucket } from './stored-bucket.js'
 
-/** The least time, in ms, from a refusal to the next try. */
+/** ms. The least time from a refusal to the next try. */
 const RETRY = 0.25
 
 /**
- * Each time that a slot goes to another instance the next one may be further ahead than the horizon, by this part of it,
- * and at most by so many ms: so instances take turns, whoever of them has the shorter way to the store.
+ * Each time that another instance gets a slot, the next one may be further ahead than the horizon: by this part of it, and
+ * by at most this many ms. So instances take turns, whichever has the shorter way to the store.
  */
 const AHEAD = { step: 0.5, most: 20 }
 
@@ -48,12 +48,12 @@ class Grant implements Timed {
   }
 }
 
-/** What claims ask of the shaper whose they are. */
+/** What claims need of their engine. */
 export interface Claimant {
   now(): number
   /** Something may be possible now. */
   wake(): void
-  /** A covered ticket has its slot. */
+  /** A claiming ticket has its slot. */
   leave(ticket: Ticket, slot: Slot, now: number): void
   /** The store has not answered. */
   failed(lane: Lane, askedAt: number): void
@@ -61,26 +61,26 @@ export interface Claimant {
 
 export class Claims {
   readonly #store: Store
-  readonly #schedule: ReadyLanes
+  readonly #readyLanes: ReadyLanes
   readonly #claimant: Claimant
   readonly #grants = new DueHeap<Grant>()
   /** Cost of the claims that are on their way, by bucket. */
   readonly #asked = new Map<SharedBucket, number>()
-  /** How many ms beyond the horizon are due to this instance, by bucket. */
+  /** ms by which this instance may claim further ahead than the horizon, by bucket. */
   readonly #ahead = new Map<SharedBucket, number>()
 
-  constructor(store: Store, schedule: ReadyLanes, claimant: Claimant) {
+  constructor(store: Store, readyLanes: ReadyLanes, claimant: Claimant) {
     this.#store = store
-    this.#schedule = schedule
+    this.#readyLanes = readyLanes
     this.#claimant = claimant
   }
 
-  /** How long, in ms, a slot of this stack that is free may take to be here. */
+  /** How long, in ms, a free slot of this stack may take to arrive. */
   patience(stack: readonly SharedBucket[]): number {
     return 2 * this.#horizon(stack) + SLOT_GRACE
   }
 
-  /** Whether a claim is on its way, or a slot has been granted that is not used yet. */
+  /** Whether a claim is on its way, or a granted slot is not used yet. */
   get busy(): boolean {
     return this.#asked.size > 0 || this.#grants.size > 0
   }
@@ -90,14 +90,14 @@ export class Claims {
     return this.#grants.next?.due ?? Infinity
   }
 
-  /** Claims a slot for the first of a lane, whose turn it is. */
+  /** Claims a slot for the first ticket of a lane, whose turn it is. */
   ask(ticket: Ticket, now: number): void {
     const { lane, cost } = ticket
-    this.#cover(ticket)
+    this.#startClaiming(ticket)
     for (const bucket of stored(lane.stack)) {
       this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
       bucket.claimableAt = now + cost / bucket.limits.rate
-      this.#schedule.occupied(bucket)
+      this.#readyLanes.occupied(bucket)
     }
     const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
     const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt, ahead })
@@ -109,17 +109,17 @@ export class Claims {
     asked.then(answered, () => answered())
   }
 
-  /** The answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
+  /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
-    if (claim.granted) this.#cover(lane.tickets.first!)
+    if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#settle(lane, cost, claim, askedAt)
   }
 
   /**
-   * Tells the store the new rate of a bucket that requests wait for. The store applies a rate when it is called with it, so
-   * without this the time until the next slot would go on passing at the old rate until the next claim.
+   * Tells the store the new rate of a bucket that requests wait for. The store applies a rate when it is called with it.
+   * Without this the time until the next slot would pass at the old rate until the next claim.
    */
-  retuned(bucket: SharedBucket): void {
+  rateChanged(bucket: SharedBucket): void {
     if (bucket.waiting > 0) ignore(this.#store.giveBack({ stack: refs([bucket]), cost: 0 }))
   }
 
@@ -132,12 +132,12 @@ export class Claims {
     return true
   }
 
-  /** The store has forgotten a bucket: slots granted before no longer count there, so their lanes claim new ones. */
+  /** The store has forgotten a bucket and the slots granted before, so their lanes claim new ones. */
   reset(bucket: SharedBucket): void {
     this.#dropAll(({ lane }) => lane.stack.includes(bucket))
   }
 
-  /** Takes out a covered ticket; the next in its lane takes its place. False: it is not covered. */
+  /** Takes out a claiming ticket. The next in its lane takes its place. False: it is not claiming. */
   remove(ticket: Ticket): boolean {
     const { lane } = ticket
     if (!lane.claiming?.remove(ticket)) return false
@@ -146,14 +146,14 @@ export class Claims {
       lane.tickets.remove(next)
       lane.claiming.push(next)
     } else {
-      // What is still on its way comes back when it is answered.
+      // A claim that is on its way is given back when it is answered.
       const surplus = this.#grants.find(grant => grant.lane === lane)
       if (surplus !== undefined) this.#drop(surplus)
     }
     return true
   }
 
-  /** Lets the lane whose slot is due have it. */
+  /** Gives the slot that is due to its lane. */
   advance(now: number): void {
     const grant = this.#grants.next!
     const { lane, cost, slot } = grant
@@ -170,12 +170,12 @@ export class Claims {
     this.#claimant.leave(ticket, slot, now)
   }
 
-  /** Lets go of the slots of all who stand before a gate: it pauses. */
+  /** A gate pauses: gives back the slots of all lanes before it. */
   recall(gate: Gate): void {
     this.#dropAll(({ lane }) => lane.route.gate === gate)
   }
 
-  /** Tells the store that what it has counted for a ticket is no more; and its slot, if it had one. */
+  /** Gives back to the store what it has counted for a ticket, and its slot. */
   giveBack(ticket: Ticket): void {
     const { counted, lane, granted: slot } = ticket
     if (!counted && slot === undefined) return
@@ -186,24 +186,24 @@ export class Claims {
     if (slot !== undefined) this.#free(lane)
   }
 
-  /** Forgets a lane in which nobody waits any more. */
+  /** Closes a lane in which nobody waits any more. */
   close(lane: Lane): void {
     if (lane.tickets.size > 0) return
-    this.#schedule.rest(lane)
+    this.#readyLanes.rest(lane)
     if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0) return
     dropRank(lane)
-    this.#schedule.closed(lane)
+    this.#readyLanes.closed(lane)
     for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)
   }
 
-  #cover(ticket: Ticket): void {
+  #startClaiming(ticket: Ticket): void {
     const { lane } = ticket
     lane.tickets.remove(ticket)
     lane.claiming ??= new LinkedList()
     lane.claiming.push(ticket)
     lane.claims += 1
     lane.route.gate.enter()
-    if (lane.tickets.size === 0) this.#schedule.rest(lane)
+    if (lane.tickets.size === 0) this.#readyLanes.rest(lane)
   }
 
   #answered(lane: Lane, cost: number, askedAt: number, claim: Claim | undefined): void {
@@ -221,21 +221,21 @@ export class Claims {
     }
   }
 
-  /** Learns from an answer when buckets are free, and keeps a slot that was granted. */
+  /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
   #settle(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
     const now = this.#claimant.now()
     const horizon = this.#horizon(lane.stack)
     const frees = claim.granted
       ? lane.stack.map(({ limits }) => claim.slot.at + cost / limits.rate)
-      : // Asked before the bucket was changed: the store has to be asked again.
+      : // The bucket has changed since: the store has to be asked again.
         stored(lane.stack).map((bucket, place) => (bucket.changedAt > askedAt ? now : claim.freeAt[place]!))
     const last = claim.granted ? Infinity : Math.max(...frees)
     for (const [place, bucket] of stored(lane.stack).entries()) {
       const { rate, whole } = bucket.limits
       const free = frees[place]!
-      // Where one was refused, those that are on their way will be.
+      // After a refusal the claims that are on their way will be refused, too.
       const asked = claim.granted ? (this.#asked.get(bucket) ?? 0) / rate : 0
-      // Its own share of the rate is counted from when it is used, and to the full.
+      // This instance's share of the rate counts from now and in full.
       const share = claim.granted && whole !== undefined ? now + cost / rate : now
       if (claim.granted) this.#ahead.delete(bucket)
       else if (free === last && place === lane.stack.length - 1) {
@@ -244,8 +244,8 @@ export class Claims {
       }
       const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
       bucket.claimableAt = Math.max(free === last ? now + RETRY : share, free - ahead + asked)
-      if (isFree(bucket, now)) this.#schedule.plan(bucket)
-      else this.#schedule.occupied(bucket)
+      if (isFree(bucket, now)) this.#readyLanes.plan(bucket)
+      else this.#readyLanes.occupied(bucket)
     }
     if (!claim.granted) return
     const grant = new Grant(lane, cost, claim.slot)
@@ -261,7 +261,7 @@ export class Claims {
     for (let grant = this.#grants.find(test); grant !== undefined; grant = this.#grants.find(test)) this.#drop(grant)
   }
 
-  /** A slot that nobody takes. */
+  /** Gives back a slot that no request takes. */
   #drop(grant: Grant): void {
     const { lane, cost, slot } = grant
     this.#grants.remove(grant)
@@ -271,28 +271,28 @@ export class Claims {
     this.close(lane)
   }
 
-  /** A slot was given back: the store knows whether there is another so soon. */
+  /** A slot was given back: the store may have another one soon. */
   #free(lane: Lane): void {
     const now = this.#claimant.now()
     for (const bucket of stored(lane.stack)) {
-      // Its own share has been used, granted or not.
+      // This instance's share has been used, whether granted or not.
       if (bucket.limits.whole !== undefined) continue
       bucket.claimableAt = now
-      this.#schedule.plan(bucket)
+      this.#readyLanes.plan(bucket)
     }
   }
 
-  /** One claim less: the last one that it covered contends again. */
+  /** One claim less: the last claiming ticket contends again. */
   #stopClaiming(lane: Lane): void {
     lane.claims -= 1
     lane.route.gate.leave()
-    this.#schedule.gateOpened(lane.route.gate)
-    const { claiming: covered } = lane
-    const ticket = covered?.last
-    if (covered === undefined || ticket === undefined || covered.size <= lane.claims) return
-    covered.remove(ticket)
+    this.#readyLanes.gateOpened(lane.route.gate)
+    const { claiming } = lane
+    const ticket = claiming?.last
+    if (claiming === undefined || ticket === undefined || claiming.size <= lane.claims) return
+    claiming.remove(ticket)
     lane.tickets.unshift(ticket)
-    if (lane.tickets.size === 1) this.#schedule.opened(lane, this.#claimant.now())
+    if (lane.tickets.size === 1) this.#readyLanes.opened(lane, this.#claimant.now())
   }
 }
 

@@ -1,9 +1,9 @@
 /**
- * Arrays of few entries, mostly one, in very many objects: exactly as long as needed (one that is pushed to has room for
- * 17), replaced and not changed.
+ * Arrays of few entries, mostly one, in very many objects. They are exactly as long as needed, as an array that is pushed to
+ * has room for 17. They are replaced, not changed.
  */
 
-/** The empty one, which all share. */
+/** The empty one, shared by all. */
 export const NONE: readonly never[] = []
 
 export function withEntry<E>(entries: readonly E[], entry: E): readonly E[] {

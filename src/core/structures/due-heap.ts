@@ -1,16 +1,16 @@
-/** What a Timeline orders: `due` in ms; `place` is the Timeline's own (-1 while outside). */
+/** An entry: `due` in ms. `place` is the heap's own; -1 while outside. */
 export interface Timed {
   due: number
   place: number
 }
 
 /**
- * What is due next: a binary heap by `due` whose entries know their place, so that any of them leaves in O(log n).
- * `due` may be changed only while the entry is outside, or by `move`.
+ * The entry that is due first: a binary heap whose entries know their place, so that any of them leaves in O(log n).
+ * `due` may change only while the entry is outside, or by `move`.
  */
 export class DueHeap<E extends Timed> {
   readonly #heap: E[] = []
-  /** The `due` of each, so that comparing entries does not touch them: of a hundred thousand, few are in the cache. */
+  /** The `due` of each. Comparing does not touch entries: of a hundred thousand few are in the cache. */
   readonly #dues: number[] = []
 
   get size(): number {
@@ -22,7 +22,7 @@ export class DueHeap<E extends Timed> {
     return this.#heap[0]
   }
 
-  /** One of those that are in here, whatever their order. */
+  /** One of the entries, in no order. */
   find(test: (entry: E) => boolean): E | undefined {
     return this.#heap.find(test)
   }
@@ -51,7 +51,7 @@ export class DueHeap<E extends Timed> {
     this.#settle(entry, entry.place, due)
   }
 
-  /** Puts an entry where it belongs; its place, or one that is free, is where to start from. */
+  /** Puts an entry where it belongs, starting at its own place or at one that is free. */
   #settle(entry: E, from: number, due: number): void {
     const place = this.#sink(from, due)
     if (place === from) this.#rise(entry, from, due)
@@ -70,7 +70,7 @@ export class DueHeap<E extends Timed> {
     this.#put(entry, place, due)
   }
 
-  /** Moves up whoever is due before `due`, from below a place that is free; returns the place that is free then. */
+  /** Moves up the entries due before `due`, from below a free place. Returns the place that is free then. */
   #sink(from: number, due: number): number {
     const dues = this.#dues
     const { length } = dues

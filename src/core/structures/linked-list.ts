@@ -1,4 +1,4 @@
-/** What a Fifo holds: an entry that carries its own links, so that queueing allocates nothing. */
+/** An entry that carries its own links, so that queueing allocates nothing. */
 export interface Linked<E> {
   list: object | undefined
   previous: E | undefined
@@ -7,7 +7,7 @@ export interface Linked<E> {
 
 /**
  * First in, first out, with removal from anywhere: a doubly linked list through the entries themselves.
- * Every operation is O(1). An entry is in at most one Fifo at a time.
+ * Every operation is O(1). An entry is in at most one list at a time.
  */
 export class LinkedList<E extends Linked<E>> {
   first: E | undefined
@@ -31,7 +31,7 @@ export class LinkedList<E extends Linked<E>> {
     this.first = entry
   }
 
-  /** Puts the entry before another that is in here. */
+  /** Puts the entry before another one of the list. */
   insert(entry: E, before: E): void {
     if (before.previous === undefined) {
       this.unshift(entry)
@@ -44,7 +44,7 @@ export class LinkedList<E extends Linked<E>> {
     before.previous = entry
   }
 
-  /** Takes the entry out, wherever it is. False: it was not in here. */
+  /** Takes the entry out, wherever it is. False: it was not in the list. */
   remove(entry: E): boolean {
     if (entry.list !== this) return false
     if (entry.previous === undefined) this.first = entry.next
@@ -69,9 +69,9 @@ export class LinkedList<E extends Linked<E>> {
   }
 }
 
-/** Not a method: private ones cost every instance a field. */
-function adopt<E extends Linked<E>>(fifo: LinkedList<E>, entry: E): void {
+/** Not a method: a private one costs each instance a field. */
+function adopt<E extends Linked<E>>(list: LinkedList<E>, entry: E): void {
   if (entry.list !== undefined) throw new TypeError('the entry is already in a queue')
-  entry.list = fifo
-  fifo.size += 1
+  entry.list = list
+  list.size += 1
 }

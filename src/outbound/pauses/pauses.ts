@@ -1,6 +1,6 @@
 /** Pauses of one key or of all keys, made here or by other instances on the store. */
 import type { Cancel, Clock } from '../../core/clock.js'
-import type { Control } from '../../core/release/control.js'
+import type { Control } from '../../core/release/reconfigure.js'
 import type { Store } from '../../core/store.js'
 import type { EventReporter } from '../events.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'

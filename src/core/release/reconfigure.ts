@@ -1,0 +1,133 @@
+/** Changes to buckets and gates while requests wait for them: limits, resets, pauses. */
+
+import type { BucketLimits } from '../bucket/bucket.js'
+import {
+  childrenOf,
+  type Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type ShareNode,
+  type Ticket,
+} from '../queue/lane.js'
+import { SAME_TIME } from '../queue/ready-lanes.js'
+import type { Engine } from './release-engine.js'
+import { SendLatency } from './send-latency.js'
+
+export class Control {
+  readonly #engine: Engine
+  readonly #writing = new SendLatency()
+
+  constructor(engine: Engine) {
+    this.#engine = engine
+  }
+
+  /** Changes what a bucket allows. Its level stays, and requests that wait for it leave at the new rate. */
+  setLimits(bucket: SharedBucket, limits: BucketLimits): void {
+    this.#engine.setLimits(bucket, limits, this.#engine.settle())
+    this.#engine.settle()
+    this.#engine.notify()
+  }
+
+  /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */
+  reset(bucket: SharedBucket): void {
+    this.#engine.reset(bucket, this.#engine.settle())
+    this.#engine.wake()
+  }
+
+  /**
+   * Closes a gate for `ms` from now. A longer pause stays as it is. A request that can no longer leave within its `maxWait`
+   * expires at once.
+   *
+   * @returns how many expired, by the name of their route
+   */
+  pause(gate: Gate, ms: number): Map<string, number> {
+    const now = this.#engine.settle()
+    if (ms <= gate.pausedFor(now)) return new Map()
+    this.#engine.pause(gate, now + ms)
+    return this.replan([gate], () => Infinity)
+  }
+
+  /** Ends a pause before its time. */
+  resume(gate: Gate): void {
+    const now = this.#engine.settle()
+    if (!gate.paused) return
+    this.#engine.resume(gate)
+    this.#engine.serve(now, now)
+    this.#engine.notify()
+  }
+
+  /**
+   * The request that passed these buckets last is on the wire now, and its gate may open again.
+   *
+   * @param passedAt when it passed, in ms
+   */
+  sent(gate: Gate, stack: readonly SharedBucket[], cost: number, passedAt = Infinity): void {
+    const now = this.#engine.settle()
+    let sentAt = now
+    if (passedAt < Infinity) {
+      sentAt -= this.#writing.usual
+      this.#writing.record(now - passedAt)
+    }
+    for (const bucket of stack) this.#engine.postpone(bucket, cost, passedAt, sentAt)
+    gate.closed = false
+    this.#engine.openGate(gate, now)
+    this.#engine.notify()
+  }
+
+  /**
+   * Limits have changed: a request that can no longer leave within its `maxWait` expires at once.
+   *
+   * @param maxWaitOf ms by route. A shorter one counts for requests that wait already. A longer one does not, as the shorter
+   *   may be the client's own wish.
+   * @returns how many expired, by the name of their route
+   */
+  replan(gates: Iterable<Gate>, maxWaitOf: (route: LaneRoute) => number): Map<string, number> {
+    const now = this.#engine.settle()
+    const expired = new Map<string, number>()
+    for (const gate of gates) {
+      const start = now + gate.pausedFor(now)
+      // All plans are made before any request leaves.
+      const plans = lanesBelow(gate.root).flatMap(lane => plan(lane, maxWaitOf(lane.route), start))
+      for (const { ticket, due, tooLate } of plans) {
+        this.#engine.setDeadline(ticket, due)
+        if (!tooLate) continue
+        const { name } = ticket.lane.route
+        expired.set(name, (expired.get(name) ?? 0) + 1)
+        this.#engine.expire(ticket, now)
+      }
+    }
+    this.#engine.settle()
+    this.#engine.notify()
+    return expired
+  }
+
+  /** Nobody waits any more: nothing happens later, such as the end of a pause. */
+  close(): void {
+    this.#engine.close()
+  }
+}
+
+interface Plan {
+  readonly ticket: Ticket
+  /** When it gives up from now on, in ms. */
+  readonly due: number
+  /** It cannot leave by then. */
+  readonly tooLate: boolean
+}
+
+/** Every request of a lane, in order. A request that is too late delays none after it. */
+function plan({ claiming, tickets, stack }: Lane, maxWait: number, start: number): Plan[] {
+  let ahead = 0
+  return [...(claiming ?? []), ...tickets].map(ticket => {
+    const due = Math.min(ticket.arrivedAt + maxWait, ticket.due)
+    const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
+    const tooLate = Math.max(start, ...times) > due + SAME_TIME
+    if (!tooLate) ahead += ticket.cost
+    return { ticket, due, tooLate }
+  })
+}
+
+function lanesBelow(node: ShareNode): Lane[] {
+  return [...node.lanes, ...[...childrenOf(node)].flatMap(lanesBelow)]
+}
