@@ -1,37 +1,37 @@
 import { type BucketLimits, QueuedBucket } from './bucket/bucket.js'
 import type { SharedBucket } from './queue/lane.js'
+import { IdleSweep, SearchBudget } from './structures/idle-sweep.js'
 
-/** How many instances a newcomer looks at, to find one to evict, when all places are taken. */
+/** How many instances of a bucket are compared to find the emptiest one. */
 const CANDIDATES = 64
-
-/** How many it looks at otherwise: more than one, so that sweeping outruns arriving. */
-const SWEEP = 2
 
 const NONE: readonly SharedBucket[] = []
 
 /** The instances of one bucket, by key. */
-interface Instances {
-  readonly byKey: Map<string, SharedBucket>
-  /** Where sweeping goes on. */
-  hand: Iterator<[string, SharedBucket]>
+class Instances {
+  readonly byKey = new Map<string, SharedBucket>()
+  readonly sweep = new IdleSweep(this.byKey)
 }
 
 /**
- * All bucket instances, at most `maxKeys` of them. An instance that has drained and has no waiters is as good as a new
- * one, so it goes without loss: each newcomer sweeps a few. When none is idle the emptiest of some goes; one with
- * waiters never does.
+ * All bucket instances, at most `maxKeys` of them. An instance that has drained and has no waiters goes without loss: a new
+ * one would do as well. If none is idle, the emptiest of some goes. One with waiters never goes.
+ *
+ * A newcomer looks at a bounded number of instances, on average. A flood of new keys while all instances have waiters would
+ * otherwise look at all of them each time.
  */
 export class BucketTable {
   readonly #buckets = new Map<string, Instances>()
-  /** More than there are at most; lowered, it lets nobody in until some have gone. */
+  /** If it is lowered below the number of instances, nobody is let in until some have gone. */
   maxKeys: number
   readonly #create: (limits: BucketLimits, key: string) => SharedBucket
   readonly #inUse: (key: string) => boolean
+  readonly #budget = new SearchBudget()
   #size = 0
 
   /**
    * @param create makes an instance
-   * @param inUse whether somebody counts on the instances of a key though nobody waits for them: they stay
+   * @param inUse whether the instances of a key have to stay though nobody waits for them
    */
   constructor(
     maxKeys: number,
@@ -49,7 +49,7 @@ export class BucketTable {
   }
 
   /**
-   * The instance of `key`, made when new; undefined: every place is taken by an instance with waiters.
+   * The instance of `key`, made when new. Undefined: no place was found, as most or all are taken by instances with waiters.
    *
    * @param keep instances that are about to be used and do not make place for it
    */
@@ -57,11 +57,9 @@ export class BucketTable {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
     const known = instances.byKey.get(key)
     if (known !== undefined) return known
-    if (this.#size >= this.maxKeys) {
-      if (!this.#evict(instances, now, keep) && !this.#evictElsewhere(instances, now, keep)) return undefined
-    } else {
-      this.#sweep(instances, SWEEP, now, keep)
-    }
+    this.#budget.save(CANDIDATES * this.#buckets.size, this.#size)
+    if (this.#size < this.maxKeys) this.#sweep(instances, now, keep)
+    else if (!this.#evict(instances, now, keep)) return undefined
     const bucket = this.#create(limits, key)
     instances.byKey.set(key, bucket)
     this.#size += 1
@@ -84,45 +82,39 @@ export class BucketTable {
   }
 
   #open(name: string): Instances {
-    const byKey = new Map<string, SharedBucket>()
-    const instances = { byKey, hand: byKey.entries() }
+    const instances = new Instances()
     this.#buckets.set(name, instances)
     return instances
   }
 
-  #evictElsewhere(full: Instances, now: number, keep: readonly SharedBucket[]): boolean {
-    for (const instances of this.#buckets.values()) {
-      if (instances !== full && this.#evict(instances, now, keep)) return true
+  #sweep(instances: Instances, now: number, keep: readonly SharedBucket[]): void {
+    const before = instances.byKey.size
+    instances.sweep.sweep((bucket, key) => this.#mayGo(bucket, key, keep) && bucket.idle(now))
+    this.#size -= before - instances.byKey.size
+  }
+
+  /** Makes one place at least, among the instances of the same bucket or of another one. */
+  #evict(own: Instances, now: number, keep: readonly SharedBucket[]): boolean {
+    const all = [own, ...[...this.#buckets.values()].filter(instances => instances !== own)]
+    for (let looked = 0; looked < this.#size && !this.#budget.empty; looked += CANDIDATES) {
+      for (const instances of all) {
+        const left = Math.min(CANDIDATES, instances.byKey.size - looked)
+        if (left > 0 && this.#evictAmong(left, instances, now, keep)) return true
+      }
     }
     return false
   }
 
-  /** Makes one place at least. */
-  #evict(instances: Instances, now: number, keep: readonly SharedBucket[]): boolean {
-    const before = this.#size
-    const emptiest = this.#sweep(instances, CANDIDATES, now, keep)
-    if (this.#size < before) return true
-    return emptiest !== undefined && this.#remove(instances, emptiest)
-  }
-
-  /**
-   * Looks at `count` instances, or more until it has found one that may go, and drops the idle ones; returns the key of
-   * the emptiest other one that may go.
-   */
-  #sweep(instances: Instances, count: number, now: number, keep: readonly SharedBucket[]): string | undefined {
+  /** Looks at `count` instances. Drops those that are idle, or else the emptiest one that may go. */
+  #evictAmong(count: number, instances: Instances, now: number, keep: readonly SharedBucket[]): boolean {
     const before = this.#size
     let emptiest: string | undefined
     let lowest = Infinity
-    // One more than there are: the step at which the hand starts anew looks at nobody.
-    for (let looked = 0; looked <= instances.byKey.size; looked += 1) {
-      if (looked >= count && (emptiest !== undefined || this.#size < before || count < CANDIDATES)) break
-      const step = instances.hand.next()
-      if (step.done) {
-        instances.hand = instances.byKey.entries()
-        continue
-      }
-      const [key, bucket] = step.value
-      if (bucket.engaged || keep.includes(bucket) || this.#inUse(key)) continue
+    for (let looked = 0; looked < count && this.#budget.spend(); looked += 1) {
+      const entry = instances.sweep.next()
+      if (entry === undefined) break
+      const [key, bucket] = entry
+      if (!this.#mayGo(bucket, key, keep)) continue
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, key)
@@ -131,12 +123,16 @@ export class BucketTable {
         emptiest = key
       }
     }
-    return emptiest
+    if (this.#size === before && emptiest !== undefined) this.#remove(instances, emptiest)
+    return this.#size < before
   }
 
-  #remove(instances: Instances, key: string): boolean {
-    const removed = instances.byKey.delete(key)
-    if (removed) this.#size -= 1
-    return removed
+  #mayGo(bucket: SharedBucket, key: string, keep: readonly SharedBucket[]): boolean {
+    return !bucket.engaged && !keep.includes(bucket) && !this.#inUse(key)
+  }
+
+  #remove(instances: Instances, key: string): void {
+    instances.byKey.delete(key)
+    this.#size -= 1
   }
 }

@@ -1,8 +1,9 @@
 import type { Cancel } from '../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
+import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 
-/** Queues that each new one inspects, to drop idle ones. */
-const SWEEP = 2
+/** How many queues a new one may inspect when all places are taken, on average. */
+const CANDIDATES = 64
 
 /** A call that was released, is not sent yet, and keeps its queue's gate closed. */
 export interface Writer {
@@ -53,7 +54,8 @@ export class KeyQueue implements LaneRoute {
 export class KeyQueues implements Iterable<KeyQueue> {
   readonly #byKey = new Map<string, KeyQueue>()
   readonly #maxInFlight: number
-  #sweepCursor = this.#byKey.values()
+  readonly #sweep = new IdleSweep(this.#byKey)
+  readonly #budget = new SearchBudget()
   maxKeys: number
 
   constructor(maxKeys: number, maxInFlight: number) {
@@ -73,10 +75,9 @@ export class KeyQueues implements Iterable<KeyQueue> {
   open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
-    this.#sweep(SWEEP, queue => queue.idle(now))
-    // Dropping a queue loses what its bucket still holds, as in core/bucket-table.ts.
-    if (this.size >= this.maxKeys) this.#sweep(this.size, queue => queue.calls === 0 && !queue.gate.paused)
-    if (this.size >= this.maxKeys) return undefined
+    this.#sweep.sweep(queue => queue.idle(now))
+    this.#budget.save(CANDIDATES, this.size)
+    if (this.size >= this.maxKeys && !this.#makePlace()) return undefined
     const queue = new KeyQueue(key, this.#maxInFlight)
     this.#byKey.set(key, queue)
     opened(queue)
@@ -87,17 +88,12 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.values()
   }
 
-  /** Inspects `count` queues and drops those that `mayGo`. If the table was full, stops at the first free place. */
-  #sweep(count: number, mayGo: (queue: KeyQueue) => boolean): void {
-    const full = this.size >= this.maxKeys
-    for (let looked = 0; looked < count; looked += 1) {
-      const step = this.#sweepCursor.next()
-      if (step.done) {
-        this.#sweepCursor = this.#byKey.values()
-        continue
-      }
-      if (mayGo(step.value)) this.#byKey.delete(step.value.name)
-      if (full && this.size < this.maxKeys) return
+  /** Drops queues without calls until a place is free. What their buckets still hold is lost (core/bucket-table.ts). */
+  #makePlace(): boolean {
+    for (let left = this.size; left > 0 && this.size >= this.maxKeys && this.#budget.spend(); left -= 1) {
+      const [key, { calls, gate }] = this.#sweep.next()!
+      if (calls === 0 && !gate.paused) this.#byKey.delete(key)
     }
+    return this.size < this.maxKeys
   }
 }

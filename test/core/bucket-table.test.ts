@@ -1,6 +1,8 @@
 import fc from 'fast-check'
 import t from 'tap'
+import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
+import type { Lane, ShareNode } from '../../src/core/queue/lane.js'
 import { limits } from './run.js'
 
 const CLIENT = limits(1, 10)
@@ -150,4 +152,46 @@ t.test('instances of keys in use stay, drained or not', async t => {
   t.equal(keyspace.find(limits(1, 10), 'c', 100), undefined, 'all places are taken')
   used.delete('a')
   t.ok(keyspace.find(limits(1, 10), 'c', 100))
+})
+
+t.test('a flood of new keys while all instances have waiters costs a bounded number of looks', async t => {
+  let looks = 0
+  class Counted extends QueuedBucket<ShareNode, Lane> {
+    override get engaged(): boolean {
+      looks += 1
+      return super.engaged
+    }
+  }
+  const count = 10_000
+  const table = new BucketTable(count, limits => new Counted(limits))
+  const names = [CLIENT, TENANT]
+  for (let key = 0; key < count; key += 1) table.find(names[key % 2]!, `${key}`, 0)!.enqueue(1)
+  looks = 0
+  const newcomers = 5_000
+  for (let key = 0; key < newcomers; key += 1) table.find(CLIENT, `new ${key}`, 0)
+  // Of all instances each time it would be fifty million.
+  t.ok(looks <= 64 * names.length * newcomers + 4 * count, `${looks} looks`)
+  t.equal(table.size(), count)
+  // One place: it is found after a few newcomers, whichever bucket it belongs to.
+  for (const [index, limits] of names.entries()) {
+    const place = 7_000 + index
+    table.find(limits, `${place}`, 0)!.dequeue(1)
+    let tries = 1
+    for (; table.find(CLIENT, `late ${tries}`, 0) === undefined; tries += 1) if (tries > count) break
+    t.ok(tries <= count / 64, `found by newcomer ${tries}`)
+    table.find(CLIENT, `late ${tries}`, 0)?.enqueue(1)
+    t.equal(table.size(), count)
+  }
+})
+
+t.test('of keys that come once each hardly more are kept than hold something', async t => {
+  // Each drains in 10 ms, and 10 come in each ms: 100 hold something at any moment.
+  const table = new BucketTable(1e9)
+  const fast = limits(100, 10)
+  let most = 0
+  for (let key = 0; key < 100_000; key += 1) {
+    table.find(fast, `${key}`, key / 10)!.fill(1, key / 10)
+    most = Math.max(most, table.size())
+  }
+  t.ok(most <= 3 * 100, `${most} at most`)
 })

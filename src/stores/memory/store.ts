@@ -16,6 +16,7 @@ import {
   SLOT_GRACE,
   type UpstreamState,
 } from '../../core/store.js'
+import { IdleSweep } from '../../core/structures/idle-sweep.js'
 import { MemoryUpstreams } from './upstreams.js'
 
 /** Waits are compared with this much tolerance, in ms. */
@@ -23,9 +24,6 @@ const SAME_WAIT = 1e-6
 
 /** A slot is the last one if the bucket is free this close to its end, in ms. */
 const SAME_SLOT = 1e-3
-
-/** How many instances each new one looks at, to forget those that are as good as new. */
-const SWEEP = 2
 
 /** A heartbeat counts for so many ms. */
 const BEAT_LIFE = 3_000
@@ -77,6 +75,8 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     // What is left until the next slot takes as long as it takes at the rate of now.
     if (state.free > now) state.free = now + ((state.free - now) * state.rate) / limits.rate
     state.rate = limits.rate
+    // A block that is over must not come back with the level.
+    if (blockedFor(state, now) === 0) state.blocked = -Infinity
     return state
   }
 
@@ -158,10 +158,10 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
   }
 }
 
-/** The instances of one bucket, by key. Each new one makes some go that are as good as new. */
+/** The instances of one bucket, by key. Each new one sweeps some idle ones. */
 class Instances {
   readonly #byKey = new Map<string, State>()
-  #hand = this.#byKey.entries()
+  readonly #sweep = new IdleSweep(this.#byKey)
 
   get size(): number {
     return this.#byKey.size
@@ -170,7 +170,7 @@ class Instances {
   find(key: string, now: number): State {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
-    this.#sweep(now)
+    this.#sweep.sweep(other => isIdle(other, now))
     const state = { level: 0, at: now, free: -Infinity, blocked: -Infinity, rate: 1 }
     this.#byKey.set(key, state)
     return state
@@ -179,20 +179,11 @@ class Instances {
   forget(key: string): void {
     this.#byKey.delete(key)
   }
+}
 
-  #sweep(now: number): void {
-    for (let looked = 0; looked < SWEEP; looked += 1) {
-      const step = this.#hand.next()
-      if (step.done) {
-        this.#hand = this.#byKey.entries()
-        continue
-      }
-      const [key, state] = step.value
-      // A slot may be taken from before now, by the grace.
-      const idle = levelOf(state, now) === 0 && blockedFor(state, now) === 0 && state.free <= now - SLOT_GRACE
-      if (idle) this.#byKey.delete(key)
-    }
-  }
+/** Whether nothing would change if it were forgotten. A slot may be taken from before now, by the grace. */
+function isIdle(state: State, now: number): boolean {
+  return levelOf(state, now) === 0 && blockedFor(state, now) === 0 && state.free <= now - SLOT_GRACE
 }
 
 /** Moves all moments back with a clock that went back, as if no time had passed. */
@@ -216,9 +207,7 @@ function change(state: State, by: number, now: number): void {
 /** How much longer all is rejected, in ms: 0: not; Infinity: until drained. */
 function blockedFor(state: State, now: number): number {
   if (state.blocked < Infinity) return Math.max(0, state.blocked - now)
-  if (levelOf(state, now) > LEVEL_TOLERANCE) return Infinity
-  state.blocked = -Infinity
-  return 0
+  return levelOf(state, now) > LEVEL_TOLERANCE ? Infinity : 0
 }
 
 type Refusal = Extract<Admission, { admitted: false }>

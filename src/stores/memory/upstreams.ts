@@ -1,16 +1,14 @@
-/** What is known of upstreams' limits in one instance alone, by the semantics of store.ts. */
+/** Limits and pauses of upstreams in one instance alone. store.ts says what they mean. */
 import type { UpstreamState } from '../../core/store.js'
+import { IdleSweep } from '../../core/structures/idle-sweep.js'
 import { boundNews, describeUpstream } from '../upstream-state.js'
 
-/** How many others each new one looks at, to forget those of which nothing holds any more. */
-const SWEEP = 2
-
-/** Durations and not moments: a clock that goes back is as if no time had passed. All in ms but the rate. */
+/** Durations, not moments: if the clock goes back, no time has passed. In ms, except the rate. */
 interface Known {
-  /** When the durations were as they are here. */
+  /** When the durations were these. */
   readonly at: number
   readonly pausedFor: number
-  /** Of no meaning where `rateFor` is 0. */
+  /** Meaningless if `rateFor` is 0. */
   readonly rate: number
   readonly rateFor: number
 }
@@ -19,7 +17,7 @@ const NOTHING: Known = { at: -Infinity, pausedFor: 0, rate: 0, rateFor: 0 }
 
 export class MemoryUpstreams {
   readonly #known = new Map<string, Known>()
-  #hand = this.#known.entries()
+  readonly #sweep = new IdleSweep(this.#known)
 
   get size(): number {
     return this.#known.size
@@ -34,24 +32,15 @@ export class MemoryUpstreams {
     if (pausedFor === 0 && rateFor === 0) {
       this.#known.delete(upstream)
     } else {
-      if (!this.#known.has(upstream)) this.#sweep(now)
+      if (!this.#known.has(upstream)) this.#sweep.sweep(other => isOver(age(other, now)))
       this.#known.set(upstream, { at: now, pausedFor, rate, rateFor })
     }
     return describeUpstream(pausedFor, rate, rateFor)
   }
+}
 
-  #sweep(now: number): void {
-    for (let looked = 0; looked < SWEEP; looked += 1) {
-      const step = this.#hand.next()
-      if (step.done) {
-        this.#hand = this.#known.entries()
-        continue
-      }
-      const [upstream, known] = step.value
-      const { pausedFor, rateFor } = age(known, now)
-      if (pausedFor === 0 && rateFor === 0) this.#known.delete(upstream)
-    }
-  }
+function isOver({ pausedFor, rateFor }: Known): boolean {
+  return pausedFor === 0 && rateFor === 0
 }
 
 function age({ at, pausedFor, rate, rateFor }: Known, now: number): Known {
