@@ -1,9 +1,8 @@
-/**
- * The state of one instance alone, in its memory, by the semantics of store.ts. Every answer is there at once.
- */
+/** The store of one instance alone, in its memory. store.ts says what it means. Every answer is there at once. */
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'
+import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import {
   type Admission,
   type AdmitRequest,
@@ -17,27 +16,19 @@ import {
   type UpstreamState,
 } from '../../core/store.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
+import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
 import { MemoryUpstreams } from './upstreams.js'
 
-/** Waits are compared with this much tolerance, in ms. */
-const SAME_WAIT = 1e-6
-
-/** A slot is the last one if the bucket is free this close to its end, in ms. */
-const SAME_SLOT = 1e-3
-
-/** A heartbeat counts for so many ms. */
-const BEAT_LIFE = 3_000
-
-/** What is kept of a bucket instance. Moments are in ms of the clock. */
+/** The state of a bucket instance. Moments are in ms of the clock. */
 interface State {
   /** Cost units at `at`. */
   level: number
   at: number
   /** When the next slot is. */
   free: number
-  /** Until when all is rejected; Infinity: until drained; -Infinity: not at all. */
+  /** When a block ends. Infinity: when drained. -Infinity: no block. */
   blocked: number
-  /** The rate it was last used at, in cost units per ms. */
+  /** The rate that it was used with last, in cost units per ms. */
   rate: number
 }
 
@@ -72,11 +63,11 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     }
     const state = instances.find(key, now)
     if (now < state.at) shift(state, now)
-    // What is left until the next slot takes as long as it takes at the rate of now.
+    // The time until the next slot passes at the present rate.
     if (state.free > now) state.free = now + ((state.free - now) * state.rate) / limits.rate
     state.rate = limits.rate
-    // A block that is over must not come back with the level.
-    if (blockedFor(state, now) === 0) state.blocked = -Infinity
+    // A block until drained must not come back with the level.
+    if (state.blocked === Infinity && blockedFor(state, now) === 0) state.blocked = -Infinity
     return state
   }
 
@@ -186,7 +177,7 @@ function isIdle(state: State, now: number): boolean {
   return levelOf(state, now) === 0 && blockedFor(state, now) === 0 && state.free <= now - SLOT_GRACE
 }
 
-/** Moves all moments back with a clock that went back, as if no time had passed. */
+/** The clock went back: moves all moments with it, as no time has passed. */
 function shift(state: State, now: number): void {
   const by = now - state.at
   state.at = now
@@ -198,13 +189,13 @@ function levelOf({ level, at, rate }: State, now: number): number {
   return level === 0 ? 0 : Math.max(0, level - Math.max(0, now - at) * rate)
 }
 
-/** Whatever changes of a bucket is written down with the moment: a clock that goes back is seen by it. */
+/** Each change is dated: a clock that goes back is noticed by that. */
 function change(state: State, by: number, now: number): void {
   state.level = Math.max(0, levelOf(state, now) + by)
   state.at = now
 }
 
-/** How much longer all is rejected, in ms: 0: not; Infinity: until drained. */
+/** How much longer a block lasts, in ms. Infinity: until drained. */
 function blockedFor(state: State, now: number): number {
   if (state.blocked < Infinity) return Math.max(0, state.blocked - now)
   return levelOf(state, now) > LEVEL_TOLERANCE ? Infinity : 0
@@ -212,7 +203,7 @@ function blockedFor(state: State, now: number): number {
 
 type Refusal = Extract<Admission, { admitted: false }>
 
-/** Undefined: all buckets admit it. On an overflow, what those that overflow do is done. */
+/** Undefined: all buckets admit it. An overflow is followed by the policy of the buckets that overflow. */
 function decideAdmission(
   stack: readonly BucketRef[],
   states: readonly State[],
@@ -238,7 +229,7 @@ function decideAdmission(
   const full = which((state, { capacity }) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
   for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
   if (full.length > 0) return answer('overflow', full)
-  const long = which(state => levelOf(state, now) / state.rate - SAME_WAIT > maxWait)
+  const long = which(state => levelOf(state, now) / state.rate - SAME_TIME > maxWait)
   return long.length > 0 ? answer('max-wait', long) : undefined
 }
 
@@ -249,7 +240,7 @@ function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: Buc
   if (blockFor !== undefined) state.blocked = blockFor === 'drain' ? Infinity : now + blockFor
 }
 
-/** In how many ms it would be admitted if nobody else came. */
+/** ms until it would be admitted if nobody else came. */
 function timeUntilFit(
   stack: readonly BucketRef[],
   states: readonly State[],

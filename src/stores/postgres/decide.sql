@@ -1,28 +1,28 @@
--- The body of a plpgsql function: decides on a list of operations, all of them at one moment, by the semantics of
--- src/core/store.ts.
+-- The body of a plpgsql function: decides on a list of operations, all of them at one moment. src/core/store.ts says what
+-- they mean. An upper-case name between two @ is a constant of ../constants.ts.
 --
 --   keys  text[]    the instances concerned, distinct, in ascending order (bytes)
 --   ops   float8[]  horizon and back in ms, then the operations one after another, each
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain)
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
---     2 claim     a: since, b: how far beyond the horizon for the last one's sake, in ms
+--     2 claim     a: since, b: ms by which the last bucket may be ahead of the horizon
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
 --     4 reset
 --     5 beat      an instance's heartbeat
---     7 leave     an instance's last word; of two places, its own and where it is counted how many have left
---     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: for how long, b: for how long it is paused
+--     7 leave     an instance leaves; two places: its own, and that of the number that have left
+--     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: how long, b: how long it is paused
 --
--- Returns float8[]: the moment, then for each operation its verdict and what belongs to it
+-- Returns float8[]: the moment, then for each operation its verdict and more
 --   -1 too late, nothing done
 --   admit       0, levels, and if claimed the claim's answer
---               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), who refuses (bits), levels
+--               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), which refuse (bits), levels
 --   claim       0, slot, or 1, when each bucket is free
 --   giveBack, reset, leave  0
 --   beat        0, how many instances there are, how many have left so far
---   exchange    0, for how long it is paused, the rate, for how long that holds (0: there is none)
+--   exchange    0, how long it is paused, the rate, how long that holds (0: there is none)
 --
--- Of an upstream `blocked` is until when it is paused, `free` until when the rate holds.
+-- Of an upstream `blocked` is when its pause ends, and `free` when its rate ends.
 #variable_conflict use_variable
 DECLARE
   levels float8[];
@@ -58,8 +58,8 @@ DECLARE
   others int;
   i int;
 BEGIN
-  -- First what is missing, then the locks, each in the order of the keys: nobody waits in a circle. A row that was
-  -- pruned in between lets the whole call fail, to be made again.
+  -- First the missing rows, then the locks, each in the order of the keys, so that there is no deadlock. If a row is
+  -- pruned in between, the whole call fails and is made again.
   INSERT INTO @table@ AS t (key, level, at, free, rate, blocked, expires)
     SELECT k, 0, '-Infinity', '-Infinity', 1, '-Infinity', '-Infinity' FROM unnest(keys) k
     WHERE (SELECT true FROM @table@ t WHERE t.key = k) IS NULL
@@ -75,12 +75,12 @@ BEGIN
   END IF;
   now := @now@;
   result[1] := now;
-  -- A clock that went back: as if no time had passed. That is kept whatever else happens, else it would go on.
+  -- The clock went back: no time has passed. This is kept whatever else happens, or it would be done again.
   FOR i IN 1 .. cardinality(keys) LOOP
     IF ats[i] > now THEN
       frees[i] := frees[i] + (now - ats[i]);
       blocks[i] := blocks[i] + (now - ats[i]);
-      ends[i] := expiries[i] - 1000 + (now - ats[i]);
+      ends[i] := expiries[i] - @KEEP_MARGIN@ + (now - ats[i]);
       ats[i] := now;
     END IF;
   END LOOP;
@@ -107,7 +107,7 @@ BEGIN
         rates[i] := cost;
         frees[i] := now + a;
       END IF;
-      -- A clock that goes back is seen by the moment of the last exchange.
+      -- A clock that goes back is noticed by the moment of the last exchange.
       ats[i] := now;
       ends[i] := greatest(blocks[i], frees[i]);
       result := result || ARRAY[0, blocks[i] - now, rates[i], greatest(0, frees[i] - now)];
@@ -117,10 +117,10 @@ BEGIN
 
     IF verb = 7 THEN
       i := ops[first];
-      IF ats[i] >= now - 3000 THEN
+      IF ats[i] >= now - @BEAT_LIFE@ THEN
         others := ops[first + 5];
         levels[others] := levels[others] + 1;
-        -- For longer than anybody takes to ask.
+        -- Longer than any instance takes to ask.
         ends[others] := now + 60000;
       END IF;
       ats[i] := '-Infinity';
@@ -134,14 +134,14 @@ BEGIN
       levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]);
       ats[i] := now;
       IF rates[i] <> ops[f + 1] THEN
-        -- What is left until the next slot takes as long as it takes at the rate of now; kept, else it would be so again.
+        -- The time until the next slot passes at the present rate. This is kept, or it would be done again.
         IF frees[i] > now THEN
           frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1];
           ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
         END IF;
         rates[i] := ops[f + 1];
       END IF;
-      IF blocks[i] = 'Infinity' AND levels[i] <= 1e-9 THEN
+      IF blocks[i] = 'Infinity' AND levels[i] <= @LEVEL_TOLERANCE@ THEN
         blocks[i] := '-Infinity';
       END IF;
     END LOOP;
@@ -153,10 +153,10 @@ BEGIN
       FOR f IN first .. last BY 5 LOOP
         i := ops[f];
         capacity := ops[f + 2];
-        IF cost > capacity + 1e-9 THEN masks[1] := masks[1] + bit; END IF;
+        IF cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
-        IF levels[i] + cost - capacity > 1e-9 THEN masks[3] := masks[3] + bit; END IF;
-        IF levels[i] / ops[f + 1] - 1e-6 > a THEN masks[4] := masks[4] + bit; END IF;
+        IF levels[i] + cost - capacity > @LEVEL_TOLERANCE@ THEN masks[3] := masks[3] + bit; END IF;
+        IF levels[i] / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
         bit := bit * 2;
       END LOOP;
       reason := CASE WHEN masks[1] > 0 THEN 1 WHEN masks[2] > 0 THEN 2 WHEN masks[3] > 0 THEN 3
@@ -172,7 +172,7 @@ BEGIN
         IF reason = 3 THEN
           FOR f IN first .. last BY 5 LOOP
             i := ops[f];
-            IF levels[i] + cost - ops[f + 2] > 1e-9 THEN
+            IF levels[i] + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
               IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
               IF ops[f + 4] > 0 THEN blocks[i] := now + ops[f + 4]; END IF;
               IF ops[f + 3] = 1 OR ops[f + 4] > 0 THEN
@@ -240,7 +240,7 @@ BEGIN
         i := ops[f];
         rate := ops[f + 1];
         levels[i] := greatest(0, levels[i] - cost);
-        IF b >= 0 AND abs(frees[i] - (a + b / rate)) <= 1e-3 THEN frees[i] := a; END IF;
+        IF b >= 0 AND abs(frees[i] - (a + b / rate)) <= @SAME_SLOT@ THEN frees[i] := a; END IF;
         ends[i] := greatest(now + levels[i] / rate, frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
       END LOOP;
     ELSIF verb = 4 THEN
@@ -251,9 +251,9 @@ BEGIN
       ends[i] := now;
     ELSIF verb = 5 THEN
       i := ops[first];
-      ends[i] := now + 3000;
+      ends[i] := now + @BEAT_LIFE@;
       SELECT count(*) INTO others FROM @table@ t
-        WHERE t.key >= 'beat:' AND t.key < 'beat;' AND t.key <> keys[i] AND t.at BETWEEN now - 3000 AND now + 1000;
+        WHERE t.key >= 'beat:' AND t.key < 'beat;' AND t.key <> keys[i] AND t.at BETWEEN now - @BEAT_LIFE@ AND now + @BEAT_AHEAD@;
       o := o + 1;
       result[o] := others + 1;
       o := o + 1;
@@ -262,7 +262,7 @@ BEGIN
   END LOOP;
 
   UPDATE @table@ t
-    SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked, expires = u.ends + 1000
+    SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked, expires = u.ends + @KEEP_MARGIN@
     FROM unnest(keys, levels, ats, frees, rates, blocks, ends) u (key, level, at, free, rate, blocked, ends)
     WHERE t.key = u.key AND u.ends <> 'NaN';
   RETURN result;

@@ -1,5 +1,5 @@
--- Looks at some rows after a key ($1, how many: $2) and deletes those that are as good as new, but none that is in use.
--- Answers the last key looked at (null: there are no more) and how many were deleted.
+-- Looks at $2 rows after the key $1 and deletes those that are not needed any more, but none that is locked. Answers the
+-- last key looked at (null: there are no more) and how many were deleted.
 WITH chunk AS MATERIALIZED (
   SELECT key, expires FROM @table@ WHERE key > $1 ORDER BY key LIMIT $2
 ), unused AS MATERIALIZED (

@@ -3,35 +3,36 @@ import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Client } from 'pg'
 import pg from 'pg'
+import { fillConstants } from '../constants.js'
 
-/** ms since 2025, so that doubles keep 1e-5 ms. */
-const NOW = `date_part('epoch', clock_timestamp() - timestamptz '2025-01-01 00:00:00+00') * 1000`
+/** ms by the server's clock. */
+const NOW = fillConstants(`date_part('epoch', clock_timestamp() - to_timestamp(@CLOCK_ORIGIN@)) * 1000`)
 
-/** PostgreSQL cuts longer names off, in bytes. */
+/** Bytes. PostgreSQL cuts off longer names. */
 const LONGEST_NAME = 63
 
-/** How long creating may take, in ms: others may be at it. */
+/** ms. Creating may take this long, as other instances may be creating, too. */
 const PATIENCE = 10_000
 
 function read(name: string): string {
-  return readFileSync(new URL(`./${name}.sql`, import.meta.url), 'utf8')
+  return fillConstants(readFileSync(new URL(`./${name}.sql`, import.meta.url), 'utf8'))
 }
 
 export interface Schema {
   /** Its name for messages. */
   readonly table: string
-  /** SQL: with the keys and the operations of postgres-decide.sql as its parameters. */
+  /** SQL. Its parameters are the keys and the operations of decide.sql. */
   readonly decide: string
-  /** SQL: see postgres-prune.sql. */
+  /** SQL: see prune.sql. */
   readonly prune: string
-  /** SQL: the time, and whether all is there. */
+  /** SQL: the time, and whether table and function exist. */
   readonly probe: string
-  /** SQL: creates what is not there; several at once wait for each other. */
+  /** SQL: creates what does not exist. Several at once wait for each other. */
   readonly create: string
 }
 
 /**
- * @param table a name, or a schema's and a name with a dot between
+ * @param table a name, or a schema and a name with a dot between
  * @param timeSource SQL that yields the time in ms as a double
  * @throws RangeError for what cannot be a name
  */
@@ -66,7 +67,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
   }
 }
 
-/** Creates what is not there. */
+/** Creates what does not exist. */
 export async function createSchema(client: Client, schema: Schema): Promise<void> {
   const { rows } = await client.query<{ ready: boolean }>(schema.probe)
   if (rows[0]!.ready) return

@@ -1,43 +1,45 @@
 -- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
--- verb means; wire.ts writes the input and reads the output.
+-- verb means. wire.ts writes the input and reads the output. A name between two @ is a constant of ../constants.ts.
 --
 -- KEYS      of bucket instances, of a registry, or of upstreams
 -- ARGV[1]   little-endian doubles:
---             deadline    ms of this clock: later, nothing is done; so a call that nobody waits for any more costs nothing
---             earliest    ms of this clock: before, nothing is done either: the clock was set back, and the deadline with it
+--             deadline    ms of this clock. Later, nothing is done: nobody waits for the call any more.
+--             earliest    ms of this clock. Before, nothing is done: the clock was set back, and the deadline with it.
 --             horizon     ms, how far ahead a slot may be claimed
---             back        ms, how far it may lie back; negative: it has to lie ahead
+--             back        ms, how far it may lie back. Negative: it has to lie ahead.
 --             count, and that many operations of
 --               verb, cost, x, slot, n, and n places of
 --                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
 --                 it), blockFor (ms; 0: none; infinite: until it has drained)
---           x: maxWait (ms) of an admission, since (ms) of a claim, slotCost of what is given back, the place in ARGV of
---           a beat's or a leaver's id, whose places are the registry and how many have left. slot: ms of this clock, -infinite: none;
---           of a claim, by how many ms more than the horizon it may be ahead for its last place's sake.
---           Of an exchange: cost is the rate, x for how long it holds, slot for how long the upstream is paused.
+--           x     admission: maxWait (ms); claim: since (ms); giveBack: slotCost; beat and leave: the place of the id in
+--                 ARGV, where the places are the registry and the number that have left
+--           slot  ms of this clock, -infinite: none; claim: ms by which the last place may be ahead of the horizon
+--           exchange: cost is the rate, x how long it holds, slot how long the upstream is paused
 -- ARGV[2..] ids of instances
 --
--- Answers doubles, too: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the
--- answer of each operation:
+-- Answers doubles: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the answer
+-- of each operation:
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
---   claim        1, slot; or 0, free of each place; after the levels where it came with an admission
---   giveBack, reset, leave, nothing; beat, how many there are and how many have left; exchange, see redis-upstream.lua
+--   claim        1, slot; or 0, free of each place; after the levels if it came with an admission
+--   giveBack, reset, leave  nothing
+--   beat         how many there are, how many have left
+--   exchange     see exchange.lua
 --
 -- A bucket is kept as five doubles: level, at, free, blocked (0: not; infinite: until drained), and the rate that `free`
 -- was counted with.
--- This clock counts from 2025, so that a double holds a hundredth of a microsecond.
 
 local function clock()
   local time = redis.call('TIME')
-  return (tonumber(time[1]) - 1735689600) * 1000 + tonumber(time[2]) / 1000
+  return (tonumber(time[1]) - @CLOCK_ORIGIN@) * 1000 + tonumber(time[2]) / 1000
 end
 local now = clock()
 
 local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local LEVEL_TOLERANCE, TIME_TOLERANCE, SLOT_TOLERANCE = 1e-9, 1e-6, 1e-3
-local MARGIN, LONGEST = 1000, 1e13
-local SILENCE, AHEAD = 3000, 1000
+local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = @LEVEL_TOLERANCE@, @SAME_WAIT@, @SAME_SLOT@
+local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = @BEAT_LIFE@, @BEAT_AHEAD@, @KEEP_MARGIN@
+-- ms, the longest life of a key.
+local LONGEST = 1e13
 local DRAINED = math.huge
 local max, min = math.max, math.min
 
@@ -61,8 +63,8 @@ local function is_blocked(key)
   return now < blocks[key]
 end
 
--- What is left until the next slot takes as long as it takes at the rate of now; kept, else it would be so again.
-local function hurry(key, rate)
+-- The time until the next slot passes at the present rate. This is kept, or it would be done again.
+local function apply_rate(key, rate)
   if rates[key] == rate then return end
   if frees[key] > now then
     frees[key] = now + (frees[key] - now) * rates[key] / rate
@@ -73,7 +75,7 @@ end
 
 -- Brings a bucket to the present.
 local function open(key, rate)
-  if levels[key] then return hurry(key, rate) end
+  if levels[key] then return apply_rate(key, rate) end
   local state = stored[key]
   if not state or #state ~= 40 then
     levels[key], frees[key], blocks[key], rates[key] = 0, 0, 0, rate
@@ -82,14 +84,14 @@ local function open(key, rate)
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
   local elapsed = now - at
   if elapsed < 0 then
-    -- The clock went back: as if no time had passed; kept, else none ever would.
+    -- The clock went back: no time has passed. This is kept, or no time ever would pass.
     free, blocked = free + elapsed, blocked + elapsed
     changed[key] = true
   else
     level = max(0, level - elapsed * rate)
   end
   levels[key], frees[key], blocks[key], rates[key] = level, free, blocked, counted
-  hurry(key, rate)
+  apply_rate(key, rate)
   -- A block that is over must not come back with the level.
   if not is_blocked(key) then blocks[key] = 0 end
 end
@@ -105,7 +107,7 @@ local function reason_against(first, last, cost, max_wait)
       reason = min(reason, 2)
     elseif level + cost - capacity > LEVEL_TOLERANCE then
       reason = min(reason, 3)
-    elseif level / rate - TIME_TOLERANCE > max_wait then
+    elseif level / rate - SAME_WAIT > max_wait then
       reason = min(reason, 4)
     end
   end
@@ -117,10 +119,10 @@ local function refuses(place, reason, cost, max_wait)
   if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
   if reason == 2 then return is_blocked(key) end
   if reason == 3 then return levels[key] + cost - capacity > LEVEL_TOLERANCE end
-  return levels[key] / rate - TIME_TOLERANCE > max_wait
+  return levels[key] / rate - SAME_WAIT > max_wait
 end
 
-local function punish(place)
+local function apply_overflow_policy(place)
   local key, capacity, fill, block_for = input[place], input[place + 2], input[place + 3], input[place + 4]
   if fill == 1 then levels[key] = max(levels[key], capacity) end
   if block_for ~= 0 then blocks[key] = now + block_for end
@@ -144,16 +146,16 @@ local function time_until_fit(first, last, cost, max_wait)
 end
 
 local function refuse(reason, first, last, cost, max_wait, dry)
-  local who = {}
-  for place = first, last, 5 do who[place] = refuses(place, reason, cost, max_wait) end
+  local refusing = {}
+  for place = first, last, 5 do refusing[place] = refuses(place, reason, cost, max_wait) end
   if reason == 3 and not dry then
-    for place = first, last, 5 do if who[place] then punish(place) end end
+    for place = first, last, 5 do if refusing[place] then apply_overflow_policy(place) end end
   end
   tell(0)
   tell(reason)
   tell(reason == 1 and -1 or time_until_fit(first, last, cost, max_wait))
   for place = first, last, 5 do tell(levels[input[place]]) end
-  for place = first, last, 5 do tell(who[place] and 1 or 0) end
+  for place = first, last, 5 do tell(refusing[place] and 1 or 0) end
 end
 
 local function claim(first, last, cost, since, ahead)
@@ -201,7 +203,7 @@ local function give_back(first, last, cost, slot, slot_cost)
       levels[key] = max(0, levels[key] - cost)
       changed[key] = true
     end
-    if math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SLOT_TOLERANCE then
+    if math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SAME_SLOT then
       frees[key] = slot
       changed[key] = true
     end
@@ -218,12 +220,12 @@ end
 
 local function beat(place, left, id)
   local registry = KEYS[input[place]]
-  -- First, as what follows is allowed to a server without memory, and then so is all else.
+  -- First, as a server without memory refuses this one, and must not have done the rest.
   redis.call('ZADD', registry, now, id)
-  redis.call('ZREMRANGEBYSCORE', registry, '-inf', now - SILENCE)
-  redis.call('ZREMRANGEBYSCORE', registry, now + AHEAD, '+inf')
-  redis.call('PEXPIRE', registry, SILENCE + MARGIN)
-  redis.call('PEXPIRE', KEYS[input[left]], SILENCE + MARGIN)
+  redis.call('ZREMRANGEBYSCORE', registry, '-inf', now - BEAT_LIFE)
+  redis.call('ZREMRANGEBYSCORE', registry, now + BEAT_AHEAD, '+inf')
+  redis.call('PEXPIRE', registry, BEAT_LIFE + KEEP_MARGIN)
+  redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
   tell(redis.call('ZCARD', registry))
   tell(tonumber(stored[input[left]] or 0) or 0)
 end
@@ -231,7 +233,7 @@ end
 local function leave(place, left, id)
   if redis.call('ZREM', KEYS[input[place]], id) == 0 then return end
   redis.call('INCR', KEYS[input[left]])
-  redis.call('PEXPIRE', KEYS[input[left]], SILENCE + MARGIN)
+  redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
 end
 
 local position = 6
@@ -263,10 +265,10 @@ for key in pairs(changed) do
   if forgotten[key] and level == 0 and free == 0 and blocked == 0 then
     redis.call('DEL', KEYS[key])
   else
-    -- As good as new when it has drained, its schedule has passed and no block lasts.
+    -- It is not needed when it has drained, its schedule has passed and no block lasts.
     local busy = max(level / rates[key], free - now)
     if blocked < DRAINED then busy = max(busy, blocked - now) end
-    local expiry = min(LONGEST, math.ceil(busy) + MARGIN)
+    local expiry = min(LONGEST, math.ceil(busy) + KEEP_MARGIN)
     redis.call('SET', KEYS[key], struct.pack('<ddddd', level, now, free, blocked, rates[key]), 'PX', expiry)
   end
 end

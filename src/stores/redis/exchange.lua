@@ -1,12 +1,12 @@
--- What instances tell each other of an upstream's limits, by the semantics of src/core/store.ts; decide.lua goes on.
+-- What instances tell each other of an upstream's limits. src/core/store.ts says what it means. decide.lua follows.
 --
--- It is kept as four doubles: at (ms of redis.lua's clock) and, as they were then, for how much longer it is paused (ms),
--- its rate (cost units per ms) and for how much longer that holds (ms). Durations and not moments: a clock that goes back
--- is as if no time had passed. So that little of it has, `at` moves with each exchange.
+-- It is kept as four doubles: at (ms of decide.lua's clock) and, at that time, how much longer it is paused (ms), its rate
+-- (cost units per ms) and how much longer that holds (ms). Durations, not moments: if the clock goes back, no time has
+-- passed. `at` moves with each exchange, so that little time is lost.
 
--- paused_for, rate and rate_for are what is new; rate 0: nothing of that. Answers what holds, in the same terms.
+-- paused_for, rate and rate_for are the news; rate 0: none. Answers what holds, in the same terms.
 local function exchange(key, now, paused_for, rate, rate_for)
-  -- Unlike GET it takes what is not a string for nothing.
+  -- Unlike GET it answers nothing for a key that is not a string.
   local state = redis.call('MGET', key)[1]
   local known = state and #state == 32
   if known then
@@ -17,10 +17,9 @@ local function exchange(key, now, paused_for, rate, rate_for)
   end
   local lasts = math.max(paused_for, rate_for)
   if lasts > 0 then
-    -- A second more than needed: keys expire by a coarser clock.
-    redis.call('SET', key, struct.pack('<dddd', now, paused_for, rate, rate_for), 'PX', math.ceil(lasts) + 1000)
+    redis.call('SET', key, struct.pack('<dddd', now, paused_for, rate, rate_for), 'PX', math.ceil(lasts) + @KEEP_MARGIN@)
   elseif known then
-    -- What is over must not come back with a clock that goes back.
+    -- Or it would come back with a clock that goes back.
     redis.call('DEL', key)
   end
   return paused_for, rate, rate_for

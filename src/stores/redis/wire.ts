@@ -1,8 +1,9 @@
-/** The script, and what it is told and tells: redis.lua, which begins with redis-upstream.lua, says how that is laid out. */
+/** The script, its input and its output. decide.lua, which follows exchange.lua, says how they are laid out. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
 import type { BucketRef, StoreError } from '../../core/store.js'
+import { CLOCK_ORIGIN, fillConstants } from '../constants.js'
 
 export const VERB = {
   admit: 1,
@@ -26,9 +27,6 @@ export type Status = 'done' | 'late' | 'early'
 
 const CLOCK = /^local now = clock\(\)$/m
 
-/** 2025-01-01, in ms: where the script's time begins. */
-const EPOCH = 1_735_689_600_000
-
 export interface Script {
   readonly text: string
   readonly sha: string
@@ -39,8 +37,9 @@ export function readScript(timeSource?: string): Script {
   const [upstream, rest] = ['exchange', 'decide'].map(name =>
     readFileSync(new URL(`./${name}.lua`, import.meta.url), 'utf8'),
   )
-  const file = `${upstream}\n${rest}`
-  const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${EPOCH}`)
+  const file = fillConstants(`${upstream}\n${rest}`)
+  const origin = CLOCK_ORIGIN * 1_000
+  const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${origin}`)
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
 
@@ -50,7 +49,7 @@ export interface RedisOperation {
   readonly cost: number
   /** `maxWait`, `since`, `slotCost` and others, in ms or cost units. */
   readonly x: number
-  /** ms of the store's clock; redis.lua says what else. */
+  /** ms of the store's clock; decide.lua says what else. */
   readonly slot: number
   readonly keys: readonly string[]
   /** Of each key; those that are no bucket's have none. */

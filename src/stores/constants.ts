@@ -1,0 +1,40 @@
+/**
+ * The numbers that a decision needs in each language: TypeScript (memory), Lua (Redis) and SQL (PostgreSQL). The scripts name
+ * them as `@NAME@`, and `fillConstants` puts the values in when they are loaded.
+ */
+import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
+import { SAME_TIME } from '../core/queue/ready-lanes.js'
+
+/** ms. A slot is the last one of a bucket that is free this close to its end. */
+export const SAME_SLOT = 1e-3
+
+/** ms. An instance is there for this long after its heartbeat. */
+export const BEAT_LIFE = 3_000
+
+/** ms. A heartbeat that is dated further ahead is from before the server's clock was set back. */
+const BEAT_AHEAD = 1_000
+
+/** ms. State is kept this much longer than it is needed, as a server forgets by a coarser clock. */
+const KEEP_MARGIN = 1_000
+
+/** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
+export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
+
+const CONSTANTS: Readonly<Record<string, number>> = {
+  LEVEL_TOLERANCE,
+  SAME_WAIT: SAME_TIME,
+  SAME_SLOT,
+  BEAT_LIFE,
+  BEAT_AHEAD,
+  KEEP_MARGIN,
+  CLOCK_ORIGIN,
+}
+
+/** Puts the constants into a script. The hash of the script follows, so each value has a script or function of its own. */
+export function fillConstants(script: string): string {
+  return script.replace(/@([A-Z_]+)@/g, (_, name: string) => {
+    const value = CONSTANTS[name]
+    if (value === undefined) throw new Error(`a script names ${name}, which is not in stores/constants.ts`)
+    return String(value)
+  })
+}
