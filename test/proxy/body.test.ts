@@ -382,7 +382,11 @@ function byRequest(port: number, path: string, body: Buffer): Promise<number | u
   })
 }
 
-for (const megabytes of [2, 8, 50]) {
+for (const [megabytes, times] of [
+  [2, 3],
+  [8, 3],
+  [50, 1],
+] as const) {
   t.test(`an upload of ${megabytes} MB that is refused: the client reads its answer`, async t => {
     const upstream = await httpUpstream(t, (req, res) => {
       if (req.method === 'POST') res.writeHead(413).end('too large')
@@ -405,7 +409,7 @@ for (const megabytes of [2, 8, 50]) {
     await upstream.until(({ requests }) => requests.length === 2)
     const body = Buffer.alloc(megabytes * 1024 * 1024)
     for (const status of [429, 404, 413, 503]) {
-      for (let count = 0; count < 3; count += 1) {
+      for (let count = 0; count < times; count += 1) {
         const client = await connect(t, rig)
         // As simple clients do: the answer is read when everything is written.
         client.socket.pause()

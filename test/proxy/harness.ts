@@ -57,7 +57,7 @@ class Signal {
       }
       const timer = setTimeout(() => {
         this.#waiting.delete(check)
-        reject(new Error(`waited in vain: ${holds.toString()}; so far ${told()}`))
+        reject(new Error(`waited in vain: ${holds.toString()}; so far ${told().slice(-2_000)}`))
       }, PATIENCE)
       this.#waiting.add(check)
       check()

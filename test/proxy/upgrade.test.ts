@@ -179,6 +179,9 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
 
 const digest = (data: Buffer) => createHash('sha256').update(data).digest('hex')
 
+// These tests wait more than they compute.
+t.jobs = 4
+
 t.test('ws: large frames both ways', async t => {
   for (const secure of [false, true]) {
     const http = secure ? createSecureServer({ key, cert }) : createServer()
