@@ -1,8 +1,9 @@
 /** What a bucket and a lane keep for those who wait: there while it is needed, gone after, and nothing of it remembered. */
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/core/queue/lane.js'
+import { Gate, type Lane, type SharedBucket, type ShareNode, type Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 
 const NOBODY = { release() {}, expire() {}, reject() {} }
@@ -37,7 +38,6 @@ t.test('a block keeps an outlet, which is not waited for', async t => {
   t.equal(bucket.waitingState?.waiting, 0)
   shaper.wake()
   shaper.control.setLimits(bucket, { ...limits, rate: 0.02 })
-  t.equal(bucket.waitingState?.place, -1)
   t.equal(clock.runAll(), 0, 'no wake-up is planned')
   clock.runUntil(1_000)
   t.equal(bucket.blockedFor(1_000), 0)
@@ -60,37 +60,29 @@ t.test('a block outlasts those who waited, of whom it remembers nothing', async 
   for (let at = 0; at < 4; at += 1) shaper.admit(arrival, NOBODY)
   t.equal(bucket.waiting, 2)
   clock.runAll()
-  const { queued, waiting, leastCost, shareNodes, heaviest, place } = bucket.waitingState!
-  t.strictSame(
-    { queued, waiting, leastCost, shareNodes, heaviest, place },
-    { queued: 0, waiting: 0, leastCost: Infinity, shareNodes: [], heaviest: undefined, place: -1 },
-  )
+  t.equal(bucket.waiting, 0)
   bucket.reset(clock.now())
   t.equal(bucket.waitingState, undefined, 'a reset ends the block')
 })
 
-t.test('a lane that comes again remembers nothing of its former life', async t => {
+t.test('a client that comes again has its new weight, and nothing of the old one', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const route = { name: 'route', gate: new Gate(0) }
-  const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'client', rate: 1, capacity: 10 })
-  const lives = [5, 1].map(cost => {
-    const ticket = shaper.admit({ route, stack: [bucket], cost, weight: cost }, NOBODY)
-    if (typeof ticket === 'string' || !('lane' in ticket)) throw new Error('it does not wait')
-    const { lane } = ticket
-    const seen = [
-      lane.queued,
-      lane.weight,
-      lane.deficit,
-      lane.round,
-      lane.parent.weight,
-      bucket.waitingState?.leastCost,
-    ]
-    t.ok(shaper.cancel(ticket))
-    t.equal(route.gate.root.childCount, 0)
-    return seen
-  })
-  t.same(lives[1]!.slice(0, 2), [1, 1])
-  t.same(lives[1]!.slice(4), [1, 1])
-  t.equal(lives[1]![3], lives[0]![3])
+  const route = { name: 'route', gate: new Gate() }
+  const table = new BucketTable(10)
+  const everyone = table.find({ name: 'everyone', rate: 0.01, capacity: 100 }, '', 0)!
+  const sent: string[] = []
+  const send = (client: string, weight: number) => {
+    const own = table.find({ name: 'client', rate: 1_000, capacity: 1_000 }, client, 0)!
+    const waiter = { ...NOBODY, release: () => void sent.push(client) }
+    return shaper.admit({ route, stack: [own, everyone], cost: 1, weight }, waiter)
+  }
+  send('first', 1)
+  for (const verdict of Array.from({ length: 10 }, () => send('a', 5))) t.ok(shaper.cancel(verdict as Ticket))
+  for (let at = 0; at < 10; at += 1) for (const client of ['a', 'b']) send(client, 1)
+  clock.runAll()
+  t.equal(sent.length, 20)
+  for (let at = 2; at <= 20; at += 2) {
+    t.equal(sent.slice(0, at).filter(client => client === 'a').length, at / 2, `of the first ${at}`)
+  }
 })
