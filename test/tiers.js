@@ -20,8 +20,14 @@ export const TIERS = [
   {
     name: 'integration',
     holds: 'proxy, admin server and library over real sockets',
+    jobs: 3,
+    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/'],
+  },
+  {
+    name: 'timing',
+    holds: 'what real time is the subject of, one file at a time',
     jobs: 1,
-    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'pacing/'],
+    paths: ['pacing/', 'proxy/trace', 'hardening/bounds'],
   },
   { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 2, paths: ['stores/'] },
   {

@@ -75,6 +75,8 @@ t.test('a day of real requests, compressed', async t => {
     failed: 0,
     refused: 0,
   }
+  // Above the grace of 250 ms a slot is lost, which the model does not know: then the machine is too busy for this test.
+  let latest = 0
   const proxy = await startProxy({
     settings: parseConfig(
       JSON.stringify({
@@ -90,6 +92,9 @@ t.test('a day of real requests, compressed', async t => {
     observer: {
       arrived: request => {
         asking = Number(request.header('x-id'))
+      },
+      released: (_request, lateness) => {
+        latest = Math.max(latest, lateness)
       },
       finished: (_route, outcome) => {
         outcomes[outcome] += 1
@@ -138,7 +143,7 @@ t.test('a day of real requests, compressed', async t => {
   t.same(
     statuses.map(status => status === 200),
     trace.map((_, id) => admitted.has(id)),
-    'admitted and rejected are those of the model',
+    `admitted and rejected are those of the model; the latest release was ${latest.toFixed(0)} ms late`,
   )
   t.equal(statuses.filter(status => status !== 200 && status !== 429).length, 0, 'no other answers')
   t.same(outcomes, { ...outcomes, forwarded: admitted.size, rejected, cancelled: 0, expired: 0, failed: 0, refused: 0 })
