@@ -8,7 +8,7 @@ export const TIERS = [
   {
     name: 'browser',
     holds: 'the dashboard and the replay page in Chromium',
-    jobs: 1,
+    jobs: 2,
     paths: ['admin/dashboard', 'replay/page'],
   },
   {

@@ -90,6 +90,12 @@ export const text = (page: Page, selector: string): Promise<string> => page.loca
 export const says = (page: Page, selector: string, hasText: string | RegExp): Promise<void> =>
   page.locator(selector, { hasText }).first().waitFor()
 
+/** Resolves when the page has been drawn again, after what its observers had to do. */
+export const frames = (page: Page): Promise<void> =>
+  page.evaluate(
+    'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))',
+  )
+
 /** Pixels of a canvas for which an expression of r, g, b, x, y (0..1) and a (alpha) holds. */
 export const pixels = (page: Page, id: string, expression: string): Promise<number> =>
   page.evaluate(`(() => {

@@ -1,7 +1,7 @@
 /** The pictures of the dashboard, judged by their pixels. */
 import type { Page } from 'playwright-core'
 import t from 'tap'
-import { ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
+import { frames, ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
 import { bucket, CAPACITY, instance, quiet } from './dashboard-sample.js'
 import { keepSaying, live, serveDashboard } from './dashboard-server.js'
 
@@ -129,10 +129,6 @@ t.test('pictures stand still when asked to, by a button or by the system', async
   const server = await serveDashboard(t)
   live(t, server)
   const strip = (page: Page): Promise<string> => page.evaluate("document.getElementById('strip').toDataURL()")
-  const frames = (page: Page): Promise<void> =>
-    page.evaluate(
-      'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))',
-    )
   const { page } = await openPage(t, browser, server.url)
   await says(page, '#strip-gaps', 'gap p50 200 ms')
   const moving = await strip(page)
@@ -172,7 +168,7 @@ t.test('a paused dashboard that is drawn again, in another size and back, shows 
   await says(page, '#strip-gaps', 'gap p50 200 ms')
   await page.locator('#pause').click()
   const pictures = async (): Promise<Record<string, string>> => {
-    await page.waitForTimeout(200)
+    await frames(page)
     return page.evaluate(`Object.fromEntries(['bucket', 'rates', 'strip'].map(id =>
       [id, document.getElementById(id).toDataURL()]))`)
   }

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { dashboardPage } from '../../src/admin/dashboard/page.js'
-import { ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
+import { frames, ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
 import { BUSY, bucket, instance, quiet, route } from './dashboard-sample.js'
 import { live, serveDashboard } from './dashboard-server.js'
 
@@ -43,21 +43,20 @@ t.test('live traffic is shown, in every shape of screen and both schemes', async
   const folder = mkdtempSync(join(tmpdir(), 'shaper-dashboard-'))
   t.teardown(() => rmSync(folder, { recursive: true }))
   for (const colorScheme of ['light', 'dark'] as const) {
+    const { page, faults, overhang } = await openPage(t, browser, server.url, { colorScheme })
+    await says(page, '#status', 'Live')
+    await says(page, '#strip-gaps', 'gap p50 200 ms, p99 200 ms, 1/r 200 ms')
+    t.equal(await text(page, '#bucket-title'), 'client', 'the busiest is in focus')
+    t.match(await text(page, '#rates-now'), /^[\d.]+\/s in, [\d.]+\/s out, 7 keys$/)
+    t.match(await text(page, '#about'), /^up 5 h · store redis · 2 processes · 3 instances$/)
     for (const [width, height] of [
-      [320, 640],
-      [768, 1_024],
       [1_280, 900],
+      [768, 1_024],
+      [320, 640],
     ] as const) {
       const name = `${width}-${colorScheme}`
-      const { page, faults, overhang } = await openPage(t, browser, server.url, {
-        viewport: { width, height },
-        colorScheme,
-      })
-      await says(page, '#status', 'Live')
-      await says(page, '#strip-gaps', 'gap p50 200 ms, p99 200 ms, 1/r 200 ms')
-      t.equal(await text(page, '#bucket-title'), 'client', 'the busiest is in focus')
-      t.match(await text(page, '#rates-now'), /^[\d.]+\/s in, [\d.]+\/s out, 7 keys$/)
-      t.match(await text(page, '#about'), /^up 5 h · store redis · 2 processes · 3 instances$/)
+      await page.setViewportSize({ width, height })
+      await frames(page)
       t.equal(await overhang(), 0, `${name}: nothing sticks out`)
       t.ok((await pixels(page, 'rates', 'b - r > 70')) > 50, `${name}: what left is drawn`)
       t.ok((await pixels(page, 'strip', 'b - r > 70')) > 50, `${name}: and each release`)
@@ -65,8 +64,8 @@ t.test('live traffic is shown, in every shape of screen and both schemes', async
       await page.screenshot({ path, fullPage: true })
       t.ok(readFileSync(path).length > 20_000, `${name}: the picture is not blank`)
       t.same(faults, [], name)
-      await page.close()
     }
+    await page.close()
   }
 })
 

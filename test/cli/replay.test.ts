@@ -4,13 +4,14 @@ import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import type { ReplayReport } from '../../src/replay/report/report.js'
 import { combined, FIXTURE, fixtureText } from '../replay/logs.js'
-import { shaper } from './command.js'
+import { shaper, shaperHere } from './command.js'
 
 const START = 1_431_857_103
 
-/** Runs `shaper replay`, with this on its standard input. */
-async function replay(args: string[], input?: string | Buffer, cwd?: string) {
-  const { child, finished } = shaper(['replay', ...args], cwd === undefined ? {} : { cwd })
+/** Runs `shaper replay` with this on its standard input; in a process of its own where it is to be in a directory. */
+async function replay(args: string[], input: string | Buffer = '', cwd?: string) {
+  if (cwd === undefined) return shaperHere(['replay', ...args], { input })
+  const { child, finished } = shaper(['replay', ...args], { cwd })
   child.stdin.on('error', () => undefined)
   child.stdin.end(input)
   return finished
