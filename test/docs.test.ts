@@ -78,12 +78,22 @@ t.test('README: the burst of curls comes out one every 200 ms', { buffered: true
     seconds: Number(seconds),
   }))
   t.equal(answers.length, 12)
-  t.equal(answers.filter(({ status }) => status === 429).length, 2)
-  const held = answers.filter(({ status }) => status === 200).map(({ seconds }) => seconds)
-  t.equal(held.length, 10)
-  t.ok(Math.max(...held) > 1.6 && Math.max(...held) < 3, `the last was held for ${Math.max(...held)} s`)
   child.kill('SIGTERM')
-  t.equal((await finished).code, 0)
+  const { code, stderr } = await finished
+  t.equal(code, 0)
+  const came = stderr
+    .split('\n')
+    .filter(line => line.includes('"msg":"request"'))
+    .map(line => JSON.parse(line) as { time: number; waitMs: number })
+    .map(({ time, waitMs }) => time - waitMs)
+  t.equal(came.length, 12)
+  // Where the machine is so busy that the burst takes longer than a release, there is room for one more.
+  const released = Math.floor((Math.max(...came) - Math.min(...came) + 20) / 200)
+  const refused = answers.filter(({ status }) => status === 429).length
+  t.ok(refused <= 2 && refused >= 2 - released, `${refused} refused, ${released} released meanwhile`)
+  const held = answers.filter(({ status }) => status === 200).map(({ seconds }) => seconds)
+  t.equal(held.length, 12 - refused)
+  t.ok(Math.max(...held) > 1.6 && Math.max(...held) < 3, `the last was held for ${Math.max(...held)} s`)
 })
 
 t.test('README: the library example says what it does', async t => {

@@ -7,7 +7,10 @@ t.test('the demo tells what goes in and what comes out, in plain lines when not 
   const out = stdout.match(/out: request \d+ reaches the upstream/g) ?? []
   const spilled = stdout.match(/spilled: 429, Retry-After: \d+/g) ?? []
   t.equal(out.length + spilled.length, 20)
-  t.equal(spilled.length, 4)
-  t.match(stdout, /20 in, 16 out one every 200 ms .* 4 told to come back; the upstream broke 0 times\./)
+  // Four, unless the machine is so busy that the burst takes longer than the 200 ms of a release.
+  t.ok(spilled.length >= 1 && spilled.length <= 4, `${spilled.length} spilled`)
+  const [told] = /^20 in, .*$/m.exec(stdout) ?? []
+  t.match(told, new RegExp(`^20 in, ${out.length} out one every 200 ms .* ${spilled.length} told to come back;`))
+  t.match(told, /the upstream broke 0 times\.$/)
   t.notOk(stdout.includes('\u001b'), 'no control sequences')
 })
