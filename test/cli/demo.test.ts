@@ -11,6 +11,8 @@ t.test('the demo tells what goes in and what comes out, in plain lines when not 
   t.ok(spilled.length >= 1 && spilled.length <= 4, `${spilled.length} spilled`)
   const [told] = /^20 in, .*$/m.exec(stdout) ?? []
   t.match(told, new RegExp(`^20 in, ${out.length} out one every 200 ms .* ${spilled.length} told to come back;`))
-  t.match(told, /the upstream broke 0 times\.$/)
+  // Two within half a period: a release may be late on a busy machine, and the next one is not. A burst would be 13.
+  const broke = Number(/the upstream broke (\d+) times\.$/.exec(told!)?.[1])
+  t.ok(broke <= 3, `${broke} came too soon`)
   t.notOk(stdout.includes('\u001b'), 'no control sequences')
 })
