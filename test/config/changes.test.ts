@@ -13,7 +13,7 @@ const base = {
   ],
 }
 
-t.test('what changed is told in the words of the file', async t => {
+t.test('changes are listed in the words of the file', async t => {
   const after = {
     ...base,
     buckets: { client: { key: 'ip', rate: '5/s', capacity: 10 }, all: { key: 'all', rate: '100/s', capacity: 5 } },
@@ -35,11 +35,11 @@ t.test('what changed is told in the words of the file', async t => {
   )
 })
 
-t.test('no change, no lines', async t => {
+t.test('without a change there are no lines', async t => {
   t.same(changes(parseConfig(JSON.stringify(base)), parseConfig(JSON.stringify(base))), [])
 })
 
-t.test('a credential that has changed is told of, and not told', async t => {
+t.test('a changed credential is reported without its value', async t => {
   const file = (secret: string) => ({
     ...least(),
     admin: { listen: '0.0.0.0:9090', token: secret },

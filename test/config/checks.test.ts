@@ -101,7 +101,7 @@ t.test('capacity and maxDelay exclude each other', async t => {
   ])
 })
 
-t.test('what is bad hides nothing else', async t => {
+t.test('an error does not hide other errors', async t => {
   const file = {
     buckets: { bad: { rate: '5/w', rat: 1 }, small: { rate: 'x', capacity: 2, maxDelay: '1s' } },
     routes: [{ name: 'a', mode: 'on', maxWait: 5, buckets: ['bda', 5, 'small'], cost: 3 }, { name: 'a', cost: 0 }, 7],
@@ -125,7 +125,7 @@ t.test('what is bad hides nothing else', async t => {
   ])
 })
 
-t.test('what is bad is not judged as if it were absent', async t => {
+t.test('an invalid value is not reported as missing', async t => {
   const file = (bucket: object) => ({
     upstream: 'echo:',
     buckets: { a: { rate: '5/s', ...bucket } },

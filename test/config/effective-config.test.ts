@@ -138,7 +138,7 @@ t.test('it parses to the same settings', async t => {
   t.doesNotThrow(() => fc.assert(property, { seed: 7, numRuns: 1_000 }))
 })
 
-/** Slower than one in ten years is none. */
+/** A rate below one in ten years is refused. */
 function isRate(rate: string | number): boolean {
   try {
     parseRate(rate)

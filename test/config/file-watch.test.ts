@@ -16,7 +16,7 @@ function nextChange(file: string, t: { teardown(end: () => void): void }): () =>
   let seen = 0
   let told = 0
   let resolve = (): void => undefined
-  // Watching alone does not keep a process.
+  // A watch does not keep the process alive, so a timer does.
   const alive = setInterval(() => undefined, 1_000)
   t.teardown(() => clearInterval(alive))
   watching(t, [file], () => {
@@ -32,7 +32,7 @@ function nextChange(file: string, t: { teardown(end: () => void): void }): () =>
   }
 }
 
-t.test('written in place, replaced, and turned as a link', async t => {
+t.test('files that are written in place, files that are replaced, and links with a new target', async t => {
   const dir = t.testdir({ a: 'one', other: 'x' })
   const changed = nextChange(`${dir}/a`, t)
   writeFileSync(`${dir}/a`, 'two')
@@ -46,7 +46,7 @@ t.test('written in place, replaced, and turned as a link', async t => {
   t.pass('each was told')
 })
 
-t.test('behind links: a directory that is replaced by another, and a file written in place', async t => {
+t.test('files behind links: a replaced directory, and a file written in place', async t => {
   const dir = t.testdir({ first: { a: 'one' }, second: { a: 'two' }, far: { b: 'one' } })
   symlinkSync('first', `${dir}/current`)
   const turned = nextChange(`${dir}/current/a`, t)
@@ -60,7 +60,7 @@ t.test('behind links: a directory that is replaced by another, and a file writte
   t.pass('each was told')
 })
 
-t.test('the same contents written again are no change', async t => {
+t.test('writing the same contents again is no change', async t => {
   const dir = t.testdir({ a: 'one' })
   let count = 0
   watching(t, [`${dir}/a`], () => {
@@ -74,7 +74,7 @@ t.test('the same contents written again are no change', async t => {
   t.equal(count, 1)
 })
 
-t.test('several files: one call for what changes together; others may be watched later', async t => {
+t.test('several files: simultaneous changes make one call, and the list of files can change', async t => {
   const dir = t.testdir({ a: 'one', b: 'one', sub: { c: 'one' } })
   const calls: string[] = []
   let called = (): void => undefined
@@ -93,7 +93,7 @@ t.test('several files: one call for what changes together; others may be watched
   writeFileSync(`${dir}/b`, 'two')
   await changed
   t.equal(calls.length, 1)
-  // A change that was not told yet is not forgotten.
+  // A change that is not reported yet is not lost.
   changed = next()
   writeFileSync(`${dir}/a`, 'three')
   watch.watch([`${dir}/a`, `${dir}/sub/c`])
@@ -105,7 +105,7 @@ t.test('several files: one call for what changes together; others may be watched
   t.equal(calls.length, 3, 'the one that is not watched any more is not told')
 })
 
-t.test('a directory that cannot be watched is told', t => {
+t.test('a directory that cannot be watched is reported', t => {
   const directories: string[] = []
   const watch = watchFiles(
     () => undefined,

@@ -58,7 +58,7 @@ t.test('flags that are ambiguous', async t => {
   ])
 })
 
-t.test('bad flags are told by their own names', async t => {
+t.test('invalid flags are reported by their own names', async t => {
   const flags = { listen: 'x', upstream: 'me:pw@h', rate: '5/w', capacity: 'many', key: 'ip,hots', mode: 'on' }
   const expected = [
     '--listen: "x" has no port; write "x:8080"',

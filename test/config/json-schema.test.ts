@@ -26,7 +26,7 @@ interface Schema {
 
 const schema = jsonSchema() as Schema
 
-/** As much of JSON Schema as the generated one uses; an unknown word in it fails the test. */
+/** The part of JSON Schema that the generated schema uses. An unknown keyword fails the test. */
 function accepts(schema: Schema, value: unknown): boolean {
   const { anyOf, oneOf, type } = schema
   if (anyOf && !anyOf.some(each => accepts(each, value))) return false
@@ -77,14 +77,14 @@ function* keysOf(schema: Schema, path: string): Generator<[path: string, schema:
   }
 }
 
-t.test('it says what it is', async t => {
+t.test('the schema has a title and a version', async t => {
   t.equal(schema.$schema, 'https://json-schema.org/draft/2020-12/schema')
   t.equal(schema.title, 'shaper.config.json')
   t.match(schema.description, /traffic shaper/)
   t.equal(JSON.stringify(JSON.parse(JSON.stringify(schema))), JSON.stringify(schema))
 })
 
-t.test('it has every key of the file, each described with an example', async t => {
+t.test('every key of the file has a description with an example', async t => {
   const keys = [...keysOf(schema, '')]
   const upstream = [
     '',
@@ -139,12 +139,12 @@ t.test('it has every key of the file, each described with an example', async t =
   for (const [path, { description }] of keys) t.match(description, /e\.g\. /, path)
 })
 
-t.test('it tells the defaults as a user would write them', async t => {
+t.test('defaults are written as a user would write them', async t => {
   t.equal(schema.properties?.listen?.default, '127.0.0.1:8080')
   t.equal(schema.properties?.limits?.properties?.shutdownTimeout?.default, '30s')
 })
 
-t.test('it accepts what is good and refuses what is not', async t => {
+t.test('the schema accepts valid files and refuses invalid ones', async t => {
   t.ok(accepts(schema, contractExample()))
   t.ok(accepts(schema, contractExample()))
   t.ok(accepts(schema, least()))

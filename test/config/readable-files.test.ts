@@ -6,7 +6,7 @@ import { ConfigError, loadConfig } from '../../src/config/load.js'
 const fixture = (name: string): string =>
   readFileSync(fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url)), 'utf8')
 
-t.test('files that the configuration names are read when it is', async t => {
+t.test('files that the configuration names are read with it', async t => {
   const cwd = t.testdir({
     'cert.pem': fixture('upgrade-cert.pem'),
     'key.pem': fixture('upgrade-key.pem'),

@@ -2,7 +2,7 @@ import { ConfigError, parseConfig } from '../../src/config/load.js'
 
 type Options = Parameters<typeof parseConfig>[1]
 
-/** The example of the contract, section 3, as it is. */
+/** The example of section 3 of the contract, unchanged. */
 export function contractExample() {
   return {
     $schema: './shaper.schema.json',
@@ -24,7 +24,7 @@ export function contractExample() {
   }
 }
 
-/** The least that is valid. */
+/** The smallest valid file. */
 export function least() {
   return { upstream: 'echo:', buckets: { client: { rate: '5/s' } } }
 }
@@ -33,7 +33,7 @@ export function parse(file: unknown, options: Options = {}) {
   return parseConfig(typeof file === 'string' ? file : JSON.stringify(file), { env: {}, ...options })
 }
 
-/** The lines of the error; none when the file is valid. */
+/** The lines of the error; none for a valid file. */
 export function faults(file: unknown, options: Options = {}): string[] {
   return linesOf(() => parse(file, options))
 }

@@ -4,7 +4,7 @@ import { least, parse } from './sample.js'
 const bucket = (values: object) => parse({ upstream: 'echo:', buckets: { a: { rate: '5/s', ...values } } }).buckets[0]!
 const route = (values: object) => parse({ ...least(), routes: [values] }).routes[0]!
 
-t.test('the least that is valid gets every default', async t => {
+t.test('the smallest valid file gets every default', async t => {
   const client = {
     name: 'client',
     key: { parts: [{ kind: 'ip' }], missing: 'ip' },
@@ -71,7 +71,7 @@ t.test('capacities', async t => {
   t.equal(bucket({ capacity: 1.5 }).capacity, 1.5)
 })
 
-t.test('what an overflow does besides', async t => {
+t.test('overflow and blockFor', async t => {
   t.strictSame(bucket({ capacity: 10, overflow: 'fair', blockFor: '90s', weight: 2 }), {
     name: 'a',
     key: { parts: [{ kind: 'ip' }], missing: 'ip' },
@@ -155,7 +155,7 @@ t.test('costs', async t => {
   t.match(route({ cost: { header: 'X-Cost', min: 0.5, max: 100 } }).cost, { min: 0.5, default: 1 })
 })
 
-t.test('routes take the buckets they name, or all of them, or none where they are off', async t => {
+t.test('a route uses the buckets that it names, or all, or none in mode off', async t => {
   const { buckets, routes } = parse({
     upstream: 'echo:',
     buckets: { b: { rate: 1 }, a: { rate: 2 } },
@@ -247,7 +247,7 @@ t.test('upstreams', async t => {
   )
 })
 
-t.test('what is said at the top holds on every route', async t => {
+t.test('settings at the top of the file apply to every route', async t => {
   const routes = [{ dryRun: true }, { dryRun: false, maxWait: '0s' }]
   const plain = parse({ ...least(), routes })
   t.strictSame(

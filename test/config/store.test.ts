@@ -27,7 +27,7 @@ t.test('every default is filled in', async t => {
   })
 })
 
-t.test('what is written is taken', async t => {
+t.test('given values are used', async t => {
   const nodes = ['redis://10.0.0.1:7000', 'rediss://u:p@10.0.0.2:7000']
   const redis = { type: 'redis', cluster: nodes, prefix: 'a', timeout: '1s', onOutage: 'closed' }
   t.strictSame(store(redis), { ...redis, timeout: 1_000 })
@@ -54,7 +54,7 @@ t.test('what is written is taken', async t => {
   }
 })
 
-t.test('what is wrong is told, with a remedy, and without passwords', async t => {
+t.test('errors have a remedy and show no passwords', async t => {
   const redis = 'use e.g. "redis://127.0.0.1:6379"'
   const sentinel = 'use e.g. "redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/mymaster"'
   const encode = 'in its user and password write special characters percent-encoded, e.g. %2F for "/"'
@@ -101,7 +101,7 @@ t.test('a line that is not JSON is shown without passwords', async t => {
   t.notMatch(faults(text).join('\n'), /s3cret/)
 })
 
-t.test('the effective store is shown without passwords, and else reads as itself', async t => {
+t.test('the effective store has no passwords, and parses to the same store otherwise', async t => {
   t.strictSame(written({ type: 'redis', url: 'rediss://me:s3cret@h:6380/1', timeout: '1s' }), {
     type: 'redis',
     url: 'rediss://me:***@h:6380/1',
@@ -134,7 +134,7 @@ t.test('the effective store is shown without passwords, and else reads as itself
   t.equal(maskUrl('postgres:///d?host=/run&password=s3'), 'postgres:///d?host=/run&password=***')
 })
 
-t.test('a change of the store is told without passwords, also of nothing else', async t => {
+t.test('a change of the store is reported without passwords, also when only the password changes', async t => {
   const of = (url: string, more = {}) => parse({ ...least(), store: { type: 'redis', url, ...more } })
   t.same(changes(of('redis://:old@h'), of('redis://:new@h')), ['store: another password'])
   t.same(changes(of('redis://:old@h'), of('redis://:old@h')), [])
@@ -142,7 +142,7 @@ t.test('a change of the store is told without passwords, also of nothing else', 
   t.same(changes(parse(least()), of('redis://h', { onOutage: 'open' })), ['store: memory -> redis'])
 })
 
-t.test('what means something else with a shared store is warned about', async t => {
+t.test('settings that change their meaning with a shared store are warned about', async t => {
   const file = {
     listen: '0.0.0.0:1',
     upstream: { url: 'echo:', maxInFlight: 5 },

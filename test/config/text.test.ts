@@ -1,7 +1,7 @@
 import t from 'tap'
 import { faults, least, parse } from './sample.js'
 
-t.test('text that is no JSON is one problem with its place', async t => {
+t.test('a text that is not JSON is one problem with its place', async t => {
   const table: [text: string, message: string][] = [
     ['', 'line 1, column 1: expected a value, but the text ends'],
     ['{\n  "a": 1\n  "b": 2\n}', 'line 3, column 3: expected "," or "}", found a string; the line reads: "b": 2'],
@@ -33,7 +33,7 @@ t.test('text that is no JSON is one problem with its place', async t => {
   }
 })
 
-t.test('text that is JSON is read as such', async t => {
+t.test('JSON is read as JSON.parse reads it', async t => {
   const odd =
     '\uFEFF \t\r\n{ "upstream": "ec\\u0068o:", "buckets": { "a\\u002d1": { "rate": 5e0, "capacity": 1.5E+1 } }, "dryRun": true }\n'
   const { routes, buckets, dryRun } = parse(odd)
@@ -82,7 +82,7 @@ t.test('environment variables', async t => {
   )
 })
 
-t.test('the process is where variables come from unless told otherwise', async t => {
+t.test('by default variables come from the environment of the process', async t => {
   process.env.SHAPER_TEST_RATE = '9/s'
   t.teardown(() => delete process.env.SHAPER_TEST_RATE)
   const file = { upstream: 'echo:', buckets: { a: { rate: `\${SHAPER_TEST_RATE}` } } }

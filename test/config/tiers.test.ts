@@ -143,7 +143,7 @@ t.test('costs have to fit every tier', async t => {
   ])
 })
 
-t.test('what is bad is not judged as if it were absent', async t => {
+t.test('an invalid value is not reported as missing', async t => {
   const free = { name: 'free', keys: ['a'] }
   const routes = [{ cost: 5 }]
   t.same(faults(file({ capacity: 10 }, [{ ...free, capacity: 'x' }], routes)), [

@@ -6,7 +6,7 @@ const bucket = (values: object) => ({ upstream: 'echo:', buckets: { a: { rate: '
 const route = (values: object) => ({ ...least(), routes: [values] })
 const top = (values: object) => ({ ...least(), ...values })
 
-t.test('every bad value has its own message', async t => {
+t.test('every invalid value has its own message', async t => {
   const table: [file: object, line: string][] = [
     [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: '5/sec' }), 'buckets.a.rate: "5/sec" is not a rate; did you mean "5/s"?'],
@@ -221,7 +221,7 @@ t.test('the file must be an object', async t => {
   t.same(faults('null'), [`null is not an object; ${remedy}`])
 })
 
-t.test('no value of any key reaches the user with a message of zod', async t => {
+t.test('no message comes from zod', async t => {
   const junk = [null, 1.5, -1, '', 'x', true, [], {}, [[]], [{}], { x: { y: 1 } }, ['x'], '5']
   const wrap: ((value: unknown) => object)[] = [
     ...[

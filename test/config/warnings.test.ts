@@ -9,17 +9,17 @@ const own = { match: { path: '/own' } }
 
 const lines = (file: object) =>
   warnings(parse({ upstream: 'echo:', ...file })).map(({ path, message }) => `${path}: ${message}`)
-/** For one bucket `a`, on one route. */
+/** The warnings for one bucket `a` on one route. */
 const ofBucket = (values: object, route: object = {}) =>
   lines({ buckets: { a: { ...bucket, ...values } }, routes: [{ name: 'api', ...route }] })
 
-t.test('what is sound is not warned about', async t => {
+t.test('a sound configuration has no warnings', async t => {
   t.same(lines(contractExample()), [])
   t.same(ofBucket({}), [])
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })
 
-t.test('an upstream that is listened to', async t => {
+t.test('learning from an upstream', async t => {
   const learn = { upstream: { url: 'echo:', learn: true } }
   t.same(ofBucket({}, learn), [
     'routes[0].upstream.learn: several clients together may exceed what is learnt; add a bucket with "key": "all" to the route',
@@ -69,7 +69,7 @@ t.test('no room for a burst', async t => {
   t.same(ofBucket({ rate: '6/30s', capacity: 6 }, { mode: 'meter' }), [])
 })
 
-t.test('longer than clients wait', async t => {
+t.test('waits that are longer than clients accept', async t => {
   const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
     `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients accept, or ${instead}`
   t.same(ofBucket({ capacity: 1_001 }), [line('3.33333m')])
@@ -83,7 +83,7 @@ t.test('longer than clients wait', async t => {
   t.same(ofBucket({ tiers }), [line('39.8s', 'a smaller capacity').replace('a.', 'a.tiers[0].')])
 })
 
-t.test('tiers of addresses that no request has', async t => {
+t.test('tiers with addresses that no request has', async t => {
   const told = (key: string, bucketKey: unknown = 'ip') =>
     lines({
       listen: '0.0.0.0:8080',
@@ -111,7 +111,7 @@ t.test('tiers of addresses that no request has', async t => {
   t.same(told('acme', 'header:k'), [])
 })
 
-t.test('patterns in headers that are compared whole', async t => {
+t.test('patterns in headers, which are compared literally', async t => {
   const told = (header: Record<string, string>) =>
     lines({
       buckets: { a: { ...bucket, tiers: [{ name: 'bots', header, rate: 1 }] } },
@@ -144,7 +144,7 @@ t.test('a block that hits everyone', async t => {
   t.same(ofBucket({ key: ['route', 'cookie:sid'], blockFor: 'drain' }), [])
 })
 
-t.test('tiers of everyone', async t => {
+t.test('tiers of a bucket with the key "all"', async t => {
   const tiers = [{ name: 'gold', header: { 'x-plan': 'gold' }, rate: '50/s' }]
   t.same(ofBucket({ key: 'all', tiers }), [
     'buckets.a.tiers: with the key "all" all clients share one bucket, so tiers cannot set any apart; move the tiers to a bucket whose key tells clients apart, e.g. "ip"',
@@ -277,7 +277,7 @@ t.test('nothing is enforced', async t => {
   t.same(lines({ dryRun: true, routes: [{ mode: 'off' }] }), [])
 })
 
-t.test('addresses that tell nobody apart', async t => {
+t.test('addresses that do not tell clients apart', async t => {
   const byIp = (file: object, key: unknown = 'ip') => lines({ buckets: { a: { ...bucket, key } }, ...file })
   const hint = (host: string, port: number) =>
     `trustProxy: a hint: only this machine reaches ${host}, so all clients have the same address and share bucket "a"; behind a proxy on this machine use ["loopback"], for clients on others "listen": "0.0.0.0:${port}"`
@@ -296,7 +296,7 @@ t.test('addresses that tell nobody apart', async t => {
   ])
 })
 
-t.test('every warning has a remedy, and none looks like the JSON before it', async t => {
+t.test('every warning has a remedy, and none looks like JSON', async t => {
   for (const file of [
     {
       buckets: {

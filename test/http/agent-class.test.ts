@@ -30,11 +30,11 @@ const SAMPLES: [agent: string | undefined, kind: AgentClass][] = [
   ['acme-billing/3.1', 'library'],
 ]
 
-t.test('agents by what they say of themselves', async t => {
+t.test('user agents are classified', async t => {
   for (const [agent, kind] of SAMPLES) t.equal(classifyAgent(agent), kind, String(agent))
 })
 
-t.test('any number of names is remembered only so far, and the answer stays', async t => {
+t.test('the cache of user agents is bounded, and answers stay the same', async t => {
   for (let count = 0; count < 5_000; count += 1) classifyAgent(`tool-${count}`)
   for (const [agent, kind] of SAMPLES) t.equal(classifyAgent(agent), kind)
 })

@@ -1,4 +1,4 @@
-/** Whole configurations: routes, costs, tiers, shared buckets, penalties; what a log lacks of them; two of them compared. */
+/** Whole configurations: routes, costs, tiers, shared buckets, penalties, fields that the log lacks, and comparisons. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -17,7 +17,7 @@ function configured(t: Tap, config: object, base?: object) {
   return limitsOfFile(join(dir, 'a.json'), {}, {}, base && join(dir, 'base.json'))
 }
 
-/** JSON lines at exact times, in ms. */
+/** JSON lines with exact times, in ms. */
 const lines = (requests: readonly { at: number; ip?: string; method?: string; path?: string; more?: object }[]) =>
   bytes(
     requests
@@ -36,7 +36,7 @@ const lines = (requests: readonly { at: number; ip?: string; method?: string; pa
 const burst = (count: number, more: object = {}, gap = 0) =>
   Array.from({ length: count }, (_, at) => ({ at: at * gap, ...more }))
 
-t.test('routes, modes and costs are those of the proxy', async t => {
+t.test('routes, modes and costs work as in the proxy', async t => {
   const config = configured(t, {
     buckets: { client: { key: 'ip', rate: '1/s', capacity: 10 }, login: { key: 'ip', rate: '6/30s', capacity: 2 } },
     routes: [
@@ -64,7 +64,7 @@ t.test('routes, modes and costs are those of the proxy', async t => {
   t.match(lost.notes.join(), /3 of those rejected had no route/)
 })
 
-t.test('a stack of buckets is that of the core', async t => {
+t.test('a stack of buckets works as in the core', async t => {
   const config = configured(t, {
     buckets: { client: { key: 'ip', rate: '2/s', capacity: 4 }, everyone: { key: 'all', rate: '5/s', capacity: 12 } },
     routes: [{ name: 'api', buckets: ['client', 'everyone'] }],
@@ -113,7 +113,7 @@ t.test('tiers, penalties and keys of headers', async t => {
   t.match(blocked.clients.hardest[0]!.client, '192.0.2.1', 'the address stands in for a missing key')
 })
 
-t.test('what a log lacks: an error for a flag, a note for a file', async t => {
+t.test('a field that the log lacks is an error for a flag and a note for a file', async t => {
   await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'header:x-api-key' })), {
     message:
       /^--key: .*apache-access\.log\.gz \(combined\) does not tell the header "x-api-key"; use --key ip, or log it$/,
@@ -130,7 +130,7 @@ t.test('what a log lacks: an error for a flag, a note for a file', async t => {
   t.ok(methods.clients.total > 1_753)
 })
 
-t.test('IPv6 clients are their networks', async t => {
+t.test('IPv6 clients are counted by network', async t => {
   const log = ['2001:db8::1', '2001:DB8:0::2', '2001:db8:0:1::1', '::ffff:192.0.2.1', '192.0.2.1']
     .map(ip => combined(START, ip))
     .join('')
@@ -139,7 +139,7 @@ t.test('IPv6 clients are their networks', async t => {
   t.same(clients.hardest.map(({ client }) => client).sort(), ['192.0.2.1', '2001:db8:0:0::/64'])
 })
 
-t.test('what two configurations do differently to the same requests', async t => {
+t.test('two configurations are compared on the same requests', async t => {
   const a = configured(t, { buckets: { client: { key: 'ip', rate: '1/s', capacity: 5 } } })
   const dir = t.testdir({ 'b.json': '{ "buckets": { "client": { "key": "ip", "rate": "2/s", "capacity": 3 } } }' })
   const b = limitsOfFile(join(dir, 'b.json'), {}, {})
@@ -169,7 +169,7 @@ t.test('what two configurations do differently to the same requests', async t =>
   t.ok(reports.clients.changed.length > 0)
 })
 
-t.test('a file takes what it leaves out from another', async t => {
+t.test('a file takes missing keys from another file', async t => {
   const base = {
     buckets: { client: { key: 'ip', rate: '1/s', capacity: 5 } },
     routes: [{ name: 'all', mode: 'meter' }],
@@ -178,7 +178,7 @@ t.test('a file takes what it leaves out from another', async t => {
   t.match(settings, { routes: [{ mode: 'meter' }], buckets: [{ capacity: 7 }] })
 })
 
-t.test('a replay of many keys and of none', async t => {
+t.test('more keys than maxKeys, and an empty log', async t => {
   const many = Array.from({ length: 5_000 }, (_, at) => combined(START, `10.${at >> 8}.${at & 255}.1`)).join('')
   const file = join(t.testdir({}), 'many.log')
   writeFileSync(file, many)

@@ -3,7 +3,7 @@ import { JsonParser } from '../../src/replay/formats/json-lines.js'
 import { readTimestamp } from '../../src/replay/formats/timestamp.js'
 import { bytes, readAll } from './logs.js'
 
-/** What is read of a log of these lines: addresses, requests, agents, times. */
+/** The addresses, requests, agents and times read from a log of these lines. */
 async function read(lines: string[], options = {}) {
   const { reading, seen } = await readAll(bytes(lines.map(line => `${line}\n`).join('')), options)
   return {
@@ -15,7 +15,7 @@ async function read(lines: string[], options = {}) {
   }
 }
 
-t.test('common and combined, with what is found in real ones', async t => {
+t.test('the common and combined formats, with oddities of real logs', async t => {
   t.match(await read(['127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326']), {
     formats: ['common'],
     origin: Date.UTC(2000, 9, 10, 20, 55, 36) / 1_000,
@@ -88,7 +88,7 @@ t.test('dates and times that do not exist are no times', async t => {
   t.same(bad, { 'no time': 2 })
 })
 
-t.test('the request time of nginx is taken off', async t => {
+t.test('the request time of nginx is subtracted', async t => {
   for (const tail of ['0.250', 'rt=0.250 uct="0.001"', '"0.250" "0.1"', '"-" request_time=0.250']) {
     const line = (second: string) =>
       `192.0.2.1 - - [17/May/2015:10:05:${second} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8" ${tail}`
@@ -101,7 +101,7 @@ t.test('the request time of nginx is taken off', async t => {
   t.same(whole.requests, ['192.0.2.1 GET / curl/8 0'], 'a number that is no time in seconds is left alone')
 })
 
-t.test('AWS ALB: the three times are taken off, what came to nothing has none', async t => {
+t.test('AWS ALB: the three times are subtracted, and -1 counts as 0', async t => {
   const { formats, requests, bad, origin } = await read([
     'https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/path?q=1 HTTP/1.1" "curl/7.46.0" ECDHE-RSA TLSv1.2 arn:aws "Root=1-58337281" "www.example.com" "arn:x" 1 2018-07-02T22:22:48.364000Z "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"',
     'h2 2018-07-02T22:23:01.186641Z app/my-lb/50dc 2001:db8::1:2817 10.0.1.252:48160 -1 -1 -1 502 - 34 366 "POST https://10.0.2.105:773 HTTP/2.0" "a \\"b\\"" - - arn:aws "Root" "-" "-" 0 2018-07-02T22:22:48.364000Z "forward" "-" "-" "-" "-" "-" "-"',
@@ -142,7 +142,7 @@ t.test('JSON of nginx, Caddy and Traefik', async t => {
   t.same(own.requests, ['192.0.2.1 GET /z  118'])
 })
 
-t.test('headers of JSON, wherever they are', async t => {
+t.test('headers in JSON are found under all their names', async t => {
   const line = (more: object) => JSON.stringify({ ts: 1, ip: '192.0.2.1', method: 'GET', path: '/', ...more })
   for (const more of [
     { http_x_api_key: 'k' },
@@ -160,7 +160,7 @@ t.test('headers of JSON, wherever they are', async t => {
   }
 })
 
-t.test('times as they are written', async t => {
+t.test('every form of a time', async t => {
   const second = Date.UTC(2015, 4, 17, 10, 5, 3) / 1_000
   for (const [text, fraction] of [
     ['17/May/2015:10:05:03 +0000', -1],
@@ -181,7 +181,7 @@ t.test('times as they are written', async t => {
     t.equal(readTimestamp(text), undefined)
 })
 
-t.test('a format can be given, and a log of none is told', async t => {
+t.test('a format can be given, and an unknown format is reported', async t => {
   const odd = ['no log at all', 'really']
   const { reading } = await readAll(bytes(odd.join('\n')))
   t.match(reading.errors[0]?.message, /is not a log of a known format; name the format with --format/)
@@ -191,7 +191,7 @@ t.test('a format can be given, and a log of none is told', async t => {
   t.same([empty.reading.requests, empty.reading.errors], [0, []])
 })
 
-t.test('what syslog puts before lines is taken off', async t => {
+t.test('prefixes of syslog are removed', async t => {
   const line = '192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8"'
   const json =
     '{"msec":"1431857103.250","remote_addr":"192.0.2.7","request":"GET /a HTTP/1.1","http_user_agent":"curl/8"}'
@@ -218,7 +218,7 @@ t.test('what syslog puts before lines is taken off', async t => {
   }
 })
 
-t.test('what is no address is no client', async t => {
+t.test('a text that is no address is no client', async t => {
   const line = (client: string) => `${client} - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"`
   for (const client of [
     ...['192.0.2.1', '2001:db8::7', '::ffff:192.0.2.1', 'fe80::1%eth0', '[2001:db8::7]:443', '192.0.2.1:8080'],

@@ -1,4 +1,4 @@
-/** The fast way for one bucket, the shaper itself, and many limits at once: all of them say the same. */
+/** The three ways to apply limits (one bucket as a meter, the shaper, many limits at once) give the same results. */
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
@@ -60,7 +60,7 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
       const core = new ShaperRun(settings, ways)
       const meter = new MeterRun(settings.buckets[0]!.limits, cost, mode)
       const sweep = new SweepRun([{ rate: 1, capacity: 1e6 }, settings.buckets[0]!], cost)
-      // Clients are counted in the order of their coming.
+      // Clients are numbered in the order in which they first appear.
       const whoOf = new Map<number, number>()
       for (const { at, client } of arrivals) {
         const who = whoOf.get(client) ?? ways.identify(parserOf(client))
@@ -90,7 +90,7 @@ t.test('a bucket as a meter, the shaper with its queues, and a row of levels agr
   )
 })
 
-t.test('each point of a sweep is what a single run finds', async t => {
+t.test('each point of a sweep has the result of a single run', async t => {
   const sweep = parseGrid('rate=0.05/s..5/s x4,capacity=1|2|3.5|20')
   const { sweep: swept } = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5' }, { sweep }))
   t.equal(swept!.points.length, 16)
@@ -107,7 +107,7 @@ t.test('each point of a sweep is what a single run finds', async t => {
   }
 })
 
-/** Of a single run, whose quantiles are exact. */
+/** The result of a single run, with exact quantiles. */
 function meets({ requests, rejected, delayed, wait }: Omit<PointOutcome, 'rate'>, bounds: readonly Bound[]): boolean {
   const figures = { reject: rejected / requests, delay: delayed / requests, ...wait }
   return bounds.every(({ metric, most }) => figures[metric] <= most)
@@ -153,7 +153,7 @@ t.test('the recommendation meets its target, and nothing smaller does', async t 
   }
 })
 
-t.test('what is printed to be pasted is what was tried, however slow', async t => {
+t.test('the printed configuration has exactly the limits that were tried, also at slow rates', async t => {
   const target = parseTarget('reject<=1%,p99<=20s')
   const sweep = parseGrid('rate=1/m..5/s,capacity=1..60')
   const { sweep: swept } = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5' }, { target, sweep }))
@@ -168,7 +168,7 @@ t.test('what is printed to be pasted is what was tried, however slow', async t =
   t.ok(Math.abs(run.wait.max - wait.max) < 0.01, `${config}: ${run.wait.max} ms, not ${wait.max}`)
 })
 
-t.test('a target that nothing meets is told', async t => {
+t.test('a target that no limits meet is reported', async t => {
   const target = parseTarget('reject<=0%,max<=1ms')
   const { sweep, notes } = await replay(
     planOf([FIXTURE], { rate: '1/s', capacity: '5' }, { target, sweep: parseGrid('rate=0.1/s..1/s') }),
@@ -177,7 +177,7 @@ t.test('a target that nothing meets is told', async t => {
   t.match(notes.join(), /no rate and capacity within the sweep meets the target/)
 })
 
-t.test('grids and targets as they are written', async t => {
+t.test('grids and targets are parsed', async t => {
   t.same(parseGrid('rate=1/s|90/m,capacity=5|10'), { rates: [0.001, 0.0015], capacities: [5, 10] })
   const { rates, capacities } = parseGrid('rate=1/s..20/s, capacity=5..100 x4')
   t.equal(rates!.length, 8)

@@ -1,4 +1,4 @@
-/** Logs for the tests, and what an independent reader finds in them. */
+/** Logs for the tests, and helpers to read them. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
@@ -14,14 +14,14 @@ export const FIXTURE = fileURLToPath(new URL('../fixtures/apache-access.log.gz',
 
 export const fixtureText = (): string => gunzipSync(readFileSync(FIXTURE)).toString()
 
-/** A file with this text, gone with the test. */
+/** A file with this text, deleted after the test. */
 export function logFile(t: Pick<Test, 'testdir'>, text: string | Buffer, name = 'access.log'): string {
   return join(t.testdir({ [name]: text }), name)
 }
 
 export const bytes = (...texts: (string | Buffer)[]): Readable => Readable.from(texts.map(text => Buffer.from(text)))
 
-/** A plan for files, or for standard input where there are none. */
+/** A plan for files, or for standard input. */
 export function planOf(
   logs: readonly string[] | Readable,
   limits: ReplayLimits | { rate: string; capacity: string; key?: string; mode?: string },

@@ -1,9 +1,9 @@
-/** The replay of a real log against a model that shares nothing with it. */
+/** Compares the replay of a real log with a model that shares no code with it. */
 import t from 'tap'
 import { replay } from '../../src/replay/replay.js'
 import { FIXTURE, fixtureText, planOf } from './logs.js'
 
-/** The rule that docs/replay.md states, once more. */
+/** The rule of docs/replay.md, written again. */
 function spread(seed: number, second: number, k: number, n: number): number {
   let x = seed ^ Math.imul(second, 0x9e3779b1) ^ Math.imul(k + 1, 0x85ebca6b)
   x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
@@ -30,7 +30,7 @@ function readNaively(seed: number | undefined): { address: string; at: number }[
     )
 }
 
-/** Each client's queue as what is in it: when each of its requests leaves. Counts what is still there on arrival. */
+/** Each client's queue as the leaving times of its requests. An arrival counts those still there. */
 function model(arrivals: { address: string; at: number }[], rate: number, capacity: number) {
   const period = 1_000 / rate
   const lastSlots = new Map<string, number>()
@@ -40,7 +40,7 @@ function model(arrivals: { address: string; at: number }[], rate: number, capaci
   for (const { address, at } of arrivals) {
     const free = (lastSlots.get(address) ?? -Infinity) + period
     const wait = Math.max(0, free - at)
-    // What is queued or has left less than a period ago, in requests.
+    // Requests that are queued, or have left less than a period ago.
     if (wait / period + 1 > capacity + 1e-6) {
       rejected += 1
       hit.set(address, (hit.get(address) ?? 0) + 1)
@@ -69,30 +69,33 @@ const LIMITS = [
 ] as const
 
 for (const seed of [1, 42, undefined]) {
-  t.test(`every figure is that of the model, ${seed === undefined ? 'without spreading' : `seed ${seed}`}`, async t => {
-    const arrivals = readNaively(seed)
-    for (const [rate, capacity] of LIMITS) {
-      const name = `${rate}/s, ${capacity}`
-      const expected = model(arrivals, rate, capacity)
-      const report = await replay(planOf([FIXTURE], { rate: `${rate}/s`, capacity: String(capacity) }, { seed }))
-      const { requests, admitted, delayed, rejected, atOnce, wait, clients } = report
-      t.same({ requests, admitted, delayed, rejected }, expected.counts, name)
-      t.equal(atOnce + delayed, admitted)
-      for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
-        t.ok(Math.abs(wait[figure] - expected.wait[figure]) < 0.01, `${name}: ${figure} ${wait[figure]} ms`)
+  t.test(
+    `every figure equals that of the model, ${seed === undefined ? 'without spreading' : `seed ${seed}`}`,
+    async t => {
+      const arrivals = readNaively(seed)
+      for (const [rate, capacity] of LIMITS) {
+        const name = `${rate}/s, ${capacity}`
+        const expected = model(arrivals, rate, capacity)
+        const report = await replay(planOf([FIXTURE], { rate: `${rate}/s`, capacity: String(capacity) }, { seed }))
+        const { requests, admitted, delayed, rejected, atOnce, wait, clients } = report
+        t.same({ requests, admitted, delayed, rejected }, expected.counts, name)
+        t.equal(atOnce + delayed, admitted)
+        for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
+          t.ok(Math.abs(wait[figure] - expected.wait[figure]) < 0.01, `${name}: ${figure} ${wait[figure]} ms`)
+        }
+        t.equal(clients.rejected, expected.hit.size)
+        const worst = clients.hardest.filter(client => client.rejected > 0)
+        t.same(
+          worst.map(({ rejected }) => rejected),
+          [...expected.hit.values()].sort((a, b) => b - a).slice(0, worst.length),
+        )
+        for (const { client, rejected } of worst) t.equal(rejected, expected.hit.get(client), client)
       }
-      t.equal(clients.rejected, expected.hit.size)
-      const worst = clients.hardest.filter(client => client.rejected > 0)
-      t.same(
-        worst.map(({ rejected }) => rejected),
-        [...expected.hit.values()].sort((a, b) => b - a).slice(0, worst.length),
-      )
-      for (const { client, rejected } of worst) t.equal(rejected, expected.hit.get(client), client)
-    }
-  })
+    },
+  )
 }
 
-t.test('the spreading is that of its seed', async t => {
+t.test('the seed decides the spreading', async t => {
   const of = async (seed: number) => (await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5' }, { seed }))).wait
   t.same(await of(3), await of(3))
   t.notSame(await of(3), await of(4))

@@ -5,7 +5,7 @@ import { bytes, combined, FIXTURE, fixtureText, logFile, readAll } from './logs.
 
 const START = 1_431_857_103
 
-t.test('files are sorted stably, however far lines go back', async t => {
+t.test('files are sorted stably, however late a line is', async t => {
   const seconds = [0, 5, 3, 3, 200, 100, 3, 199, 10_000, 1]
   const lines = seconds.map((second, at) => combined(START + second, `192.0.2.${at}`))
   const { seen, reading } = await readAll([logFile(t, lines.join(''))])
@@ -20,7 +20,7 @@ t.test('files are sorted stably, however far lines go back', async t => {
   t.equal(reading.late, 0)
 })
 
-t.test('a stream goes through a window of a minute; what is late counts for its edge', async t => {
+t.test('a stream is sorted within a minute, and later lines count at the edge of the window', async t => {
   const lines = [0, 100, 41, 40, 39, 7].map((second, at) => combined(START + second, `192.0.2.${at}`))
   const { seen, reading } = await readAll(bytes(lines.join('')))
   t.same(
@@ -30,7 +30,7 @@ t.test('a stream goes through a window of a minute; what is late counts for its 
   t.equal(reading.late, 2)
 })
 
-t.test('whole seconds are spread evenly in their order, exact times are left alone', async t => {
+t.test('whole seconds are spread evenly in file order, and exact times stay as they are', async t => {
   const line = (at: string) => `{"time":"${at}","ip":"192.0.2.1","method":"GET","path":"/"}\n`
   const text = line('2015-05-17T10:05:03Z').repeat(4) + line('2015-05-17T10:05:03.125Z')
   const { seen } = await readAll(bytes(text), { seed: 7 })
@@ -52,7 +52,7 @@ t.test('spreading fills the second evenly', async t => {
   }
 })
 
-t.test('how long a request took is taken off after spreading, and sorted again', async t => {
+t.test('durations are subtracted after spreading, and the result is sorted again', async t => {
   const line = (second: number, took: string, path: string) =>
     combined(START + second, '192.0.2.1', `"-" "curl/8" ${took}`, `GET ${path} HTTP/1.1`)
   const text = line(10, '0.001', '/a') + line(10, '9.000', '/b') + line(12, '11.500', '/c') + line(90, '85.000', '/d')
@@ -72,7 +72,7 @@ t.test('how long a request took is taken off after spreading, and sorted again',
   for (const [at, each] of expected.entries()) t.ok(Math.abs(seen[at]!.at - each.at) < 1e-6, each.target)
 })
 
-t.test('several logs are one, in any order, rotated or side by side', async t => {
+t.test('several logs are read as one, in any order, rotated or parallel', async t => {
   const lines = Array.from({ length: 400 }, (_, at) => combined(START + at, `192.0.2.${at % 200}`))
   const dir = t.testdir({
     'access.log': lines.slice(200).join(''),
@@ -86,7 +86,7 @@ t.test('several logs are one, in any order, rotated or side by side', async t =>
   t.same((await readAll([`${dir}/odd`, `${dir}/even`])).seen, whole)
 })
 
-t.test('request times count in a log that comes after one without', async t => {
+t.test('request times count in a log after a log without them', async t => {
   const took = combined(START + 200, '192.0.2.2', '"-" "curl/8" 5.000')
   const dir = t.testdir({ first: combined(START), second: took })
   const { seen } = await readAll([`${dir}/first`, `${dir}/second`])
@@ -96,7 +96,7 @@ t.test('request times count in a log that comes after one without', async t => {
   )
 })
 
-t.test('pieces of any size make the same lines', async t => {
+t.test('the size of the pieces does not change the lines', async t => {
   const text = Buffer.from(fixtureText().slice(0, 60_000).replaceAll('\n', '\r\n'))
   const pieces = (size: number) =>
     Array.from({ length: Math.ceil(text.length / size) }, (_, at) => text.subarray(at * size, (at + 1) * size))
@@ -105,14 +105,14 @@ t.test('pieces of any size make the same lines', async t => {
   for (const size of [7, 100, 4_096]) t.same((await readAll(bytes(...pieces(size)))).seen, whole.seen, `${size} bytes`)
 })
 
-t.test('a line beyond all measure is bad, and the next one is good', async t => {
+t.test('a line that is too long is bad, and the next one is good', async t => {
   const text = combined(START) + combined(START, '192.0.2.1', `"-" "${'x'.repeat(400_000)}"`) + combined(START + 1)
   const { seen, reading } = await readAll(bytes(...(text.match(/.{1,9999}\n?/gs) ?? [])))
   t.equal(seen.length, 2)
   t.same([...reading.bad.reasons], [['too long', 1]])
 })
 
-t.test('of gzip that ends too early, or breaks, what could be read is there', async t => {
+t.test('gzip data that is cut off or damaged is read as far as possible', async t => {
   const packed = gzipSync(fixtureText())
   const { seen, reading } = await readAll([logFile(t, packed.subarray(0, packed.length >> 1), 'cut.gz')])
   t.ok(seen.length > 3_000 && seen.length < 7_000, `${seen.length} requests`)
@@ -128,7 +128,7 @@ t.test('of gzip that ends too early, or breaks, what could be read is there', as
   t.equal(twice.seen.length, 2, 'members one after the other')
 })
 
-t.test('what cannot be read is told, and the rest is read', async t => {
+t.test('a log that cannot be read is reported, and the others are read', async t => {
   const { seen, reading } = await readAll([FIXTURE, '/nowhere/access.log', '/tmp'])
   t.equal(seen.length, 10_000)
   t.match(reading.errors.map(({ message }) => message).join('\n'), /does not exist[\s\S]*is a directory/)

@@ -24,7 +24,7 @@ async function show(t: Tap, report: ReplayReport, options = {}) {
 const target = parseTarget('reject<=0.1%,p99<=2s')
 const report = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5' }, { target }))
 
-t.test('a report with everything, in every shape of screen and both schemes', async t => {
+t.test('a full report, at all screen sizes and in both schemes', async t => {
   for (const colorScheme of ['light', 'dark'] as const) {
     const { page, faults, overhang } = await show(t, report, { colorScheme })
     t.match(await text(page, '#limits'), /1\/s\s+with a capacity of\s+5\s+for each\s+ip/)
@@ -55,7 +55,7 @@ t.test('a report with everything, in every shape of screen and both schemes', as
   }
 })
 
-t.test('the pointer tells what is below it', async t => {
+t.test('the tooltip tells the values below the pointer', async t => {
   const { page, faults } = await show(t, report)
   await page.hover('#sweep-rejected td >> nth=9')
   t.match(await text(page, '#tip'), /^\S+\/s, capacity \d+\n[\d.]+ % rejected, [\d.]+ % delayed\nwait p50/)
@@ -70,7 +70,7 @@ t.test('the pointer tells what is below it', async t => {
   t.same(faults, [])
 })
 
-t.test('arrivals and releases are drawn as high as they are', async t => {
+t.test('arrivals and releases are drawn to scale', async t => {
   const burst = Array.from({ length: 20 }, () => '{"ts":1431857103.5,"ip":"192.0.2.1","method":"GET","path":"/"}').join(
     '\n',
   )
@@ -96,7 +96,7 @@ t.test('arrivals and releases are drawn as high as they are', async t => {
   t.ok(Math.abs(ratio - 20 / Math.max(...one.series.releases)) < 0.01, `ratio ${ratio}`)
 })
 
-t.test('nothing that a client has sent becomes markup', async t => {
+t.test('no text from clients becomes markup', async t => {
   const evil = '</script><script>document.title="pwned"</script><img/src=x/onerror=alert(1)>'
   const line = (ip: string) => JSON.stringify({ ts: 1_431_857_103, ip, method: 'GET', path: '/', agent: evil })
   const log = [...Array.from({ length: 9 }, () => line(evil)), `${evil}\u001b[2J`].join('\n')
@@ -110,7 +110,7 @@ t.test('nothing that a client has sent becomes markup', async t => {
   t.same(faults, [])
 })
 
-t.test('a report of nothing', async t => {
+t.test('an empty report', async t => {
   const { page, faults } = await show(t, await replay(planOf(bytes(''), { rate: '1/s', capacity: '2' })))
   t.match(await text(page, '#tiles'), /^0\s+requests/)
   t.match(await text(page, '#waits'), /No request would have waited/)

@@ -1,4 +1,4 @@
-/** The same requests through the running proxy, hours of them in seconds: replay and reality agree on each. */
+/** Sends the same requests through a running proxy with a fast clock. The replay has the same outcome for each of them. */
 import t from 'tap'
 import { Agent, request } from 'undici'
 import { limitsOfFlags } from '../../src/replay/plan/limits-file.js'

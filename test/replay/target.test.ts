@@ -1,4 +1,4 @@
-/** What `--target` recommends, against trying every rate and capacity of the grid that docs/replay.md states. */
+/** Compares the recommendation of `--target` with a search of the whole grid of docs/replay.md. */
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
@@ -18,7 +18,7 @@ interface Arrival {
   readonly client: number
 }
 
-/** A log that tells the times exactly. */
+/** A log with exact times. */
 function logOf(arrivals: readonly Arrival[]): string {
   return arrivals
     .map(({ at, client }) => {
@@ -28,7 +28,7 @@ function logOf(arrivals: readonly Arrival[]): string {
     .join('')
 }
 
-/** Each client's queue, as when its last request leaves; shares nothing with what is tested. */
+/** Each client's queue as the time at which its last request leaves. It shares no code with the replay. */
 function model(arrivals: readonly Arrival[], perSecond: number, capacity: number, cost = 1) {
   const freeAt = new Map<number, number>()
   const waits: number[] = []
@@ -52,7 +52,7 @@ function model(arrivals: readonly Arrival[], perSecond: number, capacity: number
 type Metric = keyof ReturnType<typeof model>
 type Bounds = readonly (readonly [Metric, number])[]
 
-/** The first of all pairs that keeps the bounds; rates of two digits, ascending. */
+/** The first rate and capacity that keep the bounds, in ascending order of rate, then of capacity. */
 function smallest(arrivals: readonly Arrival[], bounds: Bounds, rates: readonly number[], most: number, cost = 1) {
   for (const perSecond of rates) {
     for (let capacity = 1; capacity <= most; capacity += 1) {
@@ -104,7 +104,7 @@ const RATES = [
 ]
 
 for (const cost of [1, 2.5]) {
-  t.test(`the smallest of the grid, as trying all of it finds, at a cost of ${cost}`, async t => {
+  t.test(`the recommendation is the smallest of the grid, at a cost of ${cost}`, async t => {
     const settings = {
       upstream: 'echo:',
       buckets: { client: { key: 'ip', rate: '1/s', capacity: 9 } },
@@ -141,7 +141,7 @@ for (const cost of [1, 2.5]) {
   })
 }
 
-/** Runs the command; what it recommends, or undefined. */
+/** Runs the command. Returns its recommendation, if any. */
 async function recommended(log: string, args: string[]): Promise<NonNullable<ReplayReport['sweep']>['recommended']> {
   const { child, finished } = shaper(['replay', '--json', ...args])
   child.stdin.end(log)
@@ -150,7 +150,7 @@ async function recommended(log: string, args: string[]): Promise<NonNullable<Rep
   return (JSON.parse(stdout) as ReplayReport).sweep!.recommended
 }
 
-t.test('a wait that is the bound itself keeps it', async t => {
+t.test('a wait equal to the bound keeps it', async t => {
   // Pages of five requests each, all logged in one second, and one of six.
   const log = Array.from({ length: 1_001 }, (_, at) =>
     combined(START + 100 * Math.floor(Math.max(0, at - 1) / 5)),
@@ -188,7 +188,7 @@ t.test('the values of a range stay inside it', t => {
   t.end()
 })
 
-t.test('a share that is the bound itself keeps it', async t => {
+t.test('a share equal to the bound keeps it', async t => {
   // 7 of 1000 come while one is there: 0.7 % as a number is not 0.7 / 100.
   const log = Array.from({ length: 1_000 }, (_, at) => combined(START + 100 * Math.max(0, at - 7))).join('')
   const found = await recommended(log, [
@@ -198,7 +198,7 @@ t.test('a share that is the bound itself keeps it', async t => {
   t.match(found, { rate: '1/s', capacity: 1, rejected: 7 })
 })
 
-t.test('more rate can make the median of those delayed longer', async t => {
+t.test('a higher rate can lengthen the median wait', async t => {
   const pairs = Array.from({ length: 20 }, (_, at) => [
     { at: at * 60_000, client: 1 },
     { at: at * 60_000 + 950, client: 1 },

@@ -11,14 +11,14 @@ function quota(told: Partial<Quota>): Quota {
   return { limit: undefined, window: undefined, remaining: undefined, reset: undefined, grain: 1_000, ...told }
 }
 
-t.test('nothing known allows anything, for ever', async t => {
+t.test('without any knowledge everything is allowed', async t => {
   const learned = new LearnedRate()
   t.equal(learned.allowed(0), Infinity)
   t.equal(learned.pausedUntil, -Infinity)
   t.equal(learned.expiresAt, Infinity)
 })
 
-t.test('what is left is spread over the time until the reset, then the base holds for ten windows', async t => {
+t.test('the remaining quota is spread until the reset, then the base rate holds for ten windows', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 60, window: M, remaining: 15, reset: 30 * S }), 0)
   t.equal(learned.allowed(0), 15 / (30 * S))
@@ -31,14 +31,14 @@ t.test('what is left is spread over the time until the reset, then the base hold
   t.equal(learned.expiresAt, Infinity)
 })
 
-t.test('more left than the base allows does not raise it', async t => {
+t.test('a large remaining quota does not raise the rate above the base', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 60, window: M, remaining: 60, reset: 10 * S }), 0)
   t.equal(learned.allowed(0), 60 / M)
   t.equal(learned.expiresAt, 10 * M)
 })
 
-t.test('a window that is not declared is the longest reset seen for its limit', async t => {
+t.test('an undeclared window is the longest reset seen for its limit', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 60, remaining: 59, reset: 20 * S }), 0)
   t.equal(learned.allowed(0), 59 / (20 * S))
@@ -50,14 +50,14 @@ t.test('a window that is not declared is the longest reset seen for its limit', 
   t.equal(learned.allowed(48 * S), 90 / (30 * S), 'another limit has another window')
 })
 
-t.test('without a limit only what is left counts, until the reset', async t => {
+t.test('without a limit only the remaining quota counts, until the reset', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ remaining: 4, reset: 2 * S }), 0)
   t.equal(learned.allowed(0), 4 / (2 * S))
   t.equal(learned.allowed(2 * S), Infinity)
 })
 
-t.test('nothing left pauses until the reset, and the rate is never 0', async t => {
+t.test('an empty quota pauses until the reset, and the rate is never 0', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 60, window: M, remaining: 0, reset: 30 * S }), 5)
   t.equal(learned.pausedUntil, 30 * S + 5)
@@ -66,7 +66,7 @@ t.test('nothing left pauses until the reset, and the rate is never 0', async t =
   t.equal(learned.allowed(30 * S + 5), 60 / M)
 })
 
-t.test('whole seconds say nothing of a window of one second, and little of one of five', async t => {
+t.test('resets in whole seconds tell nothing about a window of 1 s, and little about one of 5 s', async t => {
   const short = new LearnedRate()
   short.learn(quota({ limit: 10, window: S, remaining: 1, reset: S }), 0)
   t.equal(short.allowed(0), 10 / S)
@@ -80,7 +80,7 @@ t.test('whole seconds say nothing of a window of one second, and little of one o
   t.equal(five.pausedUntil, 2 * S)
 })
 
-t.test('the last second of an hour is not taken for a window of one second', async t => {
+t.test('the last second of a window of an hour is not taken for a window of 1 s', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 5_000, remaining: 0, reset: S }), 0)
   t.equal(learned.pausedUntil, S)
@@ -90,7 +90,7 @@ t.test('the last second of an hour is not taken for a window of one second', asy
   t.equal(still.pausedUntil, -Infinity, 'a window that has passed as a whole was one')
 })
 
-t.test('where it is not known when a window ends, the pause is a window, at most a minute', async t => {
+t.test('without a known reset the pause is one window, at most a minute', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 100, window: 10 * S, remaining: 3 }), 0)
   t.equal(learned.allowed(0), 100 / (10 * S))
@@ -100,7 +100,7 @@ t.test('where it is not known when a window ends, the pause is a window, at most
   t.equal(learned.pausedUntil, M)
 })
 
-t.test('when others leave little, the last requests are left to them', async t => {
+t.test('when others use the quota, too, the last requests are left to them', async t => {
   const learned = new LearnedRate()
   learned.learn(quota({ limit: 100, window: M, remaining: 100, reset: M }), 0)
   learned.learn(quota({ limit: 100, window: M, remaining: 3, reset: 20 * S }), 40 * S)
@@ -151,7 +151,7 @@ for (const { name, create, window, least } of ALONE) {
 }
 
 t.test(
-  'beside somebody who takes half of the quota, evenly, in threes or at the start of a window, nothing is rejected',
+  'nothing is rejected beside another client that takes half of the quota, evenly, in threes or at the start of a window',
   async t => {
     for (const group of [1, 2, 3, 50]) {
       for (let phase = 0; phase < (group === 50 ? 1 : 1_200 * group); phase += 75 * group) {
@@ -170,7 +170,7 @@ t.test(
   },
 )
 
-t.test('a sliding window that always says its whole length is used by half', async t => {
+t.test('a sliding window that always reports its whole length is used by half', async t => {
   const { rejectedAt, used } = pace(slidingWindow(100, M, 'declared', 'length'), { until: 15 * M })
   t.same(rejectedAt, [])
   t.ok(used(2 * M, 12 * M) > 0.49)

@@ -187,13 +187,13 @@ for (const [name, fields, told] of ANSWERS) {
   t.test(`reads ${name}`, async t => t.same(read(fields), quota(told)))
 }
 
-t.test('times of day are taken against the Date of the answer, not against our clock', async t => {
+t.test('absolute times are compared with the Date of the answer, not with our clock', async t => {
   const fields = { date: DATE, 'x-ratelimit-remaining': '1', 'x-ratelimit-reset': String(NOW / 1_000 + 30) }
   t.same(read(fields, NOW - DAY), quota([undefined, undefined, 1, 30_000, 2_000]))
   t.equal(read({ ...fields, 'x-ratelimit-reset': String(NOW / 1_000 - 5) })?.reset, 0)
 })
 
-t.test('what makes no sense is not there', async t => {
+t.test('nonsense values are ignored', async t => {
   const nonsense = ['', '-1', 'NaN', 'Infinity', '1e9', '0x10', 'unlimited', '9'.repeat(400), '1 0', '١٢']
   for (const text of nonsense) {
     t.equal(
@@ -232,7 +232,7 @@ const value = fc.oneof(
   fc.constantFrom('1', '"', '"\\"', ' ', ';a', 'a=1,', '(', '\t,').map(text => text.repeat(100_000 / text.length)),
 )
 
-t.test('no answer, however hostile, makes it throw or talk nonsense', async t => {
+t.test('no hostile answer makes it throw or return nonsense', async t => {
   const answers = fc.uniqueArray(fc.tuple(fc.constantFrom(...NAMES), value), { selector: ([name]) => name })
   const isIn = (number: number | undefined, least: number, most: number): boolean =>
     number === undefined || (number >= least && number <= most)

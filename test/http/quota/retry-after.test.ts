@@ -21,7 +21,7 @@ t.test('an HTTP-date is read in its three forms', async t => {
   t.equal(readHttpDate('Sunday, 06-Nov-77 00:00:00 GMT', NOW), Date.UTC(1977, 10, 6))
 })
 
-t.test('what is no HTTP-date is not read', async t => {
+t.test('a text that is no HTTP-date is refused', async t => {
   for (const text of [
     'Sun, 31 Feb 2026 08:49:37 GMT',
     'Sun, 00 Nov 1994 08:49:37 GMT',
@@ -35,7 +35,7 @@ t.test('what is no HTTP-date is not read', async t => {
     t.equal(readHttpDate(text, NOW), undefined, text)
 })
 
-t.test('Retry-After is seconds, or a date against the Date of the answer', async t => {
+t.test('Retry-After is in seconds, or a date relative to the Date of the answer', async t => {
   const late = 'Sat, 21 Nov 2026 12:02:00 GMT'
   t.equal(wait({ 'retry-after': '120' }), 120_000)
   t.equal(wait({ 'retry-after': ' 0.25 ' }), 250)
@@ -52,7 +52,7 @@ t.test('retry-after-ms wins where it is valid', async t => {
   t.equal(wait({ 'retry-after-ms': '7' }), 7)
 })
 
-t.test('what makes no sense is no wait, and none is longer than a year', async t => {
+t.test('nonsense is no wait, and no wait is longer than a year', async t => {
   for (const text of ['', '-1', 'soon', 'NaN', 'Infinity', '1e3', '1 2', '9'.repeat(100_000)])
     t.equal(wait({ 'retry-after': text }), undefined, text.slice(0, 20))
   t.equal(wait({}), undefined)
@@ -60,7 +60,7 @@ t.test('what makes no sense is no wait, and none is longer than a year', async t
   t.equal(wait({ 'retry-after': 'Fri, 31 Dec 9999 23:59:59 GMT' }), LONGEST)
 })
 
-t.test('a pause is what Retry-After says, else what the quota says, else the default, within its most', async t => {
+t.test('a pause is that of Retry-After, else of the quota, else the default, and at most the maximum', async t => {
   const rule: PauseRule = { status: [429, 503], default: 1_000, max: 60_000 }
   const pause = (fields: Record<string, string>, status = 429, by = rule): number =>
     pauseAfter(by, status, name => fields[name], NOW)
@@ -76,7 +76,7 @@ t.test('a pause is what Retry-After says, else what the quota says, else the def
   t.equal(pause({}, 429, { ...rule, default: 0 }), 0)
 })
 
-t.test('of several lines the longest wait counts', async t => {
+t.test('the longest of several Retry-After lines counts', async t => {
   const read = (value: string) => readRetryAfter(name => (name === 'retry-after' ? value : undefined), 0)
   t.equal(read('1, 2'), 2_000)
   t.equal(read('5, 5'), 5_000)

@@ -1,19 +1,19 @@
 import type { Quota } from '../../../src/http/quota/field-values.js'
 import { LearnedRate } from '../../../src/http/quota/learned-rate.js'
 
-/** An upstream with a limit of its own, on virtual time. */
+/** An upstream with its own limit, on virtual time. */
 export interface Upstream {
-  /** Requests that it lets through in ms, in the long run. */
+  /** The requests that it accepts in a time in ms, in the long run. */
   readonly rate: number
   /** Takes a request; false: 429. */
   take(now: number): boolean
-  /** What it says in its answer. */
+  /** The headers of its answer. */
   quota(now: number): Quota
 }
 
 type Told = 'declared' | 'undeclared'
 
-/** Rounded up to whole seconds, as most upstreams have it. */
+/** Seconds, rounded up, as by most upstreams. */
 function inSeconds(ms: number): number {
   return Math.ceil(ms / 1_000 - 1e-9) * 1_000
 }
@@ -42,7 +42,7 @@ export function fixedWindow(limit: number, length: number, told: Told, start = 0
   }
 }
 
-/** @param says when the oldest request leaves the window, or its whole length, as many do */
+/** @param says what the reset tells: when the oldest request leaves the window, or the length of the window */
 export function slidingWindow(
   limit: number,
   length: number,
@@ -66,7 +66,7 @@ export function slidingWindow(
   }
 }
 
-/** Ours: `r` is what is free, `t` the time until it is empty, `w` the time it takes to drain from the brim. */
+/** Our own headers: `r` is the free capacity, `t` the time until the bucket is empty, `w` the time to drain a full one. */
 export function leakyBucket(perSecond: number, capacity: number): Upstream {
   const rate = perSecond / 1_000
   let emptyAt = 0
@@ -87,9 +87,9 @@ export function leakyBucket(perSecond: number, capacity: number): Upstream {
 }
 
 export interface Outcome {
-  /** When each request was sent, and what became of it. */
+  /** The time and the outcome of each request. */
   readonly sent: readonly { readonly at: number; readonly admitted: boolean }[]
-  /** How much of what the upstream would let through was used between two times. */
+  /** The share of the quota that was used between two times. */
   used(from: number, to: number): number
   readonly rejectedAt: readonly number[]
 }
@@ -99,13 +99,13 @@ export interface Conditions {
   readonly from?: number
   /** ms from a request to its answer. */
   readonly latency?: number
-  /** Requests per ms that the client would never exceed, told or not. */
+  /** The rate that the client never exceeds, in requests per ms. */
   readonly atMost?: number
-  /** When somebody else takes one. */
+  /** The times at which another client takes a request. */
   readonly others?: readonly number[]
 }
 
-/** A client that always has a next request, and sends it as soon as the learned rate allows. */
+/** A client that always has a next request and sends it as soon as the learned rate allows. */
 export function pace(
   upstream: Upstream,
   { until, from = 0, latency = 0, atMost = Infinity, others = [] }: Conditions,
@@ -117,7 +117,7 @@ export function pace(
   let last = -Infinity
   let other = 0
   for (;;) {
-    // In one instant: what others send, then the answers, then our own.
+    // The order within one instant: requests of others, answers, our own requests.
     while (other < others.length && others[other]! <= now) upstream.take(others[other++]!)
     while (answers.length > 0 && answers[0]!.at <= now) learned.learn(answers.shift()!.quota, now)
     const gap = 1 / Math.min(learned.allowed(now), atMost)
