@@ -24,7 +24,7 @@ t.test('one instance per key and bucket', async t => {
   t.same(keys(keyspace, 'other'), [])
 })
 
-t.test('when all places are taken an idle one goes', async t => {
+t.test('a full table drops an idle instance', async t => {
   const keyspace = new BucketTable(3)
   for (const [key, cost] of [
     ['a', 5],
@@ -37,7 +37,7 @@ t.test('when all places are taken an idle one goes', async t => {
   t.equal(keyspace.size(), 3)
 })
 
-t.test('and where none is idle, the emptiest', async t => {
+t.test('without an idle instance the emptiest one is dropped', async t => {
   const keyspace = new BucketTable(3)
   for (const [key, cost] of [
     ['a', 5],
@@ -49,7 +49,7 @@ t.test('and where none is idle, the emptiest', async t => {
   t.same(keys(keyspace), ['a', 'b', 'd'])
 })
 
-t.test('one with waiters never goes', async t => {
+t.test('an instance with waiters is never dropped', async t => {
   const keyspace = new BucketTable(2)
   keyspace.find(CLIENT, 'a', 0)!.enqueue(0.1)
   keyspace.find(CLIENT, 'b', 0)!.fill(9, 0)
@@ -62,7 +62,7 @@ t.test('one with waiters never goes', async t => {
   t.ok(keyspace.find(CLIENT, 'd', 0))
 })
 
-t.test('another bucket makes place too', async t => {
+t.test('instances of other buckets are dropped, too', async t => {
   const keyspace = new BucketTable(2)
   keyspace.find(CLIENT, 'a', 0)!.fill(5, 0)
   keyspace.find(CLIENT, 'b', 0)!.fill(3, 0)
@@ -71,13 +71,13 @@ t.test('another bucket makes place too', async t => {
   t.equal(keyspace.size(), 2)
 })
 
-t.test('no idle one is overlooked: undefined only when all have waiters', async t => {
+t.test('an idle instance is always found: undefined only when all have waiters', async t => {
   for (const count of [1, 2, 3, 63, 64, 65, 100, 200]) {
     for (let idle = 0; idle < count; idle += Math.ceil(count / 7)) {
       const keyspace = new BucketTable(count)
       for (let key = 0; key < count; key += 1) keyspace.find(CLIENT, `${key}`, 0)!.enqueue(1)
       keyspace.find(CLIENT, `${idle}`, 0)!.dequeue(1)
-      // Twice: the second time the hand stands elsewhere.
+      // Twice: the second time the search starts elsewhere.
       for (const newcomer of ['new', 'newer']) {
         if (keyspace.find(CLIENT, newcomer, 0) === undefined) {
           t.fail(`${count - 1} with waiters and number ${idle} without: no place for ${newcomer}`)
@@ -88,7 +88,7 @@ t.test('no idle one is overlooked: undefined only when all have waiters', async 
   }
 })
 
-t.test('the buckets of one request do not make place for each other', async t => {
+t.test('buckets of one request do not drop each other', async t => {
   const keyspace = new BucketTable(3)
   for (const key of ['t1', 't2']) keyspace.find(TENANT, key, 0)!.enqueue(1)
   const client = keyspace.find(CLIENT, 'a', 0)
@@ -98,7 +98,7 @@ t.test('the buckets of one request do not make place for each other', async t =>
   t.equal(keyspace.find(CLIENT, 'a', 0), client, 'else its next request finds an empty bucket')
 })
 
-t.test('at most maxKeys, and what goes is what may', async () => {
+t.test('there are at most maxKeys instances, and only allowed ones are dropped', async () => {
   const step = fc.record({
     verb: fc.constantFrom('find', 'find', 'find', 'enqueue', 'dequeue', 'later'),
     key: fc.integer({ min: 0, max: 30 }),
@@ -126,7 +126,7 @@ t.test('at most maxKeys, and what goes is what may', async () => {
           if (gone.some(({ bucket }) => bucket.waiting > 0)) return false
           if (known !== undefined && gone.length > 0) return false
           const busy = gone.filter(({ bucket }) => bucket.level(now) > 0)
-          // Who still holds something goes only for want of place.
+          // An instance with a level is dropped only when the table is full.
           if (busy.length > 1 || (busy.length === 1 && before.length < maxKeys)) return false
           if (verb === 'enqueue') bucket?.enqueue(cost)
           else if (verb === 'find') bucket?.fill(cost, now)
@@ -139,7 +139,7 @@ t.test('at most maxKeys, and what goes is what may', async () => {
   )
 })
 
-t.test('instances of keys in use stay, drained or not', async t => {
+t.test('instances of keys in use stay, also after they have drained', async t => {
   const used = new Set(['a', 'b'])
   const keyspace = new BucketTable(3, undefined, key => used.has(key))
   const a = keyspace.find(limits(1, 10), 'a', 0)!

@@ -7,7 +7,7 @@ const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
 
 t.test('a meter, step by step', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
-  // At `at`: the level before, what is asked, how much of it does not fit; what fits is filled in.
+  // The time, the level before, the cost, and how much of it does not fit. A cost that fits is added.
   const steps: [at: number, level: number, cost: number, excess: number][] = [
     [0, 0, 4, 0],
     [0, 4, 6, 0],
@@ -62,7 +62,7 @@ t.test('decisions have a tolerance of a billionth of a unit', async t => {
   t.equal(bucket.canEverFit(10 + 1.1e-9), false)
 })
 
-t.test('the level counts who waits, whose cost does not leak', async t => {
+t.test('the level includes waiting requests, and their cost does not leak', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
   bucket.pass(2, 0, 0)
   bucket.enqueue(3)
@@ -78,7 +78,7 @@ t.test('the level counts who waits, whose cost does not leak', async t => {
   t.same([bucket.queued, bucket.waiting, bucket.level(900)], [0, 0, 0.5])
 })
 
-t.test('what is queued adds up to nothing when the last has left', async t => {
+t.test('the queued cost is exactly 0 when the last request has left', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
   const costs = [0.1, 0.2, 0.3, 0.7]
   for (const cost of costs) bucket.enqueue(cost)
@@ -87,13 +87,13 @@ t.test('what is queued adds up to nothing when the last has left', async t => {
   t.equal(bucket.level(0), 0)
 })
 
-t.test('time that goes back does not fill a bucket', async t => {
+t.test('a clock that goes back does not raise the level', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
   bucket.fill(5, 1_000)
   t.equal(bucket.level(0), 5)
 })
 
-t.test('the next slot is counted from the slot, up to the grace; beyond it whole periods are forfeited', async t => {
+t.test('the next slot counts from the last slot within the grace, beyond it whole periods are forfeited', async t => {
   // At 5/s a period is 200 ms and the grace is one period; at 1000/s the grace is 2 ms.
   const cases: [rate: number, cost: number, slot: number, now: number, freeAt: number][] = [
     [5, 1, 1_000, 1_000, 1_200],
@@ -122,7 +122,7 @@ t.test('the next slot is counted from the slot, up to the grace; beyond it whole
   }
 })
 
-t.test('a slot is restored if it was the last', async t => {
+t.test('the last slot can be given back', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
   bucket.pass(1, 1_000, 1_000)
   bucket.restore(1, 1_000, 1_000)
@@ -146,7 +146,7 @@ t.test('a slot is restored if it was the last', async t => {
   t.equal(bucket.level(3_900), 0)
 })
 
-t.test('a metered cost is added on what holds the bucket', async t => {
+t.test('a metered cost is added to what the last release holds', async t => {
   const bucket = new QueuedBucket(limits(5, 10))
   bucket.fill(2, 0)
   t.equal(bucket.freeAt, 400)
@@ -156,7 +156,7 @@ t.test('a metered cost is added on what holds the bucket', async t => {
   t.same([bucket.freeAt, bucket.level(10_000)], [10_100, 0.5])
 })
 
-t.test('limits that change keep the level, and what passed last can still be told to have been sent later', async t => {
+t.test('changed limits keep the level, and the last release can still be moved to a later time', async t => {
   for (const [rate, freeAt, sentLate] of [
     [10, 100, 250],
     [5, 150, 350],

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 
-t.test('moves only when told to', async t => {
+t.test('the virtual clock moves only when it is told to', async t => {
   const clock = createVirtualClock()
   t.equal(clock.now(), 0)
   clock.runUntil(12.5)
@@ -12,7 +12,7 @@ t.test('moves only when told to', async t => {
   t.equal(createVirtualClock({ start: 1e9 }).now(), 1e9)
 })
 
-t.test('runs what is due in order of time, ties in order of planning', async t => {
+t.test('callbacks run in order of time, those of the same time in order of planning', async t => {
   const clock = createVirtualClock()
   const ran: string[] = []
   for (const [due, name] of [
@@ -30,7 +30,7 @@ t.test('runs what is due in order of time, ties in order of planning', async t =
   t.equal(clock.runAll(), 30, 'nothing is left')
 })
 
-t.test('what is due in the past runs as soon as possible, but not at once', async t => {
+t.test('a callback for a past time runs as soon as possible, but not synchronously', async t => {
   const clock = createVirtualClock({ start: 100 })
   let ranAt = -1
   clock.at(5, () => {
@@ -41,7 +41,7 @@ t.test('what is due in the past runs as soon as possible, but not at once', asyn
   t.equal(ranAt, 100)
 })
 
-t.test('what runs may plan more', async t => {
+t.test('a callback may plan others', async t => {
   const clock = createVirtualClock()
   const ran: number[] = []
   const tick = (): void => {
@@ -69,7 +69,7 @@ t.test('cancel', async t => {
   t.equal(cancelLater(), false, 'too late')
 })
 
-t.test('a wake-up is late as told, and never early', async () => {
+t.test('a wake-up is as late as configured, and never early', async () => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ due: fc.integer({ min: 0, max: 50 }), late: fc.integer({ min: 0, max: 30 }) })),

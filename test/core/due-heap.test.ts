@@ -62,7 +62,7 @@ t.test('behaves like a sorted array', async () => {
   )
 })
 
-t.test('an entry that was never in is not removed', async t => {
+t.test('removing an entry that was never added has no effect', async t => {
   const timeline = new DueHeap<Entry>()
   timeline.add({ id: 1, due: 5, place: -1 })
   t.equal(timeline.remove({ id: 2, due: 1, place: -1 }), false)

@@ -26,7 +26,7 @@ function lane(name: string, costs: number[], weight = 1): Lane {
   }
 }
 
-/** Serves until nobody is left or `most` have gone; returns who went, in order. */
+/** Serves until the queue is empty or `most` are served. Returns the names in order. */
 function serve(ring: FairQueue, most: number): string {
   let order = ''
   while (ring.size > 0 && order.length < most) {
@@ -49,11 +49,11 @@ function ringOf(...lanes: Lane[]): FairQueue {
 
 const ones = (count: number): number[] => Array(count).fill(1)
 
-t.test('equals alternate', async t => {
+t.test('contenders with equal weights alternate', async t => {
   t.equal(serve(ringOf(lane('a', ones(4)), lane('b', ones(4)), lane('c', ones(2))), 99), 'abcabcabab')
 })
 
-t.test('weights count', async t => {
+t.test('turns follow weights', async t => {
   const order = serve(ringOf(lane('a', ones(60)), lane('b', ones(60), 2), lane('c', ones(60), 3)), 60)
   t.same(
     ['a', 'b', 'c'].map(name => order.split(name).length - 1),
@@ -61,13 +61,13 @@ t.test('weights count', async t => {
   )
 })
 
-t.test('costs count', async t => {
+t.test('turns follow costs', async t => {
   const order = serve(ringOf(lane('a', Array(50).fill(5)), lane('b', ones(100))), 60)
   const [a, b] = ['a', 'b'].map(name => order.split(name).length - 1)
   t.ok(Math.abs(5 * a! - b!) <= 5, `${5 * a!} and ${b}`)
 })
 
-t.test('who leaves in the middle of its turn goes on with it', async t => {
+t.test('a contender that leaves in the middle of its turn continues it later', async t => {
   const [a, b] = [lane('a', ones(9), 3), lane('b', ones(9))]
   const ring = ringOf(a, b)
   let order = ''
@@ -76,7 +76,7 @@ t.test('who leaves in the middle of its turn goes on with it', async t => {
     order += next.name
     next.costs.shift()
     next.deficit -= 1
-    // Each is paced: it is out after every request, and back before the next.
+    // Each contender is paced: it leaves after every request and returns before the next.
     ring.leave(next)
     ring.enter(next)
   }
@@ -94,7 +94,7 @@ t.test('entering and leaving twice have no effect', async t => {
   t.equal(serve(ring, 9), 'bb')
 })
 
-t.test('a dear request among thousands of cheap ones does not take thousands of rounds', async t => {
+t.test('an expensive request among thousands of cheap ones does not take thousands of rounds', async t => {
   // A client may name its cost (x-cost): 1e-9 is one.
   const dear = lane('a', [100])
   const ring = ringOf(dear, lane('b', Array(5_000).fill(1e-9)))
@@ -102,7 +102,7 @@ t.test('a dear request among thousands of cheap ones does not take thousands of 
   t.doesNotThrow(() => serve(ring, 9_999))
 })
 
-t.test('costs of 0 do not stop the world', async t => {
+t.test('costs of 0 do not loop forever', async t => {
   const ring = ringOf(lane('a', [1]), lane('b', Array(20_000).fill(0)))
   asked = 0
   t.doesNotThrow(() => serve(ring, 30_000))

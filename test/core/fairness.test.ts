@@ -13,19 +13,19 @@ import {
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { limits, random } from './run.js'
 
-/** Rounding of sums of periods. */
+/** The rounding error of sums of periods. */
 const EPSILON = 1e-6
 
-/** So fast that it never holds anybody. */
+/** A rate so high that it never delays a request. */
 const AMPLE = limits(1e9, 1e9)
 
-/** A client: its lane, and what became of its requests. */
+/** A client: its lane, and the outcomes of its requests. */
 interface Client {
   name: string
   route: LaneRoute
   weight: number
   stack: SharedBucket[]
-  /** Cost of those who wait. */
+  /** The cost of waiting requests. */
   backlog: number
   sent: number
   released: number
@@ -44,7 +44,7 @@ interface World {
   clock: VirtualClock
   shaper: Shaper
   clients: Client[]
-  /** In order of their slots. */
+  /** In order of slots. */
   releases: Release[]
   bucket(limits: BucketLimits): SharedBucket
   join(name: string, stack: SharedBucket[], weight?: number): Client
@@ -52,7 +52,7 @@ interface World {
   cancel(client: Client, verdict: Verdict | undefined): void
 }
 
-/** @param onRelease called before the release is taken off the client's backlog */
+/** @param onRelease called before the release is subtracted from the client's backlog */
 function createWorld(onRelease: (release: Release) => void = () => {}): World {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
@@ -84,7 +84,7 @@ function createWorld(onRelease: (release: Release) => void = () => {}): World {
     send(client, cost = 1) {
       const arrivedAt = clock.now()
       client.sent += 1
-      // Counted before the verdict: a lane that opens while its bucket is free is served within the call.
+      // Counted before the verdict, because a new lane at a free bucket is served within the call.
       client.backlog += cost
       const release = (slot: number): void => {
         onRelease({ client, slot, cost })
@@ -179,7 +179,7 @@ t.test(
   },
 )
 
-t.test('3:1 weights are 75:25, whatever own buckets of at least the shared rate', async t => {
+t.test('weights of 3:1 give 75:25, also behind own buckets of at least the shared rate', async t => {
   for (const [heavy, light] of [
     [1e6, 1e6],
     [100, 100],
@@ -220,36 +220,30 @@ t.test('weights among many lanes', async t => {
   }
 })
 
-t.test(
-  'a lane that its own bucket paces has at least half of what it could have, and no slot is left empty',
-  async t => {
-    // It is not in the ring while its own bucket drains, which is counted from the slot that the shared bucket gave. So it
-    // misses the slots of the grid in between (80/s is free every 12.5 ms: of three slots in a row it takes every second),
-    // and comes back behind those who had their turn meanwhile. Those who are always there have what it leaves.
-    for (const weight of [1, 3]) {
-      for (const rate of [99, 80, 75, 60, 52, 40, 20]) {
-        const world = createWorld()
-        const { bucket, join } = world
-        const everyone = bucket(limits(100, 1e6, 'everyone'))
-        const paced = join('paced', [bucket(limits(rate, 1e6)), everyone], weight)
-        const other = join('other', [bucket(AMPLE), everyone])
-        saturate(world, [paced, other], 60_000)
-        const part = 100 * share(world, paced, 1_000)
-        const could = Math.min(rate, (100 * weight) / (weight + 1))
-        t.ok(
-          part >= could / 2 && part <= could + 0.5,
-          `weight ${weight}, own ${rate}/s: ${part.toFixed(2)} of ${could}`,
-        )
-        t.ok(
-          world.releases.every(({ slot }, index) => Math.abs(slot - 10 * index) < EPSILON),
-          'no slot is left empty',
-        )
-      }
+t.test('a lane that is paced by its own bucket gets at least half of its rate, and no slot stays empty', async t => {
+  // While its own bucket drains, the lane is not in the queue. That time counts from the slot of the shared bucket, so the
+  // lane misses the slots between (80/s is free every 12.5 ms: of three slots in a row it takes every second one). It
+  // comes back behind the lanes that had their turn meanwhile. Lanes that wait all the time get the rest.
+  for (const weight of [1, 3]) {
+    for (const rate of [99, 80, 75, 60, 52, 40, 20]) {
+      const world = createWorld()
+      const { bucket, join } = world
+      const everyone = bucket(limits(100, 1e6, 'everyone'))
+      const paced = join('paced', [bucket(limits(rate, 1e6)), everyone], weight)
+      const other = join('other', [bucket(AMPLE), everyone])
+      saturate(world, [paced, other], 60_000)
+      const part = 100 * share(world, paced, 1_000)
+      const could = Math.min(rate, (100 * weight) / (weight + 1))
+      t.ok(part >= could / 2 && part <= could + 0.5, `weight ${weight}, own ${rate}/s: ${part.toFixed(2)} of ${could}`)
+      t.ok(
+        world.releases.every(({ slot }, index) => Math.abs(slot - 10 * index) < EPSILON),
+        'no slot is left empty',
+      )
     }
-  },
-)
+  }
+})
 
-t.test('costs 1 and 5 mixed: each key is released r in cost', async t => {
+t.test('mixed costs of 1 and 5: each key releases cost at its rate', async t => {
   for (const stacked of [false, true]) {
     const world = createWorld()
     const { bucket, join, clock, send } = world
@@ -267,14 +261,14 @@ t.test('costs 1 and 5 mixed: each key is released r in cost', async t => {
     clock.runUntil(1_200_000)
     for (const [index, client] of clients.entries()) {
       const mine = world.releases.filter(({ client: sender }) => sender === client)
-      // From the first slot to the last: the cost of the last has not drained yet.
+      // From the first slot to the last. The cost of the last request has not drained yet.
       const rate = (mine.reduce((sum, { cost }) => sum + cost, 0) - mine.at(-1)!.cost) / (mine.at(-1)!.slot / 1_000)
       t.ok(Math.abs(rate / rates[index]! - 1) <= 0.001, `${rate} of ${rates[index]}/s, stacked: ${stacked}`)
     }
   }
 })
 
-t.test('costs 1 and 5 mixed on a shared bucket: equal by cost', async t => {
+t.test('mixed costs of 1 and 5 on a shared bucket: equal shares by cost', async t => {
   const world = createWorld()
   const { bucket, join, clock, send } = world
   const everyone = bucket(limits(100, 1e6, 'everyone'))
@@ -294,22 +288,24 @@ t.test('costs 1 and 5 mixed on a shared bucket: equal by cost', async t => {
 })
 
 /**
- * The bound of deficit round robin. Between two moments of a time during which lane i waits all along it has n turns,
- * and sends at least (n - 1) * Q * weight(i) - m: Q is the quantum per weight, m the largest cost, and what it carries
- * over from a turn is less than the cost of its head. Anyone else, whether it waits all along or comes and goes, has n
- * turns in that time at most, or n + 1 with those it was granted before; it sends at most n * Q * weight(j) + m. So,
- * with what a lane has sent divided by its weight,
+ * The bound of deficit round robin.
+ *
+ * Take a span in which lane i waits all the time and has n turns. Q is the quantum per weight, m the largest cost.
+ * - Lane i sends at least (n - 1) * Q * weight(i) - m: what it carries over from a turn is less than the cost of its head.
+ * - Another lane j has at most n turns, or n + 1 with turns granted before. It sends at most n * Q * weight(j) + m.
+ *
+ * So, with `sent` as the sent cost divided by the weight,
  *
  *     sent(j) - sent(i) <= Q + m / weight(i) + m / weight(j)                                             (1)
  *
- * and summed over all lanes that took part, by weight, lane i lags its share of what the bucket released by at most
+ * Summed over all lanes by weight, lane i lags behind its share of the released cost by at most
  *
- *     Q * weight(i) + m + m * (lanes * weight(i) / weights):
+ *     Q * weight(i) + m + m * (lanes * weight(i) / weights)
  *
- * one quantum plus the largest cost, and the largest cost once more where all weights are equal: that of the turn the
- * others may be ahead. In a tree, (1) holds in each ring, for junctions in place of lanes.
+ * With equal weights that is one quantum and twice the largest cost. In a tree, (1) holds at each level, for share nodes in
+ * place of lanes.
  *
- * Q is max(smallest, largest / 8) / (least weight) of the costs that came lately, so m / (least weight) at most.
+ * Q is max(smallest, largest / 8) / (least weight) of recent costs, so at most m / (least weight).
  */
 interface Pair {
   difference: number
@@ -321,12 +317,12 @@ interface Contest {
   lanes: number
   costs: readonly number[]
   weights: readonly number[]
-  /** Every lane waits all along; else only every third one does, and the others come and go. */
+  /** Whether every lane waits all the time. If not, every third one does, and the others come and go. */
   steady: boolean
   seed: number
 }
 
-/** Drives random arrivals and hang-ups; returns the most that (1) was exploited, as a part of its bound. */
+/** Drives random arrivals and hang-ups. Returns the largest lead as a share of the bound (1). */
 function contest({ depth, lanes, costs, weights, steady, seed }: Contest): number {
   const next = random(seed)
   const any = <T>(values: readonly T[]): T => values[Math.floor(next() * values.length)]!
@@ -362,7 +358,7 @@ function contest({ depth, lanes, costs, weights, steady, seed }: Contest): numbe
     const quantum = largest / lightest
     const direct = quantum + largest / a.weight + largest / b.weight
     if (depth === 2 || a.stack[1] === b.stack[1]) return direct
-    // Each to the mean of its tenant's lanes, and the tenants to each other.
+    // Lanes are compared within their tenant, and tenants with each other.
     const mates = (of: Client): Client[] => clients.filter(({ stack }) => stack[1] === of.stack[1])
     const weigh = (those: Client[]): number => those.reduce((sum, { weight }) => sum + weight, 0)
     const [mine, theirs] = [mates(a), mates(b)]
@@ -389,7 +385,7 @@ function contest({ depth, lanes, costs, weights, steady, seed }: Contest): numbe
     while (tickets.length > 20) {
       const [gone] = tickets.splice(Math.floor(next() * tickets.length), 1)
       const index = clients.indexOf(gone!.client)
-      // Who is to wait all along does not hang up altogether.
+      // A lane that has to wait all the time keeps at least one request.
       if ((!steady && index % 3 > 0) || gone!.client.backlog > 5 * largest) cancel(gone!.client, gone!.verdict)
     }
   }
@@ -400,7 +396,7 @@ const costs = fc.constantFrom<number[][]>([1], [5], [1, 5], [1, 2, 0.5], [1, 5, 
 const weights = fc.constantFrom<number[][]>([1], [1, 2], [1, 3], [0.5, 1, 2, 3], [1, 10], [0.1, 1, 4])
 const lanes = fc.integer({ min: 2, max: 9 })
 
-t.test('no lane that waits falls behind another by more than a quantum and a largest cost of each', async t => {
+t.test('a waiting lane falls behind another by at most a quantum and the largest cost of each', async t => {
   let worst = 0
   fc.assert(
     fc.property(lanes, costs, weights, fc.boolean(), fc.integer(), (lanes, costs, weights, steady, seed) => {
@@ -414,7 +410,7 @@ t.test('no lane that waits falls behind another by more than a quantum and a lar
   t.ok(worst > 0.4, 'the bound says something')
 })
 
-t.test('nor below tenants', async t => {
+t.test('the same holds for lanes below tenants', async t => {
   let worst = 0
   fc.assert(
     fc.property(lanes, costs, weights, fc.integer(), (lanes, costs, weights, seed) => {
@@ -427,7 +423,7 @@ t.test('nor below tenants', async t => {
   t.comment(`at most ${(100 * worst).toFixed(1)} % of the bound`)
 })
 
-t.test('tenants share by lanes: three users of one and one of another are four', async t => {
+t.test('tenants share by their lanes: three users of one and one of another make four shares', async t => {
   const world = createWorld()
   const { bucket, join } = world
   const [a, b, everyone] = [bucket(AMPLE), bucket(AMPLE), bucket(limits(100, 1e9, 'everyone'))]
@@ -465,7 +461,7 @@ t.test('a client with one request at a time does not take the turns of those tha
   }
 })
 
-t.test('idle time is not banked', async t => {
+t.test('idle time earns no credit', async t => {
   for (const depth of [2, 3]) {
     const world = createWorld()
     const { bucket, join, clock, send, releases } = world
@@ -475,7 +471,7 @@ t.test('idle time is not banked', async t => {
       join(`${index}`, [bucket(AMPLE), ...(depth === 3 ? [tenants[index]!] : []), everyone]),
     ) as [Client, Client]
     for (let sent = 0; sent < 3_000; sent += 1) send(busy)
-    // A request now and then, so that its lane comes and goes.
+    // Occasional requests, so that the lane comes and goes.
     for (const at of [100, 1_000, 5_000]) {
       clock.runUntil(at)
       send(idle)
@@ -489,7 +485,7 @@ t.test('idle time is not banked', async t => {
   }
 })
 
-t.test('nor by a shared bucket: after a pause it goes on at its rate', async t => {
+t.test('an idle shared bucket earns no credit: after a pause it goes on at its rate', async t => {
   const world = createWorld()
   const { bucket, join, clock, send, releases } = world
   const everyone = bucket(limits(100, 1e6, 'everyone'))
@@ -501,14 +497,14 @@ t.test('nor by a shared bucket: after a pause it goes on at its rate', async t =
   t.ok(releases.slice(3).every(({ slot }, index) => Math.abs(slot - 60_000 - 10 * index) < EPSILON))
 })
 
-t.test('a light lane that has long gone does not make turns long', async t => {
+t.test('a light lane that left long ago does not lengthen turns', async t => {
   const world = createWorld()
   const { bucket, join, clock, send, releases } = world
   const everyone = bucket(limits(100, 1e6, 'everyone'))
   const [a, b] = ['a', 'b'].map(name => join(name, [bucket(AMPLE), everyone])) as [Client, Client]
   const light = join('light', [bucket(AMPLE), everyone], 0.01)
   for (const client of [a, a, light, b]) send(client)
-  // The bucket is never idle, so its ring has been there all along.
+  // The bucket is never idle, so its queue has existed all the time.
   saturate(world, [a, b], 20_000)
   clock.runUntil(20_000)
   const order = releases.slice(-200).map(({ client }) => client.name)

@@ -1,6 +1,6 @@
 /**
- * Cases of other leaky-bucket limiters, as plain figures (fixtures/limiter-cases.json). Their burst of b admits one
- * more than that at once; a capacity of b admits b. So their b is our b + 1.
+ * Cases of other leaky-bucket limiters as figures (fixtures/limiter-cases.json). Their burst of b admits b + 1 requests at
+ * once, and our capacity of b admits b. So their b is our b + 1.
  */
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
@@ -37,7 +37,7 @@ function decisions({ outcomes }: Run): string[] {
   return outcomes.map(({ verdict }) => (verdict === 'rejected' ? 'reject' : 'pass'))
 }
 
-/** All at one moment, none waits for an answer: as many pass as fit, in shape and in meter. */
+/** All requests come at one moment. As many pass as fit, in shape and in meter. */
 function passOrReject(t: Test, found: Case): void {
   const arrivals = found.at_ms.map(at => ({ at }))
   for (const mode of ['shape', 'meter'] as const) {
@@ -132,7 +132,7 @@ const handlers: Record<string, (t: Test, found: Case) => void> = {
     )
   },
 
-  // The bodies are the forwarder's; that the second is delayed, by less than the 0.6 s of the script, is ours.
+  // Bodies are the forwarder's part. Ours is that the second request is delayed, by less than the 0.6 s of the script.
   'nginx-tests limit_req.t, burst 5': (t, found) => {
     t.match(found.script, /after 0\.6 s$/)
     t.same(slots(run([bucketOf(found)], burst(2))), [0, 500])

@@ -65,7 +65,7 @@ t.test('behaves like an array', async () => {
   )
 })
 
-t.test('an entry that has left can be removed again without effect', async t => {
+t.test('removing an entry twice has no effect', async t => {
   const fifo = new LinkedList<Entry>()
   const [a, b, c] = [new Entry(1), new Entry(2), new Entry(3)]
   for (const entry of [a, b, c]) fifo.push(entry)

@@ -16,14 +16,14 @@ import { type Arrival, burst, limits, run, slots } from './run.js'
 
 const EPSILON = 1e-6
 
-/** What became of a request. */
+/** The outcome of a request. */
 interface Sent {
   client: string
   cost: number
   verdict: Verdict
   ticket: Ticket | undefined
   releasedAt: number | undefined
-  /** Answers 429 after it was queued. */
+  /** Rejects a queued request with 429. */
   drops: Rejection[]
   cancelled: boolean
 }
@@ -86,7 +86,7 @@ function must(condition: boolean, complaint: () => string): void {
 const FAIR: BucketLimits = { ...limits(100, 10, 'everyone'), overflow: 'fair' }
 const AMPLE = limits(1e9, 1e9)
 
-t.test('fair: the newest of the heaviest makes room, and is told once', async t => {
+t.test('fair: the newest request of the heaviest lane makes room, and is notified once', async t => {
   const { clock, shaper, bucket, send } = bench()
   const everyone = bucket(FAIR)
   const stacks = { a: [bucket(AMPLE), everyone], b: [bucket(AMPLE), everyone], c: [bucket(AMPLE), everyone] }
@@ -107,7 +107,7 @@ t.test('fair: the newest of the heaviest makes room, and is told once', async t 
   t.ok([...a, ...b].every(({ drops }) => drops.length === 0 || drops.length === 1))
 })
 
-t.test('fair: heavy is what is queued by weight', async t => {
+t.test('fair: the heaviest lane is the one with the most queued cost per weight', async t => {
   const { bucket, send } = bench()
   const everyone = bucket(FAIR)
   const [premium, plain, newcomer] = [0, 1, 2].map(() => [bucket(AMPLE), everyone])
@@ -117,7 +117,7 @@ t.test('fair: heavy is what is queued by weight', async t => {
   t.same([...a, ...b].map(({ drops }) => drops.length).lastIndexOf(1), 9, 'three by one is more than six by four')
 })
 
-t.test('fair: a lane at or above its share is rejected, and so is one that is alone', async t => {
+t.test('fair: a lane at or above its share is rejected, and so is a single lane', async t => {
   const { bucket, send, all } = bench()
   const everyone = bucket(FAIR)
   const stacks = [0, 1].map(() => [bucket(AMPLE), everyone])
@@ -133,7 +133,7 @@ t.test('fair: a lane at or above its share is rejected, and so is one that is al
   t.equal(all.filter(({ drops }) => drops.length > 0).length, 4)
 })
 
-t.test('fair: room that a newcomer needs but the heaviest cannot give is not taken', async t => {
+t.test('fair: nothing is dropped when the heaviest lane cannot give enough room', async t => {
   const { shaper, bucket, send, all } = bench()
   const everyone = bucket(FAIR)
   const stacks = [0, 1, 2].map(() => [bucket(AMPLE), everyone])
@@ -144,7 +144,7 @@ t.test('fair: room that a newcomer needs but the heaviest cannot give is not tak
   t.ok(all.every(({ drops }) => drops.length === 0))
 })
 
-t.test('fair: who cannot stay for another reason drops nobody', async t => {
+t.test('fair: a request that is rejected for another reason drops no other', async t => {
   const { bucket, send, all } = bench()
   const everyone = bucket(FAIR)
   const stacks = [0, 1].map(() => [bucket(AMPLE), everyone])
@@ -156,7 +156,7 @@ t.test('fair: who cannot stay for another reason drops nobody', async t => {
   )
 })
 
-t.test('fair: a full stack of two drops no more than it has to', async t => {
+t.test('fair: a full stack of two buckets drops no more than necessary', async t => {
   const { bucket, send, all, shaper } = bench()
   const tenant = bucket({ ...limits(100, 5, 'tenant'), overflow: 'fair' })
   const everyone = bucket(FAIR)
@@ -207,7 +207,7 @@ interface Stage extends Bench {
   stacks: SharedBucket[][]
 }
 
-/** Plays a scene up to its step `until`; `around` is called with each arrival, which it is to send. */
+/** Plays a scene up to step `until`. `around` is called with each arrival and has to send it. */
 function play(
   { steps, weights, capacity, own }: Scene,
   until: number,
@@ -242,7 +242,7 @@ function play(
   return stage
 }
 
-/** Who waits, in order of arrival. */
+/** The waiting requests, in order of arrival. */
 function waiting(all: readonly Sent[]): Sent[] {
   return all.filter(
     ({ ticket, releasedAt, cancelled, drops }) =>
@@ -257,7 +257,7 @@ function total(sents: readonly Sent[]): number {
 /** `drop` undefined: rejected. */
 type Expected = 'in' | { drop: Sent[] | undefined }[]
 
-/** The rule, written down naively: what an arrival leads to; of lanes that are equally heavy any may be the one. */
+/** The rule in naive form: the allowed outcomes of an arrival. Any of several equally heavy lanes may give room. */
 function decide({ all, everyone, clock }: Stage, { weights, capacity }: Scene, { client, cost }: Step): Expected {
   const queue = waiting(all)
   const excess = everyone.hold(clock.now()) + total(queue) + cost - capacity
@@ -284,7 +284,7 @@ function decide({ all, everyone, clock }: Stage, { weights, capacity }: Scene, {
   return choices.length > 0 ? choices : [{ drop: undefined }]
 }
 
-t.test('fair: against a naive model, and every request is somewhere', async t => {
+t.test('fair: outcomes equal those of a naive model, and no request is lost', async t => {
   let dropped = 0
   let refused = 0
   fc.assert(
@@ -325,7 +325,7 @@ t.test('fair: against a naive model, and every request is somewhere', async t =>
   t.ok(dropped > 1_000 && refused > 1_000)
 })
 
-/** Sends what was refused again after its Retry-After, with nobody else coming in between. */
+/** Sends a rejected request again after its Retry-After, with no other arrivals in between. */
 function truthful(scene: Scene, whom: 'dropped' | 'rejected'): boolean {
   const last = scene.steps.length - 1
   const seen = new Set<number>()
@@ -340,7 +340,7 @@ function truthful(scene: Scene, whom: 'dropped' | 'rejected'): boolean {
       const { client, cost } = scene.steps[index]!
       const before = again.all.filter(({ drops }) => drops.length > 0).length
       const retried = again.send(`${client}`, again.stacks[client]!, { cost, weight: scene.weights[client]! })
-      // Room, not somebody else's place.
+      // It has to find room, not take the place of another request.
       const after = again.all.filter(({ drops }) => drops.length > 0).length
       const state = again.everyone.level(again.clock.now())
       must(
@@ -352,28 +352,28 @@ function truthful(scene: Scene, whom: 'dropped' | 'rejected'): boolean {
   return true
 }
 
-t.test('fair: Retry-After is true for who is rejected', async () => {
+t.test('fair: Retry-After is true for rejected requests', async () => {
   fc.assert(
     fc.property(scenes([1e9, 40, 20]), scene => truthful(scene, 'rejected')),
     { seed: 62, numRuns: 150 },
   )
 })
 
-t.test('fair: Retry-After is true for who is dropped', async () => {
+t.test('fair: Retry-After is true for dropped requests', async () => {
   fc.assert(
     fc.property(scenes([1e9]), scene => truthful(scene, 'dropped')),
     { seed: 63, numRuns: 100 },
   )
 })
 
-t.test('fair: also where those who wait are held by their own buckets', async () => {
+t.test('fair: Retry-After is true when waiting requests are held by their own buckets', async () => {
   fc.assert(
     fc.property(scenes([40, 20]), scene => truthful(scene, 'dropped')),
     { seed: 64, numRuns: 100 },
   )
 })
 
-/** A bucket with `overflow` and `blockFor`, as naively as it can be written. */
+/** A naive model of a bucket with `overflow` and `blockFor`. */
 interface Model {
   level: number
   at: number
@@ -489,7 +489,7 @@ t.test('fill and blockFor: Retry-After is true', async () => {
         const again = { ...arrival, at: arrival.at + rejection.retryAfterMs + EPSILON }
         const retried = run(stack, [...arrivals.slice(0, index + 1), again], { mode })
         if (retried.outcomes.at(-1)!.verdict === 'rejected') return false
-        // Nor needlessly late.
+        // It is not needlessly late.
         const early = { ...arrival, at: arrival.at + rejection.retryAfterMs - 0.01 }
         if (early.at <= arrival.at) continue
         if (run(stack, [...arrivals.slice(0, index + 1), early], { mode }).outcomes.at(-1)!.verdict !== 'rejected') {
@@ -502,7 +502,7 @@ t.test('fill and blockFor: Retry-After is true', async () => {
   )
 })
 
-t.test('fill: whoever was let in waits no longer than the level it met, however hard others hammer', async () => {
+t.test('fill: an admitted request waits no longer than the level it found, however hard others hammer', async () => {
   fc.assert(
     fc.property(punishing, arrivals, (p, arrivals) => {
       const stack = [penal(p)]
@@ -524,14 +524,14 @@ t.test('fill: whoever was let in waits no longer than the level it met, however 
   )
 })
 
-t.test('fill: hammering neither delays nor bursts those who wait', async t => {
+t.test('fill: hammering neither delays waiting requests nor releases them in a burst', async t => {
   const hammer = Array.from({ length: 2_000 }, (_, index) => ({ at: 1 + index }))
   const outcome = run([{ ...limits(10, 5), overflow: 'fill' }], [...burst(5), ...hammer])
   t.same(slots(outcome).slice(0, 5), [0, 100, 200, 300, 400])
   t.equal(outcome.admitted.length, 5, 'it keeps the bucket full')
 })
 
-t.test('blockFor: what is rejected meanwhile does not extend it', async t => {
+t.test('blockFor: rejected requests do not extend a block', async t => {
   for (const mode of ['shape', 'meter'] as const) {
     for (const [blockFor, over] of [
       [300, 300],
@@ -547,7 +547,7 @@ t.test('blockFor: what is rejected meanwhile does not extend it', async t => {
   }
 })
 
-t.test('blockFor: those who wait already are released all the same', async t => {
+t.test('blockFor: requests that wait already are released', async t => {
   const { released } = run([{ ...limits(10, 5), blockFor: 10_000 }], burst(8))
   t.same(
     released.map(({ slot }) => Math.round(slot!)),
@@ -555,7 +555,7 @@ t.test('blockFor: those who wait already are released all the same', async t => 
   )
 })
 
-t.test('a stack punishes only the bucket that overflowed', async t => {
+t.test('only the bucket that overflowed applies its penalty', async t => {
   const { bucket, send, clock } = bench()
   const own = bucket({ ...limits(10, 2), overflow: 'fill', blockFor: 1_000 })
   const other = bucket({ ...limits(10, 2), overflow: 'fill', blockFor: 1_000 })
@@ -568,7 +568,7 @@ t.test('a stack punishes only the bucket that overflowed', async t => {
   t.equal(rejected(send('a', [own, everyone])), undefined)
 })
 
-t.test('a block is kept though its bucket is empty', async t => {
+t.test('a block is kept although its bucket is empty', async t => {
   const keyspace = new BucketTable(1e6)
   const strict: BucketLimits = { ...limits(100, 1), blockFor: 60_000 }
   const culprit = keyspace.find(strict, 'culprit', 0)!
@@ -581,7 +581,7 @@ t.test('a block is kept though its bucket is empty', async t => {
   t.not(keyspace.find(strict, 'culprit', 70_000), culprit, 'it goes when it is over')
 })
 
-t.test('nor does a block make place for newcomers while others hold less', async t => {
+t.test('a blocked instance is not dropped for a new key while others hold less', async t => {
   const keyspace = new BucketTable(3)
   const strict: BucketLimits = { ...limits(1, 10), blockFor: 60_000 }
   const culprit = keyspace.find(strict, 'culprit', 0)!
@@ -591,7 +591,7 @@ t.test('nor does a block make place for newcomers while others hold less', async
   t.equal(keyspace.find(strict, 'culprit', 0), culprit)
 })
 
-t.test('fill: a change of the rate keeps what was filled behind those who wait', async t => {
+t.test('fill: a change of the rate keeps the fill behind waiting requests', async t => {
   const { clock, shaper, bucket, send, all } = bench()
   const own = bucket({ ...limits(10, 5), overflow: 'fill' })
   for (let sent = 0; sent < 5; sent += 1) send('a', [own])

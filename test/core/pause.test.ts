@@ -6,7 +6,7 @@ import { Shaper } from '../../src/core/shaper.js'
 
 const TEN = { name: 'client', rate: 0.01, capacity: 10 }
 
-/** A gate with a bucket of 10/s before it, and what became of those who came. */
+/** A gate behind a bucket of 10/s, and the outcomes of its requests. */
 function world({ maxInFlight = Infinity, limits = TEN } = {}) {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
@@ -27,7 +27,7 @@ function world({ maxInFlight = Infinity, limits = TEN } = {}) {
   return { clock, shaper, gate, route, bucket, fate, admit }
 }
 
-t.test('nobody passes while an upstream pauses; after it releases are spaced as ever', async t => {
+t.test('nothing passes while an upstream pauses, and releases are spaced afterwards', async t => {
   const { clock, shaper, gate, fate, admit } = world()
   for (const name of ['a', 'b', 'c', 'd']) admit(name)
   clock.runUntil(150)
@@ -39,7 +39,7 @@ t.test('nobody passes while an upstream pauses; after it releases are spaced as 
   t.same(fate, ['b at 100', 'c at 2150', 'd at 2250'])
 })
 
-t.test('those who would now exceed their maxWait are told at once, the others stay', async t => {
+t.test('requests that would now exceed maxWait expire at once, the others stay', async t => {
   const { clock, shaper, gate, fate, admit } = world()
   admit('first')
   admit('patient', 5_000)
@@ -52,7 +52,7 @@ t.test('those who would now exceed their maxWait are told at once, the others st
   t.same(fate.slice(1), ['patient at 2000', 'last at 2100'])
 })
 
-t.test('a longer pause wins over a shorter one, and a new one over one that is over', async t => {
+t.test('a longer pause replaces a shorter one, and a new pause can follow an old one', async t => {
   const { clock, shaper, gate, fate, admit } = world()
   admit('first')
   admit('a')
@@ -70,7 +70,7 @@ t.test('a longer pause wins over a shorter one, and a new one over one that is o
   t.same(fate, ['a at 1500', 'b at 1900'])
 })
 
-t.test('resumed before its time', async t => {
+t.test('a pause can be ended early', async t => {
   const { clock, shaper, gate, fate, admit } = world()
   admit('first')
   admit('a')
@@ -84,7 +84,7 @@ t.test('resumed before its time', async t => {
   t.same(fate, ['a at 500', 'b at 600'])
 })
 
-t.test('a newcomer waits for the end of the pause; its predicted wait counts it', async t => {
+t.test('a new request waits for the end of the pause, and its predicted wait includes it', async t => {
   const { clock, shaper, gate, fate, admit } = world()
   shaper.control.pause(gate, 1_000)
   t.not(admit('a', 1_000), 'released')
@@ -97,12 +97,12 @@ t.test('a newcomer waits for the end of the pause; its predicted wait counts it'
   t.same(fate, ['a at 1000', 'b at 1100'])
 })
 
-t.test('through a pause a full bucket empties no further than what has passed: Retry-After is honest', async t => {
+t.test('a full bucket drains in a pause only what has passed, so Retry-After is true', async t => {
   const { clock, shaper, gate, admit } = world({ limits: { ...TEN, capacity: 3 } })
   for (const name of ['a', 'b', 'c']) admit(name)
   shaper.control.pause(gate, 5_000)
   const verdict = admit('d')
-  // What a holds drains within 100 ms.
+  // What request a holds drains within 100 ms.
   t.match(verdict, { reason: 'overflow', retryAfterMs: 100 })
   clock.runUntil(100)
   t.notMatch(admit('d'), { reason: 'overflow' })
@@ -112,7 +112,7 @@ t.test('through a pause a full bucket empties no further than what has passed: R
   t.notMatch(admit('e'), { reason: 'overflow' })
 })
 
-t.test('a request that is put back goes before those that came after it', async t => {
+t.test('a request that is put back goes before later ones', async t => {
   const { clock, shaper, gate, route, bucket, fate, admit } = world()
   admit('first')
   admit('second')
@@ -134,7 +134,7 @@ t.test('a request that is put back goes before those that came after it', async 
   t.same(fate, ['again at 1050', 'second at 1150', 'third at 1250'])
 })
 
-t.test('limits with a grace: what is later counts for when it happens, and is never made up', async t => {
+t.test('limits with a grace: a late release counts at its real time and is never made up for', async t => {
   const lateness = [0, 0.4, 3, 0]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const shaper = new Shaper({ clock })
@@ -147,7 +147,7 @@ t.test('limits with a grace: what is later counts for when it happens, and is ne
   t.same(sent, [100, 200.4, 303, 403, 503])
 })
 
-t.test('a gate that waits for the wire: what follows is counted from when it was sent', async t => {
+t.test('a gate that waits for the send: the next slot counts from the time of sending', async t => {
   const { clock, shaper, gate, bucket, fate, admit } = world({ limits: { ...TEN, grace: 0.5 } as typeof TEN })
   t.equal(admit('first'), 'released')
   gate.closed = true

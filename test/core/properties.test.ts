@@ -39,13 +39,13 @@ function arrivalsOf(
   })
 }
 
-/** Mostly up to 20 ms, now and then a stall of seconds. */
+/** Mostly up to 20 ms, sometimes a stall of seconds. */
 const lateness = fc.integer().map(seed => {
   const next = random(seed)
   return (): number => (next() < 0.07 ? next() * 4_000 : next() < 0.3 ? 0 : next() * 20)
 })
 
-/** What went through each instance of each bucket, in order of release. */
+/** The releases of each instance of each bucket, in order. */
 function* throughBuckets(stack: BucketLimits[], { released }: Run): Generator<[BucketLimits, Outcome[]]> {
   for (const [place, bucket] of stack.entries()) {
     for (const key of [...KEYS, 'all']) {
@@ -58,7 +58,7 @@ function must(condition: boolean, complaint: () => string): void {
   if (!condition) throw new Error(complaint())
 }
 
-/** Everything that is true at any moment. */
+/** Checks that hold at any moment. */
 function balanced({ shaper, keyspace, outcomes, now }: Moment): void {
   const arrived = outcomes.filter(({ verdict }) => verdict !== undefined)
   const waiting = arrived.filter(
@@ -94,7 +94,7 @@ t.test('shape and meter admit the same requests', async () => {
   )
 })
 
-t.test('shape and meter admit the same requests, also when wake-ups are late, up to the grace', async () => {
+t.test('shape and meter admit the same requests, also when wake-ups are late within the grace', async () => {
   fc.assert(
     fc.property(oneBucket, arrivalsOf(), fc.integer(), (stack, arrivals, seed) => {
       const next = random(seed)
@@ -123,7 +123,7 @@ t.test('lateness within the grace changes neither verdicts nor slots', async () 
   )
 })
 
-t.test('never more than r x (W + max(1/r, 2 ms)) + c through a bucket, however late and whoever hangs up', async () => {
+t.test('never more than r x (W + max(1/r, 2 ms)) + c through a bucket, with late wake-ups and hang-ups', async () => {
   fc.assert(
     fc.property(anyStack, arrivalsOf({ cancels: true }), lateness, (stack, arrivals, late) => {
       const outcome = run(stack, arrivals, { lateness: late })
@@ -176,7 +176,7 @@ t.test('no release before its slot, no slot before the arrival or before the buc
   )
 })
 
-t.test('every request is in one place at any moment, and the levels know it', async () => {
+t.test('every request is in exactly one place at any moment, and the levels match', async () => {
   const options = fc.record({
     maxWait: fc.constantFrom(Infinity, Infinity, 100, 1_000),
     maxQueued: fc.constantFrom(Infinity, 3, 10),
@@ -242,7 +242,7 @@ t.test('a saturated bucket releases 99.9 % of r and never more than the bound, w
   }
 })
 
-t.test('a saturated shared bucket releases 99.9 % of r, whoever takes part', async t => {
+t.test('a saturated shared bucket releases 99.9 % of r with any set of lanes', async t => {
   const next = random(7)
   const stack = [limits(40, 1e9), limits(100, 1e9, 'everyone')]
   const arrivals = Array.from({ length: 4_000 }, (_, index) => ({ at: 0, keys: [KEYS[index % 3]!, 'all'] }))
@@ -260,7 +260,7 @@ t.test('a rejected request changes no level', async () => {
         maxWait,
         maxQueued: 8,
         watch: (buckets, now) => {
-          // Nobody else's release at this very moment changes a level either: what was queued is held.
+          // A release of another request at the same moment does not change a level: its cost is held.
           const before = buckets.map(bucket => bucket.level(now))
           return verdict => {
             if (verdict === 'released' || !('reason' in verdict)) return
@@ -299,15 +299,15 @@ t.test('all or none: an admitted request is added to every bucket of its stack',
 })
 
 /**
- * What cancelling means: the slots of all others are those of the world in which neither the cancelled requests nor
- * any rejected one ever came.
+ * The meaning of cancelling: all other requests get the slots that they would have if the cancelled and the rejected
+ * requests had never come.
  */
 function worldWithout({ outcomes }: Run): { others: Outcome[]; world: Arrival[] } {
   const others = outcomes.filter(({ verdict, cancelled }) => verdict !== 'rejected' && cancelled !== true)
   return { others, world: others.map(({ arrival: { cancelAt: _, ...arrival } }) => arrival) }
 }
 
-t.test('cancel: who is behind moves up, exactly', async () => {
+t.test('cancel: later requests move up, exactly', async () => {
   let cancelled = 0
   fc.assert(
     fc.property(oneBucket, arrivalsOf({ cancels: true }), (stack, arrivals) => {
@@ -323,7 +323,7 @@ t.test('cancel: who is behind moves up, exactly', async () => {
   must(cancelled > 500, () => `only ${cancelled} cancelled`)
 })
 
-t.test('cancel: a bucket with several lanes has the slots of the world without the cancelled', async () => {
+t.test('cancel: a bucket with several lanes has the slots that it has without the cancelled requests', async () => {
   const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y', 'z'], keys: ['a'], costs: fc.constant(1) })
   fc.assert(
     fc.property(oneBucket, arrivals, (stack, arrivals) => {
@@ -335,7 +335,7 @@ t.test('cancel: a bucket with several lanes has the slots of the world without t
   )
 })
 
-t.test('cancel: ten thousand at once disturb nobody', async t => {
+t.test('cancel: ten thousand at once do not affect others', async t => {
   const stack = [limits(5, 20_000)]
   const others = Array.from({ length: 60 }, (_, index) => ({ at: index * 70, keys: [KEYS[index % 3]!] }))
   const flood = Array.from({ length: 10_000 }, (_, index) => ({ at: index / 100, keys: ['flood'], cancelAt: 2_010 }))
@@ -366,7 +366,7 @@ t.test('cancel: ten thousand at once leave a shared bucket to the others', async
   t.equal(shaper.queued, 0)
 })
 
-t.test('instances that have run dry are swept away', async t => {
+t.test('drained instances are removed', async t => {
   const stack = [limits(5, 10), limits(1_000, 1e5, 'everyone')]
   const crowd = Array.from({ length: 1_000 }, (_, index) => ({ at: 0, keys: [`old ${index}`, 'all'] }))
   const later = Array.from({ length: 1_000 }, (_, index) => ({ at: 5_000, keys: [`new ${index}`, 'all'] }))

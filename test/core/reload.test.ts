@@ -43,7 +43,7 @@ const step = fc.oneof(
   },
 )
 
-t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out of order', async () => {
+t.test('random reloads, cancels and tiers: no request is lost, notified twice, or out of order', async () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 80, size: 'max' }), steps => {
       const clock = createVirtualClock()
@@ -131,7 +131,7 @@ t.test('random reloads, cancels and tiers: nothing is lost, told twice, or out o
   )
 })
 
-t.test('a lower rate: who would now wait longer than maxWait expires at once, those before it stay', async t => {
+t.test('a lower rate: requests that would now exceed maxWait expire at once, earlier ones stay', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const keyspace = new BucketTable(10)
@@ -157,7 +157,7 @@ t.test('a lower rate: who would now wait longer than maxWait expires at once, th
   t.equal(fate.at(-1), '2 released 600')
 })
 
-t.test('a higher rate: who waits leaves earlier, from the level that there was', async t => {
+t.test('a higher rate: waiting requests leave earlier, from the current level', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const keyspace = new BucketTable(10)
@@ -173,7 +173,7 @@ t.test('a higher rate: who waits leaves earlier, from the level that there was',
   t.same(slots, [550, 650, 750])
 })
 
-t.test('reset: what has passed is forgotten, who waits may go', async t => {
+t.test('reset: the past is forgotten, and waiting requests may leave', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const bucket = new BucketTable(10).find({ ...limits(1, 2), blockFor: 'drain' }, 'a', 0)!

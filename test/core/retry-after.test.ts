@@ -5,12 +5,12 @@ import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/co
 import { type Rejection, Shaper } from '../../src/core/shaper.js'
 import { type Arrival, limits, type RunOptions, random, run } from './run.js'
 
-/** What Retry-After said, and what came of doing as it says: the same scenario, with nobody else coming later. */
+/** A Retry-After, and the outcome of obeying it in the same scenario without later arrivals. */
 interface Promised {
   arrivals: Arrival[]
   retryAfterMs: number
   kept: boolean
-  /** It would also have been admitted 0.1 % (at least 0.01 ms) earlier. */
+  /** Whether the request would have been admitted 0.1 % (at least 0.01 ms) earlier, too. */
   early: boolean
 }
 
@@ -45,7 +45,7 @@ function scenario(next: () => number, keysOf: (key: string) => string[], costs: 
   })
 }
 
-/** Over many random scenarios: how many promises were made, how many were false, how many not tight. */
+/** Counts over many random scenarios: promises made, false ones, and ones that were not tight. */
 function count(
   scenarios: number,
   costs: number[],
@@ -133,7 +133,7 @@ t.test('a stack, maxWait: Retry-After is true', async t => {
   t.equal(broken.length, 0, told(broken, made))
 })
 
-t.test('what holds a bucket is just enough when it drains: no negative Retry-After', async t => {
+t.test('a bucket that has just drained enough gives no negative Retry-After', async t => {
   const [promised] = promises(
     [limits(2, 3, 'client'), limits(5, 3, 'everyone')],
     [
@@ -147,7 +147,7 @@ t.test('what holds a bucket is just enough when it drains: no negative Retry-Aft
   t.ok(Math.abs(promised!.retryAfterMs - 190) < 1e-3, `${promised!.retryAfterMs}`)
 })
 
-t.test('somebody whose request costs more goes first: Retry-After counts it', async t => {
+t.test('Retry-After counts an expensive request that goes first', async t => {
   const [promised] = promises(
     [limits(10, 2, 'client'), limits(1, 6, 'everyone')],
     [
@@ -161,7 +161,7 @@ t.test('somebody whose request costs more goes first: Retry-After counts it', as
   t.equal(promised!.kept, true, `${promised!.retryAfterMs}`)
 })
 
-t.test('a full bucket and a long wait: Retry-After answers both', async t => {
+t.test('Retry-After covers both a full bucket and a long wait', async t => {
   const route = { name: 'route', gate: new Gate() }
   const waiter = { release() {}, expire() {}, reject() {} }
   const scenario = (retryAt?: number): Rejection => {

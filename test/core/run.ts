@@ -1,4 +1,4 @@
-/** Runs arrivals through the core on the virtual clock and writes down what became of them. */
+/** Runs arrivals through the core on the virtual clock and records their outcomes. */
 import type { BucketLimits } from '../../src/core/bucket/bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
@@ -7,10 +7,10 @@ import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 
 export interface Arrival {
   at: number
-  /** One key per bucket of the stack; a single one stands for all. */
+  /** One key for each bucket of the stack; a single key stands for all. */
   keys?: string[]
   cost?: number
-  /** Hangs up at this time if still queued. */
+  /** The request hangs up at this time if it is still queued. */
   cancelAt?: number
   route?: string
 }
@@ -24,19 +24,19 @@ export interface Outcome {
   releasedAt?: number
   cancelled?: boolean
   expired?: boolean
-  /** Was queued and had to make room. */
+  /** It was queued and had to make room. */
   displaced?: boolean
 }
 
 export interface Run {
   outcomes: Outcome[]
-  /** Indices of the arrivals that were let in. */
+  /** Indices of the admitted arrivals. */
   admitted: number[]
   /** In order of release. */
   released: Outcome[]
   keyspace: BucketTable
   shaper: Shaper
-  /** When the last thing happened. */
+  /** The time of the last event. */
   end: number
 }
 
@@ -54,11 +54,11 @@ export interface RunOptions {
   maxWait?: number
   maxQueued?: number
   maxInFlight?: number
-  /** How long the upstream takes for each request, in ms. */
+  /** The time of the upstream for each request, in ms. */
   service?: number
-  /** Called after everything that happens. */
+  /** Called after every event. */
   check?: (moment: Moment) => void
-  /** Called before an arrival is decided on, with the buckets it will ask; what it returns, after the verdict. */
+  /** Called before each decision with the buckets that it uses. The function that it returns is called after the decision. */
   watch?: (stack: readonly SharedBucket[], now: number) => (verdict: Verdict) => void
 }
 
@@ -172,12 +172,12 @@ export function burst(count: number, gap = 0, from = 0): Arrival[] {
   return Array.from({ length: count }, (_, index) => ({ at: from + index * gap }))
 }
 
-/** The times of the releases, to the nanosecond: sums of periods are rounded. */
+/** The times of releases, rounded to ns, because sums of periods are inexact. */
 export function slots(run: Run): number[] {
   return run.released.map(({ slot }) => Math.round(slot! * 1e6) / 1e6)
 }
 
-/** The most cost released beyond what contract 2.4 allows in any window, whichever two releases bound it; 0 or less: kept. */
+/** The largest excess over the bound of contract 2.4 in any window between two releases. Not above 0: the bound holds. */
 export function worstExcess({ rate }: BucketLimits, released: readonly Outcome[]): number {
   const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
   const costs = sorted.map(({ arrival }) => arrival.cost ?? 1)
@@ -194,7 +194,7 @@ export function worstExcess({ rate }: BucketLimits, released: readonly Outcome[]
   return worst
 }
 
-/** Small reproducible randomness for whole scenarios: mulberry32. */
+/** Reproducible random numbers for whole scenarios (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed
   return () => {

@@ -1,4 +1,4 @@
-/** What a release costs between its decision and the wire counts: the bound holds for what is sent. */
+/** The time between a release and its sending counts: the bound holds for the times of sending. */
 import fc from 'fast-check'
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/bucket.js'
@@ -12,7 +12,7 @@ function send(rate: number, count: number, takes: (nth: number) => number): numb
   const virtual = createVirtualClock()
   let paused = 0
   const now = (): number => virtual.now() + paused
-  // A pause lasts until it is over: what falls due in it runs after it.
+  // The process does nothing in a pause, so callbacks that are due run after it.
   const clock: Clock = { now, at: (due, run) => virtual.at(Math.max(virtual.now(), due - paused), run) }
   const shaper = new Shaper({ clock })
   const bucket = new QueuedBucket<ShareNode, Lane>(limits(rate, count))
@@ -43,7 +43,7 @@ function worstExcess(sent: readonly number[], rate: number): number {
   return worst
 }
 
-t.test('in no window more is sent than the bound, whatever sending takes', t => {
+t.test('no window exceeds the bound, however long sending takes', t => {
   const rate = fc.constantFrom(100, 500, 1_000, 5_000)
   const pauses = fc.array(fc.constantFrom(0, 0, 0, 0, 0, 0.05, 0.3, 1.1, 2.2, 4.5, 30), {
     minLength: 60,

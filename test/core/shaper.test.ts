@@ -81,7 +81,7 @@ t.test('the longest wait of an admitted request is (b - c) / r', async t => {
   t.ok(Math.max(...waits) > 1_700, 'and it comes near')
 })
 
-t.test('late wake-ups push no slot', async t => {
+t.test('late wake-ups do not move slots', async t => {
   const latenesses = [1.9, 0.2, 150, 3, 199, 0, 7, 12]
   const outcome = run([limits(5, 10)], burst(9), { lateness: () => latenesses.shift() ?? 0 })
   t.same(slots(outcome), [0, 200, 400, 600, 800, 1_000, 1_200, 1_400, 1_600])
@@ -91,7 +91,7 @@ t.test('late wake-ups push no slot', async t => {
   )
 })
 
-t.test('a stall is not made up for in a burst', async t => {
+t.test('a stall is not followed by a burst', async t => {
   const latenesses = [5_000]
   const outcome = run([limits(5, 10)], burst(10), { lateness: () => latenesses.shift() ?? 0 })
   const releases = outcome.released.map(({ releasedAt }) => Math.round(releasedAt! * 1e6) / 1e6)
@@ -128,7 +128,7 @@ interface Bench {
   gate: Gate
   route: LaneRoute
   bucket: SharedBucket
-  /** Sends a request and writes down its name when it is released, and the slot. */
+  /** Sends a request, and records its name and slot when it is released. */
   send(name: string, options?: { cost?: number; maxWait?: number; after?: () => void }): Verdict
   log: string[]
 }
@@ -164,7 +164,7 @@ function bench(
   }
 }
 
-t.test('cancel: those behind move up', async t => {
+t.test('cancel: later requests move up', async t => {
   const { clock, shaper, send, log, bucket } = bench()
   const [a, b, c, d] = ['a', 'b', 'c', 'd'].map(name => send(name))
   t.equal(a, 'released')
@@ -200,7 +200,7 @@ t.test('maxWait: a predicted wait of maxWait and a rounding error is not longer'
     const period = 1_000 / rate
     for (const name of ['a', 'b', 'c']) send(name)
     let refused = 0
-    // Each comes when exactly two are ahead of it.
+    // Each arrives when exactly two are ahead of it.
     for (let place = 1; place <= 60; place += 1) {
       clock.runUntil(place * period)
       const verdict = send(`${place}`, { maxWait: 2 * period })
@@ -212,7 +212,7 @@ t.test('maxWait: a predicted wait of maxWait and a rounding error is not longer'
   }
 })
 
-t.test('maxWait 0: only what can leave at once', async t => {
+t.test('maxWait 0 admits only requests that can leave at once', async t => {
   const { clock, send, log } = bench({ rate: 3 })
   let at = 0
   for (let place = 0; place < 20; place += 1) {
@@ -224,7 +224,7 @@ t.test('maxWait 0: only what can leave at once', async t => {
   t.equal(log.length, 20)
 })
 
-t.test('maxQueued: one more is crowded out', async t => {
+t.test('maxQueued: one request more is rejected', async t => {
   const { clock, shaper, send, log } = bench({ maxQueued: 2 })
   t.equal(send('a'), 'released')
   t.ok(send('b') instanceof Ticket)
@@ -238,7 +238,7 @@ t.test('maxQueued: one more is crowded out', async t => {
   t.same(log, ['a@0', 'b@200', 'c@400', 'f@600'])
 })
 
-t.test('giveBack: the next leaves at once, in the same slot', async t => {
+t.test('giveBack: the next request leaves at once, in the same slot', async t => {
   const { clock, shaper, send, log } = bench()
   const [, b] = ['a', 'b', 'c', 'd'].map(name => send(name))
   clock.runUntil(250)
@@ -247,7 +247,7 @@ t.test('giveBack: the next leaves at once, in the same slot', async t => {
   t.same(log, ['a@0', 'b@200', 'c@250 for 200', 'd@400'])
 })
 
-t.test('giveBack: nothing changes where another has used the bucket since', async t => {
+t.test('giveBack: nothing changes if another request has used the bucket since', async t => {
   const { clock, shaper, send, log, bucket } = bench()
   const [, b] = ['a', 'b', 'c', 'd'].map(name => send(name))
   clock.runUntil(450)
@@ -257,7 +257,7 @@ t.test('giveBack: nothing changes where another has used the bucket since', asyn
   t.same(log, ['a@0', 'b@200', 'c@400', 'd@600'])
 })
 
-t.test('giveBack: with nobody behind, the bucket is free', async t => {
+t.test('giveBack: without waiting requests the bucket is free', async t => {
   const { clock, shaper, send } = bench()
   const [, b] = ['a', 'b'].map(name => send(name))
   clock.runUntil(210)
@@ -265,7 +265,7 @@ t.test('giveBack: with nobody behind, the bucket is free', async t => {
   t.equal(send('c'), 'released')
 })
 
-t.test('giveBack: only what was released', async t => {
+t.test('giveBack: only a released request has an effect', async t => {
   const { shaper, send } = bench()
   const [, b] = ['a', 'b'].map(name => send(name))
   t.throws(() => shaper.giveBack(b as Ticket), TypeError)
@@ -315,8 +315,8 @@ t.test('a waiter may call back in', async t => {
   t.same(log, ['a@0', 'b@200', 'c@400', 'e@600'])
 })
 
-t.test('releases are told in order, also when a waiter calls back in while time goes on', async t => {
-  // A wake-up at 2.5 finds the slots of b and c; telling b takes until that of d has come.
+t.test('releases are notified in order, also when a waiter calls back in while time passes', async t => {
+  // A wake-up at 2.5 finds the slots of b and c. The callback of b takes until the slot of d.
   const latenesses = [1.5]
   const virtual = createVirtualClock({ lateness: () => latenesses.shift() ?? 0 })
   let spent = 0

@@ -68,14 +68,14 @@ t.test('two clients that saturate a shared bucket alternate, exactly 1 / r apart
   t.match(clients(outcome.released), /^a?(?:ab){19}b?|^a?(?:ba){19}b?/)
 })
 
-t.test('a flood delays another client by one request at most', async t => {
+t.test('a flood delays another client by at most one request', async t => {
   const flood = of('a', burst(500))
   const { outcomes } = run([CLIENT, EVERYONE], [...flood, ...of('b', burst(10, 1_000, 1_050))])
   const waits = outcomes.slice(500).map(({ slot, arrival }) => Math.round(slot! - arrival.at))
   t.ok(Math.max(...waits) <= 150, `${waits}`)
 })
 
-t.test('costs are shared, not requests', async t => {
+t.test('shares are by cost, not by number of requests', async t => {
   const { released } = run([limits(1e4, 1e4), EVERYONE], [...of('a', burst(30), 4), ...of('b', burst(300), 1)])
   const sum = { a: 0, b: 0 } as Record<string, number>
   for (const { arrival } of released) {
@@ -85,7 +85,7 @@ t.test('costs are shared, not requests', async t => {
   t.ok(Math.abs(sum.a! - sum.b!) <= 8, JSON.stringify(sum))
 })
 
-t.test('the shared bucket is never idle while somebody could go', async () => {
+t.test('the shared bucket is never idle while a request could leave', async () => {
   const cost = fc.constantFrom(1, 2, 0.5, 0.1)
   const sent = fc.record({ gap: fc.constantFrom(0, 0, 10, 30, 100), key: fc.constantFrom('a', 'b', 'c', 'd'), cost })
   fc.assert(
@@ -95,7 +95,7 @@ t.test('the shared bucket is never idle while somebody could go', async () => {
         at += gap
         return { at, keys: [key, 'all'], cost }
       })
-      // The clients' own buckets are so fast that only the shared one holds anybody.
+      // The clients' own buckets are so fast that only the shared one delays requests.
       const { released, outcomes } = run([limits(1e6, 1e6), limits(10, 1e6, 'everyone')], arrivals)
       if (released.length !== arrivals.length) return false
       for (const [index, { slot, arrival }] of released.entries()) {
@@ -112,7 +112,7 @@ t.test('the shared bucket is never idle while somebody could go', async () => {
   )
 })
 
-t.test('who waits on its own bucket counts in the shared one', async t => {
+t.test('a request that waits on its own bucket counts in the shared one', async t => {
   const stack = [limits(1, 10), limits(100, 10, 'everyone')]
   const { outcomes } = run(stack, [...of('a', burst(10)), ...of('b', burst(2, 0, 500))])
   t.same(
@@ -136,7 +136,7 @@ t.test('a cost above the capacity of one bucket names that bucket, and leaves th
   t.same([own.level(0), all.level(0), shaper.queued, clock.now()], [3, 3, 0, 0])
 })
 
-t.test('a gate lets through what its limit allows, and then in order', async t => {
+t.test('a gate lets requests through up to its limit, and in order', async t => {
   const { clock, shaper, log, send, route, bucket } = bench()
   const gate = new Gate(2)
   const own = bucket(100)
@@ -157,7 +157,7 @@ t.test('a gate lets through what its limit allows, and then in order', async t =
   t.equal(gate.awaited, false)
 })
 
-t.test('a gate is never passed by more than its limit, and stays busy', async () => {
+t.test('a gate never exceeds its limit, and stays busy', async () => {
   const options = fc.record({
     maxInFlight: fc.integer({ min: 1, max: 4 }),
     service: fc.constantFrom(1, 30, 100, 250),
@@ -207,7 +207,7 @@ t.test('maxWait ends behind a closed gate', async t => {
   t.equal(shaper.queued, 0)
 })
 
-t.test('who has gone does not expire', async t => {
+t.test('a request that has left does not expire', async t => {
   const { clock, shaper, log, send, route, bucket } = bench()
   const [api, own] = [route('api'), bucket(10)]
   send('a', api, [own], { maxWait: 150 })
@@ -233,7 +233,7 @@ t.test('the predicted wait is the longest of the stack', async t => {
   t.ok(send('d', api, [own, all], { maxWait: 500 }) instanceof Ticket)
 })
 
-t.test('giveBack: the slot of every bucket of which it was the last is used again', async t => {
+t.test('giveBack: the slot is free again in every bucket in which it was the last', async t => {
   const { clock, shaper, log, send, route, bucket } = bench()
   const [api, a, b, all] = [route('api'), bucket(5), bucket(5), bucket(10, 1_000, 'everyone')]
   for (const name of ['a1', 'a2', 'a3']) send(name, api, [a, all])
@@ -291,7 +291,7 @@ t.test('a metered stack fills all of its buckets or none', async t => {
   t.same([own.level(0), all.level(0)], [2, 3])
 })
 
-t.test('routes with the same buckets are lanes of their own, and share', async t => {
+t.test('routes with the same buckets have separate lanes and share', async t => {
   const outcome = run(
     [limits(10, 100)],
     [
@@ -303,7 +303,7 @@ t.test('routes with the same buckets are lanes of their own, and share', async t
   t.match(order, /^x(?:(?:xy){5}|(?:yx){5})x{14}$/)
 })
 
-t.test('a client has the weight of the lanes that wait, not of those that have gone', async t => {
+t.test('a client has the weight of its waiting lanes, not of those that have left', async t => {
   const arrivals = [
     ...of('a', burst(30)).map(arrival => ({ ...arrival, route: 'x' })),
     ...of('a', burst(3)).map(arrival => ({ ...arrival, route: 'y' })),
@@ -314,7 +314,7 @@ t.test('a client has the weight of the lanes that wait, not of those that have g
   t.match(order.slice(14, 34), /^(?:(?:ab)+|(?:ba)+)$/, 'then one of two')
 })
 
-t.test('a metered decision sees the slots that are past, though their wake-up is late', async t => {
+t.test('a metered decision sees past slots, although their wake-up is late', async t => {
   const clock = createVirtualClock({ lateness: () => 100 })
   const shaper = new Shaper({ clock })
   const stack: SharedBucket[] = [new QueuedBucket<ShareNode, Lane>(limits(5, 2))]
@@ -329,7 +329,7 @@ t.test('a metered decision sees the slots that are past, though their wake-up is
   t.same(released, [200])
 })
 
-t.test('a bucket that routes to two upstreams share is shared fairly', async t => {
+t.test('a bucket that is shared by routes to two upstreams is fair', async t => {
   const { clock, log, send, route, bucket } = bench()
   const [x, y, own] = [route('x'), route('y'), bucket(10)]
   for (let sent = 0; sent < 20; sent += 1) {
@@ -359,7 +359,7 @@ t.test('clients of two upstreams share a bucket fairly', async t => {
   }
 })
 
-t.test('metered requests that come later do not keep a shaped one waiting', async t => {
+t.test('later metered requests do not delay a shaped one', async t => {
   const { clock, shaper, log, send, route, bucket } = bench()
   const [api, own] = [route('api'), bucket(10, 5)]
   t.equal(shaper.meter({ route: api, stack: [own], cost: 1 }), 'released')

@@ -23,7 +23,7 @@ t.test('every form of a rate', async t => {
   for (const [text, perMs] of forms) t.equal(parseRate(text), perMs, `${text}`)
 })
 
-t.test('what is no rate is refused by name', async t => {
+t.test('a text that is no rate is refused and quoted', async t => {
   const refused: [string | number, RegExp][] = [
     ['', /"" is not a rate/],
     ['5', /"5" is not a rate/],
@@ -116,7 +116,7 @@ t.test('durations are written with a unit that suits their size', async t => {
   for (const [ms, text] of written) t.equal(formatDuration(ms), text)
 })
 
-t.test('what is written can be read, and is the same to six digits', async () => {
+t.test('written values can be parsed, and are the same to six digits', async () => {
   const close = (a: number, b: number): boolean => Math.abs(a - b) <= 5.1e-6 * Math.abs(b)
   const size = fc.double({ min: -5, max: 10, noNaN: true }).map(exponent => 10 ** exponent)
   fc.assert(
@@ -129,7 +129,7 @@ t.test('what is written can be read, and is the same to six digits', async () =>
   )
 })
 
-t.test('what is written stays when it is read and written again', async () => {
+t.test('a written value stays the same when it is parsed and written again', async () => {
   const count = fc.integer({ min: 1, max: 99_999 }).map(value => value / 10)
   const unit = fc.constantFrom('ms', 's', 'm', 'h', 'd')
   fc.assert(
@@ -142,12 +142,12 @@ t.test('what is written stays when it is read and written again', async () => {
   )
 })
 
-t.test('very small figures can be read back too', async t => {
+t.test('very small values can be parsed again, too', async t => {
   t.equal(parseDuration(formatDuration(5e-7)), 5e-7)
   t.equal(parseRate(formatRate(parseRate('0.0003/d'))), parseRate('0.0003/d'))
 })
 
-t.test('a rate that no one can mean', async t => {
+t.test('a rate that is surely a mistake', async t => {
   for (const rate of [1e-320, '1/99999999999d', '1/3653d'])
     t.throws(() => parseRate(rate), /less than one in ten years/)
   t.equal(parseRate('1/3650d') > 0, true)

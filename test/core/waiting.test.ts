@@ -1,4 +1,4 @@
-/** What a bucket and a lane keep for those who wait: there while it is needed, gone after, and nothing of it remembered. */
+/** The state that a bucket and a lane keep for waiting requests exists only while it is needed, and leaves nothing behind. */
 import t from 'tap'
 import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
@@ -8,7 +8,7 @@ import { Shaper } from '../../src/core/shaper.js'
 
 const NOBODY = { release() {}, expire() {}, reject() {} }
 
-t.test('a bucket has an outlet only while somebody waits', async t => {
+t.test('a bucket has waiting state only while requests wait', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
@@ -24,7 +24,7 @@ t.test('a bucket has an outlet only while somebody waits', async t => {
   t.equal(bucket.waitingState, undefined)
 })
 
-t.test('a block keeps an outlet, which is not waited for', async t => {
+t.test('a block keeps waiting state without waiting requests', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
@@ -46,7 +46,7 @@ t.test('a block keeps an outlet, which is not waited for', async t => {
   t.equal(bucket.waitingState, undefined, 'it goes with the block, at the next admission')
 })
 
-t.test('a block outlasts those who waited, of whom it remembers nothing', async t => {
+t.test('a block outlasts waiting requests and keeps nothing of them', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }

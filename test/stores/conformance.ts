@@ -1,6 +1,6 @@
 /**
- * What every store must do, on a real server and in real time. Levels are exact because buckets leak a unit an hour;
- * what has to pass is waited for.
+ * Rules for every store, on a real server in real time. Levels are exact because buckets leak one unit an hour. Tests wait
+ * for conditions, not for times.
  */
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -18,7 +18,7 @@ import {
 } from '../../src/core/store.js'
 import { exchangesInRealTime } from './exchange-conformance.js'
 
-/** The clock that the stores under test have to be given. */
+/** The clock for the stores under test. */
 export const clock: Clock = {
   now: () => performance.now(),
   at(due, run) {
@@ -41,15 +41,15 @@ export const clock: Clock = {
 
 const HOUR = 3_600_000
 
-/** How long the steps of one test may take, in ms: what a level or a wait of an hour's unit is less. */
+/** How long the steps of one test may take, in ms: levels and waits are lower by that much. */
 const SLACK = 10_000
 
-/** How far two moments of one store may differ by when each is mapped, in ms. */
+/** The tolerance between two times of one store that are mapped at different moments, in ms. */
 const MAPPING = 5
 
 let keys = 0
 
-/** An instance of its own, unless told which. */
+/** A new instance by default. */
 export function bucket(
   perHour: number,
   capacity: number,
@@ -82,7 +82,7 @@ function slotOf(answer: Claim | undefined): number {
   return answer.slot.at
 }
 
-/** Asks until the answer is as wished. */
+/** Asks until the answer is the expected one. */
 async function until<T>(ask: () => Promise<T>, wished: (answer: T) => boolean, pause = 5): Promise<T> {
   const deadline = performance.now() + SLACK
   for (;;) {
@@ -112,7 +112,7 @@ function expectLevels(t: Test, answer: Admission, levels: number[], what: string
   }
 }
 
-/** What an admission of one cost is to answer; `hours`: of Retry-After. */
+/** The expected answer to an admission of cost 1; `hours` is its Retry-After. */
 type Step = [
   stack: readonly BucketRef[],
   cost: number,
@@ -146,16 +146,16 @@ async function play(t: Test, store: Store, steps: Step[]): Promise<void> {
 }
 
 /**
- * @param create two clients of one server, or one object twice, that go by `clock` above; called once
+ * @param create makes two clients of one server, or one object twice, with the `clock` above; called once
  */
 export function conformance(
   name: string,
   create: () => Promise<{ store: Store; other: Store; close(): Promise<void> }>,
 ): void {
-  t.test(`${name} does what a store does`, async t => {
+  t.test(`${name} keeps the rules of stores`, async t => {
     const { store, other, close } = await create()
     t.teardown(close)
-    // So that both know the server's clock well.
+    // Afterwards both know the clock of the server well.
     for (let count = 0; count < 20; count += 1) {
       await claim(store, [perSecond(1)])
       await claim(other, [perSecond(1)])
@@ -607,15 +607,15 @@ export function conformance(
 }
 
 /**
- * What happens when the store's clock is set.
+ * Sets the clock of a store.
  *
- * @param create a client of a server whose clock `setClock` moves to so many ms off its own time, 0 at first; called once
+ * @param create makes a client of a server; `setClock` sets its offset from the real time in ms, 0 at first; called once
  */
 export function clockConformance(
   name: string,
   create: () => Promise<{ store: Store; setClock(ms: number): Promise<unknown>; close(): Promise<void> }>,
 ): void {
-  t.test(`${name}: a clock that is set back or forth by an hour`, async t => {
+  t.test(`${name}: a clock that is set back or forward by an hour`, async t => {
     const { store, setClock, close } = await create()
     t.teardown(close)
     const [one, slow, blocking] = [bucket(1, 10), perSecond(2), bucket(1, 10, { blockFor: HOUR / 6 })]

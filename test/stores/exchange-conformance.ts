@@ -1,4 +1,4 @@
-/** What every store must do with what instances tell each other of an upstream. */
+/** Rules for every store about the states of upstreams that instances exchange. */
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
@@ -10,17 +10,17 @@ import { createMemoryStore } from '../../src/stores/memory/store.js'
 const HOUR = 3_600_000
 const DAY = 24 * HOUR
 
-/** By how much two clocks of one machine may drift apart in a test, in ms. */
+/** How far two clocks of one machine may drift apart in a test, in ms. */
 const DRIFT = 1
 
-/** Where a clock that is set begins, in ms. */
+/** The first time of a clock that tests set, in ms. */
 const START = 10 * HOUR
 
 const pause = (pausedFor: number): UpstreamState => ({ pausedFor, rate: undefined, rateFor: 0 })
 const allows = (rate: number, rateFor: number, pausedFor = 0): UpstreamState => ({ pausedFor, rate, rateFor })
 const NOTHING = pause(0)
 
-/** After `gap` ms this is told, or only asked, and that is the answer. */
+/** A step: after `gap` ms a state is sent, or only asked for, with the expected answer. */
 type Step = [gap: number, upstream: string, heard: UpstreamState | undefined, wanted: UpstreamState]
 
 const STEPS: Record<string, Step[]> = {
@@ -84,22 +84,22 @@ const STEPS: Record<string, Step[]> = {
 }
 
 interface Settable {
-  /** They take turns. */
+  /** The instances take turns. */
   readonly stores: readonly Store[]
   setTime(ms: number): unknown
   close(): Promise<void>
 }
 
-/** To the microsecond: a store's clock may count from afar. */
+/** Times are compared to the microsecond, because the clock of a store may have a distant origin. */
 const rounded = ({ pausedFor, rate, rateFor }: UpstreamState): unknown => ({
   pausedFor: Math.round(pausedFor * 1_000) / 1_000,
   rate,
   rateFor: Math.round(rateFor * 1_000) / 1_000,
 })
 
-/** @param create clients of one server whose clock stands still where `setTime` has put it, in ms; called once */
+/** @param create makes clients of one server whose clock stands still at the time of `setTime`, in ms; called once */
 export function exchangeConformance(name: string, create: () => Promise<Settable>): void {
-  t.test(`${name}: what is known of an upstream, at exact times`, async t => {
+  t.test(`${name}: the state of an upstream, at exact times`, async t => {
     const { stores, setTime, close } = await create()
     t.teardown(close)
     for (const [title, steps] of Object.entries(STEPS)) {
@@ -129,11 +129,11 @@ const step = fc.record({
 })
 
 /**
- * Whatever is told of an upstream in whatever order, the answers are those of memory. Of one: with others to look at, memory
- * may learn that something is over before its clock goes back, where another store does not.
+ * For any sequence of states of one upstream the answers are those of the memory store. With several upstreams the memory
+ * store may notice that a state is over before its clock goes back, and another store may not.
  */
 export function exchangeModelled(name: string, create: () => Promise<Settable>): void {
-  t.test(`${name} answers what memory does of an upstream`, async t => {
+  t.test(`${name} has the same state of an upstream as memory`, async t => {
     const { stores, setTime, close } = await create()
     t.teardown(close)
     let runs = 0
@@ -154,7 +154,7 @@ export function exchangeModelled(name: string, create: () => Promise<Settable>):
   })
 }
 
-/** An exchange, and between which moments of ours the store made it. */
+/** An exchange, and our times before and after it. */
 interface Exchange {
   readonly from: number
   readonly to: number
@@ -167,13 +167,13 @@ async function exchange(store: Store, upstream: string, heard?: UpstreamState): 
   return { from, to: performance.now(), state }
 }
 
-/** What is left of a duration that was told: counted from the answer it ends no earlier than it was to. */
+/** What is left of a sent duration. Counted from the answer it does not end early. */
 function expectLeft(t: Test, left: number, told: Exchange, asked: Exchange, duration: number, what: string): void {
   const [least, most] = [told.from + duration - asked.to - DRIFT, told.to + duration - asked.from + DRIFT]
   t.ok(left >= least && left <= most && left <= duration + DRIFT, `${what}: ${left}, wanted ${least} to ${most}`)
 }
 
-/** In real time, by two instances of one store. */
+/** In real time, with two instances of one store. */
 export async function exchangesInRealTime(t: Test, store: Store, other: Store): Promise<void> {
   const name = `upstream of ${process.pid}`
   t.strictSame(await store.exchange(name), NOTHING, 'nothing is known')

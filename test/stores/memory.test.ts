@@ -85,7 +85,7 @@ t.test('blocks end to the millisecond', async t => {
   }
 })
 
-t.test('what is as good as new is forgotten', async t => {
+t.test('drained instances are forgotten', async t => {
   const { time, store } = setUp()
   for (let key = 0; key < 100_000; key += 1) {
     store.admit({ stack: [client(5, 10, {}, `${key}`)], cost: 1, maxWait: Infinity, claim: true })
@@ -106,7 +106,7 @@ t.test('what is as good as new is forgotten', async t => {
   t.equal(blocking.store.size, 1_000, 'a block is kept')
 })
 
-t.test('upstreams of which nothing holds any more are forgotten', async t => {
+t.test('upstreams without a current state are forgotten', async t => {
   const upstreams = new MemoryUpstreams()
   for (let now = 0; now < 10_000; now += 1) {
     upstreams.exchange(`asked ${now}`, undefined, now)
@@ -118,7 +118,7 @@ t.test('upstreams of which nothing holds any more are forgotten', async t => {
   t.equal(kept.size, 1_000, 'what holds is kept')
 })
 
-t.test('a clock that goes back is as if no time had passed', async t => {
+t.test('a clock that goes back counts as if no time had passed', async t => {
   let now = 10_000_000
   const store = createMemoryStore({ clock: { ...createVirtualClock(), now: () => now } })
   const stack = [client(1, 10, { blockFor: 500 })]
@@ -186,7 +186,7 @@ t.test('the level is that of a bucket of the core', async () => {
   fc.assert(property, { numRuns: 500 })
 })
 
-t.test('no window holds more than its slots', async () => {
+t.test('no window has more requests than slots', async () => {
   const steps = fc.array(fc.tuple(gap, cost, fc.constantFrom(0, 0, 2, 7, 100), fc.nat(9)), { maxLength: 120 })
   const property = fc.property(rate, rate, steps, (r, all, steps) => {
     const { time, store } = setUp()
@@ -203,7 +203,7 @@ t.test('no window holds more than its slots', async () => {
       if (back === 0) store.giveBack({ stack, cost: 0, slot: answer.slot, slotCost: cost })
       else taken.push({ at: Math.max(at, now), cost })
     }
-    // A request is sent in its slot, or when it is told of it, which is later by the grace at most.
+    // A request is sent in its slot, or when it learns of it: later by at most the grace.
     for (const { limits } of stack) {
       for (const [first, { at: start }] of taken.entries()) {
         let sum = 0

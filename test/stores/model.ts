@@ -1,11 +1,11 @@
-/** Whatever is asked in whatever order, a store decides as the memory store does. */
+/** For any sequence of calls a store decides as the memory store does. */
 import fc from 'fast-check'
 import t from 'tap'
 import type { Admission, BucketRef, Claim, Slot, Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { clock } from './conformance.js'
 
-/** Slots are so far apart, in ms, that they are either due or beyond any horizon. */
+/** The distance of slots in ms: each slot is either due or beyond every horizon. */
 const GRID = 25
 
 const cost = fc.constantFrom(0.5, 1, 1, 1, 2, 3)
@@ -27,7 +27,7 @@ const limits = fc.record({
 
 type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
 
-/** What can be compared of an answer. A slot lies ahead by what a round trip is above the grace: less than the grid. */
+/** The comparable parts of an answer. A slot may be later by the round trip above the grace, which is below the grid. */
 function comparable(answer: Admission | Claim | undefined): unknown {
   if (answer === undefined) return undefined
   if ('granted' in answer) return answer.granted ? Math.round((answer.slot.token as number) / GRID) : 'busy'
@@ -40,7 +40,7 @@ function comparable(answer: Admission | Claim | undefined): unknown {
 
 const round = (number: number): number => Math.round(number * 1e6) / 1e6 + 0
 
-/** @param create a client of a server whose clock stands still where `setTime` has put it, in ms; called once */
+/** @param create makes a client of a server whose clock stands still at the time of `setTime`, in ms; called once */
 export function modelled(
   name: string,
   create: () => Promise<{ store: Store; setTime(ms: number): Promise<unknown>; close(): Promise<void> }>,

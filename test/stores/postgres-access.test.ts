@@ -1,4 +1,4 @@
-/** Passwords and TLS by the URL. */
+/** Passwords and TLS in the URL. */
 import { execFileSync } from 'node:child_process'
 import { chownSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'

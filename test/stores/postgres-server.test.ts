@@ -1,4 +1,4 @@
-/** The PostgreSQL store when its server, its table or its clock is not as it should be. */
+/** The PostgreSQL store with failures of its server, its table or its clock. */
 import { createServer } from 'node:net'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -49,7 +49,7 @@ async function eventually(condition: () => Promise<boolean>, within: number, wha
   return performance.now() - start
 }
 
-/** How many of some calls were rejected, and how long the last of them took. */
+/** The number of rejected calls, and the time of the slowest. */
 async function outcomes(calls: Promise<unknown>[]): Promise<{ errors: unknown[]; took: number }> {
   const start = performance.now()
   const results = await Promise.allSettled(calls)
@@ -68,7 +68,7 @@ t.test('several instances create the table at once', async t => {
   t.ok(Math.abs((await levelOf(stores[0]!, one)) - 8) < 0.01)
 })
 
-t.test('migrate creates the table, again as well, and a role that may not is told', async t => {
+t.test('migrate creates the table, also twice, and reports a role without permission', async t => {
   const table = `table_${tables++}`
   await Promise.all([migrate({ url: server.url, table }), migrate({ url: server.url, table })])
   await migrate({ url: server.url, table })
@@ -121,7 +121,7 @@ t.test('names with metacharacters', async t => {
     t.throws(() => open(t, { table }), RangeError, JSON.stringify(table))
 })
 
-t.test('a table that is dropped is created again', async t => {
+t.test('a dropped table is created again', async t => {
   const table = `table_${tables++}`
   const store = open(t, { table, timeout: 5_000 })
   const one = bucket(1, 10)
@@ -131,7 +131,7 @@ t.test('a table that is dropped is created again', async t => {
   t.same(levels, [3])
 })
 
-t.test('what is as good as new is pruned, nothing else', async t => {
+t.test('only drained instances are pruned', async t => {
   const table = `table_${tables++}`
   const store = open(t, { table, timeout: 5_000 })
   const held = bucket(1, 10)
@@ -174,7 +174,7 @@ t.test('a busy row needs no vacuum', async t => {
   t.equal(hot, updated)
 })
 
-t.test('many stacks in any order at once do not block each other for good', async t => {
+t.test('simultaneous stacks in any order do not deadlock', async t => {
   const table = `table_${tables++}`
   const stores = Array.from({ length: 4 }, () => open(t, { table, timeout: 10_000 }))
   const refs = Array.from({ length: 20 }, () => bucket(1, 1_000_000))
@@ -187,7 +187,7 @@ t.test('many stacks in any order at once do not block each other for good', asyn
   t.ok(Math.abs(levels.reduce((a, b) => a + b) - 6_000) < 1, `${levels}`)
 })
 
-t.test('a server that stands still: calls are rejected in time and not executed later', async t => {
+t.test('a stopped server: calls are rejected in time and not executed later', async t => {
   const store = open(t)
   const one = bucket(1, 1_000)
   for (let count = 0; count < 10; count += 1) await admit(store, one)
@@ -227,19 +227,19 @@ t.test('a server that stands still: calls are rejected in time and not executed 
   }
 })
 
-t.test('a pause of our own is not taken for an outage', async t => {
+t.test('a pause of this process is not taken for an outage', async t => {
   const store = open(t)
   const one = bucket(1, 10)
   await admit(store, one)
   const asked = [admit(store, one), admit(store, one)]
-  // Not before they are sent.
+  // The pause begins after they are sent.
   await new Promise(resolve => setImmediate(resolve))
   const end = performance.now() + 2 * TIMEOUT
   while (performance.now() < end);
   t.same((await outcomes(asked)).errors, [])
 })
 
-t.test('a lock held by another for long: in time, and not executed later', async t => {
+t.test('a lock that another client holds for long: calls are rejected in time and not executed later', async t => {
   const table = `table_${tables++}`
   const store = open(t, { table })
   const one = bucket(1, 1_000)
@@ -288,7 +288,7 @@ t.test('a server that is killed and started again', async t => {
   t.ok(seen.length > 0, 'onError was told of the lost connections')
 })
 
-t.test('one that is down from the start', async t => {
+t.test('a server that is down from the start', async t => {
   await server.kill()
   const store = open(t)
   const calls = [admit(store, bucket(1, 1)), store.beat('a'), store.exchange('a')] as Promise<unknown>[]
@@ -307,7 +307,7 @@ t.test('one that is down from the start', async t => {
   )
 })
 
-t.test('one that accepts and is silent', async t => {
+t.test('a server that accepts connections and stays silent', async t => {
   const sockets = new Set<{ destroy(): void }>()
   const silent = createServer(socket => {
     sockets.add(socket)
@@ -324,7 +324,7 @@ t.test('one that accepts and is silent', async t => {
   await new Promise(resolve => silent.close(resolve))
 })
 
-t.test('closing rejects what is open', async t => {
+t.test('closing rejects open calls', async t => {
   const store = open(t)
   await admit(store, bucket(1, 1))
   const asked = outcomes([admit(store, bucket(1, 1)), admit(store, bucket(1, 1))])

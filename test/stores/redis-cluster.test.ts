@@ -1,4 +1,4 @@
-/** Several servers: stacks that live on two of them, others that take over, and one that is far away. */
+/** Several servers: stacks on two of them, replicas that take over, and a distant server. */
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
@@ -11,7 +11,7 @@ import { admit, claim, createStore, fails, failure, levelOf, recovery } from './
 
 const THIRD = Math.ceil(16_384 / 3)
 
-/** A group that lives on the first, second or third master. */
+/** A group on the first, second or third master. */
 function groupOn(master: number, other = 0): string {
   for (let number = 0; ; number += 1) {
     const group = `group ${other} ${number}`
@@ -28,7 +28,7 @@ t.test('a stack on three servers', async t => {
   const on = (master: number, capacity: number, more = {}): BucketRef =>
     bucket(1, capacity, { group: groupOn(master), ...more })
 
-  await t.test('all or none, and what was taken is given back', async t => {
+  await t.test('all or none, and a partial admission is given back', async t => {
     const stack = [on(0, 10), on(1, 10), on(2, 3)]
     const answer = await admit(store, stack, 3)
     t.same(answer.levels.map(Math.round), [3, 3, 3])
@@ -39,12 +39,12 @@ t.test('a stack on three servers', async t => {
     t.ok(Math.abs(refused.retryAfterMs! - 3_600_000) < 10_000)
     for (const bucket of stack) {
       t.equal(Math.round(await levelOf(other, bucket)), 3)
-      // What was given back may lie ahead by a round trip.
+      // A cost that was given back may be ahead by a round trip.
       await until('and the slots', async () => (await claim(other, [bucket])).granted, 500)
     }
   })
 
-  await t.test('reasons of different servers in their order', async t => {
+  await t.test('reasons of different servers come in the order of the stack', async t => {
     const [full, blocked, tiny] = [on(0, 2), on(1, 2, { blockFor: 3_600_000 }), on(2, 1)]
     await admit(store, [full], 2)
     for (let time = 0; time < 2; time += 1) await admit(store, [blocked], 2)
@@ -61,12 +61,12 @@ t.test('a stack on three servers', async t => {
     t.equal(Math.round(await levelOf(other, tiny)), 0, 'nothing is left in what would have taken it')
   })
 
-  await t.test('never too much, and nothing is lost', async t => {
+  await t.test('never too much is admitted, and nothing is lost', async t => {
     const stack = [on(0, 1_000), on(1, 50), on(2, 1_000)]
     const answers = await Promise.all(Array.from({ length: 300 }, (_, at) => admit(at % 2 ? store : other, stack)))
     const count = answers.filter(({ admitted }) => admitted).length
     t.equal(count, 50)
-    // The last of what was undone may be on its way still.
+    // The last undo may still be on its way.
     for (const bucket of stack)
       await until('levels agree', async () => Math.round(await levelOf(store, bucket)) === count)
   })
@@ -98,7 +98,7 @@ t.test('a stack on three servers', async t => {
   })
 
   t.test('a slot that moves', async t => {
-    // Nothing else lives there.
+    // No other key is in this slot.
     const group = groupOn(0, 1)
     const one = bucket(1, 1_000, { group })
     const slot = hashSlot(group)
@@ -140,7 +140,7 @@ t.test('a replica takes over', async t => {
   t.equal(Math.round(await levelOf(store, kept)), 5)
 })
 
-t.test('no cluster there', async t => {
+t.test('a server that is not a cluster', async t => {
   const cluster = await startCluster()
   await cluster.stop()
   const store = createStore(t, { cluster: cluster.urls })
@@ -175,7 +175,7 @@ t.test('Sentinel', async t => {
   t.equal(Math.round(await levelOf(store, one)), 5)
 })
 
-/** Passes on to a port of this machine what comes, each way so many ms later. Answers its own port. */
+/** Forwards connections to a local port with a delay in ms each way. Resolves to its own port. */
 async function farAway(t: Test, port: number, delay: number): Promise<number> {
   const sockets = new Set<Socket>()
   const pass = (from: Socket, to: Socket): void => {
@@ -198,7 +198,7 @@ async function farAway(t: Test, port: number, delay: number): Promise<number> {
   return (server.address() as AddressInfo).port
 }
 
-t.test('one server is far away: the buckets on it have their rate, too', async t => {
+t.test('buckets on a distant server have their full rate', async t => {
   const cluster = await startCluster()
   t.teardown(() => cluster.stop())
   const [far] = cluster.masters
@@ -212,7 +212,7 @@ t.test('one server is far away: the buckets on it have their rate, too', async t
   const shaper = createShaper({
     rate: '20/s',
     capacity: 1_000,
-    // A machine that has much to do is no outage.
+    // A busy machine must not count as an outage.
     store: { type: 'redis', cluster: cluster.masters.slice(1).map(({ url }) => url), timeout: '3s' },
   })
   t.teardown(() => shaper.drain({ timeout: 0 }))
@@ -227,7 +227,7 @@ t.test('one server is far away: the buckets on it have their rate, too', async t
     const times: number[] = []
     const calls = Array.from({ length: count }, () => shaper.run(key, () => void times.push(performance.now())))
     await Promise.all(calls)
-    // What a store is asked first it is asked before anything is known of the way there.
+    // The first request to a store comes before the round trip is known.
     const steady = times.slice(20)
     return ((steady.length - 1) / (steady.at(-1)! - steady[0]!)) * 1_000
   })

@@ -1,4 +1,4 @@
-/** What the Redis store does when the server, the network or a clock does not do what it should. */
+/** The Redis store with failures of the server, the network or a clock. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type Socket } from 'node:net'
@@ -9,14 +9,14 @@ import { startRedis, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, levelOf, recovery, TIMEOUT } from './redis-sample.js'
 
-t.test('the script is gone', async t => {
+t.test('the script is removed from the server', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const store = createStore(t, { url: server.url })
   const one = bucket(1, 1_000)
   for (let round = 1; round <= 3; round += 1) {
     await server.command('SCRIPT', 'FLUSH')
-    // More than fit into one call.
+    // More requests than fit into one call.
     await Promise.all(Array.from({ length: 200 }, () => admit(store, [one])))
     t.ok((await levelOf(store, one)) > round * 200 - 0.1, 'all were done')
     t.ok((await levelOf(store, one)) <= round * 200, 'once')
@@ -51,7 +51,7 @@ t.test('the server is killed and comes back', async t => {
   t.ok((await levelOf(store, one)) <= 1, 'nothing was sent again')
 })
 
-t.test('no server at first', async t => {
+t.test('the server starts later', async t => {
   const server = await startRedis()
   await server.kill()
   t.teardown(() => server.stop())
@@ -64,7 +64,7 @@ t.test('no server at first', async t => {
   t.ok(ms < 2_000, `there after ${ms} ms`)
 })
 
-t.test('a server that stands still does not do later what nobody waits for', async t => {
+t.test('a stopped server does not execute expired calls later', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const store = createStore(t, { url: server.url })
@@ -91,7 +91,7 @@ t.test('a server that stands still does not do later what nobody waits for', asy
   t.equal((await store.exchange('one')).pausedFor, 0, 'nothing was told')
 })
 
-t.test('shorter than what makes it try another connection', async t => {
+t.test('a pause that is too short for another connection', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const store = createStore(t, { url: server.url })
@@ -106,7 +106,7 @@ t.test('shorter than what makes it try another connection', async t => {
   t.ok(level > 6.9 && level <= 7, `level ${level}`)
 })
 
-t.test('a connection that has become a black hole is given up', async t => {
+t.test('a connection that loses all packets is replaced', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const open: { near: Socket; far: Socket }[] = []
@@ -148,7 +148,7 @@ t.test('a pause of this process is not taken for an outage', async t => {
   t.equal((await answer).admitted, true)
 })
 
-/** The server's time, and what a key adds to it. */
+/** The time of the server, and the offset that a key adds. */
 const SETTABLE =
   "(function() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 + (redis.call('GET', 'ahead') or 0) end)()"
 
@@ -178,7 +178,7 @@ t.test('the clock of the server is set', async t => {
     await store.reset(rate)
     await admit(store, [rate], 500)
   }
-  // Forward: as if the time had passed.
+  // Forward: the time counts as passed.
   await server.command('SET', 'ahead', HOUR)
   t.equal(await levelOf(store, rate), 0)
   const granted = await claim(store, [rate])
@@ -188,13 +188,13 @@ t.test('the clock of the server is set', async t => {
   t.equal(await store.beat('one'), 1, 'from the future does not count')
 })
 
-t.test('a call that is late by a clock set back is not done either', async t => {
+t.test('a call that is late because the clock was set back is not executed either', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const store = createStore(t, { url: server.url, timeSource: SETTABLE })
   const one = bucket(1, 1_000)
   await admit(store, [one], 5)
-  // While it runs, about a second, calls wait behind it. Then an hour is left of every deadline.
+  // Calls wait while it runs. Afterwards every deadline is an hour away.
   const setter = server.command(
     'EVAL',
     "redis.call('SET', 'ahead', -3600000) local sum = 0 for count = 1, 3e8 do sum = sum + count end",

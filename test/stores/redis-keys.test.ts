@@ -6,17 +6,17 @@ function key(group: string, name: string, key: string, prefix = 'shaper:'): stri
   return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })
 }
 
-/** What Redis takes for the tag of a key. */
+/** The hash tag of a key, by the rule of Redis. */
 function tagOf(key: string): string | undefined {
   return /^[^{]*\{([^}]+)\}/s.exec(key)?.[1]
 }
 
-t.test('plain things have plain names', async t => {
+t.test('plain names give plain keys', async t => {
   t.equal(key('one', 'client', '10.0.0.1'), 'shaper:{one}client:10.0.0.1')
   t.equal(key('', 'client', '::1'), 'shaper:{%}client:::1')
 })
 
-t.test('different things have different names, whatever they contain', async () => {
+t.test('different names give different keys, whatever they contain', async () => {
   const part = fc.oneof(
     fc.string({ unit: 'binary', maxLength: 5 }),
     fc
@@ -37,7 +37,7 @@ t.test('different things have different names, whatever they contain', async () 
   )
 })
 
-t.test('the tag is the group, whatever the prefix', async () => {
+t.test('the hash tag is the group, with any prefix', async () => {
   const part = fc.oneof(fc.string({ unit: 'binary', maxLength: 5 }), fc.constantFrom('{', '}', '{}', '}{', '{a}', ''))
   fc.assert(
     fc.property(

@@ -1,4 +1,4 @@
-/** What the tests of the Redis store have in common. */
+/** Helpers for the tests of the Redis store. */
 import type { Test } from 'tap'
 import { type Admission, type BucketRef, type Claim, type Store, StoreError } from '../../src/core/store.js'
 import { createRedisStore, type RedisOptions } from '../../src/stores/redis/store.js'
@@ -6,7 +6,7 @@ import { clock } from './conformance.js'
 
 export const TIMEOUT = 250
 
-/** What the script's clock counts from, in ms since 1970. */
+/** The origin of the script's clock, in ms since 1970. */
 export const EPOCH = 1_735_689_600_000
 
 export function createStore(t: Test, options: Partial<RedisOptions>): Store {
@@ -23,12 +23,12 @@ export async function claim(store: Store, stack: readonly BucketRef[], cost = 1,
   return await store.claim({ stack, cost, since })
 }
 
-/** What is in a bucket. */
+/** The contents of a bucket. */
 export async function levelOf(store: Store, bucket: BucketRef): Promise<number> {
   return (await admit(store, [bucket], 0)).levels[0]!
 }
 
-/** A call that must fail: how, and after how many ms. */
+/** A call that must fail: its error, and its time in ms. */
 export async function failure(call: () => unknown): Promise<{ error: unknown; ms: number }> {
   const began = clock.now()
   try {
@@ -45,7 +45,7 @@ export async function fails(t: Test, call: () => unknown, what: string): Promise
   t.ok(ms < TIMEOUT + 100, `${what}: after ${ms} ms`)
 }
 
-/** In how many ms a call succeeds again. */
+/** The time until a call succeeds again, in ms. */
 export async function recovery(call: () => Promise<unknown>): Promise<number> {
   const began = clock.now()
   for (;;) {

@@ -1,4 +1,4 @@
-/** Asks the store at the URL given, by a process that trusts other certificates, and tells the answer. */
+/** Asks the store at a URL, in a process that trusts other certificates, and prints the answer. */
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { bucket, clock } from './conformance.js'
 

@@ -1,4 +1,4 @@
-/** Many at once, what is left in Redis, and how it is reached. */
+/** Many clients at once, the keys left in Redis, and access to it. */
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -24,12 +24,12 @@ t.test('two clients at once never admit too much', async t => {
   t.ok(Math.abs((await levelOf(stores[0]!, wide)) - 100) < 1e-6, 'what was refused is in none')
 })
 
-t.test('two clients at 500/s: slots are spaced, and nobody is early', async t => {
+t.test('two clients at 500/s: slots are spaced, and none is early', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
   t.teardown(() => redis.disconnect())
-  /** The least that our clock may be ahead of the server's, in ms. */
+  /** The smallest possible lead of our clock over that of the server, in ms. */
   let ahead = -Infinity
   for (let count = 0; count < 500; count += 1) {
     const sent = clock.now()
@@ -57,22 +57,22 @@ t.test('two clients at 500/s: slots are spaced, and nobody is early', async t =>
     if (at > 0 && slot - theirs[at - 1]! < 2 - 1e-4)
       t.fail(`slot ${at} is ${slot - theirs[at - 1]!} ms after the one before`)
   const span = theirs.at(-1)! - theirs[0]!
-  // How many a loaded machine gets round to asking for is another matter.
+  // The number of claims depends on the load of the machine.
   t.ok(slots.length > 300, `${slots.length} slots`)
   t.ok(slots.length - 1 <= span / 2 + 1e-3, `${slots.length} slots in ${span} ms`)
-  // The clocks drift, and are slewed, by next to nothing in this time.
+  // The drift of the clocks in this time is negligible.
   const early = slots.filter(({ at, token }) => at < (token as number) + ahead - 0.1)
   t.same(early, [], 'none is early')
   const late = slots.map(({ at, token }) => at - (token as number) - ahead).sort((a, b) => a - b)
   t.ok(late[Math.floor(late.length / 2)]! < 5, `the median is ${late[Math.floor(late.length / 2)]} ms late`)
 })
 
-/** How often the script was called. */
+/** The number of calls of the script. */
 async function calls(redis: Redis): Promise<number> {
   return Number(/cmdstat_evalsha:calls=(\d+)/.exec(await redis.info('commandstats'))?.[1] ?? 0)
 }
 
-t.test('what is asked for in one tick goes in one call, up to a bound', async t => {
+t.test('requests of one tick go in one call, up to a bound', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
@@ -96,7 +96,7 @@ t.test('what is asked for in one tick goes in one call, up to a bound', async t 
   t.equal(await ask(64), 1)
   t.equal(await ask(65), 2)
   const many = await ask(1_000)
-  // Deadlines that are too far apart are not those of one call.
+  // Requests with deadlines that are too far apart do not share a call.
   t.ok(many >= 16 && many <= 24, `${many} calls`)
   const long = Array.from({ length: 300 }, () => bucket(1, 1))
   const before = await calls(redis)
@@ -118,7 +118,7 @@ t.test('what is asked for in one tick goes in one call, up to a bound', async t 
   )
 })
 
-t.test('what is kept goes when it is as good as new', async t => {
+t.test('keys expire when their bucket has drained', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
@@ -213,12 +213,12 @@ t.test('TLS is verified', async t => {
     },
   )
   let told: object = {}
-  // tap's own come first.
+  // The options of tap come first.
   while (!('admitted' in told)) [told] = await once(child, 'message')
   t.same(told, { admitted: true, levels: [1] }, 'somebody does')
 })
 
-t.test('on one server an instance keeps its level when a reload puts it into another group', async t => {
+t.test('on one server an instance keeps its level when a reload moves it to another group', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const store = createStore(t, { url: server.url, timeout: 2_000 })
