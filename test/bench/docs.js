@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // @ts-check
-/** Puts the tables of a run into docs/benchmarks.md: `node test/bench/docs.js FILE`, the file that --json has written. */
+/** Writes the tables of a run into docs/benchmarks.md: `node test/bench/docs.js FILE`. FILE is written by --json. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { reportMarkdown } from './tables.js'
 

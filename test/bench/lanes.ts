@@ -1,6 +1,6 @@
 /**
- * What a request costs the core while many lanes wait: enqueueing it, and its release, on one shared bucket and on
- * buckets of their own. Real time, virtual clock.
+ * The cost of a request to the core while many lanes wait: for enqueueing and for its release, on one shared bucket and on
+ * separate buckets. Real time, virtual clock.
  *
  *     node --import @tapjs/typescript/import test/bench/lanes.ts [--full]       (--full: also a million lanes)
  */
@@ -11,14 +11,14 @@ import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/co
 import { Shaper } from '../../src/core/shaper.js'
 
 export interface Row {
-  /** `shared`: all lanes wait on one bucket behind their own; `own`: each on its own alone. */
+  /** `shared`: all lanes wait on one bucket behind their own; `own`: each lane waits on its own bucket only. */
   buckets: 'shared' | 'own'
   lanes: number
-  /** Microseconds for a request to join its lane. */
+  /** Microseconds to enqueue a request. */
   enqueue: number
-  /** Microseconds for a release while so many lanes wait, its successor's arrival not counted. */
+  /** Microseconds for a release while all lanes wait, without the arrival of its successor. */
   release: number
-  /** Cost of both together against 1000 lanes. */
+  /** The cost of both, relative to 1000 lanes. */
   growth: number
 }
 
@@ -34,7 +34,7 @@ export async function lanes(options: { full?: boolean } = {}): Promise<Row[]> {
   const counts = [1_000, 10_000, 100_000, ...(options.full ? [1_000_000] : [])]
   const rows: Row[] = []
   for (const buckets of ['shared', 'own'] as const) {
-    // For the compiler.
+    // Warms up the compiler.
     measure(buckets, 1_000)
     let base = 0
     for (const lanes of counts) {
@@ -46,7 +46,7 @@ export async function lanes(options: { full?: boolean } = {}): Promise<Row[]> {
   return rows
 }
 
-/** The least of each: what the machine did besides is not the core's. */
+/** The smallest value of each figure, because anything above it comes from other load of the machine. */
 function best(samples: readonly Sample[]): Sample {
   return {
     enqueue: Math.min(...samples.map(({ enqueue }) => enqueue)),
@@ -60,17 +60,17 @@ function measure(buckets: Row['buckets'], lanes: number): Sample {
   const route = { name: 'route', gate: new Gate() }
   const everyone: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'everyone', rate: 1, capacity: 1e12 })
   const stacks = Array.from({ length: lanes }, () => {
-    // Own buckets: in a second of virtual time each lane releases once, and all of them are busy at any time.
+    // Own buckets: in a second of virtual time each lane releases once, and all are busy all the time.
     const rate = buckets === 'shared' ? 1e6 : 1 / lanes
     const own: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'client', rate, capacity: 1e12 })
     return buckets === 'shared' ? [own, everyone] : [own]
   })
-  // One that leaves at once, and those that wait: as many as it takes for no lane to run dry while releases are timed.
+  // One request leaves at once. The others are enough for no lane to become empty while releases are timed.
   const each = 2 + Math.ceil(RELEASES / lanes)
   const began = process.hrtime.bigint()
   for (let round = 0; round < each; round += 1) {
     for (const [index, stack] of stacks.entries()) {
-      // Lanes of their own come one after the other, so that their slots do not all fall together.
+      // Lanes with own buckets start one after the other, so that their slots are spread.
       if (round === 0 && buckets === 'own') clock.runUntil(index)
       shaper.admit({ route, stack, cost: 1 }, nothing)
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // @ts-check
 /**
- * The benchmark: peers and we in turn, on the same work, in one run.
+ * The benchmark: shaper and its peers in turn, on the same work, in one run.
  *
  *     npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE]
  */
@@ -26,8 +26,8 @@ import { suiteText } from './tables.js'
 /**
  * @typedef {object} Context
  * @property {boolean} quick
- * @property {number} [rounds] instead of each suite's own
- * @property {Set<string>} missing what a suite would have liked to have
+ * @property {number} [rounds] replaces the number of each suite
+ * @property {Set<string>} missing optional programs and packages that are not installed
  * @property {(text: string) => void} progress
  */
 
@@ -48,13 +48,13 @@ const PACKAGES = [
   'pg',
 ]
 
-/** No run takes longer than this, in ms. */
+/** The longest run, in ms. */
 const LONGEST = 45 * 60_000
 
 const USAGE = `npm run bench [-- SUITE...] [--quick] [--rounds N] [--json FILE]
 suites: ${Object.keys(SUITES).join(', ')} (default: all)`
 
-/** What takes part, by version. */
+/** The participants and their versions. */
 function versions() {
   /** @type {Record<string, string>} */
   const found = { node: process.versions.node }
@@ -78,7 +78,7 @@ function versions() {
         found[name] = JSON.parse(readFileSync(path, 'utf8')).version
         break
       } catch {
-        // Not in this directory.
+        // The package is not in this directory.
       }
     }
   }

@@ -1,5 +1,5 @@
 // @ts-check
-/** Who takes part: each function starts one, and resolves when it listens. */
+/** The participants. Each function starts one, and resolves when it listens. */
 import { chmodSync, existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -9,7 +9,7 @@ import { freePort, hasPackage, hasProgram, scratchDirectory, start, startOwn } f
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
 
-/** Which build of ours is measured: SHAPER_BIN names the command of another one, to compare two. */
+/** The command of the measured build. SHAPER_BIN names another one, to compare two builds. */
 const BIN = process.env.SHAPER_BIN ?? join(ROOT, 'bin/shaper.js')
 
 /** Its compiled files. */
@@ -19,7 +19,7 @@ export function checkBuilt() {
   if (!existsSync(join(DIST, 'cli/main.js'))) throw new Error(`${DIST} is missing: npm run build`)
 }
 
-/** Notes what it sends (programs/probe.js); answers to `record` and `stop`. @param {object} config */
+/** A shaper that records what it sends (programs/probe.js). It takes `record` and `stop`. @param {object} config */
 export function startProbedShaper(config) {
   const probe = new URL('./programs/probe.js', import.meta.url).href
   return startShaper(config, { nodeArgs: ['--import', probe], name: 'shaper, probed', ipc: true })
@@ -31,7 +31,7 @@ export function startProbedShaper(config) {
  */
 export async function startShaper(config, { nodeArgs = [], name = 'shaper', ipc = false } = {}) {
   const file = join(mkdtempSync(join(scratchDirectory(), 'shaper-')), 'shaper.config.json')
-  // The peers log no requests either.
+  // The peers do not log requests either.
   writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', accessLog: false, ...config }))
   const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name, ipc })
   const [, port] = await program.line(/listening on http:\/\/[^:]+:(\d+)/)
@@ -39,7 +39,7 @@ export async function startShaper(config, { nodeArgs = [], name = 'shaper', ipc 
   return program
 }
 
-/** With BENCH_PROFILE=DIR a CPU profile of each shaper process is left there. */
+/** With BENCH_PROFILE=DIR each shaper process writes a CPU profile there. */
 function profiling() {
   const directory = process.env.BENCH_PROFILE
   return directory ? ['--cpu-prof', '--cpu-prof-dir', directory] : []
@@ -69,7 +69,7 @@ export async function startPeer(name, upstreamPort, options = {}) {
  */
 export async function startNginx(upstreamPort, { http = '', locations, accessLog = false }) {
   const directory = mkdtempSync(join(scratchDirectory(), 'nginx-'))
-  // Its workers may run as somebody else.
+  // Its workers may run as another user.
   for (const path of [scratchDirectory(), directory]) chmodSync(path, 0o755)
   const port = await freePort()
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
@@ -131,7 +131,7 @@ backend sink
  * @property {() => Promise<Program>} start
  */
 
-/** Starts those that are installed, and names those that are not. @param {Candidate[]} candidates @param {Set<string>} missing */
+/** Starts the installed candidates, and adds the others to `missing`. @param {Candidate[]} candidates @param {Set<string>} missing */
 export async function startAll(candidates, missing) {
   /** @type {Map<string, Program>} */
   const started = new Map()

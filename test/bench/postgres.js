@@ -1,5 +1,5 @@
 // @ts-check
-/** A PostgreSQL of the benchmark's own. It does not run as root: then it is the user postgres's. */
+/** A PostgreSQL for the benchmark. It cannot run as root; then it runs as the user postgres. */
 import { execFileSync } from 'node:child_process'
 import { chownSync, existsSync, mkdtempSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import { freePort, scratchDirectory, start } from './processes.js'
 
 const PACKAGES = '/usr/lib/postgresql'
 
-/** Where its programs are; undefined: nowhere. @returns {string | undefined} */
+/** The folder of its programs; undefined: not installed. @returns {string | undefined} */
 export function postgresPrograms() {
   const versions = existsSync(PACKAGES) ? readdirSync(PACKAGES).map(version => join(PACKAGES, version, 'bin')) : []
   return [...(process.env.PATH ?? '').split(':'), ...versions].findLast(directory =>

@@ -1,5 +1,5 @@
 // @ts-check
-/** Everything that the benchmark starts; it is stopped by it, and nothing else is. */
+/** The processes of the benchmark. It stops those that it has started, and no others. */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { accessSync, constants, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -23,7 +23,7 @@ const running = new Set()
 /** @type {string | undefined} */
 let scratch
 
-/** A directory that goes with the benchmark. */
+/** A directory that is deleted at the end. */
 export function scratchDirectory() {
   scratch ??= mkdtempSync(join(tmpdir(), 'shaper-bench-'))
   return scratch
@@ -80,7 +80,7 @@ export class Program {
     return /** @type {number} */ (this.child.pid)
   }
 
-  /** Where it listens, once that is known. */
+  /** Its port, once known. */
   port = 0
 
   /** @param {string} why @returns {Error} */
@@ -93,7 +93,7 @@ export class Program {
     return await this.#first(resolve => this.child.once('message', resolve), patience, 'did not answer')
   }
 
-  /** Tells a forked program something, and waits for what it says to that. @param {object | string} message @param {number} [patience] */
+  /** Sends a message to a forked program, and waits for its answer. @param {object | string} message @param {number} [patience] */
   async ask(message, patience) {
     this.child.send(message)
     return this.message(patience)
@@ -125,7 +125,7 @@ export class Program {
     }
   }
 
-  /** CPU time used so far, in seconds: its own, and that of its children (nginx's workers). */
+  /** CPU time used so far, in seconds, with that of its children (nginx's workers). */
   cpu() {
     let ticks = 0
     for (const pid of family(this.pid)) {
@@ -135,7 +135,7 @@ export class Program {
     return ticks / 100
   }
 
-  /** Resident memory in bytes, its children's too. */
+  /** Resident memory in bytes, with that of its children. */
   rss() {
     let kilobytes = 0
     for (const pid of family(this.pid)) {
@@ -200,7 +200,7 @@ export function start(command, args, { name = command, cwd, ipc = false, uid, gi
 }
 
 /**
- * Starts one of programs/: it talks to us by messages, and ends when we do.
+ * Starts one of programs/. It communicates by messages, and ends with this process.
  *
  * @param {string} file @param {string[]} [args] @param {{ name?: string, execArgv?: string[] }} [options]
  */
@@ -210,7 +210,7 @@ export function startOwn(file, args = [], { name = file, execArgv = [] } = {}) {
   return new Program(fork(path, args, { execArgv, serialization: 'advanced', stdio: [...stdio] }), name)
 }
 
-/** Runs one of programs/ to its one result. @param {string} file @param {string[]} args @param {string[]} [execArgv] */
+/** Runs one of programs/ and returns its only message. @param {string} file @param {string[]} args @param {string[]} [execArgv] */
 export async function result(file, args, execArgv = []) {
   const program = startOwn(file, args, { execArgv })
   const value = await program.message(300_000)
@@ -232,7 +232,7 @@ export async function output(command, args, patience) {
   return text
 }
 
-/** The end of everything that is still running. */
+/** Ends everything that is still running. */
 export function killAll() {
   for (const child of running) child.kill('SIGKILL')
   if (scratch !== undefined) rmSync(scratch, { recursive: true, force: true })

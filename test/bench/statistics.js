@@ -11,7 +11,7 @@ export function quantile(values, q) {
 }
 
 /**
- * The list of a name, made when it is not there yet.
+ * The entry of a name. A missing one is made first.
  *
  * @template {object} T
  * @param {Record<string, T>} lists @param {string} name @param {() => T} make @returns {T}
@@ -27,7 +27,7 @@ export function median(values) {
 }
 
 /**
- * How much each gap between two arrivals differs from the period.
+ * The differences between the gaps of arrivals and the period.
  *
  * @param {ArrayLike<number>} times in ms @param {number} period in ms
  */
@@ -38,7 +38,7 @@ export function gapErrors(times, period) {
 }
 
 /**
- * Arrivals per second: the slope of their count over time (least squares), which one late arrival at an end moves little.
+ * Arrivals per second: the slope of their count over time (least squares). One late arrival at an end hardly changes it.
  *
  * @param {ArrayLike<number>} times in ms
  */
@@ -57,8 +57,8 @@ export function slope(times) {
 }
 
 /**
- * By how many requests the worst window of all exceeds what contract 2.4 allows, r * (W + max(1/r, 2 ms)) + 1. Not above
- * 0: none does.
+ * The largest excess in requests of any window over the bound of contract 2.4, r * (W + max(1/r, 2 ms)) + 1. Not above
+ * 0: the bound holds.
  *
  * @param {ArrayLike<number>} times in ms @param {number} rate per second
  */

@@ -1,5 +1,5 @@
 // @ts-check
-/** How results are written: as text, and as Markdown. */
+/** Writes results as text and as Markdown. */
 
 /**
  * @typedef {{ title: string, columns: string[], rows: string[][] }} Table

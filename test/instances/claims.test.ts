@@ -1,4 +1,4 @@
-/** What went wrong between real instances, each as small as it gets. */
+/** Former bugs between real instances, each in its smallest form. */
 import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
@@ -11,7 +11,7 @@ import { createWorld } from '../proxy/instances.js'
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
 const NOBODY: Waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
 
-/** Answers at once. */
+/** A store that answers at once. */
 function createStore(claim: (request: ClaimRequest) => Claim): Store {
   return {
     horizon: 8,
@@ -29,8 +29,8 @@ function bucketOf(key: string): StoredBucket {
   return new StoredBucket(limits, key, () => key, { trusted: true })
 }
 
-t.test('who has missed his slot claims another one, though nothing else happens', async t => {
-  // By the slot's time the bucket has been free for long: claims may be made further ahead than its period.
+t.test('a request that has missed its slot claims another one without any other event', async t => {
+  // By the time of the slot the bucket has long been free, because claims may be ahead by more than a period.
   const lateness = [10]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const claimed: number[] = []
@@ -50,7 +50,7 @@ t.test('who has missed his slot claims another one, though nothing else happens'
   t.same(released, [14])
 })
 
-t.test('at a slow rate, too, the slot that was missed is asked for again', async t => {
+t.test('a missed slot is claimed again at a slow rate, too', async t => {
   const lateness = [10]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const claimed: number[] = []
@@ -71,7 +71,7 @@ t.test('at a slow rate, too, the slot that was missed is asked for again', async
   t.same(released, [14])
 })
 
-t.test('who hangs up in front of an upstream that is full lets another lane go', async t => {
+t.test('a hang-up in front of a full upstream lets another lane go', async t => {
   const clock = createVirtualClock()
   const claimed: string[] = []
   const store = createStore(({ stack }) => {
@@ -90,7 +90,7 @@ t.test('who hangs up in front of an upstream that is full lets another lane go',
   t.same(claimed, ['one', 'another'])
 })
 
-t.test('the requests of a client keep their order while newcomers sweep', async t => {
+t.test('requests of a client keep their order while new keys are added', async t => {
   const world = createWorld([{ ...limits, rate: 0.1 }], 1, () => 2)
   await world.run(100)
   const [instance] = world.instances
@@ -105,7 +105,7 @@ t.test('the requests of a client keep their order while newcomers sweep', async 
   t.equal(lanes.size, 1, 'in one lane')
 })
 
-t.test('the store may answer the second request first: they keep their order', async t => {
+t.test('requests keep their order when the store answers the second one first', async t => {
   const world = createWorld([{ ...limits, rate: 0.02 }], 1, () => 1)
   await world.run(100)
   const [instance] = world.instances
@@ -119,7 +119,7 @@ t.test('the store may answer the second request first: they keep their order', a
   t.ok(first.sentAt! < second.sentAt!, `sent at ${first.sentAt} and ${second.sentAt}`)
 })
 
-t.test('who came first goes first, also where the answers come in another order', async t => {
+t.test('the first request goes first, also when answers come in another order', async t => {
   const delays = [8, 1, 3, 2]
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })

@@ -1,4 +1,4 @@
-/** The store's clock is set by an hour, forth and back, under load: on real servers, instances in this process. */
+/** Sets the clock of the store by an hour, forward and back, under load: real servers, instances in this process. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/bucket.js'
@@ -17,17 +17,17 @@ import { LONG } from './trial.js'
 const HOUR = 3_600_000
 const RATE = 200
 const limits: BucketLimits = { name: 'everyone', rate: RATE / 1_000, capacity: 200 }
-/** Redis' time, and how far ahead of it a key says that it is. */
+/** The time of Redis, and the offset that a key adds. */
 const SETTABLE =
   "(function() local t = redis.call('TIME') return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000 end)() + tonumber(redis.call('GET', 'ahead') or 0)"
 
-/** How long each clock is left as it is, in ms, and how much of it is left out for recovery. */
+/** How long each setting of the clock lasts, in ms, and how much of that is left out for recovery. */
 const PART = LONG ? 6_000 : 3_500
 const RECOVERY = 2_000
 
 const clock = createTimerClock()
 
-/** This process's own pauses, whosever fault they are: four instances have one thread here. */
+/** The pauses of this process from any cause: four instances share one thread here. */
 function watchPauses(t: Test): Pause[] {
   const pauses: Pause[] = []
   let last = now()
@@ -40,7 +40,7 @@ function watchPauses(t: Test): Pause[] {
   return pauses
 }
 
-t.test('one rate, whatever its clock says', async t => {
+t.test('the rate holds at any setting of the clock', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const upstream = await startUpstream()
@@ -101,7 +101,7 @@ t.test('one rate, whatever its clock says', async t => {
   stopped = true
   while (sent.length < tally.asked - tally.refused && now() < steps.at(-1)![1] + 3_000) await sleep(20)
 
-  // Another process stands for the store: it is given the processor as seldom.
+  // Another process stands for the store, because it gets the processor as rarely.
   const machine = [...pauses, ...machinePauses(upstream.notes().pauses)]
   for (const [place, [from, to]] of steps.entries()) {
     const rate = rateOf(sent, from + RECOVERY, to)

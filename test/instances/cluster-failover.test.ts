@@ -1,4 +1,4 @@
-/** The server of a Redis Cluster that has the bucket is killed under load, and its replica takes over. */
+/** Kills the server of a Redis Cluster that holds the bucket under load. Its replica takes over. */
 import t from 'tap'
 import { hashSlot, hashTag } from '../../src/stores/redis/keys.js'
 import { startCluster, until } from '../servers/redis.js'
@@ -15,7 +15,7 @@ t.test('a replica takes over', async t => {
   t.teardown(() => cluster.stop())
   const [first] = cluster.masters
   const [replica] = cluster.replicas
-  // Only the first server has a replica: it has the first third of the slots.
+  // Only the first server has a replica. It holds the first third of the slots.
   const name = Array.from({ length: 100 }, (_, at) => `everyone-${at}`).find(it => hashSlot(hashTag(it)) < 5_000)!
   const trial = await startTrial(t, {
     store: { type: 'redis', cluster: cluster.urls, onOutage: 'local' },

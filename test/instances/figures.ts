@@ -1,12 +1,12 @@
-/** What is made of what was seen. Times are in ms, rates in requests per ms. */
+/** Figures from recorded events. Times are in ms, rates in requests per ms. */
 
-/** Something that happened to the request of this path. */
+/** An event of the request with this path. */
 export interface Seen {
   readonly at: number
   readonly path: string
 }
 
-/** When a process stood still, and for how many ms of that time it had the processor. */
+/** A pause of a process, and the ms of it in which the process had the processor. */
 export interface Pause {
   readonly from: number
   readonly to: number
@@ -14,16 +14,16 @@ export interface Pause {
 }
 
 export interface Worst {
-  /** By how many requests it is above what is allowed; not above 0: the bound holds. */
+  /** The excess over the bound in requests. Not above 0: the bound holds. */
   readonly excess: number
   readonly from: number
   readonly to: number
 }
 
-/** A window may have rate * (its length + the longer of a period and this, in ms), and so many more. */
+/** A window of length W may have rate * (W + max(period, this)) requests, and this many more; in ms. */
 const SLACK = { time: 10, count: 4 }
 
-/** The window with the most above its bound. */
+/** The window with the largest excess. */
 export function worstWindow(seen: readonly Seen[], rate: number): Worst {
   const times = seen.map(({ at }) => at).sort((one, other) => one - other)
   const allowed = rate * Math.max(1 / rate, SLACK.time) + SLACK.count
@@ -38,35 +38,35 @@ export function worstWindow(seen: readonly Seen[], rate: number): Worst {
   return worst
 }
 
-/** Requests per second, from the first to the last that happened in between. */
+/** Requests per second, between the first and the last event in a span. */
 export function rateOf(seen: readonly Seen[], from: number, to: number): number {
   const times = seen.map(({ at }) => at).filter(at => at >= from && at <= to)
   return ((times.length - 1) / (Math.max(...times) - Math.min(...times))) * 1_000
 }
 
-/** Pauses in which a process wanted to run and could not, longer than this, are the machine's. */
+/** A longer pause in which a process wanted to run and could not is the machine's fault, in ms. */
 const MACHINE = { ms: 5, share: 0.7 }
 
 export function machinePauses(pauses: readonly Pause[]): Pause[] {
   return pauses.filter(({ from, to, cpu }) => to - from > MACHINE.ms && cpu < MACHINE.share * (to - from))
 }
 
-/** The longest pause that touches a window, in ms; one before its begin has made late what is in it. */
+/** The longest pause that touches a window, in ms. A pause just before it delays events in it. */
 export function longestPause(pauses: readonly Pause[], { from, to }: Worst): number {
   const touching = pauses.filter(pause => pause.from <= to && pause.to >= from - SLACK.time)
   return Math.max(0, ...touching.map(pause => pause.to - pause.from))
 }
 
-/** Which part of a span processes stood still, on average over so many of them. */
+/** The share of a span in which processes stood still, as a mean over `count` processes. */
 export function stoodStill(pauses: readonly Pause[], from: number, to: number, processes: number): number {
   const overlap = pauses.map(pause => Math.max(0, Math.min(to, pause.to) - Math.max(from, pause.from)))
   return overlap.reduce((sum, ms) => sum + ms, 0) / processes / (to - from)
 }
 
-/** A span of so many ms is quiet while processes stand still for less than this part of it. */
+/** A span of this length in ms is quiet if processes stand still for less than this share of it. */
 const QUIET = { span: 500, stood: 0.03 }
 
-/** How many quiet spans there are, and what is seen in them. */
+/** The number of quiet spans, and the events in them. */
 export function quietly(seen: readonly Seen[], from: number, to: number, stood: (from: number, to: number) => number) {
   const quiet = { spans: 0, ms: 0, count: 0 }
   for (let begin = from; begin + QUIET.span <= to; begin += QUIET.span) {
@@ -79,7 +79,7 @@ export function quietly(seen: readonly Seen[], from: number, to: number, stood: 
   return quiet
 }
 
-/** How often a request was sent before one of the same client that this instance had read before it. */
+/** How often a request was sent before an earlier request of the same client on the same instance. */
 export function overtakings(read: readonly Seen[], sent: readonly Seen[], laneOf: (path: string) => string): number {
   const order = new Map(read.map(({ path }, place) => [path, place]))
   const last = new Map<string, number>()

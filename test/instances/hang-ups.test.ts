@@ -1,4 +1,4 @@
-/** Clients that hang up while they wait: the rate is that of those who stay. */
+/** Clients that hang up while they wait do not use up the rate. */
 import t from 'tap'
 import { startRedis } from '../servers/redis.js'
 import { checkAccount, checkBound, checkOrder, checkRate, finish, LONG, startTrial } from './trial.js'

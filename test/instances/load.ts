@@ -1,23 +1,23 @@
-/** Clients that send again when they are answered, and an account of what became of every request. */
+/** Clients that send a request after each answer, and the outcomes of all requests. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, errors } from 'undici'
 
-/** `cut`: the connection broke before the answer. `unsent`: there was none. `hung`: nothing came for too long. */
+/** `cut`: the connection broke before the answer. `unsent`: there was no connection. `hung`: no answer in time. */
 export type Outcome = 'ok' | 'rejected' | 'unavailable' | 'left' | 'cut' | 'unsent' | 'hung' | 'other'
 
-/** What who is turned away waits before the next try, in ms. */
+/** The pause after a rejection, in ms. */
 const AGAIN = 25
 
 export interface LoadOptions {
-  /** After so many ms without an answer a request counts as hung. */
+  /** A request without an answer for this long counts as hung, in ms. */
   readonly patience?: number
-  /** After how many ms a request is given up; undefined: not. Asked for each. */
+  /** After how many ms a request hangs up; undefined: never. Called for each request. */
   leaves?(): number | undefined
 }
 
 let last = 0
 
-/** Now, in ms of the clock that all processes share. */
+/** The current time in ms of the clock that all processes share. */
 export function now(): number {
   return Number(process.hrtime.bigint()) / 1e6
 }
@@ -30,7 +30,7 @@ export function clientOf(path: string): string {
 export class Load {
   /** By path. */
   readonly outcomes = new Map<string, Outcome>()
-  /** When those with this outcome were answered. */
+  /** The times of the answers with an outcome. */
   readonly answers: { at: number; outcome: Outcome }[] = []
   readonly #options: LoadOptions
   readonly #loops: Promise<void>[] = []
@@ -49,17 +49,17 @@ export class Load {
     return this.answers.filter(answer => answer.outcome === outcome).length
   }
 
-  /** So many connections of one client to one instance, until it is gone for good or `stop`. */
+  /** Opens connections of one client to one instance, until the instance is gone or `stop` is called. */
   add(url: string, client: string, connections: number): void {
     for (let at = 0; at < connections; at += 1) this.#loops.push(this.#loop(url, client))
   }
 
-  /** Every client with so many connections to every instance. */
+  /** Opens connections of every client to every instance. */
   addAll(urls: readonly string[], clients: readonly string[], connections: number): void {
     for (const client of clients) for (const url of urls) this.add(url, client, connections)
   }
 
-  /** Nothing more is sent; resolves when all is answered. */
+  /** Stops sending. Resolves when every request has ended. */
   async stop(): Promise<void> {
     this.#stopped = true
     await Promise.all(this.#loops)

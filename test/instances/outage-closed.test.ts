@@ -1,4 +1,4 @@
-/** Faults under load, where nothing passes without the store. */
+/** Faults under load with `onOutage: "closed"`: nothing passes without the store. */
 import t from 'tap'
 import { testOutages } from './outages.js'
 

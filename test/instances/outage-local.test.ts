@@ -1,4 +1,4 @@
-/** Faults under load, where instances go on alone without the store. */
+/** Faults under load with `onOutage: "local"`: instances go on alone without the store. */
 import t from 'tap'
 import { testCrash, testOutages } from './outages.js'
 

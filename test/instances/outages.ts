@@ -1,4 +1,4 @@
-/** What happens to a store under load, and what must hold all the same. */
+/** Faults of a store under load, and what must hold in spite of them. */
 import type { Test } from 'tap'
 import type { RedisServer } from '../servers/redis.js'
 import { startRedis } from '../servers/redis.js'
@@ -8,18 +8,18 @@ import { checkAccount, checkBound, checkRate, finish, LONG, startTrial, type Tri
 const CLIENTS = Array.from({ length: 8 }, (_, at) => `client-${at}`)
 const RATE = 200
 
-/** When the fault is, and how long after it all has to be well again, in ms. */
+/** The time of the fault, and the time for recovery, in ms. */
 const FAULT = 2_000
 const RECOVERY = 2_000
-/** For how long the rate is then looked at. */
+/** How long the rate is measured afterwards, in ms. */
 const AFTER = LONG ? 5_000 : 1_500
 const FROZEN = LONG ? 5_000 : 3_000
 
 interface Fault {
   readonly name: string
-  /** Does it; resolves when the store is back. */
+  /** Causes the fault. Resolves when the store is back. */
   run(redis: RedisServer, trial: Trial): Promise<void>
-  /** Its part of the time in which instances are alone, in ms from the fault. */
+  /** The span in which instances are alone, in ms from the fault. */
   readonly alone?: readonly [from: number, to: number]
 }
 
@@ -68,7 +68,7 @@ export function testOutages(t: Test, onOutage: 'local' | 'closed'): void {
 }
 
 export function testCrash(t: Test): void {
-  t.test('an instance is killed: the others have all of the rate', async t => {
+  t.test('an instance is killed: the others get the whole rate', async t => {
     const { trial } = await start(t, 'local')
     await trial.at(FAULT)
     await trial.instances[0]!.kill()

@@ -1,4 +1,4 @@
-/** One rate, however many instances: what a real upstream sees of four real ones, on one Redis. */
+/** One rate with any number of instances: a real upstream behind four real instances on one Redis. */
 import t from 'tap'
 import { Client } from 'undici'
 import { startRedis, until } from '../servers/redis.js'
@@ -12,10 +12,10 @@ const redis = await startRedis()
 t.teardown(() => redis.stop())
 
 let trials = 0
-/** Pauses of the machine are no outages: they are told by name. */
+/** The machine may pause. That must not count as an outage. */
 const store = () => ({ type: 'redis', url: redis.url, prefix: `trial-${++trials}:`, timeout: '2s' })
 
-t.test('one bucket for everyone: the rate, the bound and the order', async t => {
+t.test('one shared bucket: the rate, the bound and the order', async t => {
   const trial = await startTrial(t, {
     store: store(),
     buckets: { everyone: { key: 'all', rate: '200/s', capacity: 200 } },
@@ -33,7 +33,7 @@ t.test('one bucket for everyone: the rate, the bound and the order', async t => 
   checkAccount(t, trial, outcome)
 })
 
-/** What the machine does to one instance that asks nobody. */
+/** The influence of the machine on a single instance without a store. */
 t.test('for comparison: one instance with a bucket of its own', { skip: !LONG }, async t => {
   const trial = await startTrial(t, {
     store: 'memory',
@@ -47,7 +47,7 @@ t.test('for comparison: one instance with a bucket of its own', { skip: !LONG },
   checkBound(t, outcome, 200)
 })
 
-t.test('stacks: each client its rate, all of them theirs', async t => {
+t.test('stacks: each client has its rate, and all together have theirs', async t => {
   const trial = await startTrial(t, {
     store: store(),
     buckets: {
@@ -70,7 +70,7 @@ t.test('stacks: each client its rate, all of them theirs', async t => {
 })
 
 for (const mode of ['meter', 'shape']) {
-  t.test(`${mode}: a burst over four instances at once is admitted up to b, and no further`, async t => {
+  t.test(`${mode}: a burst over four instances is admitted up to b`, async t => {
     const trial = await startTrial(t, {
       store: store(),
       buckets: { everyone: { key: 'all', rate: '1/h', capacity: 40 } },
@@ -80,7 +80,7 @@ for (const mode of ['meter', 'shape']) {
     const connections = instances.flatMap(({ url }) => Array.from({ length: 15 }, () => new Client(url)))
     t.teardown(async () => void (await Promise.all(connections.map(connection => connection.destroy()))))
     const asked = connections.map(connection => load.ask(connection, 'burst'))
-    // In `shape` one goes at once; the others would wait for hours.
+    // In `shape` one request leaves at once. The others would wait for hours.
     const passes = mode === 'meter' ? 40 : 1
     await until('all are decided on', () => load.count('rejected') >= 20 && load.count('ok') >= passes)
     for (const connection of connections) void connection.destroy()

@@ -1,4 +1,4 @@
-/** Real instances of shaper in front of a real upstream, each in a process of its own, and what they have seen. */
+/** Real instances of shaper in front of a real upstream, each in its own process, and their records. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -7,11 +7,11 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Pause, Seen } from './figures.js'
 
-/** Which build is tested. */
+/** The build under test. */
 const BIN = process.env.SHAPER_BIN ?? fileURLToPath(new URL('../../bin/shaper.js', import.meta.url))
 const WITNESS = new URL('./witness.js', import.meta.url).href
 
-/** Whatever ends this process must not leave them behind. */
+/** Child processes end with this process in any case. */
 const running = new Set<ChildProcess>()
 process.on('exit', () => {
   for (const child of running) child.kill('SIGKILL')
@@ -31,7 +31,7 @@ async function end(child: ChildProcess): Promise<void> {
 
 export interface Upstream {
   readonly url: string
-  /** All requests that have come, in order. */
+  /** All requests that have arrived, in order. */
   seen(): Promise<Seen[]>
   notes(): Notes
   close(): Promise<void>
@@ -61,7 +61,7 @@ export async function startUpstream(): Promise<Upstream> {
   }
 }
 
-/** What a process of an instance has noted. */
+/** The records of a process. */
 export interface Notes {
   readonly pid: number
   /** Requests in the order in which they were read, released, and sent. */
@@ -93,12 +93,12 @@ export class Instance {
     })
   }
 
-  /** What it has logged. */
+  /** Its log so far. */
   get stderr(): string {
     return this.#stderr
   }
 
-  /** @throws it ends instead */
+  /** @throws when the process ends instead */
   async ready(): Promise<void> {
     let line = ''
     this.child.stdout!.on('data', chunk => {
@@ -142,7 +142,7 @@ function parseNotes(pid: number, text: string): Notes {
   return notes
 }
 
-/** So many instances with the same configuration. */
+/** Starts instances with the same configuration. */
 export async function startInstances(count: number, config: object, args: readonly string[] = []): Promise<Instance[]> {
   const instances = Array.from({ length: count }, () => new Instance(config, args))
   try {

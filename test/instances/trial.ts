@@ -15,10 +15,10 @@ import {
 import { clientOf, Load, type LoadOptions, now } from './load.js'
 import { type Instance, type Notes, startInstances, startUpstream, type Upstream } from './system.js'
 
-/** How much longer than in the suite a trial by hand is: SHAPER_LONG=1. */
+/** Whether trials are long, for runs by hand: SHAPER_LONG=1. */
 export const LONG = process.env.SHAPER_LONG !== undefined
 
-/** What is left out at the begin of a trial, in ms: connections are made, and code is compiled. */
+/** The warm-up that is left out of a trial, in ms: connections are made, and code is compiled. */
 const WARM_UP = 1_000
 
 export interface TrialOptions extends LoadOptions {
@@ -27,7 +27,7 @@ export interface TrialOptions extends LoadOptions {
   readonly route?: object
   readonly count?: number
   readonly args?: readonly string[]
-  /** How many processes share the load, where that is not the count. */
+  /** How many processes share the load, if that is not the number of instances. */
   readonly processes?: number
 }
 
@@ -36,9 +36,9 @@ export interface Trial {
   readonly instances: readonly Instance[]
   readonly load: Load
   readonly processes: number
-  /** When the load began, in ms. */
+  /** The start of the load, in ms. */
   readonly begin: number
-  /** Waits until so many ms after the begin. */
+  /** Waits until a time in ms after the start. */
   at(ms: number): Promise<void>
 }
 
@@ -57,17 +57,17 @@ export async function startTrial(t: Test, options: TrialOptions): Promise<Trial>
 }
 
 export interface Outcome {
-  /** What the upstream has seen, and what the instances have sent, in order. */
+  /** The requests seen by the upstream and those sent by the instances, in order. */
   readonly seen: readonly Seen[]
   readonly sent: readonly Seen[]
   readonly notes: readonly Notes[]
   readonly pauses: readonly Pause[]
   readonly upstreamPauses: readonly Pause[]
-  /** When the load ended, in ms. */
+  /** The end of the load, in ms. */
   readonly end: number
 }
 
-/** Ends the load and collects what was seen. */
+/** Ends the load and collects the records. */
 export async function finish({ upstream, instances, load }: Trial): Promise<Outcome> {
   const end = now()
   await load.stop()
@@ -79,17 +79,19 @@ export async function finish({ upstream, instances, load }: Trial): Promise<Outc
 }
 
 export interface Part {
-  /** ms from the begin of the trial; absent: without the warm-up, to the end. */
+  /** A span in ms from the start of the trial; default: all after the warm-up. */
   readonly from?: number
   readonly to?: number
-  /** How far the rate may be off. */
+  /** The tolerance of the rate. */
   readonly within?: number
 }
 
 /**
- * The rate in a part of a trial, as the upstream sees it: while the machine is quiet it is what it should be, with a request
- * at either end. What is missing in all may be what the machine has taken: each instance's part while it stood still, and
- * all of it while the upstream did, which stands for the store here.
+ * Checks the rate in a part of a trial, as the upstream sees it.
+ *
+ * In quiet spans it has to be the configured rate, give or take a request at either end. Over the whole part less is
+ * allowed by what the machine has taken: the pauses of each instance for its share, and those of the upstream, which
+ * stands for the store, for all of it.
  */
 export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: number, part: Part = {}): void {
   const { from = WARM_UP, to = outcome.end - trial.begin, within = 0.01 } = part
@@ -110,9 +112,11 @@ export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: num
 }
 
 /**
- * The window bound, on what the instances send and on what the upstream sees: to the letter, but for what the longest
- * pause makes of it that the machine has put there. Of what is sent that is one request of each instance at most: what
- * it is late by more than a period it forfeits. The upstream's own pauses count only for what it sees.
+ * Checks the bound on windows, for the requests sent by the instances and for those seen by the upstream.
+ *
+ * The only allowance is for the longest pause of the machine. For sent requests that is at most one request of each
+ * instance, because an instance forfeits what it is late by more than a period. Pauses of the upstream count only for what
+ * the upstream sees.
  */
 export function checkBound(t: Test, outcome: Outcome, rate: number, what = 'everyone', of = (_: Seen) => true): void {
   const { sent, seen, pauses, upstreamPauses } = outcome
@@ -132,7 +136,7 @@ export function checkOrder(t: Test, { notes }: Outcome, laneOf = clientOf): void
   for (const { read, released, pid } of notes) t.equal(overtakings(read, released, laneOf), 0, `in order in ${pid}`)
 }
 
-/** Every request has one end, and the upstream sees it once if it was answered, and not if it was turned away. */
+/** Every request has one outcome. The upstream sees an answered request once, and a rejected one never. */
 export function checkAccount(t: Test, { load }: Trial, { seen }: Outcome, known: { hung?: number } = {}): void {
   const times = new Map<string, number>()
   for (const { path } of seen) times.set(path, (times.get(path) ?? 0) + 1)

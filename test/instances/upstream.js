@@ -1,5 +1,5 @@
-// A bare upstream in a process of its own. It notes when each request comes and what for, answers at once, and tells its
-// parent all of it when asked. Times are in ms of CLOCK_MONOTONIC.
+// A bare upstream in its own process. It records the time and path of each request, answers at once, and sends its
+// records to its parent on request. Times are in ms of CLOCK_MONOTONIC.
 import { createServer } from 'node:net'
 
 const ANSWER = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'

@@ -1,10 +1,10 @@
-// Loaded into each process of an instance (--import): writes down what happens in it and when, by a clock that all
-// processes of the machine share (CLOCK_MONOTONIC, in ms). Each line is written at once, so that a kill loses none.
+// Loaded into each process of an instance (--import). It records events with their times, by a clock that all
+// processes of the machine share (CLOCK_MONOTONIC, in ms). It writes each line at once, so that a kill loses none.
 //
 //   a AT PATH         a request has been read
 //   r AT PATH         it has been released
 //   s AT PATH         it is about to be written to the upstream
-//   p FROM TO CPU     the process stood still, and of that time it had the processor for CPU ms
+//   p FROM TO CPU     the process stood still, and had the processor for CPU ms of that time
 import { subscribe } from 'node:diagnostics_channel'
 import { openSync, writeSync } from 'node:fs'
 import { isMainThread } from 'node:worker_threads'

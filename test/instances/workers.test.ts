@@ -1,4 +1,4 @@
-/** Workers of one instance: one rate, also when one of them dies. */
+/** The workers of one instance keep one rate, also when one of them dies. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { startRedis, until } from '../servers/redis.js'
@@ -7,7 +7,7 @@ import { checkAccount, checkBound, checkRate, finish, LONG, startTrial } from '.
 const CLIENTS = Array.from({ length: 8 }, (_, at) => `client-${at}`)
 const PART = LONG ? 10_000 : 3_000
 
-t.test('two workers: one rate; one that is killed is replaced', async t => {
+t.test('two workers keep one rate, and a killed worker is replaced', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const trial = await startTrial(t, {
@@ -26,7 +26,7 @@ t.test('two workers: one rate; one that is killed is replaced', async t => {
   t.equal(before.length, 2, 'both work')
   process.kill(before[0]!.pid, 'SIGKILL')
   const killed = performance.now()
-  // Its connections were cut, and are made again with those that are left: the new one gets some that come later.
+  // Clients reconnect to the remaining workers. The new worker gets some of the later connections.
   await until('another one takes its place', async () => {
     trial.load.add(instance!.url, 'late', 1)
     await sleep(100)
@@ -38,6 +38,6 @@ t.test('two workers: one rate; one that is killed is replaced', async t => {
   checkRate(t, trial, outcome, 200, { to: 1_000 + PART })
   checkRate(t, trial, outcome, 200, { from: 1_000 + PART + 2_000, within: 0.05 })
   checkBound(t, outcome, 200)
-  // A connection that the first process hands to one that has just died has no answer: it is its client that gives up.
+  // A connection that is handed to a worker that has just died has no answer. Its client gives up.
   checkAccount(t, trial, outcome, { hung: 1 })
 })

@@ -1,13 +1,13 @@
 import { execFileSync } from 'node:child_process'
 
-/** Files in PEM. */
+/** PEM files. */
 export interface Certificate {
   readonly cert: string
   readonly key: string
 }
 
 /**
- * Makes a self-signed certificate, which is its own authority.
+ * Makes a self-signed certificate that is its own authority.
  *
  * @param base path of its files, without `-cert.pem` and `-key.pem`
  * @param names as in a subjectAltName: `DNS:a.example`, `IP:127.0.0.1`

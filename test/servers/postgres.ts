@@ -1,4 +1,4 @@
-/** A PostgreSQL of the test's own: a free port, a directory that is deleted, no sync. */
+/** A PostgreSQL for a test, on a free port, in a directory that is deleted, without sync. */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { createServer } from 'node:net'
@@ -16,21 +16,21 @@ const PATIENCE = 20_000
 export interface PostgresServer {
   readonly url: string
   readonly port: number
-  /** Of its data and configuration. */
+  /** The directory of its data and configuration. */
   readonly data: string
   /** Runs one statement on a connection of its own. */
   query<Row extends pg.QueryResultRow>(sql: string, values?: unknown[]): Promise<Row[]>
-  /** Ends as in a crash. */
+  /** Ends it like a crash. */
   kill(): Promise<void>
-  /** After `kill`. */
+  /** Starts it again after `kill`. */
   start(): Promise<void>
-  /** Stops and continues all its processes where they are. */
+  /** Stops all its processes, and continues them. */
   pause(): void
   resume(): void
   close(): Promise<void>
 }
 
-/** Where its binaries may be: on the PATH, or where packages hide them, the newest first. */
+/** Places of its binaries: the PATH, then the folders of packages, the newest first. */
 function directories(): string[] {
   const dirs = (process.env.PATH ?? '').split(':')
   for (const root of ['/usr/lib/postgresql', '/usr/local/opt', '/opt/homebrew/opt']) {
@@ -83,7 +83,7 @@ export async function startPostgres(): Promise<PostgresServer> {
   let server: ChildProcess | undefined
   let log = ''
 
-  /** The postmaster first. */
+  /** Its processes, the postmaster first. */
   function processes(): number[] {
     const pid = server!.pid!
     const children = execFileSync('pgrep', ['-P', `${pid}`], { encoding: 'utf8' })
@@ -135,7 +135,7 @@ export async function startPostgres(): Promise<PostgresServer> {
     if (child === undefined || child.exitCode !== null) return
     const gone = new Promise(resolve => child.once('exit', resolve))
     signal('SIGCONT')
-    // Its children go with it; SIGKILL would leave them behind.
+    // Its children end with it. SIGKILL would leave them behind.
     child.kill('SIGQUIT')
     await gone
   }

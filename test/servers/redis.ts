@@ -1,4 +1,4 @@
-/** Redis servers of the tests' own: each on a free port, in a directory of its own, and gone with the test. */
+/** Redis servers for tests: each on a free port, in its own directory, and stopped after the test. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -15,7 +15,7 @@ const SLOTS = 16_384
 
 const INSTALL = 'apt-get install redis-server (Debian), dnf install redis (Fedora), brew install redis (macOS)'
 
-/** Polls until `check` is content. */
+/** Polls until `check` succeeds. */
 export async function until(what: string, check: () => Promise<boolean> | boolean, patience = PATIENCE): Promise<void> {
   const last = performance.now() + patience
   for (;;) {
@@ -25,7 +25,7 @@ export async function until(what: string, check: () => Promise<boolean> | boolea
   }
 }
 
-/** A cluster's bus takes the port 10000 above: both have to be free, and below those that the system gives to clients. */
+/** The bus of a cluster uses the port + 10000. Both have to be free, and below the ports that the system gives to clients. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = 12_000 + Math.floor(Math.random() * 10_000)
@@ -76,7 +76,7 @@ export class RedisServer {
     const own = ['--port', `${this.port}`, '--bind', '127.0.0.1', '--dir', this.#directory, '--daemonize', 'no']
     const child = spawn('redis-server', [...this.args, ...own], { stdio: ['ignore', 'pipe', 'pipe'] })
     this.#child = child
-    // It must not outlive us, however we end: the pipe ends with us.
+    // The server must not outlive this process. The pipe ends with this process in any case.
     if (child.pid !== undefined) {
       const guard = spawn('sh', ['-c', `read _; kill -9 ${child.pid}`], { stdio: ['pipe', 'ignore', 'ignore'] })
       guard.stdin.on('error', () => {})
@@ -141,13 +141,13 @@ export async function startRedis(args: readonly string[] = []): Promise<RedisSer
       return server
     } catch (error) {
       await server.stop()
-      // Another test was quicker to take the port.
+      // Another test has taken the port meanwhile.
       if (attempt === 3 || !/in use/.test(String(error))) throw error
     }
   }
 }
 
-/** Knows the master `mymaster` on that port. */
+/** Starts a Sentinel that knows the master `mymaster` on a port. */
 export async function startSentinel(masterPort: number): Promise<RedisServer> {
   const server = new RedisServer(await freePort(), [])
   const lines = [
@@ -167,7 +167,7 @@ export interface RedisCluster {
   stop(): Promise<void>
 }
 
-/** Three masters, each with a third of the slots, and as many replicas of the first as are wanted. */
+/** Three masters, each with a third of the slots, and replicas of the first. */
 export async function startCluster({ replicas = 0 } = {}): Promise<RedisCluster> {
   const args = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '500', '--cluster-replica-validity-factor', '0']
   const servers = await Promise.all(Array.from({ length: 3 + replicas }, () => startRedis(args)))

@@ -1,5 +1,5 @@
 // @ts-check
-/** The clients, in a process of their own: mixed traffic until they are told to stop. */
+/** The clients, in their own process: mixed traffic until they are told to stop. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Ledger } from './ledger.js'
 import * as plain from './plain-actions.js'
@@ -8,7 +8,7 @@ import * as rude from './rude-actions.js'
 import { Slot } from './slot.js'
 import { webSocket } from './websocket-actions.js'
 
-/** What clients do, and how often: more often where it is quick. @type {[weight: number, act: (slot: Slot) => Promise<void>][]} */
+/** The actions of clients and their frequencies. Quick ones are more frequent. @type {[weight: number, act: (slot: Slot) => Promise<void>][]} */
 const ACTIONS = [
   [60, plain.get],
   [20, plain.post],
@@ -34,11 +34,11 @@ const ACTIONS = [
 ]
 const LOTS = ACTIONS.flatMap(([weight, action]) => Array.from({ length: weight }, () => action))
 
-/** New keys come so many at a time, on so many connections. */
+/** How many new keys come at a time, and on how many connections. */
 const BATCH = 10
 const CHURNING = 16
 
-/** ms between two actions of a client, at most. */
+/** The longest pause between two actions of a client, in ms. */
 const THINKING = 30
 
 const ledger = new Ledger()

@@ -1,21 +1,21 @@
 // @ts-check
-/** What clients know of their requests: which outcome each has had, or which it may have had. */
+/** What clients know of their requests: the outcome of each, or its possible outcomes. */
 
-/** What the upstream must have seen of an id. */
+/** What the upstream must have seen of a request. */
 export const SEEN = { nothing: 0, once: 1, never: 2, perhaps: 3 }
 
-/** Beside those: may be sent again when a connection was closed under it. */
+/** A flag: the request may have been sent twice, because its connection was closed. */
 export const REPEATABLE = 4
 
-/** How many surprises are told in full. */
+/** How many unexpected answers to report in full. */
 const TOLD = 20
 
 /**
  * @typedef {object} Entry
  * @property {Record<string, number>} known requests by their outcome
- * @property {Record<string, number>} unsure requests by outcomes that are possible, joined by `|`
+ * @property {Record<string, number>} unsure requests by their possible outcomes, joined by `|`
  * @property {number} perhaps requests that may never have reached the proxy
- * @property {number} ahead requests that were sent ahead on a connection that ended: one whose turn has not come has no route
+ * @property {number} ahead pipelined requests on a connection that ended early; one that was not reached has no route
  */
 
 /** @typedef {{ status: number, headers: Map<string, string>, body: Buffer, complete: boolean }} Answer */
@@ -48,14 +48,14 @@ export class Ledger {
     return this.entries[route]
   }
 
-  /** A request has had this outcome. @param {string} route @param {string} outcome @param {number} [id] @param {number} [seen] */
+  /** Records the outcome of a request. @param {string} route @param {string} outcome @param {number} [id] @param {number} [seen] */
   knows(route, outcome, id, seen = SEEN.perhaps) {
     const { known } = this.entry(route)
     known[outcome] = (known[outcome] ?? 0) + 1
     if (id !== undefined) this.expected[id] |= seen
   }
 
-  /** It has had one of these. @param {string} route @param {readonly string[]} outcomes @param {number} id @param {number} [seen] */
+  /** Records possible outcomes of a request. @param {string} route @param {readonly string[]} outcomes @param {number} id @param {number} [seen] */
   guesses(route, outcomes, id, seen = SEEN.perhaps) {
     const { unsure } = this.entry(route)
     const name = outcomes.join('|')
@@ -63,19 +63,19 @@ export class Ledger {
     this.expected[id] |= seen
   }
 
-  /** The proxy may never have seen it. @param {string} route @param {number} id */
+  /** Records a request that the proxy may never have seen. @param {string} route @param {number} id */
   doubts(route, id) {
     this.entry(route).perhaps += 1
     this.expected[id] |= SEEN.perhaps
   }
 
-  /** It was sent ahead on a connection that ended. @param {string} route @param {number} id */
+  /** Records a pipelined request on a connection that ended early. @param {string} route @param {number} id */
   abandons(route, id) {
     this.entry(route).ahead += 1
     this.expected[id] |= SEEN.perhaps
   }
 
-  /** Its connection was closed under it: it may be sent twice. @param {number} id */
+  /** Records that a request may have been sent twice, because its connection was closed. @param {number} id */
   repeatable(id) {
     this.expected[id] |= REPEATABLE
   }
@@ -87,7 +87,7 @@ export class Ledger {
   }
 
   /**
-   * A request was answered; that it was is expected.
+   * Records the answer to a request. A missing answer is unexpected.
    *
    * @param {string} route @param {number} id @param {Answer | undefined} answer @param {string} [method] @returns {string} its outcome
    */
@@ -108,7 +108,7 @@ export class Ledger {
   }
 }
 
-/** Whatever may become of a request that its client leaves. */
+/** The possible outcomes of a request whose client leaves. */
 export const ANY = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
 
 /** @param {Answer} answer @param {string} method @returns {[outcome: string, seen: number]} '': no such answer is known */
@@ -116,7 +116,7 @@ function outcomeOf({ status, headers, body, complete }, method) {
   if (headers.has('x-upstream')) return [complete ? 'forwarded' : 'failed', SEEN.once]
   if (!complete || headers.get('content-type') !== 'application/problem+json') return ['', SEEN.perhaps]
   /** @type {string} */
-  // To a HEAD only the status tells; it is not asked for where one status has several meanings.
+  // The answer to HEAD has a status only. HEAD is not used where a status has several meanings.
   const detail = method === 'HEAD' ? '' : JSON.parse(body.toString()).detail
   if (status === 429) return ['rejected', SEEN.never]
   if (status === 502 || status === 504) return ['failed', SEEN.perhaps]

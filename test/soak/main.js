@@ -1,11 +1,11 @@
 #!/usr/bin/env node
 // @ts-check
 /**
- * A soak: mixed, rude and broken traffic through a real proxy for a while, and then everything has to fit together.
+ * A soak: mixed, rude and broken traffic through a real proxy. Afterwards all counts have to match.
  *
  *     npm run soak [-- --quick] [--seconds N] [--seed N] [--json]
  *
- * Ten minutes by default, a minute with --quick. Ends with 1 and the reasons where something does not hold.
+ * Ten minutes by default, a minute with --quick. Ends with status 1 and the reasons if a check fails.
  */
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -17,7 +17,7 @@ import { configuration, LIMITS, planFor } from './plan.js'
 import { ProxyProcess, sumOf } from './proxy.js'
 import { compareIds, compareOutcomes, judgeIds, judgeMemory, megabytes, OUTCOMES, total } from './verdict.js'
 
-/** ms that everything has to come to rest after the traffic, or to end. */
+/** How long everything may take to come to rest after the traffic, or to end, in ms. */
 const PATIENCE = 60_000
 
 const { values } = parseArgs({
@@ -132,7 +132,7 @@ async function soak() {
   }
 }
 
-/** The traffic's time: troubles of the upstream, reloads, samples. @param {number} upstreamPort */
+/** Runs the time of the traffic: faults of the upstream, reloads, samples. @param {number} upstreamPort */
 async function traffic(upstreamPort) {
   const samples = []
   const start = performance.now()
@@ -164,7 +164,7 @@ async function traffic(upstreamPort) {
   return samples
 }
 
-/** Waits until nothing goes on. @param {number | undefined} socketsBefore */
+/** Waits until everything is at rest. @param {number | undefined} socketsBefore */
 async function quiesce(socketsBefore) {
   const until = performance.now() + PATIENCE
   for (;;) {
@@ -184,7 +184,7 @@ async function quiesce(socketsBefore) {
   }
 }
 
-/** Ends the proxy by a signal while somebody is connected. */
+/** Ends the proxy by a signal while a client is connected. */
 async function end() {
   const idle = connect(proxy.port, '127.0.0.1')
   idle.on('error', () => undefined)

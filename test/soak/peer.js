@@ -1,8 +1,8 @@
 // @ts-check
-/** A connection of a client that writes what it wants, byte for byte, and reads answers one after another. */
+/** A client connection that writes any bytes, and reads answers one after another. */
 import { connect } from 'node:net'
 
-/** ms for anything to come: longer than every timeout of the proxy. */
+/** How long to wait for data, in ms: longer than every timeout of the proxy. */
 const PATIENCE = 15_000
 
 export class Peer {
@@ -39,7 +39,7 @@ export class Peer {
     this.socket.write(data)
   }
 
-  /** Leaves: what was written is read by the other side before the end. */
+  /** Closes the connection. The other side still reads everything that was written. */
   close() {
     this.socket.destroy()
   }
@@ -49,7 +49,7 @@ export class Peer {
   }
 
   /**
-   * The next answer; undefined: the connection ended before one began. Other 1xx than those asked for are left out.
+   * Reads the next answer; undefined: the connection ended before it. Unwanted 1xx answers are skipped.
    *
    * @param {{ method?: string, pause?: () => Promise<void>, interim?: boolean }} [options] `pause` is waited for
    *   between two pieces
@@ -68,7 +68,7 @@ export class Peer {
     return { ...head, body, complete }
   }
 
-  /** The head of the next answer. @returns {Promise<{ status: number, headers: Map<string, string> } | undefined>} */
+  /** Reads the head of the next answer. @returns {Promise<{ status: number, headers: Map<string, string> } | undefined>} */
   async head() {
     let end = this.#held.indexOf('\r\n\r\n')
     while (end < 0) {

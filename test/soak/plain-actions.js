@@ -1,5 +1,5 @@
 // @ts-check
-/** What clients do that behave, quickly or slowly. */
+/** Actions of well-behaved clients, quick and slow ones. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /** @typedef {import('./slot.js').Slot} Slot */
@@ -114,7 +114,7 @@ export async function hang(slot) {
   peer.close()
 }
 
-/** The upstream breaks off. @param {Slot} slot */
+/** The upstream breaks off its answer. @param {Slot} slot */
 export async function breakOff(slot) {
   const peer = await slot.fresh()
   const request = slot.request(slot.pick(['meter', 'off', 'dry']), slot.pick(['break', 'half']))
@@ -136,7 +136,7 @@ export async function pipeline(slot) {
       slot.ledger.surprise(`answers are out of order: ${answer?.body} for ${request.id}`)
     }
     if (peer.open) continue
-    // A connection that ends takes those with it that were sent ahead.
+    // Pipelined requests are lost with their connection.
     for (const { route, id } of requests.slice(place + 1)) slot.ledger.abandons(route, id)
     break
   }

@@ -1,13 +1,13 @@
 // @ts-check
-/** What a soak does: how long, with which configuration, and how much of everything. */
+/** The plan of a soak: its duration, its configuration, and its amounts. */
 
 /** Distinct keys per second: a million in ten minutes. */
 export const KEYS_PER_SECOND = 1_667
 
-/** What every key starts with: it must not be found in any log. */
+/** The prefix of every key, which must not appear in any log. */
 export const KEY_MARK = 'kx7q'
 
-/** From a run this long on, in s, the verdict counts its memory. */
+/** The shortest run whose memory is judged, in s. */
 const JUDGED = 240
 
 export const LIMITS = { maxQueued: 2_000, shutdownTimeout: 5_000 }
@@ -18,7 +18,7 @@ export const LIMITS = { maxQueued: 2_000, shutdownTimeout: 5_000 }
  * @property {number} seed
  * @property {number} slots how many clients act at the same time
  * @property {number} maxKeys
- * @property {number} episode s between two troubles of the upstream
+ * @property {number} episode s between two faults of the upstream
  * @property {number} reload s between two reloads
  * @property {boolean} judgesMemory
  */
@@ -29,7 +29,7 @@ export function planFor(seconds, seed) {
     seconds,
     seed,
     slots: 48,
-    // Reached well before the end, however short the run.
+    // The limit is reached well before the end, also in a short run.
     maxKeys: Math.min(100_000, Math.max(1_000, Math.floor((seconds * KEYS_PER_SECOND) / 10))),
     episode: seconds < 30 ? 2 : seconds < 120 ? 6 : 15,
     reload: seconds < 30 ? 1.5 : 4,
@@ -38,7 +38,7 @@ export function planFor(seconds, seed) {
 }
 
 /**
- * The configuration; each turn has other rates.
+ * The configuration. Its rates change with each turn.
  *
  * @param {Plan} plan @param {number} upstreamPort @param {number} turn
  */

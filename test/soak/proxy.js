@@ -1,5 +1,5 @@
 // @ts-check
-/** The proxy, in a process of its own, seen from outside: its log, its metrics and its sockets. */
+/** The proxy in its own process, seen from outside: its log, its metrics and its sockets. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readdirSync, readlinkSync, renameSync, rmSync, writeFileSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { KEY_MARK } from './plan.js'
 
 const SHAPER = process.env.SOAK_SHAPER ?? fileURLToPath(new URL('../../bin/shaper.js', import.meta.url))
 
-/** What the log may say besides a line for each request. */
+/** Messages that the log may have besides a line for each request. */
 const EXPECTED = [
   /^the admin server listens$/,
   /^reloaded(: nothing has changed)?$/,
@@ -26,7 +26,7 @@ const EXPECTED = [
   /^the answer (broke off: .*|or its reader stopped)$/,
 ]
 
-/** How many unexpected lines are kept. */
+/** How many unexpected lines to keep. */
 const KEPT = 20
 
 export class ProxyProcess {
@@ -61,7 +61,7 @@ export class ProxyProcess {
 
   /** @param {object} settings */
   configure(settings) {
-    // In one step: half a file would be a bad one.
+    // In one step, because half a file is invalid.
     writeFileSync(`${this.#file}.new`, JSON.stringify(settings))
     renameSync(`${this.#file}.new`, this.#file)
   }
@@ -91,7 +91,7 @@ export class ProxyProcess {
     if (this.unexpected.length < KEPT) this.unexpected.push(line)
   }
 
-  /** All metrics, by name and labels as they are written. @returns {Promise<Map<string, number>>} */
+  /** All metrics, by name with labels. @returns {Promise<Map<string, number>>} */
   async metrics() {
     const [response] = await once(
       get({ port: this.adminPort, host: '127.0.0.1', path: '/metrics', agent: false }),
@@ -105,7 +105,7 @@ export class ProxyProcess {
     )
   }
 
-  /** How many sockets it has open; undefined where that cannot be told. */
+  /** The number of its open sockets; undefined: unknown on this system. */
   sockets() {
     if (process.platform !== 'linux') return undefined
     const directory = `/proc/${this.child?.pid}/fd`
@@ -123,7 +123,7 @@ export class ProxyProcess {
     this.child?.kill(signal)
   }
 
-  /** Ends it, whatever it does. */
+  /** Kills it. */
   discard() {
     this.child?.kill('SIGKILL')
     rmSync(this.#directory, { recursive: true, force: true })

@@ -1,10 +1,10 @@
 // @ts-check
-/** What clients do that leave early, send nonsense or stop in the middle. */
+/** Actions of rude clients: they leave early, send nonsense or stop in the middle. */
 import { ANY, SEEN } from './ledger.js'
 
 /** @typedef {import('./slot.js').Slot} Slot */
 
-/** Of one that leaves while it waits or before it is answered. */
+/** The possible outcomes of a request whose client leaves before its answer. */
 const LEFT = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed']
 
 /** @param {Slot} slot */
@@ -17,7 +17,7 @@ export async function leaveQueue(slot) {
   slot.ledger.guesses(route, LEFT, id)
 }
 
-/** Its sending side only: it counts as gone. @param {Slot} slot */
+/** The client closes its sending side only, which counts as leaving. @param {Slot} slot */
 export async function closeHalf(slot) {
   const peer = await slot.fresh()
   const { id, route, text } = slot.request('slow', 'late', { keys: 8 })
@@ -27,7 +27,7 @@ export async function closeHalf(slot) {
   slot.ledger.guesses(route, LEFT, id)
 }
 
-/** What is behind the first answer was read together with what is before it. @param {Slot} slot */
+/** The client leaves after the first answer to pipelined requests, which the proxy may have read together. @param {Slot} slot */
 export async function resetQueue(slot) {
   const peer = await slot.fresh()
   const first = slot.request('nowhere', 'get')
@@ -106,7 +106,7 @@ export async function stopHead(slot) {
   peer.close()
 }
 
-/** What requests without a route are counted as. */
+/** The route label of requests without a route. */
 const NO_ROUTE = '(none)'
 
 /** @type {[status: number, bytes: string][]} */
@@ -139,7 +139,7 @@ export async function nonsense(slot) {
   peer.close()
 }
 
-/** Without the key that its bucket wants. @param {Slot} slot */
+/** A request without the key that its bucket requires. @param {Slot} slot */
 export async function keyless(slot) {
   const peer = await slot.fresh()
   const request = slot.request('churn', 'get', { headers: { 'X-Key': '' } })

@@ -3,10 +3,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Peer } from './peer.js'
 import { KEY_MARK } from './plan.js'
 
-/** How many keys come again and again. */
+/** The number of recurring keys. */
 const REGULARS = 16
 
-/** One client among many: does one thing after another, mostly on one connection. */
+/** One of many clients. It does one action after another, mostly on one connection. */
 export class Slot {
   /** @type {Peer | undefined} */
   #peer
@@ -18,13 +18,13 @@ export class Slot {
     this.random = random
   }
 
-  /** A connection that is open, the one it has if it can be. @returns {Promise<Peer>} */
+  /** An open connection: the current one if possible. @returns {Promise<Peer>} */
   async peer() {
     if (!this.#peer?.open) this.#peer = await Peer.open(this.port)
     return this.#peer
   }
 
-  /** A connection of its own for this time. */
+  /** A new connection for one action. */
   fresh() {
     return Peer.open(this.port)
   }
@@ -39,13 +39,13 @@ export class Slot {
     return list[Math.floor(this.random() * list.length)]
   }
 
-  /** Waits for up to so many ms. @param {number} ms */
+  /** Waits for a random time. @param {number} ms at most */
   async linger(ms) {
     await sleep(this.random() * ms)
   }
 
   /**
-   * A request, as far as the end of its head.
+   * The head of a request.
    *
    * @param {string} route @param {string} page
    * @param {{ method?: string, headers?: Record<string, string | number>, query?: string, keys?: number }} [options] `keys`:
@@ -62,7 +62,7 @@ export class Slot {
   }
 
   /**
-   * Reads the answer to a request, and notes it.
+   * Reads the answer to a request and records it.
    *
    * @param {Peer} peer @param {{ id: number, route: string, method: string }} request
    * @param {Parameters<Peer['answer']>[0]} [options]

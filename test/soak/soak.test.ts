@@ -5,7 +5,7 @@ import t from 'tap'
 
 const PROGRAM = fileURLToPath(new URL('main.js', import.meta.url))
 
-t.test('after some seconds of rude traffic every count fits, and nothing is left over', async t => {
+t.test('after some seconds of rude traffic all counts match, and nothing is left over', async t => {
   const child = spawn(process.execPath, [PROGRAM, '--seconds', '8', '--json'], {
     env: { ...process.env, NODE_V8_COVERAGE: '' },
   })
@@ -22,7 +22,7 @@ t.test('after some seconds of rude traffic every count fits, and nothing is left
   const { reasons, ...figures } = JSON.parse(output) as { reasons: string[] } & Record<string, number>
   t.same(reasons, [])
   t.equal(code, 0)
-  // That it was a soak at all.
+  // There was enough traffic.
   for (const outcome of ['forwarded', 'rejected', 'cancelled', 'failed', 'refused']) {
     t.ok(figures[outcome]! > 0, `${figures[outcome]} ${outcome}`)
   }

@@ -1,23 +1,23 @@
 // @ts-check
 /**
- * The upstream, in a process of its own: it does what the path says, counts each id that it sees, and has its troubles
- * when it is told to.
+ * The upstream, in its own process. It does what the path says, counts each id that it sees, and has faults on
+ * demand.
  */
 import { createServer } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { WebSocketServer } from 'ws'
 
-/** What it marks its answers with. */
+/** The header that marks its answers. */
 const MARK = { 'x-upstream': 'yes' }
 
 const CHUNK = Buffer.alloc(16 * 1024, 'x')
 
-/** How often each id has come. */
+/** The number of requests by id. */
 let seen = new Uint8Array(1 << 16)
 let requests = 0
 let hanging = false
 
-/** Requests to be answered when the hanging is over. @type {(() => void)[]} */
+/** Requests to answer when the upstream no longer hangs. @type {(() => void)[]} */
 const held = []
 
 /** @param {import('node:http').IncomingMessage} req */
@@ -86,11 +86,11 @@ const server = createServer((req, res) => {
     act(req, res)
     req.resume()
   }
-  // Its body is not read meanwhile.
+  // The body is not read meanwhile.
   if (hanging) held.push(go)
   else go()
 })
-// Also connections that were opened in advance and never used are to go.
+// Connections that were opened in advance and never used are closed, too.
 server.headersTimeout = 4_000
 Object.assign(server, { connectionsCheckingInterval: 1_000 })
 const websockets = new WebSocketServer({ noServer: true })

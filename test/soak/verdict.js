@@ -1,8 +1,8 @@
 // @ts-check
-/** Whether what clients, proxy and upstream have counted fits together. */
+/** Compares the counts of clients, proxy and upstream. */
 import { REPEATABLE, SEEN } from './ledger.js'
 
-/** How much memory may have grown. */
+/** The allowed growth of memory. */
 const GROWTH = 1.1
 
 export const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
@@ -17,7 +17,7 @@ function counted(metrics, route, outcome) {
 }
 
 /**
- * Route by route: each request that clients began was counted once, and as what its client knows that it was.
+ * By route: each request was counted once, with an outcome that its client knows or allows.
  *
  * @param {Record<string, import('./ledger.js').Entry>} entries @param {Map<string, number>} metrics
  * @returns {string[]} what does not hold
@@ -58,7 +58,7 @@ export function compareOutcomes(entries, metrics) {
 }
 
 /**
- * Id by id: the upstream has seen what was answered by it, once, and nothing of what was turned away.
+ * By id: the upstream has seen each request that it answered once, and no rejected one.
  *
  * @param {Uint8Array} expected @param {Uint8Array} seen
  */
@@ -99,7 +99,7 @@ export function total(counts) {
 }
 
 /**
- * The third quarter of the time against its last tenth.
+ * Compares the memory in the third quarter of the time with that in the last tenth.
  *
  * @param {readonly { at: number, bytes: number }[]} samples
  * @param {Pick<import('./plan.js').Plan, 'seconds' | 'judgesMemory'>} plan

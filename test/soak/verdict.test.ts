@@ -1,5 +1,5 @@
 import t from 'tap'
-// @ts-expect-error: a program's part, without types
+// @ts-expect-error: a part of a program without types
 import { compareIds, compareOutcomes, judgeIds, judgeMemory } from './verdict.js'
 
 const ROUTE = { known: { forwarded: 3 }, unsure: { 'forwarded|cancelled': 2 }, perhaps: 0, ahead: 0 }
@@ -13,7 +13,7 @@ function metrics(counts: Record<string, number>): Map<string, number> {
   )
 }
 
-t.test('what clients are not sure of may be either, and each request counts once', async t => {
+t.test('an unsure request may have any of its outcomes, and each request counts once', async t => {
   t.same(compareOutcomes({ api: ROUTE }, metrics({ forwarded: 4, cancelled: 1 })), [])
   t.match(compareOutcomes({ api: ROUTE }, metrics({ forwarded: 4 })), [/clients began 5 requests, 4 were counted/, /5/])
   t.match(compareOutcomes({ api: ROUTE }, metrics({ forwarded: 2, cancelled: 3 })), [
@@ -24,7 +24,7 @@ t.test('what clients are not sure of may be either, and each request counts once
 })
 
 t.test(
-  'ids: what was answered was seen, what was turned away was not, and nothing is sent twice that may not be',
+  'ids: answered requests were seen, rejected ones were not, and none was sent twice unless it may be',
   async t => {
     const [once, never, perhaps, repeatable] = [1, 2, 3, 4]
     const expected = Uint8Array.from([0, once, never, perhaps, once + repeatable, once])
@@ -36,7 +36,7 @@ t.test(
   },
 )
 
-t.test('memory that goes on growing after its plateau is told, where the run was long enough', async t => {
+t.test('memory that still grows after its plateau is reported if the run was long enough', async t => {
   const samples = (last: number) => Array.from({ length: 100 }, (_, at) => ({ at, bytes: at < 90 ? 100e6 : last }))
   t.equal(judgeMemory(samples(109e6), { seconds: 100, judgesMemory: true }).growth, undefined)
   t.match(judgeMemory(samples(112e6), { seconds: 100, judgesMemory: true }).growth, /from 100 to 112 MB/)

@@ -4,10 +4,10 @@ import { WebSocket } from 'ws'
 import { SEEN } from './ledger.js'
 import { KEY_MARK } from './plan.js'
 
-/** ms for anything to come. */
+/** How long to wait for anything, in ms. */
 const PATIENCE = 15_000
 
-/** A WebSocket through the queue: some messages there and back, and one of several ends. @param {import('./slot.js').Slot} slot */
+/** A WebSocket through the queue: some messages both ways, then one of several endings. @param {import('./slot.js').Slot} slot */
 export async function webSocket(slot) {
   const { ledger, port } = slot
   const id = ledger.next()
@@ -16,11 +16,11 @@ export async function webSocket(slot) {
   const socket = new WebSocket(url, { headers: { 'x-key': `${KEY_MARK}-${Math.floor(slot.random() * 100)}` } })
   socket.on('error', () => undefined)
   const patience = setTimeout(() => socket.terminate(), PATIENCE)
-  // Not `once` of node:events, to which an error is the end.
+  // `once` of node:events would end at an error.
   const closed = new Promise(resolve => socket.once('close', resolve))
   const answer = await handshake(socket)
   if (answer === undefined) {
-    // The tunnel was broken off before its answer was out, which the upstream's restart may do.
+    // A restart of the upstream may break the tunnel before its answer is out.
     ledger.guesses(route, ['forwarded', 'failed', 'cancelled'], id)
   } else if (answer === 'open') {
     ledger.knows(route, 'forwarded', id, SEEN.once)

@@ -1,5 +1,5 @@
 // @ts-check
-/** ns per decision, in one process of its own: `decisions.js DIST WHAT`. */
+/** Measures ns per decision in its own process: `decisions.js DIST WHAT`. */
 import { pathToFileURL } from 'node:url'
 
 const [dist, what, keyCount] = process.argv.slice(2)
@@ -8,9 +8,9 @@ const KEYS = Number(keyCount)
 /** @param {string} path @returns {Promise<any>} */
 const ours = path => import(pathToFileURL(`${dist}/${path}`).href)
 
-/** Keys as a proxy meets them, in no order. */
+/** Keys in random order, as in a proxy. */
 function shuffledKeys() {
-  // Flat strings, as a socket gives them.
+  // Flat strings, as from a socket.
   const keys = Array.from({ length: KEYS }, (_, at) =>
     Buffer.from(`10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`).toString('latin1'),
   )
@@ -30,7 +30,7 @@ const each = (count, began) => Number(process.hrtime.bigint() - began) / count
 
 /** @type {Record<string, () => Promise<number>>} */
 const measurements = {
-  /** LeakyBucket.tryAdd on one bucket that takes everything. */
+  /** LeakyBucket.tryAdd on one bucket that admits everything. */
   async tryAdd() {
     const { LeakyBucket } = await ours('index.js')
     const bucket = new LeakyBucket({ rate: 1e6, capacity: 1e12 })
@@ -47,7 +47,7 @@ const measurements = {
     return figure
   },
 
-  /** The same on a bucket that is full. */
+  /** The same on a full bucket. */
   async 'tryAdd, full'() {
     const { LeakyBucket } = await ours('index.js')
     const bucket = new LeakyBucket({ rate: '1/h', capacity: 1 })
@@ -65,7 +65,7 @@ const measurements = {
     return figure
   },
 
-  /** What reading the clock costs: no decision in real time is faster. */
+  /** The cost of reading the clock. No decision in real time is faster. */
   async clock() {
     const run = (/** @type {number} */ count) => {
       let sum = 0
@@ -97,7 +97,7 @@ const measurements = {
         if (shaper.meter({ route, stack: [bucket], cost: 1 }) !== 'released') throw new Error('not admitted')
       }
     }
-    // The second is not like the first either: what a bucket holds becomes a number that changes in its place.
+    // The second decision warms up, too: the number in a bucket then becomes mutable in place.
     run()
     run()
     const began = process.hrtime.bigint()

@@ -1,5 +1,5 @@
 // @ts-check
-/** Bytes of heap that a key costs once it has been metered, its string included: `keys.js DIST COUNT`, with --expose-gc. */
+/** Measures bytes of heap per metered key, with its string: `keys.js DIST COUNT`, with --expose-gc. */
 import { pathToFileURL } from 'node:url'
 
 const [dist, count] = process.argv.slice(2)
@@ -15,7 +15,7 @@ const { createTimerClock } = await ours('pacing/timer.js')
 const clock = createTimerClock()
 const shaper = new Shaper({ clock })
 const keyspace = new BucketTable(2 * Number(count))
-// Slow, so that none is swept meanwhile.
+// A slow rate, so that no key is removed meanwhile.
 const limits = { name: 'client', rate: 1e-9, capacity: 10 }
 const route = { name: 'route', gate: new Gate() }
 
@@ -26,7 +26,7 @@ function settled() {
 
 /** @param {number} at */
 function meter(at) {
-  // One flat string, as a socket gives it; a concatenated one costs more than twice as much.
+  // A flat string, as from a socket. A concatenated one costs more than twice as much.
   const key = Buffer.from(`10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`).toString('latin1')
   const bucket = keyspace.find(limits, key, clock.now())
   shaper.meter({ route, stack: [bucket], cost: 1 })

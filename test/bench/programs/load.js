@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * A closed-loop client: each connection sends its next request when the last is answered, so that with enough of them a
- * queue never runs dry. `{ port, clients: [{ path, key }], connections, requests?, apart? }` starts it, with so many
- * connections per client and, where told, so many requests per connection and so many ms from one client's start to the
- * next one's; `stop` ends it.
+ * A closed-loop client: each connection sends its next request after the answer to the last one. With enough connections
+ * a queue is never empty. `{ port, clients: [{ path, key }], connections, requests?, apart? }` starts it: `connections`
+ * for each client, at most `requests` for each connection, and `apart` ms between the starts of two clients.
+ * `stop` ends it.
  */
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -70,7 +70,7 @@ process.on('message', async (/** @type {any} */ message) => {
     for (const { path, key } of clients) {
       waves.push(new Promise(sent => open(port, path, key, requests, () => sent(undefined))))
     }
-    // Not more at once than a listen queue takes.
+    // At most as many at once as a listen queue holds.
     if (waves.length >= 200) await Promise.all(waves.splice(0))
   }
   await Promise.all(waves)

@@ -1,15 +1,15 @@
 // @ts-check
-/** Calls through limiters of the same kind, in a process of its own: `outbound.js DIST TASK WHO [URL]`. */
+/** Makes calls through limiters of the same kind, in its own process: `outbound.js DIST TASK WHO [URL]`. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 
 const [dist, task, who, url = ''] = process.argv.slice(2)
 
-/** Of the comparison against the API with a hard limit. */
+/** The limits for the comparison against an API with a hard limit. */
 const RATE = 100
 const CALLS = 500
 
-/** Of the measurement of what a call costs that need not wait. */
+/** The limits for measuring the cost of a call that does not wait. */
 const ALL_AT_ONCE = 100
 /** ms */
 const WARM_UP = 300
@@ -59,7 +59,7 @@ async function calls() {
   } else {
     run = await limiter(RATE)
   }
-  // What is loaded at the first call is loaded before, and what that took is over: on another server than the one that counts.
+  // A first call on another server loads everything that is loaded lazily.
   await fetch('data:,').then(answer => answer.text())
   await sleep(1_000)
   const began = performance.now()
@@ -76,7 +76,7 @@ async function calls() {
   return { rejected: statuses.filter(status => status !== 200).length, took }
 }
 
-/** @returns {Promise<number>} ns per call that is let through at once */
+/** @returns {Promise<number>} ns per call that passes at once */
 async function overhead() {
   const run = who === 'nothing' ? (/** @type {() => Promise<any>} */ fn) => fn() : await limiter(UNLIMITED)
   const work = async () => 1

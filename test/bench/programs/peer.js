@@ -1,5 +1,5 @@
 // @ts-check
-/** The peers that are Node programs, each as its own documentation sets it up: `peer.js NAME UPSTREAM-PORT [OPTIONS]`. */
+/** The peers that are Node programs, set up as in their documentation: `peer.js NAME UPSTREAM-PORT [OPTIONS]`. */
 import http from 'node:http'
 
 const [name, upstreamPort, json = '{}'] = process.argv.slice(2)
@@ -7,7 +7,7 @@ const target = `http://127.0.0.1:${upstreamPort}`
 const options = JSON.parse(json)
 const agent = () => new http.Agent({ keepAlive: true, maxSockets: 256, noDelay: true })
 
-/** What is imported is a peer, which may be missing. @param {string} specifier @returns {Promise<any>} */
+/** Imports a peer, which may be missing. @param {string} specifier @returns {Promise<any>} */
 async function load(specifier) {
   const module = await import(specifier)
   return module.default ?? module
@@ -19,7 +19,7 @@ const bad = (_req, res) => {
   res.end()
 }
 
-/** Whether the client is still there: for one who has left http-proxy would hold a connection to the upstream for ever. @param {any} req */
+/** Whether the client is still connected. For one that has left, http-proxy would keep an upstream connection for ever. @param {any} req */
 const present = req => !req.socket.destroyed
 
 /** A proxy of the http-proxy family as a handler. @param {any} proxy @returns {http.RequestListener} */
@@ -32,7 +32,7 @@ async function httpProxy() {
   return web((await load('http-proxy')).createProxyServer({ target, agent: agent() }))
 }
 
-/** The rate that the first part of a path asks for: `/r100/...`. @param {string} path */
+/** The rate in the first part of a path: `/r100/...`. @param {string} path */
 function rateOf(path) {
   return Number(/^\/r(\d+)\//.exec(path)?.[1])
 }
@@ -67,7 +67,7 @@ const peers = {
       )
     }
   },
-  /** Answers, and does nothing else. */
+  /** Only answers. */
   async bare() {
     const { status, headers, body } = options
     const bytes = Buffer.from(body)
@@ -76,7 +76,7 @@ const peers = {
       res.end(bytes)
     }
   },
-  /** Holds everything. */
+  /** Holds every request. */
   async holding() {
     const held = new Set()
     return (_req, res) => void held.add(res)
@@ -113,7 +113,7 @@ const peers = {
       )
     }
   },
-  /** The limiter as its documentation puts it into a server. */
+  /** The limiter in a server as in its documentation. */
   async 'rate-limiter-flexible'() {
     const { RateLimiterMemory } = await load('rate-limiter-flexible')
     const limiter = new RateLimiterMemory({ points: 1, duration: 3600 })
@@ -129,7 +129,7 @@ const peers = {
   },
 }
 
-/** The least that a handler of undici's can do. */
+/** A minimal handler of undici. */
 class Bare {
   /** @param {http.ServerResponse} res */
   constructor(res) {

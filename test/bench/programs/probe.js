@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Loaded into a proxy that forwards by undici (`node --import`): notes when each request is written to the upstream's
- * connection, so that what the proxy does can be told from what its upstream and the machine do after it.
+ * Loaded into a proxy that forwards by undici (`node --import`). It records when each request is written to the connection
+ * of the upstream, so that delays of the proxy can be told from later ones.
  */
 import { subscribe } from 'node:diagnostics_channel'
 
@@ -19,5 +19,5 @@ process.on('message', message => {
   recording = message === 'record'
   process.send?.(recording ? 'recording' : times.slice(0, count))
 })
-// The proxy ends as if this were not here.
+// The probe must not keep the proxy alive.
 process.channel?.unref()

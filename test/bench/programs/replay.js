@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * One replay of a log by the command line of DIST, in a process of its own: `replay.js DIST FLAG... LOG`. Tells lines/s,
+ * Replays a log once by the command line of DIST, in its own process: `replay.js DIST FLAG... LOG`. Reports lines/s,
  * us of CPU per line, and the most memory in MB.
  */
 import { pathToFileURL } from 'node:url'

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The upstream: as little between the wire and the answer as there can be. Answers `GET /.../N`; while it records, it
- * keeps when each request came and the digit that its path ends with.
+ * The upstream, as fast as possible. It answers `GET /.../N`. While recording, it keeps the time of each request and the
+ * last digit of its path.
  */
 import { createServer } from 'node:net'
 
@@ -14,7 +14,7 @@ let count = 0
 let recording = false
 
 const server = createServer({ noDelay: true }, socket => {
-  /** What came of a head that is not complete. @type {Buffer | undefined} */
+  /** The beginning of an incomplete head. @type {Buffer | undefined} */
   let rest
   socket.on('data', chunk => {
     const now = performance.now()

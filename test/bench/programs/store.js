@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * One figure of one store, in a process of its own: `store.js DIST KIND URL WHAT NUMBER`.
+ * Measures one figure of one store in its own process: `store.js DIST KIND URL WHAT NUMBER`.
  *
- * KIND is that of a store, or `no-op`: a script that does nothing, called once for each decision by the same client with
+ * KIND is a kind of store, or `no-op`: a script that does nothing, called once for each decision by the same client with
  * the same options. WHAT is `rate` (decisions/s with NUMBER asking at once), `latency` (NUMBER one after the other) or
  * `keys` (one decision for each of NUMBER keys).
  */
@@ -19,7 +19,7 @@ const MEASURED = 2_000
 
 const clock = { now: () => performance.now(), at: () => () => false }
 
-/** Lets everything pass. @param {string} name */
+/** Limits that admit everything. @param {string} name */
 const limits = name => ({ name, rate: 1_000, capacity: 1e12 })
 
 /** @typedef {(at: number) => Promise<void>} Ask decides on the request of a key */

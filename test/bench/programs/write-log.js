@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 // @ts-check
 /**
- * Writes a combined log of so many bytes: `write-log.js FILE BYTES`. Some 200 bytes a line, 2,000 requests a second, addresses by
- * Zipf's law among 100,000, lines back by up to two seconds. The same every time.
+ * Writes a combined log: `write-log.js FILE BYTES`. About 200 bytes a line, 2,000 requests a second, addresses by
+ * Zipf's law among 100,000, lines up to two seconds late. The output is always the same.
  */
 import { closeSync, openSync, writeSync } from 'node:fs'
 

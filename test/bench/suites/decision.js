@@ -1,5 +1,5 @@
 // @ts-check
-/** What one decision costs, without any HTTP: ours against rate-limiter-flexible's, each run in a process of its own. */
+/** The cost of one decision without HTTP: ours against rate-limiter-flexible, each run in its own process. */
 import { DIST } from '../participants.js'
 import { hasPackage, result } from '../processes.js'
 import { entry, median } from '../statistics.js'

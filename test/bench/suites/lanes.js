@@ -1,5 +1,5 @@
 // @ts-check
-/** What a request costs the core while many lanes wait (../lanes.ts). */
+/** The cost of a request to the core while many lanes wait (../lanes.ts). */
 import { existsSync } from 'node:fs'
 import { result } from '../processes.js'
 import { median } from '../statistics.js'

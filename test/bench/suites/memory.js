@@ -1,5 +1,5 @@
 // @ts-check
-/** What a request that waits costs, and a key that does not: every figure in fresh processes. */
+/** The memory of a waiting request and of an idle key, each measured in fresh processes. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { DIST, startLoad, startNginx, startPeer, startShaper, startSink } from '../participants.js'
 import { hasProgram, result } from '../processes.js'
@@ -20,8 +20,8 @@ async function perHeld({ load, proxy, held }) {
   const { port } = proxy
   const clients = [{ path: '/held/0', key: 'held' }]
   await sleep(500)
-  // From a process that has done nothing: what a warm-up leaves free in the heap would be taken by the held ones, and the
-  // more a server had needed before, the less they would seem to cost.
+  // A fresh process: held requests would use the heap that a warm-up leaves free, and would seem to
+  // cost less the more the server had needed before.
   const before = proxy.rss()
   await load.ask({ port, clients, connections: held }, 60_000)
   await sleep(1_500)

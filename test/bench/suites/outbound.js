@@ -1,5 +1,5 @@
 // @ts-check
-/** The library beside its peers: against an API with a hard limit, and what a call costs. Each run in a process of its own. */
+/** The library and its peers: against an API with a hard limit, and the cost of a call. Each run has its own process. */
 import { DIST } from '../participants.js'
 import { hasPackage, result, startOwn } from '../processes.js'
 import { entry, median } from '../statistics.js'
@@ -9,7 +9,7 @@ import { fixed, ratio } from '../tables.js'
 const RATE = 100
 const CALLS = 500
 
-/** How much sooner than a period the API still takes a request, in ms. */
+/** How early the API still accepts a request, in ms. */
 const SLACK = 1
 
 const IDEAL = ((CALLS - 1) / RATE) * 1_000

@@ -1,5 +1,5 @@
 // @ts-check
-/** How many requests a second are turned away, against a server that answers the same bytes and does nothing else. */
+/** Rejections per second, compared with a server that only answers the same bytes. */
 import { connect } from 'node:net'
 import { startAll, startHaproxy, startNginx, startPeer, startShaper, startSink } from '../participants.js'
 import { entry, median } from '../statistics.js'
@@ -9,7 +9,7 @@ import { hasWrk, wrk } from '../wrk.js'
 const BARE = 'bare Node server, the same bytes'
 const TARGET = 0.8
 
-/** One answer as it comes. @param {number} port @returns {Promise<string>} */
+/** The bytes of one answer. @param {number} port @returns {Promise<string>} */
 function fetchRaw(port) {
   return new Promise((resolve, reject) => {
     let text = ''
@@ -27,7 +27,7 @@ function fetchRaw(port) {
   })
 }
 
-/** What a bare server is told to answer: all but what Node adds by itself. @param {string} answer */
+/** An answer for a bare server, without the headers that Node adds by itself. @param {string} answer */
 function parse(answer) {
   const [head, body] = answer.split('\r\n\r\n')
   const [statusLine, ...lines] = head.split('\r\n')
@@ -50,7 +50,7 @@ export async function reject({ quick, rounds: wanted, missing, progress }) {
     buckets: { client: { key: 'ip', rate: '1/h', capacity: 1 } },
     routes: [{ name: 'api', mode: 'meter', buckets: ['client'] }],
   })
-  // The first is let through.
+  // The first request is admitted.
   await fetchRaw(shaper.port)
   const answer = await fetchRaw(shaper.port)
   const bare = await startPeer('bare', sink.port, parse(answer))
@@ -97,7 +97,7 @@ export async function reject({ quick, rounds: wanted, missing, progress }) {
       progress(`reject: ${name}, round ${round + 1} of ${rounds}`)
       const cpu = program.cpu()
       const { rate, requests, bad } = await wrk(program.port, '/', seconds)
-      // wrk counts 4xx as bad; nginx lets one through a minute.
+      // wrk counts 4xx as bad. nginx admits one request a minute.
       if (requests - bad > 1) throw new Error(`${name}: ${requests - bad} were not turned away`)
       const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))
       figures.rate.push(rate)

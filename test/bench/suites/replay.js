@@ -1,5 +1,5 @@
 // @ts-check
-/** How fast logs are replayed: a generated combined log of 2 GB, one limit and 64 at once, on one core each. */
+/** The speed of replays: a generated combined log of 2 GB, with one limit and with 64 at once, on one core. */
 import { mkdtempSync, rmSync, statfsSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * How evenly requests arrive at the upstream: the queue is never empty, and the sink notes when each one comes. Then
- * whether the rate is the rate, and never more than contract 2.4 allows.
+ * How evenly requests arrive at the upstream: the queue is never empty, and the sink records each arrival. It also checks
+ * the rate, and the bound of contract 2.4.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
@@ -18,10 +18,10 @@ import { fixed, ratio } from '../tables.js'
 
 /** @typedef {import('../processes.js').Program} Program */
 
-/** What is released before this, in ms, is the first burst and not looked at. */
+/** Releases before this time, in ms, belong to the first burst and are left out. */
 const SETTLING = 300
 
-/** How many ms after one client the next one starts: in the terms of a period, no two at the same time. */
+/** The time between the starts of two clients, in ms. Modulo the period no two start at the same time. */
 const APART = 7.3
 
 /** @type {{ clients: number, rate: number, together?: boolean }[]} */
@@ -32,7 +32,7 @@ const SCENARIOS = [
   { clients: 10, rate: 500 },
 ]
 
-/** For information: everybody's slots in the same instant. */
+/** For information: all clients have their slots at the same instant. */
 const TOGETHER = { clients: 10, rate: 100, together: true }
 
 const RATES = [1, 10, 100, 1000, 5000]
@@ -74,7 +74,7 @@ function nginxConfig() {
 }
 
 /**
- * The arrivals, in ms, of each client while its queue is kept full for so many seconds.
+ * The arrivals of each client in ms, while its queue is kept full.
  *
  * @param {object} setup
  * @param {Program} setup.sink
@@ -83,7 +83,7 @@ function nginxConfig() {
  * @param {number} setup.rate
  * @param {number} setup.clients
  * @param {boolean} [setup.together] all clients start at once
- * @param {boolean} [setup.probed] also when the proxy sent them
+ * @param {boolean} [setup.probed] whether to record the times of sending, too
  * @param {number} setup.seconds
  */
 async function arrivals({ sink, load, proxy, rate, clients, together = false, probed = false, seconds }) {
@@ -108,7 +108,7 @@ async function arrivals({ sink, load, proxy, rate, clients, together = false, pr
       (/** @type {number} */ time, /** @type {number} */ at) => recorded.clients[at] === client && time >= begin,
     ),
   )
-  // Those that were queued are gone before the next turn.
+  // Queued requests end before the next turn.
   await sleep(50)
   return { series, cpu: busy, sent: sent.filter((/** @type {number} */ time) => time >= sent[0] + SETTLING) }
 }
@@ -170,7 +170,7 @@ export async function smoothness({ quick, rounds: wanted, missing, progress }) {
   /** @type {Record<string, { rate: number[], sent: number[], arrived: number[] }>} */
   const measured = Object.fromEntries(RATES.map(rate => [rate, { rate: [], sent: [], arrived: [] }]))
   for (let round = 0; round < rounds; round += 1) {
-    // The slow ones are worth more patience.
+    // Slow scenarios take longer.
     for (const rate of RATES) {
       if (rate === 1 && round > 0) continue
       const length = rate === 1 ? (quick ? 3 : 20) : quick ? 1.25 : 5

@@ -1,5 +1,5 @@
 // @ts-check
-/** What a decision costs that instances share: through Redis, against a script that does nothing; through PostgreSQL. */
+/** The cost of a shared decision: through Redis, compared with a script that does nothing, and through PostgreSQL. */
 import { DIST } from '../participants.js'
 import { postgresPrograms, startPostgres } from '../postgres.js'
 import { freePort, hasProgram, output, result, start } from '../processes.js'
@@ -8,7 +8,7 @@ import { fixed, ratio } from '../tables.js'
 
 const TARGETS = { ratio: 0.6, rate: 100_000 }
 
-/** How many ask at once. */
+/** The numbers of simultaneous callers. */
 const CALLERS = [1, 64, 256]
 const JUDGED = 64
 
@@ -32,7 +32,7 @@ async function startRedis() {
   return server
 }
 
-/** What an empty server holds, and one with so many keys. @param {number} keys @returns {Promise<number>} bytes per key */
+/** Memory per key: the difference between an empty server and one with keys. @param {number} keys @returns {Promise<number>} bytes per key */
 async function bytesPerKey(keys) {
   const server = await startRedis()
   const { port } = server
@@ -40,10 +40,10 @@ async function bytesPerKey(keys) {
     const info = await output('redis-cli', ['-p', String(port), 'INFO', 'memory'], 5_000)
     return Number(/^used_memory:(\d+)/m.exec(info)?.[1])
   }
-  // The script and the first tables are there.
+  // The script and the first tables exist before the measurement.
   await result('store.js', [DIST, 'redis', `redis://127.0.0.1:${port}`, 'keys', '100'])
   const before = await used()
-  // Levels that drain within a second would be gone: these keys do, a second after they have drained.
+  // Keys expire a second after their levels have drained, so the rate is slow.
   await output('redis-cli', ['-p', String(port), 'DEBUG', 'SET-ACTIVE-EXPIRE', '0'], 5_000)
   await result('store.js', [DIST, 'redis', `redis://127.0.0.1:${port}`, 'keys', String(keys)])
   const bytes = ((await used()) - before) / (keys - 100)

@@ -1,5 +1,5 @@
 // @ts-check
-/** How many requests a second get through when nothing limits them: one core each for proxy, wrk and sink, at most. */
+/** Requests per second without limits. Proxy, wrk and sink have at most one core each. */
 import { startAll, startHaproxy, startNginx, startPeer, startShaper, startSink } from '../participants.js'
 import { entry, median } from '../statistics.js'
 import { fixed, ratio } from '../tables.js'
@@ -10,10 +10,10 @@ const TARGETS = [
   { against: 'undici dispatch, bare', least: 0.85 },
 ]
 
-/** What a line of the access log may cost, in us of CPU. */
+/** The budget for a line of the access log, in us of CPU. */
 const LINE_TARGET = 4
 
-/** Ten with Host, as a browser sends them. */
+/** The headers of a browser: ten with Host. */
 const HEADERS = [
   'User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0',
   'Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
@@ -26,7 +26,7 @@ const HEADERS = [
   'Sec-Fetch-Site: same-origin',
 ]
 
-/** The default configuration beside others, on requests with ten headers; all but http-proxy write a log. */
+/** The default configuration and its peers, on requests with ten headers. All but http-proxy write a log. */
 const LOGGING = 'shaper, access log'
 const SILENT = 'shaper, no access log'
 const DEFAULT_TARGETS = [
