@@ -119,7 +119,7 @@ function violations(files: Files): string[] {
 
 /**
  * Functions and methods with a boolean beside other parameters, as `path: parameter`: a caller's `true` does not say what
- * it means. Parameters without a type annotation are those of callbacks, whose type somebody else declares.
+ * it means. Parameters without a type annotation are those of callbacks with a type from elsewhere.
  */
 function bareBooleans(path: string, text: string): string[] {
   return nodesOf(path, text).flatMap(node => {

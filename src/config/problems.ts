@@ -26,7 +26,7 @@ function flatten(issue: Issue, base: readonly PropertyKey[]): Finding[] {
   return [{ path, message: issue.message }]
 }
 
-/** The only form of a union whose type the value has; undefined when there is none or several. */
+/** The only form of a union that fits the type of the value; undefined when there is none or several. */
 function meantBranch(branches: readonly (readonly Issue[])[]): readonly Issue[] | undefined {
   const fitting = branches.filter(issues => !issues.some(isWrongForm))
   return fitting.length === 1 ? fitting[0] : undefined

@@ -59,7 +59,7 @@ export class Membership {
   /** The time of the last probe that was answered, in ms. */
   #provenAt = -Infinity
   #next: Cancel = () => false
-  /** The stack whose request had no answer. Probes ask for it, as other parts of a store may answer all the time. */
+  /** The stack of the unanswered request. Probes ask for it, because other parts of a store may still answer. */
   #suspect: readonly BucketRef[] | undefined
   /** Whether the store has told the number of instances. */
   #hasShared = false

@@ -311,7 +311,7 @@ t.test('fair: outcomes equal those of a naive model, and no request is lost', as
         must(Math.abs(stage.everyone.queued - total(waiting(stage.all))) < EPSILON, () => 'cost lost')
       })
       clock.runAll()
-      must(shaper.queued === 0 && waiting(all).length === 0, () => 'somebody waits for ever')
+      must(shaper.queued === 0 && waiting(all).length === 0, () => 'a request waits for ever')
       must(everyone.queued === 0 && everyone.waitingState === undefined, () => 'something is left')
       for (const sent of all) {
         const ends = [sent.releasedAt !== undefined, rejected(sent) !== undefined, sent.cancelled]

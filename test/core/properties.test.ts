@@ -76,7 +76,7 @@ function balanced({ shaper, keyspace, outcomes, now }: Moment): void {
       const sum = mine.reduce((total, { arrival }) => total + arrival.cost!, 0)
       must(bucket.waiting === mine.length, () => `${name} ${key}: ${bucket.waiting} waiting, ${mine.length} wait`)
       must(Math.abs(bucket.queued - sum) < 1e-9, () => `${name} ${key}: ${bucket.queued} queued, not ${sum}`)
-      must(mine.length > 0 || bucket.queued === 0, () => `${name} ${key}: ${bucket.queued} queued by nobody`)
+      must(mine.length > 0 || bucket.queued === 0, () => `${name} ${key}: ${bucket.queued} queued without a request`)
       must(bucket.hold(now) >= 0 && bucket.queued > -1e-12, () => `${name} ${key}: below 0`)
       must(bucket.level(now) <= bucket.limits.capacity + 1e-8, () => `${name} ${key}: above its brim`)
     }
@@ -188,7 +188,7 @@ t.test('every request is in exactly one place at any moment, and the levels matc
     fc.property(anyStack, arrivals, lateness, options, (stack, arrivals, late, options) => {
       const { shaper, keyspace, outcomes, end } = run(stack, arrivals, { ...options, lateness: late, check: balanced })
       balanced({ shaper, keyspace, outcomes, now: end + 1e7 })
-      must(shaper.queued === 0, () => 'somebody waits for ever')
+      must(shaper.queued === 0, () => 'a request waits for ever')
       for (const name of ['client', 'everyone']) {
         for (const [, bucket] of keyspace.entries(name)) {
           must(bucket.level(end + 1e7) === 0, () => 'a bucket does not run dry')

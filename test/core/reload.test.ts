@@ -119,7 +119,7 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
             (sum, count) => sum + count,
             0,
           )
-          if (expired.count - told !== counted) throw new Error('who expires is counted and told')
+          if (expired.count - told !== counted) throw new Error('expired requests are counted and notified')
         }
         check()
       }

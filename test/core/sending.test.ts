@@ -7,7 +7,7 @@ import { Gate, type Lane, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { limits } from './run.js'
 
-/** Sends `count` requests at `rate` per second; each one's sending takes so many ms of the process's time. */
+/** Sends `count` requests at `rate` per second; sending the nth takes `takes(nth)` ms of the process. */
 function send(rate: number, count: number, takes: (nth: number) => number): number[] {
   const virtual = createVirtualClock()
   let paused = 0
@@ -23,8 +23,8 @@ function send(rate: number, count: number, takes: (nth: number) => number): numb
       paused += takes(sent.length)
       sent.push(now())
     },
-    expire: () => t.fail('nobody expires'),
-    reject: () => t.fail('nobody is rejected'),
+    expire: () => t.fail('no request expires'),
+    reject: () => t.fail('no request is rejected'),
   }
   for (let at = 0; at < count; at += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)
   virtual.runAll()

@@ -276,7 +276,7 @@ t.test('meter and shape on one bucket', async t => {
   clock.runUntil(100)
   t.equal(meter(), 'released')
   clock.runAll()
-  t.same(log, ['a@100', 'b@400'], 'who came first waits for what was metered before, not after')
+  t.same(log, ['a@100', 'b@400'], 'the first request waits for earlier metered requests, not for later ones')
 })
 
 t.test('a metered stack fills all of its buckets or none', async t => {

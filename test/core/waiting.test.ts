@@ -15,7 +15,7 @@ t.test('a bucket has waiting state only while requests wait', async t => {
   const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'client', rate: 0.01, capacity: 10 })
   const arrival = { route, stack: [bucket], cost: 1 }
   t.equal(shaper.admit(arrival, NOBODY), 'released')
-  t.equal(bucket.waitingState, undefined, 'who goes at once needs none')
+  t.equal(bucket.waitingState, undefined, 'a request that leaves at once needs no waiting state')
   shaper.meter(arrival)
   t.equal(bucket.waitingState, undefined, 'nor does a meter')
   shaper.admit(arrival, NOBODY)

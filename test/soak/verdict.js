@@ -54,7 +54,7 @@ export function compareOutcomes(entries, metrics) {
     const [, route] = /^shaper_requests_total\{.*route="([^"]*)"/.exec(line) ?? []
     return route !== undefined && entries[route] === undefined && metrics.get(line) !== 0
   })
-  return [...reasons, ...strange.map(line => `nobody asked for ${line}`)]
+  return [...reasons, ...strange.map(line => `unexpected: ${line}`)]
 }
 
 /**
@@ -83,7 +83,7 @@ export function judgeIds(found, { forwarded, failed, cancelled }) {
   const { distinct, missing, unwanted, unknown, wronglyRepeated } = found
   if (missing > 0) reasons.push(`${missing} requests were answered by the upstream, which has not seen them`)
   if (unwanted > 0) reasons.push(`${unwanted} requests were turned away, and sent to the upstream as well`)
-  if (unknown > 0) reasons.push(`${unknown} requests came to the upstream that nobody sent`)
+  if (unknown > 0) reasons.push(`${unknown} requests came to the upstream that no client sent`)
   if (wronglyRepeated > 0) reasons.push(`${wronglyRepeated} requests came to the upstream more often than allowed`)
   if (distinct < forwarded || distinct > forwarded + failed + cancelled) {
     reasons.push(

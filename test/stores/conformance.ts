@@ -637,7 +637,7 @@ export function clockConformance(
     await setClock(-HOUR)
     near(await level(), 5, 'back: as if no time had passed')
     t.match(await admit(store, [blocking]), { reason: 'blocked' }, 'still blocked')
-    await granted('nobody waits for an hour, though asking all the time')
+    await granted('no claim waits for an hour, also with claims all the time')
     const before = clock.now()
     const slot = slotOf(await claim(store, [perSecond(1)]))
     t.ok(slot >= before && slot <= clock.now() + HORIZON.most, 'slots are in our time')
@@ -648,6 +648,6 @@ export function clockConformance(
     await granted('free')
     await setClock(0)
     near(await level(), 3, 'and back')
-    await granted('nobody waits')
+    await granted('no claim waits')
   })
 }

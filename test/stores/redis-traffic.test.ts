@@ -203,7 +203,7 @@ t.test('TLS is verified', async t => {
   await server.command('CONFIG', 'SET', 'tls-port', port)
   const errors: string[] = []
   const store = createStore(t, { url: `rediss://127.0.0.1:${port}`, onError: error => errors.push(error.message) })
-  await fails(t, () => admit(store, [bucket(1, 1)]), 'nobody vouches for it')
+  await fails(t, () => admit(store, [bucket(1, 1)]), 'an untrusted certificate is refused')
   await until('it is told', () => errors.some(message => /self-signed/.test(message)), 2_000)
   const child = fork(
     new URL('../../build/test/stores/redis-tls-client.js', import.meta.url),
@@ -215,7 +215,7 @@ t.test('TLS is verified', async t => {
   let told: object = {}
   // The options of tap come first.
   while (!('admitted' in told)) [told] = await once(child, 'message')
-  t.same(told, { admitted: true, levels: [1] }, 'somebody does')
+  t.same(told, { admitted: true, levels: [1] }, 'a trusted certificate is accepted')
 })
 
 t.test('on one server an instance keeps its level when a reload moves it to another group', async t => {

@@ -22,7 +22,7 @@ export interface BucketTally {
   queued: number
   waiting: number
   readonly fullest: Fullest
-  /** The instance whose single events are kept, in ms since 1970. */
+  /** The instance with single events on record, as times in ms since 1970. */
   focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
   readonly arrivals: RecentTimes
   readonly releases: RecentTimes

@@ -96,7 +96,7 @@ function openPipe(): Socket | undefined {
   try {
     const stat = fstatSync(STDERR)
     if (!stat.isFIFO() && !stat.isSocket()) return undefined
-    // A pipe whose reader has gone must not end the process.
+    // A pipe that lost its reader must not end the process.
     return new Socket({ fd: STDERR, readable: false, writable: true }).on('error', () => undefined)
   } catch {
     return undefined

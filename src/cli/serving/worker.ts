@@ -4,7 +4,7 @@ import { closeLog, createLog } from '../logging/log.js'
 import { type Served, serve } from './serve.js'
 import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
 
-/** Serves until the primary orders it to drain. A worker whose primary has gone ends by itself. */
+/** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) })
   let proxy: Served | undefined

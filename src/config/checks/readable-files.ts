@@ -25,7 +25,7 @@ export function readAuthorities(file: string): Buffer {
   return ca
 }
 
-/** Checks every certificate. OpenSSL would skip unreadable ones silently, and trust nobody for half a file. */
+/** Checks every certificate. OpenSSL skips unreadable ones silently, so half a file could mean no trusted authority. */
 function checkAuthorities(ca: Buffer): void {
   const text = ca.toString('latin1')
   const begun = text.match(/-----BEGIN [A-Z0-9 ]*CERTIFICATE-----/g)?.length ?? 0

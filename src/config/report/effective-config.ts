@@ -48,7 +48,7 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
 
 type Secrets = 'masked' | 'clear'
 
-/** Matches names of headers, cookies and parameters whose values are credentials. */
+/** Matches names of headers, cookies and parameters that hold credentials. */
 const CREDENTIAL = /auth|key|token|secret|session|cookie|passw/i
 
 function formatHeader(header: Readonly<Record<string, string>>, secrets: Secrets): object {

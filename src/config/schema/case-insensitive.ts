@@ -1,4 +1,4 @@
-/** Objects whose keys are case-insensitive names. */
+/** Objects with case-insensitive names as keys. */
 import * as z from 'zod'
 import { wants } from '../messages.js'
 import { headerName } from './values.js'

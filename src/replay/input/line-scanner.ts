@@ -39,7 +39,7 @@ export class Scanner {
   readonly #parser: LineParser
   readonly #good: (parser: LineParser) => void
   readonly #bad: BadLines
-  /** The beginning of a line whose end has not arrived yet. */
+  /** The beginning of a line that is not complete yet. */
   #carried: Buffer[] = []
   #carriedBytes = 0
 

@@ -139,7 +139,7 @@ class RateSearch {
     return this.#gaps.length > 0
   }
 
-  /** The points whose counts are needed next. @param most about how many; each gap gets some in any case */
+  /** The points to count next. @param most about how many; each gap gets some in any case */
   wanted(most: number): Point[] {
     // The two ends usually show that there is no answer between them.
     const marks = this.#known.size === 0 ? 2 : Math.max(3, Math.floor(most / this.#gaps.length))
