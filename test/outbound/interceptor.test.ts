@@ -113,7 +113,7 @@ for (const [name, send] of [
 
 t.test('a body is not touched before its turn, and streams both ways', async t => {
   const { origin } = await serve(t, (req, res) => req.pipe(res))
-  const { dispatcher, shaper } = shaped(t, { rate: '10/s' })
+  const { dispatcher, shaper } = shaped(t, { rate: '3/s' })
   await (await request(origin, { dispatcher })).body.text()
   let reads = 0
   const source = (name: string) => {
