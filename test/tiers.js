@@ -27,7 +27,7 @@ export const TIERS = [
     name: 'timing',
     holds: 'what real time is the subject of, one file at a time',
     jobs: 1,
-    paths: ['pacing/', 'proxy/trace', 'hardening/bounds'],
+    paths: ['pacing/', 'outbound/connecting', 'outbound/interceptor', 'proxy/trace', 'hardening/bounds'],
   },
   { name: 'stores', holds: 'Redis and PostgreSQL', jobs: 2, paths: ['stores/'] },
   {
