@@ -1,20 +1,20 @@
-// A service that falls over in a burst: it works on 4 requests at a time, 50 ms each. A fifth at the same moment breaks it, and
-// everything is answered 500 for the next second.
+// A service that falls over in a burst. It works on 4 requests at a time, 50 ms each. A fifth at the same moment breaks it: it
+// answers 500 until it has nothing left to do.
 import { createServer } from 'node:http'
 
 const WORK_MS = 50
 const MOST_AT_ONCE = 4
-const BROKEN_MS = 1_000
 
 let working = 0
-let brokenUntil = 0
+let broken = false
 
 const server = createServer((_, response) => {
-  if (working === MOST_AT_ONCE) brokenUntil = performance.now() + BROKEN_MS
   working += 1
+  if (working > MOST_AT_ONCE) broken = true
   setTimeout(() => {
+    response.writeHead(broken ? 500 : 200).end()
     working -= 1
-    response.writeHead(performance.now() < brokenUntil ? 500 : 200).end()
+    if (working === 0) broken = false
   }, WORK_MS)
 })
 server.listen(Number(process.argv[2] ?? 9000), '127.0.0.1', () => {
