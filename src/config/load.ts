@@ -5,7 +5,7 @@ import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
-import { quote } from './messages.js'
+import { quoteFile } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
 import { type Environment, substitute } from './read/environment.js'
 import { readJson } from './read/json.js'
@@ -52,9 +52,7 @@ export class ConfigError extends Error {
  */
 export function parseConfig(text: string, options: { env?: Environment; flags?: Flags; file?: string } = {}): Settings {
   const { env = process.env, flags = {}, file = DEFAULT_FILE } = options
-  const { value, findings } = readJson(text, file)
-  if (value === undefined) throw new ConfigError(problemsOf(findings, []))
-  return settingsOf(value, findings, env, flags)
+  return readText(text, { env, flags, file, checks: [loopFaults] })
 }
 
 /**
@@ -64,12 +62,11 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
  * @throws ConfigError with every problem
  */
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
-  const { flags, env, cwd } = options
-  const file = resolvePath(cwd, options.file ?? DEFAULT_FILE)
-  const text = readText(file, options.file)
-  if (text !== undefined) {
-    return { settings: withFiles(parseConfig(text, { env, flags, file: options.file ?? DEFAULT_FILE })), file }
-  }
+  const { flags, env, cwd, file: given = DEFAULT_FILE } = options
+  const file = resolvePath(cwd, given)
+  const text = contentOf(file, options.file)
+  const checks = [loopFaults, fileFaults]
+  if (text !== undefined) return { settings: readText(text, { env, flags, file: given, checks }), file }
   const missing = [flags.upstream === undefined && '--upstream URL', flags.rate === undefined && '--rate R'].filter(
     Boolean,
   )
@@ -78,16 +75,24 @@ export function loadConfig(options: ConfigSources): { settings: Settings; file: 
     const message = `there is no ./${DEFAULT_FILE} here, and without a file ${missing.join(' and ')} must be given; type e.g. ${example}, or name a file with -c FILE`
     throw new ConfigError([{ path: '', message }])
   }
-  return { settings: settingsOf(fileOfFlags(), [], env, flags), file: undefined }
+  return { settings: settingsOf(fileOfFlags(), [], { env, flags, checks }), file: undefined }
 }
 
-function withFiles(settings: Settings): Settings {
-  const faults = fileFaults(settings)
-  if (faults.length > 0) throw new ConfigError(faults)
-  return settings
+interface ReadOptions {
+  readonly env: Environment
+  readonly flags: Flags
+  /** Checks of the file as written, besides the schema. */
+  readonly checks: readonly ((file: Record<string, unknown>) => Finding[])[]
 }
 
-function readText(file: string, given: string | undefined): string | undefined {
+/** @param options `file` for messages */
+function readText(text: string, options: ReadOptions & { readonly file: string }): Settings {
+  const { value, findings } = readJson(text, options.file)
+  if (value === undefined) throw new ConfigError(problemsOf(findings, []))
+  return settingsOf(value, findings, options)
+}
+
+function contentOf(file: string, given: string | undefined): string | undefined {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {
@@ -96,12 +101,12 @@ function readText(file: string, given: string | undefined): string | undefined {
     const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
     const remedy = `name a file that ${code === 'ENOENT' ? 'exists' : 'can be read'}, e.g. -c ${DEFAULT_FILE}`
     throw new ConfigError([
-      { path: given === undefined ? '' : '-c', message: `${quote(given ?? file)} ${fault}; ${remedy}` },
+      { path: given === undefined ? '' : '-c', message: `${quoteFile(given ?? file)} ${fault}; ${remedy}` },
     ])
   }
 }
 
-function settingsOf(file: unknown, sofar: readonly Finding[], env: Environment, flags: Flags): Settings {
+function settingsOf(file: unknown, earlier: readonly Finding[], { env, flags, checks }: ReadOptions): Settings {
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
@@ -109,8 +114,9 @@ function settingsOf(file: unknown, sofar: readonly Finding[], env: Environment, 
   const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
 
   const parsed = fileSchema.safeParse(merged.raw)
-  const found = [...sofar, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const crossed = isObject(merged.raw) ? [...crossCheck(readPartialConfig(merged.raw)), ...loopFaults(merged.raw)] : []
+  const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
+  const { raw } = merged
+  const crossed = isObject(raw) ? [...crossCheck(readPartialConfig(raw)), ...checks.flatMap(check => check(raw))] : []
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...merged.findings], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)

@@ -16,6 +16,11 @@ export function quote(value: unknown): string {
   return JSON.stringify(shown.length > LONGEST_QUOTE ? `${shown.slice(0, LONGEST_QUOTE)}...` : shown)
 }
 
+/** A file name as shown in a message: never clipped, because its end tells most. */
+export function quoteFile(name: string): string {
+  return JSON.stringify(name)
+}
+
 /** A valid URL of a store with `***` in place of its password. */
 export function maskUrl(url: string): string {
   return withoutPasswords(url.replace(/^([^:/?#]+:\/\/[^:/?#]*):[^/?#]*@/, '$1:***@'))

@@ -39,3 +39,17 @@ t.test('files that the configuration names are read with it', async t => {
   t.match(lines[2], /^upstream\.tls\.ca: ".*" does not exist; name a PEM file$/)
   t.match(problems({ cert: key, key: cert }), /listen\.tls\.cert: .* is not a usable PEM file/)
 })
+
+t.test('a missing file is reported together with other errors, at its route', async t => {
+  const cwd = t.testdir({})
+  const config = {
+    upstream: 'http://127.0.0.1:9',
+    buckets: { client: { key: 'ip', rate: 'fast' } },
+    routes: [{ upstream: { url: 'https://127.0.0.1:1', tls: { ca: `${cwd}/none` } } }],
+  }
+  writeFileSync(`${cwd}/config.json`, JSON.stringify(config))
+  t.throws(
+    () => loadConfig({ file: `${cwd}/config.json`, flags: {}, env: {}, cwd }),
+    /buckets\.client\.rate: .*\n.*routes\[0\]\.upstream\.tls\.ca: ".*none" does not exist; name a PEM file/,
+  )
+})

@@ -2,8 +2,10 @@
 import { createHash, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
-import { quote } from '../messages.js'
+import { quoteFile } from '../messages.js'
+import type { Finding } from '../problems.js'
 import type { Listen, Settings } from '../settings.js'
+import { isObject } from './partial-config.js'
 
 /** A certificate chain and its key. */
 export interface KeyPair {
@@ -35,44 +37,58 @@ function checkAuthorities(ca: Buffer): void {
   createSecureContext({ ca })
 }
 
-/** Finds files that cannot be used, each with its path in the configuration. */
-export function fileFaults(settings: Settings): { path: string; message: string }[] {
-  const { listen } = settings
-  const faults: { path: string; message: string }[] = []
-  const read = (path: string, file: string): Buffer | undefined => {
-    try {
-      return readFileSync(file)
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException
-      const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
-      faults.push({ path, message: `${quote(file)} ${fault}; name a PEM file` })
-      return undefined
-    }
+/**
+ * Finds files that cannot be used, each with its path in the configuration. Looks at the configuration as written, so that
+ * these are reported together with all other errors.
+ */
+export function fileFaults(file: Record<string, unknown>): Finding[] {
+  const { listen, upstream, routes } = file
+  const list: unknown[] = Array.isArray(routes) ? routes : []
+  return [
+    ...keyPairFaults(tlsOf(listen)),
+    ...authorityFaults(tlsOf(upstream), ['upstream']),
+    ...list.flatMap((route, index) =>
+      isObject(route) ? authorityFaults(tlsOf(route.upstream), ['routes', index, 'upstream']) : [],
+    ),
+  ]
+}
+
+function tlsOf(value: unknown): Record<string, unknown> {
+  return isObject(value) && isObject(value.tls) ? value.tls : {}
+}
+
+function keyPairFaults({ cert, key }: Record<string, unknown>): Finding[] {
+  const paths = { cert: ['listen', 'tls', 'cert'], key: ['listen', 'tls', 'key'] }
+  const alone = [
+    ...pemFaults(paths.cert, cert, content => createSecureContext({ cert: content })),
+    ...pemFaults(paths.key, key, content => createSecureContext({ key: content })),
+  ]
+  if (alone.length > 0 || typeof cert !== 'string') return alone
+  return pemFaults(paths.key, key, content => createSecureContext({ cert: readFileSync(cert), key: content }))
+}
+
+function authorityFaults({ ca }: Record<string, unknown>, path: PropertyKey[]): Finding[] {
+  return pemFaults([...path, 'tls', 'ca'], ca, checkAuthorities)
+}
+
+/** @param file any value of the configuration; the schema reports one that is no text */
+function pemFaults(path: PropertyKey[], file: unknown, parse: (content: Buffer) => unknown): Finding[] {
+  if (typeof file !== 'string') return []
+  let content: Buffer
+  try {
+    content = readFileSync(file)
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
+    return [{ path, message: `${quoteFile(file)} ${fault}; name a PEM file` }]
   }
-  const use = (path: string, file: string, parse: () => unknown): void => {
-    try {
-      parse()
-    } catch {
-      faults.push({
-        path,
-        message: `${quote(file)} is not a usable PEM file, or its key does not belong to the certificate; name another file`,
-      })
-    }
+  try {
+    parse(content)
+    return []
+  } catch {
+    const message = `${quoteFile(file)} is not a usable PEM file, or its key does not belong to the certificate; name another file`
+    return [{ path, message }]
   }
-  if (listen.tls !== undefined) {
-    const { cert, key } = listen.tls
-    const [certificate, secret] = [read('listen.tls.cert', cert), read('listen.tls.key', key)]
-    if (certificate !== undefined) use('listen.tls.cert', cert, () => createSecureContext({ cert: certificate }))
-    if (secret !== undefined) use('listen.tls.key', key, () => createSecureContext({ key: secret }))
-    if (faults.length === 0) {
-      use('listen.tls.key', key, () => createSecureContext({ cert: certificate!, key: secret! }))
-    }
-  }
-  for (const file of authoritiesOf(settings)) {
-    const ca = read('upstream.tls.ca', file)
-    if (ca !== undefined) use('upstream.tls.ca', file, () => checkAuthorities(ca))
-  }
-  return faults
 }
 
 /** A file in use: its path in the configuration, its name, and a digest of its contents. */
