@@ -1,9 +1,11 @@
 import { Redis } from 'ioredis'
 import t from 'tap'
+import { CLOCK_ORIGIN } from '../../src/stores/constants.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startCluster, startRedis } from '../servers/redis.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
+import { modelled } from './model.js'
 
 const OPTIONS = { timeout: 1_000, clock }
 
@@ -39,6 +41,17 @@ clockConformance('Redis', async () => {
     "(function() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 + tonumber(redis.call('GET', 'set_by') or 0) end)()"
   const store = create('clock', { timeSource })
   return { store, setClock: ms => server.command('SET', 'set_by', ms), close: () => store.close() }
+})
+
+modelled('Redis', async () => {
+  const timeSource = "tonumber(redis.call('GET', 'model_time') or 0)"
+  const store = create('model', { timeSource })
+  return {
+    store,
+    // The script counts from there.
+    setTime: ms => server.command('SET', 'model_time', ms + CLOCK_ORIGIN * 1_000),
+    close: () => store.close(),
+  }
 })
 
 const client = new Redis(server.url, { protocol: 2 })

@@ -64,10 +64,18 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     const state = instances.find(key, now)
     if (now < state.at) shift(state, now)
     // The time until the next slot passes at the present rate.
-    if (state.free > now) state.free = now + ((state.free - now) * state.rate) / limits.rate
+    const isNew = state.rate !== limits.rate
+    const left = (state.free - now) * state.rate
     state.rate = limits.rate
+    if (isNew) {
+      if (left > 0) state.free = now + left / limits.rate
+      change(state, 0, now)
+    }
     // A block until drained must not come back with the level.
-    if (state.blocked === Infinity && blockedFor(state, now) === 0) state.blocked = -Infinity
+    if (state.blocked === Infinity && blockedFor(state, now) === 0) {
+      state.blocked = -Infinity
+      change(state, 0, now)
+    }
     return state
   }
 

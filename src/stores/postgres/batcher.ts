@@ -1,10 +1,10 @@
 /**
- * Sends calls in batches, one per connection at a time, and sees to it that each is answered in time.
+ * Sends calls in batches, one for each connection at a time, and settles each call in time.
  *
- * What is asked for in one turn of the event loop, or while all connections are busy, goes in one call of the function: one
- * transaction that locks each row once. A call that could not be sent or answered by its deadline is rejected; the
- * function does not execute what it gets after the deadline. So a call that was rejected for lateness has not been
- * executed, or its answer was on its way. None is sent twice unless the server told that it did nothing.
+ * The calls of one turn of the event loop, or of the time while all connections are busy, go in one call of the function: one
+ * transaction that locks each row once. A call that is not sent or answered by its deadline is rejected. The function does
+ * nothing for a call that arrives after its deadline, so a call that was rejected as late either did nothing, or its answer
+ * was on its way. A call is sent again only if the server says that it did nothing.
  */
 import type { Clock } from '../../core/clock.js'
 import { HORIZON, longestBackDate, StoreError } from '../../core/store.js'
@@ -12,20 +12,23 @@ import { Offset } from '../clock-offset.js'
 import type { PostgresConnection } from './connection.js'
 import { encodeBatch, isTooLate, type PostgresOperation, Reader } from './wire.js'
 
-/** How many calls go in one batch, and how many wait at most. */
+/** The most calls in a batch, and the most that wait. */
 const MOST = { batch: 64, waiting: 10_000 }
 
-/** A connection whose answer is overdue by this much, in ms, is given up. */
+/** ms. A connection whose answer is overdue by more is given up. */
 const STUCK = 1_000
 
-/** The weight of the last round trip in their mean. */
+/** The weight of a new round trip in the average. */
 const SMOOTHING = 1 / 8
 
 /** The horizon in round trips. */
 const AHEAD = 2.5
 
-/** The transaction was undone, and is worth another try: serialization failure, deadlock, changed plan. */
+/** The transaction was undone and may be tried again: serialization failure, deadlock, changed plan. */
 const PASSING = new Set(['40001', '40P01', '0A000'])
+
+/** A call fails with the others of its batch, so one retry would not do: rows of another may be pruned again. */
+const MOST_TRIES = 3
 
 /** A function, table or schema is missing. */
 const MISSING = new Set(['42883', '42P01', '3F000'])
@@ -34,7 +37,7 @@ interface Call {
   readonly operation: PostgresOperation
   /** By our clock, in ms. */
   readonly expires: number
-  tried: boolean
+  tries: number
   settled: boolean
   resolve(value: unknown): void
   reject(error: StoreError): void
@@ -46,7 +49,7 @@ export interface DispatcherOptions {
   readonly timeout: number
   /** SQL */
   readonly decide: string
-  /** An idle connection; undefined: `pump` is called when there is one. */
+  /** An idle connection. Undefined: `pump` is called when there is one. */
   take(): PostgresConnection | undefined
   giveBack(connection: PostgresConnection): void
   /** Why no call can be answered. */
@@ -59,7 +62,7 @@ export class PostgresBatcher {
   readonly #options: DispatcherOptions
   readonly #offset = new Offset()
   #waiting: Call[] = []
-  /** Those that are not answered, the first to expire first. */
+  /** Calls without an answer, the first to expire first. */
   #open: Call[] = []
   #roundTrip = 0
   #planned = false
@@ -90,7 +93,7 @@ export class PostgresBatcher {
       const call: Call = {
         operation,
         expires: clock.now() + timeout,
-        tried: false,
+        tries: 1,
         settled: false,
         resolve: value => resolve(value as T),
         reject,
@@ -106,12 +109,12 @@ export class PostgresBatcher {
   learn(sent: number, theirs: number): void {
     const received = this.#options.clock.now()
     this.#offset.learn(sent, received, theirs)
-    // After an outage come answers that tell how long it was, not how far the server is.
+    // Answers after an outage show how long it was, not how far the server is.
     const took = Math.min(received - sent, HORIZON.most / AHEAD)
     this.#roundTrip = this.#roundTrip === 0 ? took : this.#roundTrip + (took - this.#roundTrip) * SMOOTHING
   }
 
-  /** Sends what waits, as far as there are connections. */
+  /** Sends waiting calls while there are connections. */
   pump = (): void => {
     this.#planned = false
     while (!this.#closed && this.#waiting.length > 0) {
@@ -123,7 +126,7 @@ export class PostgresBatcher {
     }
   }
 
-  /** Nothing can be sent: rejects all that waits. */
+  /** Nothing can be sent: rejects all waiting calls. */
   fail(error: Error): void {
     for (const call of this.#waiting.splice(0)) settle(call, () => call.reject(unavailable(error)))
   }
@@ -202,17 +205,17 @@ export class PostgresBatcher {
     for (const call of batch) this.#again(call, reason)
   }
 
-  /** For a call of which the server has told that it did nothing. */
+  /** The server did nothing for this call: sends it again. */
   #again(call: Call, error: StoreError): void {
     if (call.settled) return
-    if (call.tried) return settle(call, () => call.reject(error))
-    call.tried = true
+    if (call.tries === MOST_TRIES) return settle(call, () => call.reject(error))
+    call.tries += 1
     this.#waiting.push(call)
     this.#plan()
   }
 
   #expire = (): void => {
-    // Answers that have arrived while this process was paused are read first.
+    // Answers that arrived while this process was suspended are read first.
     setImmediate(() => {
       const { clock, timeout } = this.#options
       const now = clock.now()

@@ -135,14 +135,14 @@ BEGIN
       ats[i] := now;
       IF rates[i] <> ops[f + 1] THEN
         -- The time until the next slot passes at the present rate. This is kept, or it would be done again.
-        IF frees[i] > now THEN
-          frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1];
-          ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
-        END IF;
+        IF frees[i] > now THEN frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1]; END IF;
         rates[i] := ops[f + 1];
+        ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
       END IF;
       IF blocks[i] = 'Infinity' AND levels[i] <= @LEVEL_TOLERANCE@ THEN
+        -- It must not come back with the level, so its end is kept.
         blocks[i] := '-Infinity';
+        ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i]);
       END IF;
     END LOOP;
 

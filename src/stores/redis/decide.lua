@@ -66,11 +66,9 @@ end
 -- The time until the next slot passes at the present rate. This is kept, or it would be done again.
 local function apply_rate(key, rate)
   if rates[key] == rate then return end
-  if frees[key] > now then
-    frees[key] = now + (frees[key] - now) * rates[key] / rate
-    changed[key] = true
-  end
+  if frees[key] > now then frees[key] = now + (frees[key] - now) * rates[key] / rate end
   rates[key] = rate
+  changed[key] = true
 end
 
 -- Brings a bucket to the present.
@@ -92,8 +90,11 @@ local function open(key, rate)
   end
   levels[key], frees[key], blocks[key], rates[key] = level, free, blocked, counted
   apply_rate(key, rate)
-  -- A block that is over must not come back with the level.
-  if not is_blocked(key) then blocks[key] = 0 end
+  if not is_blocked(key) then
+    -- A block until drained must not come back with the level, so its end is kept.
+    if blocks[key] == DRAINED then changed[key] = true end
+    blocks[key] = 0
+  end
 end
 
 -- The first of the reasons, in their order, for which any place refuses; 0: none does.
@@ -126,7 +127,7 @@ local function apply_overflow_policy(place)
   local key, capacity, fill, block_for = input[place], input[place + 2], input[place + 3], input[place + 4]
   if fill == 1 then levels[key] = max(levels[key], capacity) end
   if block_for ~= 0 then blocks[key] = now + block_for end
-  changed[key] = true
+  if fill == 1 or block_for ~= 0 then changed[key] = true end
 end
 
 local function time_until_fit(first, last, cost, max_wait)
@@ -199,10 +200,9 @@ end
 local function give_back(first, last, cost, slot, slot_cost)
   for place = first, last, 5 do
     local key = input[place]
-    if cost > 0 and levels[key] > 0 then
-      levels[key] = max(0, levels[key] - cost)
-      changed[key] = true
-    end
+    levels[key] = max(0, levels[key] - cost)
+    -- Kept also if it only leaked: a clock that goes back must not bring it back.
+    if stored[key] then changed[key] = true end
     if math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SAME_SLOT then
       frees[key] = slot
       changed[key] = true
