@@ -1,10 +1,10 @@
 /**
- * A store's clock in terms of ours.
+ * The offset between a store's clock and ours.
  *
- * An answer that carries the store's time `theirs`, asked for at `sent` and here at `received`, tells that the offset
- * ours - theirs lies between sent - theirs and received - theirs. The least upper end seen is the best one: a moment
- * mapped with it is late by no more than the fastest answer was slow, and never early. Clocks drift apart, so the bound
- * loosens with time; and where it falls below a lower end a clock was set, and all that was known is wrong.
+ * An answer carries the store's time `theirs`. It was asked for at `sent` and arrived at `received`. So the offset
+ * ours - theirs lies between sent - theirs and received - theirs. The least upper end is the best one: a moment mapped with
+ * it is late by no more than the fastest answer took, and never early. Clocks drift apart, so the bound loosens with time.
+ * If it falls below a lower end, a clock was set, and only the new answer counts.
  */
 
 /** How much faster one clock may run than the other. */
@@ -32,7 +32,7 @@ export class Offset {
     return theirs + this.#upper
   }
 
-  /** A moment of our clock by the store's, in ms: not after it. */
+  /** A moment of our clock by the store's, in ms, not after it. */
   theirs(ours: number): number {
     return ours - this.#upper
   }

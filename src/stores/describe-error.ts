@@ -1,6 +1,6 @@
 /**
- * Why a server cannot be asked, for the log. What the server says is passed on, and what the system says; a client library
- * tells of its own options and states, which nobody has chosen who runs shaper.
+ * Why a server cannot be asked, for the log. Errors of the server and of the system are passed on. A client library's own
+ * errors name its options and states, which mean nothing to an operator of shaper.
  */
 export function describeTrouble(error: Error): string {
   const { code, message } = error as NodeJS.ErrnoException

@@ -2,7 +2,7 @@ import type { StoreSettings } from '../config/settings.js'
 import type { Clock } from '../core/clock.js'
 import type { Store } from '../core/store.js'
 
-/** Opens the store; that does not wait until it answers. */
+/** Opens the store, and does not wait until it answers. */
 export async function openStore(
   settings: StoreSettings,
   clock: Clock,

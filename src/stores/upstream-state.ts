@@ -1,15 +1,15 @@
-/** What stores take for news of an upstream, whatever it says of itself. */
+/** The bounds of what stores keep of an upstream, whatever it says of itself. */
 import type { UpstreamState } from '../core/store.js'
 
-/** Nothing holds for longer, in ms. */
+/** ms. Nothing holds for longer. */
 const LONGEST = 86_400_000
 
-/** What a rate is kept within, in cost units per ms. */
+/** Cost units per ms. */
 const RATE = { least: 1e-9, most: 1e9 }
 
 /**
- * Durations are brought between nothing and a day; those that are no number are nothing. A rate that is not positive and
- * finite, or whose life is no number, is none.
+ * Durations are kept between 0 and a day, and NaN is 0. A rate that is not positive and finite, or whose life is NaN, is
+ * ignored.
  */
 export function boundNews(heard: UpstreamState | undefined): UpstreamState {
   if (heard === undefined) return { pausedFor: 0, rate: undefined, rateFor: 0 }
@@ -23,7 +23,7 @@ function boundDuration(ms: number): number {
   return ms > 0 ? Math.min(LONGEST, ms) : 0
 }
 
-/** @param rate of no meaning where it has no life left */
+/** @param rate meaningless if `rateFor` is 0 */
 export function describeUpstream(pausedFor: number, rate: number, rateFor: number): UpstreamState {
   return { pausedFor, rate: rateFor > 0 ? rate : undefined, rateFor }
 }

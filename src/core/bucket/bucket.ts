@@ -158,7 +158,7 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
     return this.waitingState
   }
 
-  /** Drops the waiting state once nobody waits. While a block lasts it stays, and forgets those who waited. */
+  /** Drops the waiting state once nobody waits. While a block lasts it stays, without the waiting requests. */
   closeWaitingState(): void {
     const waitingState = this.waitingState
     if (waitingState === undefined || waitingState.waiting > 0 || waitingState.shareNodes.length > 0) return

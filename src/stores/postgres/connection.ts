@@ -2,22 +2,21 @@
 import { Socket } from 'node:net'
 import pg from 'pg'
 
-/** How long connecting may take, in ms. */
+/** ms that connecting may take. */
 const CONNECT_TIMEOUT = 1_000
 
-/** How long an orderly end may take, in ms. */
+/** ms that an orderly end may take. */
 const FAREWELL = 200
 
 /**
- * The plans must be right for a table of any size, though it may be empty when they are made; and what is lost in a crash
- * is wanted lost.
+ * Plans must suit a table of any size, though it may be empty when they are made. The state may be lost in a crash.
  */
 const SETTINGS = `SELECT set_config('synchronous_commit', 'off', false), set_config('jit', 'off', false),
   set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
   set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
   set_config('plan_cache_mode', 'force_generic_plan', false)`
 
-/** Modes that pg takes for "verify-full" and warns about: encrypted and verified. */
+/** Modes that pg treats as "verify-full", with a warning: encrypted and verified. */
 const VERIFIED = /([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/
 
 export interface PostgresConnection {
@@ -33,7 +32,7 @@ export interface PostgresConnection {
 /**
  * @param url its password appears in no error
  * @param statementTimeout ms
- * @param lost is called once when an open connection has ended, however it did
+ * @param lost called once when an open connection has ended, for whatever reason
  * @throws Error when it cannot be opened
  */
 export async function connect(

@@ -1,10 +1,10 @@
 /**
- * A few connections that are opened when wanted, and again when lost. While none can be opened it is tried again and
- * again, so that the store is back by itself; whoever asks meanwhile is told at once.
+ * A few connections, opened when needed and again when lost. While none can be opened it is tried again and again, so that
+ * the store comes back by itself. Calls made meanwhile fail at once.
  */
 import { connect, type PostgresConnection } from './connection.js'
 
-/** The first and the longest pause between attempts, in ms. */
+/** ms. The first and the longest pause between attempts. */
 const PAUSE = { first: 20, longest: 250 }
 
 export interface ConnectionsOptions {
@@ -12,13 +12,13 @@ export interface ConnectionsOptions {
   readonly size: number
   /** ms */
   readonly statementTimeout: number
-  /** Makes a new connection fit for use; it is closed when that fails. */
+  /** Prepares a new connection. It is closed if that fails. */
   prepare(connection: PostgresConnection): Promise<void>
   /** A connection has become idle, or can be opened now. */
   ready(): void
   /** None is open and none can be opened. */
   down(error: Error): void
-  /** Something went wrong that nobody waits for. */
+  /** An error that no call reports. */
   onError(error: Error): void
 }
 
@@ -29,25 +29,25 @@ export class Connections {
   #failures = 0
   #timer: NodeJS.Timeout | undefined
   #closed = false
-  /** Why there is none. */
+  /** Why there is no connection. */
   #failure: Error | undefined
 
   constructor(options: ConnectionsOptions) {
     this.#options = options
   }
 
-  /** Why there is none; undefined: there is one, or might be soon. */
+  /** Why there is no connection. Undefined: there is one, or may be soon. */
   get failure(): Error | undefined {
     return this.#open.size > 0 ? undefined : this.#failure
   }
 
-  /** Whether nothing runs on any. */
+  /** Whether all connections are idle. */
   get idle(): boolean {
     for (const { busy } of this.#open) if (busy) return false
     return true
   }
 
-  /** An idle one, now busy; undefined: `ready` tells when there is one. */
+  /** An idle connection, now busy. Undefined: `ready` is called when there is one. */
   take(): PostgresConnection | undefined {
     for (const connection of this.#open) {
       if (connection.busy) continue
@@ -82,7 +82,7 @@ export class Connections {
       connection = await connect(url, statementTimeout, (lost, error) => {
         if (!this.#open.delete(lost)) return
         onError(error)
-        // So that the store is back without anybody asking.
+        // So that the store comes back though nobody asks.
         if (this.#open.size === 0) this.#retry()
       })
       await prepare(connection)
@@ -94,7 +94,7 @@ export class Connections {
       this.#failures += 1
       this.#retry()
       if (this.#open.size > 0) return onError(error as Error)
-      // Told once: it goes on until somebody mends it.
+      // Once for each reason: it may go on for long.
       if ((error as Error).message !== this.#failure?.message) onError(error as Error)
       this.#failure = error as Error
       this.#options.down(error as Error)

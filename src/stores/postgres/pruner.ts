@@ -1,15 +1,15 @@
-/** Deletes rows that are as good as new, a few at a time, when nothing else is to be done. */
+/** Deletes rows that are not needed any more, a few at a time, while nothing else is to be done. */
 import type { PostgresConnection } from './connection.js'
 
 /** ms */
 const INTERVAL = 1_000
 
-/** How many rows are looked at in one statement, and how many statements are made in a row while they delete. */
+/** Rows that one statement looks at, and the most statements in a row. */
 const CHUNK = 1_000
 const ROUNDS = 10
 
 export interface PrunerOptions {
-  /** See postgres-prune.sql. */
+  /** See prune.sql. */
   readonly sql: string
   /** An idle connection, if nothing waits for one. */
   take(): PostgresConnection | undefined
@@ -47,7 +47,7 @@ export class Pruner {
     }
   }
 
-  /** Whether the next chunk is worth a look at once. */
+  /** Whether to go on with the next chunk at once. */
   async #chunk(): Promise<boolean> {
     const { sql, take, giveBack } = this.#options
     const connection = take()

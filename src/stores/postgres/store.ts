@@ -1,4 +1,4 @@
-/** Shared state in PostgreSQL: one row per bucket instance, one call of a function per batch of decisions. */
+/** Shared state in PostgreSQL: one row for each bucket instance, one call of a function for each batch of decisions. */
 import type { Clock } from '../../core/clock.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { describeTrouble } from '../describe-error.js'
@@ -18,35 +18,35 @@ import {
   resetOperation,
 } from './wire.js'
 
-/** How many connections an instance has at most: batches grow while both are busy; more of them only share rows' locks. */
+/** The most connections of an instance. Batches grow while both are busy. More would wait for the same rows. */
 const CONNECTIONS = 2
 
-/** For creating the table, in ms: others may be at it. */
+/** ms. Creating the table may take this long, as others may be creating it, too. */
 const MIGRATION_TIMEOUT = 10_000
 
 export interface PostgresOptions {
   /**
-   * postgres://user:password@host:port/database, with ?sslmode=verify-full for TLS; the modes prefer, require and
-   * verify-ca mean the same, no-verify checks no certificate; sslrootcert, sslcert and sslkey name files
+   * postgres://user:password@host:port/database, with ?sslmode=verify-full for TLS. The modes prefer, require and verify-ca
+   * mean the same. no-verify checks no certificate. sslrootcert, sslcert and sslkey name files.
    */
   readonly url: string
-  /** Its name, or a schema's and its name with a dot between; created when it is not there. */
+  /** Its name, or a schema and its name with a dot between. Created if it does not exist. */
   readonly table: string
   /** ms until a call is rejected */
   readonly timeout: number
   readonly clock: Clock
-  /** What went wrong that nobody waits for, e.g. a lost connection. */
+  /** An error that no call reports, e.g. a lost connection. */
   onError?(error: Error): void
   /** SQL that yields the server's time in ms, for tests. */
   readonly timeSource?: string
 }
 
 export interface PostgresStore extends Store {
-  /** Creates the table. Not needed where the first call may do that. */
+  /** Creates the table. Not needed if the first call may do that. */
   migrate(): Promise<void>
 }
 
-/** @throws RangeError for a name that no table can have */
+/** @throws RangeError: no table can have this name */
 export function createPostgresStore(options: PostgresOptions): PostgresStore {
   const { url, clock, timeout } = options
   const onError = (error: Error): void => options.onError?.(new StoreError(`PostgreSQL: ${describeTrouble(error)}`))

@@ -1,4 +1,4 @@
-/** What is asked of the function in postgres-decide.sql, and what its answers mean. */
+/** The calls of the function in decide.sql, and the meaning of its answers. */
 import { createHash } from 'node:crypto'
 import type {
   Admission,
@@ -17,10 +17,10 @@ const REASONS = [undefined, 'too-costly', 'blocked', 'overflow', 'max-wait'] as 
 /** The verdict on a call that came too late. */
 const TOO_LATE = -1
 
-/** Keys longer than this are told apart by their hash. */
+/** A longer key is replaced by its hash. */
 const LONGEST_KEY = 200
 
-/** Where it is counted how many instances have left; as in postgres-decide.sql. No bucket is called so. */
+/** The row that counts the instances that have left, as in decide.sql. No bucket has this name. */
 const LEFT = 'left'
 
 /** Reads an answer's numbers one by one. */
@@ -45,12 +45,12 @@ export class Reader {
   }
 }
 
-/** One call of the function among those of a batch. */
+/** One operation of a batch. */
 export interface PostgresOperation<T = unknown> {
   readonly keys: readonly string[]
   /** Adds its numbers. */
   write(ops: number[], deadline: number, place: (key: string) => number): void
-  /** @param verdict its answer's first number */
+  /** @param verdict the first number of its answer */
   read(verdict: number, answer: Reader, offset: Offset): T
 }
 
@@ -156,7 +156,7 @@ export function exchangeOperation(upstream: string, heard?: UpstreamState): Post
   }
 }
 
-/** What `keys` and `ops` of a batch are; the deadlines are by the store's clock. */
+/** The `keys` and `ops` of a batch. The deadlines are by the store's clock. */
 export function encodeBatch(
   batch: readonly { operation: PostgresOperation; deadline: number }[],
   roundTrip: { horizon: number; back: number },
@@ -169,7 +169,7 @@ export function encodeBatch(
   return { keys, ops: `{${ops.join(',')}}` }
 }
 
-/** The same for the same name and key only; in ASCII, so that it sorts here as it does there. */
+/** Differs for each name and key. In ASCII, so that it sorts here as it does there. */
 function keyOf({ limits, key }: BucketRef): string {
   return short(`${ascii(limits.name)}:${ascii(key)}`)
 }

@@ -1,7 +1,7 @@
 /** Where Redis is, from URLs. */
 import type { RedisOptions } from 'ioredis'
 
-/** `name` tells where that is, without passwords. */
+/** `name` says where it is, without passwords. */
 export interface Address {
   readonly name: string
   readonly options: RedisOptions

@@ -1,8 +1,8 @@
 /**
- * Sends operations: what is asked for in one tick of one partition goes in one call, and has one deadline.
+ * Sends operations. Those of one tick and one partition go in one call with one deadline.
  *
- * A call is sent once. It is sent again only where the server says that it has done nothing with it: it does not have the
- * script, is not the right one, or has got it too late by a clock that was set since.
+ * A call is sent again only if the server says that it did nothing: it does not have the script, is not the right server, or
+ * got the call too late by a clock that was set.
  */
 import type { Clock } from '../../core/clock.js'
 import { StoreError } from '../../core/store.js'
@@ -10,9 +10,9 @@ import type { RedisNode } from './node.js'
 import type { Router } from './router.js'
 import { type Answer, type RedisOperation, sizeOf } from './wire.js'
 
-/** Operations in a call: more would keep others from the server for long. */
+/** Operations in a call. More would occupy the server for long. */
 const MOST = 64
-/** Numbers in a call: the script has them on its stack, which ends at 8000. */
+/** Numbers in a call. They are on the script's stack, which ends at 8000. */
 const LARGEST = 4_000
 /** Operations whose deadlines differ by no more, in ms, share the earliest. */
 const SAME_DEADLINE = 5
@@ -139,7 +139,7 @@ export class RedisBatcher {
     this.#underWay.delete(batch)
   }
 
-  /** @returns undefined: nobody waits for it any longer */
+  /** @returns undefined: nobody waits for it any more */
   async #send(batch: Batch): Promise<Answer | undefined> {
     let node = this.#router.find(batch.partition)
     let asking = false
@@ -156,7 +156,7 @@ export class RedisBatcher {
       try {
         const answer: Answer = await node.carryOut(batch.operations, batch.deadline, asking)
         if (answer.status === 'done') return answer
-        // Its clock was set, if there is time left: now we know.
+        // If there is time left, its clock was set. Now we know it.
         if (late) throw new StoreError('Redis got a call too late')
         late = true
       } catch (error) {

@@ -1,8 +1,8 @@
 /**
- * The servers of a Redis Cluster, and which hash slots are whose.
+ * The servers of a Redis Cluster and their hash slots.
  *
- * ioredis has a client for clusters, too. It sends a command again when the connection breaks before the answer, and does
- * not tell which server answered: but a cost must not be taken twice, and each server has a clock of its own.
+ * ioredis has a client for clusters. It sends a command again when the connection breaks before the answer, and does not say
+ * which server answered. But a cost must not be taken twice, and each server has a clock of its own.
  */
 import type { RedisOptions } from 'ioredis'
 import { HORIZON, StoreError } from '../../core/store.js'
@@ -11,10 +11,10 @@ import { hashSlot, hashTag, SLOTS } from './keys.js'
 import { type NodeOptions, RedisNode, signal } from './node.js'
 import type { Redirection, Router } from './router.js'
 
-/** ms between two looks at the cluster while something is amiss, and otherwise. */
+/** ms between two looks at the cluster, while something is wrong and otherwise. */
 const AMISS = 150
 const WELL = 5_000
-/** How long a server may take to tell, in ms. */
+/** ms that a server may take to answer. */
 const PATIENCE = 500
 
 /** What CLUSTER SLOTS answers: from, to, and the servers, the master first: host, port, id. */
@@ -33,7 +33,7 @@ export class ClusterRouter implements Router {
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
-  /** @param urls of some of its servers; user, password and TLS of the first are those of all */
+  /** @param urls of some of its servers. User, password and TLS are those of the first one. */
   constructor(urls: readonly string[], options: NodeOptions) {
     this.#seeds = urls.map(parseAddress)
     const { username, password, tls } = this.#seeds[0]!.options
@@ -77,7 +77,7 @@ export class ClusterRouter implements Router {
     }
     const at = address!.lastIndexOf(':')
     const host = address!.slice(0, at)
-    // Without a host it is the one that answers. Addresses of version 6 have no brackets here.
+    // Without a host it is the server that answers. IPv6 addresses have no brackets here.
     const node = this.#node(host === '' ? from.redis.options.host! : host, Number(address!.slice(at + 1)))
     if (kind === 'MOVED') {
       this.#owners[partition] = node
@@ -124,7 +124,7 @@ export class ClusterRouter implements Router {
     this.#timer.unref()
   }
 
-  /** Asks all servers for the whereabouts of all slots, and believes the first that answers. */
+  /** Asks all servers where the slots are. The first answer counts. */
   async #look(): Promise<void> {
     this.#looking = true
     const asked = [...this.#nodes.values()].filter(node => node.ready)
@@ -164,7 +164,7 @@ export class ClusterRouter implements Router {
   }
 }
 
-/** @throws it does not tell, or not in time */
+/** @throws it does not answer, or not in time */
 async function slotsOf(node: RedisNode): Promise<readonly SlotRange[]> {
   let timer: NodeJS.Timeout | undefined
   const patience = new Promise<never>((_, reject) => {

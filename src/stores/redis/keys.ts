@@ -1,4 +1,4 @@
-/** How things are called in Redis: a bucket `prefix{group}name:key`. Different things have different names, whatever bytes they have. */
+/** Names in Redis. A bucket is `prefix{group}name:key`. Names differ whatever bytes their parts have. */
 import type { BucketRef } from '../../core/store.js'
 
 /** How many hash slots a Redis Cluster has. */
@@ -13,7 +13,7 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   return crc
 })
 
-/** Most texts have nothing of what may have to be escaped; finding that out is quick without \p. */
+/** Most texts have nothing to escape. Without \p that is found quickly. */
 const SUSPECT = /[%{}:\ud800-\udfff]/
 
 /** Half of a surrogate pair has no UTF-8: all of them would become the same replacement character. */
@@ -25,7 +25,7 @@ function escaped(text: string, special: RegExp): string {
   })
 }
 
-/** What is between the braces. Redis takes an empty tag for none. */
+/** The text between the braces. Redis ignores an empty tag. */
 export function hashTag(group: string): string {
   return group === '' ? EMPTY : escaped(group, /[%{}]|\p{Surrogate}/gu)
 }
@@ -35,31 +35,31 @@ export function bucketKey(prefix: string, { group, limits, key }: BucketRef): st
   return `${start(prefix)}{${hashTag(group)}}${name}:${escaped(key, /%|\p{Surrogate}/gu)}`
 }
 
-/** Where instances tell that they are there. No group has this tag. */
+/** The registry of instances. No group has this tag. */
 export const REGISTRY = '%instances'
 
 export function registryKey(prefix: string): string {
   return `${start(prefix)}{${REGISTRY}}`
 }
 
-/** How many of them have left so far. */
+/** How many instances have left. */
 export function leftKey(prefix: string): string {
   return `${registryKey(prefix)}left`
 }
 
-/** What is known of upstreams' limits. No group has this tag. */
+/** The limits of upstreams. No group has this tag. */
 export const UPSTREAMS = '%upstreams'
 
 export function upstreamKey(prefix: string, upstream: string): string {
   return `${start(prefix)}{${UPSTREAMS}}${escaped(upstream, /%|\p{Surrogate}/gu)}`
 }
 
-/** A brace before the tag's would make another tag of it. */
+/** A brace before the tag would make another tag. */
 function start(prefix: string): string {
   return escaped(prefix, /[%{}]|\p{Surrogate}/gu)
 }
 
-/** CRC16 (XMODEM) of the tag, as Redis Cluster takes it. */
+/** CRC16 (XMODEM) of the tag, as in Redis Cluster. */
 export function hashSlot(tag: string): number {
   let crc = 0
   for (const byte of Buffer.from(tag)) crc = ((crc << 8) ^ TABLE[((crc >> 8) ^ byte) & 0xff]!) & 0xffff

@@ -1,7 +1,7 @@
 /**
- * Stacks that live in several places: decided on place by place, in the order of the stack, and undone where one of them
- * refuses. All or none, but not at one moment: until it is undone others see the cost of what is refused in the end. Where
- * a place does not answer, what the others have taken is given back, and what it may have taken itself leaks away.
+ * Stacks that live in several places. Each place decides in the order of the stack, and all is undone if one refuses: all or
+ * none, but not at one moment. Until it is undone others see the cost. If a place does not answer, the others give back what
+ * they have taken, and what it may have taken itself leaks away.
  */
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type {
@@ -24,7 +24,7 @@ export interface Part {
 type Admitted = Extract<Admission, { admitted: true }>
 type Rejected = Extract<Admission, { admitted: false }>
 
-/** The verbs for what lives in one place; `judge` tells what an admission would, without any consequences. */
+/** The verbs for buckets of one place. `judge` answers like an admission, and changes nothing. */
 export interface OnePlace {
   admit(request: AdmitRequest): Promise<Admission>
   judge(request: AdmitRequest): Promise<Admission>
@@ -32,7 +32,7 @@ export interface OnePlace {
   giveBack(request: GiveBackRequest): Promise<void>
 }
 
-/** Puts what is told of each part in the order of the stack. */
+/** Puts the answers of the parts in the order of the stack. */
 function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
   const all: number[] = []
   for (const [part, { at }] of parts.entries()) for (const [k, place] of at.entries()) all[place] = values[part]![k]!
@@ -77,7 +77,7 @@ function levelsOf(answers: readonly Admission[]): readonly number[][] {
   return answers.map(({ levels }) => [...levels])
 }
 
-/** Nobody waits for it: what follows on the same connections comes after it. */
+/** Nobody waits for the answers: later calls come after it, on the same connections. */
 function undoAdmissions(parts: readonly Part[], admitted: readonly Admitted[], cost: number, place: OnePlace): void {
   for (const [part, { claim }] of admitted.entries()) {
     const slot = claim?.granted ? { slot: claim.slot, slotCost: cost } : {}
@@ -85,7 +85,7 @@ function undoAdmissions(parts: readonly Part[], admitted: readonly Admitted[], c
   }
 }
 
-/** What the parts say, in one: the first of the reasons, and the longest time. */
+/** One refusal for all parts: the first of the reasons, and the longest time. */
 function refusal(parts: readonly Part[], answers: readonly Admission[]): Rejected {
   const refused = answers.flatMap((answer, part) => (answer.admitted ? [] : [{ answer, at: parts[part]!.at }]))
   const reason = REASONS.find(it => refused.some(({ answer }) => answer.reason === it))!
@@ -113,7 +113,7 @@ export async function claimInSteps(parts: readonly Part[], request: ClaimRequest
   return allOrNone(parts, claims, request.cost, place)
 }
 
-/** Where all parts granted a slot it is the latest; else the slots are given back. */
+/** If all parts granted a slot it is the latest one. Otherwise the slots are given back. */
 function allOrNone(parts: readonly Part[], claims: readonly Claim[], cost: number, place: OnePlace): Claim {
   const slots = claims.flatMap(claim => (claim.granted ? [claim.slot] : []))
   if (slots.length === parts.length) {
@@ -121,7 +121,7 @@ function allOrNone(parts: readonly Part[], claims: readonly Claim[], cost: numbe
   }
   undoClaims(parts, claims, cost, place)
   const known = claims.map((claim, part) => (claim.granted ? parts[part]!.at.map(() => claim.slot.at) : claim.freeAt))
-  // When those that were not asked are free is not known: asked again, they will tell.
+  // Parts that were not asked: they answer when they are asked again.
   const least = Math.min(...known.flat())
   return {
     granted: false,

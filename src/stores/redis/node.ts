@@ -1,9 +1,9 @@
 /**
- * One connection to one Redis server, and what is known of that server's clock and of the way there.
+ * One connection to one Redis server, with that server's clock and round trip.
  *
- * Nothing is sent before the server has told its time: without it a call has no deadline in the server's terms, and one
- * that is delayed would be carried out when nobody waits for it. Nothing is sent twice, either: what was on its way when a
- * connection broke may have been done.
+ * Nothing is sent before the server's time is known. Without it a call has no deadline by the server's clock, and a delayed
+ * call would be carried out when nobody waits for it. Nothing is sent twice: a call that was on its way when the connection
+ * broke may have been carried out.
  */
 import { Redis, type RedisOptions } from 'ioredis'
 import type { Clock } from '../../core/clock.js'
@@ -17,18 +17,18 @@ import { Answer, encodeCall, GREETING, type RedisOperation, type Script } from '
 const CONNECT = 1_000
 const RECONNECT = 250
 const GREET_AGAIN = 100
-/** A server that has said nothing for so long, though asked, is asked on another connection. */
+/** ms. A server that was asked and is silent for longer is asked on another connection. */
 const SILENCE = 1_000
-/** By how much, in ms, our idea of its clock may be ahead of it without that meaning that it was set. */
+/** ms. If our estimate of its clock is further ahead, that clock was set. */
 const SLACK = 50
 
-/** How many calls may be on their way. */
+/** Calls that may be on their way. */
 const MOST = 1_000
 
 /** How many round trips ahead a slot may be claimed. */
 const AHEAD = 2.5
 
-/** How much of a new round trip enters the average. */
+/** The weight of a new round trip in the average. */
 const SMOOTHING = 1 / 8
 
 const OPTIONS: RedisOptions = {
@@ -57,7 +57,7 @@ export interface NodeOptions {
   onChange?(): void
 }
 
-/** Something to wait for, once. */
+/** A promise that is resolved by `raise`. */
 export function signal(): { readonly promise: Promise<void>; raise(): void } {
   let raise = () => {}
   const promise = new Promise<void>(resolve => {
@@ -79,7 +79,7 @@ export class RedisNode {
   /** Which connection this is. */
   #session = 0
   #unanswered = 0
-  /** Since when, by our clock, the server has been silent though asked. */
+  /** When the server was asked that has been silent since, by our clock. */
   #silentSince = 0
   #trouble = 'not connected'
 
@@ -103,7 +103,7 @@ export class RedisNode {
     return Math.min(Math.max(this.#roundTrip * AHEAD, HORIZON.least), HORIZON.most)
   }
 
-  /** What to wait for where nothing is known yet; undefined: it is ready, or is known not to be. */
+  /** Resolves when it is known whether it is ready. Undefined: it is known. */
   get pending(): Promise<void> | undefined {
     return this.#state === 'connecting' ? this.#changed.promise : undefined
   }
@@ -114,10 +114,10 @@ export class RedisNode {
   }
 
   /**
-   * Has operations carried out, unless they come later than `deadline`, by our clock.
+   * Has operations carried out, unless they arrive later than `deadline`, by our clock.
    *
-   * @param asking it is another server's slot that this one is about to take over
-   * @throws what the server says, or that the connection broke
+   * @param asking this server is about to take over the slot from another one
+   * @throws the server's error, or that the connection broke
    */
   async carryOut(operations: readonly RedisOperation[], deadline: number, asking = false): Promise<Answer> {
     if (this.#unanswered >= MOST) throw new Error(`${MOST} calls are on their way`)
@@ -147,7 +147,7 @@ export class RedisNode {
     stream.uncork()
   }
 
-  /** A call had no answer: if the server has been silent for long, it is worth another connection. */
+  /** A call had no answer. If the server has been silent for long, another connection is opened. */
   suspect(): void {
     if (this.ready && this.#unanswered > 0 && this.#options.clock.now() - this.#silentSince >= SILENCE) {
       this.reconnect('no answer')
@@ -182,7 +182,7 @@ export class RedisNode {
       const offset = this.#offset
       const answer = new Answer(reply, theirs => offset.ours(theirs))
       offset.learn(sent, received, answer.time)
-      // After an outage come answers that tell how long it was, not how far the server is.
+      // Answers after an outage show how long it was, not how far the server is.
       if (answer.status === 'done') {
         const took = Math.min(received - sent, HORIZON.most / AHEAD)
         this.#roundTrip += (took - this.#roundTrip) * (this.#roundTrip === 0 ? 1 : SMOOTHING)
@@ -205,7 +205,7 @@ export class RedisNode {
     }, SILENCE)
     impatience.unref()
     try {
-      // ioredis only tells that it could not, and goes on with database 0.
+      // ioredis only reports the failure and goes on with database 0.
       const { db = 0 } = this.redis.options
       if (db > 0) await this.redis.select(db)
       await this.#call('eval', this.#options.script.text, encodeCall([], GREETING), false)
@@ -226,7 +226,7 @@ export class RedisNode {
     }
   }
 
-  /** @param why absent: the connection is closed, which follows another error or is one */
+  /** @param why absent: the connection was closed, after another error or without one */
   #fell(why?: string): void {
     if (this.#state === 'closed') return
     const reason = why ?? (this.ready ? 'the connection was closed' : this.#trouble)
@@ -237,7 +237,7 @@ export class RedisNode {
     this.#enter('down')
   }
 
-  /** ioredis gives up where Sentinels name no server. */
+  /** ioredis gives up if Sentinels name no server. */
   #connectAgain(): void {
     if (this.#state === 'closed') return
     setTimeout(() => {

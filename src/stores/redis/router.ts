@@ -5,15 +5,15 @@ import type { RedisNode } from './node.js'
 export interface Router {
   /** Instances of equal numbers can be decided on in one step. */
   partitionOf(group: string): number
-  /** The one of what is no bucket's, by its tag. */
+  /** The partition of other keys, by their tag. */
   partitionOfTag(tag: string): number
   /** The server of a partition, if it is known. */
   find(partition: number): RedisNode | undefined
-  /** What to wait for where no server is known yet; undefined: waiting is of no use. */
+  /** Resolves when a server is known. Undefined: waiting is of no use. */
   readonly pending: Promise<void> | undefined
   /** How far ahead a slot may be claimed in a partition, in ms. */
   horizonOf(partition: number): number
-  /** Why none is. */
+  /** Why no server is known. */
   readonly error: StoreError
   /** A server says where to go instead (MOVED, ASK), or that it is not the one (READONLY, CLUSTERDOWN). */
   redirect(error: Error, partition: number, from: RedisNode): Redirection | undefined
@@ -29,7 +29,7 @@ export interface Redirection {
   readonly asking: boolean
 }
 
-/** One server, or what Sentinels say is the one. */
+/** One server, or the master that Sentinels name. */
 export class SingleRouter implements Router {
   readonly #node: RedisNode
   readonly pending = undefined

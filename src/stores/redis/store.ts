@@ -26,12 +26,12 @@ export interface RedisOptions {
   readonly url?: string
   /** URLs of some servers of a Redis Cluster. */
   readonly cluster?: readonly string[]
-  /** Of all keys. */
+  /** The prefix of all keys. */
   readonly prefix: string
-  /** After so many ms a call rejects. */
+  /** ms after which a call rejects */
   readonly timeout: number
   readonly clock: Clock
-  /** A connection is lost or cannot be made; told once for each outage and reason, and never with a password. */
+  /** A connection is lost or cannot be made. Called once for each outage and reason, never with a password. */
   onError?(error: Error): void
   /** For tests: a Lua expression for the time in ms since 1970, in place of the server's TIME. */
   readonly timeSource?: string
@@ -51,7 +51,7 @@ export function createRedisStore(options: RedisOptions): Store {
   return new RedisStore(router, options)
 }
 
-/** What an operation has besides its buckets. */
+/** An operation without its buckets. */
 type Particulars = Partial<Pick<RedisOperation, 'cost' | 'x' | 'slot' | 'id'>>
 
 type Verb = RedisOperation['verb']
@@ -68,7 +68,7 @@ class RedisStore implements Store {
     this.#dispatcher = new RedisBatcher(router, options.clock)
   }
 
-  /** Where nothing else is known. */
+  /** The horizon while no other is known. */
   get horizon(): number {
     return this.#router.horizonOf(this.#router.partitionOfTag(REGISTRY))
   }
@@ -156,10 +156,10 @@ class RedisStore implements Store {
     return {
       admit: request => this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline),
       judge: request => this.#admit(VERB.judge, request, deadline),
-      // All grant as far ahead as the farthest has to.
+      // All servers grant as far ahead as the farthest one.
       claim: ({ ahead = 0, ...request }) =>
         this.#claim({ ...request, ahead: ahead + horizon - this.horizonOf(request.stack) }, deadline),
-      // Undoing has time of its own: it matters most when there is none left.
+      // Undoing has a deadline of its own: it matters most when no time is left.
       giveBack: request => this.#giveBack(request, this.#deadline()),
     }
   }
@@ -170,7 +170,7 @@ class RedisStore implements Store {
     return this.#ask(verb, this.#router.partitionOfTag(REGISTRY), keys, [], { id }, this.#deadline(), read)
   }
 
-  /** Undefined: all live in one place. */
+  /** Undefined: all buckets live in one place. */
   #parts(stack: readonly BucketRef[]): readonly Part[] | undefined {
     if (stack.length === 1) return undefined
     const first = this.#router.partitionOf(stack[0]!.group)
@@ -194,7 +194,7 @@ class RedisStore implements Store {
     read: (answer: Answer) => T,
   ): Promise<T> {
     const { prefix } = this.#options
-    // On one server all lives together: a key does not change its name with its group.
+    // On one server all buckets live together: a key keeps its name when its group changes.
     const keys = stack.map(bucket => bucketKey(prefix, this.#options.cluster ? bucket : { ...bucket, group: '' }))
     return this.#ask(verb, this.#router.partitionOf(stack[0]!.group), keys, stack, particulars, deadline, read)
   }

@@ -22,7 +22,7 @@ export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as cons
 /** No slot is given back. */
 export const NO_SLOT = -Infinity
 
-/** What the script answers when it has done nothing. */
+/** `late`, `early`: the script has done nothing. */
 export type Status = 'done' | 'late' | 'early'
 
 const CLOCK = /^local now = clock\(\)$/m
@@ -32,7 +32,7 @@ export interface Script {
   readonly sha: string
 }
 
-/** @param timeSource Lua that yields the time in ms since 1970, in place of the server's */
+/** @param timeSource Lua that yields the time in ms since 1970, instead of the server's */
 export function readScript(timeSource?: string): Script {
   const [upstream, rest] = ['exchange', 'decide'].map(name =>
     readFileSync(new URL(`./${name}.lua`, import.meta.url), 'utf8'),
@@ -43,7 +43,7 @@ export function readScript(timeSource?: string): Script {
   return { text, sha: createHash('sha1').update(text).digest('hex') }
 }
 
-/** Something to be done in one step. */
+/** One operation of the script. */
 export interface RedisOperation {
   readonly verb: (typeof VERB)[keyof typeof VERB]
   readonly cost: number
@@ -52,13 +52,13 @@ export interface RedisOperation {
   /** ms of the store's clock; decide.lua says what else. */
   readonly slot: number
   readonly keys: readonly string[]
-  /** Of each key; those that are no bucket's have none. */
+  /** The bucket of each key. Other keys have none. */
   readonly stack: readonly BucketRef[]
-  /** Of a beat, and of one that leaves. */
+  /** Of an instance that beats or leaves. */
   readonly id: string | undefined
-  /** By our clock; nobody waits for it any longer. */
+  /** When nobody waits for it any more, by our clock. */
   readonly deadline: number
-  /** @throws RangeError: that is no answer */
+  /** @throws RangeError: it is not an answer */
   done(answer: Answer): void
   failed(error: StoreError): void
 }
@@ -83,7 +83,7 @@ export interface Terms {
   readonly back: number
 }
 
-/** What does nothing but tell the time. */
+/** A call that only asks for the time. */
 export const GREETING: Terms = { deadline: Infinity, earliest: -Infinity, horizon: 0, back: 0 }
 
 /** The arguments of EVALSHA after the script's: the number of keys, the keys, ARGV. */
@@ -130,14 +130,14 @@ export function encodeCall(
   return [String(places.size), ...places.keys(), bytes, ...ids]
 }
 
-/** Reads what the script answers, number by number. */
+/** Reads an answer of the script, number by number. */
 export class Answer {
   readonly #numbers: Float64Array
   #at = 2
   /** Maps ms of the store's clock to ours. */
   readonly ours: (theirs: number) => number
 
-  /** @throws RangeError: it is none */
+  /** @throws RangeError: it is not an answer */
   constructor(reply: unknown, ours: (theirs: number) => number) {
     if (!Buffer.isBuffer(reply) || reply.length < 16) throw new RangeError('the answer is not the script’s')
     this.#numbers = new Float64Array(Math.floor(reply.length / 8))
@@ -157,7 +157,7 @@ export class Answer {
     return status === 1 ? 'done' : status === 0 ? 'late' : 'early'
   }
 
-  /** @throws RangeError: there is no more */
+  /** @throws RangeError: there are no more */
   next(): number {
     const value = this.#numbers[this.#at]
     if (value === undefined) throw new RangeError('the answer ends too early')
