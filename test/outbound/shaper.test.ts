@@ -473,14 +473,17 @@ t.test('retryAfterMs is enough: a timer of that length, and nothing else, and th
   ]
   for (const shaper of shapers) {
     let again = 0
-    const told: number[] = []
-    for (let refusals = 0; refusals < 40; refusals += 1) {
+    const times: number[] = []
+    for (let tries = 0; tries < 200 && times.length < 40; tries += 1) {
       await shaper.admit().catch(() => (again += 1))
-      told.push(((await failure(shaper.admit())) as OverflowError).retryAfterMs)
-      await sleep(told.at(-1))
+      const error = await failure(shaper.admit())
+      // After a stall of 8 ms there is room for the second call. Then there is nothing to wait for.
+      if (error instanceof OverflowError) times.push(error.retryAfterMs)
+      await sleep(error instanceof OverflowError ? error.retryAfterMs : 20)
     }
-    t.equal(again, 0, `${again} of 40 were refused again`)
-    t.ok(told.every(Number.isInteger), `whole: ${told}`)
-    t.ok(Math.max(...told) <= 9, `not more than it takes: ${told}`)
+    t.equal(times.length, 40)
+    t.equal(again, 0, `${again} of 40 were rejected again`)
+    t.ok(times.every(Number.isInteger), `whole: ${times}`)
+    t.ok(Math.max(...times) <= 9, `not more than it takes: ${times}`)
   }
 })
