@@ -1,8 +1,8 @@
-// A service that falls over in a burst. It works on 4 requests at a time, 50 ms each. A fifth at the same moment breaks it: it
+// A service that falls over in a burst. It works on 4 requests at a time, 100 ms each. A fifth at the same moment breaks it: it
 // answers 500 until it has nothing left to do.
 import { createServer } from 'node:http'
 
-const WORK_MS = 50
+const WORK_MS = 100
 const MOST_AT_ONCE = 4
 
 let working = 0
