@@ -31,7 +31,7 @@ const NOT_IN_CORE = new Set([
   ...['setTimeout', 'setInterval', 'setImmediate', 'queueMicrotask'],
 ])
 
-/** Texts by path below src, e.g. `core/bucket/bucket.ts`. */
+/** Texts by path below src, e.g. `core/bucket/queued-bucket.ts`. */
 type Files = Record<string, string>
 
 function topFolder(path: string): string {

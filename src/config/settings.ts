@@ -1,4 +1,4 @@
-import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 
 /**
  * The effective configuration, as the other folders read it: defaults are filled in, names resolved, durations in ms,

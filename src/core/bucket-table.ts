@@ -1,4 +1,4 @@
-import { type BucketLimits, QueuedBucket } from './bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from './bucket/queued-bucket.js'
 import type { SharedBucket } from './queue/lane.js'
 import { IdleSweep, SearchBudget } from './structures/idle-sweep.js'
 

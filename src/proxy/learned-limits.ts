@@ -1,4 +1,4 @@
-import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Route } from './routing/route.js'
 
 /** Bucket limits, lowered to what the upstreams behind the buckets allow. */

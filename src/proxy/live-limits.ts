@@ -1,5 +1,5 @@
 import type { BucketSettings, Settings } from '../config/settings.js'
-import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { ProxyContext } from './context.js'
 import type { Upstream } from './upstream/upstream.js'

@@ -1,5 +1,5 @@
 /** Makes this instance one of several on a store: its share of the limits, and its decisions while the store is away. */
-import type { BucketLimits } from '../core/bucket/bucket.js'
+import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
 import type { ReleaseMode, Shaper } from '../core/shaper.js'

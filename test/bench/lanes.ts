@@ -5,7 +5,7 @@
  *     node --import @tapjs/typescript/import test/bench/lanes.ts [--full]       (--full: also a million lanes)
  */
 import { fileURLToPath } from 'node:url'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'

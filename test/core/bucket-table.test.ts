@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import type { Lane, ShareNode } from '../../src/core/queue/lane.js'
 import { limits } from './run.js'

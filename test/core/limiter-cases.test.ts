@@ -4,7 +4,7 @@
  */
 import { readFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'

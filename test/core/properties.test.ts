@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { type Arrival, limits, type Moment, type Outcome, type Run, random, run, slots, worstExcess } from './run.js'
 
 const EPSILON = 1e-6

@@ -1,7 +1,7 @@
 /** Changing limits while requests wait. */
 import fc from 'fast-check'
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Ticket } from '../../src/core/queue/lane.js'

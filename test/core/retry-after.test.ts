@@ -1,5 +1,5 @@
 import t from 'tap'
-import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { type BucketLimits, QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper } from '../../src/core/shaper.js'

@@ -1,5 +1,5 @@
 /** Runs arrivals through the core on the virtual clock and records their outcomes. */
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, type Ticket } from '../../src/core/queue/lane.js'

@@ -1,7 +1,7 @@
 /** The time between a release and its sending counts: the bound holds for the times of sending. */
 import fc from 'fast-check'
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { type Clock, createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type ShareNode } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
   Gate,

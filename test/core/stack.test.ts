@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import {
   Gate,

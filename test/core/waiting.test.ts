@@ -1,6 +1,6 @@
 /** The state that a bucket and a lane keep for waiting requests exists only while it is needed, and leaves nothing behind. */
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type Lane, type SharedBucket, type ShareNode, type Ticket } from '../../src/core/queue/lane.js'

@@ -1,6 +1,6 @@
 /** Former bugs between real instances, each in its smallest form. */
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'

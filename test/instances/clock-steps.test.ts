@@ -1,7 +1,7 @@
 /** Sets the clock of the store by an hour, forward and back, under load: real servers, instances in this process. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { Gate, type LaneRoute } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'

@@ -1,6 +1,6 @@
 /** One rate across instances: what is sent by all of them together, on the virtual clock. */
 import t from 'tap'
-import type { BucketLimits } from '../../src/core/bucket/bucket.js'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { Ticket } from '../../src/core/queue/lane.js'
 import { random } from '../core/run.js'
 import { createWorld, type Sent, type World } from './instances.js'

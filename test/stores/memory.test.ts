@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { type BucketRef, HORIZON, longestBackDate, SLOT_GRACE, type Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'

@@ -1,6 +1,6 @@
 /** Turns a valid file into the effective configuration: names become objects, and defaults are filled in. */
 import type * as z from 'zod'
-import type { BucketLimits } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { capacityOf } from '../default-capacity.js'
 import type { file } from '../schema/schema.js'
 import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'

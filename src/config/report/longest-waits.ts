@@ -1,5 +1,5 @@
 /** The longest waits that the limits allow. */
-import type { BucketLimits } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { staticCosts } from '../checks/checks.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'

@@ -1,5 +1,5 @@
 /** Which requests share a bucket instance, as far as the keys tell. */
-import type { BucketLimits } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import type { Finding } from '../problems.js'
 import type { BucketSettings, KeyPart, RouteSettings, Settings } from '../settings.js'
 

@@ -15,7 +15,7 @@
  * that sharing is among lanes at every depth.
  */
 
-import type { QueuedBucket } from '../bucket/bucket.js'
+import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import type { Slot } from '../store.js'
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'

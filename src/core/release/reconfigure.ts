@@ -1,6 +1,6 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses. */
 
-import type { BucketLimits } from '../bucket/bucket.js'
+import type { BucketLimits } from '../bucket/queued-bucket.js'
 import {
   childrenOf,
   type Gate,

@@ -4,7 +4,7 @@
  * Its events are: a bucket becomes free, a waiter gives up, a claimed slot is due, a pause ends. `settle` runs all that are
  * due, in the order of their times and not of the wake-up. Each decision settles first, so at `now` it never sees a slot
  * that is past but not used yet. What was admitted, and in which slots it left, is the same whether wake-ups came on time or
- * late, up to the forfeit rule of bucket.ts.
+ * late, up to the forfeit rule of queued-bucket.ts.
  *
  * A request is released in the first moment at which it heads its lane, every bucket of its stack is free, the gate of its
  * upstream is open and it has its turn (fair-queue.ts). That moment is its slot: an event's time, or `now` when an arrival
@@ -15,7 +15,7 @@
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
-import type { BucketLimits } from '../bucket/bucket.js'
+import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
 import {
   type Arrival,

@@ -1,6 +1,6 @@
-import { QueuedBucket } from '../bucket/bucket.js'
 import type { BucketLimits } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { Lane, ShareNode } from '../queue/lane.js'
 import type { BucketRef } from '../store.js'
 

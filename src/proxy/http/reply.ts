@@ -1,7 +1,7 @@
 /** Our own answers, and our headers on the upstream's answers. */
 import { type ServerResponse, STATUS_CODES } from 'node:http'
-import type { BucketLimits, QueuedBucket } from '../../core/bucket/bucket.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+import type { BucketLimits, QueuedBucket } from '../../core/bucket/queued-bucket.js'
 
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'

@@ -1,7 +1,7 @@
 /** Numbers the clients of a log, and with a configuration the kinds of requests. */
 import { needsOf } from '../../config/header-needs.js'
 import type { Settings } from '../../config/settings.js'
-import type { BucketLimits } from '../../core/bucket/bucket.js'
+import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import { matchingPath, type RequestFacts } from '../../proxy/http/request.js'
 import { createRule, type Rule } from '../../proxy/routing/route.js'

@@ -1,6 +1,6 @@
 /**
  * Applies many limits to the same arrivals at once. Each client has a row of levels, one for each point, and all of a row
- * are updated together. The arithmetic is that of a bucket (core/bucket/bucket.ts), without an object for each.
+ * are updated together. The arithmetic is that of a bucket (core/bucket/queued-bucket.ts), without an object for each.
  */
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'

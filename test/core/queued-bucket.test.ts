@@ -1,6 +1,6 @@
 import t from 'tap'
-import { QueuedBucket } from '../../src/core/bucket/bucket.js'
 import { LEVEL_TOLERANCE } from '../../src/core/bucket/meter.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { limits } from './run.js'
 
 const near = (a: number, b: number): boolean => Math.abs(a - b) < 1e-9
