@@ -63,7 +63,7 @@ export class Shaper {
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#engine.settle()
-    const rejection = decide(arrival.stack, arrival.cost, maxWait, now, arrival.route.gate.pausedFor(now))
+    const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
     const verdict =
       rejection?.reason === 'overflow'
         ? this.#overflow(arrival, waiter, rejection, maxWait, now, arrivedAt)
@@ -121,7 +121,7 @@ export class Shaper {
   /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#engine.settle()
-    let rejection = decide(arrival.stack, arrival.cost, Infinity, now)
+    let rejection = decide(arrival, Infinity, now)
     if (rejection?.reason === 'overflow') rejection = this.#applyOverflowPolicy(arrival, rejection, Infinity, now)
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
@@ -174,21 +174,17 @@ export class Shaper {
     for (const ticket of victims) {
       // Its own cost does not count in the forecast.
       this.#engine.withdraw(ticket)
-      const { stack, route } = ticket.lane
-      const retryAfterMs = timeUntilFit(stack, ticket.cost, Infinity, now, route.gate.pausedFor(now))
+      const { lane, cost } = ticket
+      const pause = lane.route.gate.pausedFor(now)
+      const retryAfterMs = timeUntilFit({ stack: lane.stack, cost }, Infinity, now, pause)
       this.#engine.reject(ticket, { reason: 'overflow', buckets, retryAfterMs })
     }
   }
 
   /** Fills and blocks the buckets that overflowed, as their limits say. */
-  #applyOverflowPolicy(
-    { route, stack, cost }: Arrival,
-    { reason, buckets }: Rejection,
-    maxWait: number,
-    now: number,
-  ): Rejection {
+  #applyOverflowPolicy(arrival: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
     for (const bucket of buckets) bucket.applyOverflowPolicy(now)
-    return { reason, buckets, retryAfterMs: timeUntilFit(stack, cost, maxWait, now, route.gate.pausedFor(now)) }
+    return { reason, buckets, retryAfterMs: timeUntilFit(arrival, maxWait, now, arrival.route.gate.pausedFor(now)) }
   }
 
   #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {

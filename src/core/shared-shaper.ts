@@ -56,7 +56,7 @@ export class SharedShaper {
       return
     }
     const pause = arrival.route.gate.pausedFor(arrivedAt)
-    const late = pause > maxWait ? decide(arrival.stack, arrival.cost, maxWait, arrivedAt, pause) : undefined
+    const late = pause > maxWait ? decide(arrival, maxWait, arrivedAt, pause) : undefined
     if (late !== undefined) return callbacks.decided(late)
     const queueFull = this.#queueFull(arrival)
     if (queueFull !== undefined && !shaper.makeRoom(arrival, queueFull.buckets, maxWait))

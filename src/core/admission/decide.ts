@@ -1,7 +1,7 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import type { Gate, Rejection, SharedBucket } from '../queue/lane.js'
+import type { Demand, Gate, Rejection, SharedBucket } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { timeUntilLevel } from './drain-time.js'
 
@@ -9,19 +9,14 @@ import { timeUntilLevel } from './drain-time.js'
  * @param maxWait ms. The predicted wait is the longest of the stack's.
  * @param pause ms during which nothing leaves
  */
-export function decide(
-  stack: readonly SharedBucket[],
-  cost: number,
-  maxWait: number,
-  now: number,
-  pause = 0,
-): Rejection | undefined {
+export function decide(demand: Demand, maxWait: number, now: number, pause = 0): Rejection | undefined {
+  const { stack, cost } = demand
   for (const bucket of stack) {
     const { capacity } = bucket.limits
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
     if (full || waitOf(bucket, level, pause) > maxWait || bucket.blockedFor(now) > 0) {
-      return rejection(stack, cost, maxWait, now, pause)
+      return rejection(demand, maxWait, now, pause)
     }
   }
   return undefined
@@ -42,16 +37,11 @@ function waitOf(bucket: SharedBucket, level: number, pause: number): number {
   return pause + left / rate - SAME_TIME
 }
 
-function rejection(
-  stack: readonly SharedBucket[],
-  cost: number,
-  maxWait: number,
-  now: number,
-  pause: number,
-): Rejection {
+function rejection(demand: Demand, maxWait: number, now: number, pause: number): Rejection {
+  const { stack, cost } = demand
   const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
   if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
-  const retryAfterMs = timeUntilFit(stack, cost, maxWait, now, pause)
+  const retryAfterMs = timeUntilFit(demand, maxWait, now, pause)
   const blocked = stack.filter(bucket => bucket.blockedFor(now) > 0)
   if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
@@ -60,14 +50,8 @@ function rejection(
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
-/** @returns ms until a request of this cost is admitted if nobody else comes */
-export function timeUntilFit(
-  stack: readonly SharedBucket[],
-  cost: number,
-  maxWait: number,
-  now: number,
-  pause = 0,
-): number {
+/** @returns ms until such a request is admitted if nobody else comes */
+export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: number, pause = 0): number {
   let time = 0
   for (const bucket of stack) {
     const { rate, capacity } = bucket.limits

@@ -39,11 +39,11 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
  * are counted as going first.
  */
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
-  const releases = Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE))
+  const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE)), cost }
   let soonest = Infinity
   for (const node of bucket.waitingState!.shareNodes) {
     const ready = Math.max(bucket.freeAt - now, node.gate.pausedFor(now), timeBelow(node, cost, now))
-    soonest = Math.min(soonest, timeAbove(node, ready, releases, cost, now))
+    soonest = Math.min(soonest, timeAbove(node, batch, ready, now))
   }
   return soonest
 }
@@ -70,22 +70,27 @@ function timeBelow(node: ShareNode, cost: number, now: number): number {
   return parts.at(-1)?.at ?? 0
 }
 
+/** Requests that have to leave, and their cost in all. */
+interface Batch {
+  readonly count: number
+  readonly cost: number
+}
+
 /**
- * ms until the node, ready in `ready` ms, has sent that many requests, `cost` units in all, through every bucket after it.
- * Requests that go ahead of them at one bucket have to pass the next ones as well.
+ * ms until the node, ready in `ready` ms, has sent a batch through every bucket after it. Requests that go ahead of it at one
+ * bucket have to pass the next ones as well.
  */
-function timeAbove(node: ShareNode, ready: number, requests: number, cost: number, now: number): number {
+function timeAbove(node: ShareNode, batch: Batch, ready: number, now: number): number {
   let time = ready
-  let count = requests
-  let sum = cost
+  let { count, cost } = batch
   for (let child = node, at = node.parent; at?.bucket !== undefined; child = at, at = at.parent) {
     const { bucket } = at
     const others = { count: at.lanes.length + at.childCount - 1, weight: at.weight - child.weight }
-    const ahead = Math.min(at.fairQueue.longestWait(child, others, count, sum), bucket.queued)
-    const own = count > 1 ? sum : 0
+    const ahead = Math.min(at.fairQueue.longestWait(child, others, count, cost), bucket.queued)
+    const own = count > 1 ? cost : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.waitingState!.leastCost))
-    sum += ahead
+    cost += ahead
   }
   return time
 }

@@ -39,11 +39,12 @@ export function dropRank(lane: Lane): void {
  * even so.
  */
 export function makeRoom(
-  { route, stack, cost, weight = 1 }: Arrival,
+  arrival: Arrival,
   full: readonly SharedBucket[],
   maxWait: number,
   now: number,
 ): readonly Ticket[] | undefined {
+  const { stack, cost } = arrival
   const victims: Ticket[] = []
   for (const bucket of stack) {
     const { overflow, capacity, rate } = bucket.limits
@@ -54,7 +55,7 @@ export function makeRoom(
     const freed = victims.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
     const excess = bucket.excess(cost, now) - freed
     if (excess <= TOLERANCE) continue
-    const found = findVictims(bucket, [route, stack], weight, cost, excess, victims)
+    const found = findVictims(bucket, arrival, excess, victims)
     if (found === undefined) return undefined
     victims.push(...found)
   }
@@ -67,14 +68,12 @@ export function makeRoom(
  */
 function findVictims(
   bucket: SharedBucket,
-  newcomer: Parameters<typeof findLane>,
-  weight: number,
-  cost: number,
+  { route, stack, cost, weight = 1 }: Arrival,
   excess: number,
   already: readonly Ticket[],
 ): readonly Ticket[] | undefined {
   if (bucket.waitingState === undefined || bucket.waiting === 0) return undefined
-  const lane = findLane(...newcomer)
+  const lane = findLane(route, stack)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
   for (const node of bucket.waitingState.shareNodes) weights += node.weight

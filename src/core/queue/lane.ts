@@ -60,11 +60,15 @@ export interface LaneRoute {
   readonly gate: Gate
 }
 
-/** A request as the core sees it. `stack` is ordered from the client's own bucket to everyone's. */
-export interface Arrival {
-  readonly route: LaneRoute
+/** What a request asks of its buckets. `stack` is ordered from the client's own bucket to everyone's. */
+export interface Demand {
   readonly stack: readonly SharedBucket[]
   readonly cost: number
+}
+
+/** A request as the core sees it. */
+export interface Arrival extends Demand {
+  readonly route: LaneRoute
   /** Its lane's share of buckets that it contends for with others; 1 if absent. */
   readonly weight?: number
 }

@@ -134,7 +134,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   expire(now: number): void {
     if (!this.pending) return
     const pause = this.route.gate.pausedFor(now)
-    const retry = retryAfter(timeUntilFit(this.stack, this.cost, this.maxWait, now, pause))
+    const retry = retryAfter(timeUntilFit(this, this.maxWait, now, pause))
     this.#giveUp(new ExpiredError(this.key, retry))
   }
 

@@ -150,9 +150,11 @@ export class QueueVisit implements AdmissionCallbacks {
     const { shaper, observer, clock } = this.#context
     const stack = this.#presentStack()
     // Only look, do not ask: asking may fill or block a full bucket, and the client is not to blame for our second try.
-    if (stack === undefined || decide(stack, this.arrival.cost, Infinity, clock.now()) !== undefined) return false
+    if (stack === undefined) return false
+    const arrival = { ...this.arrival, stack }
+    if (decide(arrival, Infinity, clock.now()) !== undefined) return false
     const { gate } = this.#route.lane
-    this.arrival = { ...this.arrival, stack }
+    this.arrival = arrival
     this.#visitor.stack = stack
     observer.retried?.(this.#visitor, status)
     this.retries += 1
