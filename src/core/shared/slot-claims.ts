@@ -223,34 +223,52 @@ export class Claims {
 
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
   #settle(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+    if (claim.granted) this.#granted(new Grant(lane, cost, claim.slot))
+    else this.#refused(lane, claim.freeAt, askedAt)
+  }
+
+  #granted(grant: Grant): void {
+    const { lane, cost, slot } = grant
     const now = this.#claimant.now()
     const horizon = this.#horizon(lane.stack)
-    const frees = claim.granted
-      ? lane.stack.map(({ limits }) => claim.slot.at + cost / limits.rate)
-      : // The bucket has changed since: the store has to be asked again.
-        stored(lane.stack).map((bucket, place) => (bucket.changedAt > askedAt ? now : claim.freeAt[place]!))
-    const last = claim.granted ? Infinity : Math.max(...frees)
-    for (const [place, bucket] of stored(lane.stack).entries()) {
+    for (const bucket of stored(lane.stack)) {
+      this.#ahead.delete(bucket)
       const { rate, whole } = bucket.limits
-      const free = frees[place]!
-      // After a refusal the claims that are on their way will be refused, too.
-      const asked = claim.granted ? (this.#asked.get(bucket) ?? 0) / rate : 0
       // This instance's share of the rate counts from now and in full.
-      const share = claim.granted && whole !== undefined ? now + cost / rate : now
-      if (claim.granted) this.#ahead.delete(bucket)
-      else if (free === last && place === lane.stack.length - 1) {
-        const more = (this.#ahead.get(bucket) ?? 0) + horizon * AHEAD.step
-        this.#ahead.set(bucket, Math.min(AHEAD.most, more))
-      }
-      const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
-      bucket.claimableAt = Math.max(free === last ? now + RETRY : share, free - ahead + asked)
-      if (isFree(bucket, now)) this.#readyLanes.plan(bucket)
-      else this.#readyLanes.occupied(bucket)
+      const share = whole === undefined ? now : now + cost / rate
+      const asked = this.#asked.get(bucket) ?? 0
+      this.#nextClaim(bucket, Math.max(share, slot.at + cost / rate - horizon + asked / rate), now)
     }
-    if (!claim.granted) return
-    const grant = new Grant(lane, cost, claim.slot)
     this.#grants.add(grant)
     if (lane.claiming!.size < lane.claims || lane.route.gate.paused) this.#drop(grant)
+  }
+
+  /** The claims that are on their way will be refused, too. */
+  #refused(lane: Lane, freeAt: readonly number[], askedAt: number): void {
+    const now = this.#claimant.now()
+    const horizon = this.#horizon(lane.stack)
+    const stack = stored(lane.stack)
+    // If the bucket has changed since, the store has to be asked again.
+    const frees = stack.map((bucket, place) => (bucket.changedAt > askedAt ? now : freeAt[place]!))
+    const last = Math.max(...frees)
+    if (frees.at(-1) === last) this.#goFurtherAhead(stack.at(-1)!, horizon)
+    for (const [place, bucket] of stack.entries()) {
+      const free = frees[place]!
+      const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
+      this.#nextClaim(bucket, Math.max(free === last ? now + RETRY : now, free - ahead), now)
+    }
+  }
+
+  #goFurtherAhead(bucket: SharedBucket, horizon: number): void {
+    const ahead = (this.#ahead.get(bucket) ?? 0) + horizon * AHEAD.step
+    this.#ahead.set(bucket, Math.min(AHEAD.most, ahead))
+  }
+
+  /** The next claim for a bucket may be granted then, in ms. */
+  #nextClaim(bucket: StoredBucket, at: number, now: number): void {
+    bucket.claimableAt = at
+    if (isFree(bucket, now)) this.#readyLanes.plan(bucket)
+    else this.#readyLanes.occupied(bucket)
   }
 
   #horizon(stack: readonly SharedBucket[]): number {
