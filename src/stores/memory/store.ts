@@ -96,10 +96,11 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
   return {
     horizon: HORIZON.least,
 
-    admit({ stack, cost, maxWait, claim }) {
+    admit(request) {
+      const { stack, cost, claim } = request
       const now = clock.now()
       const states = stack.map(ref => find(ref, now))
-      const rejection = decideAdmission(stack, states, cost, maxWait, now)
+      const rejection = decideAdmission(request, states, now)
       if (rejection !== undefined) return rejection
       for (const state of states) change(state, cost, now)
       const levels = states.map(({ level }) => level)
@@ -212,13 +213,8 @@ function blockedFor(state: State, now: number): number {
 type Refusal = Extract<Admission, { admitted: false }>
 
 /** Undefined: all buckets admit it. An overflow is followed by the policy of the buckets that overflow. */
-function decideAdmission(
-  stack: readonly BucketRef[],
-  states: readonly State[],
-  cost: number,
-  maxWait: number,
-  now: number,
-): Refusal | undefined {
+function decideAdmission(request: AdmitRequest, states: readonly State[], now: number): Refusal | undefined {
+  const { stack, cost, maxWait } = request
   const which = (refuses: (state: State, limits: BucketLimits) => boolean): number[] =>
     states.flatMap((state, place) => (refuses(state, stack[place]!.limits) ? [place] : []))
 
@@ -227,7 +223,7 @@ function decideAdmission(
     levels: states.map(state => levelOf(state, now)),
     reason,
     refusing,
-    retryAfterMs: reason === 'too-costly' ? undefined : timeUntilFit(stack, states, cost, maxWait, now),
+    retryAfterMs: reason === 'too-costly' ? undefined : timeUntilFit(request, states, now),
   })
 
   const tooSmall = which((_, { capacity }) => cost > capacity + LEVEL_TOLERANCE)
@@ -249,13 +245,7 @@ function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: Buc
 }
 
 /** ms until it would be admitted if nobody else came. */
-function timeUntilFit(
-  stack: readonly BucketRef[],
-  states: readonly State[],
-  cost: number,
-  maxWait: number,
-  now: number,
-): number {
+function timeUntilFit({ stack, cost, maxWait }: AdmitRequest, states: readonly State[], now: number): number {
   let time = 0
   for (const [place, state] of states.entries()) {
     const { rate, capacity } = stack[place]!.limits

@@ -51,10 +51,14 @@ export function createRedisStore(options: RedisOptions): Store {
   return new RedisStore(router, options)
 }
 
-/** An operation without its buckets. */
-type Particulars = Partial<Pick<RedisOperation, 'cost' | 'x' | 'slot' | 'id'>>
-
 type Verb = RedisOperation['verb']
+
+/** An operation without its keys. What is left out means nothing to its verb. */
+type Question = Pick<RedisOperation, 'verb' | 'deadline'> &
+  Partial<Pick<RedisOperation, 'cost' | 'x' | 'slot' | 'id' | 'stack'>>
+
+/** A question about buckets. */
+type StackQuestion = Question & Pick<RedisOperation, 'stack'>
 
 class RedisStore implements Store {
   readonly #router: Router
@@ -99,7 +103,7 @@ class RedisStore implements Store {
   }
 
   reset(bucket: BucketRef): Promise<void> {
-    return this.#onStack(VERB.reset, [bucket], {}, this.#deadline(), () => {})
+    return this.#onStack({ verb: VERB.reset, stack: [bucket], deadline: this.#deadline() }, () => {})
   }
 
   beat(id: string): Promise<number> {
@@ -118,10 +122,8 @@ class RedisStore implements Store {
     const { pausedFor, rate = 0, rateFor } = boundNews(heard)
     const keys = [upstreamKey(this.#options.prefix, upstream)]
     const partition = this.#router.partitionOfTag(UPSTREAMS)
-    const news = { cost: rate, x: rateFor, slot: pausedFor }
-    return this.#ask(VERB.exchange, partition, keys, [], news, this.#deadline(), answer =>
-      describeUpstream(answer.next(), answer.next(), answer.next()),
-    )
+    const question = { verb: VERB.exchange, cost: rate, x: rateFor, slot: pausedFor, deadline: this.#deadline() }
+    return this.#ask(partition, keys, question, answer => describeUpstream(answer.next(), answer.next(), answer.next()))
   }
 
   async close(): Promise<void> {
@@ -131,7 +133,7 @@ class RedisStore implements Store {
 
   #admit(verb: Verb, { stack, cost, maxWait }: AdmitRequest, deadline: number): Promise<Admission> {
     const { length } = stack
-    return this.#onStack(verb, stack, { cost, x: maxWait }, deadline, answer => {
+    return this.#onStack({ verb, stack, cost, x: maxWait, deadline }, answer => {
       if (answer.next() === 0) return readRejection(answer, length)
       const levels = answer.list(length)
       if (verb !== VERB.admitAndClaim) return { admitted: true, levels }
@@ -141,14 +143,14 @@ class RedisStore implements Store {
 
   #claim({ stack, cost, since, ahead = 0 }: ClaimRequest, deadline: number): Promise<Claim> {
     const { length } = stack
-    return this.#onStack(VERB.claim, stack, { cost, x: since, slot: ahead }, deadline, answer =>
+    return this.#onStack({ verb: VERB.claim, stack, cost, x: since, slot: ahead, deadline }, answer =>
       readClaim(answer, length),
     )
   }
 
   #giveBack({ stack, cost, slot, slotCost = 0 }: GiveBackRequest, deadline: number): Promise<void> {
     const theirs = slot === undefined ? NO_SLOT : (slot.token as number)
-    return this.#onStack(VERB.giveBack, stack, { cost, x: slotCost, slot: theirs }, deadline, () => {})
+    return this.#onStack({ verb: VERB.giveBack, stack, cost, x: slotCost, slot: theirs, deadline }, () => {})
   }
 
   #onePlace(whole: readonly BucketRef[], deadline: number): OnePlace {
@@ -167,7 +169,7 @@ class RedisStore implements Store {
   #onRegistry<T>(verb: Verb, id: string, read: (answer: Answer) => T): Promise<T> {
     const { prefix } = this.#options
     const keys = [registryKey(prefix), leftKey(prefix)]
-    return this.#ask(verb, this.#router.partitionOfTag(REGISTRY), keys, [], { id }, this.#deadline(), read)
+    return this.#ask(this.#router.partitionOfTag(REGISTRY), keys, { verb, id, deadline: this.#deadline() }, read)
   }
 
   /** Undefined: all buckets live in one place. */
@@ -186,26 +188,18 @@ class RedisStore implements Store {
     return [...parts.values()]
   }
 
-  #onStack<T>(
-    verb: Verb,
-    stack: readonly BucketRef[],
-    particulars: Particulars,
-    deadline: number,
-    read: (answer: Answer) => T,
-  ): Promise<T> {
+  #onStack<T>(question: StackQuestion, read: (answer: Answer) => T): Promise<T> {
+    const { stack } = question
     const { prefix } = this.#options
     // On one server all buckets live together: a key keeps its name when its group changes.
     const keys = stack.map(bucket => bucketKey(prefix, this.#options.cluster ? bucket : { ...bucket, group: '' }))
-    return this.#ask(verb, this.#router.partitionOf(stack[0]!.group), keys, stack, particulars, deadline, read)
+    return this.#ask(this.#router.partitionOf(stack[0]!.group), keys, question, read)
   }
 
   #ask<T>(
-    verb: Verb,
     partition: number,
     keys: readonly string[],
-    stack: readonly BucketRef[],
-    { cost = 0, x = 0, slot = NO_SLOT, id }: Particulars,
-    deadline: number,
+    { verb, cost = 0, x = 0, slot = NO_SLOT, stack = [], id, deadline }: Question,
     read: (answer: Answer) => T,
   ): Promise<T> {
     return new Promise<T>((resolve, reject: (error: StoreError) => void) => {
