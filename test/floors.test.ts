@@ -240,8 +240,6 @@ t.test('the check finds every kind of violation', async t => {
 
 /** Functions that still take a bare boolean. Only remove entries from this list. */
 const BARE_BOOLEANS = [
-  'core/shared-shaper.ts: again',
-  'core/shared-shaper.ts: claim',
   'outbound/options.ts: shared',
   'outbound/options.ts: shared',
   'outbound/pauses/pauses.ts: notify',

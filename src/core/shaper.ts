@@ -12,7 +12,7 @@ import {
   type Lane,
   type Rejection,
   type SharedBucket,
-  type Ticket,
+  Ticket,
   type Waiter,
 } from './queue/lane.js'
 import { isFree, SAME_TIME } from './queue/ready-lanes.js'
@@ -25,6 +25,16 @@ export type { ReleaseMode } from './release/release-engine.js'
 
 /** `released`: send it now, its waiter is not called. A ticket: it is queued, its waiter will be called. */
 export type Verdict = 'released' | Ticket | Rejection
+
+/** A request that a store has admitted. */
+export interface Admitted {
+  readonly arrival: Arrival
+  readonly waiter: Waiter
+  /** ms since the store has answered. */
+  readonly maxWait: number
+  /** When the store was asked, in ms. */
+  readonly arrivedAt: number
+}
 
 const QUEUE_FULL: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
@@ -64,10 +74,15 @@ export class Shaper {
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#engine.settle()
     const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
-    const verdict =
-      rejection?.reason === 'overflow'
-        ? this.#overflow(arrival, waiter, rejection, maxWait, now, arrivedAt)
-        : (rejection ?? this.#accept(arrival, waiter, maxWait, now, arrivedAt))
+    const victims = rejection && this.#withdrawHeavier(arrival, rejection, maxWait, now)
+    let verdict: Verdict
+    if (rejection !== undefined && victims === undefined) verdict = this.#refuse(arrival, rejection, maxWait, now)
+    else if (this.#passAtOnce(arrival, now)) verdict = 'released'
+    else {
+      verdict = this.#join(arrival, waiter, maxWait, arrivedAt ?? now)
+      if (verdict instanceof Ticket && verdict.lane.tickets.size === 1) this.#engine.contend(verdict, now)
+    }
+    if (rejection !== undefined && victims !== undefined) this.#displace(victims, rejection.buckets, now)
     this.#engine.notify()
     return verdict
   }
@@ -77,13 +92,13 @@ export class Shaper {
    *
    * @param claim the store's answer, if a slot was claimed with the admission
    */
-  enqueue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number, claim?: Claim): Ticket | Rejection {
+  enqueue({ arrival, waiter, maxWait, arrivedAt }: Admitted, claim?: Claim): Ticket | Rejection {
     const now = this.#engine.settle()
-    if (this.#engine.queued >= this.maxQueued) return QUEUE_FULL
     for (const bucket of arrival.stack) bucket.endBlock(now)
     // The time that asking took does not count against the client's wait.
     const patience = now - arrivedAt + maxWait + this.#engine.patience(arrival.stack)
-    const ticket = this.#engine.join(arrival, waiter, patience, arrivedAt)
+    const ticket = this.#join(arrival, waiter, patience, arrivedAt)
+    if (!(ticket instanceof Ticket)) return ticket
     const { lane } = ticket
     ticket.counted = true
     const first = lane.tickets.first === ticket
@@ -121,13 +136,13 @@ export class Shaper {
   /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#engine.settle()
-    let rejection = decide(arrival, Infinity, now)
-    if (rejection?.reason === 'overflow') rejection = this.#applyOverflowPolicy(arrival, rejection, Infinity, now)
+    const rejection = decide(arrival, Infinity, now)
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
     }
+    const verdict = rejection === undefined ? 'released' : this.#refuse(arrival, rejection, Infinity, now)
     this.#engine.notify()
-    return rejection ?? 'released'
+    return verdict
   }
 
   /** Takes a waiter out of its lane. Those behind it move up. False: it has left already. */
@@ -151,23 +166,17 @@ export class Shaper {
     this.#engine.notify()
   }
 
-  /** Makes room for a newcomer with less than its share, or applies the overflow policy. */
-  #overflow(
+  /** Takes out the requests that make room for a newcomer. Undefined: it stays rejected. */
+  #withdrawHeavier(
     arrival: Arrival,
-    waiter: Waiter,
-    rejection: Rejection,
+    { reason, buckets }: Rejection,
     maxWait: number,
     now: number,
-    arrivedAt?: number,
-  ): Verdict {
-    const { buckets } = rejection
-    const crowded = this.#engine.queued >= this.maxQueued
-    const victims = crowded ? undefined : makeRoom(arrival, buckets, maxWait, now)
-    if (victims === undefined) return this.#applyOverflowPolicy(arrival, rejection, maxWait, now)
-    for (const ticket of victims) this.#engine.withdraw(ticket)
-    const verdict = this.#accept(arrival, waiter, maxWait, now, arrivedAt)
-    this.#displace(victims, buckets, now)
-    return verdict
+  ): readonly Ticket[] | undefined {
+    if (reason !== 'overflow' || this.#engine.queued >= this.maxQueued) return undefined
+    const victims = makeRoom(arrival, buckets, maxWait, now)
+    for (const ticket of victims ?? []) this.#engine.withdraw(ticket)
+    return victims
   }
 
   #displace(victims: readonly Ticket[], buckets: readonly SharedBucket[], now: number): void {
@@ -182,21 +191,25 @@ export class Shaper {
   }
 
   /** Fills and blocks the buckets that overflowed, as their limits say. */
-  #applyOverflowPolicy(arrival: Arrival, { reason, buckets }: Rejection, maxWait: number, now: number): Rejection {
+  #refuse(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection {
+    const { reason, buckets } = rejection
+    if (reason !== 'overflow') return rejection
     for (const bucket of buckets) bucket.applyOverflowPolicy(now)
     return { reason, buckets, retryAfterMs: timeUntilFit(arrival, maxWait, now, arrival.route.gate.pausedFor(now)) }
   }
 
-  #accept(arrival: Arrival, waiter: Waiter, maxWait: number, now: number, arrivedAt = now): Verdict {
+  /** False: it has to wait. */
+  #passAtOnce(arrival: Arrival, now: number): boolean {
     for (const bucket of arrival.stack) bucket.endBlock(now)
-    if (arrival.route.gate.open && this.#isNext(arrival, now)) {
-      this.#engine.passAtOnce(arrival, now)
-      return 'released'
-    }
+    if (!arrival.route.gate.open || !this.#isNext(arrival, now)) return false
+    this.#engine.passAtOnce(arrival, now)
+    return true
+  }
+
+  /** It takes part once it contends. */
+  #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
     if (this.#engine.queued >= this.maxQueued) return QUEUE_FULL
-    const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt)
-    if (ticket.lane.tickets.size === 1) this.#engine.contend(ticket, now)
-    return ticket
+    return this.#engine.join(arrival, waiter, maxWait, arrivedAt)
   }
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */

@@ -10,8 +10,8 @@ import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { findLane, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
-import type { StoredBucket } from './shared/stored-bucket.js'
-import type { Admission, BucketRef, MaybePromise, Store } from './store.js'
+import type { Inquiry, StoredBucket } from './shared/stored-bucket.js'
+import type { Admission, AdmitRequest, BucketRef, MaybePromise, Store } from './store.js'
 
 /** While the store cannot be asked: decide alone, reject everything, or forward everything. */
 export type OnOutage = 'local' | 'closed' | 'open'
@@ -65,13 +65,13 @@ export class SharedShaper {
     this.#ask(
       arrival,
       // The store knows of no pause.
-      maxWait - pause,
-      claim,
+      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: maxWait - pause, claim },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
         // Others may have been queued meanwhile.
         const ticket =
-          this.#queueFull(arrival) ?? shaper.enqueue(arrival, callbacks, maxWait, arrivedAt, admission.claim)
+          this.#queueFull(arrival) ??
+          shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt }, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
         callbacks.decided(ticket)
         shaper.wake()
@@ -86,8 +86,7 @@ export class SharedShaper {
     const { clock } = this.#options
     this.#ask(
       arrival,
-      Infinity,
-      false,
+      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: Infinity, claim: false },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
@@ -99,40 +98,42 @@ export class SharedShaper {
     )
   }
 
-  #ask(
-    arrival: Arrival,
-    maxWait: number,
-    claim: boolean,
-    decided: (admission: Admission) => void,
-    alone: () => void,
-    again = true,
-  ): void {
-    const { store, clock, shaper, unanswered } = this.#options
-    const { cost } = arrival
-    const stack = arrival.stack as readonly StoredBucket[]
-    const askedAt = clock.now()
-    const refs = stack.map(bucket => bucket.ref)
-    const inquiries = stack.map(bucket => bucket.ask())
-    const inOrder = (deal: () => void): void => {
-      // The client's own bucket keeps its requests in order. The others only have to stay as long.
-      for (let place = 1; place < stack.length; place += 1) stack[place]!.answered(inquiries[place]!, ignore)
-      stack[0]!.answered(inquiries[0]!, deal)
-    }
-    const answered = (admission: Admission): void => {
-      const now = clock.now()
-      for (const [place, bucket] of stack.entries()) bucket.tell(admission.levels[place]!, now)
-      if (again && !admission.admitted && admission.reason === 'overflow') {
+  /** Asks the store. After an overflow others may make room for the newcomer. It is asked once more then. */
+  #ask(arrival: Arrival, request: AdmitRequest, decided: (admission: Admission) => void, alone: () => void): void {
+    const { shaper } = this.#options
+    const { stack } = arrival
+    const decidedFirst = (admission: Admission): void => {
+      if (!admission.admitted && admission.reason === 'overflow') {
         const full = admission.refusing.map(place => stack[place]!)
-        if (shaper.makeRoom(arrival, full, maxWait)) return this.#ask(arrival, maxWait, claim, decided, alone, false)
+        const mayFit = shaper.makeRoom(arrival, full, request.maxWait)
+        if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decided, alone)
       }
       decided(admission)
     }
+    this.#askOnce(stack, request, decidedFirst, alone)
+  }
+
+  #askOnce(
+    buckets: readonly SharedBucket[],
+    request: AdmitRequest,
+    decided: (admission: Admission) => void,
+    alone: () => void,
+  ): void {
+    const { store, clock, unanswered } = this.#options
+    const stack = buckets as readonly StoredBucket[]
+    const askedAt = clock.now()
+    const inquiries = stack.map(bucket => bucket.ask())
     when(
-      store.admit({ stack: refs, cost, maxWait, claim }),
-      admission => inOrder(() => answered(admission)),
+      store.admit(request),
+      admission =>
+        inOrder(stack, inquiries, () => {
+          const now = clock.now()
+          for (const [place, bucket] of stack.entries()) bucket.tell(admission.levels[place]!, now)
+          decided(admission)
+        }),
       () => {
-        unanswered(refs, askedAt)
-        inOrder(alone)
+        unanswered(request.stack, askedAt)
+        inOrder(stack, inquiries, alone)
       },
     )
   }
@@ -145,7 +146,7 @@ export class SharedShaper {
     if (full.length === 0) return undefined
     const { store, clock } = this.#options
     const now = clock.now()
-    const horizon = store.horizonOf?.(stack.map(bucket => (bucket as StoredBucket).ref)) ?? store.horizon
+    const horizon = store.horizonOf?.(refs(stack)) ?? store.horizon
     const times = stack.map(bucket => {
       const { rate, capacity } = bucket.limits
       // A slot is claimed earlier than it is, by the horizon.
@@ -156,10 +157,14 @@ export class SharedShaper {
     return { reason: 'overflow', buckets: full, retryAfterMs: Math.max(...times) }
   }
 
-  #giveBack({ stack, cost }: Arrival, admission: Admission): void {
+  #giveBack(arrival: Arrival, admission: Admission): void {
+    const { cost } = arrival
     const slot = admission.admitted && admission.claim?.granted ? admission.claim.slot : undefined
-    const refs = stack.map(bucket => (bucket as StoredBucket).ref)
-    const given = this.#options.store.giveBack({ stack: refs, cost, ...(slot && { slot, slotCost: cost }) })
+    const given = this.#options.store.giveBack({
+      stack: refs(arrival.stack),
+      cost,
+      ...(slot && { slot, slotCost: cost }),
+    })
     when(given, ignore, ignore)
   }
 
@@ -190,6 +195,17 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
 /** Whether no request here goes before it. */
 function mayGo({ route, stack }: Arrival): boolean {
   return route.gate.open && stack.every(bucket => bucket.waiting === 0) && findLane(route, stack) === undefined
+}
+
+/** The names of its buckets for the store, as they are now. */
+function refs(stack: readonly SharedBucket[]): BucketRef[] {
+  return stack.map(bucket => (bucket as StoredBucket).ref)
+}
+
+/** The client's own bucket keeps its requests in order. The others only have to stay as long. */
+function inOrder(stack: readonly StoredBucket[], inquiries: readonly Inquiry[], deal: () => void): void {
+  for (let place = 1; place < stack.length; place += 1) stack[place]!.answered(inquiries[place]!, ignore)
+  stack[0]!.answered(inquiries[0]!, deal)
 }
 
 function rejection(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {

@@ -43,7 +43,12 @@ t.test('a request that has missed its slot claims another one without any other 
   const released: number[] = []
   const route = { name: 'route', gate: new Gate() }
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
-  shaper.enqueue({ route, stack: [bucketOf('one')], cost: 1 }, waiter, Infinity, 0)
+  shaper.enqueue({
+    arrival: { route, stack: [bucketOf('one')], cost: 1 },
+    waiter: waiter,
+    maxWait: Infinity,
+    arrivedAt: 0,
+  })
   shaper.wake()
   clock.runUntil(1_000)
   t.same(claimed, [0, 12], 'it has come 10 ms after its first slot')
@@ -64,7 +69,7 @@ t.test('a missed slot is claimed again at a slow rate, too', async t => {
   const route = { name: 'route', gate: new Gate() }
   const released: number[] = []
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
-  shaper.enqueue({ route, stack: [hourly], cost: 1 }, waiter, Infinity, 0)
+  shaper.enqueue({ arrival: { route, stack: [hourly], cost: 1 }, waiter: waiter, maxWait: Infinity, arrivedAt: 0 })
   shaper.wake()
   clock.runUntil(1_000)
   t.same(claimed, [0, 12])
@@ -81,8 +86,18 @@ t.test('a hang-up in front of a full upstream lets another lane go', async t => 
   const shaper = new Shaper({ clock, store })
   shaper.releaseMode = 'claimed'
   const route = { name: 'route', gate: new Gate(1) }
-  const one = shaper.enqueue({ route, stack: [bucketOf('one')], cost: 1 }, NOBODY, Infinity, 0)
-  shaper.enqueue({ route, stack: [bucketOf('another')], cost: 1 }, NOBODY, Infinity, 0)
+  const one = shaper.enqueue({
+    arrival: { route, stack: [bucketOf('one')], cost: 1 },
+    waiter: NOBODY,
+    maxWait: Infinity,
+    arrivedAt: 0,
+  })
+  shaper.enqueue({
+    arrival: { route, stack: [bucketOf('another')], cost: 1 },
+    waiter: NOBODY,
+    maxWait: Infinity,
+    arrivedAt: 0,
+  })
   shaper.wake()
   t.same(claimed, ['one'])
   shaper.cancel(one as Ticket)
@@ -127,12 +142,12 @@ t.test('the first request goes first, also when answers come in another order', 
   const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', () => 'all', { trusted: true })
   const route = { name: 'route', gate: new Gate() }
   const join = (arrivedAt: number) =>
-    shaper.enqueue(
-      { route, stack: [bucket], cost: 1 },
-      { ...NOBODY, release: () => void released.push(arrivedAt) },
-      Infinity,
+    shaper.enqueue({
+      arrival: { route, stack: [bucket], cost: 1 },
+      waiter: { ...NOBODY, release: () => void released.push(arrivedAt) },
+      maxWait: Infinity,
       arrivedAt,
-    )
+    })
   shaper.releaseMode = 'none'
   for (const [arrivedAt, delay] of delays.entries()) clock.at(arrivedAt + delay, () => void join(arrivedAt))
   clock.runUntil(20)
