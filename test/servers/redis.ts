@@ -104,8 +104,9 @@ export class RedisServer {
       ...{ enableReadyCheck: false, disableClientInfo: true },
     })
     redis.on('error', () => {})
+    // Outside of the try: to disconnect after a refused connection holds the process for 2 s.
+    await redis.connect()
     try {
-      await redis.connect()
       return await redis.call(name, args)
     } finally {
       redis.disconnect()
