@@ -153,15 +153,19 @@ function checkExpression(t: Test, expression: string, found: ReadonlyMap<string,
     if (name !== 'up') t.ok(found.has(name!), `${name} in ${expression}`)
     const known = new Set([...ADDED, ...(found.get(name!) ?? [])])
     for (const label of known) labels.add(label)
-    for (const [, label, value] of matchers.matchAll(/(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"/g)) {
-      t.ok(known.has(label!), `${label} of ${name} in ${expression}`)
-      if (label === 'outcome') for (const outcome of value!.split('|')) t.ok(OUTCOMES.includes(outcome), outcome)
-    }
+    checkMatchers(t, matchers, known)
   }
   for (const [, names] of expression.matchAll(/\b(?:by|on|without)\s*\(([^)]*)\)/g)) {
     for (const label of names!.split(',')) t.ok(labels.has(label.trim()), `${label.trim()} in ${expression}`)
   }
   t.ok(isBalanced(expression), `balanced: ${expression}`)
+}
+
+function checkMatchers(t: Test, matchers: string, known: ReadonlySet<string>): void {
+  for (const [, label, value] of matchers.matchAll(/(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"/g)) {
+    t.ok(known.has(label!), `${label} in {${matchers}}`)
+    if (label === 'outcome') for (const outcome of value!.split('|')) t.ok(OUTCOMES.includes(outcome), outcome)
+  }
 }
 
 function isBalanced(expression: string): boolean {

@@ -42,13 +42,14 @@ export async function serveDashboard(
     else if (server.isDown) res.writeHead(503).end()
     else if (req.method === 'DELETE') {
       res.writeHead(server.resetStatus).end('{"forgotten":194,"waiting":205,"level":206,"lastWaitMs":41000}')
-    } else {
-      res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
-      for (const snapshot of server.greeting()) res.write(event(snapshot))
-      streams.add(res)
-      res.on('close', () => streams.delete(res))
-    }
+    } else stream(res)
   })
+  const stream = (res: ServerResponse): void => {
+    res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
+    for (const snapshot of server.greeting()) res.write(event(snapshot))
+    streams.add(res)
+    res.on('close', () => streams.delete(res))
+  }
   http.listen(0, '127.0.0.1')
   await once(http, 'listening')
   t.teardown(() => {

@@ -35,17 +35,21 @@ function accepts(schema: Schema, value: unknown): boolean {
   if ('const' in schema && schema.const !== value) return false
   if (schema.enum && !schema.enum.includes(value)) return false
   if (typeof value === 'string') return value.length >= (schema.minLength ?? 0)
-  if (typeof value === 'number') {
-    const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema
-    return value >= minimum && value <= maximum && value > exclusiveMinimum
-  }
-  if (Array.isArray(value)) {
-    return value.length >= (schema.minItems ?? 0) && value.every(each => accepts(schema.items ?? {}, each))
-  }
+  if (typeof value === 'number') return isWithin(schema, value)
   return typeof value !== 'object' || value === null || acceptsMembers(schema, value)
 }
 
-function acceptsMembers(
+function isWithin(schema: Schema, value: number): boolean {
+  const { minimum = -Infinity, maximum = Infinity, exclusiveMinimum = -Infinity } = schema
+  return value >= minimum && value <= maximum && value > exclusiveMinimum
+}
+
+function acceptsMembers(schema: Schema, value: object): boolean {
+  if (!Array.isArray(value)) return acceptsProperties(schema, value)
+  return value.length >= (schema.minItems ?? 0) && value.every(each => accepts(schema.items ?? {}, each))
+}
+
+function acceptsProperties(
   { properties = {}, required = [], additionalProperties = true, propertyNames }: Schema,
   value: object,
 ) {

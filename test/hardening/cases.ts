@@ -29,22 +29,26 @@ type Made = (section: Case[]) => void
 
 /** One that is forwarded, once, and whose connection goes on. */
 export function good(name: string, bytes: string, seen: Seen = {}): Made {
-  return several(name, bytes, [200], 'open', seen)
+  return made(name, bytes, { statuses: [200], after: 'open', ...seen })
 }
 
 /** One that is forwarded, and whose connection ends with the answer. */
 export function last(name: string, bytes: string, seen: Seen = {}): Made {
-  return several(name, bytes, [200], 'closed', seen)
+  return made(name, bytes, { statuses: [200], after: 'closed', ...seen })
 }
 
 /** One that is refused; nobody else sees it, and nothing after it is read. */
 export function bad(name: string, bytes: string, status = 400): Made {
-  return several(name, bytes, [status], 'closed')
+  return made(name, bytes, { statuses: [status], after: 'closed' })
 }
 
-export function several(name: string, bytes: string, statuses: number[], after: Case['after'], seen: Seen = {}): Made {
+export function several(name: string, bytes: string, statuses: number[], after: Case['after']): Made {
+  return made(name, bytes, { statuses, after })
+}
+
+export function made(name: string, bytes: string, expected: Omit<Case, 'name' | 'bytes' | 'method'>): Made {
   const method = /^\s*([A-Z]+) /.exec(bytes)?.[1] ?? 'GET'
-  return cases => cases.push({ name, bytes, statuses, after, method, ...seen })
+  return cases => cases.push({ name, bytes, method, ...expected })
 }
 
 export function section(title: string, ...made: Made[]): Section {

@@ -7,6 +7,7 @@ import {
   head,
   host,
   last,
+  made,
   post,
   type Section,
   SMUGGLED,
@@ -84,13 +85,11 @@ export const MEANING: readonly Section[] = [
   ),
   section(
     'RFC 9110 10.1.1: Expect',
-    several(
-      '100-continue with the body',
-      post(['Expect: 100-continue', 'Content-Length: 3'], 'abc'),
-      [100, 200],
-      'open',
-      { body: 'abc' },
-    ),
+    made('100-continue with the body', post(['Expect: 100-continue', 'Content-Length: 3'], 'abc'), {
+      statuses: [100, 200],
+      after: 'open',
+      body: 'abc',
+    }),
     several('in another case', post(['Expect: 100-Continue', 'Content-Length: 3'], 'abc'), [100, 200], 'open'),
     several(
       'with chunks',

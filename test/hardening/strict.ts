@@ -44,21 +44,28 @@ function readBody(
   start: number,
   fields: StrictRequest['fields'],
 ): { body: string; end: number } | undefined {
-  const all = (name: string): string[] =>
-    fields.filter(([each]) => each.toLowerCase() === name).map(([, value]) => value)
+  checkFields(fields)
+  const lengths = valuesOf(fields, 'content-length')
+  const codings = valuesOf(fields, 'transfer-encoding')
+  if (lengths.length + codings.length > 1) fail('one framing', fields)
+  if (codings.length > 0) return codings[0] === 'chunked' ? readChunks(text, start) : fail('chunked', codings)
+  if (lengths.length > 0 && !/^(?:0|[1-9]\d{0,8})$/.test(lengths[0]!)) fail('a length', lengths)
+  const end = start + Number(lengths[0] ?? 0)
+  return text.length < end ? undefined : { body: text.slice(start, end), end }
+}
+
+function valuesOf(fields: StrictRequest['fields'], name: string): string[] {
+  return fields.filter(([each]) => each.toLowerCase() === name).map(([, value]) => value)
+}
+
+function checkFields(fields: StrictRequest['fields']): void {
+  const all = (name: string): string[] => valuesOf(fields, name)
   if (fields[0]?.[0].toLowerCase() !== 'host' || all('host').length !== 1) fail('one Host, and first', fields)
   for (const [name] of fields) if (HOP_BY_HOP.test(name.toLowerCase())) fail('end-to-end headers only', name)
   if (all('upgrade').join() !== '' && all('upgrade').join() !== 'websocket') fail('no such upgrade', all('upgrade'))
   const connection = all('upgrade').length > 0 ? 'Upgrade' : 'keep-alive'
   if (all('connection').join() !== connection) fail(`Connection: ${connection}`, all('connection'))
   if (all('via').length === 0 || all('x-forwarded-for').length === 0) fail('Via and X-Forwarded-For', fields)
-  const lengths = all('content-length')
-  const codings = all('transfer-encoding')
-  if (lengths.length + codings.length > 1) fail('one framing', fields)
-  if (codings.length > 0) return codings[0] === 'chunked' ? readChunks(text, start) : fail('chunked', codings)
-  if (lengths.length > 0 && !/^(?:0|[1-9]\d{0,8})$/.test(lengths[0]!)) fail('a length', lengths)
-  const end = start + Number(lengths[0] ?? 0)
-  return text.length < end ? undefined : { body: text.slice(start, end), end }
 }
 
 function readChunks(text: string, start: number): { body: string; end: number } | undefined {

@@ -40,6 +40,6 @@ t.test('a replica takes over', async t => {
   const outcome = await finish(trial)
   checkBound(t, outcome, 200)
   checkAccount(t, trial, outcome)
-  checkRate(t, trial, outcome, 200, { from: back + RECOVERY, to: back + RECOVERY + AFTER, within: 0.05 })
+  checkRate(t, trial, outcome, { rate: 200, from: back + RECOVERY, to: back + RECOVERY + AFTER, within: 0.05 })
   t.equal(trial.load.count('unavailable'), 0)
 })

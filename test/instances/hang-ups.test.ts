@@ -23,7 +23,7 @@ t.test('three of ten hang up while they wait', async t => {
   const outcome = await finish(trial)
   const left = trial.load.count('left') / trial.load.sent
   t.ok(left > 0.2, `${left} have hung up`)
-  checkRate(t, trial, outcome, 200, { within: 0.03 })
+  checkRate(t, trial, outcome, { rate: 200, within: 0.03 })
   checkBound(t, outcome, 200)
   checkOrder(t, outcome, () => 'everyone')
   checkAccount(t, trial, outcome)

@@ -57,9 +57,9 @@ export function testOutages(t: Test, onOutage: 'local' | 'closed'): void {
       checkBound(t, outcome, RATE)
       checkAccount(t, trial, outcome)
       if (alone !== undefined && onOutage === 'local') {
-        checkRate(t, trial, outcome, RATE, { from: FAULT + alone[0], to: FAULT + alone[1], within: 0.05 })
+        checkRate(t, trial, outcome, { rate: RATE, from: FAULT + alone[0], to: FAULT + alone[1], within: 0.05 })
       }
-      checkRate(t, trial, outcome, RATE, { from: back + RECOVERY, to: back + RECOVERY + AFTER, within: 0.05 })
+      checkRate(t, trial, outcome, { rate: RATE, from: back + RECOVERY, to: back + RECOVERY + AFTER, within: 0.05 })
       const unavailable = trial.load.count('unavailable')
       if (onOutage === 'local') t.equal(unavailable, 0)
       else if (alone !== undefined) t.ok(unavailable > 0, `${unavailable} turned away`)
@@ -76,8 +76,8 @@ export function testCrash(t: Test): void {
     const outcome = await finish(trial)
     checkBound(t, outcome, RATE)
     checkAccount(t, trial, outcome)
-    checkRate(t, trial, outcome, RATE, { from: FAULT + RECOVERY, within: 0.05 })
-    checkRate(t, trial, outcome, RATE, { from: FAULT, to: FAULT + RECOVERY, within: 0.05 })
+    checkRate(t, trial, outcome, { rate: RATE, from: FAULT + RECOVERY, within: 0.05 })
+    checkRate(t, trial, outcome, { rate: RATE, from: FAULT, to: FAULT + RECOVERY, within: 0.05 })
     const cut = trial.load.count('cut')
     t.ok(cut > 0 && cut <= CLIENTS.length * 3, `${cut} were cut`)
   })

@@ -19,7 +19,7 @@ t.test('four instances on one PostgreSQL', async t => {
   )
   await trial.at(LONG ? 21_000 : 6_000)
   const outcome = await finish(trial)
-  checkRate(t, trial, outcome, 50)
+  checkRate(t, trial, outcome, { rate: 50 })
   checkBound(t, outcome, 50)
   checkOrder(t, outcome, () => 'everyone')
   checkAccount(t, trial, outcome)

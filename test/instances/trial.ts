@@ -79,6 +79,8 @@ export async function finish({ upstream, instances, load }: Trial): Promise<Outc
 }
 
 export interface Part {
+  /** The expected rate, per second. */
+  readonly rate: number
   /** A span in ms from the start of the trial; default: all after the warm-up. */
   readonly from?: number
   readonly to?: number
@@ -93,8 +95,8 @@ export interface Part {
  * allowed by what the machine has taken: the pauses of each instance for its share, and those of the upstream, which
  * stands for the store, for all of it.
  */
-export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: number, part: Part = {}): void {
-  const { from = WARM_UP, to = outcome.end - trial.begin, within = 0.01 } = part
+export function checkRate(t: Test, trial: Trial, outcome: Outcome, part: Part): void {
+  const { rate: expected, from = WARM_UP, to = outcome.end - trial.begin, within = 0.01 } = part
   const [begin, end] = [trial.begin + from, trial.begin + to]
   const { seen, pauses, upstreamPauses } = outcome
   const stood = (first: number, last: number): number =>
@@ -111,6 +113,12 @@ export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: num
   t.ok(Math.abs(quiet.count - due) <= due * within + 2, toldQuiet)
 }
 
+/** Some of the requests, for a bound of their own. */
+interface Some {
+  readonly what?: string
+  readonly of?: (request: Seen) => boolean
+}
+
 /**
  * Checks the bound on windows, for the requests sent by the instances and for those seen by the upstream.
  *
@@ -118,7 +126,12 @@ export function checkRate(t: Test, trial: Trial, outcome: Outcome, expected: num
  * instance, because an instance forfeits what it is late by more than a period. Pauses of the upstream count only for what
  * the upstream sees.
  */
-export function checkBound(t: Test, outcome: Outcome, rate: number, what = 'everyone', of = (_: Seen) => true): void {
+export function checkBound(
+  t: Test,
+  outcome: Outcome,
+  rate: number,
+  { what = 'everyone', of = () => true }: Some = {},
+): void {
   const { sent, seen, pauses, upstreamPauses } = outcome
   const check = (where: string, all: readonly Seen[], known: readonly Pause[], most: number): void => {
     const worst = worstWindow(all.filter(of), rate / 1_000)

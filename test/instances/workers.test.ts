@@ -35,8 +35,8 @@ t.test('two workers keep one rate, and a killed worker is replaced', async t => 
   if (LONG) t.comment(`replaced after ${Math.round(performance.now() - killed)} ms`)
   await trial.at(1_000 + PART + 2_000 + PART)
   const outcome = await finish(trial)
-  checkRate(t, trial, outcome, 200, { to: 1_000 + PART })
-  checkRate(t, trial, outcome, 200, { from: 1_000 + PART + 2_000, within: 0.05 })
+  checkRate(t, trial, outcome, { rate: 200, to: 1_000 + PART })
+  checkRate(t, trial, outcome, { rate: 200, from: 1_000 + PART + 2_000, within: 0.05 })
   checkBound(t, outcome, 200)
   // A connection that is handed to a worker that has just died has no answer. Its client gives up.
   checkAccount(t, trial, outcome, { hung: 1 })

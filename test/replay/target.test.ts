@@ -53,9 +53,9 @@ type Metric = keyof ReturnType<typeof model>
 type Bounds = readonly (readonly [Metric, number])[]
 
 /** The first rate and capacity that keep the bounds, in ascending order of rate, then of capacity. */
-function smallest(arrivals: readonly Arrival[], bounds: Bounds, rates: readonly number[], most: number, cost = 1) {
-  for (const perSecond of rates) {
-    for (let capacity = 1; capacity <= most; capacity += 1) {
+function smallest(arrivals: readonly Arrival[], bounds: Bounds, cost: number) {
+  for (const perSecond of RATES) {
+    for (let capacity = 1; capacity <= MOST_CAPACITY; capacity += 1) {
       const found = model(arrivals, perSecond, capacity, cost)
       if (bounds.every(([metric, bound]) => found[metric] <= bound + 1e-12)) return { perSecond, capacity, found }
     }
@@ -102,6 +102,7 @@ const RATES = [
   ...Array.from({ length: 50 }, (_, at) => (50 + at) / 100),
   ...Array.from({ length: 31 }, (_, at) => (10 + at) / 10),
 ]
+const MOST_CAPACITY = 12
 
 for (const cost of [1, 2.5]) {
   t.test(`the recommendation is the smallest of the grid, at a cost of ${cost}`, async t => {
@@ -114,11 +115,11 @@ for (const cost of [1, 2.5]) {
     const seen = { some: 0, none: 0 }
     await fc.assert(
       fc.asyncProperty(arrivalsOf, boundsOf, async (arrivals, bounds) => {
-        const expected = smallest(arrivals, bounds, RATES, 12, cost)
+        const expected = smallest(arrivals, bounds, cost)
         const { sweep } = await replay(
           planOf(bytes(logOf(arrivals)), limits, {
             target: parseTarget(written(bounds)),
-            sweep: parseGrid('rate=0.5/s..4/s,capacity=1..12'),
+            sweep: parseGrid(`rate=0.5/s..4/s,capacity=1..${MOST_CAPACITY}`),
           }),
         )
         const found = sweep!.recommended

@@ -121,10 +121,12 @@ function outcomeOf({ status, headers, body, complete }, method) {
   if (status === 429) return ['rejected', SEEN.never]
   if (status === 502 || status === 504) return ['failed', SEEN.perhaps]
   if (status === 408) return detail.includes('body') ? ['failed', SEEN.perhaps] : ['refused', SEEN.never]
-  if (status === 503) {
-    if (detail.startsWith('still queued')) return ['expired', SEEN.never]
-    if (detail.startsWith('too many requests')) return ['rejected', SEEN.never]
-    return ['', SEEN.perhaps]
-  }
+  if (status === 503) return unavailable(detail)
   return [[400, 404, 405, 413, 417, 431, 501, 505].includes(status) ? 'refused' : '', SEEN.never]
+}
+
+/** @param {string} detail @returns {[outcome: string, seen: number]} of an answer 503 */
+function unavailable(detail) {
+  if (detail.startsWith('still queued')) return ['expired', SEEN.never]
+  return detail.startsWith('too many requests') ? ['rejected', SEEN.never] : ['', SEEN.perhaps]
 }

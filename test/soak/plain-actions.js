@@ -38,14 +38,14 @@ export async function burst(slot) {
 export async function post(slot) {
   const peer = await slot.peer()
   const size = Math.floor(slot.random() ** 3 * 200_000)
-  await upload(slot, peer, Buffer.alloc(size, 'b'), slot.random() < 0.5)
+  await upload(slot, peer, { body: Buffer.alloc(size, 'b'), isChunked: slot.random() < 0.5 })
 }
 
 /**
- * @param {Slot} slot @param {import('./peer.js').Peer} peer @param {Buffer} body @param {boolean} isChunked
- * @param {number} [pause] ms between two of ten pieces
+ * @param {Slot} slot @param {import('./peer.js').Peer} peer
+ * @param {{ body: Buffer, isChunked: boolean, pause?: number }} upload pause: ms between two of ten pieces
  */
-async function upload(slot, peer, body, isChunked, pause = 0) {
+async function upload(slot, peer, { body, isChunked, pause = 0 }) {
   const framing = isChunked ? { 'Transfer-Encoding': 'chunked' } : { 'Content-Length': body.length }
   const request = slot.request(slot.pick(ROUTES), 'echo', { method: 'POST', headers: framing })
   peer.write(request.text)
@@ -101,7 +101,7 @@ export async function slowWriter(slot) {
     await sleep(30)
   }
   await slot.settle(peer, request)
-  await upload(slot, await slot.peer(), Buffer.alloc(5_000, 'b'), slot.random() < 0.5, 60)
+  await upload(slot, await slot.peer(), { body: Buffer.alloc(5_000, 'b'), isChunked: slot.random() < 0.5, pause: 60 })
   peer.close()
 }
 

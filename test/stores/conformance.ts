@@ -67,8 +67,7 @@ async function admit(
   store: Store,
   stack: readonly BucketRef[],
   cost = 1,
-  maxWait = Infinity,
-  claim = false,
+  { maxWait = Infinity, claim = false } = {},
 ): Promise<Admission> {
   return store.admit({ stack, cost, maxWait, claim })
 }
@@ -124,7 +123,7 @@ type Step = [
 async function play(t: Test, store: Store, steps: Step[]): Promise<void> {
   for (const [index, [stack, cost, maxWaitHours, wanted, levels]] of steps.entries()) {
     const what = `step ${index}`
-    const answer = await admit(store, stack, cost, maxWaitHours * HOUR)
+    const answer = await admit(store, stack, cost, { maxWait: maxWaitHours * HOUR })
     if (wanted === 'admitted') {
       t.equal(answer.admitted, true, `${what}: ${JSON.stringify(answer)}`)
     } else if (answer.admitted) {
@@ -491,16 +490,16 @@ export function conformance(
     await test('an admission claims in one go', async t => {
       const [a, b] = [bucket(1, 2), bucket(2, 10)]
       const before = clock.now()
-      const first = await admit(store, [a, b], 1, Infinity, true)
+      const first = await admit(store, [a, b], 1, { claim: true })
       t.ok(first.admitted && first.claim !== undefined)
       const slot = slotOf(first.admitted ? first.claim : undefined)
       t.ok(slot >= before && slot <= clock.now() + HORIZON.most, 'at once')
-      const second = await admit(other, [a, b], 1, Infinity, true)
+      const second = await admit(other, [a, b], 1, { claim: true })
       expectLevels(t, second, [2, 2], 'second')
       const answer = second.admitted ? second.claim : undefined
       t.ok(answer?.granted === false && Math.abs(answer.freeAt[0]! - slot - HOUR) < MAPPING, 'admitted without a slot')
       t.ok(answer?.granted === false && Math.abs(answer.freeAt[1]! - slot - HOUR / 2) < MAPPING)
-      const third = await admit(store, [bucket(1, 10), a], 1, Infinity, true)
+      const third = await admit(store, [bucket(1, 10), a], 1, { claim: true })
       t.equal(third.admitted, false, 'a refused one claims nothing')
       const alone = await admit(store, [bucket(1, 10)], 1)
       t.ok(alone.admitted && alone.claim === undefined, 'nothing is claimed where that is not asked for')
@@ -523,7 +522,7 @@ export function conformance(
       await store.giveBack({ stack: [a, b], cost: 0, slot: first.slot, slotCost: 2 })
       // It may lie a little ahead; were it not free, the next would be hours away.
       await nextSlot(other, [a, b], 2)
-      const admitted = await admit(store, [a, b], 4, Infinity, true)
+      const admitted = await admit(store, [a, b], 4, { claim: true })
       t.equal(admitted.admitted, true)
       await store.giveBack({ stack: [a, b], cost: 3, slot: first.slot, slotCost: 1 })
       t.equal((await claim(store, [a])).granted, false, 'one that is not the last stays')
@@ -555,7 +554,7 @@ export function conformance(
 
     await test('reset forgets level, slots and block', async t => {
       const one = bucket(1, 10, { blockFor: HOUR })
-      await admit(store, [one], 10, Infinity, true)
+      await admit(store, [one], 10, { claim: true })
       await play(t, store, [
         [[one], 1, Infinity, ['overflow', [0], 1], [10]],
         [[one], 1, Infinity, ['blocked', [0], 1], [10]],

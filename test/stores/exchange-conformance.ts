@@ -167,9 +167,16 @@ async function exchange(store: Store, upstream: string, heard?: UpstreamState): 
   return { from, to: performance.now(), state }
 }
 
-/** What is left of a sent duration. Counted from the answer it does not end early. */
-function expectLeft(t: Test, left: number, told: Exchange, asked: Exchange, duration: number, what: string): void {
-  const [least, most] = [told.from + duration - asked.to - DRIFT, told.to + duration - asked.from + DRIFT]
+/** A duration in ms that one exchange sent and a later one asked for. */
+interface Passing {
+  readonly duration: number
+  readonly sent: Exchange
+  readonly asked: Exchange
+}
+
+/** Checks what is left of a duration. Counted from the answer it does not end early. */
+function expectLeft(t: Test, left: number, { duration, sent, asked }: Passing, what: string): void {
+  const [least, most] = [sent.from + duration - asked.to - DRIFT, sent.to + duration - asked.from + DRIFT]
   t.ok(left >= least && left <= most && left <= duration + DRIFT, `${what}: ${left}, wanted ${least} to ${most}`)
 }
 
@@ -178,16 +185,16 @@ export async function exchangesInRealTime(t: Test, store: Store, other: Store): 
   const name = `upstream of ${process.pid}`
   t.strictSame(await store.exchange(name), NOTHING, 'nothing is known')
 
-  const told = await exchange(store, name, allows(1 / 3, 2 * HOUR, HOUR))
+  const sent = await exchange(store, name, allows(1 / 3, 2 * HOUR, HOUR))
   const seen = await exchange(other, name)
-  expectLeft(t, seen.state.pausedFor, told, seen, HOUR, 'the pause')
+  expectLeft(t, seen.state.pausedFor, { duration: HOUR, sent, asked: seen }, 'the pause')
   t.equal(seen.state.rate, 1 / 3, 'to the last bit')
-  expectLeft(t, seen.state.rateFor, told, seen, 2 * HOUR, 'the life of the rate')
+  expectLeft(t, seen.state.rateFor, { duration: 2 * HOUR, sent, asked: seen }, 'the life of the rate')
 
   const longer = await exchange(other, name, pause(2 * HOUR))
   await other.exchange(name, allows(5, 3 * HOUR, HOUR))
   const both = await exchange(store, name)
-  expectLeft(t, both.state.pausedFor, longer, both, 2 * HOUR, 'the later end')
+  expectLeft(t, both.state.pausedFor, { duration: 2 * HOUR, sent: longer, asked: both }, 'the later end')
   t.equal(both.state.rate, 5)
 
   const soon = `${name}, soon`
@@ -198,7 +205,8 @@ export async function exchangesInRealTime(t: Test, store: Store, other: Store): 
     polls.push(await exchange(polls.length % 2 === 0 ? store : other, soon))
   }
   for (const poll of polls) {
-    if (poll.to < brief.from + 300) expectLeft(t, poll.state.pausedFor, brief, poll, 300, 'a pause')
+    const passing = { duration: 300, sent: brief, asked: poll }
+    if (poll.to < brief.from + 300) expectLeft(t, poll.state.pausedFor, passing, 'a pause')
     if (poll.to < brief.from + 149) t.equal(poll.state.rate, 1, 'a rate that holds')
     if (poll.from > brief.to + 151) t.equal(poll.state.rate, undefined, 'a rate that is over')
   }

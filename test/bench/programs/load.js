@@ -15,8 +15,8 @@ let refused = 0
 let failed = 0
 let stopping = false
 
-/** @param {number} port @param {string} path @param {string} key @param {number} requests @param {() => void} sent */
-function open(port, path, key, requests, sent) {
+/** @param {{ port: number, path: string, key: string, requests: number }} options @param {() => void} sent */
+function open({ port, path, key, requests }, sent) {
   const request = Buffer.from(`GET ${path} HTTP/1.1\r\nHost: bench\r\nX-Key: ${key}\r\n\r\n`)
   const socket = connect({ port, host: '127.0.0.1', noDelay: true })
   sockets.push(socket)
@@ -59,7 +59,7 @@ process.on('message', async (/** @type {any} */ message) => {
   answered = refused = failed = 0
   if (apart !== undefined) {
     for (const { path, key } of clients) {
-      for (let at = 0; at < connections; at += 1) open(port, path, key, requests, () => undefined)
+      for (let at = 0; at < connections; at += 1) open({ port, path, key, requests }, () => undefined)
       await sleep(apart)
     }
     process.send?.('sent')
@@ -68,7 +68,7 @@ process.on('message', async (/** @type {any} */ message) => {
   const waves = []
   for (let at = 0; at < connections; at += 1) {
     for (const { path, key } of clients) {
-      waves.push(new Promise(sent => open(port, path, key, requests, () => sent(undefined))))
+      waves.push(new Promise(sent => open({ port, path, key, requests }, () => sent(undefined))))
     }
     // At most as many at once as a listen queue holds.
     if (waves.length >= 200) await Promise.all(waves.splice(0))

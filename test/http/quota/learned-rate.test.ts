@@ -150,6 +150,14 @@ for (const { name, create, window, least } of ALONE) {
   })
 }
 
+/** Paces beside another client. Says what is wrong, if anything is. */
+function faultBeside(others: number[], latency: number): string | undefined {
+  const upstream = fixedWindow(100, M, 'undeclared')
+  const { rejectedAt, used } = pace(upstream, { until: 20 * M, others, latency, atMost: 4 * upstream.rate })
+  if (rejectedAt.length > 0) return `rejected at ${rejectedAt}`
+  return used(M, 19 * M) < 0.45 ? `used ${used(M, 19 * M)}` : undefined
+}
+
 t.test(
   'nothing is rejected beside another client that takes half of the quota, evenly, in threes or at the start of a window',
   async t => {
@@ -157,12 +165,8 @@ t.test(
       for (let phase = 0; phase < (group === 50 ? 1 : 1_200 * group); phase += 75 * group) {
         const others = Array.from({ length: 1_000 }, (_, i) => Math.floor(i / group) * group * 1_200 + phase)
         for (const latency of [0, 30]) {
-          const upstream = fixedWindow(100, M, 'undeclared')
-          const conditions = { until: 20 * M, others, latency, atMost: 4 * upstream.rate }
-          const { rejectedAt, used } = pace(upstream, conditions)
-          const name = `${group} at once, phase ${phase}, latency ${latency}`
-          if (rejectedAt.length > 0) t.fail(`${name}: rejected at ${rejectedAt}`)
-          if (used(M, 19 * M) < 0.45) t.fail(`${name}: used ${used(M, 19 * M)}`)
+          const fault = faultBeside(others, latency)
+          if (fault !== undefined) t.fail(`${group} at once, phase ${phase}, latency ${latency}: ${fault}`)
         }
       }
     }
