@@ -1,4 +1,4 @@
-/** What operators are given fits what shaper tells. */
+/** The files for operators match the metrics and logs of shaper. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import t, { type Test } from 'tap'
@@ -82,7 +82,7 @@ async function told(t: Test): Promise<Map<string, Set<string>>> {
   return found
 }
 
-t.test('every metric of the contract is told with its labels, and in docs/operating.md', async t => {
+t.test('every metric of the contract is exported with its labels, and is in docs/operating.md', async t => {
   const found = await told(t)
   const page = doc('operating.md')
   for (const [name, labels] of Object.entries(PROMISED)) {
@@ -104,7 +104,7 @@ function baseOf(name: string): string {
   return name.replace(/(?<=_seconds)_(bucket|sum|count)$/, '')
 }
 
-t.test('the alerts are rules, about what is there, and docs/operating.md tells what to do', async t => {
+t.test('the alerts are valid rules on existing metrics, and docs/operating.md says what to do', async t => {
   const found = await told(t)
   const page = doc('operating.md')
   const all = rules()
@@ -119,7 +119,7 @@ t.test('the alerts are rules, about what is there, and docs/operating.md tells w
   }
 })
 
-t.test('the Grafana dashboard asks for what is there, of one data source', async t => {
+t.test('the Grafana dashboard uses existing metrics of one data source', async t => {
   const found = await told(t)
   const { schemaVersion, templating, panels } = dashboard()
   t.ok(schemaVersion >= 38, 'Grafana 10')
@@ -144,7 +144,7 @@ function overlap(a: Panel['gridPos'], b: Panel['gridPos']): boolean {
   return a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h
 }
 
-/** Its metrics and labels are there, its outcomes are outcomes, its parentheses match. */
+/** Checks that its metrics and labels exist, its outcomes are valid, and its parentheses match. */
 function checkExpression(t: Test, expression: string, found: ReadonlyMap<string, ReadonlySet<string>>): void {
   const selectors = [...expression.matchAll(/\b((?:shaper|process)_\w+|up\b)(?:\{([^}]*)\})?/g)]
   t.ok(selectors.length > 0, expression)
@@ -178,12 +178,12 @@ function isBalanced(expression: string): boolean {
   return open.length === 0
 }
 
-t.test('the check of expressions finds what is wrong', async t => {
+t.test('the check of expressions finds errors', async t => {
   for (const wrong of ['sum(rate(a[5m])', 'sum(a]', 'sum by (route)) (a)']) t.notOk(isBalanced(wrong), wrong)
   t.ok(isBalanced('sum by (route) (rate(a{b="("}[5m]))'))
 })
 
-t.test('the systemd unit is one, and leaves enough time to end', async t => {
+t.test('the systemd unit is valid, and leaves enough time to end', async t => {
   const unit = doc('shaper.service')
   const setting = (name: string): string | undefined => new RegExp(`^${name}=(.*)$`, 'm').exec(unit)?.[1]
   for (const name of ['DynamicUser', 'NoNewPrivileges', 'PrivateTmp']) t.equal(setting(name), 'yes')
@@ -201,30 +201,33 @@ t.test('the systemd unit is one, and leaves enough time to end', async t => {
   t.notMatch(stderr, /shaper\.service/)
 })
 
-t.test('the log: every field of a request is in docs/operating.md, and its hash is found as told there', async t => {
-  const cwd = t.testdir({
-    'shaper.config.json': JSON.stringify({
-      listen: '127.0.0.1:0',
-      upstream: 'echo:',
-      buckets: { client: { key: 'header:x-key', rate: '5/s' } },
-      routes: [{ name: 'api' }],
-    }),
-  })
-  const { child, url, finished } = shaper(['start'], { cwd })
-  const traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
-  await fetch(await url, { headers: { 'x-key': '192.0.2.7', traceparent } })
-  child.kill('SIGTERM')
-  const { stderr } = await finished
-  const line = stderr.split('\n').find(each => each.endsWith('"msg":"request"}'))
-  const { msg: _, ...fields } = JSON.parse(line!) as Record<string, unknown>
-  const page = doc('operating.md')
-  const table = page.slice(page.indexOf('| field | meaning |'))
-  for (const name of Object.keys(fields)) {
-    t.ok(
-      table.split('\n').some(row => row.split('|')[1]?.includes(`\`${name}\``)),
-      name,
-    )
-  }
-  const [command] = /^printf .*sha256sum.*$/m.exec(page) ?? []
-  t.equal(execFileSync('bash', ['-c', command!], { encoding: 'utf8' }).trim(), fields.key)
-})
+t.test(
+  'the log: every field of a request is in docs/operating.md, and its hash is found as described there',
+  async t => {
+    const cwd = t.testdir({
+      'shaper.config.json': JSON.stringify({
+        listen: '127.0.0.1:0',
+        upstream: 'echo:',
+        buckets: { client: { key: 'header:x-key', rate: '5/s' } },
+        routes: [{ name: 'api' }],
+      }),
+    })
+    const { child, url, finished } = shaper(['start'], { cwd })
+    const traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
+    await fetch(await url, { headers: { 'x-key': '192.0.2.7', traceparent } })
+    child.kill('SIGTERM')
+    const { stderr } = await finished
+    const line = stderr.split('\n').find(each => each.endsWith('"msg":"request"}'))
+    const { msg: _, ...fields } = JSON.parse(line!) as Record<string, unknown>
+    const page = doc('operating.md')
+    const table = page.slice(page.indexOf('| field | meaning |'))
+    for (const name of Object.keys(fields)) {
+      t.ok(
+        table.split('\n').some(row => row.split('|')[1]?.includes(`\`${name}\``)),
+        name,
+      )
+    }
+    const [command] = /^printf .*sha256sum.*$/m.exec(page) ?? []
+    t.equal(execFileSync('bash', ['-c', command!], { encoding: 'utf8' }).trim(), fields.key)
+  },
+)

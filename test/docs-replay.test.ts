@@ -68,7 +68,7 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
   for (const line of shown) t.ok(stdout.includes(line) || output.includes(line), line)
 })
 
-t.test('docs/replay.md: the rule of spreading is the one in use', async t => {
+t.test('docs/replay.md: the documented rule of spreading is in use', async t => {
   const [code] = blocks('docs/replay.md', 'js')
   const documented = new Function(`${code}; return spread`)() as typeof spread
   for (let at = 0; at < 100; at += 1) {

@@ -55,8 +55,8 @@ function asOnABusyMachine(text: string): RegExp {
   return new RegExp(literal.replace(/\bin 1s\b/, 'in (1s|\\d{3}ms)'))
 }
 
-// Each is a process of its own, and most of them wait.
-t.test('docs/outbound.md: every example runs, ends by itself and writes what it says', { buffered: true }, async t => {
+// Each is a process, and most of them wait.
+t.test('docs/outbound.md: every example runs, ends and prints what its comments say', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   t.jobs = 3
@@ -102,7 +102,7 @@ t.test('README: the burst of curls comes out one every 200 ms', { buffered: true
   t.ok(Math.max(...held) > 1.6 && Math.max(...held) < 3, `the last was held for ${Math.max(...held)} s`)
 })
 
-t.test('README: the library example says what it does', async t => {
+t.test('README: the comments of the library example are right', async t => {
   const [example] = blocks('README.md', 'ts')
   const clock = createVirtualClock()
   const bucket = new LeakyBucket({ rate: '1/s', capacity: 10, clock })

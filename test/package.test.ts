@@ -14,7 +14,7 @@ async function run(cwd: string, command: string, ...args: string[]): Promise<str
   return (await execute(command, args, { cwd, env, maxBuffer: 1e7 })).stdout
 }
 
-/** What the compiler says of the project in a directory. */
+/** Compiles the project in a directory. Returns the output. */
 function compile(directory: string): Promise<string> {
   const tsc = join(ROOT, 'node_modules/typescript/bin/tsc')
   return run(directory, process.execPath, tsc, '-p', '.').catch((error: { stdout: string }) => error.stdout)
@@ -36,7 +36,7 @@ const double = shaper.wrap((value: number) => Promise.resolve(value * 2), { key:
 const doubled: number = await double(2)
 const status: ShaperStatus = shaper.status()
 shaper.on('released', ({ key, waitMs }) => void [key.length, waitMs.toFixed()])
-// @ts-expect-error: there is no such event
+// @ts-expect-error: an unknown event
 shaper.on('releasd', () => undefined)
 // @ts-expect-error: a rate is needed
 export const withoutRate = () => createShaper({ capacity: 10 })
@@ -91,7 +91,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
   )
   const [{ filename, files }] = JSON.parse(packed) as [{ filename: string; files: { path: string }[] }]
 
-  await t.test('has what is needed, and nothing else', async t => {
+  await t.test('has the needed files, and nothing else', async t => {
     const allowed =
       /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/[\w/-]+(\.js|\.d\.ts|\.lua|\.sql|\.html|\.css))$/
     const paths = files.map(({ path }) => path)
@@ -129,7 +129,7 @@ shaper.admit().then(() => shaper.run(() => console.log('ran')))`,
     t.equal((await run(project, process.execPath, 'requires.cjs')).trim(), `${NAMES.join()}\nran`)
   })
 
-  await t.test('TypeScript, as strict as it gets', async t => {
+  await t.test('TypeScript in its strictest mode', async t => {
     const source = join(project, 'source')
     mkdirSync(source)
     writeFileSync(join(source, 'main.mts'), PROGRAM)

@@ -1,11 +1,11 @@
-/** The dashboard, top, metrics and the state say the same, and the same as the upstream. */
+/** The dashboard, top, metrics and the state agree with each other and with the upstream. */
 import t from 'tap'
 import { bucketTable } from '../../src/cli/commands/top.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { openBrowser, openPage, text } from './browser.js'
 import { startAdminRig } from './rig.js'
 
-t.test('after mixed traffic all of them agree', async t => {
+t.test('after mixed traffic all views agree', async t => {
   let broken = 0
   const upstream = await httpUpstream(t, (req, res) => {
     if (req.url === '/broken') {

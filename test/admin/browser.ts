@@ -1,4 +1,4 @@
-/** A real browser, the one of the system, and pages that notice whatever is wrong with them. */
+/** The browser of the system, and pages that record their errors. */
 import { accessSync, constants } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
@@ -24,7 +24,7 @@ function executable(): string {
   return found
 }
 
-/** Headless. The sandbox does not work for root, nor is it of use against a page of our own. */
+/** Headless. The sandbox does not work for root, and a page of our own does not need it. */
 export function openBrowser(): Promise<Browser> {
   return chromium.launch({ executablePath: executable(), args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] })
 }
@@ -86,7 +86,7 @@ export async function openPage(
 /** What an element shows. */
 export const text = (page: Page, selector: string): Promise<string> => page.locator(selector).innerText()
 
-/** Resolves once an element says so. */
+/** Resolves once an element has the text. */
 export const says = (page: Page, selector: string, hasText: string | RegExp): Promise<void> =>
   page.locator(selector, { hasText }).first().waitFor()
 

@@ -55,7 +55,7 @@ t.test('the water stands as high as the level', async t => {
   t.same(faults, [])
 })
 
-t.test('drops leave at the times of the releases: even ones look even, others do not', async t => {
+t.test('drops leave at the times of the releases, even or not', async t => {
   const server = await serveDashboard(t)
   let gaps = [200]
   keepSaying(t, at => {
@@ -92,7 +92,7 @@ t.test('drops leave at the times of the releases: even ones look even, others do
   t.same(faults, [])
 })
 
-t.test('a burst pours in, and what is too much spills over the side', async t => {
+t.test('a burst pours in, and the excess spills over the side', async t => {
   const server = await serveDashboard(t)
   let rejected = 0
   keepSaying(t, at => {
@@ -125,7 +125,7 @@ t.test('a burst pours in, and what is too much spills over the side', async t =>
   t.same(faults, [])
 })
 
-t.test('pictures stand still when asked to, by a button or by the system', async t => {
+t.test('pictures stand still after the button or with a setting of the system', async t => {
   const server = await serveDashboard(t)
   live(t, server)
   const strip = (page: Page): Promise<string> => page.evaluate("document.getElementById('strip').toDataURL()")
@@ -157,7 +157,7 @@ t.test('pictures stand still when asked to, by a button or by the system', async
     'window.frames_ = 0; const ask = requestAnimationFrame; requestAnimationFrame = run => (frames_++, ask(run))'
   await still.page.evaluate(frame)
   for (let i = 0; i < 10; i++) t.same(await drops(still.page), [], 'no drops')
-  t.equal(await still.page.evaluate('frames_'), 0, 'no frames are asked for')
+  t.equal(await still.page.evaluate('frames_'), 0, 'no frames are requested')
   t.ok((await pixels(still.page, 'strip', 'b - r > 70')) > 50, 'what is known is drawn all the same')
 })
 
@@ -181,7 +181,7 @@ t.test('a paused dashboard that is drawn again, in another size and back, shows 
   await pictures()
   await page.setViewportSize({ width, height })
   const again = await pictures()
-  // The bucket's canvas may be of another height then; its level tells.
+  // The canvas may have another height by then, so compare the level.
   for (const id of ['rates', 'strip']) t.ok(again[id] === paused[id], `${id} is the same picture`)
   t.equal(await text(page, '#focus-level'), level)
   await page.locator('#pause').click()

@@ -4,7 +4,7 @@ import type { BucketSnapshot, InstanceSnapshot, RouteSnapshot, Snapshot } from '
 export const RATE = 5
 export const CAPACITY = 10
 const PERIOD = 1_000 / RATE
-/** The one that is watched; the rest ask now and then. */
+/** The key that is shown. The others send requests now and then. */
 export const BUSY = '203.0.113.7'
 const OTHERS = ['198.51.100.23', '2001:db8:12::/64', '192.0.2.77', '<b>not a tag</b>', '192.0.2.140', '198.51.100.9']
 
@@ -63,7 +63,7 @@ export function route(more: Partial<RouteSnapshot> = {}): RouteSnapshot {
   }
 }
 
-/** One client's bucket, and what became of each that asked. */
+/** One client's bucket, and the outcome of each of its requests. */
 class Client {
   /** When it runs dry, and when the next may leave. */
   #dry = 0
@@ -113,7 +113,7 @@ function random(seed: number): () => number {
   }
 }
 
-/** Time begins at `start`, in ms since 1970, and goes on with each snapshot that is asked for. */
+/** Time begins at `start`, in ms since 1970, and advances with each snapshot. */
 export function createSample(start: number): { snapshot(at: number): Snapshot } {
   const next = random(7)
   const busy = new Client(BUSY)

@@ -1,4 +1,4 @@
-/** What the dashboard talks to, told by a test what to say. */
+/** The admin server of a dashboard, scripted by a test. */
 import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -10,9 +10,9 @@ export interface DashboardServer {
   readonly url: string
   /** Of the requests so far: method and target, one line each. */
   readonly asked: string[]
-  /** Said to each that begins to listen. */
+  /** Sent to each new stream. */
   greeting: () => readonly Snapshot[]
-  /** Said to all that listen. */
+  /** Sends a snapshot to all streams. */
   say(snapshot: Snapshot): void
   /** The bytes of a stream as they are. */
   write(text: string): void
@@ -26,7 +26,7 @@ export interface DashboardServer {
 
 export const event = (snapshot: Snapshot): string => `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`
 
-/** On a free port, until the test ends. With a token it is asked for. */
+/** On a free port, until the test ends. A token is required if given. */
 export async function serveDashboard(
   t: { teardown(run: () => unknown): unknown },
   token?: string,
@@ -73,7 +73,7 @@ export async function serveDashboard(
   return server
 }
 
-/** Calls `say` about every 100 ms, with how long it has been doing so in ms, until the test ends. */
+/** Calls `say` about every 100 ms until the test ends. `since`: ms since the first call. */
 export function keepSaying(
   t: { teardown(run: () => unknown): unknown },
   say: (at: number, since: number) => void,
@@ -85,7 +85,7 @@ export function keepSaying(
   t.teardown(() => clearInterval(timer))
 }
 
-/** What the last minute looked like, then what happens now. */
+/** Sends the last minute, then live snapshots. */
 export function live(t: { teardown(run: () => unknown): unknown }, server: DashboardServer): void {
   const start = Date.now() - 65_000
   const sample = createSample(start)

@@ -8,7 +8,7 @@ import { event, serveDashboard } from './dashboard-server.js'
 const browser = await openBrowser()
 t.teardown(() => browser.close())
 
-t.test('without the token a form asks for it; the token stays in the tab', async t => {
+t.test('without a token a form asks for it; the token stays in the tab', async t => {
   const server = await serveDashboard(t, 's3cret')
   server.greeting = () => [quiet(Date.now())]
   const { page, faults } = await openPage(t, browser, server.url)
@@ -32,7 +32,7 @@ t.test('without the token a form asks for it; the token stays in the tab', async
   )
 })
 
-t.test('a lost connection is told, and found again', async t => {
+t.test('a lost connection is shown and restored', async t => {
   const server = await serveDashboard(t)
   server.greeting = () => [
     quiet(Date.now(), { buckets: [bucket({ offered: 3, keys: 1, fullest: [instance('a', 2)] })] }),
@@ -54,7 +54,7 @@ t.test('a lost connection is told, and found again', async t => {
   )
 })
 
-t.test('events are read however they are cut, whatever ends their lines', async t => {
+t.test('events are read at any cut and with any line end', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
   await says(page, '#status', 'Connecting')
@@ -71,7 +71,7 @@ t.test('events are read however they are cut, whatever ends their lines', async 
   t.same(faults, [])
 })
 
-t.test('a page that is open for long does not grow', async t => {
+t.test('a page that is open for a long time does not grow', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
   await says(page, '#status', 'Connecting')
@@ -86,7 +86,7 @@ t.test('a page that is open for long does not grow', async t => {
     await session.detach()
     return usedSize
   }
-  /** Tells so many snapshots, of ever new keys, and answers how large the page is then. */
+  /** Sends a number of snapshots, each with new keys. Returns the size of the page. */
   const after = async (snapshots: number) => {
     for (let i = 0; i < snapshots; i++) {
       told += 1

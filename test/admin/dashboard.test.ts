@@ -1,4 +1,4 @@
-/** The dashboard in a real browser, told by a server of the test's own what to show. */
+/** The dashboard in a real browser, with a scripted server. */
 import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,7 +12,7 @@ import { live, serveDashboard } from './dashboard-server.js'
 const browser = await openBrowser()
 t.teardown(() => browser.close())
 
-t.test('the page carries all it needs, and its policy lets nothing else run', async t => {
+t.test('the page is self-contained, and its policy lets nothing else run', async t => {
   const { html, headers } = dashboardPage()
   const inside = (tag: string) => [...html.matchAll(new RegExp(`<${tag}\\b[^>]*>(.*?)</${tag}>`, 'gs'))].map(m => m[1]!)
   const hash = (part: string) => `'sha256-${createHash('sha256').update(part).digest('base64')}'`
@@ -37,7 +37,7 @@ t.test('the page carries all it needs, and its policy lets nothing else run', as
   t.equal(dashboardPage(), dashboardPage(), 'read once')
 })
 
-t.test('live traffic is shown, in every shape of screen and both schemes', async t => {
+t.test('live traffic is shown on every screen size and in both schemes', async t => {
   const server = await serveDashboard(t)
   live(t, server)
   const folder = mkdtempSync(join(tmpdir(), 'shaper-dashboard-'))
@@ -69,7 +69,7 @@ t.test('live traffic is shown, in every shape of screen and both schemes', async
   }
 })
 
-t.test('rates come from what has grown between snapshots, and a server started anew begins again', async t => {
+t.test('rates come from the growth between snapshots; a restarted server begins at zero', async t => {
   const server = await serveDashboard(t)
   const now = Date.now()
   const at = (ms: number, offered: number, released: number, rejected: number) =>
@@ -105,7 +105,7 @@ t.test('rates come from what has grown between snapshots, and a server started a
   t.same(faults, [])
 })
 
-t.test('keys are only ever text, and can be emptied after a question', async t => {
+t.test('keys are shown as text only, and can be reset after a confirmation', async t => {
   const server = await serveDashboard(t)
   const evil = '<img src=x onerror=alert(1)>'
   const keys = [evil, '..', '\ud800', `${'long'.repeat(500)}`, 'a/b?c#d é', '']
@@ -164,7 +164,7 @@ t.test('keys are only ever text, and can be emptied after a question', async t =
   await says(page, '#toast', 'could not be reset: status 404')
 })
 
-t.test('what there is to say where there is little to see', async t => {
+t.test('messages for an empty dashboard', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
   await says(page, '#status', 'Connecting')
@@ -214,7 +214,7 @@ t.test('a bucket is chosen with the keyboard, and stays chosen', async t => {
   t.same(faults, [])
 })
 
-t.test('text stands out enough from what is behind it, light and dark (WCAG 2.2, 1.4.3)', async t => {
+t.test('text has enough contrast, light and dark (WCAG 2.2, 1.4.3)', async t => {
   const server = await serveDashboard(t)
   for (const colorScheme of ['light', 'dark'] as const) {
     const { page } = await openPage(t, browser, server.url, { colorScheme })

@@ -56,12 +56,12 @@ function part(seed: number): Snapshot {
   }
 }
 
-t.test('one process is told as it is', async t => {
+t.test('the snapshot of one process is unchanged', async t => {
   const only = part(2)
   t.equal(mergeSnapshots([only]), only)
 })
 
-t.test('counts add up, what is one for all stays one, and who is worst is worst', async t => {
+t.test('counts add up, shared values stay, and the worst key stays the worst', async t => {
   const merged = mergeSnapshots([part(1), part(3)])
   t.match(merged, {
     at: 1_003,

@@ -59,7 +59,7 @@ t.test('each request is counted once, by route and outcome', async t => {
   for (const [line, value] of Object.entries(wanted)) t.equal(await rig.metric(line), value, line)
 })
 
-t.test('a dry run is told by what it would have done, to whom, and by what kind of program', async t => {
+t.test('dry runs are counted by what they would have done and by kind of program', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, {
     upstream: upstream.url,

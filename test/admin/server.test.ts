@@ -36,7 +36,7 @@ t.test('alive, ready, and not ready while it drains', async t => {
   await drained
 })
 
-t.test('the fullest instances: level, who waits, and when the next one goes; and they can be reset', async t => {
+t.test('the fullest instances: level, waiting requests and next release; and they can be reset', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ name: 'api' }] })
   const key = 'who/is it?%'
@@ -79,7 +79,7 @@ t.test('the fullest instances: level, who waits, and when the next one goes; and
   await Promise.all(answers)
 })
 
-t.test('a token opens what is not a probe, and nothing else does', async t => {
+t.test('everything but probes needs the token', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
   for (const path of ['/', '/metrics', '/buckets', '/events']) {
     for (const authorization of ['', 'Bearer', 'Bearer s3cre', 'Bearer s3cret2', 'Basic s3cret', 's3cret']) {
@@ -95,7 +95,7 @@ t.test('a token opens what is not a probe, and nothing else does', async t => {
   t.equal((await rig.get('/readyz')).status, 200)
 })
 
-t.test('without a token a page of another site gets nothing, by whatever name it asks', async t => {
+t.test('without a token a page of another site gets nothing under any host name', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
   const { port } = new URL(rig.admin.url)
   const url = `${rig.admin.url}/buckets`
@@ -104,11 +104,11 @@ t.test('without a token a page of another site gets nothing, by whatever name it
   t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: 'http://evil.example' }), 403)
   t.equal(await ask(url, { host: `127.0.0.1:${port}`, origin: `http://127.0.0.1:${port}` }), 200)
   t.equal(await ask(url, { 'sec-fetch-site': 'cross-site' }), 403)
-  t.equal(await ask(rig.admin.url, { 'sec-fetch-site': 'cross-site' }), 200, 'the page itself tells nothing')
+  t.equal(await ask(rig.admin.url, { 'sec-fetch-site': 'cross-site' }), 200, 'the page has no secrets')
   t.equal(await ask(`${rig.admin.url}/buckets/client/a`, { origin: 'null' }, 'DELETE'), 403)
 })
 
-t.test('methods and paths that there are not', async t => {
+t.test('unknown methods and paths', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
   t.equal((await rig.get('/nothing')).status, 404)
   const res = await fetch(`${rig.admin.url}/metrics`, { method: 'POST', body: 'x' })
@@ -131,7 +131,7 @@ t.test('events: a snapshot at a bounded rate, for a bounded number of clients', 
   const start = performance.now()
   while ((text.match(/^event: snapshot$/gm) ?? []).length < 3)
     text += new TextDecoder().decode((await reader.read()).value)
-  t.ok(performance.now() - start > 350, 'not every ms, as was asked for')
+  t.ok(performance.now() - start > 350, 'not every ms, the requested interval')
   const [, data] = /^data: (.*)$/m.exec(text)!
   t.match(JSON.parse(data!), { processes: 1, buckets: [{ name: 'client' }] })
   await Promise.all(Array.from({ length: 15 }, () => open()))

@@ -9,7 +9,7 @@ import type { RequestRecord } from '../../src/proxy/observe/observer.js'
 
 const LIMITS = { name: 'user', rate: 0.001, capacity: 10 }
 
-t.test('quantiles of the last ten seconds, and of those alone', async t => {
+t.test('quantiles of the last ten seconds only', async t => {
   const recent = new SlidingQuantiles()
   t.same(recent.quantiles(0), { count: 0, p50: 0, p90: 0, p99: 0, max: 0 })
   const near = (now: number, count: number, ...wanted: number[]) => {
@@ -37,7 +37,7 @@ t.test('moments: the latest, oldest first', async t => {
   t.same([moments.list()[0], moments.list().at(-1)], [744, 999])
 })
 
-t.test('the fullest of very many are found, without looking at all of them at once', async t => {
+t.test('the fullest of very many are found without one long scan', async t => {
   const keyspace = new BucketTable(1e6)
   const fullest = new Fullest('user', keyspace)
   for (let id = 0; id < 50_000; id += 1) keyspace.find(LIMITS, `k${id}`, 0)!.fill(0.01, 0)
@@ -77,7 +77,7 @@ t.test('the fullest of very many are found, without looking at all of them at on
   t.same(first(20, 20_000), [], 'those that have drained are no more')
 })
 
-t.test('dry runs: who is hit again and again is not driven out by a flood of keys', async t => {
+t.test('dry runs: a flood of keys does not displace a key that is hit repeatedly', async t => {
   const rehearsals = new DryRunTally(0)
   const request = (key: string): RequestRecord => ({
     route: 'api',
@@ -100,7 +100,7 @@ t.test('dry runs: who is hit again and again is not driven out by a flood of key
   t.same(agents.library, { would_reject: 20, would_delay: 50_000 })
 })
 
-t.test('observers are told in order, and only of what they want to know', async t => {
+t.test('observers are called in order, each for its own events only', async t => {
   const told: string[] = []
   const all = combineObservers([
     { queued: () => told.push('first queued') },

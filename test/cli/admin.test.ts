@@ -85,7 +85,7 @@ t.test(
   },
 )
 
-t.test('no access lines where they are not wanted', { buffered: true }, async t => {
+t.test('accessLog: false writes no access lines', { buffered: true }, async t => {
   const command = start(t, { accessLog: false, buckets: { user: { key: 'ip', rate: '100/s' } } })
   await ask(await command.url)
   command.child.kill('SIGTERM')
@@ -111,7 +111,7 @@ t.test('an admin address that is taken: one line, and nothing is left running', 
   )
 })
 
-t.test('several workers are told as one', { buffered: true }, async t => {
+t.test('several workers are reported as one', { buffered: true }, async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const command = start(
@@ -143,7 +143,7 @@ t.test('several workers are told as one', { buffered: true }, async t => {
   const missing = await request(`${admin}/buckets/nothing/a`, { method: 'DELETE' })
   t.equal(missing.statusCode, 404)
   await missing.body.dump()
-  t.equal(await ask(url, { 'x-user': 'a', connection: 'close' }), 200, 'and a reset is one for all')
+  t.equal(await ask(url, { 'x-user': 'a', connection: 'close' }), 200, 'and a reset reaches all')
   t.equal(await ask(`${admin}/readyz`), 200)
   await redis.stop()
   await until('not ready without its store', async () => (await ask(`${admin}/readyz`)) === 503)

@@ -106,7 +106,7 @@ t.test('a renewed certificate is served to new connections', { buffered: true },
   t.equal(await presented(t, linkedUrl), 'DNS:c.example')
   install(d, real)
   linked.child.kill('SIGHUP')
-  t.match(await linkedLog(/reloaded/), 'listen.tls.cert', 'SIGHUP reads what nobody watches')
+  t.match(await linkedLog(/reloaded/), 'listen.tls.cert', 'SIGHUP reads a file that is not watched')
   t.equal(await presented(t, linkedUrl), 'DNS:d.example')
 })
 

@@ -20,7 +20,7 @@ const config = {
   limits: { maxQueued: 500, maxKeys: 1000 },
 }
 
-t.test('check prints what there is, what it means, and what to think about again', async t => {
+t.test('check prints the configuration, its effect, and warnings', async t => {
   const file = join(t.testdir({ 'a.json': JSON.stringify(config) }), 'a.json')
   const { code, stdout, stderr } = await shaperHere(['check', '-c', file])
   t.equal(code, 0)
@@ -54,7 +54,7 @@ t.test('flags alone', async t => {
   t.ok(stderr.endsWith('the longest wait is 800ms\nthe flags: valid\n'))
 })
 
-t.test('what is wrong is told: exit 2, and nothing on stdout', async t => {
+t.test('problems are reported: exit 2, and nothing on stdout', async t => {
   const file = join(t.testdir({ 'a.json': '{ "upstream": "echo:" }' }), 'a.json')
   t.match(await shaperHere(['check', '-c', file]), { code: 2, stdout: '', stderr: /^shaper: / })
 })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { shaper } from './command.js'
 
-t.test('the demo tells what goes in and what comes out, in plain lines when not on a terminal', async t => {
+t.test('the demo reports what goes in and out, in plain lines without a terminal', async t => {
   const { code, stdout } = await shaper(['demo']).finished
   t.equal(code, 0)
   const out = stdout.match(/out: request \d+ reaches the upstream/g) ?? []

@@ -6,7 +6,7 @@ const file = (store: unknown) => ({
   'shaper.config.json': JSON.stringify({ upstream: 'echo:', store, buckets: { a: { rate: '5/s' } } }),
 })
 
-t.test('stores that need nothing say so', async t => {
+t.test('migrate says if a store needs no table', async t => {
   for (const [store, name] of [
     ['memory', 'memory'],
     [{ type: 'redis', url: 'redis://127.0.0.1:1' }, 'redis'],

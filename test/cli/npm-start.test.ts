@@ -10,7 +10,7 @@ import { ROOT } from './command.js'
 // They are independent, and mostly wait.
 t.jobs = 3
 
-t.test('npm start passes SIGTERM on: nothing is left running', { buffered: true }, async t => {
+t.test('npm start passes on SIGTERM: nothing is left running', { buffered: true }, async t => {
   const { group: npm, url } = await npmStart(t)
   await (await request(url)).body.dump()
   npm.kill('SIGTERM')
@@ -31,7 +31,7 @@ t.test('npm start passes SIGTERM on: nothing is left running', { buffered: true 
 })
 
 t.test(
-  'Ctrl-C in npm start is one signal, though npm passes on a second one: who waits is answered',
+  'Ctrl-C in npm start counts as one signal, although npm passes on a second: queued requests are answered',
   { buffered: true },
   async t => {
     const { group, url } = await npmStart(t)

@@ -33,7 +33,7 @@ function world(counts: (number | undefined)[]) {
   return { counts, read, end: (place: number) => up.delete(workers[place]!), source }
 }
 
-t.test('what a worker has counted stays when it ends; what it holds does not', async t => {
+t.test('the counts of a worker stay after its end; its queue does not', async t => {
   const { read, end, counts } = world([10, 5, 1])
   t.equal(await read('total'), 16)
   t.equal(await read('now'), 16)
@@ -47,7 +47,7 @@ t.test('what a worker has counted stays when it ends; what it holds does not', a
   t.equal(await read('now'), 1)
 })
 
-t.test('while one is silent nothing is told rather than less', async t => {
+t.test('while one worker is silent there is no snapshot rather than a partial one', async t => {
   const { source, counts, read } = world([10, 5])
   counts[1] = undefined
   await t.rejects(source.metrics(), { message: 'a worker does not answer' })

@@ -59,7 +59,7 @@ async function startUpstream(t: { teardown(end: () => void): void }): Promise<{ 
 t.jobs = 2
 
 t.test(
-  'a changed file is put into effect; a bad one is told and changes nothing; SIGHUP reads it again',
+  'a changed file is put into effect; a bad one is reported and changes nothing; SIGHUP reads it again',
   { buffered: true },
   async t => {
     const { port } = await startUpstream(t)
@@ -77,7 +77,7 @@ t.test(
     t.same((await logged(command, '"reloaded"', from)).changes, ['buckets.all.rate: 1/m -> 20/s'])
     const { statusCode, body } = await waiting
     await body.dump()
-    t.equal(statusCode, 200, 'who waited for a minute leaves at the new rate')
+    t.equal(statusCode, 200, 'a request that would wait for a minute leaves at the new rate')
     command.child.kill('SIGHUP')
     await logged(command, 'nothing has changed', from)
     writeFileSync(file, config(port, '20/s', { maxWait: '1s' }).replace('127.0.0.1:0', '127.0.0.1:1'))
@@ -87,7 +87,7 @@ t.test(
   },
 )
 
-t.test('a lower rate: those who now exceed maxWait are told at once', { buffered: true }, async t => {
+t.test('a lower rate: requests that now exceed maxWait are answered at once', { buffered: true }, async t => {
   const { port } = await startUpstream(t)
   const cwd = t.testdir({ 'shaper.config.json': config(port, '2/s', { maxWait: '10s' }) })
   const command = shaper(['start'], { cwd })
@@ -134,7 +134,7 @@ t.test('twenty reloads at 500/s: nothing is lost or sent twice', { buffered: tru
     await logged(command, '"reloaded"', from)
   }
   clearInterval(burst)
-  t.same(new Set(await Promise.all(statuses)), new Set([200]), 'nobody was refused')
+  t.same(new Set(await Promise.all(statuses)), new Set([200]), 'no request was refused')
   t.ok(statuses.length >= 500, `${statuses.length} requests came meanwhile`)
   t.equal(seen.length, statuses.length, 'nothing was lost or sent twice')
   t.same(new Set(seen).size, statuses.length)
@@ -176,6 +176,6 @@ t.test('two instances on one Redis: a reset and a reload reach the requests that
   await sleep(300)
   t.equal(seen.length, 2, 'and only that one')
   for (const { file } of instances) writeFileSync(file, text('20/s'))
-  t.same(await Promise.all(answers), [200, 200, 200, 200], 'nobody waits for an hour')
+  t.same(await Promise.all(answers), [200, 200, 200, 200], 'no request waits for an hour')
   t.equal(seen.length, 5)
 })

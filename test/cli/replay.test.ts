@@ -162,7 +162,7 @@ t.test('bad lines are counted and shown, and never fatal', async t => {
   t.match(JSON.parse(json), { requests: 2, bad: 1, badLines: { reasons: { 'no time': 1 } } })
 })
 
-t.test('what cannot be read: status 1, and what could be is reported', async t => {
+t.test('an unreadable log: status 1 after a report on the rest', async t => {
   const packed = gzipSync(fixtureText())
   const cwd = t.testdir({ 'cut.gz': packed.subarray(0, packed.length >> 1) })
   const cut = await replay(['cut.gz', '--rate', '5/s'], undefined, cwd)
@@ -234,7 +234,7 @@ t.test('--help has examples', async t => {
   t.match(stdout, /Example:\n {2}shaper replay \/var\/log\/nginx\/access\.log --rate 5\/s --capacity 10/)
 })
 
-t.test('a time that is far off is told as late, and takes no time', async t => {
+t.test('a time that is far off is reported as late, and takes no time', async t => {
   const at = (time: string) => `192.0.2.1 - - [${time} +0000] "GET / HTTP/1.1" 200 5\n`
   const cwd = t.testdir({ log: at('17/May/2015:10:05:03') + at('01/Jan/1970:00:00:00') + at('31/Dec/9999:23:59:59') })
   const { code, stdout, stderr } = await replay(['log', '--rate', '1/s', '--capacity', '5', '--json'], undefined, cwd)
@@ -242,7 +242,7 @@ t.test('a time that is far off is told as late, and takes no time', async t => {
   t.match(JSON.parse(stdout), { requests: 3, late: 1 })
 })
 
-t.test('of several logs one that is not there: one line, and nothing is left open', async t => {
+t.test('one of several logs is missing: one line, and nothing is left open', async t => {
   const { code, stdout, stderr } = await replay([FIXTURE, 'nofile', '--rate', '1/s', '--json'])
   t.equal(code, 1)
   t.match(JSON.parse(stdout), { requests: 10_000 })

@@ -1,4 +1,4 @@
-/** A store that comes and goes, and instances that do: what one instance makes of it, and what its log says. */
+/** Outages of a store, instances that start and stop, and what the log says. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { request } from 'undici'
@@ -46,7 +46,7 @@ const BACK = /^the store answers again/
 /** What a user of shaper has not chosen, and cannot set. */
 const INTERNALS = /maxRetries|OfflineQueue|ioredis|writeable|Connection (is closed|terminated)|SENTINEL|EVALSHA/i
 
-/** Asks all the time, until the test ends. */
+/** Sends requests until the test ends. */
 function load(t: Test, url: string): void {
   const load = new Load()
   load.add(url, 'client', 4)
@@ -140,7 +140,7 @@ t.test('an outage is one line at its start and one at its end', async t => {
   t.end()
 })
 
-t.test('a store that comes and goes does not flood the log, which tells the truth in the end', async t => {
+t.test('repeated outages of a store do not flood the log, and its last line is right', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const command = start(t, configure(t, { type: 'redis', url: redis.url }))
@@ -155,9 +155,9 @@ t.test('a store that comes and goes does not flood the log, which tells the trut
   const lines = logged(command)
   t.ok(lines.length <= 3, JSON.stringify(lines, null, 1))
   redis.signal('SIGSTOP')
-  await until('it is told that it is away', () => AWAY.test(logged(command).at(-1)!.msg))
+  await until('the log says that it is away', () => AWAY.test(logged(command).at(-1)!.msg))
   redis.signal('SIGCONT')
-  await until('it is told that it is back', () => BACK.test(logged(command).at(-1)!.msg))
+  await until('the log says that it is back', () => BACK.test(logged(command).at(-1)!.msg))
   t.ok(logged(command).length <= 6, JSON.stringify(logged(command), null, 1))
   t.notMatch(command.stderr(), INTERNALS)
 })
@@ -173,7 +173,7 @@ for (const type of ['redis', 'postgres']) {
     const cwd = configure(t, { type, url: server.url, timeout: '2s' })
     const instances = [1, 2, 3, 4].map(() => start(t, cwd))
     await Promise.all(instances.map(({ url }) => url))
-    await until('all know of all', () => instances.every(one => shares(one) === 4))
+    await until('all know all', () => instances.every(one => shares(one) === 4))
     for (const { child } of instances.slice(2)) child.kill('SIGTERM')
     for (const { finished } of instances.slice(2)) t.equal((await finished).code, 0)
     const left = performance.now()
@@ -182,12 +182,12 @@ for (const type of ['redis', 'postgres']) {
     t.ok(ms < 5_000, `after ${ms} ms`)
     const next = start(t, cwd)
     await next.url
-    await until('one that comes now is the third', () => shares(next) > 1)
+    await until('a new instance is the third', () => shares(next) > 1)
     t.equal(shares(next), 3)
   })
 }
 
-t.test('one that is stopped while the store is away does not wait for it', async t => {
+t.test('an instance that is stopped while the store is away does not wait for it', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const command = start(t, configure(t, { type: 'redis', url: redis.url }))
@@ -230,17 +230,17 @@ t.test('started without the store: workers know how many they are', async t => {
   const command = start(t, cwd, ['--workers', '4'])
   const rate = await rateAlone(await command.url)
   t.ok(rate <= 40 * 1.05, `${rate}/s of 40/s`)
-  // However the system deals out the connections.
+  // For any distribution of the connections.
   t.ok(rate >= 10 * 0.9, `${rate}/s of 40/s`)
   const lines = logged(command, AWAY)
   t.same(
     lines.map(({ worker, instances }) => [worker, instances]).sort(),
     [1, 2, 3, 4].map(worker => [worker, 4]),
   )
-  t.same(logged(command, /shared by/), [], 'nobody says that anything is shared')
+  t.same(logged(command, /shared by/), [], 'no line says that anything is shared')
 })
 
-t.test('started without the store: as many instances as the file says, until it has answered', async t => {
+t.test('started without the store: the file gives the number of instances until the store answers', async t => {
   const port = await freePort()
   const command = start(t, configure(t, { type: 'redis', url: `redis://127.0.0.1:${port}`, instances: 4 }))
   const rate = await rateAlone(await command.url)
@@ -252,6 +252,6 @@ t.test('started without the store: as many instances as the file says, until it 
   await until('it shares', () => logged(command, BACK).length === 1)
   t.equal(shares(command), 1)
   await redis.kill()
-  await until('it is told that it is away', () => logged(command, AWAY).length === 2)
+  await until('the log says that it is away', () => logged(command, AWAY).length === 2)
   t.match(logged(command, AWAY)[1], { instances: 1, msg: /at 1\/1 of the rates$/ })
 })

@@ -6,7 +6,7 @@ import { shaper, shaperHere } from './command.js'
 
 const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
 
-t.test('a table of what waits, at what level, and of rates since the last one', async t => {
+t.test('a table of queues, levels and rates since the last table', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
   const before = await rig.snapshot()
@@ -51,7 +51,7 @@ t.test('what dry runs would have done', async t => {
   t.match(dryRunTable(await plain.snapshot())[0], /no route is a dry run/)
 })
 
-t.test('the command: once, with a token, and what is wrong in one line', async t => {
+t.test('the command: once, with a token, and errors in one line', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
   const args = (more: string[]) => ['top', '--admin', rig.admin.url, ...more]
   const top = (more: string[], env = {}) => shaperHere(args(more), { env })

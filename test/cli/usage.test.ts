@@ -1,4 +1,4 @@
-/** What the command line says of itself and of what it does not take, in the process of the test. */
+/** Help and usage errors of the command line, in the process of the test. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { posix } from 'node:path'
 import t from 'tap'
@@ -51,7 +51,7 @@ t.test('usage errors: exit 2, one line', async t => {
   }
 })
 
-t.test('flags that do not say which bucket are refused', async t => {
+t.test('flags that do not name their bucket are refused', async t => {
   const cwd = t.testdir({
     'shaper.config.json': JSON.stringify({
       upstream: 'echo:',

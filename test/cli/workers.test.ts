@@ -90,7 +90,7 @@ async function end(command: Command): Promise<{ code: number | null; stdout: str
   return command.finished
 }
 
-t.test('a store of their own each is refused, and so is what is no number', async t => {
+t.test('workers without a shared store are refused, and so is an invalid number', async t => {
   const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ upstream: 'echo:', buckets: { a: { rate: 5 } } }) })
   for (const command of ['start', 'check']) {
     const { code, stderr, stdout } = await shaper([command, '--workers', 'auto'], { cwd }).finished
@@ -111,7 +111,7 @@ t.test('a store of their own each is refused, and so is what is no number', asyn
   }
 })
 
-t.test('they serve one port; a file that changes is put into effect in all, a bad one told once', async t => {
+t.test('workers serve one port; a changed file is put into effect in all, a bad one reported once', async t => {
   const file = config(WIDE)
   const command = start(t, file)
   const url = await command.url
@@ -121,7 +121,7 @@ t.test('they serve one port; a file that changes is put into effect in all, a ba
   t.same(await policies(), new Set(['"all";q=1000;w=1']))
 
   writeFileSync(command.file, '{ "upstream": "echo:", "buckets": { "all": { "rate": "5/w" } } }')
-  await until('the bad file is told', () => logged(command, /^not reloaded/).length > 0)
+  await until('the bad file is reported', () => logged(command, /^not reloaded/).length > 0)
   writeFileSync(
     command.file,
     JSON.stringify({ ...file, buckets: { all: { key: 'all', rate: '500/s', capacity: 900 } } }),
@@ -138,7 +138,7 @@ t.test('they serve one port; a file that changes is put into effect in all, a ba
   t.equal(stdout.split('\n').length, 2, 'one line')
 })
 
-t.test('one that crashes is replaced; when all do, the port stays', async t => {
+t.test('a worker that crashes is replaced; if all crash, the port stays open', async t => {
   const command = start(t, config(WIDE))
   const url = await command.url
   const [first] = workersOf(command)
@@ -157,15 +157,15 @@ t.test('one that crashes is replaced; when all do, the port stays', async t => {
   t.equal((await end(command)).code, 0)
 })
 
-t.test('a new worker serves what the others do, whatever the file says by then', async t => {
+t.test('a new worker serves the same configuration as the others, even if the file has changed', async t => {
   const file = config(WIDE)
   const command = start(t, file, '2')
   const url = await command.url
   writeFileSync(command.file, JSON.stringify({ ...file, listen: '127.0.0.1:1', store: 'memory', headers: false }))
-  await until('it is told', () => logged(command, /^listen: .* takes effect at the next start$/).length === 1)
+  await until('it is logged', () => logged(command, /^listen: .* takes effect at the next start$/).length === 1)
   t.equal(logged(command, /^store: redis -> memory: takes effect at the next start$/).length, 1)
   writeFileSync(command.file, 'no JSON')
-  await until('a bad file is told', () => logged(command, /^not reloaded/).length === 1)
+  await until('a bad file is reported', () => logged(command, /^not reloaded/).length === 1)
   const all = workersOf(command)
   for (const pid of all) process.kill(pid, 'SIGKILL')
   await until('they are back', async () => {
@@ -174,7 +174,7 @@ t.test('a new worker serves what the others do, whatever the file says by then',
   t.equal((await end(command)).code, 0)
 })
 
-t.test('SIGTERM to one of them: it finishes what it has, and another one takes its place', async t => {
+t.test('SIGTERM to one worker: it finishes its requests, and another one replaces it', async t => {
   const command = start(t, config({ rate: '4/s', capacity: 10 }), '1')
   const url = await command.url
   const [worker] = workersOf(command)
@@ -188,14 +188,14 @@ t.test('SIGTERM to one of them: it finishes what it has, and another one takes i
   t.equal((await end(command)).code, 0)
 })
 
-t.test('SIGTERM under load: every request has an answer, exit 0, nobody is left', async t => {
+t.test('SIGTERM under load: every request has an answer, exit 0, no process is left', async t => {
   const more = { limits: { shutdownTimeout: '1s' }, admin: { listen: '127.0.0.1:0' } }
   const command = start(t, config({ rate: '20/s', capacity: 100 }, more))
   const url = await command.url
   const startedAt = performance.now()
   const workers = workersOf(command)
   const answers = Array.from({ length: 60 }, () => ask(url))
-  // Who is not there yet when they stop accepting is refused.
+  // Later connections are refused.
   await until('all have come', async () => {
     const [record] = logged(command, /the admin server listens/) as { url?: string }[]
     const { buckets } = (await (await request(`${record!.url}/buckets`)).body.json()) as Snapshot
@@ -207,13 +207,13 @@ t.test('SIGTERM under load: every request has an answer, exit 0, nobody is left'
   t.equal((await command.finished).code, 0)
   const served = statuses.filter(status => status === 200).length
   t.ok(served >= 12 && served <= 20 * (before + 1) + 10, `released on for about a second: ${served}`)
-  t.equal(statuses.filter(status => status === 503).length, 60 - served, 'the rest is told')
+  t.equal(statuses.filter(status => status === 503).length, 60 - served, 'the rest get 503')
   await t.rejects(request(url), { code: 'ECONNREFUSED' })
   t.notOk(workers.some(isAlive))
-  t.equal(logged(command, /ended/).length, 0, 'no end of a worker is told that was asked for')
+  t.equal(logged(command, /ended/).length, 0, 'the requested end of a worker is not logged')
 })
 
-t.test('a signal to all of them, as a terminal sends it, is one signal', async t => {
+t.test('a signal to all workers, as from a terminal, counts as one', async t => {
   const command = start(t, config({ rate: '4/s', capacity: 10 }), '2')
   const url = await command.url
   const answers = many(url, 4)
@@ -239,7 +239,7 @@ t.test('a second signal ends all at once', async t => {
   await until('they are gone', () => !workers.some(isAlive))
 })
 
-t.test('without the first process they are gone, too', async t => {
+t.test('workers end with the first process', async t => {
   const command = start(t, config(WIDE), '2')
   await command.url
   const workers = workersOf(command)
@@ -260,7 +260,7 @@ t.test('an address that cannot be listened on: exit 1, one line', async t => {
   t.equal(stderr, `shaper: ${address} is in use; choose another address with --listen HOST:PORT\n`)
 })
 
-t.test('together they admit b, and release at r', async t => {
+t.test('workers together admit b, and release at r', async t => {
   const seen: number[] = []
   const upstream = createServer((_req, res) => {
     seen.push(performance.now())

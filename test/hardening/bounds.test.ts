@@ -45,7 +45,7 @@ for (const [what, first] of [
   ['a request that is held', get('/held')],
   ['one with too many fields', get('/fields', ...Array.from({ length: 2_000 }, (_, at) => `${at}:`))],
 ] as const) {
-  t.test(`requests sent ahead without end, behind ${what}, are not kept`, async t => {
+  t.test(`endless pipelined requests behind ${what} are not kept in memory`, async t => {
     const upstream = await httpUpstream(t)
     const rig = await startRig(t, { upstream: upstream.url, ...HELD })
     await (await connect(t, rig)).ask(get('/first'))
@@ -70,7 +70,7 @@ for (const [what, first] of [
   })
 }
 
-t.test('a client that sends ahead without end takes no more than its turn from others', async t => {
+t.test('a client with endless pipelined requests takes no more than its turn', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, routes: [{ match: { path: '/on' }, mode: 'off' }] })
   const other = await connect(t, rig)
@@ -110,7 +110,7 @@ t.test('a client that sends ahead without end takes no more than its turn from o
   t.ok(answered > 0.9 * (rig.outcomes.length - 180), `${answered} answers came`)
 })
 
-t.test('an upgrade that is none, as the last of those that may be sent ahead, has its answer', async t => {
+t.test('a refused upgrade as the last permitted pipelined request gets its answer', async t => {
   const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
@@ -120,7 +120,7 @@ t.test('an upgrade that is none, as the last of those that may be sent ahead, ha
   t.equal((await client.answer()).text, '/behind')
 })
 
-/** Asks until no buffer on the way takes any more answers; returns how many are due. */
+/** Sends requests until every buffer is full of answers. Returns how many answers are due. */
 async function untilStuck(client: Client, rig: Rig): Promise<number> {
   for (let sent = 50; ; sent += 50) {
     client.send(get('/').repeat(50))
@@ -129,7 +129,7 @@ async function untilStuck(client: Client, rig: Rig): Promise<number> {
   }
 }
 
-t.test('a client that does not take our own answers is cut off after a minute', async t => {
+t.test('a client that does not read our own answers is cut off after a minute', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(
     t,
@@ -150,7 +150,7 @@ t.test('a client that does not take our own answers is cut off after a minute', 
   t.equal(rig.proxy.context.inProgress, 0)
 })
 
-t.test('a client that takes our answers late, and then all of them, may go on', async t => {
+t.test('a client that reads our answers late, but all of them, may go on', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(
     t,
@@ -170,7 +170,7 @@ t.test('a client that takes our answers late, and then all of them, may go on', 
   await client.until(({ rest }) => rest.endsWith('ok'))
 })
 
-t.test('connections above maxConnections are told so, whatever they ask for; those that were there go on', async t => {
+t.test('connections above maxConnections get 503 for any request; existing ones stay', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, limits: { maxConnections: 2 }, ...OFF })
   const early = [await connect(t, rig), await connect(t, rig)]
@@ -193,10 +193,10 @@ t.test('connections above maxConnections are told so, whatever they ask for; tho
   early[0]!.hangUp()
   await turns(50)
   const next = await connect(t, rig)
-  t.equal((await next.ask(get('/early'))).status, 200, 'one has left, one may come')
+  t.equal((await next.ask(get('/early'))).status, 200, 'one has left, so one is accepted')
 })
 
-t.test('maxConnections follows a reload; who is there stays', async t => {
+t.test('maxConnections follows a reload; existing connections stay', async t => {
   const upstream = await httpUpstream(t)
   const config = (maxConnections: number) => ({ upstream: upstream.url, limits: { maxConnections }, ...OFF })
   const settings = (maxConnections: number) => parseConfig(JSON.stringify(config(maxConnections)))
@@ -212,7 +212,7 @@ t.test('maxConnections follows a reload; who is there stays', async t => {
   t.equal((await (await connect(t, rig)).ask(get())).status, 503)
 })
 
-t.test('far above maxConnections they are closed unheard, and there is room again when they have gone', async t => {
+t.test('far above maxConnections connections are closed unread; after they end, others are accepted', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, limits: { maxConnections: 10 }, ...OFF })
   const silent = await Promise.all(Array.from({ length: 10 + 256 }, () => connect(t, rig)))
@@ -226,7 +226,7 @@ t.test('far above maxConnections they are closed unheard, and there is room agai
   t.equal((await (await connect(t, rig)).ask(get())).status, 200)
 })
 
-/** Requests of the same size that differ in one way, asked in turn: the least time that each took, in ms. */
+/** Sends requests of the same size that differ in one way, in turn. Returns the least time of each, in ms. */
 async function leastTimes(t: Teardown, rig: Rig, texts: readonly string[]): Promise<number[]> {
   const least = texts.map(() => Infinity)
   for (let round = 0; round < 30; round += 1) {
@@ -279,7 +279,7 @@ t.test('an upstream that lists thousands of Connection options: its answer arriv
   t.ok(each! < 2 * plainEach!, `${each!.toFixed(2)} ms against ${plainEach!.toFixed(2)}`)
 })
 
-t.test('thousands of hops in X-Forwarded-For cost no more than ten, whoever is trusted', async t => {
+t.test('thousands of hops in X-Forwarded-For cost no more than ten, for any trustProxy', async t => {
   const upstream = await httpUpstream(t)
   const ten = `X-Forwarded-For: ${'::1,'.repeat(9)}::1`
   const many = `X-Forwarded-For: ${'::1,'.repeat(3_900)}::1`

@@ -1,4 +1,4 @@
-/** How the corpus is written: requests of our own making, and what must come of each. */
+/** The form of the corpus: requests, and the expected result of each. */
 
 export interface Case {
   readonly name: string
@@ -27,17 +27,17 @@ interface Seen {
 
 type Made = (section: Case[]) => void
 
-/** One that is forwarded, once, and whose connection goes on. */
+/** A request that is forwarded once. Its connection stays open. */
 export function good(name: string, bytes: string, seen: Seen = {}): Made {
   return made(name, bytes, { statuses: [200], after: 'open', ...seen })
 }
 
-/** One that is forwarded, and whose connection ends with the answer. */
+/** A request that is forwarded. Its connection ends with the answer. */
 export function last(name: string, bytes: string, seen: Seen = {}): Made {
   return made(name, bytes, { statuses: [200], after: 'closed', ...seen })
 }
 
-/** One that is refused; nobody else sees it, and nothing after it is read. */
+/** A request that is refused. The upstream does not see it, and nothing after it is read. */
 export function bad(name: string, bytes: string, status = 400): Made {
   return made(name, bytes, { statuses: [status], after: 'closed' })
 }

@@ -79,7 +79,7 @@ export const FRAMING: readonly Section[] = [
     good('a chunk that looks like the last', chunked('5\r\n0\r\n\r\n\r\n0\r\n\r\n'), { body: '0\r\n\r\n' }),
     several('a request behind the last', chunked(`3\r\nabc\r\n0\r\n\r\n${get()}`), [200, 200], 'open'),
     several('a refusal behind the last', chunked('3\r\nabc\r\n0\r\n\r\nnonsense\r\n\r\n'), [200, 400], 'closed'),
-    bad('a size that is none', chunked(`zz\r\n${SMUGGLED}`)),
+    bad('a size that is no number', chunked(`zz\r\n${SMUGGLED}`)),
     bad('a negative size', chunked('-3\r\nabc\r\n0\r\n\r\n')),
     bad('a signed size', chunked('+3\r\nabc\r\n0\r\n\r\n')),
     bad('0x', chunked('0x3\r\nabc\r\n0\r\n\r\n')),

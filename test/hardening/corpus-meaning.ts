@@ -32,7 +32,7 @@ export const MEANING: readonly Section[] = [
     several('a refused one that closes, in between', get() + host('a b') + get(), [200, 400], 'closed'),
     several('a refused one that does not, in between', get() + target('*') + get(), [200, 501, 200], 'open'),
     several(
-      'an upgrade that is none, in between',
+      'an upgrade to h2c, in between',
       get() + get('Connection: Upgrade', 'Upgrade: h2c') + get(),
       [200, 200, 200],
       'open',

@@ -48,7 +48,7 @@ async function play(t: Test, stage: Stage, each: Case, pieces: readonly string[]
   if (each.body !== undefined) t.equal(request?.body, each.body, 'body')
 
   if (each.after === 'open') {
-    t.equal((await client.ask(get('/after'))).status, 200, 'the connection goes on')
+    t.equal((await client.ask(get('/after'))).status, 200, 'the connection stays open')
     t.equal(mine().at(-1)?.target, '/after')
     t.equal(mine().length, passed + 1, 'and nothing else came')
     client.hangUp()

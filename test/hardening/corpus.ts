@@ -1,4 +1,4 @@
-/** Requests of our own making, by the section of the RFC that says what they are, and what must come of each. */
+/** Requests of our own making by section of the RFC, and the expected result of each. */
 import type { Section } from './cases.js'
 import { FRAMING } from './corpus-framing.js'
 import { LINES } from './corpus-lines.js'

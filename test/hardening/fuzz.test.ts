@@ -1,4 +1,4 @@
-/** The corpus, cut up and put together at random: whatever comes, there is one answer or an end, and nothing is left. */
+/** Random mutants of the corpus: each gets one answer or a closed connection, and nothing is left open. */
 import fc from 'fast-check'
 import t from 'tap'
 import { type Client, connect, get, turns } from '../proxy/harness.js'

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // @ts-check
 /**
- * So many requests held in the queues of one proxy at the same moment, each on a connection of its own, then released:
+ * Many requests held in the queues of one proxy at the same moment, each on its own connection, then released:
  * every one is answered exactly once.
  *
  *     node test/hardening/held.js [CONNECTIONS]
@@ -50,7 +50,7 @@ async function main(count) {
   const file = join(directory, 'shaper.config.json')
   /** @type {import('node:child_process').ChildProcess[]} */
   const children = []
-  // The end of what the proxy has said, for when it fails.
+  // The end of the proxy's output, for failures.
   let log = ''
   try {
     const upstream = fork(SELF, ['upstream'])

@@ -1,4 +1,4 @@
-/** Whoever is slow has a documented time, and then leaves nothing behind. */
+/** Slow clients and upstreams have a documented time, and then leave nothing behind. */
 import t, { type Test } from 'tap'
 import {
   type Client,

@@ -1,4 +1,4 @@
-/** What an upstream that believes nothing reads: every request whole, in one way only, or an error. */
+/** Reads requests like the strictest upstream: every deviation is an error. */
 
 export interface StrictRequest {
   readonly method: string
@@ -14,11 +14,11 @@ const HOP_BY_HOP = /^(?:keep-alive|proxy-.*|te|trailer|http2-settings|expect)$/
 const CHUNK_SIZE = /^(?:0|[1-9a-f][0-9a-f]{0,7})$/
 
 /**
- * Reads what has come on a connection.
+ * Reads the bytes of a connection.
  *
  * @param text latin1
- * @returns all requests that are whole, and where the rest begins
- * @throws when anything is not as it must be
+ * @returns all complete requests, and the rest of the text
+ * @throws at any deviation
  */
 export function readStrictly(text: string): { requests: StrictRequest[]; rest: string } {
   const requests: StrictRequest[] = []

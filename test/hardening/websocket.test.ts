@@ -30,7 +30,7 @@ interface Options {
   readonly upgrade?: (req: IncomingMessage, socket: Socket) => void
 }
 
-/** An echo of messages behind a proxy. At the end of the test neither has a connection left. */
+/** An echo of messages behind a proxy. At the end of the test both have no connection left. */
 async function stage(t: Test, options: Options = {}): Promise<Stage> {
   const { rate = '1000000/s', capacity = 1_000, deflate = false, upgrade } = options
   const server = new WebSocketServer({ noServer: true, perMessageDeflate: deflate, maxPayload: 8 * MEGABYTE })
@@ -231,7 +231,7 @@ for (const status of [401, 503]) {
   })
 }
 
-t.test('a handshake that waits in the queue is opened in its turn; one too many gets 429', async t => {
+t.test('a queued handshake is opened in its turn; one too many gets 429', async t => {
   const { open, rig } = await stage(t, { rate: '1/s', capacity: 3 })
   const first = open()
   await once(first, 'open')
@@ -252,7 +252,7 @@ t.test('a handshake that waits in the queue is opened in its turn; one too many 
   t.equal(String((await echoOf(third, () => third.send('late'))).data), 'late')
 })
 
-t.test('a reload leaves open tunnels and those that wait alone', async t => {
+t.test('a reload does not affect open and queued tunnels', async t => {
   const { open, rig, config } = await stage(t, { rate: '1/s', capacity: 3 })
   const first = open()
   await once(first, 'open')
@@ -266,7 +266,7 @@ t.test('a reload leaves open tunnels and those that wait alone', async t => {
   t.equal(String((await echoOf(second, () => second.send('here'))).data), 'here')
 })
 
-t.test('draining ends open tunnels when everything else has been answered; who waits is still opened', async t => {
+t.test('draining opens queued tunnels, and ends open tunnels after everything else is answered', async t => {
   const { open, rig, sockets } = await stage(t, { rate: '1/s', capacity: 3 })
   const first = open()
   await once(first, 'open')

@@ -166,7 +166,7 @@ export function checkAccount(t: Test, { load }: Trial, { seen }: Outcome, known:
     if (outcome === 'ok') return !times.has(path)
     return outcome !== 'cut' && outcome !== 'left' && times.has(path)
   })
-  t.same(wrong, [], 'what is answered was sent, what is rejected was not')
+  t.same(wrong, [], 'answered requests were sent, rejected ones were not')
   t.same(
     [...times.keys()].filter(path => !outcomes.has(path)),
     [],

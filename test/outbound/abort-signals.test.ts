@@ -3,7 +3,7 @@ import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createShaper } from '../../src/index.js'
 
-t.test('one listener on a signal, however many calls have it; no warning', async t => {
+t.test('one listener on a signal for any number of calls; no warning', async t => {
   const clock = createVirtualClock()
   const shapers = [1, 2].map(() => createShaper({ rate: '10/s', capacity: Infinity, clock }))
   const warnings: Error[] = []
@@ -18,7 +18,7 @@ t.test('one listener on a signal, however many calls have it; no warning', async
   clock.runUntil(100)
   controller.abort(new Error('enough'))
   const outcomes = await Promise.allSettled(calls)
-  t.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, 4, 'who had gone')
+  t.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, 4, 'the calls that had left')
   t.match(outcomes[5_999], { reason: { message: 'enough' } })
   for (const shaper of shapers) t.match(shaper.status('k'), { queued: 0 })
   await new Promise(resolve => setImmediate(resolve))
@@ -42,7 +42,7 @@ t.test('the listener goes with the last call, and comes again with the next', as
   clock.runAll()
 })
 
-t.test('a signal that is aborted by who is told that its call waits', async t => {
+t.test('a signal that is aborted in the queued event of its call', async t => {
   const clock = createVirtualClock()
   const shaper = createShaper({ rate: '10/s', capacity: 10, clock })
   const controller = new AbortController()

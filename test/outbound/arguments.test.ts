@@ -1,4 +1,4 @@
-/** What a call is told that is wrong: it says so, and nothing is queued. */
+/** Bad arguments are named in an error, and nothing is queued. */
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createShaper, LeakyBucket, shape } from '../../src/index.js'
@@ -10,7 +10,7 @@ function world() {
   return { clock, shaper }
 }
 
-t.test('a signal that is none is refused before anything is queued, also where it would go at once', async t => {
+t.test('an invalid signal is refused before anything is queued, even if its call could run at once', async t => {
   const { clock, shaper } = world()
   let ran = 0
   for (const signal of [new AbortController(), {}, 5, null, { aborted: false }]) {
@@ -36,7 +36,7 @@ t.test('a signal that is none is refused before anything is queued, also where i
   await shaper.drain()
 })
 
-t.test('options that are none', async t => {
+t.test('invalid options', async t => {
   const { shaper } = world()
   const message = /^null is not a set of options; use e\.g\. \{ /
   await t.rejects(shaper.admit('k', null as never), { name: 'TypeError', message })
@@ -66,7 +66,7 @@ t.test('options that are none', async t => {
   t.match(shaper.status(), { keys: 0, closed: false })
 })
 
-t.test('options that nobody knows are errors everywhere, with the nearest one that is known', async t => {
+t.test('unknown options are errors everywhere; the message names the nearest known one', async t => {
   const { shaper } = world()
   const base = { rate: '5/s', capacity: 5 }
   let ran = 0
@@ -102,7 +102,7 @@ t.test('options that nobody knows are errors everywhere, with the nearest one th
   t.match(shaper.status(), { keys: 0, closed: false })
 })
 
-t.test('an option of a store that is undefined is as if it were not there', async t => {
+t.test('an undefined option of a store counts as absent', async t => {
   const store = { type: 'redis', url: 'redis://127.0.0.1:1', timeout: undefined, instances: undefined }
   const shaper = createShaper({ rate: '5/s', capacity: 5, store: store as never })
   await shaper.drain()
@@ -123,7 +123,7 @@ t.test('an undefined member of pauseOn or retry means unset', async t => {
   })
 })
 
-t.test('run: a key that is none is named, and a function that is none', async t => {
+t.test('run: an invalid key and an invalid function are named', async t => {
   const { shaper } = world()
   for (const key of [42, null, undefined, {}]) {
     const shown = typeof key === 'object' && key !== null ? 'an object' : String(key)

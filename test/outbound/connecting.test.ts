@@ -14,7 +14,7 @@ function shaped(t: Test, options: Partial<ShapeOptions> = {}, agent = new Agent(
 
 const wait = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
-/** Connections that are never opened: the first so many, of these ports or of any. */
+/** Connections that are never opened: the first `count`, to these ports or to any. */
 function hanging(count: number, port?: string): Agent {
   const connect = buildConnector({})
   let left = count
@@ -29,7 +29,7 @@ function hanging(count: number, port?: string): Agent {
 // These tests wait more than they compute.
 t.jobs = 4
 
-t.test('handlers of undici 6 are told at once that it takes undici 7', async t => {
+t.test('handlers of undici 6 get an error at once that asks for undici 7', async t => {
   const { shaper } = shape({ rate: 5, capacity: 5 })
   const dispatch = shape({ rate: 5, capacity: 5 })(() => true)
   const old = { onConnect() {}, onHeaders: () => true, onData: () => true, onComplete() {}, onError() {} }
@@ -40,7 +40,7 @@ t.test('handlers of undici 6 are told at once that it takes undici 7', async t =
   t.match(shaper.status(), { queued: 0 })
 })
 
-t.test('a handler that has only onError is told of its error by that', async t => {
+t.test('a handler with only onError gets its error there', async t => {
   const errors: Error[] = []
   const dispatch = shape({ rate: 5, capacity: 5 })(() => {
     throw new Error('cannot be dispatched')
@@ -49,7 +49,7 @@ t.test('a handler that has only onError is told of its error by that', async t =
   t.match(errors, [{ message: 'cannot be dispatched' }])
 })
 
-t.test('limits that change while a connection is being opened leave the distance to the next', async t => {
+t.test('limits that change while a connection opens keep the distance to the next request', async t => {
   const { origin, seen } = await serve(t, (_, res) => res.end('ok'))
   const connect = buildConnector({})
   let opened = 0
@@ -65,7 +65,7 @@ t.test('limits that change while a connection is being opened leave the distance
   t.ok(Math.min(...gaps(times)) > 150, `${gaps(times)}`)
 })
 
-t.test('one that is aborted while its connection hangs lets the next pass at once', async t => {
+t.test('an aborted request with a hanging connection lets the next pass at once', async t => {
   const { origin, seen } = await serve(t, (_, res) => res.end('ok'))
   const { dispatcher, shaper } = shaped(t, { maxInFlight: 1 }, hanging(1))
   const body = new Readable({ read() {} })
@@ -102,7 +102,7 @@ for (const key of ['all', () => 'mine'] as const) {
   })
 }
 
-t.test('a key of one origin goes on waiting, so that nothing is bunched when that is there again', async t => {
+t.test('a key of one origin keeps waiting, so that nothing is bunched when the origin is back', async t => {
   const { origin, seen } = await serve(t, (_, res) => res.end('ok'))
   const connect = buildConnector({})
   const agent = new Agent({ connect: (options, callback) => void setTimeout(() => connect(options, callback), 1_300) })
@@ -121,7 +121,7 @@ async function endless(t: Test) {
   return { origin, seen }
 }
 
-t.test('an answer that nobody is to see is read for a second at most, and in flight for as long', async t => {
+t.test('a discarded answer is read for a second at most, and is in flight until then', async t => {
   const { origin, seen } = await endless(t)
   const { dispatcher, shaper } = shaped(t, { maxInFlight: 1, retry: { status: [429], max: 2 } })
   const began = performance.now()
@@ -135,7 +135,7 @@ t.test('an answer that nobody is to see is read for a second at most, and in fli
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
 })
 
-t.test('such an answer is done with when its caller has gone', async t => {
+t.test('a discarded answer ends when its caller has left', async t => {
   const { origin, seen } = await endless(t)
   const { dispatcher, shaper } = shaped(t, { maxInFlight: 1, retry: { status: [429], max: 2 } })
   const controller = new AbortController()
@@ -148,7 +148,7 @@ t.test('such an answer is done with when its caller has gone', async t => {
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
 })
 
-t.test('a key whose request runs has one bucket, however many others come', async t => {
+t.test('a key with a running request keeps its bucket among any number of new keys', async t => {
   const { origin, seen } = await serve(t, (req, res) => void setTimeout(() => res.end(req.url), 150))
   const { dispatcher, shaper } = shaped(t, { rate: '2/s', maxKeys: 20, key: 'header:k' })
   const send = async () => (await request(origin, { dispatcher, headers: { k: 'victim' } })).body.dump()
@@ -160,7 +160,7 @@ t.test('a key whose request runs has one bucket, however many others come', asyn
   t.ok(gap! > 300, `${gap} ms`)
 })
 
-t.test('bodies of every kind are let go where their request is not let through', async t => {
+t.test('bodies of every kind are released if their request is rejected', async t => {
   const { origin } = await serve(t, (req, res) => req.pipe(res))
   let returned = 0
   const iterable = () => ({
@@ -192,7 +192,7 @@ t.test('bodies of every kind are let go where their request is not let through',
   }
 })
 
-t.test('a server that accepts and never answers stops nobody whose connection is another', async t => {
+t.test('a server that accepts and never answers does not stop requests on other connections', async t => {
   const silent = createServer(() => undefined).listen(0)
   t.teardown(() => silent.close())
   const { port } = silent.address() as { port: number }

@@ -49,7 +49,7 @@ for (const maxInFlight of [Infinity, 1]) {
   })
 }
 
-t.test('also with a store, which lets calls go when it answers', async t => {
+t.test('also with a store, where its answers release calls', async t => {
   const clock = createVirtualClock()
   const store = createMemoryStore({ clock })
   const shapers = [0, 1].map(() => createShaper({ rate: '10/s', capacity: 100, clock, store }))
@@ -61,7 +61,7 @@ t.test('also with a store, which lets calls go when it answers', async t => {
   for (const call of calls) t.same(await call, CALLERS.slice(0, 12))
 })
 
-t.test('what is told of a call is told in its context', async t => {
+t.test('events of a call run in its context', async t => {
   const clock = createVirtualClock()
   const shaper = createShaper({ rate: '10/s', capacity: 3, clock })
   const told: string[] = []
@@ -91,7 +91,7 @@ t.test('what is told of a call is told in its context', async t => {
   ])
 })
 
-/** A server that tells which trace a request has sent, and an interceptor that sends it. */
+/** A server that returns the trace of a request, and an interceptor that sends it. */
 async function traced(t: Test, options: Partial<ShapeOptions> = {}, agent = new Agent()) {
   let refusals = 0
   const upstream = await serve(t, (req, res) => {
@@ -132,7 +132,7 @@ async function traced(t: Test, options: Partial<ShapeOptions> = {}, agent = new 
 
 const FIVE = ['a', 'b', 'c', 'd', 'e']
 
-t.test('shape(): five fetches, each with its own trace below and above it', async t => {
+t.test('shape(): five fetches, each with its own trace in inner and outer interceptors', async t => {
   const { origin, dispatcher, seen } = await traced(t)
   const sent = await each(FIVE, async () => (await fetch(origin, { dispatcher })).text())
   t.same(sent, FIVE)
@@ -156,7 +156,7 @@ t.test('shape(): over one connection, and with retries and pauses', async t => {
   )
 })
 
-t.test('shape(): what is not sent is told in its context', async t => {
+t.test('shape(): a rejection is reported in the context of its request', async t => {
   const { origin, dispatcher, seen, shaper } = await traced(t, { rate: '1/s', maxWait: '30s' })
   const sent = each(FIVE, () =>
     request(origin, { dispatcher })

@@ -7,7 +7,7 @@ import { serve } from './upstreams.js'
 
 const settled = () => new Promise(resolve => setImmediate(resolve))
 
-t.test('a later drain may shorten the time of one under way, and not lengthen it', async t => {
+t.test('a second drain may shorten the time of the first, not lengthen it', async t => {
   const clock = createVirtualClock()
   const shaper = createShaper({ rate: '10/s', capacity: 100, clock })
   const fates: string[] = []
@@ -34,7 +34,7 @@ t.test('a later drain may shorten the time of one under way, and not lengthen it
   await shaper.drain({ timeout: 5 })
 })
 
-t.test('who was admitted is sent again while it is drained', async t => {
+t.test('an admitted request is sent again during a drain', async t => {
   let asked = 0
   const { origin } = await serve(t, (_, res) => {
     asked += 1

@@ -1,4 +1,4 @@
-/** The examples of the library's pages in TypeScript, as strict as it gets. (test/docs.test.ts runs them.) */
+/** The examples of the library's pages in TypeScript in its strictest mode. (test/docs.test.ts runs them.) */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'

@@ -66,7 +66,7 @@ for (const [name, send] of [
     t.match(shaper.status(), { queued: 0 })
   })
 
-  t.test(`${name}: what is not let through tells why, and when to come again`, async t => {
+  t.test(`${name}: a rejection has its reason and a Retry-After`, async t => {
     const { origin } = await serve(t, (_, res) => res.end('ok'))
     const { dispatcher, shaper } = shaped(t, { rate: '1/s', capacity: 2, maxWait: '5s' })
     const first = send(origin, { dispatcher })
@@ -83,7 +83,7 @@ for (const [name, send] of [
   })
 
   for (const retry of [undefined, { status: [429], max: 3 }]) {
-    t.test(`${name}: an upstream asks for a pause, and gets it, ${retry ? 'with' : 'without'} retries`, async t => {
+    t.test(`${name}: a pause that the upstream asks for is kept, ${retry ? 'with' : 'without'} retries`, async t => {
       let until = -Infinity
       let limited = 0
       const { origin, seen } = await serve(t, (req, res) => {
@@ -154,7 +154,7 @@ t.test('a body that fails while it waits cancels its request', async t => {
   t.equal(body.listenerCount('error'), 2, "undici's own, and what keeps it quiet")
 })
 
-t.test('bodies of those who are not let through are let go', async t => {
+t.test('bodies of rejected requests are released', async t => {
   const { origin } = await serve(t, (req, res) => req.pipe(res))
   const { dispatcher, shaper } = shaped(t, { rate: '1/s', capacity: 2, maxWait: '30s' })
   await (await request(origin, { dispatcher })).body.dump()
@@ -174,7 +174,7 @@ t.test('bodies of those who are not let through are let go', async t => {
   t.ok(bodies.every(body => body.destroyed))
 })
 
-t.test('connections that are slow to open bunch nothing', async t => {
+t.test('slowly opened connections bunch nothing', async t => {
   const { origin, seen } = await serve(t, (_, res) => void setTimeout(() => res.end('ok'), 1_000))
   const connect = buildConnector({})
   const waits = [300, 20, 120, 10]
@@ -204,7 +204,7 @@ t.test('one that was aborted while its connection was being opened is never sent
   const first = fetch(`${origin}/1`, { dispatcher, signal: controller.signal }).catch((error: Error) => error)
   const second = fetch(`${origin}/2`, { dispatcher })
   await new Promise(resolve => setTimeout(resolve, 50))
-  t.match(shaper.status(origin), { queued: 1, inFlight: 1 }, 'nobody overtakes')
+  t.match(shaper.status(origin), { queued: 1, inFlight: 1 }, 'no request overtakes')
   controller.abort()
   opened[0]!()
   t.match(await first, { name: 'AbortError' })
@@ -215,7 +215,7 @@ t.test('one that was aborted while its connection was being opened is never sent
   )
 })
 
-t.test('however a request ends, its place in flight is free again, once', async t => {
+t.test('at any end of a request its place in flight is freed once', async t => {
   const { origin, server } = await serve(t, (req, res) => {
     if (req.url === '/reset') {
       res.writeHead(200, { 'content-length': 10 }).write('half')
@@ -235,7 +235,7 @@ t.test('however a request ends, its place in flight is free again, once', async 
     t.match(shaper.status(), { queued: 0, inFlight: 0 }, name)
     t.equal((await request(origin, { dispatcher })).statusCode, 200, `after ${name}`)
   }
-  // Asked in one go: each has to leave for the next to be sent.
+  // Sent together: each has to end before the next is sent.
   const refused = request('http://127.0.0.1:1', { dispatcher })
   await t.rejects(refused, { code: 'ECONNREFUSED' })
   await free('a refused connection')
@@ -258,7 +258,7 @@ t.test('however a request ends, its place in flight is free again, once', async 
   )
   await free('a handler that throws')
   await t.rejects(request(`${origin}/\u{20ac}`.replace('%', ''), { dispatcher, method: 'B D' as never }))
-  await free('a request that is none')
+  await free('an invalid request')
   const aborting = new AbortController()
   const aborted = request(`${origin}/reset`, { dispatcher, signal: aborting.signal })
   await aborted.then(({ body }) => {
@@ -268,7 +268,7 @@ t.test('however a request ends, its place in flight is free again, once', async 
   await free('an abort in the answer')
 })
 
-t.test('retries: only what can be repeated, only so often, only in time', async t => {
+t.test('retries: only repeatable requests, up to the limit, and in time', async t => {
   let connections = 0
   const { origin, seen, server } = await serve(t, (req, res) => {
     req.resume()
@@ -286,7 +286,7 @@ t.test('retries: only what can be repeated, only so often, only in time', async 
     return seen.length
   }
   t.equal(await send('GET'), 3)
-  t.equal(connections, 1, 'on the same connection: what nobody reads is read')
+  t.equal(connections, 1, 'on the same connection: unread answers are read')
   t.equal(await send('PUT'), 3)
   t.equal(await send('PUT', { body: 'text' }), 1)
   t.equal(await send('POST'), 1)
@@ -302,7 +302,7 @@ t.test('retries: only what can be repeated, only so often, only in time', async 
   t.equal(seen.length, 3, 'a fourth could not have been in time')
 })
 
-t.test('an aborted retry is over', async t => {
+t.test('an aborted retry is not sent', async t => {
   const { origin, seen } = await serve(t, (_, res) => res.writeHead(429, { 'retry-after': '30' }).end())
   const { dispatcher, shaper } = shaped(t, { retry: { status: [429], max: 3 } })
   const controller = new AbortController()

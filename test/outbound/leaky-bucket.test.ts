@@ -37,13 +37,13 @@ t.test('a cost above the capacity never fits', async t => {
   t.match(bucket.tryAdd(11), { admitted: false, retryAfterMs: Infinity })
 })
 
-t.test('costs may be fractional, and b of them fit at once whatever the time', async t => {
+t.test('costs may be fractional, and exactly b fit at once at any time', async t => {
   const bucket = new LeakyBucket({ rate: '5000/s', capacity: 10, clock: createVirtualClock({ start: 1e9 + 0.1 }) })
   for (let added = 0; added < 100; added += 1) t.equal(bucket.tryAdd(0.1).admitted, true)
   t.equal(bucket.tryAdd(0.1).admitted, false)
 })
 
-t.test("on the process's own clock it leaks by itself", async t => {
+t.test("on the process's own clock it leaks", async t => {
   const bucket = new LeakyBucket({ rate: 1_000_000, capacity: 1 })
   t.equal(bucket.tryAdd().admitted, true)
   const until = performance.now() + 1
@@ -62,7 +62,7 @@ t.test('retryAfterMs is enough: a timer of that length, and nothing else, and th
   }
   t.equal(again, 0, `${again} of 40 were refused again`)
   t.ok(told.every(Number.isInteger), `whole: ${told}`)
-  t.ok(Math.max(...told) <= 9, `not more than it takes: ${told}`)
+  t.ok(Math.max(...told) <= 9, `not more than needed: ${told}`)
 })
 
 t.test('bad arguments', async t => {

@@ -6,7 +6,7 @@ import t from 'tap'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
-/** Runs a script against the library as it is built, and tells what it has written, how it ended, and how long it has run in ms. */
+/** Runs a script against the built library. Returns its output, how it ended, and its run time in ms. */
 async function script(text: string, flags: readonly string[] = []) {
   const head = `import { createShaper, shape } from 'leaky-shaper'\nconst began = performance.now()\n`
   const tail = `\nprocess.once('exit', () => console.log('ended', Math.round(performance.now() - began)))`
@@ -26,7 +26,7 @@ async function script(text: string, flags: readonly string[] = []) {
   return { code: code as number | null, output, lived: Number(lived) }
 }
 
-t.test('it lives for as long as somebody waits, and no longer', async t => {
+t.test('the process lives as long as a call waits, and no longer', async t => {
   const { code, output, lived } = await script(`
     const shaper = createShaper({ rate: '5/s', capacity: 10 })
     for (const name of ['a', 'b', 'c']) shaper.admit().then(() => console.log(name))
@@ -36,7 +36,7 @@ t.test('it lives for as long as somebody waits, and no longer', async t => {
   t.ok(lived >= 400 && lived < 2_000, `${lived} ms`)
 })
 
-t.test('neither a pause, nor a slot that is far away, nor the clock keeps it', async t => {
+t.test('a pause, a distant slot and the clock do not keep the process alive', async t => {
   const { code, output, lived } = await script(`
     const shaper = createShaper({ rate: '1/h', capacity: 10 })
     shape({ rate: '1/h', capacity: 10 })
@@ -53,7 +53,7 @@ t.test('neither a pause, nor a slot that is far away, nor the clock keeps it', a
   t.ok(lived >= 99 && lived < 2_000, `${lived} ms`)
 })
 
-t.test('it lives until the time of a drain is over, and what comes after it is done', async t => {
+t.test('the process lives until a drain has timed out and its caller has finished', async t => {
   const { code, output, lived } = await script(`
     const shaper = createShaper({ rate: '5/s', capacity: 10 })
     void shaper.run(() => new Promise(() => {}))
@@ -65,7 +65,7 @@ t.test('it lives until the time of a drain is over, and what comes after it is d
   t.ok(lived >= 299 && lived < 2_000, `${lived} ms`)
 })
 
-t.test('it ends when it is drained while its store is being opened', async t => {
+t.test('the process ends if it is drained while its store opens', async t => {
   for (const [type, url] of [
     ['redis', 'redis://127.0.0.1:1'],
     ['postgres', 'postgres://127.0.0.1:1/db'],
@@ -82,7 +82,7 @@ t.test('it ends when it is drained while its store is being opened', async t => 
   }
 })
 
-t.test('a rate that is high from the first moment is kept to, also while the clock starts', async t => {
+t.test('a high rate is kept from the start, even while the clock starts', async t => {
   const { output } = await script(`
     const shaper = createShaper({ rate: 1000, capacity: 1000 })
     const times = []

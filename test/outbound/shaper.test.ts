@@ -4,7 +4,7 @@ import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { ClosedError, createShaper, ExpiredError, OverflowError, type ShaperOptions } from '../../src/index.js'
 
-/** A shaper, 10/s unless told otherwise, and a record of what became of whom, when. */
+/** A shaper, by default 10/s, and a record of the outcome and time of each call. */
 function world(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
   const shaper = createShaper({ rate: '10/s', capacity: 100, clock, ...options })
@@ -38,7 +38,7 @@ t.test('calls go one after another, in order, each in its slot', async t => {
   t.same(record, ['a at 0', 'b at 100', 'c at 200', 'd at 300'])
 })
 
-t.test('admit resolves at the release, and tells how long that took', async t => {
+t.test('admit resolves at the release, with the wait', async t => {
   const { clock, shaper } = world()
   t.same(await shaper.admit(), { waitMs: 0 })
   const second = shaper.admit()
@@ -46,7 +46,7 @@ t.test('admit resolves at the release, and tells how long that took', async t =>
   t.same(await second, { waitMs: 100 })
 })
 
-t.test('a cost holds the queue for as long as so many calls', async t => {
+t.test('a cost delays the queue like that many calls of cost 1', async t => {
   const { clock, record, send } = world()
   void send('a', '', { cost: 2.5 })
   void send('b', '', { cost: 0 })
@@ -62,7 +62,7 @@ t.test('each key has a queue of its own', async t => {
   t.same(record.toSorted(), ['xa at 0', 'xb at 100', 'ya at 0', 'yb at 100'])
 })
 
-t.test('run answers with what the function does, and throws what it throws', async t => {
+t.test('run returns the result of the function, and throws its errors', async t => {
   const { shaper, clock } = world()
   t.equal(await shaper.run(() => 1), 1)
   const results = [
@@ -75,7 +75,7 @@ t.test('run answers with what the function does, and throws what it throws', asy
     }),
     shaper.run('key', () => 4),
   ] as const
-  // Who rejects is looked after before the clock moves.
+  // Rejections are handled before the clock moves.
   const outcomes = Promise.allSettled(results)
   clock.runAll()
   const [later, thrown, rejected, four] = await outcomes
@@ -86,7 +86,7 @@ t.test('run answers with what the function does, and throws what it throws', asy
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
 })
 
-t.test('wrap: the same function, in its turn, with the key and the cost of its arguments', async t => {
+t.test('wrap: the same function in its slot, with key and cost from its arguments', async t => {
   const { shaper, clock } = world()
   const calls: unknown[] = []
   const api = {
@@ -115,7 +115,7 @@ t.test('wrap: the same function, in its turn, with the key and the cost of its a
   await t.rejects(broken(), { message: 'no key' })
 })
 
-t.test('a full queue: OverflowError says when to come again, 1 ms more than it takes', async t => {
+t.test('a full queue: OverflowError has a retryAfterMs of 1 ms more than needed', async t => {
   const { shaper, clock, send } = world({ capacity: 3 })
   for (const name of ['a', 'b', 'c']) void send(name)
   const error = await send('d').catch(error => error)
@@ -131,7 +131,7 @@ t.test('a full queue: OverflowError says when to come again, 1 ms more than it t
   clock.runAll()
 })
 
-t.test('a queue without end', async t => {
+t.test('a queue without a limit', async t => {
   const { clock, shaper, send, record } = world({ capacity: Infinity })
   for (let at = 0; at < 1_000; at += 1) void send(`${at}`)
   t.equal(shaper.status().queued, 999)
@@ -165,7 +165,7 @@ t.test('waiting past maxWait: ExpiredError', async t => {
   await long
 })
 
-t.test('maxInFlight: so many run at once, by key; admit takes no place', async t => {
+t.test('maxInFlight limits the running calls of a key; admit takes no place', async t => {
   const { clock, shaper, record, send } = world({ maxInFlight: 2 })
   const ends: (() => void)[] = []
   const long = (key: string) => shaper.run(key, () => new Promise<void>(resolve => ends.push(resolve)))
@@ -185,7 +185,7 @@ t.test('maxInFlight: so many run at once, by key; admit takes no place', async t
   ends[1]!()
 })
 
-t.test('abort while queued: those behind move up, and no listener stays', async t => {
+t.test('abort while queued: the calls behind move up, and no listener stays', async t => {
   const { clock, shaper, record, note, send } = world()
   const { signal, abort } = controller()
   const added = t.capture(signal, 'addEventListener', signal.addEventListener)
@@ -239,7 +239,7 @@ t.test('pause and resume, of one key and of all', async t => {
   t.equal(record.at(-1), 'later at 600', 'nothing of the pause of all is left')
 })
 
-t.test('a pause is remembered when nobody of its key is there, and tells who cannot wait for its end', async t => {
+t.test('a pause is kept while its key has no calls, and rejects calls that cannot wait for its end', async t => {
   const { clock, shaper, record, send } = world({ maxKeys: 4 })
   shaper.pause(5_000, 'x')
   for (let at = 0; at < 50; at += 1) {
@@ -254,7 +254,7 @@ t.test('a pause is remembered when nobody of its key is there, and tells who can
   t.same(record, ['patient at 5000'])
 })
 
-t.test('a pause of all is one of those, too, whose pause was ended before', async t => {
+t.test('a pause of all includes keys whose own pause was ended before', async t => {
   const { clock, shaper, record, send } = world()
   await shaper.admit('k')
   const told: unknown[] = []
@@ -270,7 +270,7 @@ t.test('a pause of all is one of those, too, whose pause was ended before', asyn
   t.same(record, ['a at 5000'])
 })
 
-t.test('a new key that cannot be paused, as all places are taken, is no secret', async t => {
+t.test('pausing a new key throws if all places are taken', async t => {
   const { shaper } = world({ maxKeys: 2 })
   shaper.pause(1_000, 'a')
   shaper.pause(1_000, 'b')
@@ -279,7 +279,7 @@ t.test('a new key that cannot be paused, as all places are taken, is no secret',
   t.equal(shaper.status('b').pausedForMs, 2_000)
 })
 
-t.test('those who wait and would now wait for too long expire at once', async t => {
+t.test('queued calls that would now wait too long expire at once', async t => {
   const { clock, shaper, record, note, send } = world()
   void send('a')
   void note('b', send('b', '', { maxWait: 500 }))
@@ -291,7 +291,7 @@ t.test('those who wait and would now wait for too long expire at once', async t 
   t.equal(record.at(-1), 'c at 1000')
 })
 
-t.test('update: levels stay, and those who wait leave at the new rate', async t => {
+t.test('update: levels stay, and queued calls leave at the new rate', async t => {
   const { clock, shaper, record, note, send } = world({ capacity: 5 })
   for (const name of ['a', 'b', 'c', 'd']) void send(name)
   void note('e', send('e'))
@@ -305,7 +305,7 @@ t.test('update: levels stay, and those who wait leave at the new rate', async t 
   t.throws(() => shaper.update({ rate: '5/w' }), /^rate: "5\/w" is not a rate; use e\.g\. "5\/s", "6\/30s"$/)
 })
 
-t.test('drain: nobody comes in, everyone goes out, what runs ends', async t => {
+t.test('drain: new calls are rejected, queued calls run, running calls end', async t => {
   const { clock, shaper, record, note, send } = world()
   void send('a')
   void send('b')
@@ -324,7 +324,7 @@ t.test('drain: nobody comes in, everyone goes out, what runs ends', async t => {
   await createShaper({ rate: 1, capacity: 1 }).drain()
 })
 
-t.test('drain with a timeout: the rest are told', async t => {
+t.test('drain with a timeout: the rest are rejected', async t => {
   const { clock, shaper, record, note, send } = world()
   for (const name of ['a', 'b', 'c', 'd']) void note(name, send(name))
   const drained = shaper.drain({ timeout: 150 })
@@ -368,7 +368,7 @@ t.test('events', async t => {
   ])
 })
 
-t.test('a listener that throws is reported, and nobody else suffers', async t => {
+t.test('a listener that throws is reported, and has no effect on others', async t => {
   const { clock, shaper, record, send } = world()
   const thrown: Error[] = []
   t.intercept(process, 'nextTick', { value: (report: () => void) => thrown.push(t.throws(report) as Error) })
@@ -402,7 +402,7 @@ t.test('status', async t => {
   clock.runAll()
 })
 
-t.test('what is slow to send moves what follows', async t => {
+t.test('a slow send delays the next ones', async t => {
   const lateness = [0, 0, 7, 0, 0]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const shaper = createShaper({ rate: '10/s', capacity: 10, clock })
@@ -412,7 +412,7 @@ t.test('what is slow to send moves what follows', async t => {
   t.same(sent, [0, 100, 200, 307, 407])
 })
 
-t.test('as many keys as are allowed, and no more', async t => {
+t.test('maxKeys bounds the number of keys', async t => {
   const { clock, shaper } = world({ maxKeys: 3 })
   for (const key of ['a', 'a', 'b', 'b', 'c', 'c']) void shaper.admit(key)
   t.match(await failure(shaper.admit('d')), { reason: 'crowded', retryAfterMs: 1_000 })
@@ -426,7 +426,7 @@ t.test('as many keys as are allowed, and no more', async t => {
   t.ok(shaper.status().keys <= 3)
 })
 
-t.test('maxQueued: so many may wait, of all keys', async t => {
+t.test('maxQueued bounds the queued calls of all keys', async t => {
   const { clock, shaper } = world({ maxQueued: 2 })
   for (const key of ['a', 'b', 'a', 'b']) void shaper.admit(key)
   t.match(await failure(shaper.admit('a')), { reason: 'crowded' })
@@ -434,7 +434,7 @@ t.test('maxQueued: so many may wait, of all keys', async t => {
   clock.runAll()
 })
 
-t.test('bad options are told all at once, each with what to write', async t => {
+t.test('all bad options are reported together, each with a good value', async t => {
   const bad = { rate: '5/w', capcity: 3, capacity: 0, maxWait: 'soon', maxInFlight: 0.5, store: { type: 'redis' } }
   t.throws(() => createShaper(bad as never), {
     name: 'RangeError',

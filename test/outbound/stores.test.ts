@@ -9,7 +9,7 @@ import { gaps } from './upstreams.js'
 
 const settled = () => new Promise(resolve => setImmediate(resolve))
 
-/** Two shapers on one store in memory, and who went when. */
+/** Two shapers on one store in memory, and the time of each call. */
 async function pair(options: Partial<ShaperOptions> = {}) {
   const clock = createVirtualClock()
   const store = createMemoryStore({ clock })
@@ -52,10 +52,10 @@ function distant(store: Store, clock: VirtualClock, ms: number): Store {
 // These tests wait more than they compute.
 t.jobs = 4
 
-t.test('calls wait until the store is there, in order; then two shapers have one rate', async t => {
+t.test('calls wait in order until the store is ready; then two shapers share one rate', async t => {
   const { clock, record, send, shapers } = await pair()
   for (const place of [0, 1]) for (const name of ['a', 'b', 'c', 'd']) void send(place, `${place}${name}`)
-  t.same(record, [], 'the store has not been asked yet')
+  t.same(record, [], 'the store has had no call yet')
   t.match(shapers[0].status(), { queued: 4, store: 'shared' })
   await pass(clock, 1_000)
   const times = record.map(line => Number(line.split(' at ')[1]))
@@ -79,7 +79,7 @@ t.test('one capacity', async t => {
   t.match(shapers[0].status(), { queued: 0 })
 })
 
-t.test('with a store, too, two releases are never closer than a period less 0.5 ms, however late one was', async t => {
+t.test('with a store, too, two releases are never closer than a period less 0.5 ms, even if one was late', async t => {
   let wakes = 0
   const clock = createVirtualClock({ lateness: () => (wakes++ % 5 === 0 ? 6 : 0) })
   const store = createMemoryStore({ clock })
@@ -92,7 +92,7 @@ t.test('with a store, too, two releases are never closer than a period less 0.5 
   t.ok(times.at(-1)! - times[0]! < 5_000, 'and the rate is kept')
 })
 
-t.test('who is given up while it is delayed for that does not go, and costs the others nothing', async t => {
+t.test('a call that is aborted during such a delay does not run, and costs the others nothing', async t => {
   let late = 0
   const clock = createVirtualClock({ lateness: () => late })
   const shaper = createShaper({ rate: '10/s', capacity: 200, clock, store: createMemoryStore({ clock }) })
@@ -151,13 +151,13 @@ for (const [rate, capacity, cost] of [
       const then = await offer()
       if (then > 0) again.push(`${then} after ${retryAfterMs}`)
     }
-    t.same(again, [], 'nobody is refused again')
+    t.same(again, [], 'no call is refused again')
     await pass(clock, clock.now() + 500)
     t.equal(shaper.status().queued, 0)
   })
 }
 
-t.test('with a store, too, what a pause keeps in the queue counts in retryAfterMs', async t => {
+t.test('with a store, too, calls that a pause holds count in retryAfterMs', async t => {
   const clock = createVirtualClock()
   const shaper = createShaper({ rate: '10/s', capacity: 3, clock, store: createMemoryStore({ clock }) })
   await settled()
@@ -174,7 +174,7 @@ t.test('with a store, too, what a pause keeps in the queue counts in retryAfterM
   await last
 })
 
-t.test('one that is drained is not there any more', async t => {
+t.test('a drained shaper is no longer registered', async t => {
   const { clock, shapers, store } = await pair()
   await pass(clock, 10)
   t.equal(store.beat('witness'), 3)
@@ -184,7 +184,7 @@ t.test('one that is drained is not there any more', async t => {
   t.equal(store.beat('witness'), 1)
 })
 
-t.test('a call can be aborted before the store is there, or take too long', async t => {
+t.test('before the store is ready a call can be aborted or expire', async t => {
   const { clock, record, send } = await pair()
   const controller = new AbortController()
   const first = send(0, 'a', '', { signal: controller.signal }).catch((error: Error) => error)
@@ -198,7 +198,7 @@ t.test('a call can be aborted before the store is there, or take too long', asyn
   )
 })
 
-t.test('a pause of one is a pause of all, within a second', async t => {
+t.test('a pause of one shaper is a pause of all within a second', async t => {
   const { clock, shapers, record, send } = await pair()
   await settled()
   const paused: unknown[] = []
@@ -333,7 +333,7 @@ for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']
   })
 }
 
-t.test('Redis: two shapers, one rate, and nobody is lost', async t => {
+t.test('Redis: two shapers share one rate, and no call is lost', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.kill())
   const store = { type: 'redis', url: redis.url, prefix: 'test:' } as const
@@ -351,7 +351,7 @@ t.test('Redis: two shapers, one rate, and nobody is lost', async t => {
 
 const nowhere = { type: 'redis', url: 'redis://127.0.0.1:1', timeout: '50ms' } as const
 
-t.test('a store that cannot be had, onOutage "closed": a call is told so, and so is a listener', async t => {
+t.test('an unreachable store, onOutage "closed": the call gets an error, and so does a listener', async t => {
   const closed = createShaper({ rate: '100/s', capacity: 10, store: { ...nowhere, onOutage: 'closed' } })
   const errors: Error[] = []
   closed.on('error', error => errors.push(error))
@@ -360,7 +360,7 @@ t.test('a store that cannot be had, onOutage "closed": a call is told so, and so
   await closed.drain()
 })
 
-t.test('a store that cannot be had, onOutage "local": calls go at its share', async () => {
+t.test('an unreachable store, onOutage "local": calls run at its share of the rate', async () => {
   const local = createShaper({ rate: '100/s', capacity: 10, store: nowhere })
   await Promise.all([local.admit(), local.admit()])
   await local.drain()

@@ -1,6 +1,6 @@
 // An API with a hard limit, in a process of its own: `strict-server.js RATE SLACK`. It answers 429 to a request that comes
 // sooner than one period less SLACK ms after the one before, and to one that is more than RATE in a second less SLACK ms.
-// When asked, it tells its parent when each came, in ms, and what it was answered.
+// On request it sends its parent the time of each request, in ms, and its status.
 import { createServer } from 'node:net'
 
 const [rate, slack] = process.argv.slice(2).map(Number)

@@ -34,7 +34,7 @@ export interface StrictServer {
   seen(): Promise<[at: number, status: number][]>
 }
 
-/** An API that rejects whatever is above its rate. */
+/** An API that rejects requests above its rate. */
 export async function serveStrictly(t: Test, rate: number, slack: number): Promise<StrictServer> {
   const child = fork(fileURLToPath(new URL('./strict-server.js', import.meta.url)), [`${rate}`, `${slack}`], {
     execArgv: [],

@@ -98,7 +98,7 @@ t.test(
   },
 )
 
-t.test('sixteen megabytes come back as they went', async t => {
+t.test('sixteen megabytes come back unchanged', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     res.writeHead(200, { 'Content-Length': req.headers['content-length'] })
     req.pipe(res)
@@ -155,7 +155,7 @@ t.test('response trailers are passed to HTTP/1.1 and dropped for HTTP/1.0', asyn
   t.ok(old.whole)
 })
 
-t.test('HEAD, 204 and 304 have no body, whatever their Content-Length says', async t => {
+t.test('HEAD, 204 and 304 have no body, even if they have a Content-Length', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     if (req.method === 'HEAD') res.writeHead(200, { 'Content-Length': 10 }).end()
     else if (req.url === '/204') res.writeHead(204, { 'X-A': 'b' }).end()
@@ -190,7 +190,7 @@ t.test('an answer that ends with the connection is whole', async t => {
   t.equal(old.text, 'until the end')
 })
 
-t.test('103 is passed on with all it says, other 1xx and HTTP/1.0 clients get none', async t => {
+t.test('103 is passed on with all its headers; other 1xx are dropped, and HTTP/1.0 clients get no 103', async t => {
   const upstream = await rawUpstream(
     t,
     answering(
@@ -213,7 +213,7 @@ t.test('103 is passed on with all it says, other 1xx and HTTP/1.0 clients get no
   t.equal((await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')).text, 'ok')
 })
 
-t.test('early hints are bounded, whether or not the client reads', async t => {
+t.test('early hints are bounded, even if the client does not read', async t => {
   const hint = `HTTP/1.1 103 Early Hints\r\nLink: </${'x'.repeat(32_000)}>\r\n\r\n`
   const upstream = await rawUpstream(t, ({ socket }) => {
     let left = 2_000
@@ -241,7 +241,7 @@ t.test('early hints are bounded, whether or not the client reads', async t => {
   }
 })
 
-t.test('100 Continue is sent at the release and not before', async t => {
+t.test('100 Continue is sent at the release, not before', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     let body = ''
     req.on('data', chunk => {
@@ -263,7 +263,7 @@ t.test('100 Continue is sent at the release and not before', async t => {
   t.equal((await client.answer()).text, 'no expect body')
 })
 
-t.test('Expect with a rejection: no 100, and whatever the client does next is understood', async t => {
+t.test('Expect with a rejection: no 100, and the client may send its body or leave it out', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -317,7 +317,7 @@ t.test('an upstream that stops reading holds the client', async t => {
   client.send(Buffer.alloc(size))
   await stalled(() => taken(client))
   t.ok(client.socket.writableLength > 0, 'the client is held')
-  t.ok(process.memoryUsage().arrayBuffers - heap < 1.25 * size, 'and nobody else holds its body')
+  t.ok(process.memoryUsage().arrayBuffers - heap < 1.25 * size, 'and nothing else holds its body')
   incoming.socket.removeAllListeners('data')
   let answered = false
   incoming.socket.on('data', () => {
@@ -356,7 +356,7 @@ t.test('a client that stops reading holds the upstream', async t => {
   t.equal((await client.answer()).body.length, size)
 })
 
-t.test('an early final answer ends the upload; both connections go on', async t => {
+t.test('an early final answer ends the upload; both connections stay open', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     if (req.method === 'GET') res.end('ok')
     else res.writeHead(413).end('too large')
@@ -418,7 +418,7 @@ for (const [megabytes, times] of [
         client.socket.resume()
         const answer = await client.answer()
         t.equal(answer.status, status)
-        // Where the body was read whole before the answer came, the connection may go on; what is said must hold.
+        // The connection may go on if the whole body was read before the answer. The Connection header must then agree.
         if (answer.header('connection') === 'close') await client.end()
         else t.equal((await client.ask(get('/'))).status, 404)
         t.notOk(client.reset)
@@ -461,10 +461,10 @@ t.test('after its answer a client that sends is read on for a while, a silent on
   t.ok(await left(silent), 'a silent client is left')
   t.notOk(await left(sending), 'a client that sends is read on')
   for (let seconds = 8; seconds < 320; seconds += 4) await sendAndWait(sending)
-  t.ok(await left(sending), 'but not for ever')
+  t.ok(await left(sending), 'but only for a time')
 })
 
-t.test('an answer that starts before the upload ends may go on beside it', async t => {
+t.test('an answer may start before the upload ends, and both go on', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     res.write('early ')
     req.on('data', chunk => res.write(chunk))
@@ -509,7 +509,7 @@ t.test('bodies where none are expected, and none where they are', async t => {
   }
 })
 
-t.test('a connection to the upstream is used again, also after HEAD, GET with a body and 304', async t => {
+t.test('a connection to the upstream is reused, even after HEAD, GET with a body and 304', async t => {
   const ports = new Set<number>()
   const upstream = await httpUpstream(t, (req, res) => {
     ports.add(req.socket.remotePort!)

@@ -21,7 +21,7 @@ import {
   turns,
 } from './harness.js'
 
-t.test('keep-alive: many requests on one connection, HTTP/1.0 when it asks, the end when it is asked for', async t => {
+t.test('keep-alive: many requests on one connection, with HTTP/1.0 on request, until Connection: close', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
@@ -35,7 +35,7 @@ t.test('keep-alive: many requests on one connection, HTTP/1.0 when it asks, the 
   await old.end()
 })
 
-t.test('requests sent ahead are taken one at a time and answered in order', async t => {
+t.test('pipelined requests are taken one at a time and answered in order', async t => {
   const waiting: (() => void)[] = []
   const upstream = await httpUpstream(t, (req, res) => {
     waiting.push(() => res.end(req.url))
@@ -57,9 +57,9 @@ t.test('requests sent ahead are taken one at a time and answered in order', asyn
 for (const [kind, one] of [
   ['one like the others', get('/66')],
   ['one with a body', post('body', '/66')],
-  ['an upgrade that is none', get('/66', 'Connection: Upgrade', 'Upgrade: h2c')],
+  ['an upgrade to h2c', get('/66', 'Connection: Upgrade', 'Upgrade: h2c')],
 ] as const) {
-  t.test(`five thousand requests in one write, ${kind} among them: all are answered, in order`, async t => {
+  t.test(`five thousand requests in one write, one of them ${kind}: all are answered in order`, async t => {
     const upstream = await httpUpstream(t, (req, res) => res.end(req.url))
     const rig = await startRig(t, { upstream: upstream.url, ...OFF })
     const client = await connect(t, rig)
@@ -75,7 +75,7 @@ for (const [kind, one] of [
   })
 }
 
-t.test('a websocket behind many requests sent ahead has its answer', async t => {
+t.test('a WebSocket behind many pipelined requests gets its answer', async t => {
   const upstream = await rawUpstream(t, answering('HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno'))
   const rig = await startRig(t, { upstream: upstream.url, routes: [{ match: { path: '/on' }, mode: 'off' }] })
   for (const ahead of [64, 65, 66, 200]) {
@@ -88,7 +88,7 @@ t.test('a websocket behind many requests sent ahead has its answer', async t => 
   t.match(upstream.text, /upgrade: websocket/i)
 })
 
-t.test('of requests sent ahead a bounded number is read, the others when those have been answered', async t => {
+t.test('a bounded number of pipelined requests is read; the rest are read after the answers', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
@@ -110,7 +110,7 @@ t.test('of requests sent ahead a bounded number is read, the others when those h
 })
 
 for (const ahead of [64, 65, 66, 200]) {
-  t.test(`a client that leaves behind ${ahead} requests sent ahead is noticed while it waits`, async t => {
+  t.test(`a client that sent ${ahead} pipelined requests and hangs up is noticed while it waits`, async t => {
     const upstream = await httpUpstream(t)
     const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
     await occupy(t, rig)
@@ -130,7 +130,7 @@ for (const ahead of [64, 65, 66, 200]) {
   })
 }
 
-t.test('a large answer in front of many requests sent ahead arrives whole, also to a slow reader', async t => {
+t.test('a large answer before many pipelined requests arrives whole, even at a slow reader', async t => {
   const upstream = await httpUpstream(t, (req, res) => res.end(req.url === '/large' ? 'x'.repeat(8_000_000) : req.url))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   for (const behind of [get('/a').repeat(200), get('/a', ...H2C).repeat(3)]) {
@@ -167,7 +167,7 @@ t.test('keepAliveTimeout does not touch a request that waits behind others on it
   await Promise.all([get('/on/a', ...H2C), get('/none').repeat(65) + get('/on/a')].map(waits))
 })
 
-t.test('draining: what is sent ahead without end is answered 503 as far as it was read', async t => {
+t.test('draining: endless pipelined requests are answered 503 as far as they were read', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
@@ -186,7 +186,7 @@ t.test('draining: what is sent ahead without end is answered 503 as far as it wa
   t.equal(rig.outcomes.length, 66)
 })
 
-t.test('a client that leaves takes along all that it sent ahead', async t => {
+t.test('a client that hangs up cancels all its pipelined requests', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
@@ -262,7 +262,7 @@ for (const size of [70_000, 200_000, 1_000_000]) {
   }
 }
 
-t.test('a client that is still there with a large unread body is forwarded, whole', async t => {
+t.test('a connected client with a large unread body is forwarded whole', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     let bytes = 0
     req.on('data', chunk => {
@@ -285,7 +285,7 @@ t.test('a client that is still there with a large unread body is forwarded, whol
   t.equal((await slow.answer()).text, '100000', 'also one that has sent nothing of it yet')
 })
 
-t.test('headers that do not come in time: 408; a connection that never said anything: just the end', async t => {
+t.test('late headers: 408; a connection that sent nothing is just closed', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '200ms' }, ...OFF })
   const [slow, silent] = await Promise.all([connect(t, rig), connect(t, rig)])
@@ -299,7 +299,7 @@ t.test('headers that do not come in time: 408; a connection that never said anyt
   t.same(rig.outcomes, [' refused 408'])
 })
 
-t.test('headersTimeout does not touch requests that wait, nor those whose next headers hang behind them', async t => {
+t.test('headersTimeout does not affect requests that wait, even with incomplete headers behind them', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...ONE_A_SECOND })
   await occupy(t, rig)
@@ -330,7 +330,7 @@ t.test('an idle connection is closed after keepAliveTimeout', async t => {
   t.same(rig.outcomes, ['all forwarded 200'])
 })
 
-t.test('a rejected request with a body leaves the connection usable, also when it idles after', async t => {
+t.test('a rejected request with a body leaves the connection usable, even after an idle time', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(
     t,
@@ -355,7 +355,7 @@ const H2C = [
   'X-Hop: 1',
 ]
 
-t.test('an upgrade to h2c, or anything but websocket, is a plain request', async t => {
+t.test('an upgrade to anything but websocket is a plain request', async t => {
   const upstream = await rawUpstream(t, incoming => {
     const bodies = incoming.text.split('\r\n\r\n')
     if (/content-length: 4/i.test(bodies.at(-2) ?? '') && bodies.at(-1) !== 'body') return
@@ -370,7 +370,7 @@ t.test('an upgrade to h2c, or anything but websocket, is a plain request', async
   t.same(await rig.finished(3), ['all forwarded 200', 'all forwarded 200', 'all forwarded 200'])
 })
 
-t.test('upgrades that are none, again and again and in one write, in order, without a warning', async t => {
+t.test('refused upgrades, repeated and pipelined, are answered in order without a warning', async t => {
   const warnings: Error[] = []
   const warn = (warning: Error) => warnings.push(warning)
   process.on('warning', warn)
@@ -385,7 +385,7 @@ t.test('upgrades that are none, again and again and in one write, in order, with
   t.same(warnings, [])
 })
 
-t.test('a client that leaves behind such an upgrade is noticed', async t => {
+t.test('a client that hangs up after such an upgrade is noticed', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
@@ -409,7 +409,7 @@ t.test('curl --http2 is served', async t => {
   t.equal(stdout, 'ok')
 })
 
-t.test('draining: what is queued gets its answer, newcomers get 503, every connection ends', async t => {
+t.test('draining: queued requests are answered, new ones get 503, every connection ends', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   const idle = await connect(t, rig)
@@ -449,7 +449,7 @@ t.test('draining: what is queued gets its answer, newcomers get 503, every conne
   t.same(upstream.requests, ['GET /first', 'GET /queued', 'GET /ahead'])
 })
 
-t.test('draining: after its time what is left is answered 503 or cut off', async t => {
+t.test('draining: after the timeout the rest is answered 503 or cut off', async t => {
   const upstream = await rawUpstream(t, incoming => {
     if (incoming.text.includes('/half')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
   })
@@ -481,7 +481,7 @@ t.test('draining: after its time what is left is answered 503 or cut off', async
   t.equal(rig.proxy.context.inProgress, 0)
 })
 
-t.test('draining twice is draining once; both end', async t => {
+t.test('draining twice has the effect of draining once; both calls end', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND }, { virtualClock: true })
   await occupy(t, rig)
@@ -496,7 +496,7 @@ t.test('draining twice is draining once; both end', async t => {
   await rig.proxy.drain(0)
 })
 
-t.test('over TLS: the same, upgrades that are none included; https is told to the upstream', async t => {
+t.test('over TLS: the same, refused upgrades included; the upstream sees https', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF })
   const client = await connect(t, rig, { tls: true })
@@ -506,7 +506,7 @@ t.test('over TLS: the same, upgrades that are none included; https is told to th
   t.equal(upstream.text.match(/X-Forwarded-Proto: https/g)?.length, 3)
 })
 
-t.test('over TLS: a drain ends idle connections at once, also those that are open for a client only', async t => {
+t.test('over TLS: a drain ends idle connections at once, even those that are half closed', async t => {
   const upstream = await httpUpstream(t)
   // On the virtual clock nothing is cut off after five seconds.
   const rig = await startRig(t, { ...TLS, upstream: upstream.url, ...OFF }, { virtualClock: true })
@@ -518,7 +518,7 @@ t.test('over TLS: a drain ends idle connections at once, also those that are ope
   t.same(rig.outcomes, ['all forwarded 200'])
 })
 
-t.test('what asks for a websocket but cannot have one is a plain request', async t => {
+t.test('an invalid request for a WebSocket is a plain request', async t => {
   const upgrades: unknown[] = []
   const upstream = await httpUpstream(t, (req, res) => {
     upgrades.push(req.headers.upgrade)

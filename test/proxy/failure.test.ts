@@ -33,7 +33,7 @@ function isProblem(
   t.same(typeof detail, 'string')
 }
 
-t.test('an upstream that refuses: 502', async t => {
+t.test('a refused connection to the upstream: 502', async t => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as { port: number }
@@ -44,17 +44,17 @@ t.test('an upstream that refuses: 502', async t => {
   isProblem(t, answer, 502, 'Bad Gateway')
   t.equal(answer.json().detail, 'the upstream refused the connection')
   t.equal((await client.ask(post('body'))).status, 502)
-  t.equal((await client.ask(get())).status, 502, 'the connection to the client goes on, its body was read')
+  t.equal((await client.ask(get())).status, 502, 'the connection to the client stays open, because its body was read')
   t.same(await rig.finished(3), ['all failed 502', 'all failed 502', 'all failed 502'])
   t.same(rig.failures[0], 'all the upstream refused the connection')
 })
 
-t.test('an upstream whose name does not resolve: 502', async t => {
+t.test('an upstream with a name that does not resolve: 502', async t => {
   const rig = await startRig(t, { upstream: 'http://nowhere.invalid:80', ...OFF })
   isProblem(t, await askOnce(t, rig, get()), 502, 'Bad Gateway')
 })
 
-t.test('a 502 in the middle of an upload: the rest is read and the connection goes on', async t => {
+t.test('a 502 during an upload: the rest is read and the connection stays open', async t => {
   const upstream = await rawUpstream(t, incoming => incoming.socket.destroy())
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
@@ -106,7 +106,7 @@ t.test('the upload of an empty chunked body has ended: 504, not 408', async t =>
   t.equal((await client.answer()).status, 504)
 })
 
-t.test('a client that stops sending its body: 408, and the end of its connection', async t => {
+t.test('a client that stops sending its body: 408, then its connection is closed', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
   const client = await connect(t, rig)
@@ -144,7 +144,7 @@ t.test('a reset before the headers, or half of them: 502; sent once', async t =>
   }
 })
 
-t.test('answers that are none: 502', async t => {
+t.test('invalid answers: 502', async t => {
   for (const answer of [
     'garbage\r\n\r\n',
     'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n',
@@ -162,11 +162,11 @@ t.test('answers that are none: 502', async t => {
     isProblem(t, await client.ask(get()), 502, 'Bad Gateway')
     t.same(await rig.finished(1), ['all failed 502'], JSON.stringify(answer.slice(0, 60)))
     t.notOk(client.ended)
-    t.equal((await client.ask(get())).status, 502, 'the next one fares no better, but is answered')
+    t.equal((await client.ask(get())).status, 502, 'the next request is answered, too')
   }
 })
 
-t.test('an answer that breaks off: the client sees that it is not whole', async t => {
+t.test('an answer that breaks off: the client sees that it is incomplete', async t => {
   for (const [head, request] of [
     ['HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf', get()],
     ['HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n', get()],
@@ -185,20 +185,23 @@ t.test('an answer that breaks off: the client sees that it is not whole', async 
   }
 })
 
-t.test('an answer that breaks off towards HTTP/1.0, where a FIN would be its end: the connection is reset', async t => {
-  const upstream = await rawUpstream(t, incoming =>
-    incoming.socket.write('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n'),
-  )
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
-  const client = await connect(t, rig)
-  client.send('GET / HTTP/1.0\r\n\r\n')
-  await client.until(client => client.rest.includes('half'))
-  ;(await upstream.connection(0)).socket.destroy()
-  await client.end()
-  t.ok(client.reset)
-})
+t.test(
+  'an answer to HTTP/1.0 that breaks off: the connection is reset, because a FIN would end the answer',
+  async t => {
+    const upstream = await rawUpstream(t, incoming =>
+      incoming.socket.write('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n'),
+    )
+    const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+    const client = await connect(t, rig)
+    client.send('GET / HTTP/1.0\r\n\r\n')
+    await client.until(client => client.rest.includes('half'))
+    ;(await upstream.connection(0)).socket.destroy()
+    await client.end()
+    t.ok(client.reset)
+  },
+)
 
-t.test('silence between body bytes: the answer is broken off after idleTimeout, and not before', async t => {
+t.test('silence between body bytes: the answer is cut off after idleTimeout, not before', async t => {
   const upstream = await rawUpstream(t, incoming =>
     incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc'),
   )
@@ -243,7 +246,7 @@ t.test('a connection that is not established: 504 after connectTimeout', async t
   t.ok(Date.now() - start < 5_000, `${Date.now() - start} ms`)
 })
 
-t.test('a client that leaves while it waits: upstream never sees it, those behind move up', async t => {
+t.test('a client that hangs up in the queue: the upstream never sees it, the requests behind move up', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await askOnce(t, rig, get('/1'))
@@ -263,7 +266,7 @@ t.test('a client that leaves while it waits: upstream never sees it, those behin
   t.equal(rig.proxy.context.inProgress, 0)
 })
 
-t.test('a client that leaves during its upload, or its answer: the connection to the upstream is closed', async t => {
+t.test('a client that hangs up during its upload or its answer: the connection to the upstream is closed', async t => {
   const upstream = await rawUpstream(t, incoming => {
     if (incoming.text.startsWith('GET')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc')
   })
@@ -288,7 +291,7 @@ t.test('a client that leaves during its upload, or its answer: the connection to
   t.same(rig.failures, [], 'no error of the upstream')
 })
 
-t.test('a client that does not read: cut off after idleTimeout, so is the upstream', async t => {
+t.test('a client that does not read: it is cut off after idleTimeout, and so is the upstream', async t => {
   let written = 0
   const upstream = await httpUpstream(t, (_req, res) => {
     res.writeHead(200, { 'Content-Length': 64 * 1024 * 1024 })
@@ -310,7 +313,7 @@ t.test('a client that does not read: cut off after idleTimeout, so is the upstre
   t.notOk((await client.answer()).whole)
 })
 
-t.test('the race with an idle close: GET goes once more, POST and a second time do not', async t => {
+t.test('a race with an idle close: GET is sent once more, POST is not', async t => {
   const script = (incoming: { text: string; socket: { write(text: string): void; destroy(): void } }): void => {
     if (/\/second|\/third/.test(incoming.text) && incoming.text.includes('/first')) incoming.socket.destroy()
     else answering(OK)(incoming as never)
@@ -342,7 +345,7 @@ t.test('the race with an idle close: GET goes once more, POST and a second time 
   t.equal(never.text.match(/GET \/second/g)?.length, 2, 'once more and no more')
 })
 
-/** An upstream that breaks each connection when a second request comes on it; tells when requests came, in pacer's ms. */
+/** Breaks each connection at its second request. Records when requests arrive, in ms of the pacer. */
 async function breaking(t: Parameters<typeof rawUpstream>[0], now: () => number) {
   const seen: string[] = []
   const upstream = await rawUpstream(t, incoming => {
@@ -355,39 +358,43 @@ async function breaking(t: Parameters<typeof rawUpstream>[0], now: () => number)
 }
 
 for (const method of ['GET', 'PUT']) {
-  t.test(`shape: a ${method} whose reused connection broke takes another slot, before those behind it`, async t => {
-    const upstream = await breaking(t, () => rig.pacer.now())
-    const rig = await startRig(t, {
-      upstream: upstream.url,
-      buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
-      routes: [{ name: 'all' }],
-    })
-    const ask = (path: string) => askOnce(t, rig, `${method} ${path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n`)
-    t.equal((await ask('/1')).status, 200)
-    const two = ask('/2')
-    await rig.until(({ queued }) => queued.length === 1)
-    const three = ask('/3')
-    await rig.until(({ queued }) => queued.length === 2)
-    await turns()
-    rig.pacer.runUntil(100)
-    await rig.until(({ queued }) => queued.length === 3)
-    rig.pacer.runUntil(200)
-    t.equal((await two).status, 200)
-    await turns()
-    rig.pacer.runUntil(300)
-    await rig.until(({ queued }) => queued.length === 4)
-    rig.pacer.runUntil(400)
-    t.equal((await three).status, 200)
-    t.same(
-      upstream.seen,
-      ['/1 at 0', '/2 at 100', '/2 at 200', '/3 at 300', '/3 at 400'].map(each => `${method} ${each}`),
-    )
-    t.same(rig.outcomes, Array(3).fill('all forwarded 200'), 'each is counted once')
-    t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
-  })
+  t.test(
+    `shape: a ${method} on a broken reused connection takes another slot, before the requests behind it`,
+    async t => {
+      const upstream = await breaking(t, () => rig.pacer.now())
+      const rig = await startRig(t, {
+        upstream: upstream.url,
+        buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+        routes: [{ name: 'all' }],
+      })
+      const ask = (path: string) =>
+        askOnce(t, rig, `${method} ${path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n`)
+      t.equal((await ask('/1')).status, 200)
+      const two = ask('/2')
+      await rig.until(({ queued }) => queued.length === 1)
+      const three = ask('/3')
+      await rig.until(({ queued }) => queued.length === 2)
+      await turns()
+      rig.pacer.runUntil(100)
+      await rig.until(({ queued }) => queued.length === 3)
+      rig.pacer.runUntil(200)
+      t.equal((await two).status, 200)
+      await turns()
+      rig.pacer.runUntil(300)
+      await rig.until(({ queued }) => queued.length === 4)
+      rig.pacer.runUntil(400)
+      t.equal((await three).status, 200)
+      t.same(
+        upstream.seen,
+        ['/1 at 0', '/2 at 100', '/2 at 200', '/3 at 300', '/3 at 400'].map(each => `${method} ${each}`),
+      )
+      t.same(rig.outcomes, Array(3).fill('all forwarded 200'), 'each is counted once')
+      t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
+    },
+  )
 }
 
-t.test('shape: one that could not be sent again in time is answered 502', async t => {
+t.test('shape: a request that cannot be sent again in time is answered 502', async t => {
   const upstream = await breaking(t, () => rig.pacer.now())
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -403,7 +410,7 @@ t.test('shape: one that could not be sent again in time is answered 502', async 
   t.same(upstream.seen, ['GET /1 at 0', 'GET /2 at 100'])
 })
 
-t.test('shape: a request is sent again once and no more; a client that leaves before that is gone', async t => {
+t.test('shape: a request is sent again only once, and not for a client that hung up', async t => {
   const never = await rawUpstream(t, incoming => {
     if (incoming.text.includes('/1') && !incoming.text.includes('/2')) incoming.socket.write(OK)
     else incoming.socket.destroy()
@@ -435,7 +442,7 @@ t.test('shape: a request is sent again once and no more; a client that leaves be
   t.equal(leaving.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
-t.test('a connection that breaks costs no retry, and one that breaks after a retry is another', async t => {
+t.test('a broken connection uses up no retry, even after a retry', async t => {
   const turnsOf2 = ['break', '429', 'break', 'ok']
   const upstream = await rawUpstream(t, ({ text, socket }) => {
     const what = text.includes('GET /2 ') ? turnsOf2.shift() : 'ok'
@@ -459,7 +466,7 @@ t.test('a connection that breaks costs no retry, and one that breaks after a ret
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
-t.test('meter: what is sent again is admitted again, else the answer is 502 and nobody is blocked for it', async t => {
+t.test('meter: a request that is sent again is admitted again or answered 502, and blocks no key', async t => {
   const upstream = await breaking(t, () => rig.pacer.now())
   const rig = await startRig(t, {
     upstream: { url: upstream.url, maxInFlight: 1 },
@@ -475,7 +482,7 @@ t.test('meter: what is sent again is admitted again, else the answer is 502 and 
   t.equal((await askOnce(t, rig, get('/3'))).status, 200, 'on the connection that broke, and again')
   t.equal((await askOnce(t, rig, get('/4'))).status, 502, 'its second admission would be the fourth')
   rig.pacer.runUntil(3_601_000)
-  t.equal((await askOnce(t, rig, get('/5'))).status, 200, 'and it has blocked nobody')
+  t.equal((await askOnce(t, rig, get('/5'))).status, 200, 'and it has blocked no key')
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 

@@ -57,7 +57,7 @@ class Signal {
       }
       const timer = setTimeout(() => {
         this.#waiting.delete(check)
-        reject(new Error(`waited in vain: ${holds.toString()}; so far ${told().slice(-2_000)}`))
+        reject(new Error(`not true in time: ${holds.toString()}; so far ${told().slice(-2_000)}`))
       }, PATIENCE)
       this.#waiting.add(check)
       check()
@@ -114,7 +114,7 @@ export interface RigOptions {
 }
 
 /**
- * Starts a proxy. Releases run on a virtual clock unless said otherwise, timeouts on the real one unless said otherwise.
+ * Starts a proxy. By default releases run on a virtual clock and timeouts on the real one.
  *
  * @param config as in shaper.config.json; listens on a free port
  */
@@ -203,7 +203,7 @@ export interface RawUpstream {
 /**
  * An upstream that speaks bytes.
  *
- * @param script called with what has come so far on a connection, whenever more comes; `undefined`: it stays silent
+ * @param script called with all bytes of a connection so far, when more arrive; `undefined`: no answer yet
  */
 export async function rawUpstream(
   t: Teardown,
@@ -456,7 +456,7 @@ export async function connect(
   return client
 }
 
-/** Connects, asks, and says how the connection was left. */
+/** Sends a request on a new connection. Returns the answer and whether the connection is still open. */
 export async function askOnce(t: Teardown, rig: { port: number }, text: string): Promise<Answer> {
   const client = await connect(t, rig)
   const answer = await client.ask(text)

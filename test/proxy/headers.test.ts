@@ -107,7 +107,7 @@ t.test('hop-by-hop headers and those that Connection names are removed, framing 
   t.match(upstream.text, /content-length: 4\r\n\r\nbody$/i)
 })
 
-t.test('Connection options remove nothing that tells who the client is, of plain requests and of upgrades', async t => {
+t.test('Connection options never remove headers that identify the client, in plain requests and upgrades', async t => {
   const said = [
     'X-Forwarded-For: 9.9.9.9',
     'X-Forwarded-Proto: https',
@@ -129,7 +129,7 @@ t.test('Connection options remove nothing that tells who the client is, of plain
   for (const [kind, text] of [
     ['plain', get('/', ...sent)],
     ['upgrade', get('/', ...upgrade, ...sent)],
-    ['an upgrade that is none', get('/', 'Connection: Upgrade', 'Upgrade: h2c', ...sent)],
+    ['an upgrade to h2c', get('/', 'Connection: Upgrade', 'Upgrade: h2c', ...sent)],
   ] as const) {
     const upstream = await rawUpstream(t, answering(OK))
     const rig = await startRig(t, {
@@ -150,7 +150,7 @@ t.test('Connection options remove nothing that tells who the client is, of plain
   }
 })
 
-t.test('more than 64 Connection options, over all its lines, are refused before any bucket', async t => {
+t.test('more than 64 Connection options, over all lines, are refused before any bucket', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS, routes: [{ mode: 'meter' }] })
   const options = (count: number) => Array.from({ length: count }, (_, at) => `x-${at}`)
@@ -165,10 +165,10 @@ t.test('more than 64 Connection options, over all its lines, are refused before 
   }
   t.same((await rig.finished(5)).slice(1), Array(4).fill(' refused 400'))
   t.equal(upstream.requests, 1)
-  t.equal((await client.ask(get('/'))).header('ratelimit'), '"client";r=8;t=1', 'they have cost nothing')
+  t.equal((await client.ask(get('/'))).header('ratelimit'), '"client";r=8;t=1', 'they cost nothing')
 })
 
-t.test('Max-Forwards of OPTIONS and TRACE is counted down, of others it is not ours', async t => {
+t.test('Max-Forwards is counted down for OPTIONS and TRACE only', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
@@ -179,7 +179,7 @@ t.test('Max-Forwards of OPTIONS and TRACE is counted down, of others it is not o
   t.equal((await client.ask('TRACE / HTTP/1.1\r\nHost: h\r\nMax-Forwards: 0\r\n\r\n')).status, 501)
 })
 
-t.test('X-Forwarded-* of a stranger: For is appended to, Proto and Host are not believed', async t => {
+t.test('X-Forwarded-* of an untrusted client: For is extended, Proto and Host are replaced', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   await askOnce(
@@ -213,7 +213,7 @@ t.test('X-Forwarded-* of a trusted hop are kept, several lines in order', async 
   ])
 })
 
-t.test('Via tells the version that was received', async t => {
+t.test('Via has the received version', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   await askOnce(t, rig, 'GET / HTTP/1.0\r\n\r\n')
@@ -260,7 +260,7 @@ t.test('towards the client: line, order, case and duplicates as they came', asyn
   t.equal(answer.text, 'ok')
 })
 
-t.test('no Date is made up', async t => {
+t.test('no Date is added', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   t.equal((await askOnce(t, rig, get('/'))).header('date'), undefined)
@@ -276,7 +276,7 @@ t.test('a reason phrase that is not ASCII is left out, an empty one stays empty'
   }
 })
 
-t.test('forwarded answers tell the limits, beside what the upstream says of its own', async t => {
+t.test('forwarded answers have our limits, and keep those of the upstream', async t => {
   const upstream = await rawUpstream(
     t,
     answering(
@@ -294,7 +294,7 @@ t.test('forwarded answers tell the limits, beside what the upstream says of its 
   t.same(values('Server-Timing'), ['db;dur=3', 'shaper;dur=0'])
 })
 
-t.test('headers: false and mode off say nothing', async t => {
+t.test('headers: false and mode off add no headers', async t => {
   const upstream = await httpUpstream(t)
   for (const config of [{ headers: false, buckets: BUCKETS }, OFF]) {
     const rig = await startRig(t, { upstream: upstream.url, ...config })
@@ -318,7 +318,7 @@ t.test('many and large headers arrive whole in both directions', async t => {
   t.equal(head(upstream.text).filter(line => line.startsWith('X-N')).length, 1_500)
 })
 
-t.test('Trailer is only announced where there can be trailers', async t => {
+t.test('Trailer is announced only if there can be trailers', async t => {
   const upstream = await rawUpstream(t, answering('HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nContent-Length: 2\r\n\r\nok'))
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const answer = await askOnce(t, rig, get('/'))
@@ -332,7 +332,7 @@ t.test('Trailer is only announced where there can be trailers', async t => {
   t.equal((await askOnce(t, other, 'HEAD / HTTP/1.1\r\nHost: h\r\n\r\n')).status, 200)
 })
 
-t.test('an expectation that nobody knows is refused', async t => {
+t.test('an unknown expectation is refused', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   const answer = await askOnce(t, rig, get('/', 'Expect: a-miracle'))

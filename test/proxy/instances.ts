@@ -24,7 +24,7 @@ export interface Instance {
   readonly shaper: Shaper
   readonly sharing: Sharing
   /** Sends a request in; the id is its number. */
-  /** Its upstream, which is everybody's, has answered. */
+  /** The shared upstream has answered. */
   hear(status: number, headers: Record<string, string>): void
   request(keys: readonly string[], options?: { cost?: number; maxWait?: number; name?: string }): Request
 }
@@ -46,7 +46,7 @@ export interface World {
   latency: (instance: number) => number
   /** While true, calls have no answer. */
   down: boolean
-  /** While true, whatever writes fails. */
+  /** While true, every write fails. */
   full: boolean
   /** Lets time pass. */
   run(until: number): Promise<void>
@@ -77,7 +77,7 @@ export function createWorld(
   const inner = createMemoryStore({ clock })
   const sent: Sent[] = []
   let ids = 0
-  // Whether calls were answered since those that wait for an answer have run.
+  // Whether calls were answered since their continuations ran.
   let answered = true
   const world = { clock, sent, latency, down: false, full: false } as World & { instances: Instance[] }
 

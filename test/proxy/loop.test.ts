@@ -17,7 +17,7 @@ const WEBSOCKET = [
   'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
 ]
 
-/** A balancer that passes bytes to whatever port it is told. */
+/** A balancer that passes bytes to the given port. */
 async function balancer(t: Teardown): Promise<{ url: string; target: number; connections: number }> {
   const server = createServer(socket => {
     state.connections += 1
@@ -53,7 +53,7 @@ for (const [what, headers] of [
   })
 }
 
-t.test('other instances, and what only looks alike, pass', async t => {
+t.test('other instances and similar values of Via pass', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const last = await startRig(t, { upstream: upstream.url, ...ROUTES })
   const middle = await startRig(t, { upstream: `http://127.0.0.1:${last.port}`, ...ROUTES })
@@ -94,7 +94,7 @@ t.test('other instances, and what only looks alike, pass', async t => {
   t.same(seen(), [`1.0 shaper (${id})`])
 })
 
-t.test('via: false leaves it out, and the check with it', async t => {
+t.test('via: false turns off the header and the check', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -111,7 +111,7 @@ t.test('via: false leaves it out, and the check with it', async t => {
   t.equal((await askOnce(t, rig, get('/', `Via: ${own}`))).status, 508)
 })
 
-t.test('an address that is its own upstream is refused, by check and by start', async t => {
+t.test('check and start refuse an address that is its own upstream', async t => {
   const routes = [{ match: { path: '/a' }, upstream: { url: 'http://localhost:8123' } }, {}]
   const config = { listen: '0.0.0.0:8123', upstream: 'http://127.0.0.1:8123', buckets: { all: { rate: 5 } }, routes }
   const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config), empty: {} })
@@ -131,7 +131,7 @@ t.test('an address that is its own upstream is refused, by check and by start', 
   t.match(stderr, /^shaper: --upstream: "http:\/\/localhost:8124" is where shaper itself listens/)
 })
 
-t.test('all workers of a program are one', async t => {
+t.test('all workers of a program count as one', async t => {
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const behind = await balancer(t)

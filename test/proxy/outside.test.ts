@@ -12,7 +12,7 @@ import { askOnce, get, OFF, startRig } from './harness.js'
 
 const file = (name: string) => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
 const CA = file('upgrade-cert.pem')
-/** What each request came as: Host, server name asked for, and its connection's number. Upgrades are answered 101. */
+/** Of each request: Host, requested server name, and number of its connection. Upgrades are answered 101. */
 async function outside(
   t: { teardown(run: () => unknown): void },
   { cert, key }: Certificate = { cert: CA, key: file('upgrade-key.pem') },
@@ -43,7 +43,7 @@ async function outside(
 }
 
 t.test(
-  'https with the name of the upstream: Host, certificate, and one connection for one after the other',
+  'https with the name of the upstream: Host, certificate, and one connection for successive requests',
   async t => {
     const { port, seen } = await outside(t)
     const rig = await startRig(t, {

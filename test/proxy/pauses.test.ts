@@ -5,7 +5,7 @@ import { askOnce, connect, get, httpUpstream, post, startRig, turns } from './ha
 const TEN = { all: { key: 'all', rate: '10/s', capacity: 20 } }
 const PAUSE = { status: [429, 503], default: '1s', max: '60s' }
 
-/** An upstream whose answers are a list of statuses and headers, 200 after its end. */
+/** An upstream that answers from a list of statuses and headers, then 200. */
 async function scripted(t: Parameters<typeof httpUpstream>[0], answers: [number, Record<string, string>?][]) {
   return httpUpstream(t, (_req, res) => {
     const [status, headers = {}] = answers.shift() ?? [200]
@@ -13,7 +13,7 @@ async function scripted(t: Parameters<typeof httpUpstream>[0], answers: [number,
   })
 }
 
-t.test('an answer that asks for a pause stops all releases until then; those behind are spaced as ever', async t => {
+t.test('an answer that asks for a pause stops all releases until then; the next ones are spaced as usual', async t => {
   const upstream = await scripted(t, [[429, { 'Retry-After': '2' }]])
   const rig = await startRig(t, {
     upstream: { url: upstream.url, pauseOn: PAUSE },
@@ -42,7 +42,7 @@ t.test('an answer that asks for a pause stops all releases until then; those beh
   )
 })
 
-t.test('without Retry-After the default counts, and no pause is longer than the maximum', async t => {
+t.test('without Retry-After the default applies, and no pause exceeds the maximum', async t => {
   const pauseOn = { status: [503], default: '3s', max: '5s' }
   const upstream = await scripted(t, [[503], [503, { 'Retry-After': '3600' }], [429, { 'Retry-After': '3600' }]])
   const rig = await startRig(t, { upstream: { url: upstream.url, pauseOn }, buckets: TEN })
@@ -58,7 +58,7 @@ t.test('without Retry-After the default counts, and no pause is longer than the 
   }
 })
 
-t.test('those who would now wait for longer than their maxWait are told at once', async t => {
+t.test('requests that would now wait beyond maxWait are answered at once', async t => {
   const held: (() => void)[] = []
   const slow = await httpUpstream(t, (_req, res) => held.push(() => res.writeHead(503, { 'Retry-After': '30' }).end()))
   const rig = await startRig(t, {
@@ -135,7 +135,7 @@ t.test('retry: an idempotent request without a body goes back to the head of its
   t.same(rig.outcomes, ['api forwarded 200', 'api forwarded 200'], 'each is counted once')
 })
 
-t.test('retry: after so many tries the answer is handed on, and with a body at once', async t => {
+t.test('retry: after the last try the answer is passed on; with a body, after the first', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.writeHead(503).end('no'))
   const rig = await startRig(t, {
     upstream: { url: upstream.url, retry: { status: [503], max: 2 } },
@@ -157,7 +157,7 @@ t.test('retry: after so many tries the answer is handed on, and with a body at o
   t.equal(upstream.requests.length, 4)
 })
 
-t.test('retry: one that could not be sent in time gets the answer that there is', async t => {
+t.test('retry: a request that could not be sent again in time gets the answer at hand', async t => {
   const upstream = await scripted(t, [[429, { 'Retry-After': '30' }]])
   const rig = await startRig(t, {
     upstream: { url: upstream.url, retry: { status: [429], max: 3 } },
@@ -170,7 +170,7 @@ t.test('retry: one that could not be sent in time gets the answer that there is'
   t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
-t.test('retry: a client that hangs up while it waits again is gone', async t => {
+t.test('retry: a client that hangs up while it waits again leaves the queue', async t => {
   const upstream = await scripted(t, [[503, { 'Retry-After': '5' }]])
   const rig = await startRig(t, {
     upstream: { url: upstream.url, retry: { status: [503], max: 3 } },
@@ -189,7 +189,7 @@ t.test('retry: a client that hangs up while it waits again is gone', async t => 
   t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
-t.test('retry: the connection is used again, and an endless answer is cut', async t => {
+t.test('retry: the connection is reused, and an endless answer is cut', async t => {
   const sockets = new Set<unknown>()
   const sizes = [1_000, 10_000_000]
   const upstream = await httpUpstream(t, (req, res) => {
@@ -215,7 +215,7 @@ t.test('retry: the connection is used again, and an endless answer is cut', asyn
   t.equal(sockets.size, 2)
 })
 
-t.test('learn: the rate follows what the upstream says, never above what is configured', async t => {
+t.test('learn: the rate follows the upstream, never above the configured rate', async t => {
   let fields: Record<string, string> = {}
   const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, fields).end())
   const rig = await startRig(t, {
@@ -234,7 +234,7 @@ t.test('learn: the rate follows what the upstream says, never above what is conf
   rig.pacer.runUntil(510)
   const answer = await waiting
   t.ok(Math.abs(rateOf() - 2) < 0.05, `2 a second, not ${rateOf()}`)
-  t.match(answer.header('ratelimit-policy'), /"all";q=20;w=1[01]/, 'and clients are told so')
+  t.match(answer.header('ratelimit-policy'), /"all";q=20;w=1[01]/, 'and the headers say so')
 
   fields = { 'X-RateLimit-Limit': '100000', 'X-RateLimit-Remaining': '99999', 'X-RateLimit-Reset': '60' }
   rig.pacer.runUntil(5_000)
@@ -244,7 +244,7 @@ t.test('learn: the rate follows what the upstream says, never above what is conf
   t.equal(rateOf(), 10)
 })
 
-t.test('learn: nothing left, nothing is sent until the window ends', async t => {
+t.test('learn: with no quota left, nothing is sent until the window ends', async t => {
   const upstream = await scripted(t, [
     [200, { 'X-RateLimit-Limit': '60', 'X-RateLimit-Remaining': '0', 'X-RateLimit-Reset': '20' }],
   ])
@@ -259,7 +259,7 @@ t.test('learn: nothing left, nothing is sent until the window ends', async t => 
   t.equal((await waiting).status, 200)
 })
 
-t.test('an endless refusal keeps its place in flight until it is given up', async t => {
+t.test('an endless refusal keeps its place in flight until it is cut off', async t => {
   let requests = 0
   const upstream = await httpUpstream(t, (_req, res) => {
     requests += 1
@@ -280,7 +280,7 @@ t.test('an endless refusal keeps its place in flight until it is given up', asyn
     await rig.until(({ queued }) => queued.length === count + 1)
     rig.pacer.runUntil(count * 1_000)
     await turns()
-    t.equal(requests, count, 'nobody goes before it is over')
+    t.equal(requests, count, 'no request leaves before it is over')
     rig.clock.runUntil(count * 2_000)
     await upstream.until(() => requests === count + 1)
   }
@@ -293,7 +293,7 @@ t.test('an endless refusal keeps its place in flight until it is given up', asyn
   t.equal(rig.proxy.context.routes[0]!.upstream.gate.inFlight, 0)
 })
 
-t.test('a request that is put back finds the bucket that its key has by then', async t => {
+t.test('a request that is put back uses the current bucket of its key', async t => {
   const held: (() => void)[] = []
   const upstream = await httpUpstream(t, (req, res) => {
     if (req.url === '/first' && held.length < 3) held.push(() => res.writeHead(503).end())
@@ -326,7 +326,7 @@ t.test('a request that is put back finds the bucket that its key has by then', a
   await Promise.all([...first, ...next])
 })
 
-t.test('those who are put back count each other: who could not be in time gets its answer', async t => {
+t.test('requests that are put back count each other: one that would be late gets its answer', async t => {
   const held: (() => void)[] = []
   const upstream = await httpUpstream(t, (_req, res) => {
     if (held.length < 6) held.push(() => res.writeHead(429, { 'Retry-After': '1' }).end('no'))
@@ -351,13 +351,13 @@ t.test('those who are put back count each other: who could not be in time gets i
   t.same(
     statuses.filter(status => status === 503),
     [],
-    'nobody who had an answer is told that it waited too long',
+    'no request with an answer expires',
   )
   t.equal(statuses.filter(status => status === 200).length, 3)
   t.equal(statuses.filter(status => status === 429).length, 3)
 })
 
-t.test('what an upstream has said outlives a change of its settings, and holds for all routes to its URL', async t => {
+t.test('a pause of an upstream outlives a change of its settings, and holds for all routes to its URL', async t => {
   const upstream = await scripted(t, [[429, { 'Retry-After': '4' }]])
   const config = (more: object) => ({
     listen: '127.0.0.1:0',
@@ -382,7 +382,7 @@ t.test('what an upstream has said outlives a change of its settings, and holds f
   t.same([(await slow).status, (await late).status], [200, 200])
 })
 
-t.test('with learn, too, an upstream is asked again after the longest pause', async t => {
+t.test('with learn, a request is sent after the longest pause', async t => {
   const upstream = await scripted(t, [[200, { 'X-RateLimit-Remaining': '0', 'X-RateLimit-Reset': '31000000' }]])
   const rig = await startRig(t, {
     upstream: { url: upstream.url, learn: true, pauseOn: { ...PAUSE, max: '2s' } },
@@ -398,7 +398,7 @@ t.test('with learn, too, an upstream is asked again after the longest pause', as
   await waiting[1]
 })
 
-t.test('refusals that come one after the other make a pause longer in steps, not each by a little', async t => {
+t.test('successive refusals extend a pause in steps, not each by a little', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.writeHead(429, { 'Retry-After': '1' }).end())
   let pauses = 0
   const rig = await startRig(t, {
@@ -417,7 +417,7 @@ t.test('refusals that come one after the other make a pause longer in steps, not
   t.equal(rig.proxy.context.routes[0]!.upstream.gate.pausedFor(49), 1_051)
 })
 
-t.test('after its end a proxy waits for no pause', async t => {
+t.test('a proxy that has drained waits for no pause', async t => {
   const upstream = await scripted(t, [[429, { 'Retry-After': '30' }]])
   const rig = await startRig(t, { upstream: { url: upstream.url, pauseOn: PAUSE }, buckets: TEN })
   await askOnce(t, rig, get())

@@ -20,7 +20,7 @@ async function queue(t: Teardown, rig: Rig, texts: readonly string[]): Promise<C
 
 const byUser = (user: string, ...more: string[]): string => get(`/${user}`, `X-User: ${user}`, ...more)
 
-t.test('tiers: by key and by header, with what they leave out inherited', async t => {
+t.test('tiers: by key and by header; missing settings are inherited', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -98,7 +98,7 @@ t.test('weights: three to one', async t => {
   t.equal(gold, 15, upstream.requests.join(' '))
 })
 
-t.test('overflow "fair": the newest of the heaviest makes room, and is told', async t => {
+t.test('overflow "fair": the newest request of the heaviest key is rejected to make room', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -119,7 +119,7 @@ t.test('overflow "fair": the newest of the heaviest makes room, and is told', as
   t.equal(told.status, 429)
   t.same(told.json()['violated-policies'], ['everyone'])
   t.ok(told.json().retryAfterMs! >= 1_000)
-  t.equal((await askOnce(t, rig, byUser('h'))).status, 429, 'who has its share is rejected')
+  t.equal((await askOnce(t, rig, byUser('h'))).status, 429, 'a key that has its share is rejected')
   rig.pacer.runAll()
   t.equal((await light.answer()).status, 200)
   await rig.finished(6)
@@ -158,7 +158,7 @@ t.test('blockFor and fill, over HTTP', async t => {
   t.equal((await ask('b'))[0], 200)
 })
 
-t.test('explain: who decided, the position, the wait and the cost', async t => {
+t.test('explain: the deciding bucket, the position, the wait and the cost', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -172,7 +172,7 @@ t.test('explain: who decided, the position, the wait and the cost', async t => {
   t.equal((await clients[2]!.answer()).header('Shaper-Explain'), '"client";position=1;wait=200.0;cost=1')
 })
 
-t.test('reload: who waits goes on waiting, at the new rate; levels stay; removed routes drain', async t => {
+t.test('reload: queued requests stay queued, at the new rate; levels stay; removed routes drain', async t => {
   const upstream = await httpUpstream(t)
   const other = await httpUpstream(t)
   const config = (rate: string, more: object = {}): object => ({
@@ -212,7 +212,7 @@ t.test('reload: who waits goes on waiting, at the new rate; levels stay; removed
   t.equal(rig.outcomes.filter(outcome => outcome.includes('forwarded')).length, 7)
 })
 
-t.test('reload: one that cannot be put into effect changes nothing', async t => {
+t.test('reload: a configuration that cannot be put into effect changes nothing', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, buckets: { client: { rate: '1/h', capacity: 1 } } })
   const bad = { url: 'https://127.0.0.1:1', tls: { ca: '/nowhere/ca.pem' } }

@@ -124,7 +124,7 @@ for (const { name, text, status, kept = false } of REFUSED) {
     t.match(answer.json(), { type: 'about:blank', status })
     t.same(rig.outcomes, [` refused ${status}`], 'counted once, as refused')
     t.equal(rig.proxy.context.bucketTable.size(), 0, 'no bucket was touched')
-    if (kept) t.equal((await client.ask(get())).status, 200, 'the connection goes on')
+    if (kept) t.equal((await client.ask(get())).status, 200, 'the connection stays open')
     else {
       t.equal(answer.header('connection'), 'close')
       client.send(get('/smuggled'))
@@ -138,7 +138,7 @@ for (const { name, text, status, kept = false } of REFUSED) {
   })
 }
 
-t.test('absolute-form: its authority replaces Host, the rest is the target', async t => {
+t.test('absolute-form: its authority replaces Host, the rest becomes the target', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   const client = await connect(t, rig)
@@ -160,7 +160,7 @@ t.test('absolute-form: its authority replaces Host, the rest is the target', asy
   ])
 })
 
-t.test('a bad chunk in the body of a queued request: 400, its place is free, the upstream sees nothing', async t => {
+t.test('a bad chunk in the body of a queued request: 400, it leaves the queue, the upstream sees nothing', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   const first = await connect(t, rig)
@@ -182,7 +182,7 @@ t.test('a bad chunk in the body of a queued request: 400, its place is free, the
   t.equal(rig.outcomes.length, 2)
 })
 
-t.test('a bad chunk in the body of a request that is on its way: 400, and the upstream sees it cut', async t => {
+t.test('a bad chunk in the body of a request in flight: 400, and the upstream sees it cut off', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   const client = await connect(t, rig)
@@ -198,32 +198,29 @@ t.test('a bad chunk in the body of a request that is on its way: 400, and the up
   t.same(await rig.finished(1), ['default failed 400'])
 })
 
-t.test(
-  'a bad chunk after the answer has begun, or been given: the connection ends, nothing is counted twice',
-  async t => {
-    const upstream = await rawUpstream(t, incoming => {
-      if (incoming.text.endsWith('abc')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
-    })
-    const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
-    const client = await connect(t, rig)
-    client.send('POST /bad HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n')
-    await client.until(client => client.rest.endsWith('half'))
-    client.send('zz\r\n')
-    t.notOk((await client.answer()).whole)
-    t.same(await rig.finished(1), ['default failed 400'])
+t.test('a bad chunk during or after the answer: the connection ends, nothing is counted twice', async t => {
+  const upstream = await rawUpstream(t, incoming => {
+    if (incoming.text.endsWith('abc')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
+  })
+  const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
+  const client = await connect(t, rig)
+  client.send('POST /bad HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n')
+  await client.until(client => client.rest.endsWith('half'))
+  client.send('zz\r\n')
+  t.notOk((await client.answer()).whole)
+  t.same(await rig.finished(1), ['default failed 400'])
 
-    const notFound = await startRig(t, { upstream: upstream.url, routes: [{ match: { path: '/x' }, mode: 'off' }] })
-    const other = await connect(t, notFound)
-    other.send('POST /bad HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n')
-    t.equal((await other.answer()).status, 404)
-    other.send('zz\r\n')
-    await other.end()
-    t.equal(other.rest, '')
-    t.same(notFound.outcomes, [' refused 404'])
-  },
-)
+  const notFound = await startRig(t, { upstream: upstream.url, routes: [{ match: { path: '/x' }, mode: 'off' }] })
+  const other = await connect(t, notFound)
+  other.send('POST /bad HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n')
+  t.equal((await other.answer()).status, 404)
+  other.send('zz\r\n')
+  await other.end()
+  t.equal(other.rest, '')
+  t.same(notFound.outcomes, [' refused 404'])
+})
 
-t.test('a bad chunk in a request that was sent ahead: the one before is answered, then 400', async t => {
+t.test('a bad chunk in a pipelined request: the request before is answered, then 400', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   await (await connect(t, rig)).ask(get())
@@ -295,7 +292,7 @@ t.test('a refusal is readable although the client goes on sending', async t => {
   }
 })
 
-t.test('a whole request by another way of writing it is one request', async t => {
+t.test('unusual but valid framing is one request', async t => {
   const upstream = await rawUpstream(t, incoming => {
     if (/abc(\r\n0\r\n\r\n)?$/.test(incoming.text)) incoming.socket.write(OK)
   })

@@ -4,7 +4,7 @@ import { parseConfig } from '../../src/config/load.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { askOnce, connect, get, httpUpstream, type RigOptions, startRig, turns } from './harness.js'
 
-t.test('an upstream that is gone is closed after the last request in flight, without another reload', async t => {
+t.test('a removed upstream is closed after its last request in flight, without another reload', async t => {
   const open: (() => void)[] = []
   const old = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
   const next = await httpUpstream(t, (_req, res) => res.end())
@@ -37,11 +37,11 @@ t.test('an upstream that is gone is closed after the last request in flight, wit
   t.same(
     asked.filter(url => url === old.url),
     [],
-    'the store is not asked about it any more',
+    'the store gets no more calls for it',
   )
 })
 
-t.test('a request that passes beside the gate is answered, though its upstream is gone', async t => {
+t.test('a request outside the gate is answered although its upstream was removed', async t => {
   const open: (() => void)[] = []
   const old = await httpUpstream(t, (_req, res) => void open.push(() => res.end('late')))
   const next = await httpUpstream(t, (_req, res) => res.end())

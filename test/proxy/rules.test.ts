@@ -40,7 +40,7 @@ async function queue(t: Teardown, rig: Rig, texts: readonly string[]): Promise<C
   return clients
 }
 
-/** An upstream that holds every request until told otherwise. */
+/** An upstream that holds every request until `release`. */
 async function holdingUpstream(t: Teardown): Promise<HttpUpstream & { letGo(): void; held(): number }> {
   const held: (() => void)[] = []
   const upstream = await httpUpstream(t, (_req, res) => held.push(() => res.end('ok')) as never)
@@ -134,7 +134,7 @@ t.test('no spelling of a path evades its route', async t => {
   )
 })
 
-t.test('keys: who shares a bucket and who does not', async t => {
+t.test('keys: which requests share a bucket', async t => {
   const upstream = await httpUpstream(t)
   const withHost = (host: string) => `GET / HTTP/1.1\r\nHost: ${host}\r\n\r\n`
   const long = 'k'.repeat(5_000)
@@ -241,7 +241,7 @@ t.test('long keys are kept as digests', async t => {
   t.ok(key.length <= 128)
 })
 
-t.test('addresses: what is one, what is not, and what the key is of them', async t => {
+t.test('addresses: valid and invalid ones, and their keys', async t => {
   for (const [text, wanted] of [
     ['1.2.3.4', '1.2.3.4'],
     [' 1.2.3.4:5678 ', '1.2.3.4'],
@@ -264,7 +264,7 @@ t.test('addresses: what is one, what is not, and what the key is of them', async
   t.not(addressKey('2001:db8:1:2::1'), addressKey('2001:db8:1:3::1'))
 })
 
-t.test('trustProxy: who the client is', async t => {
+t.test('trustProxy: the address of the client', async t => {
   const cases: [setting: boolean | number | string[], peer: string, lines: string[], wanted: string][] = [
     [false, '127.0.0.1', ['9.9.9.9'], '127.0.0.1'],
     [true, '127.0.0.1', ['1.1.1.1, 2.2.2.2', '3.3.3.3'], '1.1.1.1'],
@@ -304,7 +304,7 @@ t.test('trustProxy: who the client is', async t => {
   }
 })
 
-t.test('trustProxy over the wire: a stranger cannot choose its bucket, a trusted hop does', async t => {
+t.test('trustProxy over the wire: a trusted hop chooses the bucket, an untrusted client cannot', async t => {
   const upstream = await httpUpstream(t)
   const from = (...addresses: string[]) => get('/', ...addresses.map(address => `X-Forwarded-For: ${address}`))
   const stranger = await startRig(t, { upstream: upstream.url, buckets: { one: once('ip') } })
@@ -412,7 +412,7 @@ t.test('shape in real time: never early, at the rate', async t => {
   t.ok(rig.released.every(({ lateness }) => lateness >= 0))
 })
 
-t.test('meter: the same admission, no waiting; off: neither', async t => {
+t.test('meter: admission without waiting; off: neither', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -428,33 +428,36 @@ t.test('meter: the same admission, no waiting; off: neither', async t => {
   t.same(rig.outcomes.slice(3, 5), ['meter rejected 429', 'off forwarded 200'])
 })
 
-t.test('dryRun, of a route and of all: nothing is held or rejected, what would have been is told', async t => {
-  const upstream = await httpUpstream(t)
-  const bucket = { all: { key: 'all', rate: '1/s', capacity: 3 } }
-  for (const config of [{ dryRun: true }, { routes: [{ name: 'default', dryRun: true }] }]) {
-    const rig = await startRig(t, { upstream: upstream.url, buckets: bucket, ...config })
-    t.same(await statuses(t, rig, [get(), get(), get(), get(), get()]), [200, 200, 200, 200, 200])
-    t.same(rig.rehearsed, [
-      'default would_delay',
-      'default would_delay',
-      'default would_reject',
-      'default would_reject',
-    ])
-    t.ok(rig.outcomes.every(outcome => outcome === 'default forwarded 200'))
-    const level = () => [...rig.proxy.context.bucketTable.entries('all')][0]![1].level(rig.pacer.now())
-    t.equal(level(), 3, 'levels move')
-    rig.pacer.runUntil(2_000)
-    t.equal(level(), 1)
-    t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
-  }
-  const meter = await startRig(t, {
-    upstream: upstream.url,
-    buckets: bucket,
-    routes: [{ mode: 'meter', dryRun: true }],
-  })
-  t.same(await statuses(t, meter, [get(), get(), get(), get()]), [200, 200, 200, 200])
-  t.equal(meter.rehearsed.length, 1)
-})
+t.test(
+  'dryRun, of a route and of all: nothing is held or rejected, and the log has what would have happened',
+  async t => {
+    const upstream = await httpUpstream(t)
+    const bucket = { all: { key: 'all', rate: '1/s', capacity: 3 } }
+    for (const config of [{ dryRun: true }, { routes: [{ name: 'default', dryRun: true }] }]) {
+      const rig = await startRig(t, { upstream: upstream.url, buckets: bucket, ...config })
+      t.same(await statuses(t, rig, [get(), get(), get(), get(), get()]), [200, 200, 200, 200, 200])
+      t.same(rig.rehearsed, [
+        'default would_delay',
+        'default would_delay',
+        'default would_reject',
+        'default would_reject',
+      ])
+      t.ok(rig.outcomes.every(outcome => outcome === 'default forwarded 200'))
+      const level = () => [...rig.proxy.context.bucketTable.entries('all')][0]![1].level(rig.pacer.now())
+      t.equal(level(), 3, 'levels move')
+      rig.pacer.runUntil(2_000)
+      t.equal(level(), 1)
+      t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
+    }
+    const meter = await startRig(t, {
+      upstream: upstream.url,
+      buckets: bucket,
+      routes: [{ mode: 'meter', dryRun: true }],
+    })
+    t.same(await statuses(t, meter, [get(), get(), get(), get()]), [200, 200, 200, 200])
+    t.equal(meter.rehearsed.length, 1)
+  },
+)
 
 t.test('dryRun: a key that would be rejected is forwarded too', async t => {
   const upstream = await httpUpstream(t)
@@ -469,7 +472,7 @@ t.test('dryRun: a key that would be rejected is forwarded too', async t => {
   t.same(rig.rehearsed, ['default would_reject'])
 })
 
-t.test('a stack admits all or none, and names who refused', async t => {
+t.test('a stack admits in all buckets or none, and names the bucket that refused', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -494,7 +497,7 @@ t.test('a stack admits all or none, and names who refused', async t => {
 })
 
 t.test(
-  'eleven at once on b = 10, r = 5: ten are admitted, the eleventh is told when to come back, to the ms',
+  'eleven at once on b = 10, r = 5: ten are admitted, the Retry-After of the eleventh is exact to the ms',
   async t => {
     for (const mode of ['shape', 'meter']) {
       const upstream = await httpUpstream(t)
@@ -541,7 +544,7 @@ t.test(
   },
 )
 
-t.test('a bucket may say another status', async t => {
+t.test('a bucket may have another status', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, buckets: { one: { ...once('all'), status: 503 } } })
   await askOnce(t, rig, get())
@@ -570,7 +573,7 @@ t.test('a cost above the capacity: no Retry-After, and a detail that says so', a
   t.equal(answer.json().detail, 'the cost 11 can never fit bucket "one" of 10')
 })
 
-t.test('maxWait: who would wait longer is rejected, with the time until the wait would fit', async t => {
+t.test('maxWait: a request that would wait longer is rejected, with the time until its wait would fit', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -594,7 +597,7 @@ t.test('maxWait: who would wait longer is rejected, with the time until the wait
   for (const client of clients) t.equal((await client.answer()).status, 200)
 })
 
-t.test('Prefer: wait lowers maxWait for one request, and is said to have been applied', async t => {
+t.test('Prefer: wait lowers maxWait for one request, and Preference-Applied says so', async t => {
   const upstream = await httpUpstream(t)
   const config = { upstream: upstream.url, buckets: { one: { key: 'all', rate: '1/s', capacity: 10 } } }
   const rig = await startRig(t, config)
@@ -612,7 +615,7 @@ t.test('Prefer: wait lowers maxWait for one request, and is said to have been ap
     rig,
     ignored.map(each => get('/', `Prefer: ${each}`)),
   )
-  t.equal(rig.queued.length, before + ignored.length, 'what is no such wish is none')
+  t.equal(rig.queued.length, before + ignored.length, 'invalid preferences are ignored')
   rig.pacer.runUntil(20_000)
   for (const client of odd) t.equal((await client.answer()).header('preference-applied'), undefined)
   const answer = await waits!.answer()
@@ -660,7 +663,7 @@ t.test('maxInFlight is honoured; still queued after maxWait: 503', async t => {
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
-t.test('maxInFlight of a meter route: too many at once are turned away, at no cost', async t => {
+t.test('maxInFlight of a meter route: too many at once are rejected at no cost', async t => {
   const upstream = await holdingUpstream(t)
   const rig = await startRig(t, {
     upstream: { url: upstream.url, maxInFlight: 1 },
@@ -681,7 +684,7 @@ t.test('maxInFlight of a meter route: too many at once are turned away, at no co
   t.equal((await client.answer()).status, 200, 'it had cost nothing')
 })
 
-t.test('maxQueued: more are turned away with 503', async t => {
+t.test('maxQueued: more are rejected with 503', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -698,7 +701,7 @@ t.test('maxQueued: more are turned away with 503', async t => {
   for (const client of clients) t.equal((await client.answer()).status, 200)
 })
 
-t.test('maxKeys: when every place is taken by someone who waits, newcomers are turned away', async t => {
+t.test('maxKeys: new keys are rejected if every key has a waiting request', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {
     upstream: upstream.url,

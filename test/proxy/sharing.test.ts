@@ -45,7 +45,7 @@ const seeded = (seed: number, least: number, most: number): (() => number) => {
   return () => least + next() * (most - least)
 }
 
-t.test('four instances, one bucket: the rate, the bound, and a fair part each', async t => {
+t.test('four instances, one bucket: the rate, the bound, and a fair share each', async t => {
   const world = createWorld([everyone], 4, seeded(1, 0.05, 0.4))
   saturate(world, ['all'], 20, 10_000)
   await world.run(10_000)
@@ -59,7 +59,7 @@ t.test('four instances, one bucket: the rate, the bound, and a fair part each', 
   }
 })
 
-t.test('an instance that is further from the store has its part, too', async t => {
+t.test('an instance that is further from the store has its share, too', async t => {
   const next = random(5)
   const world = createWorld([everyone], 4, instance => (instance === 3 ? 1 : 0.1) + next() * 0.2)
   saturate(world, ['all'], 20, 8_000)
@@ -89,7 +89,7 @@ t.test('stacks: each client at its rate, all of them at theirs', async t => {
   }
 })
 
-t.test('one instance: b at once are admitted, one more is not, in order and at the rate', async t => {
+t.test('one instance: exactly b at once are admitted, in order and at the rate', async t => {
   const world = createWorld([{ ...everyone, capacity: 10 }], 1, () => 0.2)
   const requests = Array.from({ length: 11 }, () => world.instances[0]!.request(['all']))
   await world.run(1_000)
@@ -122,7 +122,7 @@ t.test('hang-ups give their slots and their level back', async t => {
   t.ok(worstExcess(world.sent, 0.2) <= 0)
 })
 
-t.test('an outage, its end and its like again: never above the bound, nothing lost, recovery within 2 s', async t => {
+t.test('repeated outages: never above the bound, nothing lost, recovery within 2 s', async t => {
   const world = createWorld([everyone], 4, seeded(4, 0.05, 0.4))
   saturate(world, ['all'], 20, 20_000)
   await world.run(3_000)
@@ -156,7 +156,7 @@ t.test('an outage, its end and its like again: never above the bound, nothing lo
 })
 
 t.test(
-  'closed: nothing is sent while the store is away, new ones are turned away, and those who wait after 2 s',
+  'closed: nothing is sent while the store is away; new requests are rejected at once, queued ones after 2 s',
   async t => {
     const world = createWorld([everyone], 2, () => 0.2, 'closed')
     const early = Array.from({ length: 100 }, () => world.instances[0]!.request(['all']))
@@ -179,7 +179,7 @@ t.test(
 )
 
 t.test(
-  'one who may not wait is sent all the same where nobody is before it: asking the store is no waiting',
+  'a request with maxWait 0 at the head of its queue is sent: a call to the store does not count as waiting',
   async t => {
     const world = createWorld([everyone], 1, () => 5)
     await world.run(50)
@@ -191,7 +191,7 @@ t.test(
   },
 )
 
-t.test('a released request that is not sent after all gives its slot back to the store', async t => {
+t.test('a released request that is not sent gives its slot back to the store', async t => {
   const world = createWorld([{ ...everyone, rate: 0.001 }], 1, () => 0.2)
   await world.run(10)
   const [instance] = world.instances
@@ -223,7 +223,7 @@ t.test('a store that hears heartbeats but cannot write is away', async t => {
   )
 })
 
-t.test('a pause that one instance is asked for holds for all of them; after it there is one rate again', async t => {
+t.test('a pause for one instance holds for all; after it they share one rate again', async t => {
   const world = createWorld([everyone], 3, seeded(5, 0.05, 0.4))
   saturate(world, ['all'], 20, 12_000)
   await world.run(4_000)
@@ -233,12 +233,12 @@ t.test('a pause that one instance is asked for holds for all of them; after it t
   t.same(
     sent.filter(({ at, instance }) => instance === 0 && at > 4_000 && at < 8_000),
     [],
-    'nothing of the one that was asked',
+    'nothing from the instance that got the answer',
   )
   t.same(
     sent.filter(({ at }) => at > 5_010 && at < 8_000),
     [],
-    'nothing of the others once they have asked what is new',
+    'nothing from the others after their next exchange',
   )
   const after = sent.filter(({ at }) => at >= 8_000)
   const rate = (after.length - 1) / (after.at(-1)!.at - after[0]!.at)
@@ -247,7 +247,7 @@ t.test('a pause that one instance is asked for holds for all of them; after it t
   t.ok(worstExcess(after, 0.2) <= 0, `the worst window is ${worstExcess(after, 0.2)} above the bound`)
 })
 
-t.test('what an upstream allows is what all instances together may send', async t => {
+t.test('the quota of an upstream is shared by all instances', async t => {
   const world = createWorld([everyone], 3, seeded(6, 0.05, 0.4))
   saturate(world, ['all'], 20, 12_000)
   await world.run(2_000)
@@ -262,14 +262,14 @@ t.test('what an upstream allows is what all instances together may send', async 
   t.ok(worstExcess(settled, 0.05) <= 0)
 })
 
-t.test('requests of one client keep their order while the store comes and goes', async t => {
+t.test('requests of one client keep their order through outages of the store', async t => {
   for (const [seed, stack, keys] of [
     [7, [everyone], ['all']],
     [8, [client, everyone], ['one', 'two', 'three', 'four', 'five', 'six']],
   ] as const) {
     const next = random(seed)
     const world = createWorld([...stack], 2, () => 0.1 + next() * 5)
-    // More than what may leave: there is always somebody who waits.
+    // More than may leave: some request always waits.
     const arrive = (): void => {
       const instance = world.instances[Math.floor(next() * 2)]!
       instance.request(stack.length === 1 ? ['all'] : [keys[Math.floor(next() * keys.length)]!, 'all'])
@@ -299,7 +299,7 @@ t.test('requests of one client keep their order while the store comes and goes',
   }
 })
 
-t.test('one instance keeps to the rate while its store comes and goes, also where slots are given back', async t => {
+t.test('one instance keeps the rate through outages of its store, even if slots are given back', async t => {
   const next = random(12)
   const world = createWorld(
     [
@@ -327,5 +327,5 @@ t.test('one instance keeps to the rate while its store comes and goes, also wher
   await world.run(14_000)
   const excess = worstExcess(world.sent, 0.2)
   t.ok(excess <= 0, `the worst window is ${excess} above the bound`)
-  t.equal(world.instances[0]!.shaper.queued, 0, 'nobody is left')
+  t.equal(world.instances[0]!.shaper.queued, 0, 'no request is left')
 })

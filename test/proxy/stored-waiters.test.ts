@@ -57,7 +57,7 @@ for (const [kind, options] of KINDS) {
     })
   }
 
-  t.test(`${kind}: after a reload those who would now wait too long are told at once`, async t => {
+  t.test(`${kind}: after a reload requests that would now wait too long are answered at once`, async t => {
     const upstream = await httpUpstream(t, (_req, res) => res.end())
     const rig = await startRig(t, config(upstream.url, '10/s', { maxWait: '5s' }), options)
     await queue(t, rig, 3)
@@ -66,7 +66,7 @@ for (const [kind, options] of KINDS) {
     t.same([...(await rig.proxy.reload(parseConfig(JSON.stringify(next))))], [['api', 2]])
   })
 
-  t.test(`${kind}: a reset lets the first who waits go, and the others follow at the rate`, async t => {
+  t.test(`${kind}: a reset releases the first queued request, and the others follow at the rate`, async t => {
     const upstream = await httpUpstream(t, (_req, res) => res.end())
     const rig = await startRig(t, config(upstream.url, '3/m'), options)
     await queue(t, rig, 4)
@@ -80,7 +80,7 @@ for (const [kind, options] of KINDS) {
 }
 
 for (const [kind, options] of KINDS) {
-  t.test(`${kind}: a reset tells how long those who wait still take`, async t => {
+  t.test(`${kind}: a reset reports how long the queued requests still take`, async t => {
     const upstream = await httpUpstream(t, (_req, res) => res.end())
     const rig = await startRig(t, config(upstream.url, '3/m'), options)
     await queue(t, rig, 3)
@@ -89,11 +89,11 @@ for (const [kind, options] of KINDS) {
     // The first of them has left by then.
     t.ok(Math.abs(forgotten - 0.975) < 0.01, `${forgotten} of the first is forgotten`)
     t.match(rest, { waiting: 1, lastWaitMs: options.shared === undefined ? 20_000 : 0 })
-    t.ok(rest.level >= 1, `a level of ${rest.level}, with one who waits`)
+    t.ok(rest.level >= 1, `a level of ${rest.level}, with one request queued`)
   })
 }
 
-t.test('two instances: a reload of both reaches all who wait, at one rate', async t => {
+t.test('two instances: a reload of both reaches all queued requests, at one rate', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.end())
   let store: ReturnType<typeof createMemoryStore> | undefined
   const shared: RigOptions['shared'] = clock => {
@@ -117,7 +117,7 @@ t.test('two instances: a reload of both reaches all who wait, at one rate', asyn
   t.ok(Math.min(...gaps) >= 90 && Math.max(...gaps) <= 130, `released at ${all}`)
 })
 
-/** The same store, each of whose verbs is done, or not, by `call`. */
+/** The same store. Each of its calls goes through `call`. */
 function through(store: Store, call: <T>(run: () => T) => T | Promise<never>): Store {
   return {
     horizon: store.horizon,
@@ -131,7 +131,7 @@ function through(store: Store, call: <T>(run: () => T) => T | Promise<never>): S
   }
 }
 
-/** A proxy with `onOutage: "open"` whose store goes away when it is told so; what is asked until then has no answer. */
+/** A proxy with `onOutage: "open"` and a store that can be taken away. Calls that are open by then get no answer. */
 async function openRig(t: Test, upstream: object, route: object = {}) {
   let away = (_error: Error): void => undefined
   const outage = new Promise<never>((_, reject) => {
@@ -162,25 +162,22 @@ async function openRig(t: Test, upstream: object, route: object = {}) {
   }
 }
 
-t.test(
-  'onOutage "open" lets past the rate, but never past maxInFlight: those who cannot go wait for a place',
-  async t => {
-    let [inFlight, most] = [0, 0]
-    const upstream = await httpUpstream(t, (_req, res) => {
-      inFlight += 1
-      most = Math.max(most, inFlight)
-      setTimeout(() => {
-        inFlight -= 1
-        res.end()
-      }, 50)
-    })
-    const { rig, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 })
-    await goAway()
-    const answers = await Promise.all(Array.from({ length: 10 }, (_, at) => askOnce(t, rig, get(`/${at}`))))
-    t.same(new Set(answers.map(({ status }) => status)), new Set([200]), 'at 1/h they all go')
-    t.equal(most, 2, 'at most in flight')
-  },
-)
+t.test('onOutage "open" may exceed the rate, never maxInFlight: the other requests wait for a place', async t => {
+  let [inFlight, most] = [0, 0]
+  const upstream = await httpUpstream(t, (_req, res) => {
+    inFlight += 1
+    most = Math.max(most, inFlight)
+    setTimeout(() => {
+      inFlight -= 1
+      res.end()
+    }, 50)
+  })
+  const { rig, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 })
+  await goAway()
+  const answers = await Promise.all(Array.from({ length: 10 }, (_, at) => askOnce(t, rig, get(`/${at}`))))
+  t.same(new Set(answers.map(({ status }) => status)), new Set([200]), 'at 1/h they all go')
+  t.equal(most, 2, 'at most in flight')
+})
 
 t.test('onOutage "open" keeps to a pause that the upstream has asked for', async t => {
   const answers = [200, 429]
@@ -203,7 +200,7 @@ t.test('onOutage "open" keeps to a pause that the upstream has asked for', async
   t.equal(upstream.requests.length, 7)
 })
 
-t.test('those who wait for a place go when the store is back, too', async t => {
+t.test('requests that wait for a place also leave when the store is back', async t => {
   const open: (() => void)[] = []
   const upstream = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
   let down = true
@@ -228,7 +225,7 @@ t.test('those who wait for a place go when the store is back, too', async t => {
   )
 })
 
-t.test('meter: those whose answer is missing when the store goes away do not pass maxInFlight either', async t => {
+t.test('meter: requests that lose their store call in an outage do not exceed maxInFlight', async t => {
   const open: (() => void)[] = []
   const upstream = await httpUpstream(t, (_req, res) => void open.push(() => res.end()))
   const { rig, hold, goAway } = await openRig(t, { url: upstream.url, maxInFlight: 2 }, { mode: 'meter' })

@@ -1,6 +1,6 @@
 /**
  * Real requests through the real proxy to an upstream in its own process, judged by the core on the virtual clock: the
- * model gets the arrivals as the proxy timed them and says who is admitted and which slot each has.
+ * model gets the arrivals with the times of the proxy, and computes which are admitted and their slots.
  */
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -158,7 +158,7 @@ t.test('a day of real requests, compressed', async t => {
     const client = trace[id]!.address
     byClient.set(client, [...(byClient.get(client) ?? []), { slot: slot!, at }])
   }
-  t.same(early, [], 'nobody reached the upstream before the slot')
+  t.same(early, [], 'no request reached the upstream before its slot')
   const disordered = [...byClient].filter(([, releases]) =>
     releases.some(
       ({ slot, at }, index) => index > 0 && (slot <= releases[index - 1]!.slot || at <= releases[index - 1]!.at),

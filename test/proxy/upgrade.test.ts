@@ -78,7 +78,7 @@ interface Setting extends Partial<Omit<TunnelOptions, 'target'>> {
   target?: Partial<TunnelOptions['target']>
   secureUpstream?: boolean
   secureFront?: boolean
-  /** Whether the upstream closes when the other side has; true unless told otherwise. */
+  /** Whether the upstream closes after the other side has; default true. */
   polite?: boolean
   /** Instead of the raw upstream. */
   server?: TcpServer
@@ -165,14 +165,14 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
       clients.push(client)
       return client
     },
-    /** Every socket is gone, and every tunnel has told its end once. */
+    /** Checks that every socket is closed and every tunnel has reported its end once. */
     async over(): Promise<void> {
       for (const client of clients) await closed(client)
       for (const socket of upstreamSockets) await closed(socket.resume())
       await shut(front)
       await shut(upstream)
       if (ends.length < opened) await once(events, 'end')
-      t.equal(ends.length, opened, 'each end is told once')
+      t.equal(ends.length, opened, 'each end is reported once')
     },
   }
 }
@@ -294,7 +294,7 @@ t.test('path, headers and early bytes arrive byte for byte', async t => {
   t.same(scene.ends, [{ kind: 'closed' }])
 })
 
-t.test('a path or header that cannot be sent fails, and nothing is', async t => {
+t.test('an invalid path or header fails, and nothing is sent', async t => {
   for (const wrong of [
     { path: '/a b' },
     { path: '/a\r\nX: y' },
@@ -330,7 +330,7 @@ t.test('the client leaves before the 101', async t => {
 
 t.test('the client leaves before there is a connection', async t => {
   for (const leave of ['end', 'destroy', 'resetAndDestroy'] as const) {
-    // A TLS handshake that nobody answers.
+    // A TLS handshake without an answer.
     const scene = await stage(t, () => void client[leave](), { target: { protocol: 'https:' } })
     const client = scene.dial()
     client.write(ASK)
@@ -432,7 +432,7 @@ t.test('the upstream fails before it answers: 502', async t => {
 })
 
 t.test('the upstream cannot be reached: 502', async t => {
-  // The port of a client is taken, and nobody listens there.
+  // The port of a client is taken, and nothing listens there.
   const listener = createTcpServer()
   const holder = connect(await listen(listener), '127.0.0.1')
   await once(holder, 'connect')
@@ -569,7 +569,7 @@ t.test('what the upstream sent before it closed is drained to a slow client', as
   const before = performance.now()
   client.end()
   await scene.over()
-  t.ok(performance.now() - before < 4_000, 'its end is seen behind what it said, and not waited for')
+  t.ok(performance.now() - before < 4_000, 'its end is seen behind its data, without a timeout')
   t.same(scene.ends, [{ kind: 'closed' }])
 })
 
@@ -671,7 +671,7 @@ t.test('an answer that is cut short is a reset for the client', async t => {
       const ended = scene.next('end')
       scene.upstreamSockets[0]!.resetAndDestroy()
       const { error } = await received(client)
-      // Node does not tell a missing close_notify.
+      // Node does not report a missing close_notify.
       if (!secureFront) t.equal(error, 'ECONNRESET')
       await ended
       t.same(scene.ends, [{ kind: 'answered', status: 200 }])
@@ -744,7 +744,7 @@ t.test('idle: traffic one way is enough to live', async t => {
   await scene.over()
 })
 
-t.test('a peer that does not close after the other has is cut off', async t => {
+t.test('a peer that does not close after the other side is cut off', async t => {
   const client = await stage(t, socket => socket.end(SWITCH), { tunnelIdleTimeout: 0 })
   const lingering = client.dial()
   lingering.resume().write(ASK)
@@ -818,7 +818,7 @@ t.test('close as soon as there is an answer', async t => {
   }
 })
 
-t.test('a socket that is gone already', async t => {
+t.test('a socket that is already closed', async t => {
   const server = createServer()
   let connections = 0
   const upstream = createTcpServer(() => {
@@ -866,7 +866,7 @@ async function watched(t: Test) {
   return { client, socket, gone, stop, calls: () => calls }
 }
 
-t.test('watching: a hang-up is told once', async t => {
+t.test('watching: a hang-up is reported once', async t => {
   for (const leave of ['end', 'destroy', 'resetAndDestroy'] as const) {
     for (const early of ['', 'early', 'x'.repeat(10_000)]) {
       const { client, socket, gone, calls } = await watched(t)

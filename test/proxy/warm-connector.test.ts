@@ -38,7 +38,7 @@ function open(connect: buildConnector.connector, asked: buildConnector.Options):
   })
 }
 
-t.test('connections are ready before they are asked for', async t => {
+t.test('connections are ready before they are needed', async t => {
   const clock = createVirtualClock()
   const { asked, sockets, next } = await listener(t)
   const connector = createConnector({ timeout: 1_000 }, clock)
@@ -59,7 +59,7 @@ t.test('connections are ready before they are asked for', async t => {
   for (const socket of [first, spare]) socket.destroy()
 })
 
-t.test('one that is being opened ahead is what the next request gets', async t => {
+t.test('the next request gets the connection that is being opened', async t => {
   const { asked, sockets, next } = await listener(t)
   const connector = createConnector({ timeout: 1_000 }, createVirtualClock(), 2)
   t.teardown(() => connector.close())
@@ -73,7 +73,7 @@ t.test('one that is being opened ahead is what the next request gets', async t =
   for (const socket of [first, second]) socket.destroy()
 })
 
-t.test('one that the other end closes is not given away', async t => {
+t.test('a connection that the other end closes is not used', async t => {
   const { asked, sockets, next } = await listener(t)
   const connector = createConnector({ timeout: 1_000 }, createVirtualClock())
   t.teardown(() => connector.close())
@@ -91,7 +91,7 @@ t.test('one that the other end closes is not given away', async t => {
   for (const socket of [first, second]) socket.destroy()
 })
 
-t.test('a port that refuses: nothing is ready, nothing is thrown, and who asks is told', async t => {
+t.test('a port that refuses: no connection is ready, nothing is thrown, a request gets the error', async t => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo
@@ -174,7 +174,7 @@ t.test('an upstream that keeps connections open has no more of them than maxInFl
   t.equal(upstream.most, 2)
 })
 
-t.test('what passes beside maxInFlight waits for nobody: off, and dry runs', async t => {
+t.test('requests without maxInFlight (off, dry runs) do not wait', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     if (req.url !== '/stream') res.end(req.url)
   })

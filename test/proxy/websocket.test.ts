@@ -74,7 +74,7 @@ for (const how of ['FIN', 'RST']) {
   })
 }
 
-t.test('an upstream that refuses: 502, and not a word about where it is', async t => {
+t.test('an upstream that refuses: 502, without its address', async t => {
   const { port, server } = await echoServer(t)
   const rig = await startRig(t, limited(port))
   server.close()
@@ -86,7 +86,7 @@ t.test('an upstream that refuses: 502, and not a word about where it is', async 
   t.same(rig.outcomes, ['ws failed 502'])
 })
 
-t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is told', async t => {
+t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is logged', async t => {
   const { port } = await echoServer(t)
   const rig = await startRig(t, {
     ...limited(port),
@@ -104,7 +104,7 @@ t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is told', asyn
   t.same(rig.outcomes, ['ws forwarded 101'], 'it is counted once')
 })
 
-t.test('a tunnel that ends otherwise is no failure', async t => {
+t.test('a tunnel that ends in another way is no failure', async t => {
   const { port, server } = await echoServer(t)
   const rig = await startRig(t, limited(port))
   const socket = new WebSocket(`ws://127.0.0.1:${rig.port}/`)
@@ -114,7 +114,7 @@ t.test('a tunnel that ends otherwise is no failure', async t => {
   t.same(rig.failures, [])
 })
 
-t.test('an answer to a handshake whose status is none: 502', async t => {
+t.test('an answer to a handshake with an invalid status: 502', async t => {
   for (const status of ['099', '000', '001', '600', '700', '999']) {
     const upstream = await rawUpstream(t, answering(`HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`))
     const rig = await startRig(t, limited(upstream.port))

@@ -57,7 +57,7 @@ function identity(): { uid?: number; gid?: number } {
       return { uid: id('-u'), gid: id('-g') }
     } catch {}
   }
-  throw new Error('PostgreSQL does not run as root, and there is neither a user postgres nor nobody')
+  throw new Error('PostgreSQL does not run as root, and there is no user postgres or nobody')
 }
 
 async function freePort(): Promise<number> {

@@ -20,7 +20,7 @@ export async function until(what: string, check: () => Promise<boolean> | boolea
   const last = performance.now() + patience
   for (;;) {
     if (await Promise.resolve(check()).catch(() => false)) return
-    if (performance.now() > last) throw new Error(`in vain for ${patience} ms: ${what}`)
+    if (performance.now() > last) throw new Error(`not within ${patience} ms: ${what}`)
     await sleep(10)
   }
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The clients, in their own process: mixed traffic until they are told to stop. */
+/** The clients, in their own process: mixed traffic until the order to stop. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Ledger } from './ledger.js'
 import * as plain from './plain-actions.js'

@@ -111,7 +111,7 @@ export class Ledger {
 /** The possible outcomes of a request whose client leaves. */
 export const ANY = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
 
-/** @param {Answer} answer @param {string} method @returns {[outcome: string, seen: number]} '': no such answer is known */
+/** @param {Answer} answer @param {string} method @returns {[outcome: string, seen: number]} '': an unexpected answer */
 function outcomeOf({ status, headers, body, complete }, method) {
   if (headers.has('x-upstream')) return [complete ? 'forwarded' : 'failed', SEEN.once]
   if (!complete || headers.get('content-type') !== 'application/problem+json') return ['', SEEN.perhaps]

@@ -81,8 +81,8 @@ export function compareIds(expected, seen) {
 export function judgeIds(found, { forwarded, failed, cancelled }) {
   const reasons = []
   const { distinct, missing, unwanted, unknown, wronglyRepeated } = found
-  if (missing > 0) reasons.push(`${missing} requests were answered by the upstream, which has not seen them`)
-  if (unwanted > 0) reasons.push(`${unwanted} requests were turned away, and sent to the upstream as well`)
+  if (missing > 0) reasons.push(`${missing} requests were answered by the upstream, but not seen by it`)
+  if (unwanted > 0) reasons.push(`${unwanted} requests were rejected, but sent to the upstream`)
   if (unknown > 0) reasons.push(`${unknown} requests came to the upstream that no client sent`)
   if (wronglyRepeated > 0) reasons.push(`${wronglyRepeated} requests came to the upstream more often than allowed`)
   if (distinct < forwarded || distinct > forwarded + failed + cancelled) {

@@ -24,7 +24,7 @@ t.test('an unsure request may have any of its outcomes, and each request counts 
 })
 
 t.test(
-  'ids: answered requests were seen, rejected ones were not, and none was sent twice unless it may be',
+  'ids: answered requests were seen, rejected ones were not, and only repeatable ones were sent twice',
   async t => {
     const [once, never, perhaps, repeatable] = [1, 2, 3, 4]
     const expected = Uint8Array.from([0, once, never, perhaps, once + repeatable, once])

@@ -19,7 +19,7 @@ const bad = (_req, res) => {
   res.end()
 }
 
-/** Whether the client is still connected. For one that has left, http-proxy would keep an upstream connection for ever. @param {any} req */
+/** Whether the client is connected. After a hang-up http-proxy keeps the upstream connection forever. @param {any} req */
 const present = req => !req.socket.destroyed
 
 /** A proxy of the http-proxy family as a handler. @param {any} proxy @returns {http.RequestListener} */

@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * Loaded into a proxy that forwards by undici (`node --import`). It records when each request is written to the connection
- * of the upstream, so that delays of the proxy can be told from later ones.
+ * of the upstream, to distinguish delays of the proxy from later ones.
  */
 import { subscribe } from 'node:diagnostics_channel'
 
