@@ -1,9 +1,30 @@
 /** The dashboard, top, metrics and the state agree with each other and with the upstream. */
-import t from 'tap'
+import t, { type Test } from 'tap'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { bucketTable } from '../../src/cli/commands/top.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { openBrowser, openPage, text } from './browser.js'
-import { startAdminRig } from './rig.js'
+import { type AdminRig, startAdminRig } from './rig.js'
+
+/** Counts the outcomes of all routes, and checks that the metrics have the same counts. */
+async function countOutcomes(t: Test, rig: AdminRig, snapshot: Snapshot) {
+  const counted = { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 }
+  for (const { name, outcomes } of snapshot.routes) {
+    for (const outcome of Object.keys(counted) as (keyof typeof counted)[]) {
+      counted[outcome] += outcomes[outcome]
+      const metric = await rig.metric(`shaper_requests_total{route="${name || '(none)'}",outcome="${outcome}"}`)
+      t.equal(metric, outcomes[outcome], `${name} ${outcome}`)
+    }
+  }
+  return counted
+}
+
+function checkRoutes(t: Test, shown: string, { routes }: Snapshot): void {
+  for (const { name, outcomes } of routes) {
+    if (name !== '') t.match(shown, new RegExp(`\\b${name}\\b`))
+    for (const count of Object.values(outcomes)) if (count > 0) t.match(shown, new RegExp(`\\b${count}\\b`))
+  }
+}
 
 t.test('after mixed traffic all views agree', async t => {
   let broken = 0
@@ -56,14 +77,7 @@ t.test('after mixed traffic all views agree', async t => {
   while ((await rig.snapshot()).inFlight > 0) await turns()
 
   const snapshot = await rig.snapshot()
-  const counted = { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 }
-  for (const { name, outcomes } of snapshot.routes) {
-    for (const outcome of Object.keys(counted) as (keyof typeof counted)[]) {
-      counted[outcome] += outcomes[outcome]
-      const metric = await rig.metric(`shaper_requests_total{route="${name || '(none)'}",outcome="${outcome}"}`)
-      t.equal(metric, outcomes[outcome], `${name} ${outcome}`)
-    }
-  }
+  const counted = await countOutcomes(t, rig, snapshot)
   t.equal(
     Object.values(counted).reduce((sum, count) => sum + count),
     45,
@@ -92,11 +106,7 @@ t.test('after mixed traffic all views agree', async t => {
   t.teardown(() => browser.close())
   const { page, faults } = await openPage(t, browser, rig.admin.url)
   await page.waitForSelector('#routes li')
-  const shown = await text(page, '#routes')
-  for (const { name, outcomes } of snapshot.routes) {
-    if (name !== '') t.match(shown, new RegExp(`\\b${name}\\b`))
-    for (const count of Object.values(outcomes)) if (count > 0) t.match(shown, new RegExp(`\\b${count}\\b`))
-  }
+  checkRoutes(t, await text(page, '#routes'), snapshot)
   t.equal(await text(page, '#queued'), '0')
   t.equal(await text(page, '#in-flight'), '0')
   t.same(faults, [])

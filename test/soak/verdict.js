@@ -33,28 +33,42 @@ export function compareOutcomes(entries, metrics) {
     all.counted += sum
     all.begun += begun + ahead
     all.perhaps += doubted
-    if (sum < begun || sum > begun + perhaps) {
+    if (!isWithin(sum, begun, begun + perhaps)) {
       const range = perhaps === 0 ? begun : `${begun} to ${begun + perhaps}`
       reasons.push(`route ${route}: clients began ${range} requests, ${sum} were counted`)
     }
     for (const outcome of OUTCOMES) {
-      const least = known[outcome] ?? 0
-      const guessed = Object.entries(unsure).filter(([names]) => names.split('|').includes(outcome))
-      const most = least + perhaps + guessed.reduce((all, [, count]) => all + count, 0)
+      const { least, most } = rangeOf(outcome, { known, unsure, perhaps })
       const count = counted(metrics, route, outcome)
-      if (count < least || count > most) {
+      if (!isWithin(count, least, most)) {
         reasons.push(`route ${route}: ${count} were counted as ${outcome}, clients know of ${least} to ${most}`)
       }
     }
   }
-  if (all.counted < all.begun || all.counted > all.begun + all.perhaps) {
+  if (!isWithin(all.counted, all.begun, all.begun + all.perhaps)) {
     reasons.push(`clients began ${all.begun} to ${all.begun + all.perhaps} requests, ${all.counted} were counted`)
   }
+  return [...reasons, ...unexpected(entries, metrics)]
+}
+
+/** @param {Record<string, unknown>} entries @param {Map<string, number>} metrics @returns {string[]} counts of unknown routes */
+function unexpected(entries, metrics) {
   const strange = [...metrics.keys()].filter(line => {
     const [, route] = /^shaper_requests_total\{.*route="([^"]*)"/.exec(line) ?? []
     return route !== undefined && entries[route] === undefined && metrics.get(line) !== 0
   })
-  return [...reasons, ...strange.map(line => `unexpected: ${line}`)]
+  return strange.map(line => `unexpected: ${line}`)
+}
+
+/**
+ * The possible counts of an outcome.
+ *
+ * @param {string} outcome @param {Pick<import('./ledger.js').Entry, 'known' | 'unsure' | 'perhaps'>} entry
+ */
+function rangeOf(outcome, { known, unsure, perhaps }) {
+  const least = known[outcome] ?? 0
+  const guessed = Object.entries(unsure).filter(([names]) => names.split('|').includes(outcome))
+  return { least, most: least + perhaps + guessed.reduce((all, [, count]) => all + count, 0) }
 }
 
 /**
@@ -65,16 +79,21 @@ export function compareOutcomes(entries, metrics) {
 export function compareIds(expected, seen) {
   const found = { distinct: 0, missing: 0, unwanted: 0, unknown: 0, repeated: 0, wronglyRepeated: 0 }
   for (let id = 0; id < Math.max(expected.length, seen.length); id += 1) {
-    const [wanted, times] = [(expected[id] ?? 0) & 3, seen[id] ?? 0]
-    if (times > 0) found.distinct += 1
-    if (wanted === SEEN.once && times === 0) found.missing += 1
-    if (wanted === SEEN.never && times > 0) found.unwanted += 1
-    if (wanted === SEEN.nothing && times > 0) found.unknown += 1
-    if (times < 2) continue
-    found.repeated += 1
-    if (((expected[id] ?? 0) & REPEATABLE) === 0 || times > 2) found.wronglyRepeated += 1
+    const [flags, times] = [expected[id] ?? 0, seen[id] ?? 0]
+    if (times > 0) countSeen(found, flags, times)
+    else if ((flags & 3) === SEEN.once) found.missing += 1
   }
   return found
+}
+
+/** @param {ReturnType<typeof compareIds>} found @param {number} flags @param {number} times */
+function countSeen(found, flags, times) {
+  found.distinct += 1
+  if ((flags & 3) === SEEN.never) found.unwanted += 1
+  if ((flags & 3) === SEEN.nothing) found.unknown += 1
+  if (times < 2) return
+  found.repeated += 1
+  if ((flags & REPEATABLE) === 0 || times > 2) found.wronglyRepeated += 1
 }
 
 /** @param {ReturnType<typeof compareIds>} found @param {Record<string, number>} outcomes @returns {string[]} what does not hold */
@@ -85,12 +104,17 @@ export function judgeIds(found, { forwarded, failed, cancelled }) {
   if (unwanted > 0) reasons.push(`${unwanted} requests were rejected, but sent to the upstream`)
   if (unknown > 0) reasons.push(`${unknown} requests came to the upstream that no client sent`)
   if (wronglyRepeated > 0) reasons.push(`${wronglyRepeated} requests came to the upstream more often than allowed`)
-  if (distinct < forwarded || distinct > forwarded + failed + cancelled) {
+  if (!isWithin(distinct, forwarded, forwarded + failed + cancelled)) {
     reasons.push(
       `the upstream has seen ${distinct}: not ${forwarded} (forwarded) to ${forwarded + failed + cancelled} (and failed and cancelled)`,
     )
   }
   return reasons
+}
+
+/** @param {number} value @param {number} least @param {number} most */
+function isWithin(value, least, most) {
+  return value >= least && value <= most
 }
 
 /** @param {Record<string, number>} counts */
