@@ -315,6 +315,19 @@ t.test('an aborted retry is not sent', async t => {
   t.equal(seen.length, 1)
 })
 
+t.test('a listener of `paused` may abort the request that was refused', async t => {
+  for (const retry of [undefined, { status: [503], max: 2 }]) {
+    const { origin, seen } = await serve(t, (_, res) => void res.writeHead(503).end('full'))
+    const { dispatcher, shaper } = shaped(t, { ...(retry !== undefined && { retry }) })
+    const controller = new AbortController()
+    shaper.once('paused', () => controller.abort())
+    await t.rejects(request(origin, { dispatcher, signal: controller.signal }), { name: 'AbortError' })
+    t.match(shaper.status(), { queued: 0, inFlight: 0 })
+    await shaper.drain()
+    t.equal(seen.length, 1)
+  }
+})
+
 t.test('which requests share a queue', async t => {
   const { origin } = await serve(t, (_, res) => res.end('ok'))
   const keys: string[] = []

@@ -2,15 +2,16 @@ import { AsyncResource } from 'node:async_hooks'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Dispatcher } from 'undici'
-import type { Cancel, Clock } from '../../core/clock.js'
+import type { Clock } from '../../core/clock.js'
+import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { HeldController } from './held-controller.js'
 
 type Controller = Dispatcher.DispatchController
 type Handler = Dispatcher.DispatchHandler
 type HandlerMethod = 'onResponseStarted' | 'onResponseStart' | 'onResponseData' | 'onResponseEnd' | 'onRequestUpgrade'
 
-/** Bytes and ms of an unwanted answer that are read to save its connection. */
-const LONGEST_DUMP = { size: 128 * 1_024, time: 1_000 }
+/** How an attempt ended: before its request was written, with its answer or an error, or with an unwanted answer. */
+export type AttemptEnd = 'unsent' | 'sent' | 'discarded'
 
 /** The request that an attempt sends. */
 export interface Sender {
@@ -19,14 +20,10 @@ export interface Sender {
   readonly controller: HeldController
   /** The request has been written. */
   written(): void
-  /**
-   * The head of its answer has arrived.
-   *
-   * @returns true if the handler must not get the answer: it is read to its end to save its connection
-   */
-  answered(attempt: Attempt, real: Controller, status: number, headers: IncomingHttpHeaders): boolean
+  /** The head of its answer has arrived. Discards it on the attempt if the handler must not get it. */
+  answered(attempt: Attempt, real: Controller, status: number, headers: IncomingHttpHeaders): void
   /** The attempt has ended, successfully or not. */
-  ended(started: boolean, dumped: boolean): void
+  ended(end: AttemptEnd): void
   failed(error: Error): void
 }
 
@@ -39,11 +36,9 @@ export class Attempt extends AsyncResource implements Handler {
   #started = false
   #over = false
   #failed = false
-  /** Bytes read of an unwanted answer; undefined: the handler gets the answer. */
-  #dumped: number | undefined
-  #forgetDump: Cancel = () => false
+  /** Undefined: the handler gets the answer. */
+  #unwanted: UnwantedAnswer | undefined
   readonly #clock: Clock
-  #real: Controller | undefined
 
   constructor(sender: Sender, clock: Clock) {
     super('ShaperRequest')
@@ -51,9 +46,16 @@ export class Attempt extends AsyncResource implements Handler {
     this.#clock = clock
   }
 
-  /** Drops the rest of an unwanted answer. */
-  readonly stop = (): void => {
-    if (!this.#over) this.#real?.abort(new Error('the rest of the answer is not wanted'))
+  /** Reads the answer to its end, to save its connection. The handler does not get it. */
+  discard(real: Controller): UnwantedAnswer {
+    this.#unwanted = new UnwantedAnswer(this.#clock, real)
+    return this.#unwanted
+  }
+
+  /** The handler gets the answer after all. */
+  keep(): void {
+    this.#unwanted?.ended()
+    this.#unwanted = undefined
   }
 
   onRequestStart(real: Controller): void {
@@ -73,27 +75,21 @@ export class Attempt extends AsyncResource implements Handler {
 
   onResponseStart(real: Controller, status: number, headers: IncomingHttpHeaders, message?: string): void {
     if (status >= 200) {
-      this.#real = real
-      this.#dumped = 0
       const sender = this.#sender
-      if (this.runInAsyncScope(sender.answered, sender, this, real, status, headers)) {
-        if (!this.#over) this.#forgetDump = this.#clock.at(this.#clock.now() + LONGEST_DUMP.time, this.stop)
-        return
-      }
-      this.#dumped = undefined
+      this.runInAsyncScope(sender.answered, sender, this, real, status, headers)
+      if (this.#unwanted !== undefined || this.#over) return
     }
     this.#callHandler('onResponseStart', this.#sender.controller, status, headers, message)
   }
 
   onResponseData(_: Controller, chunk: Buffer): void {
-    if (this.#dumped === undefined) return this.#callHandler('onResponseData', this.#sender.controller, chunk)
-    this.#dumped += chunk.length
-    if (this.#dumped > LONGEST_DUMP.size) this.stop()
+    if (this.#unwanted !== undefined) this.#unwanted.read(chunk.length)
+    else this.#callHandler('onResponseData', this.#sender.controller, chunk)
   }
 
   onResponseEnd(_: Controller, trailers: IncomingHttpHeaders): void {
     this.#end()
-    if (this.#dumped === undefined) this.#callHandler('onResponseEnd', this.#sender.controller, trailers)
+    if (this.#unwanted === undefined) this.#callHandler('onResponseEnd', this.#sender.controller, trailers)
   }
 
   onRequestUpgrade(_: Controller, status: number, headers: IncomingHttpHeaders, socket: Duplex): void {
@@ -104,7 +100,7 @@ export class Attempt extends AsyncResource implements Handler {
   /** May also come after the end, if the handler throws then. */
   onResponseError(_: Controller | undefined, error: Error): void {
     this.#end()
-    if (this.#dumped !== undefined || this.#failed) return
+    if (this.#unwanted !== undefined || this.#failed) return
     this.#failed = true
     this.runInAsyncScope(this.#sender.failed, this.#sender, error)
   }
@@ -118,7 +114,7 @@ export class Attempt extends AsyncResource implements Handler {
   #end(): void {
     if (this.#over) return
     this.#over = true
-    this.#forgetDump()
-    this.#sender.ended(this.#started, this.#dumped !== undefined)
+    this.#unwanted?.ended()
+    this.#sender.ended(this.#unwanted !== undefined ? 'discarded' : this.#started ? 'sent' : 'unsent')
   }
 }

@@ -9,11 +9,12 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
 import { fieldsOf } from '../../http/quota/field-values.js'
 import { pauseAfter } from '../../http/quota/pause-rule.js'
+import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call } from '../calls/call.js'
 import type { Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
-import { Attempt, type Sender } from './attempt.js'
+import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
 import { HeldController } from './held-controller.js'
 import { discard, isRepeatable, streamOf } from './request-parts.js'
 
@@ -28,9 +29,9 @@ export class HeldRequest extends Call implements Sender, Writer {
   readonly #dispatch: Dispatcher.Dispatch
   readonly #options: Options
   readonly #settings: RequestSettings<Options>
-  /** The current attempt, and an earlier one whose unwanted answer is still being read. */
+  /** The current attempt, and an earlier one's unwanted answer, which is still being read. */
   #attempt: Attempt | undefined
-  #dump: Attempt | undefined
+  #unwanted: UnwantedAnswer | undefined
   /** How often it has been sent again. */
   #retries = 0
 
@@ -99,38 +100,35 @@ export class HeldRequest extends Call implements Sender, Writer {
     this.written()
   }
 
-  answered(
-    attempt: Attempt,
-    real: Dispatcher.DispatchController,
-    status: number,
-    headers: IncomingHttpHeaders,
-  ): boolean {
+  answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     const { pauseOn, retry } = this.#settings
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
     if (pause > 0) this.context.pause(pause, this.key)
-    if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return false
+    // A listener of `paused` may have aborted it.
+    if (this.controller.aborted) return
+    if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.controller.attach(undefined)
     this.#retries += 1
-    this.#dump = attempt
-    if (this.requeue()) return true
-    this.#dump = undefined
+    this.#unwanted = attempt.discard(real)
+    if (this.requeue()) return
+    attempt.keep()
+    this.#unwanted = undefined
     this.controller.attach(real)
-    return false
   }
 
-  ended(started: boolean, dumped: boolean): void {
-    if (dumped) {
+  ended(end: AttemptEnd): void {
+    if (end === 'discarded') {
       this.leaveFlight()
       return
     }
     this.finish()
     // It was never written, so the next request need not wait for it.
-    if (!started) this.context.sendOrder.unblock(this.route, this)
+    if (end === 'unsent') this.context.sendOrder.unblock(this.route, this)
     this.#unwatchBody()
   }
 
   readonly #onAbort = (reason: Error): void => {
-    this.#dump?.stop()
+    this.#unwanted?.stop()
     if (this.cancel(reason) || !this.running) return
     // Its connection is still being opened. Nothing will be sent on it.
     discard(this.#options.body, reason)

@@ -7,6 +7,7 @@ import type { Socket } from 'node:net'
 import type { PassThrough } from 'node:stream'
 import { type Dispatcher, errors } from 'undici'
 import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
+import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { Watched } from '../deadlines.js'
 import { MAX_HINTS, passEarlyHints } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
@@ -66,9 +67,6 @@ export interface ForwardOptions {
 /** Bytes. A body up to this size is copied and sent together with its head. */
 const SMALL = 16 * 1024
 
-/** Bytes that are read of an unwanted answer, so that its connection can be reused. */
-const DUMP_LIMIT = 64 * 1024
-
 export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
@@ -77,12 +75,12 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   reused = false
   readonly #options: ForwardOptions
   #controller: Dispatcher.DispatchController | undefined
-  #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'dumping' | 'flushing' | 'over' = 'starting'
+  #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'discarding' | 'flushing' | 'over' = 'starting'
   /** Early hints received. */
   #hints = 0
-  /** Bytes of an unwanted answer that may still be read, and the callback for its end. */
-  #dumpable = DUMP_LIMIT
-  #onDumped: (() => void) | undefined
+  /** The answer if the client does not get it, and the callback for its end. */
+  #unwanted: UnwantedAnswer | undefined
+  #onDiscarded: (() => void) | undefined
   /** The length of a body that is small enough to be copied and sent together with its head. */
   #smallLength: number | undefined
   /** Part of the body has arrived. */
@@ -146,11 +144,11 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       controller.abort(new errors.RequestAbortedError())
       return
     }
-    this.#onDumped = upstream.quota && owner.answered(status, fieldsOf(headers))
-    if (this.#onDumped !== undefined) {
-      this.#phase = 'dumping'
+    this.#onDiscarded = upstream.quota && owner.answered(status, fieldsOf(headers))
+    if (this.#onDiscarded !== undefined) {
+      this.#phase = 'discarding'
       upstream.answer.unwatch(this)
-      upstream.dump.watch(this)
+      this.#unwanted = new UnwantedAnswer(upstream.clock, controller)
       return
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
@@ -174,10 +172,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (this.#phase === 'dumping') {
-      this.#dumpable -= chunk.length
-      if (this.#dumpable < 0) controller.abort(new errors.RequestAbortedError())
-    }
+    this.#unwanted?.read(chunk.length)
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
@@ -193,7 +188,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   }
 
   onResponseEnd(controller: Dispatcher.DispatchController): void {
-    if (this.#phase === 'dumping') this.#finish()
+    if (this.#phase === 'discarding') this.#finish()
     if (this.#phase !== 'answering') return
     const { res } = this.#options
     const raw = (controller.rawTrailers ?? []) as Buffer[]
@@ -208,7 +203,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
-    if (this.#phase === 'dumping') this.#finish()
+    if (this.#phase === 'discarding') this.#finish()
     else if (this.#phase === 'answering') {
       this.#break(`the answer broke off: ${error.message}`)
     } else {
@@ -224,7 +219,6 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
     else if (this.#phase === 'uploading' && body?.writableNeedDrain) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
-    else if (this.#phase === 'dumping') this.#finish()
     else this.#break('the answer stopped coming, or its client stopped reading')
     controller?.abort(late)
   }
@@ -277,10 +271,10 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     const { upstream } = this.#options
     upstream.answer.unwatch(this)
     upstream.progress.unwatch(this)
-    upstream.dump.unwatch(this)
+    this.#unwanted?.ended()
     this.#releaseBody()
-    this.#onDumped?.()
-    this.#onDumped = undefined
+    this.#onDiscarded?.()
+    this.#onDiscarded = undefined
   }
 
   /** Stops reading the body here. The code that answers the client reads the rest. */

@@ -33,8 +33,8 @@ export interface Upstream {
   readonly answer: Deadlines
   /** Between two pieces of a body, in either direction. */
   readonly progress: Deadlines
-  /** For the rest of an answer that nobody wants. */
-  readonly dump: Deadlines
+  /** The clock of its deadlines. */
+  readonly clock: Clock
   /** Its announced limits; undefined: they are not used. */
   quota: UpstreamQuota | undefined
   /** The content of the file `tls.ca`. */
@@ -57,9 +57,6 @@ export interface Identity {
 
 /** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
 const KEEP_ALIVE = 4_000
-
-/** ms for reading the rest of an unwanted answer. Within it the connection can be saved for reuse. */
-const DUMP_TIME = 1_000
 
 /** ms. An idle connection is not reused if the upstream announced to close it within this time. */
 const KEEP_ALIVE_MARGIN = 1_000
@@ -91,7 +88,6 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const answer = new Deadlines(clock, settings.responseTimeout)
   const gate = new Gate(settings.maxInFlight)
   const progress = new Deadlines(clock, settings.idleTimeout)
-  const dump = new Deadlines(clock, DUMP_TIME)
   return {
     settings,
     url,
@@ -106,7 +102,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     onUnused: undefined,
     answer,
     progress,
-    dump,
+    clock,
     quota: undefined,
     get ca() {
       return ca
@@ -118,7 +114,6 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     async close() {
       answer.close()
       progress.close()
-      dump.close()
       this.quota?.detach(gate)
       connector.close()
       await Promise.all([pool.destroy(), limited && ungatedPool.destroy()])
