@@ -242,8 +242,6 @@ t.test('the check finds every kind of violation', async t => {
 const BARE_BOOLEANS = [
   'outbound/options.ts: shared',
   'outbound/options.ts: shared',
-  'outbound/pauses/pauses.ts: notify',
-  'outbound/pauses/pauses.ts: same',
   'proxy/exchange/response.ts: hasBody',
   'proxy/http/headers.ts: chunkable',
   'proxy/http/linger.ts: last',

@@ -15,7 +15,7 @@ export const TIERS = [
     name: 'unit',
     holds: 'core, configuration, replay, memory store, on the virtual clock',
     jobs: 2,
-    paths: ['core/', 'config/', 'http/', 'replay/', 'stores/memory', 'floors', 'setup'],
+    paths: ['core/', 'config/', 'http/', 'sharing/', 'replay/', 'stores/memory', 'floors', 'setup'],
   },
   {
     name: 'integration',

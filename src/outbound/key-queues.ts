@@ -1,6 +1,7 @@
 import type { Cancel } from '../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
+import type { SharedPause } from '../sharing/shared-pause.js'
 
 /** How many queues a new one may inspect when all places are taken, on average. */
 const CANDIDATES = 64
@@ -24,12 +25,8 @@ export class KeyQueue implements LaneRoute {
   running = 0
   /** Cancels the notification about the end of its pause. */
   cancelNotification: Cancel = () => false
-  /**
-   * When the store was last asked about pauses, in ms. Pauses that end before the second time were resumed here and are
-   * ignored.
-   */
-  askedAt = -Infinity
-  ignorePausesUntil = -Infinity
+  /** Its pause in the store. */
+  sharedPause: SharedPause | undefined = undefined
   /** The call that was released and is not sent yet, and since when, in ms. */
   writer: Writer | undefined = undefined
   writingSince = -Infinity

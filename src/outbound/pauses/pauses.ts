@@ -1,5 +1,6 @@
 /** Pauses of one key or of all keys, made here or by other instances on the store. */
 import type { Cancel, Clock } from '../../core/clock.js'
+import type { Gate } from '../../core/queue/lane.js'
 import type { Control } from '../../core/release/reconfigure.js'
 import type { Store } from '../../core/store.js'
 import type { EventReporter } from '../events.js'
@@ -48,31 +49,37 @@ export class Pauses {
   }
 
   pause(queue: KeyQueue, ms: number): void {
-    this.#shared?.send(queue, ms)
+    this.#shared?.of(queue).send(ms)
     this.#pause(queue, ms)
   }
 
   /** Pauses all keys: present ones, new ones, and those whose pause was ended early. */
   pauseAll(ms: number): void {
-    this.#shared?.send(undefined, ms)
+    this.#shared?.of(undefined).send(ms)
     const resumed = this.allFor(this.#options.clock.now()) < ms ? [] : [...this.#options.queues]
-    this.#pauseAll(ms)
+    this.#pauseAll(ms, this.#gates())
     // No news for queues that the pause of all keys covers.
     for (const queue of resumed) if (!queue.gate.paused) this.#pause(queue, ms)
   }
 
   resume(queue: KeyQueue): void {
-    if (queue.gate.paused) this.#resume(queue, true)
+    if (!queue.gate.paused) return
+    this.#resume(queue)
+    this.#options.reporter.notify('resumed', { key: queue.name })
   }
 
   resumeAll(): void {
     const { clock, queues, reporter } = this.#options
     const allPaused = this.#allUntil > clock.now()
-    this.#shared?.resumed(undefined, this.#allUntil)
+    this.#shared?.of(undefined).resumed(this.#allUntil)
     this.#allUntil = -Infinity
     this.#cancelAllNotification()
-    for (const queue of queues) if (queue.gate.paused) this.#resume(queue, !allPaused)
-    if (allPaused) reporter.notify('resumed', { key: undefined })
+    if (!allPaused) {
+      for (const queue of queues) this.resume(queue)
+      return
+    }
+    for (const queue of queues) if (queue.gate.paused) this.#resume(queue)
+    reporter.notify('resumed', { key: undefined })
   }
 
   close(): void {
@@ -82,7 +89,9 @@ export class Pauses {
   #received(queue: KeyQueue | undefined, ms: number): void {
     if (queue !== undefined) return this.#pause(queue, ms)
     const known = this.allFor(this.#options.clock.now())
-    if (ms > known) this.#pauseAll(ms, known > 0 && ms - known < SAME_PAUSE)
+    const gates = this.#gates()
+    // Queues that left a known pause early stay out of it.
+    this.#pauseAll(ms, isSame(known, ms) ? gates.filter(({ paused }) => paused) : gates)
   }
 
   #pause(queue: KeyQueue, ms: number): void {
@@ -91,34 +100,42 @@ export class Pauses {
     const known = queue.gate.pausedFor(now)
     if (ms <= known) return
     control.pause(queue.gate, ms)
-    if (known > 0 && ms - known < SAME_PAUSE) return
+    if (isSame(known, ms)) return
     queue.cancelNotification()
     if (reporter.wants('resumed')) queue.cancelNotification = this.#notifyAtEnd(queue.name, now + ms)
     reporter.notify('paused', { key: queue.name, ms })
   }
 
-  /** @param same the pause is already known: queues that left it early stay out of it */
-  #pauseAll(ms: number, same = false): void {
-    const { control, clock, queues, reporter } = this.#options
+  #gates(): Gate[] {
+    return Array.from(this.#options.queues, ({ gate }) => gate)
+  }
+
+  /** @param gates those to close now; new ones follow */
+  #pauseAll(ms: number, gates: readonly Gate[]): void {
+    const { control, clock, reporter } = this.#options
     const now = clock.now()
     const known = this.allFor(now)
     if (ms <= known) return
     this.#allUntil = now + ms
-    for (const { gate } of queues) if (!same || gate.paused) control.pause(gate, ms)
-    if (known > 0 && ms - known < SAME_PAUSE) return
+    for (const gate of gates) control.pause(gate, ms)
+    if (isSame(known, ms)) return
     this.#cancelAllNotification()
     if (reporter.wants('resumed')) this.#cancelAllNotification = this.#notifyAtEnd(undefined, now + ms)
     reporter.notify('paused', { key: undefined, ms })
   }
 
-  #resume(queue: KeyQueue, notify: boolean): void {
-    this.#shared?.resumed(queue, queue.gate.due)
+  #resume(queue: KeyQueue): void {
+    this.#shared?.of(queue).resumed(queue.gate.due)
     queue.cancelNotification()
     this.#options.control.resume(queue.gate)
-    if (notify) this.#options.reporter.notify('resumed', { key: queue.name })
   }
 
   #notifyAtEnd(key: string | undefined, due: number): Cancel {
     return this.#options.clock.at(due, () => this.#options.reporter.notify('resumed', { key }))
   }
+}
+
+/** Whether a pause of `ms` more is the known one, moved slightly. */
+function isSame(known: number, ms: number): boolean {
+  return known > 0 && ms - known < SAME_PAUSE
 }

@@ -1,16 +1,11 @@
 /**
- * Pauses that instances on one store share. An instance that pauses tells the store. The others ask the store about
- * each key with waiting calls, and about all keys together: once a second, and when the first call of a key comes.
+ * The pauses of all keys, and of each key, that instances on one store share. The store is asked about each key with
+ * waiting calls, and about all keys together: once a second, and when the first call of a key comes.
  */
 import type { Cancel, Clock } from '../../core/clock.js'
-import type { MaybePromise, Store, UpstreamState } from '../../core/store.js'
+import type { Store } from '../../core/store.js'
+import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'
-
-/** ms between questions to the store. */
-const INTERVAL = 1_000
-
-/** ms. The way to the store and back may move the end of a known pause by this much. */
-const SLACK = 250
 
 export interface SharedPausesOptions {
   readonly store: Store
@@ -22,34 +17,26 @@ export interface SharedPausesOptions {
 
 export class SharedPauses {
   readonly #options: SharedPausesOptions
-  #allAskedAt = -Infinity
-  #ignoreAllUntil = -Infinity
+  readonly #all: SharedPause
   #next: Cancel | undefined
   #closed = false
 
   constructor(options: SharedPausesOptions) {
     this.#options = options
+    this.#all = this.#create(undefined)
+  }
+
+  /** The shared pause of a key; undefined: of all keys. */
+  of(queue: KeyQueue | undefined): SharedPause {
+    if (queue === undefined) return this.#all
+    queue.sharedPause ??= this.#create(queue)
+    return queue.sharedPause
   }
 
   /** A call of this queue has arrived. */
   watch(queue: KeyQueue, now: number): void {
-    if (now - queue.askedAt >= INTERVAL) this.#ask(queue, now)
-    if (now - this.#allAskedAt >= INTERVAL) this.#ask(undefined, now)
+    for (const pause of [this.of(queue), this.#all]) if (pause.isDue(now)) pause.exchange()
     this.#plan(now)
-  }
-
-  /** Sends a pause to the other instances. */
-  send(queue: KeyQueue | undefined, ms: number): void {
-    if (queue === undefined) this.#ignoreAllUntil = -Infinity
-    else queue.ignorePausesUntil = -Infinity
-    const news = { pausedFor: ms, rate: undefined, rateFor: 0 }
-    whenAnswered(() => this.#options.store.exchange(nameOf(queue), news), ignore)
-  }
-
-  /** A pause that lasts until `until` (ms) was ended here. Other instances may keep it. */
-  resumed(queue: KeyQueue | undefined, until: number): void {
-    if (queue === undefined) this.#ignoreAllUntil = until
-    else queue.ignorePausesUntil = until
   }
 
   close(): void {
@@ -57,8 +44,14 @@ export class SharedPauses {
     this.#next?.()
   }
 
+  #create(queue: KeyQueue | undefined): SharedPause {
+    const { store, clock, received } = this.#options
+    const name = queue === undefined ? 'all' : `key:${queue.name}`
+    return new SharedPause({ store, clock, name, received: ({ pausedFor }) => received(queue, pausedFor) })
+  }
+
   #plan(now: number): void {
-    if (this.#next === undefined && !this.#closed) this.#next = this.#options.clock.at(now + INTERVAL, this.#tick)
+    if (this.#next === undefined && !this.#closed) this.#next = this.#options.clock.at(now + ASK_INTERVAL, this.#tick)
   }
 
   readonly #tick = (): void => {
@@ -69,35 +62,10 @@ export class SharedPauses {
     for (const queue of queues) {
       if (queue.waiting === 0 && !queue.gate.paused) continue
       awaited = true
-      this.#ask(queue, now)
+      this.of(queue).exchange()
     }
     if (!awaited) return
-    this.#ask(undefined, now)
+    this.#all.exchange()
     this.#plan(now)
   }
-
-  #ask(queue: KeyQueue | undefined, askedAt: number): void {
-    if (queue === undefined) this.#allAskedAt = askedAt
-    else queue.askedAt = askedAt
-    whenAnswered(
-      () => this.#options.store.exchange(nameOf(queue)),
-      ({ pausedFor }) => {
-        const known = (queue === undefined ? this.#ignoreAllUntil : queue.ignorePausesUntil) + SLACK
-        if (pausedFor > 0 && this.#options.clock.now() + pausedFor > known) this.#options.received(queue, pausedFor)
-      },
-    )
-  }
 }
-
-function nameOf(queue: KeyQueue | undefined): string {
-  return queue === undefined ? 'all' : `key:${queue.name}`
-}
-
-/** Without an answer there are no pauses to learn of. */
-function whenAnswered(ask: () => MaybePromise<UpstreamState>, then: (state: UpstreamState) => void): void {
-  const answer = ask()
-  if (answer instanceof Promise) answer.then(then, ignore)
-  else then(answer)
-}
-
-function ignore(): void {}

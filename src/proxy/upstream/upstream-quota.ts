@@ -14,6 +14,7 @@ import type { UpstreamState } from '../../core/store.js'
 import { LearnedRate } from '../../http/quota/learned-rate.js'
 import { type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
 import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
+import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
 
@@ -28,9 +29,6 @@ const PAUSE_STEP = 100
 
 /** ms. A pause that we sent may come back from the store this much longer. */
 const ROUND_TRIP = 10
-
-/** ms between questions to the store about other instances' news. */
-const POLL_INTERVAL = 1_000
 
 /** The part of the ProxyContext that it needs. */
 export interface QuotaContext {
@@ -60,6 +58,8 @@ export class UpstreamQuota {
   #rate = Infinity
   #expiry: Cancel = () => false
   #poll: Cancel = () => false
+  /** Its pause and its rate in the store. */
+  #shared: SharedPause | undefined
 
   constructor(url: string) {
     this.#url = url
@@ -89,6 +89,10 @@ export class UpstreamQuota {
   join(context: QuotaContext): void {
     if (this.#context !== undefined) return
     this.#context = context
+    const { sharing, clock } = context
+    if (sharing === undefined) return
+    const received = (state: UpstreamState): void => this.#receivedFromOthers(state)
+    this.#shared = new SharedPause({ store: sharing.store, clock, name: this.#url, received })
     this.#exchange()
   }
 
@@ -162,12 +166,8 @@ export class UpstreamQuota {
     const { sharing, clock } = this.#context!
     if (sharing === undefined) return
     this.#poll()
-    this.#poll = clock.at(clock.now() + POLL_INTERVAL, () => this.#exchange())
-    if (!sharing.ready) return
-    const answered = (state: UpstreamState): void => this.#receivedFromOthers(state)
-    const answer = sharing.store.exchange(this.#url, state)
-    if (answer instanceof Promise) answer.then(answered, () => undefined)
-    else answered(answer)
+    this.#poll = clock.at(clock.now() + ASK_INTERVAL, () => this.#exchange())
+    if (sharing.ready) this.#shared!.exchange(state)
   }
 
   #receivedFromOthers({ pausedFor, rate, rateFor }: UpstreamState): void {

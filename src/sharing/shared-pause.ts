@@ -1,0 +1,64 @@
+import type { Clock } from '../core/clock.js'
+import type { Store, UpstreamState } from '../core/store.js'
+
+/** ms between questions to the store about news of other instances. */
+export const ASK_INTERVAL = 1_000
+
+/** ms. The way to the store and back may move the end of a known pause by this much. */
+const SLACK = 250
+
+export interface SharedPauseOptions {
+  readonly store: Store
+  readonly clock: Clock
+  /** Identifies the pause in the store. */
+  readonly name: string
+  /** Called with what the store knows. A pause that was ended here is left out. */
+  received(state: UpstreamState): void
+}
+
+/** A pause that instances on a store share. Without an answer of the store there is nothing to learn. */
+export class SharedPause {
+  readonly #options: SharedPauseOptions
+  #askedAt = -Infinity
+  /** Pauses that end before this time (ms) were ended here. */
+  #ignoreUntil = -Infinity
+
+  constructor(options: SharedPauseOptions) {
+    this.#options = options
+  }
+
+  /** Whether the last question is long enough ago. */
+  isDue(now: number): boolean {
+    return now - this.#askedAt >= ASK_INTERVAL
+  }
+
+  /** Tells the other instances of a pause of `ms`. */
+  send(ms: number): void {
+    this.#ignoreUntil = -Infinity
+    const { store, name } = this.#options
+    const answer = store.exchange(name, { pausedFor: ms, rate: undefined, rateFor: 0 })
+    if (answer instanceof Promise) answer.catch(ignore)
+  }
+
+  /** Asks for news of the other instances, and tells them ours. */
+  exchange(news?: UpstreamState): void {
+    const { store, clock, name } = this.#options
+    this.#askedAt = clock.now()
+    const answer = store.exchange(name, news)
+    if (answer instanceof Promise) answer.then(this.#received, ignore)
+    else this.#received(answer)
+  }
+
+  /** A pause that lasts until `until` (ms) was ended here. Other instances may keep it. */
+  resumed(until: number): void {
+    this.#ignoreUntil = until
+  }
+
+  readonly #received = (state: UpstreamState): void => {
+    const { clock, received } = this.#options
+    const isEnded = clock.now() + state.pausedFor <= this.#ignoreUntil + SLACK
+    received(isEnded ? { ...state, pausedFor: 0 } : state)
+  }
+}
+
+function ignore(): void {}
