@@ -238,22 +238,9 @@ t.test('the check finds every kind of violation', async t => {
     t.ok(violations({ ...sound, [path]: text }).includes(complaint), complaint)
 })
 
-/** Functions that still take a bare boolean. Only remove entries from this list. */
-const BARE_BOOLEANS = [
-  'outbound/options.ts: shared',
-  'outbound/options.ts: shared',
-  'proxy/exchange/response.ts: hasBody',
-  'proxy/http/headers.ts: chunkable',
-  'proxy/http/linger.ts: last',
-  'proxy/http/request.ts: close',
-  'proxy/upstream/upstream-quota.ts: isOwn',
-  'stores/redis/node.ts: asking',
-  'stores/redis/node.ts: asking',
-]
-
 t.test('no function takes a boolean beside other parameters', async t => {
   const found = Object.entries(read()).flatMap(([path, text]) => bareBooleans(path, text))
-  t.same(found.sort(), BARE_BOOLEANS)
+  t.same(found, [])
   const text = `
     function a(only: boolean) {}
     function b(x: number, bare: boolean) {}

@@ -227,9 +227,9 @@ export function readShaperOptions(options: ShaperOptions): ShaperSettings {
 }
 
 /** @throws as readShaperOptions */
-export function readChanges(options: UpdateOptions, shared: boolean): Changes {
+export function readChanges(options: UpdateOptions, use: { readonly isShared: boolean }): Changes {
   const changes = parse(changesSchema, options)
-  checkCapacity(changes.capacity, shared)
+  checkCapacity(changes.capacity, use)
   return changes
 }
 
@@ -253,12 +253,12 @@ export function readShapeOptions<Options>(options: object): {
 
 function settingsOf(options: z.output<typeof shaperSchema>): ShaperSettings {
   const { maxWait = Infinity, maxInFlight = Infinity, maxKeys = 100_000, maxQueued = Infinity, ...rest } = options
-  checkCapacity(rest.capacity, rest.store !== undefined)
+  checkCapacity(rest.capacity, { isShared: rest.store !== undefined })
   return { store: undefined, clock: undefined, ...rest, maxWait, maxInFlight, maxKeys, maxQueued }
 }
 
-function checkCapacity(capacity: number | undefined, shared: boolean): void {
-  if (capacity !== Infinity || !shared) return
+function checkCapacity(capacity: number | undefined, { isShared }: { readonly isShared: boolean }): void {
+  if (capacity !== Infinity || !isShared) return
   throw new RangeError('capacity: Infinity is for a shaper without a store; use a number of cost units, e.g. 1000')
 }
 

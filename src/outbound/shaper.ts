@@ -53,8 +53,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    */
   admit(key = '', options?: CallOptions): Promise<Admitted> {
     return new Promise((resolve, reject) => {
-      const call = new AdmitCall(this.#context, key, options, resolve, reject)
-      call.begin()
+      new AdmitCall(this.#context, key, options).begin(resolve, reject)
     })
   }
 
@@ -71,7 +70,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       const fn = (named ? second : first) as () => T
       if (typeof fn !== 'function') throw new TypeError('run needs a function: use run(fn) or run(key, fn)')
       const options = named ? third : (second as CallOptions | undefined)
-      new RunCall(this.#context, named ? first : '', options, resolve as (value: unknown) => void, reject, fn).begin()
+      const call = new RunCall(this.#context, named ? first : '', options, fn)
+      call.begin(resolve as (value: unknown) => void, reject)
     })
   }
 
@@ -125,7 +125,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError as `createShaper`
    */
   update(options: UpdateOptions): void {
-    this.#context.update(readChanges(options, this.#context.sharing !== undefined))
+    this.#context.update(readChanges(options, { isShared: this.#context.sharing !== undefined }))
   }
 
   /**

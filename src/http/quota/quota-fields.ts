@@ -96,7 +96,8 @@ function namedItems(fields: Fields): Quota[] {
     for (const params of items.length > 0 ? items.map(({ params }) => params) : [undefined]) {
       const reset = seconds(params?.get('t'))
       const end = reset === undefined ? undefined : { reset, grain: 1_000 }
-      add(quotas, policy?.get('q'), seconds(policy?.get('w')), params?.get('r'), end)
+      const window = seconds(policy?.get('w'))
+      add(quotas, { limit: policy?.get('q'), window, remaining: params?.get('r'), end })
     }
   }
   return quotas
@@ -114,7 +115,7 @@ function keyedItems(fields: Fields, wallNow: number): Quota[] {
   const limit = value('limit')
   const reset = value('reset')
   const end = typeof reset === 'number' ? readReset(String(reset), fields, wallNow) : undefined
-  add(quotas, limit, policyWindow(limit, fields), value('remaining'), end)
+  add(quotas, { limit, window: policyWindow(limit, fields), remaining: value('remaining'), end })
   return quotas
 }
 
@@ -143,7 +144,7 @@ function rows(...all: readonly Row[]): Dialect {
       const declared = readDecimal(row.windowField && fields(row.windowField)) ?? row.window
       const window = declared ?? windowOf(limit, limits) ?? policyWindow(limit, fields)
       const remaining = parseList(fields(row.remaining))?.[0]?.value
-      add(quotas, limit, window, remaining, endOf(row, fields, wallNow))
+      add(quotas, { limit, window, remaining, end: endOf(row, fields, wallNow) })
     }
     return quotas
   }
@@ -173,14 +174,17 @@ function seconds(value: Bare): number | undefined {
   return ms >= 0 && ms <= LONGEST ? ms : undefined
 }
 
+/** A limit as an answer announces it. */
+interface Announced {
+  readonly limit: Bare
+  /** ms */
+  readonly window: number | undefined
+  readonly remaining: Bare
+  readonly end: QuotaReset | undefined
+}
+
 /** Adds a quota if any part of it makes sense. */
-function add(
-  quotas: Quota[],
-  limit: Bare,
-  window: number | undefined,
-  remaining: Bare,
-  end: QuotaReset | undefined,
-): void {
+function add(quotas: Quota[], { limit, window, remaining, end }: Announced): void {
   const quota: Quota = {
     limit: isCount(limit) && limit >= 1 ? limit : undefined,
     window: window !== undefined && window > 0 && window <= LONGEST ? window : undefined,

@@ -12,20 +12,23 @@ export interface Admitted {
 }
 
 /** A call behind a promise. */
-abstract class PromisedCall extends Call {
+abstract class PromisedCall<T> extends Call {
   readonly #signal: AbortSignal | undefined
-  protected readonly fail: (error: unknown) => void
+  protected resolve: (value: T) => void = ignore
+  protected fail: (error: unknown) => void = ignore
 
-  constructor(context: CallContext, key: string, options: CallOptions | undefined, reject: (error: unknown) => void) {
+  constructor(context: CallContext, key: string, options: CallOptions | undefined) {
     const { cost, maxWait, signal } = readCallOptions(options)
     super(context, checkKey(key), cost, maxWait)
     this.#signal = signal
-    this.fail = reject
   }
 
-  begin(): void {
+  /** Queues it, and settles a promise when it is over. */
+  begin(resolve: (value: T) => void, reject: (error: unknown) => void): void {
+    this.resolve = resolve
+    this.fail = reject
     const signal = this.#signal
-    if (signal?.aborted) return this.fail(signal.reason)
+    if (signal?.aborted) return reject(signal.reason)
     this.start()
     if (signal === undefined || !this.pending) return
     // A listener of `queued` may have aborted it.
@@ -50,40 +53,18 @@ abstract class PromisedCall extends Call {
   protected abstract proceed(waitMs: number): boolean
 }
 
-export class AdmitCall extends PromisedCall {
-  readonly #resolve: (admitted: Admitted) => void
-
-  constructor(
-    context: CallContext,
-    key: string,
-    options: CallOptions | undefined,
-    resolve: (admitted: Admitted) => void,
-    reject: (error: unknown) => void,
-  ) {
-    super(context, key, options, reject)
-    this.#resolve = resolve
-  }
-
+export class AdmitCall extends PromisedCall<Admitted> {
   protected override proceed(waitMs: number): boolean {
-    this.#resolve({ waitMs })
+    this.resolve({ waitMs })
     return true
   }
 }
 
-export class RunCall extends PromisedCall {
-  readonly #resolve: (value: unknown) => void
+export class RunCall extends PromisedCall<unknown> {
   readonly #fn: () => unknown
 
-  constructor(
-    context: CallContext,
-    key: string,
-    options: CallOptions | undefined,
-    resolve: (value: unknown) => void,
-    reject: (error: unknown) => void,
-    fn: () => unknown,
-  ) {
-    super(context, key, options, reject)
-    this.#resolve = resolve
+  constructor(context: CallContext, key: string, options: CallOptions | undefined, fn: () => unknown) {
+    super(context, key, options)
     this.#fn = fn
   }
 
@@ -94,7 +75,7 @@ export class RunCall extends PromisedCall {
         result.then(
           value => {
             this.finish()
-            this.#resolve(value)
+            this.resolve(value)
           },
           error => {
             this.finish()
@@ -103,7 +84,7 @@ export class RunCall extends PromisedCall {
         )
         return false
       }
-      this.#resolve(result)
+      this.resolve(result)
     } catch (error) {
       this.fail(error)
     }
@@ -115,3 +96,5 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
   const mayBe = (typeof value === 'object' && value !== null) || typeof value === 'function'
   return mayBe && 'then' in value && typeof value.then === 'function'
 }
+
+function ignore(): void {}

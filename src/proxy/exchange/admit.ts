@@ -7,28 +7,28 @@ import { leaveGate, type ProxyContext } from '../context.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
+/** What asks for admission. */
+export interface Applicant extends AdmissionCallbacks {
+  /** ms */
+  readonly maxWait: number
+}
+
 /**
  * Decides in the route's mode, at once or when a store has answered. After `released` the request has a place in the
  * gate.
  */
-export function admit(
-  context: ProxyContext,
-  route: Route,
-  arrival: Arrival,
-  callbacks: AdmissionCallbacks,
-  maxWait: number,
-): void {
+export function admit(context: ProxyContext, route: Route, arrival: Arrival, applicant: Applicant): void {
   const { shaper, sharing } = context
   if (route.settings.mode === 'shape') {
-    if (sharing !== undefined) sharing.shaper.admit(arrival, callbacks, maxWait)
-    else callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
+    if (sharing !== undefined) sharing.shaper.admit(arrival, applicant, applicant.maxWait)
+    else applicant.decided(shaper.admit(arrival, applicant, applicant.maxWait))
     return
   }
   const { gate } = route.lane
   const shut = shutOut(gate, context.clock.now())
-  if (shut !== undefined) return callbacks.decided(shut)
-  if (sharing === undefined) return callbacks.decided(entered(shaper.meter(arrival)))
-  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => callbacks.decided(entered(verdict)) })
+  if (shut !== undefined) return applicant.decided(shut)
+  if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
+  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => applicant.decided(entered(verdict)) })
 
   function entered(verdict: Verdict): Verdict {
     if (verdict === 'released') gate.enter()
@@ -41,8 +41,9 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   const { settings } = route
   const { gate } = route.lane
   const slowest = longestWait(arrival.stack, context.clock.now())
-  const shadow: AdmissionCallbacks = {
+  const shadow: Applicant = {
     ...NO_CALLBACKS,
+    maxWait: settings.maxWait,
     release: () => leaveGate(context, gate),
     decided(verdict) {
       if (verdict === 'released') leaveGate(context, gate)
@@ -50,7 +51,7 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
       else context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },
   }
-  admit(context, route, arrival, shadow, settings.maxWait)
+  admit(context, route, arrival, shadow)
 }
 
 /** The bucket that takes longest to drain, and its time in ms. */

@@ -152,8 +152,8 @@ export class Exchange implements PipelinedRequest, Visitor {
       this.#preferredWait = preferWait
     }
     this.#state = 'visiting'
-    this.#visit = new QueueVisit(this.context, route, this, arrival, maxWait)
-    this.#visit.start()
+    this.#visit = new QueueVisit(this.context, route, this, arrival)
+    this.#visit.start(maxWait)
   }
 
   passed(queued: boolean): void {
@@ -334,7 +334,8 @@ export class Exchange implements PipelinedRequest, Visitor {
   #reply(reply: Reply): void {
     this.beforeReply()
     const close = reply.close === true || this.#hasLongRest()
-    this.#response.reply({ ...reply, close }, this.#extraHeaders(), this.#mayHaveBody())
+    this.#response.reply({ ...reply, close }, this.#extraHeaders())
+    this.#response.linger(this.#mayHaveBody())
   }
 
   /** Whether the request may have a body. True before its headers are read. */

@@ -152,7 +152,8 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       return
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
-    const answer = clientHeaders(controller.rawHeaders as Buffer[], !bodiless && req.httpVersionMinor > 0)
+    const body = bodiless || req.httpVersionMinor === 0 ? 'unchunked' : 'chunkable'
+    const answer = clientHeaders(controller.rawHeaders as Buffer[], body)
     for (const part of owner.answerHeaders(status)) answer.push(part)
     res.sendDate = false
     res.writeHead(status, message !== undefined && /[^\t\x20-\x7e]/.test(message) ? '' : message, answer)

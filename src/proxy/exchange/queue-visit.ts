@@ -7,12 +7,11 @@
 import { decide } from '../../core/admission/decide.js'
 import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
-import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
-import { admit } from './admit.js'
+import { type Applicant, admit } from './admit.js'
 import { rejectionReply } from './rejection-reply.js'
 
 /** The request that visits the queue. */
@@ -24,32 +23,32 @@ export interface Visitor extends RequestRecord {
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
 }
 
-export class QueueVisit implements AdmissionCallbacks {
+export class QueueVisit implements Applicant {
   arrival: Arrival
   /** ms */
+  maxWait = Infinity
   wait = 0
   /** How often the request was put back into its queue. */
   retries = 0
   readonly #context: ProxyContext
   readonly #route: Route
   readonly #visitor: Visitor
-  readonly #maxWait: number
   readonly #arrivedAt: number
   #state: 'deciding' | 'waiting' | 'through' | 'over' = 'deciding'
   #ticket: Ticket | undefined
 
-  /** @param maxWait ms */
-  constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival, maxWait: number) {
+  constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival) {
     this.#context = context
     this.#route = route
     this.#visitor = visitor
     this.arrival = arrival
-    this.#maxWait = maxWait
     this.#arrivedAt = context.clock.now()
   }
 
-  start(): void {
-    admit(this.#context, this.#route, this.arrival, this, this.#maxWait)
+  /** @param maxWait ms */
+  start(maxWait: number): void {
+    this.maxWait = maxWait
+    admit(this.#context, this.#route, this.arrival, this)
   }
 
   decided(verdict: Verdict): void {
@@ -107,8 +106,7 @@ export class QueueVisit implements AdmissionCallbacks {
   reject(rejection: Rejection): void {
     if (this.#state === 'waiting') this.#unqueue()
     this.#state = 'over'
-    const { stack, cost } = this.arrival
-    const reply = rejectionReply(rejection, this.#route, stack, cost, this.#context.clock.now())
+    const reply = rejectionReply(rejection, this.#route, this.arrival, this.#context.clock.now())
     this.#visitor.turnedAway('rejected', reply)
   }
 
@@ -123,7 +121,7 @@ export class QueueVisit implements AdmissionCallbacks {
     const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
     if (stack === undefined) return undefined
     const arrival = { ...this.arrival, stack }
-    const ticket = shaper.requeue(arrival, this, this.#maxWait, this.#arrivedAt)
+    const ticket = shaper.requeue(arrival, this, this.maxWait, this.#arrivedAt)
     if (ticket === undefined) return undefined
     this.arrival = arrival
     this.#visitor.stack = stack
@@ -160,7 +158,7 @@ export class QueueVisit implements AdmissionCallbacks {
     this.retries += 1
     this.#state = 'deciding'
     gate.leave()
-    this.start()
+    this.start(this.maxWait)
     if (gate.awaited) shaper.wake(gate)
     return true
   }

@@ -1,4 +1,5 @@
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
+import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply } from '../http/reply.js'
 import type { Route } from '../routing/route.js'
 
@@ -6,8 +7,7 @@ import type { Route } from '../routing/route.js'
 export function rejectionReply(
   { reason, buckets, retryAfterMs }: Rejection,
   route: Route,
-  stack: readonly SharedBucket[],
-  cost: number,
+  { stack, cost }: Arrival,
   now: number,
 ): Reply {
   if (reason === 'crowded') {
@@ -20,20 +20,25 @@ export function rejectionReply(
   const first = buckets[0]!
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
-    detail: explain(reason, first, cost, now, route.lane.gate.pausedFor(now)),
+    detail: reason === 'max-wait' ? explainWait(route, first, now) : explain(reason, first, cost, now),
     violated: buckets,
     retryAfterMs,
     headers: limitHeaders(stack, buckets, now, retryAfterMs),
   }
 }
 
-function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number, pause: number): string {
-  const { name, capacity, rate } = bucket.limits
+function explainWait(route: Route, bucket: SharedBucket, now: number): string {
+  if (route.lane.gate.pausedFor(now) > 0) {
+    return 'the upstream asks for a pause, and the wait would be longer than maxWait'
+  }
+  const { name, rate } = bucket.limits
+  return `bucket "${name}" would make it wait ${short(bucket.level(now) / rate / 1_000)} s`
+}
+
+function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {
+  const { name, capacity } = bucket.limits
   const level = bucket.level(now)
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
-  if (reason === 'max-wait' && pause > 0)
-    return 'the upstream asks for a pause, and the wait would be longer than maxWait'
-  if (reason === 'max-wait') return `bucket "${name}" would make it wait ${short(level / rate / 1_000)} s`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
   return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
 }

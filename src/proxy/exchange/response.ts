@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { ProxyContext } from '../context.js'
 import type { ClientConnection } from '../http/connection.js'
-import { lingerOver, watchOver } from '../http/linger.js'
+import { lingerAndClose, lingerOver, watchOver } from '../http/linger.js'
 import { type Reply, sendReply } from '../http/reply.js'
 
 /** Our own answers to a client, and what happens to its connection after an answer. */
@@ -20,13 +20,9 @@ export class ClientResponse {
     this.#res = res
   }
 
-  /**
-   * @param more further headers, names and values in turn
-   * @param hasBody whether the request may have a body
-   */
-  reply(reply: Reply, more: readonly string[], hasBody: boolean): void {
+  /** @param more further headers, names and values in turn */
+  reply(reply: Reply, more: readonly string[]): void {
     sendReply(this.#res, reply, [...(reply.headers ?? []), ...more, ...this.closing(reply.close)])
-    this.linger(hasBody)
     if (this.#req.socket.writableLength > 0) this.#res.once('close', watchOver(this.#req.socket, this.#context.flush))
   }
 
@@ -43,10 +39,15 @@ export class ClientResponse {
     return CLOSE
   }
 
-  /** Reads what the client still sends after the answer. Unread bytes would hide its next request. */
+  /**
+   * Reads what the client still sends after the answer. Unread bytes would hide its next request.
+   *
+   * @param hasBody whether the request may have a body
+   */
   linger(hasBody: boolean): void {
-    if (hasBody && !this.#req.complete)
-      lingerOver(this.#req, this.#last || !this.#res.shouldKeepAlive, this.#context.linger)
+    if (!hasBody || this.#req.complete) return
+    if (this.#last || !this.#res.shouldKeepAlive) lingerAndClose(this.#req, this.#context.linger)
+    else lingerOver(this.#req, this.#context.linger)
   }
 }
 

@@ -10,7 +10,7 @@ export const MAX_HINTS = 16
  */
 export function passEarlyHints({ socket }: IncomingMessage, rawHeaders: readonly Buffer[]): void {
   if (socket.writableNeedDrain) return
-  const headers = clientHeaders(rawHeaders, false)
+  const headers = clientHeaders(rawHeaders, 'unchunked')
   let head = 'HTTP/1.1 103 Early Hints\r\n'
   for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
   socket.write(`${head}\r\n`, 'latin1')

@@ -53,12 +53,12 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, ke
  * Headers for the client.
  *
  * @param rawHeaders as undici gives them, names and values in turn
- * @param chunkable whether the body may be sent in chunks; only chunked bodies can have trailers
+ * @param body whether it may be sent in chunks; only chunked bodies can have trailers
  */
-export function clientHeaders(rawHeaders: readonly Buffer[], chunkable: boolean): string[] {
+export function clientHeaders(rawHeaders: readonly Buffer[], body: 'chunkable' | 'unchunked'): string[] {
   const headers: string[] = []
   let connection: Set<string> | undefined
-  let chunked = chunkable
+  let chunked = body === 'chunkable'
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const { length } = rawHeaders[at]!
     if (length !== 10 && length !== 14) continue

@@ -16,30 +16,34 @@ export interface LingerDeadlines {
 /**
  * Reads the rest of a request that has been answered. The bound is time and not bytes: closing with unread bytes sends
  * a reset, and a client that first sends everything would lose the answer.
- *
- * @param last whether the connection closes after that answer
  */
-export function lingerOver(req: IncomingMessage, last: boolean, { silence, total }: LingerDeadlines): void {
+export function lingerOver(req: IncomingMessage, deadlines: LingerDeadlines): void {
+  const stop = readRest(req, deadlines)
+  req.once('end', stop).once('close', stop)
+}
+
+/** As `lingerOver`, for the last request of a connection. Reads on until the client ends the connection too. */
+export function lingerAndClose(req: IncomingMessage, deadlines: LingerDeadlines): void {
   const { socket } = req
-  const quiet = destroying(socket)
-  const unwatchTotal = watchOver(socket, total)
-  const stop = (): void => {
-    silence.unwatch(quiet)
-    unwatchTotal()
+  socket.once('close', readRest(req, deadlines))
+  // Node calls this when the answer is written.
+  socket.destroySoon = () => {
+    socket.end()
+    socket.resume()
   }
+}
+
+/** @returns stops watching the deadlines */
+function readRest(req: IncomingMessage, { silence, total }: LingerDeadlines): () => void {
+  const quiet = destroying(req.socket)
+  const unwatchTotal = watchOver(req.socket, total)
   silence.watch(quiet)
   req.on('data', () => silence.watch(quiet))
   req.resume()
-  if (last) {
-    socket.once('close', stop)
-    // Node calls this when the answer is written.
-    socket.destroySoon = () => {
-      socket.end()
-      socket.resume()
-    }
-    return
+  return () => {
+    silence.unwatch(quiet)
+    unwatchTotal()
   }
-  req.once('end', stop).once('close', stop)
 }
 
 /** Ends a connection, but reads until the client ends it too, for a limited time. */

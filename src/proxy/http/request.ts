@@ -14,10 +14,10 @@ export class Refusal {
   readonly detail: string
   readonly close: boolean
 
-  constructor(status: number, detail: string, close = false) {
+  constructor(status: number, detail: string, connection: 'keep' | 'close' = 'keep') {
     this.status = status
     this.detail = detail
-    this.close = close
+    this.close = connection === 'close'
   }
 }
 
@@ -109,20 +109,20 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     }
   }
 
-  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', true)
+  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', 'close')
   if (codings !== undefined) {
-    if (oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', true)
+    if (oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', 'close')
     if (codings.trim().toLowerCase() !== 'chunked') {
-      return new Refusal(501, 'the only supported Transfer-Encoding is chunked', true)
+      return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
     }
     if (contentLength !== undefined)
-      return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', true)
+      return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', 'close')
   }
-  if (options > MAX_OPTIONS) return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, true)
-  if (expectOther && !oldHttp) return new Refusal(417, 'the only supported expectation is 100-continue', true)
-  if (hosts > 1) return new Refusal(400, 'the request has more than one Host header', true)
-  if (hosts === 0 && !oldHttp) return new Refusal(400, 'the request has no Host header', true)
-  if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', true)
+  if (options > MAX_OPTIONS) return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, 'close')
+  if (expectOther && !oldHttp) return new Refusal(417, 'the only supported expectation is 100-continue', 'close')
+  if (hosts > 1) return new Refusal(400, 'the request has more than one Host header', 'close')
+  if (hosts === 0 && !oldHttp) return new Refusal(400, 'the request has no Host header', 'close')
+  if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', 'close')
 
   let target = req.url!
   if (target.charCodeAt(0) !== SLASH) {
@@ -130,10 +130,10 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
     if (authority === undefined || rest === undefined) {
       return target === '*'
         ? new Refusal(501, 'the request target "*" is not forwarded')
-        : new Refusal(400, 'the request target is neither a path nor a URL', true)
+        : new Refusal(400, 'the request target is neither a path nor a URL', 'close')
     }
     if (authority === '' || !HOST.test(authority)) {
-      return new Refusal(400, 'the authority of the request target is malformed', true)
+      return new Refusal(400, 'the authority of the request target is malformed', 'close')
     }
     // RFC 9112 3.2.2: the target's authority replaces Host.
     host = authority
@@ -141,7 +141,7 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
   }
   // RFC 9110 7.6.2: the request is for us, and we have no answer to it.
   if (maxForwards === 0) return new Refusal(501, `${method} with Max-Forwards: 0 cannot be forwarded`)
-  if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', true)
+  if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', 'close')
 
   return {
     method,

@@ -87,13 +87,13 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
   // With this listener Node does not send the 100. We send it at the release.
   server.on('checkContinue', onRequest)
   server.on('checkExpectation', onRequest)
-  server.on('upgrade', (req, _socket, head) => {
+  server.on('upgrade', (req, _socket, rest) => {
     const connection = connectionOf(req.socket)
     if (connection.full || req.rawHeaders.length > 2 * MAX_FIELDS) connection.leaveUnread(context.linger.silence)
     if (connection.full || isTooMuch(req, connection)) return
-    const reread = (text: string) => new RereadRequest(server, connection, context.linger.silence, text, head)
+    const reread = (head: string) => new RereadRequest(server, connection, context.linger.silence, { head, rest })
     if (connection.stoppedReading) connection.addReread(reread(headOf(req)))
-    else if (isWebSocket(req)) connection.add(new UpgradeExchange(context, connection, req, head))
+    else if (isWebSocket(req)) connection.add(new UpgradeExchange(context, connection, req, rest))
     else connection.add(reread(plainHeadOf(req)))
   })
   server.on('connect', req => {

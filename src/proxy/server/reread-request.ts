@@ -9,6 +9,13 @@ const PIECE = 4 * 1024
 /** Bytes. If this much is given back, nothing more is read, not even to notice a hang-up. */
 const ENOUGH = 16 * 1024
 
+export interface UnreadRequest {
+  /** Its head, as Node will read it. */
+  readonly head: string
+  /** The bytes after it. */
+  readonly rest: Buffer
+}
+
 /**
  * A request behind which Node stopped reading HTTP. Its bytes and those after it go back to the socket. In its turn
  * Node reads it once more. Until then little of what follows is read.
@@ -22,11 +29,7 @@ export class RereadRequest implements PipelinedRequest {
   #unwatch = ignore
   #over = false
 
-  /**
-   * @param head the request's head, as Node will read it
-   * @param rest the bytes after it
-   */
-  constructor(server: Server, connection: ClientConnection, linger: Deadlines, head: string, rest: Buffer) {
+  constructor(server: Server, connection: ClientConnection, linger: Deadlines, { head, rest }: UnreadRequest) {
     this.#server = server
     this.#connection = connection
     this.#linger = linger

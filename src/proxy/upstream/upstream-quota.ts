@@ -112,7 +112,9 @@ export class UpstreamQuota {
     }
     const isNews = this.#pause(pause, now)
     const isNotable = quota !== undefined && this.#follow(now)
-    if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, quota !== undefined, now))
+    // News from others is not sent on, or it would circulate for ever.
+    const rateFor = quota === undefined ? Infinity : this.#learned.expiresAt - now
+    if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, rateFor))
   }
 
   /** @returns false if the current pause lasts at least as long */
@@ -154,9 +156,8 @@ export class UpstreamQuota {
     if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
   }
 
-  /** What this instance learned itself. News from others is not sent on, or it would circulate for ever. */
-  #stateToSend(pause: number, isOwn: boolean, now: number): UpstreamState {
-    const rateFor = isOwn ? this.#learned.expiresAt - now : Infinity
+  /** @param rateFor how long the rate holds, in ms; Infinity: no rate is sent */
+  #stateToSend(pause: number, rateFor: number): UpstreamState {
     const isKnown = rateFor < Infinity && this.#rate < Infinity
     return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }

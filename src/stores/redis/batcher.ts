@@ -6,8 +6,8 @@
  */
 import type { Clock } from '../../core/clock.js'
 import { StoreError } from '../../core/store.js'
-import type { RedisNode } from './node.js'
-import type { Router } from './router.js'
+import type { Manner, RedisNode } from './node.js'
+import type { Redirection, Router } from './router.js'
 import { type Answer, type RedisOperation, sizeOf } from './wire.js'
 
 /** Operations in a call. More would occupy the server for long. */
@@ -139,39 +139,66 @@ export class RedisBatcher {
     this.#underWay.delete(batch)
   }
 
-  /** @returns undefined: nobody waits for it any more */
+  /** @returns undefined: no operation waits for it any longer */
   async #send(batch: Batch): Promise<Answer | undefined> {
-    let node = this.#router.find(batch.partition)
-    let asking = false
+    let target = this.#find(batch)
     let redirections = 0
-    let late = false
+    let isLate = false
     while (!batch.settled) {
+      const { node } = target
       if (!node?.ready) {
-        const pending: Promise<void> | undefined = node === undefined ? this.#router.pending : node.pending
-        if (pending === undefined) throw node === undefined ? this.#router.error : node.error
-        await pending
-        node = asking ? node : this.#router.find(batch.partition)
+        target = await this.#findLater(batch, target)
         continue
       }
-      try {
-        const answer: Answer = await node.carryOut(batch.operations, batch.deadline, asking)
-        if (answer.status === 'done') return answer
-        // If there is time left, its clock was set. Now we know it.
-        if (late) throw new StoreError('Redis got a call too late')
-        late = true
-      } catch (error) {
-        if (!(error instanceof Error) || redirections === REDIRECTIONS) throw error
-        const redirection: { node: RedisNode; asking: boolean } | undefined = this.#router.redirect(
-          error,
-          batch.partition,
-          node,
-        )
+      const outcome = await node.carryOut(batch.operations, batch.deadline, target).catch(asError)
+      if (outcome instanceof Error) {
+        if (redirections === REDIRECTIONS) throw outcome
         redirections += 1
-        if (redirection !== undefined) ({ node, asking } = redirection)
-        else if (error.message.startsWith('TRYAGAIN')) await new Promise(resolve => setTimeout(resolve, TRY_AGAIN))
-        else throw error
+        target = (await this.#redirect(outcome, batch, node)) ?? target
+        continue
       }
+      if (outcome.status === 'done') return outcome
+      // Its clock was set. It is known now, so one more attempt can succeed.
+      if (isLate) throw new StoreError('Redis got a call too late')
+      isLate = true
     }
     return undefined
   }
+
+  #find(batch: Batch): Target {
+    return { node: this.#router.find(batch.partition), asking: false }
+  }
+
+  /**
+   * Waits until more is known of the server, or of where one is.
+   *
+   * @throws if waiting is of no use
+   */
+  async #findLater(batch: Batch, target: Target): Promise<Target> {
+    const source = target.node ?? this.#router
+    if (source.pending === undefined) throw source.error
+    await source.pending
+    return target.asking ? target : this.#find(batch)
+  }
+
+  /**
+   * @returns where to send the batch instead; undefined: to the same server again
+   * @throws if that would be of no use
+   */
+  async #redirect(error: Error, batch: Batch, from: RedisNode): Promise<Redirection | undefined> {
+    const redirection = this.#router.redirect(error, batch.partition, from)
+    if (redirection !== undefined) return redirection
+    if (!error.message.startsWith('TRYAGAIN')) throw error
+    await new Promise(resolve => setTimeout(resolve, TRY_AGAIN))
+    return undefined
+  }
+}
+
+/** Where a batch is sent. Undefined: no server is known. */
+interface Target extends Manner {
+  readonly node: RedisNode | undefined
+}
+
+function asError(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error))
 }

@@ -57,6 +57,12 @@ export interface NodeOptions {
   onChange?(): void
 }
 
+/** How a server is asked. */
+export interface Manner {
+  /** It is another server's slot that this one is about to take over. */
+  readonly asking: boolean
+}
+
 /** A promise that is resolved by `raise`. */
 export function signal(): { readonly promise: Promise<void>; raise(): void } {
   let raise = () => {}
@@ -116,10 +122,9 @@ export class RedisNode {
   /**
    * Has operations carried out, unless they arrive later than `deadline`, by our clock.
    *
-   * @param asking this server is about to take over the slot from another one
    * @throws the server's error, or that the connection broke
    */
-  async carryOut(operations: readonly RedisOperation[], deadline: number, asking = false): Promise<Answer> {
+  async carryOut(operations: readonly RedisOperation[], deadline: number, manner: Manner): Promise<Answer> {
     if (this.#unanswered >= MOST) throw new Error(`${MOST} calls are on their way`)
     const offset = this.#offset
     const earliest = offset.theirs(this.#options.clock.now()) - SLACK
@@ -131,10 +136,10 @@ export class RedisNode {
     }
     const input = encodeCall(operations, terms)
     try {
-      return await this.#call('evalsha', this.#options.script.sha, input, asking)
+      return await this.#call(['evalsha', this.#options.script.sha], input, manner)
     } catch (error) {
       if (!(error as Error).message.startsWith('NOSCRIPT')) throw error
-      return await this.#call('eval', this.#options.script.text, input, asking)
+      return await this.#call(['eval', this.#options.script.text], input, manner)
     }
   }
 
@@ -168,7 +173,11 @@ export class RedisNode {
     this.redis.stream?.destroy()
   }
 
-  async #call(command: string, script: string, input: readonly (string | Buffer)[], asking: boolean): Promise<Answer> {
+  async #call(
+    [command, script]: readonly [command: 'eval' | 'evalsha', script: string],
+    input: readonly (string | Buffer)[],
+    { asking }: Manner,
+  ): Promise<Answer> {
     const { clock } = this.#options
     const session = this.#session
     const sent = clock.now()
@@ -208,10 +217,10 @@ export class RedisNode {
       // ioredis only reports the failure and goes on with database 0.
       const { db = 0 } = this.redis.options
       if (db > 0) await this.redis.select(db)
-      await this.#call('eval', this.#options.script.text, encodeCall([], GREETING), false)
+      await this.#greetOnce()
       // That took longer than a call does.
       this.#roundTrip = 0
-      await this.#call('eval', this.#options.script.text, encodeCall([], GREETING), false)
+      await this.#greetOnce()
       if (session !== this.#session) return
       this.#enter('ready')
     } catch (error) {
@@ -224,6 +233,10 @@ export class RedisNode {
     } finally {
       clearTimeout(impatience)
     }
+  }
+
+  #greetOnce(): Promise<Answer> {
+    return this.#call(['eval', this.#options.script.text], encodeCall([], GREETING), { asking: false })
   }
 
   /** @param why absent: the connection was closed, after another error or without one */

@@ -1,6 +1,6 @@
 /** Which server a bucket lives on. */
 import type { StoreError } from '../../core/store.js'
-import type { RedisNode } from './node.js'
+import type { Manner, RedisNode } from './node.js'
 
 export interface Router {
   /** Instances of equal numbers can be decided on in one step. */
@@ -24,9 +24,8 @@ export interface Router {
   close(): void
 }
 
-export interface Redirection {
+export interface Redirection extends Manner {
   readonly node: RedisNode
-  readonly asking: boolean
 }
 
 /** One server, or the master that Sentinels name. */

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { BucketRef, StoreError } from '../../core/store.js'
 import { CLOCK_ORIGIN, fillConstants } from '../constants.js'
 
@@ -107,27 +108,30 @@ export function encodeCall(
     input[at + 4] = keys.length
     at += PER_OPERATION
     for (let index = 0; index < keys.length; index += 1) {
-      const key = keys[index]!
-      let place = places.get(key)
-      if (place === undefined) {
-        place = places.size + 1
-        places.set(key, place)
-      }
-      input[at] = place
-      const limits = stack[index]?.limits
-      if (limits !== undefined) {
-        const { blockFor = 0 } = limits
-        input[at + 1] = limits.rate
-        input[at + 2] = limits.capacity
-        input[at + 3] = limits.overflow === 'fill' ? 1 : 0
-        input[at + 4] = blockFor === 'drain' ? Infinity : blockFor
-      }
+      input[at] = placeOf(keys[index]!, places)
+      const bucket = stack[index]
+      if (bucket !== undefined) encodeLimits(bucket.limits, input, at + 1)
       at += PER_PLACE
     }
   }
   const bytes = Buffer.from(input.buffer)
   if (BIG_ENDIAN) bytes.swap64()
   return [String(places.size), ...places.keys(), bytes, ...ids]
+}
+
+/** The number of a key in the call, from 1. Adds new ones. */
+function placeOf(key: string, places: Map<string, number>): number {
+  const known = places.get(key)
+  if (known !== undefined) return known
+  places.set(key, places.size + 1)
+  return places.size
+}
+
+function encodeLimits({ rate, capacity, overflow, blockFor = 0 }: BucketLimits, input: Float64Array, at: number): void {
+  input[at] = rate
+  input[at + 1] = capacity
+  input[at + 2] = overflow === 'fill' ? 1 : 0
+  input[at + 3] = blockFor === 'drain' ? Infinity : blockFor
 }
 
 /** Reads an answer of the script, number by number. */
