@@ -1,6 +1,6 @@
 /** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
 import { HOP_BY_HOP, withNamed } from './hop-by-hop.js'
-import type { RequestFacts } from './request.js'
+import { firstLine, type RequestFacts } from './request.js'
 
 /** Request headers that are also replaced or dropped: Host goes first, we answer Expect, trailers are dropped. */
 const REPLACED = new Set(['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host'])
@@ -27,26 +27,31 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, ke
   const { rawHeaders, connection } = facts
   const headers: string[] = host === undefined ? [] : ['Host', host]
   let forwardedFor = -1
-  let proto: string | undefined
-  let originalHost: string | undefined
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!
-    const value = rawHeaders[at + 1]!
     const lower = name.toLowerCase()
-    if (lower === 'x-forwarded-proto') proto ??= value
-    else if (lower === 'x-forwarded-host') originalHost ??= value
-    if (HOP_BY_HOP.has(lower) || REPLACED.has(lower) || (connection?.has(lower) && !kept.has(lower))) continue
+    if (isDropped(lower) || (connection?.has(lower) && !kept.has(lower))) continue
     if (lower === 'x-forwarded-for') forwardedFor = headers.length + 1
     const isCounted = lower === 'max-forwards' && facts.maxForwards !== undefined
-    headers.push(name, isCounted ? String(facts.maxForwards - 1) : value)
+    headers.push(name, isCounted ? String(facts.maxForwards - 1) : rawHeaders[at + 1]!)
   }
   if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
   else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`
-  headers.push('X-Forwarded-Proto', (peer.trusted ? proto : undefined) ?? (peer.encrypted ? 'https' : 'http'))
-  const forwardedHost = (peer.trusted ? originalHost : undefined) ?? facts.host
-  if (forwardedHost !== undefined) headers.push('X-Forwarded-Host', forwardedHost)
+  addForwarded(headers, facts, peer)
   if (via !== undefined) headers.push('Via', via)
   return headers
+}
+
+function isDropped(lower: string): boolean {
+  return HOP_BY_HOP.has(lower) || REPLACED.has(lower)
+}
+
+/** Adds the scheme and the host that the client asked for. Only a trusted peer may name others than its own. */
+function addForwarded(headers: string[], facts: RequestFacts, { trusted, encrypted }: Peer): void {
+  const scheme = encrypted ? 'https' : 'http'
+  headers.push('X-Forwarded-Proto', (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-proto') : undefined) ?? scheme)
+  const host = (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-host') : undefined) ?? facts.host
+  if (host !== undefined) headers.push('X-Forwarded-Host', host)
 }
 
 /**

@@ -54,78 +54,131 @@ const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
 const UNRESERVED = /[A-Za-z0-9\-._~]/
 const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
+/** Nothing is ever added to it. */
+const NONE: string[] = []
+const SLASH = 47
+
 export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
-  const { rawHeaders } = req
-  const method = req.method!
-  const oldHttp = req.httpVersionMinor === 0
-  let host: string | undefined
-  let hosts = 0
-  let connection: Set<string> | undefined
-  let options = 0
-  let forwardedFor: string[] | undefined
-  let contentLength: number | undefined
-  let codings: string | undefined
-  let expectContinue = false
-  let expectOther = false
-  let maxForwards: number | undefined
-  let preferWait: number | undefined
-  let via: string | undefined
-  for (let at = 0; at < rawHeaders.length; at += 2) {
-    const value = rawHeaders[at + 1]!
-    switch (rawHeaders[at]!.toLowerCase()) {
+  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', 'close')
+  const head = new RequestHead(req)
+  return head.checkFraming() ?? head.checkHost() ?? head.readTarget(req.url!) ?? head
+}
+
+class RequestHead implements RequestFacts {
+  readonly method: string
+  readonly oldHttp: boolean
+  target = ''
+  path = ''
+  host: string | undefined = undefined
+  readonly rawHeaders: readonly string[]
+  connection: Set<string> | undefined = undefined
+  forwardedFor = NONE
+  via: string | undefined = undefined
+  contentLength: number | undefined = undefined
+  chunked = false
+  expectContinue = false
+  maxForwards: number | undefined = undefined
+  preferWait: number | undefined = undefined
+  /** How many lines of Host, and options of Connection, there are. */
+  #hosts = 0
+  #options = 0
+  /** All values of Transfer-Encoding, joined. */
+  #codings: string | undefined = undefined
+  #expectOther = false
+
+  constructor({ method, httpVersionMinor, rawHeaders }: IncomingMessage) {
+    this.method = method!
+    this.oldHttp = httpVersionMinor === 0
+    this.rawHeaders = rawHeaders
+    for (let at = 0; at < rawHeaders.length; at += 2) this.#read(rawHeaders[at]!.toLowerCase(), rawHeaders[at + 1]!)
+    this.chunked = this.#codings !== undefined
+  }
+
+  #read(lowerName: string, value: string): void {
+    switch (lowerName) {
       case 'host':
-        host = value
-        hosts += 1
+        this.host = value
+        this.#hosts += 1
         break
-      case 'connection': {
-        const listed = value.split(',', MAX_OPTIONS + 1)
-        options += listed.length
-        if (options <= MAX_OPTIONS) connection = withNamed(connection, listed)
+      case 'connection':
+        this.#readConnection(value.split(',', MAX_OPTIONS + 1))
         break
-      }
       case 'content-length':
-        contentLength = Number(value)
+        this.contentLength = Number(value)
         break
       case 'transfer-encoding':
-        codings = codings === undefined ? value : `${codings}, ${value}`
+        this.#codings = joined(this.#codings, value)
         break
       case 'expect':
-        expectContinue = value.toLowerCase() === '100-continue'
-        expectOther ||= !expectContinue
+        this.expectContinue = value.toLowerCase() === '100-continue'
+        this.#expectOther ||= !this.expectContinue
         break
       case 'max-forwards':
-        if ((method === 'OPTIONS' || method === 'TRACE') && /^\d{1,9}$/.test(value)) maxForwards = Number(value)
+        this.#readMaxForwards(value)
         break
       case 'prefer':
-        preferWait ??= waitPreferred(value)
+        this.preferWait ??= waitPreferred(value)
         break
       case 'via':
-        via = via === undefined ? value : `${via}, ${value}`
+        this.via = joined(this.via, value)
         break
       case 'x-forwarded-for':
-        forwardedFor ??= []
-        forwardedFor.push(value)
+        if (this.forwardedFor === NONE) this.forwardedFor = [value]
+        else this.forwardedFor.push(value)
         break
     }
   }
 
-  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', 'close')
-  if (codings !== undefined) {
-    if (oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', 'close')
-    if (codings.trim().toLowerCase() !== 'chunked') {
-      return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
-    }
-    if (contentLength !== undefined)
-      return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', 'close')
+  #readConnection(listed: readonly string[]): void {
+    this.#options += listed.length
+    if (this.#options <= MAX_OPTIONS) this.connection = withNamed(this.connection, listed)
   }
-  if (options > MAX_OPTIONS) return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, 'close')
-  if (expectOther && !oldHttp) return new Refusal(417, 'the only supported expectation is 100-continue', 'close')
-  if (hosts > 1) return new Refusal(400, 'the request has more than one Host header', 'close')
-  if (hosts === 0 && !oldHttp) return new Refusal(400, 'the request has no Host header', 'close')
-  if (host !== undefined && !HOST.test(host)) return new Refusal(400, 'Host is malformed', 'close')
 
-  let target = req.url!
-  if (target.charCodeAt(0) !== SLASH) {
+  #readMaxForwards(value: string): void {
+    if ((this.method === 'OPTIONS' || this.method === 'TRACE') && /^\d{1,9}$/.test(value)) {
+      this.maxForwards = Number(value)
+    }
+  }
+
+  checkFraming(): Refusal | undefined {
+    if (this.#codings !== undefined) {
+      if (this.oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', 'close')
+      if (this.#codings.trim().toLowerCase() !== 'chunked') {
+        return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
+      }
+      if (this.contentLength !== undefined)
+        return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', 'close')
+    }
+    if (this.#options > MAX_OPTIONS) {
+      return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, 'close')
+    }
+    if (this.#expectOther && !this.oldHttp) {
+      return new Refusal(417, 'the only supported expectation is 100-continue', 'close')
+    }
+    return undefined
+  }
+
+  checkHost(): Refusal | undefined {
+    if (this.#hosts > 1) return new Refusal(400, 'the request has more than one Host header', 'close')
+    if (this.#hosts === 0 && !this.oldHttp) return new Refusal(400, 'the request has no Host header', 'close')
+    if (this.host !== undefined && !HOST.test(this.host)) return new Refusal(400, 'Host is malformed', 'close')
+    return undefined
+  }
+
+  readTarget(target: string): Refusal | undefined {
+    if (target.charCodeAt(0) === SLASH) this.target = target
+    else {
+      const refusal = this.#readAbsolute(target)
+      if (refusal !== undefined) return refusal
+    }
+    // RFC 9110 7.6.2: the request is for us, and we have no answer to it.
+    if (this.maxForwards === 0) return new Refusal(501, `${this.method} with Max-Forwards: 0 cannot be forwarded`)
+    if (this.target.includes('#')) return new Refusal(400, 'the request target has a fragment', 'close')
+    this.path = matchingPath(this.target)
+    return undefined
+  }
+
+  #readAbsolute(target: string): Refusal | undefined {
     const [, authority, rest] = ABSOLUTE_FORM.exec(target) ?? []
     if (authority === undefined || rest === undefined) {
       return target === '*'
@@ -136,33 +189,15 @@ export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
       return new Refusal(400, 'the authority of the request target is malformed', 'close')
     }
     // RFC 9112 3.2.2: the target's authority replaces Host.
-    host = authority
-    target = rest.startsWith('/') ? rest : `/${rest}`
-  }
-  // RFC 9110 7.6.2: the request is for us, and we have no answer to it.
-  if (maxForwards === 0) return new Refusal(501, `${method} with Max-Forwards: 0 cannot be forwarded`)
-  if (target.includes('#')) return new Refusal(400, 'the request target has a fragment', 'close')
-
-  return {
-    method,
-    oldHttp,
-    target,
-    path: matchingPath(target),
-    host,
-    rawHeaders,
-    connection,
-    forwardedFor: forwardedFor ?? NONE,
-    via,
-    contentLength,
-    chunked: codings !== undefined,
-    expectContinue,
-    maxForwards,
-    preferWait,
+    this.host = authority
+    this.target = rest.startsWith('/') ? rest : `/${rest}`
+    return undefined
   }
 }
 
-const NONE: readonly string[] = []
-const SLASH = 47
+function joined(values: string | undefined, value: string): string {
+  return values === undefined ? value : `${values}, ${value}`
+}
 
 function waitPreferred(value: string): number | undefined {
   const seconds = PREFER_WAIT.exec(value)?.[2]
