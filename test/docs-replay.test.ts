@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
+import { FORMATS } from '../src/replay/formats/format-names.js'
 import { spread } from '../src/replay/input/spread-in-second.js'
 import { ROOT, shaperHere } from './cli/command.js'
 import { blocks } from './docs-code.js'
@@ -26,6 +27,15 @@ async function runInShell(t: Test, line: string, cwd: string): Promise<string> {
   t.equal(code, 0, line)
   return output
 }
+
+t.test('docs/replay.md has every format', async t => {
+  const page = readFileSync(`${ROOT}/docs/replay.md`, 'utf8')
+  const rows = [...page.matchAll(/^\| `(\w+)` \|/gm)].map(match => match[1]!)
+  t.same(
+    rows.filter(name => name in FORMATS),
+    Object.keys(FORMATS),
+  )
+})
 
 t.test('replays of README.md and docs/replay.md run, on a log and configurations', async t => {
   const limits = (rate: string) => JSON.stringify({ buckets: { client: { key: 'ip', rate, capacity: 5 } } })

@@ -5,6 +5,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { FORMAT_LIST, FORMATS } from '../replay/formats/format-names.js'
 import { CommandError } from './command-error.js'
 import type { CommandOptions } from './commands/common-options.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
@@ -124,7 +125,7 @@ function withLimits(command: Command): Command {
 function withReplay(command: Command, terminal: Terminal): Command {
   return command
     .description('what limits would have done to the requests of access logs')
-    .argument('[log...]', 'nginx, Apache, JSON, AWS ALB, shaper itself; also gzipped; - or none: standard input')
+    .argument('[log...]', `${Object.values(FORMATS).join(', ')}; also gzipped; - or none: standard input`)
     .option('-c, --config <file>', 'limits (default: ./shaper.config.json where there is no --rate)')
     .option('--rate <rate>', 'what leaves a bucket, e.g. 5/s or 6/30s')
     .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
@@ -135,7 +136,7 @@ function withReplay(command: Command, terminal: Terminal): Command {
     .option('--diff', 'compare: two configurations and then the logs, or two reports of --json')
     .option('--json', 'write the report as JSON')
     .option('--html <file>', 'write a page with plots')
-    .option('--format <format>', 'auto, common, combined, json, alb or shaper', 'auto')
+    .option('--format <format>', `auto, ${FORMAT_LIST}`, 'auto')
     .option(
       '--field <use=name>',
       'where JSON has it, e.g. ip=remote_addr or time=ts; again for another',

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, type Problem } from '../../config/load.js'
+import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
-import type { FormatName } from '../../replay/formats/line-parser.js'
 import { STDIN } from '../../replay/input/log-files.js'
 import { kindOf, limitsOfFile, limitsOfFlags } from '../../replay/plan/limits-file.js'
 import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.js'
@@ -37,7 +37,6 @@ export interface ReplayOrder {
   readonly html: string | undefined
 }
 
-const FORMATS = ['auto', 'common', 'combined', 'json', 'alb', 'shaper']
 /** The limits of the report when a sweep is asked for without a rate. */
 const SWEEP_START = { rate: '5/s', capacity: '10' }
 
@@ -93,7 +92,8 @@ export function readReplayFlags(
 /** The flags that do not depend on others. */
 function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['plan'], 'logs'> {
   const { format, seed, spread = 'even', sweep, target } = flags
-  if (!FORMATS.includes(format)) list.refuse('--format', `${quoted(format)} is not a format; use ${FORMATS.join(', ')}`)
+  if (format !== 'auto' && !isFormat(format))
+    list.refuse('--format', `${quoted(format)} is not a format; use auto, ${FORMAT_LIST}`)
   if (!/^\d{1,9}$/.test(seed)) list.refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
   if (spread !== 'even' && spread !== 'none') list.refuse('--spread', `${quoted(spread)} is no rule; use even or none`)
   const fields = list.attempt('--field', () => readFields(flags.field ?? []))
@@ -101,7 +101,7 @@ function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['p
   const bounds = target === undefined ? undefined : list.attempt('--target', () => parseTarget(target))
   return {
     seed: spread === 'none' ? undefined : Number(seed),
-    ...(format !== 'auto' && { format: format as FormatName }),
+    ...(isFormat(format) && { format }),
     fields: fields ?? {},
     ...(grid && { sweep: grid }),
     ...(bounds && { target: bounds }),

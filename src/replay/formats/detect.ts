@@ -1,9 +1,10 @@
 /** Detects the format of a log by its first lines. */
 import { AlbParser } from './aws-alb.js'
 import { CommonLogParser, durationAfter } from './common-log.js'
+import type { FormatName } from './format-names.js'
 import { type FieldNames, JsonParser } from './json-lines.js'
 import { readJsonObject } from './json-object.js'
-import type { FormatName, LineParser } from './line-parser.js'
+import type { LineParser } from './line-parser.js'
 import { isShaperRequest, ShaperParser } from './shaper-log.js'
 import { prefixLength } from './syslog-prefix.js'
 

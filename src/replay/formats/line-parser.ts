@@ -1,6 +1,6 @@
 /** What every parser reads of a log line. Each format has its own parser. */
 
-export type FormatName = 'common' | 'combined' | 'json' | 'alb' | 'shaper'
+import type { FormatName } from './format-names.js'
 
 /** The errors of a line. */
 export type BadLine =

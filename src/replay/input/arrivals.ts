@@ -6,7 +6,8 @@
  */
 
 import { detectFormat, type FormatOptions } from '../formats/detect.js'
-import type { FormatName, LineParser } from '../formats/line-parser.js'
+import { FORMAT_LIST, type FormatName } from '../formats/format-names.js'
+import type { LineParser } from '../formats/line-parser.js'
 import { Agents } from './agent-classes.js'
 import type { Directory } from './client-directory.js'
 import { BadLines, Scanner } from './line-scanner.js'
@@ -264,6 +265,6 @@ function refuseUnknownFormat(log: string, head: readonly Buffer[]): undefined {
   if (!head.some(chunk => chunk.some(byte => byte > 32))) return undefined
   const shown = log === STDIN ? 'standard input' : JSON.stringify(log)
   throw new InputError(
-    `${shown} is not a log of a known format; name the format with --format common, combined, json, alb or shaper, or remove what stands before each request`,
+    `${shown} is not a log of a known format; name the format with --format ${FORMAT_LIST}, or remove what stands before each request`,
   )
 }
