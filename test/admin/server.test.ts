@@ -79,6 +79,13 @@ t.test('the fullest instances: level, waiting requests and next release; and the
   await Promise.all(answers)
 })
 
+t.test('a badly encoded bucket name is 400, as is a badly encoded key', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT })
+  for (const path of ['/buckets/%zz/x', '/buckets/client/%zz', '/buckets/%zz/%zz', '/buckets/client']) {
+    t.equal((await fetch(rig.admin.url + path, { method: 'DELETE' })).status, 400, path)
+  }
+})
+
 t.test('everything but probes needs the token', async t => {
   const rig = await startAdminRig(t, { upstream: 'echo:', buckets: CLIENT }, { token: 's3cret' })
   for (const path of ['/', '/metrics', '/buckets', '/events']) {

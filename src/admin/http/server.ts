@@ -104,7 +104,7 @@ function serveEvents(res: ServerResponse, streams: EventStreams, query: URLSearc
 }
 
 async function serveReset(res: ServerResponse, source: AdminSource, path: string): Promise<void> {
-  const [, , bucket = '', key, ...rest] = path.split('/').map(decode)
+  const [, , bucket, key, ...rest] = path.split('/').map(decode)
   if (bucket === undefined || key === undefined || rest.length > 0) {
     return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
   }
