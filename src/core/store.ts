@@ -8,24 +8,23 @@
  *     free             when the next slot is: decides releases
  *     blocked          when a block ends: a moment, or "when drained"
  *
- * *Admission* is contract 2.1 on the level: every bucket of the stack takes the cost or none does. The reasons and their
- * order are those of admission/decide.ts. *A claim* takes the next slot of all buckets of a stack at once:
+ * *Admission* (docs/semantics.md) is on the level: every bucket of the stack takes the cost or none does. The reasons and
+ * their order are those of admission/decide.ts. *A claim* takes the next slot of all buckets of a stack at once:
  *
  *     slot = max(now - min(since, back), free of each)
  *
  * It is granted if that is within the horizon, about one round trip ahead. Then `free = slot + cost / rate` for each.
- * Otherwise nothing changes, and the answer says how long each bucket is busy. `since` is how long the request has waited:
- * a claim that is late by a round trip costs no rate, and one for an idle bucket is not back-dated. `back` is short enough
- * that the answer arrives before the slot is forfeited (`longestBackDate`).
+ * Otherwise nothing changes, and the answer says when each bucket is free. `since` is how long the request has waited. So a
+ * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
+ * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
  *
  * A store decides on its own clock, so skew between instances does not matter. Times that pass this interface are in ms of
  * the instance's clock. The store maps them so that what it does not know of the network makes them late, never early. If
  * the store's clock goes back, all moments of a bucket go back with it: nobody waits for an hour that has passed already. So
  * each change is dated, and so is the end of a block until drained, and a new rate.
  *
- * A store also passes on what an upstream has said of its own limits. Only durations pass the interface, and each begins
- * when it arrives, so the way to the store and back makes a pause end late, never early. Pauses and limits lapse by
- * themselves.
+ * A store also shares what an upstream says about its limits. Its times are durations. Each begins when it arrives, so the
+ * way to the store and back makes a pause end late, never early. Pauses and limits lapse by themselves.
  */
 import type { BucketLimits } from './bucket/limits.js'
 
@@ -36,8 +35,8 @@ export interface BucketRef {
   readonly limits: BucketLimits
   readonly key: string
   /**
-   * Instances of one group live together, and a stack of one group is decided on in one step. For a stack of several groups
-   * a store may decide in steps and undo them: all or none, but not at one moment.
+   * Bucket instances of one group live together. A stack of one group is decided on in one step. For a stack of several
+   * groups a store may decide in steps and undo them: all or none, but not at one moment.
    */
   readonly group: string
 }

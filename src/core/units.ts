@@ -1,8 +1,8 @@
-/** Rates and durations: as people write them, and in cost units per ms and ms. */
+/** Converts rates and durations between text and numbers. Rates are in cost units per ms, durations in ms. */
 
 const UNIT_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
 
-/** ms, ten years. A rate below one unit in this time is taken for a mistake. */
+/** Ten years, in ms. A rate of less than one unit in ten years is rejected as a mistake. */
 const LONGEST_PERIOD = 3_652 * UNIT_MS.d
 
 type Unit = keyof typeof UNIT_MS
@@ -31,7 +31,7 @@ export function parseRate(text: string | number): number {
 const SPELLED =
   /^(\s*[\d.]+\s*)(?:\/|per)(\s*[\d.]*\s*)(ms|millisecond|s|sec|second|m|min|minute|h|hr|hour|d|day)s?\s*$/i
 
-/** What to write instead of a text that is not a rate: what was meant, if that is clear. */
+/** A hint for a text that is not a rate: the likely meaning, or else an example. */
 export function rateRemedy(text: unknown): string {
   const [, count = '', span = '', unit = ''] = (typeof text === 'string' && SPELLED.exec(text)) || []
   const short = /^(ms|millisecond)/i.test(unit) ? 'ms' : unit.charAt(0).toLowerCase()
@@ -73,7 +73,7 @@ export function formatDuration(ms: number): string {
   return `${rounded(ms / UNIT_MS[unit])}${unit}`
 }
 
-/** Six digits, without an exponent, which cannot be read back. */
+/** Six digits. No exponent, because `parseRate` cannot read one. */
 function rounded(value: number): string {
   const digits = String(Number(value.toPrecision(6)))
   return digits.includes('e')

@@ -5,8 +5,8 @@
  * holds now drains for sure. Beyond that, requests have to be released, which other buckets may delay: a shared bucket
  * that is full of one slow client's requests empties at that client's rate. So the answer is the time until the needed
  * releases are possible, plus the drain of `excess` at `rate`. For a bucket that is alone in its stacks, or the slowest
- * of them, this is exactly `excess / rate`. Otherwise it is an upper bound: it supposes that each request that can go first
- * at another bucket does. It is never too early.
+ * of them, this is exactly `excess / rate`. Otherwise it is an upper bound: it assumes that every request that may go
+ * first at another bucket does. It is never too early.
  */
 
 import { childrenOf, type SharedBucket, type ShareNode } from '../queue/lane.js'

@@ -6,19 +6,19 @@
  *     level(now) = hold(now) + queued
  *
  * A metered request adds its cost to the meter at once. A shaped one is first `queued`. At its release, which is never
- * before `freeAt`, its cost moves from `queued` to the meter. Hence the two modes admit alike: in a busy period that starts
- * at t0 the releases follow each other without a gap, so `hold` falls at `rate` between them and a release leaves
+ * before `freeAt`, its cost moves from `queued` to the meter. So the two modes admit alike. In a busy period that starts
+ * at t0 the releases follow each other without a gap. Between them `hold` falls at `rate`, and a release leaves
  * `hold + queued` as it is. Both modes have level = sum of costs - rate * (now - t0).
  *
  * Slots are absolute. A release belongs to its slot, the moment it became possible, however late the process woke: the
  * next slot is counted from the slot. Only lateness beyond `grace` is forfeited, in whole periods, so that the slot stays
  * on its grid. The bound that users are promised follows. Number the releases of a bucket i..j that happen in a window of
- * W. Every release happens at most `grace` after its slot and never before it, and slots are at least cost / rate apart, so
+ * W. After that, each is at most `grace` later than its slot and never before it. Slots are at least cost / rate apart. So
  *
  *     cost(i..j-1) <= rate * (slot(j) - slot(i)) <= rate * (W + grace),
  *
- * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. Limits with a `grace` of their own
- * forfeit all of the lateness beyond it: two releases are never closer than a period less the grace. Sending takes time,
+ * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. If limits set `grace`, a release
+ * later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
  * too. A request that is sent later than it was released forfeits by the same rule (`delay`) before the next one passes, so
  * the bound is that of what is sent.
  */
@@ -119,7 +119,7 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
     this.closeWaitingState()
   }
 
-  /** Whether a new instance would do as well. */
+  /** Whether dropping the instance loses nothing. */
   idle(now: number): boolean {
     return !this.engaged && this.hold(now) === 0 && this.blockedFor(now) === 0
   }

@@ -26,7 +26,7 @@ export class WaitingState<Node, Lane> implements Timed {
   shareNodes: readonly Node[] = NONE
   /** All lanes, the heaviest first. Made when first needed. */
   heaviest: DueHeap<LaneRank<Lane>> | undefined = undefined
-  /** The bucket's `freeAt` in ms while metered costs must not delay waiting requests. */
+  /** The bucket's `freeAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
   pinnedFreeAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0

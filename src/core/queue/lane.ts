@@ -30,14 +30,17 @@ export interface Rejection {
    * - `blocked`: it overflowed before and its `blockFor` lasts.
    * - `too-costly`: the cost is above a bucket's capacity, so it can never pass.
    * - `max-wait`: the predicted wait is too long.
-   * - `crowded`: `maxQueued` requests wait already.
+   * - `crowded`: `maxQueued` requests wait, or (in `meter`) `maxInFlight` are in flight.
    * - `paused`: its upstream has asked for a pause, and it may not wait.
    * - `unavailable`: the store decides, and does not answer.
    */
   readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable'
   /** The buckets that refused. */
   readonly buckets: readonly SharedBucket[]
-  /** A request of the same cost is admitted this much later if nobody else comes. Undefined: never. */
+  /**
+   * A request of the same cost is admitted this much later if nobody else comes. Undefined: never (`too-costly`), or
+   * unknown.
+   */
   readonly retryAfterMs: number | undefined
 }
 

@@ -10,7 +10,7 @@
  * that the cost takes, less the horizon. After a refusal it is the store's answer. While claims are on their way they count
  * as granted one after the other, so several can be under way where slots are closer than a round trip.
  *
- * A slot that has passed by more than the grace is forfeited like any other (queued-bucket.ts).
+ * A slot that is missed by more than `SLOT_GRACE` goes back to the store.
  */
 
 import { dropRank } from '../admission/fair-drop.js'

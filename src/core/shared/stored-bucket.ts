@@ -36,7 +36,7 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
   /** The questions that are on their way, in order. */
   readonly #inquiries: Inquiry[] = []
 
-  /** @param groupOf where an instance lives. Called each time, as a reload may change it. */
+  /** @param groupOf the group of a bucket instance. Called each time, as a reload may change it. */
   constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, trust: StoreTrust) {
     super(limits)
     this.key = key
@@ -77,7 +77,7 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
     this.#toldAt = now
   }
 
-  /** Registers a question to the store. The instance has to stay until that is `answered`. */
+  /** Registers a question to the store. This bucket instance has to stay until that is `answered`. */
   ask(): Inquiry {
     const inquiry: Inquiry = { deal: undefined }
     this.#inquiries.push(inquiry)

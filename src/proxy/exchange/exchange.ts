@@ -1,8 +1,9 @@
 /**
  * One request, from its arrival to its outcome.
  *
- * A request visits its queue (queue-visit.ts), is `checking` whether its client is still there, is `forwarding`, or is
- * `over`. Only the step to `over` tells the observer, so every request is counted exactly once.
+ * A request is `arriving` until its turn on the connection, `visiting` its queue (queue-visit.ts), `checking` whether its
+ * client is still there, `forwarding`, or `over`. Only the step to `over` tells the observer, so every request is counted
+ * exactly once.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { SharedBucket } from '../../core/queue/lane.js'

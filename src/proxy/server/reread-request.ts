@@ -3,10 +3,10 @@ import type { Deadlines } from '../deadlines.js'
 import { type ClientConnection, type PipelinedRequest, readOn } from '../http/connection.js'
 import { watchUpgradeSocket } from '../http/websocket-tunnel.js'
 
-/** Bytes. Node reads returned bytes in pieces of this size. It reads on from the client only when few are left. */
+/** Bytes. The size of the pieces that go back to the socket. Node reads more from the client only when few are left. */
 const PIECE = 4 * 1024
 
-/** Bytes. If this much is given back, nothing more is read, not even to notice a hang-up. */
+/** Bytes. If at least this much goes back, nothing more is read. A hang-up is then not noticed. */
 const ENOUGH = 16 * 1024
 
 export interface UnreadRequest {
@@ -17,8 +17,8 @@ export interface UnreadRequest {
 }
 
 /**
- * A request behind which Node stopped reading HTTP. Its bytes and those after it go back to the socket. In its turn
- * Node reads it once more. Until then little of what follows is read.
+ * Node stopped reading HTTP after this request. Its bytes and all later ones go back to the socket. When its turn comes,
+ * Node parses it again. Until then little more is read.
  */
 export class RereadRequest implements PipelinedRequest {
   readonly receiving = false
@@ -47,7 +47,7 @@ export class RereadRequest implements PipelinedRequest {
       const { socket } = this.#connection
       this.#unwatch()
       socket.unshift(Buffer.from(this.#head, 'latin1'))
-      // Node sets the timeouts anew.
+      // Node sets new timeouts when it parses the request again.
       socket.removeAllListeners('timeout').setTimeout(0)
       this.#connection.reopen()
       this.#server.emit('encrypted' in socket ? 'secureConnection' : 'connection', socket)

@@ -8,14 +8,13 @@ import { listensTo, UpstreamQuota } from './upstream-quota.js'
 /** Upstreams for new settings, not in use yet. */
 export interface Prepared {
   readonly found: ReadonlyMap<UpstreamSettings, Upstream>
-  /** Changed contents of `tls.ca`. */
+  /** The new contents of `tls.ca` files that changed. */
   readonly authorities: ReadonlyMap<Upstream, Buffer>
 }
 
 /**
  * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections, its gate
- * and the requests that wait at it. An upstream that is no longer named serves its waiting requests and is closed by a
- * later reload.
+ * and the requests that wait at it. An upstream that is no longer named is closed after its last request.
  */
 export class Upstreams {
   readonly #clock: Clock
@@ -82,7 +81,7 @@ export class Upstreams {
     await Promise.all([...[...this].map(upstream => upstream.close()), echo?.close()])
   }
 
-  /** Keeps one quota for each URL whose limits are used: an upstream's limits hold for all its routes. */
+  /** Keeps one quota for each URL whose limits are used. Routes to the same URL share them. */
   #listen(): void {
     const all = [...this]
     const quotas = new Map(all.flatMap(({ url, quota }) => (quota === undefined ? [] : [[url, quota] as const])))
