@@ -177,7 +177,7 @@ t.test('messages for an empty dashboard', async t => {
   t.equal(await page.locator('#stage').isVisible(), false)
   const busy = [bucket({ offered: 5, rate: 4, keys: 1, queued: 3, fullest: [instance('a', 5, { blockedMs: -1 })] })]
   say({ buckets: busy, draining: true })
-  await says(page, '#status', 'Draining')
+  await says(page, '#status', 'Shutting down')
   t.equal(await page.locator('#notice').isVisible(), false)
   say({ buckets: busy, store: { type: 'postgres', ready: false, instances: 2 } })
   await says(page, '#status', 'Store postgres unreachable')

@@ -221,7 +221,7 @@ t.test('usage: status 2, a line for everything that is wrong', async t => {
   )
   await refused(
     ['--key', 'header:x-api-key', '--rate', '5/s'],
-    /--key: .* does not tell the header "x-api-key"; use --key ip, or log it/,
+    /--key: .* does not contain the header "x-api-key"; use --key ip, or add it to the log/,
   )
   await refused(['--key', 'cheese', '--rate', '5/s'], /--key: "cheese" is not a key/)
   await refused(['--ratee', '5/s'], /unknown option '--ratee'.*try --help/)
@@ -303,7 +303,7 @@ t.test("the log of a shaper that has run: each request, by the client's key", as
   const report = JSON.parse(stdout) as ReplayReport
   t.match(report, { formats: ['shaper'], requests: 6, bad: 0, admitted: 4, rejected: 2, clients: { total: 2 } })
   t.match(report.clients.hardest[0], { client: /^[0-9a-f]{12}$/, requests: 5, rejected: 2 })
-  t.match(report.notes, [/does not tell the header "x-api-key"/])
+  t.match(report.notes, [/does not contain the header "x-api-key"/])
   const text = await replay(['--rate', '1/m'], log)
   t.match(text.stdout, /^6 requests of 2 clients in \d+ lines \(shaper\)$/m)
   t.match(text.stdout, /^\d+ records left out: not about requests that reached a bucket$/m)

@@ -108,7 +108,7 @@ t.test('tiers, penalties and keys of headers', async t => {
   t.match(blocked, { admitted: 3, rejected: 2 })
   t.match(
     blocked.notes.join('\n'),
-    /\(json\) does not tell the header "x-api-key", which the key of bucket "client" looks at/,
+    /\(json\) does not contain the header "x-api-key", which the key of bucket "client" needs/,
   )
   t.match(blocked.clients.hardest[0]!.client, '192.0.2.1', 'the address stands in for a missing key')
 })
@@ -116,10 +116,10 @@ t.test('tiers, penalties and keys of headers', async t => {
 t.test('a field that the log lacks is an error for a flag and a note for a file', async t => {
   await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'header:x-api-key' })), {
     message:
-      /^--key: .*apache-access\.log\.gz \(combined\) does not tell the header "x-api-key"; use --key ip, or log it$/,
+      /^--key: .*apache-access\.log\.gz \(combined\) does not contain the header "x-api-key"; use --key ip, or add it to the log$/,
   })
   await t.rejects(replay(planOf([FIXTURE], { rate: '5/s', capacity: '10', key: 'host' })), {
-    message: /does not tell the host/,
+    message: /does not contain the host/,
   })
   const byAgent = await replay(planOf([FIXTURE], { rate: '1/s', capacity: '5', key: 'header:user-agent' }))
   t.ok(byAgent.clients.total > 100 && byAgent.clients.total < 1_000, 'what it has can be a key')

@@ -3,7 +3,7 @@ import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValu
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { TrafficTally } from './traffic-tally.js'
 
-/** The route label of requests without a route. Names of routes have no parentheses. */
+/** The route label of requests without a route. A route name cannot contain parentheses, so this cannot clash. */
 export const NO_ROUTE = '(none)'
 
 /** Upper bounds of histogram buckets, in seconds. */
@@ -18,7 +18,7 @@ export interface MetricsOptions {
   keys(): Iterable<readonly [bucket: string, instances: number]>
 }
 
-/** Takes the times of store calls. */
+/** Receives the duration of each store call. */
 export interface StoreMetrics {
   /** A call was answered after `ms`. */
   storeAnswered(ms: number): void
@@ -53,7 +53,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     })
     new Counter({
       name: 'shaper_requests_total',
-      help: 'Requests by their one outcome',
+      help: 'Requests, by outcome',
       labelNames: ['route', 'outcome'],
       registers,
       collect() {
@@ -66,7 +66,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     })
     new Counter({
       name: 'shaper_dry_run_total',
-      help: 'What dry runs would have done',
+      help: 'Requests that a dry run would have delayed or rejected',
       labelNames: ['route', 'outcome'],
       registers,
       collect() {
@@ -114,13 +114,13 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     })
     new Gauge({
       name: 'process_start_time_seconds',
-      help: 'Start of the process, since 1970',
+      help: 'Start time of the process, in seconds since 1970',
       aggregator: 'min',
       registers,
     }).set(Date.now() / 1_000 - process.uptime())
     new Counter({
       name: 'process_cpu_seconds_total',
-      help: 'User and system time',
+      help: 'CPU time used, user and system, in seconds',
       registers,
       collect() {
         const { user, system } = process.cpuUsage()

@@ -37,7 +37,7 @@ function receive(latest) {
   render()
 }
 
-/** Sorts the buckets, the busiest first. It compares powers of two, so that similar ones keep their places. */
+/** Sorts the buckets, the busiest first. It rounds rates to powers of two, so similar ones keep their places. */
 function arrange() {
   const names = snapshot.buckets.map(({ name }) => name)
   const isKnown = order.length === names.length && names.every(name => order.includes(name))
@@ -57,7 +57,7 @@ function render() {
   const bucket = focused()
   const { draining, store, upstreams, processes, uptime, wait, lateness } = snapshot
   const isUpstreamPaused = upstreams.some(({ pausedMs }) => pausedMs > 0)
-  if (draining) state('draining', 'Draining: takes nothing new')
+  if (draining) state('draining', 'Shutting down: accepts no new requests')
   else if (!store.ready) state('draining', `Store ${store.type} unreachable`)
   else if (isUpstreamPaused) state('paused', 'Upstream paused')
   else state('live', 'Live')
@@ -75,7 +75,7 @@ function render() {
     const buckets = order.map(name => snapshot.buckets.find(each => each.name === name))
     fillChooser(buckets, bucket, name => {
       chosen = name
-      // Without a connection the old snapshot stays on show.
+      // While the connection is lost, the page shows the last snapshot.
       if (lostSince === undefined) render()
     })
     fillFocus(bucket, histories.get(bucket.name), snapshot)

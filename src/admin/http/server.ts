@@ -19,7 +19,10 @@ export interface AdminSource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
-  /** Forgets what has passed a bucket instance, and ends its block. Undefined: there is no such instance. */
+  /**
+   * Clears the cost that a bucket instance holds for requests that have passed, and ends its block. Undefined: there is no
+   * such instance.
+   */
   reset(bucket: string, key: string): Promise<Reset | undefined>
 }
 
@@ -31,7 +34,7 @@ export interface Reset {
   readonly waiting: number
   /** The level of the bucket now, in cost units. */
   readonly level: number
-  /** How long the last of them has to wait for this bucket, in ms. */
+  /** How long the last waiting request has to wait for this bucket, in ms. */
   readonly lastWaitMs: number
 }
 
@@ -40,7 +43,7 @@ export interface AdminServer {
   close(): Promise<void>
 }
 
-/** Bounds for the few clients of an admin server; the timeout is in ms. */
+/** Limits for clients of the admin server. `TIMEOUT` is in ms. */
 const MOST_CONNECTIONS = 512
 const TIMEOUT = 5_000
 
@@ -52,7 +55,7 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
   const snapshot = remembered(() => source.snapshot())
   const streams = new EventStreams(snapshot)
   const served: Served = { access: createAccess(settings.token), source, snapshot, streams }
-  // Read at the start, so that a missing file of the page fails there.
+  // Loads the page now, so a missing file fails the start.
   dashboardPage()
 
   const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
@@ -78,7 +81,7 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
   }
 }
 
-/** The page asks for the token itself, so a 401 carries it, too. */
+/** The page asks for the token, so a 401 answer contains the page too. */
 function serveDashboard(res: ServerResponse, method: string, denial: AccessDenial | undefined): void {
   const { html, headers } = dashboardPage()
   const needsToken = denial === 401
@@ -113,7 +116,7 @@ async function serveReset(res: ServerResponse, source: AdminSource, path: string
   else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
 }
 
-/** What requests are answered with. */
+/** What the handlers need. */
 interface Served {
   readonly access: Access
   readonly source: AdminSource
@@ -147,8 +150,8 @@ const CHALLENGE = { 'WWW-Authenticate': 'Bearer realm="shaper"' }
 
 const REFUSALS: Record<AccessDenial, string> = {
   401: 'send the token as Authorization: Bearer',
-  403: 'a page of another site may not ask this',
-  421: 'ask by address or as localhost, or give the admin server a token',
+  403: 'requests from pages of other sites are not allowed',
+  421: 'use an IP address or localhost in the URL, or give the admin server a token',
 }
 
 function refuse(res: ServerResponse, status: AccessDenial): void {

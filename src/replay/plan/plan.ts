@@ -12,7 +12,7 @@ export interface ReplayLimits {
   readonly settings: Settings
   /** The name in reports: the file, or `the flags`. */
   readonly name: string
-  /** Whether flags alone give the limits: one bucket and nothing else. */
+  /** True if the limits come from flags alone. They are then a single bucket. */
   readonly plain: boolean
 }
 
@@ -35,7 +35,7 @@ export interface Single {
   readonly cost: number
 }
 
-/** The single bucket of a configuration; undefined when anything else decides on requests, too. */
+/** The single bucket of a configuration. Undefined if anything but this bucket affects a request. */
 export function singleOf({ routes }: Settings): Single | undefined {
   const [route] = routes
   const [bucket] = route?.buckets ?? []
@@ -68,14 +68,14 @@ export function missingFields({ settings, plain }: ReplayLimits, parser: LinePar
   if (plain && missing.length > 0) {
     throw new ConfigError(
       missing.map(({ name }): Problem => {
-        const message = `${log} (${parser.format}) does not tell the ${fieldName(name)}; use --key ip, or log it`
+        const message = `${log} (${parser.format}) does not contain the ${fieldName(name)}; use --key ip, or add it to the log`
         return { path: '--key', message }
       }),
     )
   }
   return missing.map(
     ({ name, by }) =>
-      `${log} (${parser.format}) does not tell the ${fieldName(name)}, which ${by} looks at: as if no request had it`,
+      `${log} (${parser.format}) does not contain the ${fieldName(name)}, which ${by} needs; no request counts as having it`,
   )
 }
 
