@@ -7,7 +7,7 @@ import { startAdminRig } from './admin/rig.js'
 import { ROOT, shaper } from './cli/command.js'
 import { httpUpstream } from './proxy/harness.js'
 
-/** What the contract promises. */
+/** The metrics that users may rely on, and their labels. */
 const PROMISED: Record<string, readonly string[]> = {
   shaper_requests_total: ['route', 'outcome'],
   shaper_dry_run_total: ['route', 'outcome'],
@@ -82,7 +82,7 @@ async function told(t: Test): Promise<Map<string, Set<string>>> {
   return found
 }
 
-t.test('every metric of the contract is exported with its labels, and is in docs/operating.md', async t => {
+t.test('every promised metric is exported with its labels, and is in docs/operating.md', async t => {
   const found = await told(t)
   const page = doc('operating.md')
   for (const [name, labels] of Object.entries(PROMISED)) {

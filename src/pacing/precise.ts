@@ -3,14 +3,14 @@
  *
  * Node's timers have a resolution of milliseconds. So there is a thread that sleeps in a futex:
  * 1. The thread wakes a little before the due time (`lead`) and posts a message.
- * 2. The main loop then goes round with setImmediate and does other work.
+ * 2. The main thread then loops with setImmediate. Other work runs in between.
  * 3. For the last `SPIN_MS` it spins in place.
  *
- * What remains are the pauses of the main thread itself. The lead follows the delay of the message. It is bounded, as an
- * unbounded lead ends in spinning all the time.
+ * The remaining error comes from pauses of the main thread. The lead adapts to the delay of the message. It has an upper
+ * bound, because otherwise the main thread would spin all the time.
  *
- * Every wake-up has a plain timer as its backup. If the backup comes first many times in a row (there is no thread, or it
- * gets no core), the clock stops the thread and goes on with timers.
+ * Every wake-up has a plain timer as its backup. If the backup runs before the thread's message many times in a row (there
+ * is no thread, or it gets no core), the clock stops the thread and goes on with timers.
  */
 import { writeFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
@@ -27,7 +27,7 @@ const LEAD = { least: 0.06, most: 0.15 }
 /** The shortest sleep of the thread, in ms. */
 const SHORTEST_SLEEP_MS = 0.03
 
-/** How long after the due time the backup timer runs, in ms, and how often in a row it may come first. */
+/** `after`: ms from the due time to the backup timer. `most`: how often in a row the backup may run first. */
 const BACKUP = { after: 2, most: 20 }
 
 /** The longest delay that Node's timers take. */
@@ -65,7 +65,7 @@ export function createPreciseClock(
   let backup: NodeJS.Timeout | undefined
   let backupAt = Infinity
   let misses = 0
-  /** Until this time, in ms, the thread may still be starting, so the backup coming first does not count. */
+  /** ms. Until then the thread may be starting, and a backup that runs first is not counted. */
   let startedAt = performance.now() + START_MS
 
   function arm(): void {

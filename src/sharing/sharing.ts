@@ -1,4 +1,4 @@
-/** Makes this instance one of several on a store: its share of the limits, and its decisions while the store is away. */
+/** Connects this instance to a shared store: its share of the limits, and how it decides without the store. */
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
@@ -8,7 +8,7 @@ import { type OnOutage, SharedShaper } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import { type LeastInstances, Membership, type MembershipState } from './membership.js'
 
-/** How long waiting requests are kept in an outage with `closed`, in ms. */
+/** How long requests wait in an outage with `closed`, in ms. */
 const CLOSED_GRACE_MS = 2_000
 
 export interface SharingOptions {
@@ -92,7 +92,7 @@ export class Sharing {
     )
   }
 
-  /** Sets which buckets the store keeps together: groups by names of buckets. A bucket without a group is by itself. */
+  /** Sets the group of each bucket name. The store keeps a group together. A bucket without a group is by itself. */
   group(groups: ReadonlyMap<string, string>): void {
     this.#groups = groups
   }
@@ -103,7 +103,7 @@ export class Sharing {
 
   readonly #groupOf = (name: string, key: string): string => this.#groups.get(name) ?? `${name}:${key}`
 
-  /** The current share of this instance in limits. */
+  /** This instance's share of these limits. */
   limitsOf(limits: BucketLimits): BucketLimits {
     if (this.#share === 1) return limits
     const known = this.#shares.get(limits)
@@ -153,7 +153,7 @@ export class Sharing {
       shaper.control.setLimits(bucket, this.limitsOf(bucket.limits.whole ?? bucket.limits))
   }
 
-  /** Expires all waiting requests, because nothing tells when they may leave. */
+  /** Expires all waiting requests, because without the store nothing decides when they may leave. */
   readonly #expireAll = (): void => {
     this.#context!.shaper.control.replan(this.#context!.gates(), () => -1)
   }

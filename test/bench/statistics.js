@@ -57,7 +57,7 @@ export function slope(times) {
 }
 
 /**
- * The largest excess in requests of any window over the bound of contract 2.4, r * (W + max(1/r, 2 ms)) + 1. Not above
+ * The largest excess in requests of any window over the bound of docs/semantics.md, r * (W + max(1/r, 2 ms)) + 1. Not above
  * 0: the bound holds.
  *
  * @param {ArrayLike<number>} times in ms @param {number} rate per second

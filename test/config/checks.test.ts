@@ -1,5 +1,5 @@
 import t from 'tap'
-import { contractExample, faults, least } from './sample.js'
+import { exampleConfig, faults, least } from './sample.js'
 
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
 const one = { rate: '5/s', capacity: 10 }
@@ -136,8 +136,8 @@ t.test('an invalid value is not reported as missing', async t => {
   t.same(faults(file({ rate: 'x' })), ['buckets.a.rate: "x" is not a rate; use e.g. "5/s", "6/30s"'])
 })
 
-t.test('the example of the contract is valid', async t => {
-  t.same(faults(contractExample()), [])
+t.test('the example configuration is valid', async t => {
+  t.same(faults(exampleConfig()), [])
 })
 
 t.test('an upstream that is where it listens is reported together with all other errors', async t => {

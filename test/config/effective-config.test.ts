@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { effective } from '../../src/config/report/effective-config.js'
 import { parseRate } from '../../src/core/units.js'
-import { contractExample, least, parse } from './sample.js'
+import { exampleConfig, least, parse } from './sample.js'
 
 t.test('the effective configuration in the words of the file', async t => {
   const file = {
@@ -98,7 +98,7 @@ t.test('it parses to the same settings', async t => {
   }
   same(least())
   same({ ...least(), upstream: { url: 'echo:', retry: { status: [503] }, learn: true } })
-  same(contractExample())
+  same(exampleConfig())
   same({
     ...least(),
     dryRun: true,

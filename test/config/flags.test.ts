@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ConfigError, type Flags, loadConfig } from '../../src/config/load.js'
-import { contractExample, faults, least, linesOf, parse } from './sample.js'
+import { exampleConfig, faults, least, linesOf, parse } from './sample.js'
 
 const one = { rate: '5/s', capacity: 10 }
 const merged = (file: object, flags: Flags) => parse({ ...least(), ...file }, { flags })
@@ -41,7 +41,7 @@ t.test('flags on the one bucket and the one route', async t => {
 t.test('flags that are ambiguous', async t => {
   const line = (flag: string, has: string) =>
     `${flag}: ambiguous: the file has ${has}, and this flag needs one of each; change the file instead`
-  t.same(faults(contractExample(), { flags: { rate: '1/s', mode: 'meter' } }), [
+  t.same(faults(exampleConfig(), { flags: { rate: '1/s', mode: 'meter' } }), [
     line('--rate', '3 buckets and 3 routes'),
     line('--mode', '3 buckets and 3 routes'),
   ])
@@ -52,7 +52,7 @@ t.test('flags that are ambiguous', async t => {
   t.same(faults({ ...least(), buckets: { a: one, b: one } }, { flags: { rate: '1/s' } }), [
     line('--rate', '2 buckets and 1 route'),
   ])
-  t.same(faults(contractExample(), { flags: { listen: ':1', upstream: 'echo:', dryRun: true } }), [])
+  t.same(faults(exampleConfig(), { flags: { listen: ':1', upstream: 'echo:', dryRun: true } }), [])
   t.same(faults({ ...least(), routes: [{ upstream: 'echo:' }] }, { flags: { upstream: 'http://h' } }), [
     '--upstream: no effect: every route of the file names its own upstream; change the file instead',
   ])

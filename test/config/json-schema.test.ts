@@ -1,6 +1,6 @@
 import t from 'tap'
 import { jsonSchema } from '../../src/config/schema/schema.js'
-import { contractExample, least } from './sample.js'
+import { exampleConfig, least } from './sample.js'
 
 interface Schema {
   $schema?: string
@@ -149,8 +149,8 @@ t.test('defaults are written as a user would write them', async t => {
 })
 
 t.test('the schema accepts valid files and refuses invalid ones', async t => {
-  t.ok(accepts(schema, contractExample()))
-  t.ok(accepts(schema, contractExample()))
+  t.ok(accepts(schema, exampleConfig()))
+  t.ok(accepts(schema, exampleConfig()))
   t.ok(accepts(schema, least()))
   t.notOk(accepts(schema, { ...least(), upstraem: 'x' }))
   t.notOk(accepts(schema, { ...least(), listen: 80 }))

@@ -1,9 +1,9 @@
 import t from 'tap'
 import { longestWaitOf, longestWaits } from '../../src/config/report/longest-waits.js'
-import { contractExample, parse } from './sample.js'
+import { exampleConfig, parse } from './sample.js'
 
 t.test('the longest wait of each bucket', async t => {
-  t.strictSame(longestWaits(parse(contractExample())), [
+  t.strictSame(longestWaits(parse(exampleConfig())), [
     { name: 'client', rate: '5/s', capacity: 10, longestWaitMs: 1_800, tiers: [] },
     { name: 'everyone', rate: '100/s', capacity: 200, longestWaitMs: 1_990, tiers: [] },
     { name: 'login', rate: '12/m', capacity: 6, longestWaitMs: 0, tiers: [] },

@@ -2,8 +2,8 @@ import { ConfigError, parseConfig } from '../../src/config/load.js'
 
 type Options = Parameters<typeof parseConfig>[1]
 
-/** The example of section 3 of the contract, unchanged. */
-export function contractExample() {
+/** A configuration without faults, with a route of each mode. */
+export function exampleConfig() {
   return {
     $schema: './shaper.schema.json',
     listen: '0.0.0.0:8080',

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { warnings } from '../../src/config/warnings/index.js'
 import { addressKey } from '../../src/proxy/http/client-address.js'
-import { contractExample, parse } from './sample.js'
+import { exampleConfig, parse } from './sample.js'
 
 const bucket = { key: 'header:k', rate: '5/s', capacity: 10 }
 const shared = { key: 'all', rate: '100/s', capacity: 200 }
@@ -14,7 +14,7 @@ const ofBucket = (values: object, route: object = {}) =>
   lines({ buckets: { a: { ...bucket, ...values } }, routes: [{ name: 'api', ...route }] })
 
 t.test('a sound configuration has no warnings', async t => {
-  t.same(lines(contractExample()), [])
+  t.same(lines(exampleConfig()), [])
   t.same(ofBucket({}), [])
   t.same(lines({ buckets: { a: bucket, b: shared } }), [])
 })

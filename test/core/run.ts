@@ -177,7 +177,7 @@ export function slots(run: Run): number[] {
   return run.released.map(({ slot }) => Math.round(slot! * 1e6) / 1e6)
 }
 
-/** The largest excess over the bound of contract 2.4 in any window between two releases. Not above 0: the bound holds. */
+/** The largest excess over the bound of docs/semantics.md in any window between two releases. Not above 0: the bound holds. */
 export function worstExcess({ rate }: BucketLimits, released: readonly Outcome[]): number {
   const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
   const costs = sorted.map(({ arrival }) => arrival.cost ?? 1)

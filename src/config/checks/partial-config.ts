@@ -7,7 +7,7 @@ import type { CostSettings } from '../settings.js'
 
 export interface PartialBucket {
   readonly name: string
-  /** Undefined when a key that it comes from is invalid. */
+  /** Undefined if a setting that determines it is invalid. */
   readonly capacity: number | undefined
   /** The key in the file that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'maxDelay'
@@ -25,7 +25,7 @@ export interface PartialTier {
   readonly hasMembers: boolean
   /** Whether the tier changes a limit. */
   readonly hasLimits: boolean
-  /** Undefined when a key that it comes from is invalid, or when the tier inherits it. */
+  /** Undefined if a setting that determines it is invalid, or if the tier inherits it. */
   readonly capacity: number | undefined
   /** The key of the tier that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'rate'
@@ -35,7 +35,7 @@ export interface PartialRoute {
   /** Undefined when it is missing or invalid. */
   readonly name: string | undefined
   readonly mode: 'shape' | 'meter' | 'off' | undefined
-  /** The entries of the file, by index; undefined without a list. */
+  /** The entries as written, by index. Undefined if the file has no list. */
   readonly buckets: readonly unknown[] | undefined
   readonly namesBuckets: boolean
   readonly cost: CostSettings | undefined
@@ -44,7 +44,7 @@ export interface PartialRoute {
 
 export interface PartialConfig {
   readonly buckets: ReadonlyMap<string, PartialBucket>
-  /** Undefined without a list: every request passes all buckets. */
+  /** Undefined if the file has no list of routes. Every request then passes all buckets. */
   readonly routes: readonly PartialRoute[] | undefined
   readonly namesRoutes: boolean
   readonly hasUpstream: boolean
@@ -77,9 +77,9 @@ function readBucket(name: string, value: unknown): PartialBucket {
   }
 }
 
-/** How the capacity of a bucket comes about. */
+/** What determines the capacity of a bucket. */
 interface CapacityRule {
-  /** Whether the file leaves the capacity to the rate, so that a tier with its own rate has its own capacity. */
+  /** True if the capacity follows from the rate. A tier with its own rate then has its own capacity. */
   readonly followsRate: boolean
   /** ms */
   readonly maxDelay: number | undefined
@@ -111,7 +111,7 @@ function readRoute(value: unknown): PartialRoute {
   }
 }
 
-/** The valid keys of an object, each checked by itself, with their defaults. */
+/** Checks each field alone. Returns the valid ones, with defaults filled in. */
 function validFields<S extends z.core.$ZodShape>(schema: z.ZodObject<S>, given: Record<string, unknown>) {
   const entries = Object.entries(schema.shape).flatMap(([key, field]) => {
     if (!(key in given) && field instanceof z.ZodExactOptional) return []

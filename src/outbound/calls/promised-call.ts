@@ -1,17 +1,17 @@
-/** Calls that end in a promise. */
+/** Calls whose result settles a promise. */
 
 import type { CallContext } from '../call-context.js'
 import { unwatch, watch } from './abort-signals.js'
 import { Call } from './call.js'
 import { type CallOptions, checkKey, readCallOptions } from './call-options.js'
 
-/** A released call. */
+/** What `admit` resolves to. */
 export interface Admitted {
   /** How long it waited, in ms. */
   readonly waitMs: number
 }
 
-/** A call behind a promise. */
+/** A call whose result settles a promise. */
 abstract class PromisedCall<T> extends Call {
   readonly #signal: AbortSignal | undefined
   protected resolve: (value: T) => void = ignore
@@ -31,7 +31,7 @@ abstract class PromisedCall<T> extends Call {
     if (signal?.aborted) return reject(signal.reason)
     this.start()
     if (signal === undefined || !this.pending) return
-    // A listener of `queued` may have aborted it.
+    // `start` emits `queued`. A listener may have aborted the call.
     if (signal.aborted) this.cancel(signal.reason)
     else watch(signal, this)
   }

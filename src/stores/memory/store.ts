@@ -1,4 +1,8 @@
-/** The store of one instance alone, in its memory. store.ts says what it means. Every answer is there at once. */
+/**
+ * A store in the memory of this process. core/store.ts says what each verb means. Every answer is there at once.
+ *
+ * Nothing in src uses it. It is the model that tests hold the other stores to (test/stores/model.ts).
+ */
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'

@@ -1,4 +1,4 @@
-/** The calls of the function in decide.sql, and the meaning of its answers. */
+/** Encodes calls of the function in decide.sql, and reads its answers. */
 import { createHash } from 'node:crypto'
 import type {
   Admission,
@@ -20,7 +20,7 @@ const TOO_LATE = -1
 /** A longer key is replaced by its hash. */
 const LONGEST_KEY = 200
 
-/** The row that counts the instances that have left, as in decide.sql. No bucket has this name. */
+/** The key of the row that counts the instances that have left, as in decide.sql. No bucket has this name. */
 const LEFT = 'left'
 
 /** Reads an answer's numbers one by one. */
@@ -48,7 +48,7 @@ export class Reader {
 /** One operation of a batch. */
 export interface PostgresOperation<T = unknown> {
   readonly keys: readonly string[]
-  /** Adds its numbers. */
+  /** Appends the operation's numbers to `ops`. */
   write(ops: number[], deadline: number, place: (key: string) => number): void
   /** @param verdict the first number of its answer */
   read(verdict: number, answer: Reader, offset: Offset): T
@@ -117,7 +117,7 @@ export function resetOperation(bucket: BucketRef): PostgresOperation<void> {
   return operation(4, [bucket], [0, 0, 0], () => {})
 }
 
-/** How many there are, and how many have left so far. */
+/** Answers how many instances there are, and how many have left. */
 export function beatOperation(id: string): PostgresOperation<readonly [count: number, left: number]> {
   const key = beatKey(id)
   return {
@@ -156,7 +156,7 @@ export function exchangeOperation(upstream: string, heard?: UpstreamState): Post
   }
 }
 
-/** The `keys` and `ops` of a batch. The deadlines are by the store's clock. */
+/** Builds the `keys` and `ops` arguments of a batch. Deadlines are by the store's clock. */
 export function encodeBatch(
   batch: readonly { operation: PostgresOperation; deadline: number }[],
   roundTrip: { horizon: number; back: number },
@@ -169,7 +169,7 @@ export function encodeBatch(
   return { keys, ops: `{${ops.join(',')}}` }
 }
 
-/** Differs for each name and key. In ASCII, so that it sorts here as it does there. */
+/** The key of a bucket instance, unique for name and key. In ASCII, so that JavaScript and PostgreSQL sort it alike. */
 function keyOf({ limits, key }: BucketRef): string {
   return short(`${ascii(limits.name)}:${ascii(key)}`)
 }

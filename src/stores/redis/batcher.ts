@@ -2,7 +2,7 @@
  * Sends operations. Those of one tick and one partition go in one call with one deadline.
  *
  * A call is sent again only if the server says that it did nothing: it does not have the script, is not the right server, or
- * got the call too late by a clock that was set.
+ * got the call too late because its clock was changed.
  */
 import type { Clock } from '../../core/clock.js'
 import { StoreError } from '../../core/store.js'

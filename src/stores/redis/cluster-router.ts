@@ -124,7 +124,7 @@ export class ClusterRouter implements Router {
     this.#timer.unref()
   }
 
-  /** Asks all servers where the slots are. The first answer counts. */
+  /** Asks all servers where the hash slots are. The first answer counts. */
   async #look(): Promise<void> {
     this.#looking = true
     const asked = [...this.#nodes.values()].filter(node => node.ready)

@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * How evenly requests arrive at the upstream: the queue is never empty, and the sink records each arrival. It also checks
- * the rate, and the bound of contract 2.4.
+ * the rate, and the bound of docs/semantics.md.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
