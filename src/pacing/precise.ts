@@ -66,7 +66,7 @@ export function createPreciseClock(
   let backupAt = Infinity
   let misses = 0
   /** ms. Until then the thread may be starting, and a backup that runs first is not counted. */
-  let startedAt = performance.now() + START_MS
+  let startingUntil = performance.now() + START_MS
 
   function arm(): void {
     const next = planned.next
@@ -124,7 +124,7 @@ export function createPreciseClock(
     const early = wakeAt - performance.now()
     wakeAt = Infinity
     misses = 0
-    startedAt = -Infinity
+    startingUntil = -Infinity
     // A late message adds ten times what an early one takes off, so about one message in eleven is late.
     if (early < 0) lead = Math.min(LEAD.most, lead + 0.01)
     else lead = Math.max(LEAD.least, lead - 0.001)
@@ -136,7 +136,7 @@ export function createPreciseClock(
     backupAt = Infinity
     const next = planned.next
     const now = performance.now()
-    if (sleeper !== undefined && next !== undefined && next.due <= now && wakeAt <= next.due && now > startedAt) {
+    if (sleeper !== undefined && next !== undefined && next.due <= now && wakeAt <= next.due && now > startingUntil) {
       misses += 1
       if (misses > BACKUP.most) threadLost()
     }

@@ -9,7 +9,7 @@ import type { Store } from '../core/store.js'
 import { type LeastInstances, Membership, type MembershipState } from './membership.js'
 
 /** How long requests wait in an outage with `closed`, in ms. */
-const CLOSED_GRACE_MS = 2_000
+const CLOSED_WAIT_MS = 2_000
 
 export interface SharingOptions {
   readonly store: Store
@@ -42,7 +42,7 @@ export class Sharing {
   #shares = new WeakMap<BucketLimits, BucketLimits>()
   #share = 1
   #reported = ''
-  #closing = (): boolean => false
+  #cancelExpiry = (): boolean => false
 
   constructor(options: SharingOptions) {
     this.#options = options
@@ -115,7 +115,7 @@ export class Sharing {
 
   async close(): Promise<void> {
     await this.#membership.leave()
-    this.#closing()
+    this.#cancelExpiry()
     await this.store.close()
   }
 
@@ -136,8 +136,8 @@ export class Sharing {
     const share = onOutage === 'open' ? 1 : this.#membership.share
     if (share !== this.#share) this.#setShare(share)
     this.#context!.shaper.releaseMode = releaseModeOf(state, onOutage)
-    if (state !== 'alone') this.#closing()
-    else if (onOutage === 'closed') this.#closing = clock.at(clock.now() + CLOSED_GRACE_MS, this.#expireAll)
+    if (state !== 'alone') this.#cancelExpiry()
+    else if (onOutage === 'closed') this.#cancelExpiry = clock.at(clock.now() + CLOSED_WAIT_MS, this.#expireAll)
   }
 
   #detach(): void {

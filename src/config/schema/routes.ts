@@ -3,7 +3,7 @@ import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import type { CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
-import { flag, grace, headerName, methodName, name, object, oneOf, read, text } from './values.js'
+import { flag, headerName, methodName, name, object, oneOf, read, text, timerDuration } from './values.js'
 
 const COST = 'use a number above 0, e.g. 5'
 const COST_FORMS = 'use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }'
@@ -119,7 +119,9 @@ export const route = object(
       })
       .prefault(1)
       .describe('What a request adds, e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }.'),
-    maxWait: grace.exactOptional().describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
+    maxWait: timerDuration
+      .exactOptional()
+      .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
     upstream: upstream.exactOptional().describe('This route\'s own upstream, e.g. "http://127.0.0.1:9001".'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),

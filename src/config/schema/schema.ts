@@ -5,7 +5,7 @@ import { buckets } from './buckets.js'
 import { route } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { flag, grace, object, oneOf, timeout, whole } from './values.js'
+import { flag, object, oneOf, timeout, timerDuration, whole } from './values.js'
 
 const count = (remedy: string) => whole('a count', remedy, 1)
 
@@ -26,7 +26,7 @@ const limits = object(
     maxHeaderSize: whole('a size in bytes', 'use a whole number of bytes, e.g. 16384', 1)
       .prefault(16_384)
       .describe("The most bytes of a request's headers, e.g. 16384."),
-    shutdownTimeout: grace.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),
+    shutdownTimeout: timerDuration.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),
   },
   'an object',
   'use e.g. { "maxQueued": 10000 }',

@@ -2,7 +2,7 @@ import * as z from 'zod'
 import { quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { UpstreamSettings } from '../settings.js'
 import { parseUpstreamUrl } from './address.js'
-import { flag, grace, object, oneOf, read, text, timeout, whole } from './values.js'
+import { flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
 
 const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 const urlError = ({ input }: RefusedValue) =>
@@ -21,7 +21,7 @@ const LONGEST_PAUSE = '60s'
 const pauseOn = object(
   {
     status: statuses.describe('The statuses that pause all releases, e.g. [429, 503].'),
-    default: grace.prefault('1s').describe('The pause when there is no Retry-After, e.g. "1s".'),
+    default: timerDuration.prefault('1s').describe('The pause when there is no Retry-After, e.g. "1s".'),
     max: timeout.prefault(LONGEST_PAUSE).describe('The longest pause, e.g. "60s".'),
   },
   'an object',

@@ -77,7 +77,7 @@ export const timeout = read(durationText, text => {
 })
 
 /** A duration that one timer can hold. 0 is allowed. */
-export const grace = read(durationText, text => timerLength(text, readDuration(text)))
+export const timerDuration = read(durationText, text => timerLength(text, readDuration(text)))
 
 function timerLength(text: string, ms: number): number {
   if (ms > LONGEST_TIMER_MS) throw new RangeError(`${quote(text)} is longer than a timer can run; use at most "24d"`)

@@ -227,7 +227,7 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
     levels: states.map(state => levelOf(state, now)),
     reason,
     refusing,
-    retryAfterMs: reason === 'too-costly' ? undefined : timeUntilFit(request, states, now),
+    retryAfterMs: reason === 'too-costly' ? undefined : msUntilAdmitted(request, states, now),
   })
 
   const tooSmall = which((_, { capacity }) => cost > capacity + LEVEL_TOLERANCE)
@@ -249,7 +249,7 @@ function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: Buc
 }
 
 /** ms until it would be admitted if nobody else came. */
-function timeUntilFit({ stack, cost, maxWait }: AdmitRequest, states: readonly State[], now: number): number {
+function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonly State[], now: number): number {
   let time = 0
   for (const [place, state] of states.entries()) {
     const { rate, capacity } = stack[place]!.limits
