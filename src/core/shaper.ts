@@ -36,7 +36,7 @@ export interface Admitted {
   readonly arrivedAt: number
 }
 
-const QUEUE_FULL: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
+const TOO_MANY_WAITING: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
 export class Shaper {
   /** The most requests that may wait. */
@@ -125,7 +125,7 @@ export class Shaper {
   }
 
   /** Lets requests of others make room for a newcomer in full buckets whose limits say so. */
-  makeRoom(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
+  makeRoomFor(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
     const now = this.#engine.settle()
     const victims = makeRoom(arrival, full, maxWait, now)
     if (victims !== undefined) this.#displace(victims, full, now)
@@ -208,7 +208,7 @@ export class Shaper {
 
   /** It takes part once it contends. */
   #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
-    if (this.#engine.queued >= this.maxQueued) return QUEUE_FULL
+    if (this.#engine.queued >= this.maxQueued) return TOO_MANY_WAITING
     return this.#engine.join(arrival, waiter, maxWait, arrivedAt)
   }
 

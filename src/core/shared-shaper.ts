@@ -45,12 +45,12 @@ export class SharedShaper {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
     if (!this.asking) {
-      const decide = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
+      const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
       const own = arrival.stack[0] as StoredBucket
       // Requests whose answers are missing came first.
-      if (!own.asked) return decide()
+      if (!own.asked) return decideAlone()
       own.answered(own.ask(), () => {
-        decide()
+        decideAlone()
         shaper.wake()
       })
       return
@@ -58,19 +58,19 @@ export class SharedShaper {
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const late = pause > maxWait ? decide(arrival, maxWait, arrivedAt, pause) : undefined
     if (late !== undefined) return callbacks.decided(late)
-    const queueFull = this.#queueFull(arrival)
-    if (queueFull !== undefined && !shaper.makeRoom(arrival, queueFull.buckets, maxWait))
-      return callbacks.decided(queueFull)
+    const localOverflow = this.#localOverflow(arrival)
+    if (localOverflow !== undefined && !shaper.makeRoomFor(arrival, localOverflow.buckets, maxWait))
+      return callbacks.decided(localOverflow)
     const claim = shaper.releaseMode === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
       // The store knows of no pause.
       { stack: refs(arrival.stack), cost: arrival.cost, maxWait: maxWait - pause, claim },
       admission => {
-        if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have been queued meanwhile.
         const ticket =
-          this.#queueFull(arrival) ??
+          this.#localOverflow(arrival) ??
           shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt }, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
         callbacks.decided(ticket)
@@ -88,7 +88,7 @@ export class SharedShaper {
       arrival,
       { stack: refs(arrival.stack), cost: arrival.cost, maxWait: Infinity, claim: false },
       admission => {
-        if (!admission.admitted) return callbacks.decided(rejection(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
         const shut = shutOut(arrival.route.gate, clock.now())
         if (shut !== undefined) this.#giveBack(arrival, admission)
@@ -105,7 +105,7 @@ export class SharedShaper {
     const decidedFirst = (admission: Admission): void => {
       if (!admission.admitted && admission.reason === 'overflow') {
         const full = admission.refusing.map(place => stack[place]!)
-        const mayFit = shaper.makeRoom(arrival, full, request.maxWait)
+        const mayFit = shaper.makeRoomFor(arrival, full, request.maxWait)
         if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decided, alone)
       }
       decided(admission)
@@ -139,7 +139,7 @@ export class SharedShaper {
   }
 
   /** The queue here has to fit, whatever the store's meter says. */
-  #queueFull({ stack, cost }: Arrival): Rejection | undefined {
+  #localOverflow({ stack, cost }: Arrival): Rejection | undefined {
     const full = stack.filter(({ queued, waiting, limits }) => {
       return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
     })
@@ -208,7 +208,7 @@ function inOrder(stack: readonly StoredBucket[], inquiries: readonly Inquiry[], 
   stack[0]!.answered(inquiries[0]!, deal)
 }
 
-function rejection(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {
+function rejectionOf(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {
   const { reason, refusing, retryAfterMs } = admission
   return { reason, buckets: refusing.map(place => stack[place]!), retryAfterMs }
 }

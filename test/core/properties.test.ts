@@ -192,7 +192,7 @@ t.test('every request is in exactly one place at any moment, and the levels matc
       for (const name of ['client', 'everyone']) {
         for (const [, bucket] of keyspace.entries(name)) {
           must(bucket.level(end + 1e7) === 0, () => 'a bucket does not run dry')
-          must(bucket.waitingState === undefined, () => 'an outlet is left')
+          must(bucket.waitingState === undefined, () => 'a waiting state is left')
         }
       }
       return true

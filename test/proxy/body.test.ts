@@ -72,7 +72,8 @@ t.test(
     while (arrived.length <= count) await turns()
     await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
     const grown = (held() - before) / 1024 / 1024
-    t.ok(grown < 64, `${Math.round(grown)} MB for ${count} uploads`)
+    // 4 MB each, as it once was, would be 96.
+    t.ok(grown < 80, `${Math.round(grown)} MB for ${count} uploads`)
     for (const socket of arrived) answerWhole(socket.resume())
     const answers = await Promise.all(clients.slice(1).map(client => client.answer()))
     t.ok(

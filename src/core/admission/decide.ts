@@ -16,7 +16,7 @@ export function decide(demand: Demand, maxWait: number, now: number, pause = 0):
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
     if (full || waitOf(bucket, level, pause) > maxWait || bucket.blockedFor(now) > 0) {
-      return rejection(demand, maxWait, now, pause)
+      return explainRejection(demand, maxWait, now, pause)
     }
   }
   return undefined
@@ -37,7 +37,7 @@ function waitOf(bucket: SharedBucket, level: number, pause: number): number {
   return pause + left / rate - SAME_TIME
 }
 
-function rejection(demand: Demand, maxWait: number, now: number, pause: number): Rejection {
+function explainRejection(demand: Demand, maxWait: number, now: number, pause: number): Rejection {
   const { stack, cost } = demand
   const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
   if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }

@@ -217,6 +217,11 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
 function onGrid(slot: number, now: number, { rate, grace }: BucketLimits): number {
   if (grace !== undefined) return now - slot > grace ? now : slot
   const period = 1 / rate
-  const forfeited = now - slot - Math.max(period, SHORTEST_GRACE)
+  const forfeited = now - slot - defaultGrace(rate)
   return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
+}
+
+/** How late a release may be without losing its lateness, in ms, where the limits set no grace. */
+function defaultGrace(rate: number): number {
+  return Math.max(1 / rate, SHORTEST_GRACE)
 }

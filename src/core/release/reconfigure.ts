@@ -53,7 +53,7 @@ export class Control {
     const now = this.#engine.settle()
     if (!gate.paused) return
     this.#engine.resume(gate)
-    this.#engine.serve(now, now)
+    this.#engine.releaseReady(now, now)
     this.#engine.notify()
   }
 

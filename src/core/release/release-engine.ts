@@ -98,7 +98,7 @@ export class Engine {
   }
 
   /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
-  serve(slot: number, now: number): void {
+  releaseReady(slot: number, now: number): void {
     if (this.releaseMode !== 'claimed' && !this.direct) return
     for (let ticket = this.#readyLanes.next(); ticket !== undefined; ticket = this.#readyLanes.next()) {
       // A store grants slots of buckets only.
@@ -122,7 +122,7 @@ export class Engine {
   /** Something may have become possible. */
   wake(): void {
     const now = this.settle()
-    this.serve(now, now)
+    this.releaseReady(now, now)
     this.notify()
   }
 
@@ -164,7 +164,7 @@ export class Engine {
   /** Lets the lane of a ticket that is first in it contend for slots. */
   contend({ lane }: Ticket, now: number): void {
     this.#readyLanes.opened(lane, now)
-    this.serve(now, now)
+    this.releaseReady(now, now)
   }
 
   /** The store has answered a claim that came with the admission of a lane's last ticket, asked for at this time in ms. */
@@ -227,7 +227,7 @@ export class Engine {
   /** A gate may have opened. */
   openGate(gate: Gate, now: number): void {
     this.#readyLanes.gateOpened(gate)
-    this.serve(now, now)
+    this.releaseReady(now, now)
   }
 
   /** Closes a gate until then, in ms. */
@@ -238,7 +238,7 @@ export class Engine {
     this.#claims?.recall(gate)
   }
 
-  /** Ends a pause. What waited for it can leave with the next `serve`. */
+  /** Ends a pause. What waited for it can leave with the next `releaseReady`. */
   resume(gate: Gate): void {
     this.#pauses.remove(gate)
     this.#readyLanes.gateOpened(gate)
@@ -282,11 +282,11 @@ export class Engine {
     if (claimed <= Math.min(free, deadline, resumed)) {
       this.#claims!.advance(now)
       // A dropped claim puts its ticket back in contention. It also frees a place in the gate for all that wait there.
-      this.serve(now, now)
+      this.releaseReady(now, now)
     } else if (resumed <= Math.min(free, deadline + SAME_TIME)) {
       this.resume(this.#pauses.next!)
-      this.serve(resumed, now)
-    } else if (free <= deadline + SAME_TIME) this.serve(this.#readyLanes.free(free), now)
+      this.releaseReady(resumed, now)
+    } else if (free <= deadline + SAME_TIME) this.releaseReady(this.#readyLanes.free(free), now)
     else this.#expireAll(deadline, now)
   }
 

@@ -112,7 +112,7 @@ export class Claims {
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
-    this.#settle(lane, cost, claim, askedAt)
+    this.#applyAnswer(lane, cost, claim, askedAt)
   }
 
   /**
@@ -213,16 +213,16 @@ export class Claims {
       else this.#asked.delete(bucket)
     }
     if (claim === undefined) this.#claimant.failed(lane, askedAt)
-    if (claim?.granted) this.#settle(lane, cost, claim, askedAt)
+    if (claim?.granted) this.#applyAnswer(lane, cost, claim, askedAt)
     else {
       this.#stopClaiming(lane)
-      if (claim !== undefined) this.#settle(lane, cost, claim, askedAt)
+      if (claim !== undefined) this.#applyAnswer(lane, cost, claim, askedAt)
       this.close(lane)
     }
   }
 
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
-  #settle(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+  #applyAnswer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
     if (claim.granted) this.#granted(new Grant(lane, cost, claim.slot))
     else this.#refused(lane, claim.freeAt, askedAt)
   }

@@ -14,7 +14,7 @@ import { BodyStream } from '../http/body-stream.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
-import { limitHeaders, QUEUE_FULL, RETRY_SOON_MS, type Reply, SHUTTING_DOWN } from '../http/reply.js'
+import { limitHeaders, RETRY_SOON_MS, type Reply, SHUTTING_DOWN, TOO_MANY_CONNECTIONS } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import type { Outcome } from '../observe/observer.js'
 import { type Explanation, explainHeader } from '../routing/explain-header.js'
@@ -118,7 +118,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     const facts = readRequest(this.req)
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
-    if (this.connection.excess) return this.#answer('refused', QUEUE_FULL)
+    if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
     if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.context.routes.find(candidate => candidate.matches(facts))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))

@@ -26,7 +26,7 @@ export const RETRY_SOON_MS = 1_000
 
 export const SHUTTING_DOWN: Reply = { status: 503, detail: 'shaper is shutting down', retryAfterMs: RETRY_SOON_MS }
 
-export const QUEUE_FULL: Reply = {
+export const TOO_MANY_CONNECTIONS: Reply = {
   status: 503,
   detail: 'there are too many connections',
   retryAfterMs: RETRY_SOON_MS,

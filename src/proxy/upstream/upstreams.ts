@@ -59,7 +59,7 @@ export class Upstreams {
       this.#known.set(JSON.stringify(settings), upstream)
       this.#retired.delete(upstream)
     }
-    this.#listen()
+    this.#attachQuotas()
     for (const upstream of this.#known.values()) upstream.onUnused = undefined
     for (const upstream of this.#retired) {
       upstream.onUnused = () => {
@@ -82,7 +82,7 @@ export class Upstreams {
   }
 
   /** Keeps one quota for each URL whose limits are used. Routes to the same URL share them. */
-  #listen(): void {
+  #attachQuotas(): void {
     const all = [...this]
     const quotas = new Map(all.flatMap(({ url, quota }) => (quota === undefined ? [] : [[url, quota] as const])))
     for (const { settings, url } of all) {
