@@ -104,9 +104,9 @@ function loadedWith(path: string, found = new Set<string>()): Set<string> {
   return found
 }
 
-t.test('help loads a parser of arguments and nothing else', async t => {
+t.test('help loads a parser of arguments and names to show, nothing else', async t => {
   const others = [...loadedWith('cli/main.js')].filter(name => !name.startsWith('node:') && !name.startsWith('cli/'))
-  t.same(others, ['commander'])
+  t.same(others, ['commander', 'replay/formats/format-names.js'])
 })
 
 t.test('a command reads its configuration before it loads what serves', async t => {

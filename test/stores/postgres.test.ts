@@ -53,7 +53,8 @@ clockConformance('PostgreSQL', async () => {
 
 modelled('PostgreSQL', async () => {
   const time = await createTime('set_to')
-  const store = create('modelled', 5_000, { timeSource: time.sql, clock: standing })
+  // In the model a clock goes back. A row that was pruned before that would be missing then.
+  const store = create('modelled', 5_000, { timeSource: time.sql, clock: standing, pruneEvery: Infinity })
   return {
     store,
     setTime: time.set,
@@ -67,7 +68,7 @@ modelled('PostgreSQL', async () => {
 for (const suite of [exchangeConformance, exchangeModelled]) {
   suite('PostgreSQL', async () => {
     const time = await createTime(`time_of_${suite.name}`)
-    const stores = [1, 2].map(() => create(suite.name, 5_000, { timeSource: time.sql }))
+    const stores = [1, 2].map(() => create(suite.name, 5_000, { timeSource: time.sql, pruneEvery: Infinity }))
     return {
       stores,
       setTime: time.set,

@@ -1,7 +1,7 @@
 /** Deletes rows that are not needed any more, a few at a time, while nothing else is to be done. */
 import type { PostgresConnection } from './connection.js'
 
-/** ms */
+/** The default of `every`. */
 const INTERVAL = 1_000
 
 /** Rows that one statement looks at, and the most statements in a row. */
@@ -15,11 +15,13 @@ export interface PrunerOptions {
   take(): PostgresConnection | undefined
   giveBack(connection: PostgresConnection): void
   onError(error: Error): void
+  /** ms between two looks. Infinity: never. */
+  readonly every?: number | undefined
 }
 
 export class Pruner {
   readonly #options: PrunerOptions
-  readonly #timer: NodeJS.Timeout
+  readonly #timer: NodeJS.Timeout | undefined
   /** The last key looked at. */
   #hand = ''
   #running = false
@@ -27,8 +29,8 @@ export class Pruner {
   constructor(options: PrunerOptions) {
     this.#options = options
     // Not all instances at the same moment.
-    this.#timer = setInterval(() => void this.#run(), INTERVAL * (0.9 + 0.2 * Math.random()))
-    this.#timer.unref()
+    const { every = INTERVAL } = options
+    if (every < Infinity) this.#timer = setInterval(() => void this.#run(), every * (0.9 + 0.2 * Math.random())).unref()
   }
 
   close(): void {

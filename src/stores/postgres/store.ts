@@ -39,6 +39,8 @@ export interface PostgresOptions {
   onError?(error: Error): void
   /** SQL that yields the server's time in ms, for tests. */
   readonly timeSource?: string
+  /** ms between two looks for rows that are not needed any more, for tests. Infinity: never. */
+  readonly pruneEvery?: number
 }
 
 export interface PostgresStore extends Store {
@@ -80,6 +82,7 @@ export function createPostgresStore(options: PostgresOptions): PostgresStore {
     take: () => (dispatcher.waiting === 0 ? connections.take() : undefined),
     giveBack: connection => connections.giveBack(connection),
     onError,
+    every: options.pruneEvery,
   })
 
   let left = 0
