@@ -18,6 +18,12 @@ const server = createServer((_, response) => {
   tokens -= 1
   response.end('ok')
 })
-server.listen(Number(process.argv[2] ?? 9000), '127.0.0.1', () => {
+const port = Number(process.argv[2] ?? 9000)
+server.on('error', error => {
+  if (error.code !== 'EADDRINUSE') throw error
+  process.stderr.write(`127.0.0.1:${port} is in use; stop what uses it, e.g. another example (kill %1 %2)\n`)
+  process.exit(1)
+})
+server.listen(port, '127.0.0.1', () => {
   process.stdout.write(`http://127.0.0.1:${server.address().port}/\n`)
 })
