@@ -93,6 +93,8 @@ export interface Rig {
   readonly clock: VirtualClock
   /** `route outcome status`, in order. */
   readonly outcomes: string[]
+  /** How long each request of `outcomes` was queued, in ms. */
+  readonly waits: number[]
   /** `route`, in order. */
   readonly queued: string[]
   /** Wait and lateness of each release, in ms. */
@@ -124,6 +126,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const clock = createVirtualClock()
   const signal = new Signal()
   const outcomes: string[] = []
+  const waits: number[] = []
   const queued: string[] = []
   const released: Rig['released'] = []
   const rehearsed: string[] = []
@@ -131,7 +134,10 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished: ({ route }, outcome, status) => push(outcomes, `${route} ${outcome} ${status}`),
+    finished({ route, wait }, outcome, status) {
+      waits.push(wait)
+      push(outcomes, `${route} ${outcome} ${status}`)
+    },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
     failed: (route, detail) => push(failures, `${route} ${detail}`),
   }
@@ -153,6 +159,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     pacer,
     clock,
     outcomes,
+    waits,
     queued,
     released,
     rehearsed,

@@ -663,6 +663,41 @@ t.test('maxInFlight is honoured; still queued after maxWait: 503', async t => {
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
 })
 
+t.test('hang-up, maxWait and shutdown in the queue: the recorded wait is the time in the queue', async t => {
+  const upstream = await holdingUpstream(t)
+  const free = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    buckets: { one: { key: 'all', rate: '10/s', capacity: 10 }, slow: { key: 'all', rate: '1/m', capacity: 10 } },
+    routes: [
+      { name: 'slow', match: { path: '/slow' }, upstream: free.url, buckets: ['slow'], explain: true },
+      { name: 'brief', match: { path: '/brief' }, buckets: ['one'], maxWait: '3s', explain: true },
+      { name: 'default', buckets: ['one'] },
+    ],
+  })
+  // The first request stays in flight, so the two behind it wait at the gate.
+  const [, leaving, brief] = await queue(t, rig, [get(), get('/leaving'), get('/brief')])
+  t.equal((await askOnce(t, rig, get('/slow'))).status, 200)
+  const [slow] = await queue(t, rig, [get('/slow')])
+  rig.pacer.runUntil(1_250)
+  leaving!.hangUp()
+  await rig.finished(2)
+  rig.pacer.runUntil(3_000)
+  t.match((await brief!.answer()).header('Shaper-Explain'), /;wait=3000\.0;/)
+  rig.pacer.runUntil(4_500)
+  const drained = rig.proxy.drain(0)
+  t.match((await slow!.answer()).header('Shaper-Explain'), /;wait=4500\.0;/)
+  await drained
+  const finished = rig.outcomes.map((outcome, index) => `${outcome} ${rig.waits[index]}`)
+  t.same(finished.slice(0, 3), ['slow forwarded 200 0', 'default cancelled 499 1250', 'brief expired 503 3000'])
+  t.same(finished.slice(3).sort(), ['default failed 503 0', 'slow expired 503 4500'])
+  t.same(
+    rig.released.map(({ wait }) => wait),
+    [0, 0],
+    'only a release is told as one',
+  )
+})
+
 t.test('maxInFlight of a meter route: too many at once are rejected at no cost', async t => {
   const upstream = await holdingUpstream(t)
   const rig = await startRig(t, {

@@ -27,7 +27,6 @@ export class QueueVisit implements Applicant {
   arrival: Arrival
   /** ms */
   maxWait = Infinity
-  wait = 0
   /** How often the request was put back into its queue. */
   retries = 0
   readonly #context: ProxyContext
@@ -36,6 +35,8 @@ export class QueueVisit implements Applicant {
   readonly #arrivedAt: number
   #state: 'deciding' | 'waiting' | 'through' | 'over' = 'deciding'
   #ticket: Ticket | undefined
+  /** How long the request was queued when it last left its queue, in ms. */
+  #waited = 0
 
   constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival) {
     this.#context = context
@@ -43,6 +44,11 @@ export class QueueVisit implements Applicant {
     this.#visitor = visitor
     this.arrival = arrival
     this.#arrivedAt = context.clock.now()
+  }
+
+  /** How long the request was queued, or has been so far, in ms. */
+  get wait(): number {
+    return this.#state === 'waiting' ? this.#context.clock.now() - this.#arrivedAt : this.#waited
   }
 
   /** @param maxWait ms */
@@ -76,7 +82,8 @@ export class QueueVisit implements Applicant {
     this.#keepReady()
   }
 
-  #unqueue(): void {
+  #unqueue(now: number): void {
+    this.#waited = now - this.#arrivedAt
     this.#route.upstream.queued -= 1
     this.#context.observer.unqueued?.(this.#visitor)
   }
@@ -89,8 +96,7 @@ export class QueueVisit implements Applicant {
       return this.#context.shaper.giveBack(this.#ticket!)
     }
     this.#state = 'through'
-    this.#unqueue()
-    this.wait = now - this.#arrivedAt
+    this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
     this.#visitor.passed(true)
     this.#keepReady()
@@ -98,15 +104,16 @@ export class QueueVisit implements Applicant {
 
   expire(now: number): void {
     this.#state = 'over'
-    this.#unqueue()
+    this.#unqueue(now)
     const pause = this.#route.lane.gate.pausedFor(now)
-    this.#visitor.turnedAway('expired', pause > 0 ? pausedTooLong(pause) : tooLate(now - this.#arrivedAt))
+    this.#visitor.turnedAway('expired', pause > 0 ? pausedTooLong(pause) : tooLate(this.#waited))
   }
 
   reject(rejection: Rejection): void {
-    if (this.#state === 'waiting') this.#unqueue()
+    const now = this.#context.clock.now()
+    if (this.#state === 'waiting') this.#unqueue(now)
     this.#state = 'over'
-    const reply = rejectionReply(rejection, this.#route, this.arrival, this.#context.clock.now())
+    const reply = rejectionReply(rejection, this.#route, this.arrival, now)
     this.#visitor.turnedAway('rejected', reply)
   }
 
@@ -186,7 +193,7 @@ export class QueueVisit implements Applicant {
     const state = this.#state
     this.#state = 'over'
     if (state === 'waiting') {
-      this.#unqueue()
+      this.#unqueue(this.#context.clock.now())
       this.#context.shaper.cancel(this.#ticket!)
     } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
   }
