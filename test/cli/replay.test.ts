@@ -178,10 +178,19 @@ t.test('an unreadable log: status 1 after a report on the rest', async t => {
   const bad = await replay(['--rate', '5/s', '--format', 'combined'], 'no log\nat all\n')
   t.equal(bad.code, 1)
   t.match(bad.stderr, /^shaper: no line is a request that could be read; .*\n$/)
+})
+
+t.test('an empty log: status 1 after its report, and when two configurations are compared', async t => {
   const empty = await replay(['--rate', '5/s', '--json'], '')
-  t.equal(empty.code, 0)
+  t.equal(empty.code, 1)
   t.match(JSON.parse(empty.stdout), { requests: 0, bad: 0, admitted: 0, delayed: 0, rejected: 0 })
   t.match(empty.stderr, /^shaper: the log is empty, .*\n$/)
+  const config = '{ "buckets": { "client": { "key": "ip", "rate": "1/s" } } }'
+  const cwd = t.testdir({ 'a.json': config, 'b.json': config, log: '' })
+  const diff = await replay(['--diff', 'a.json', 'b.json', 'log', '--json'], undefined, cwd)
+  t.equal(diff.code, 1)
+  t.match(JSON.parse(diff.stdout), { a: { requests: 0 }, b: { requests: 0 } })
+  t.match(diff.stderr, /^shaper: the log is empty, .*\n$/)
 })
 
 t.test('usage: status 2, a line for everything that is wrong', async t => {

@@ -58,7 +58,7 @@ export async function runReplay(
   if (report.requests > 0) return
   if (report.bad + report.skipped > 0)
     throw new CommandError('no line is a request that could be read; say what it is with --format')
-  stderr.write('shaper: the log is empty, so there is nothing to say of any limits; name one with requests in it\n')
+  throw new CommandError('the log is empty, so there is nothing to say of any limits; name one with requests in it')
 }
 
 function readReport(file: string): ReplayReport {
