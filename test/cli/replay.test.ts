@@ -153,6 +153,33 @@ t.test('two configurations compared, and two reports', async t => {
   t.match(mixed.stderr, /^shaper: --diff: one is a report and the other is not; name two of the same kind\n$/)
 })
 
+t.test('two configurations compared: the problems of both are told at once, each with its file', async t => {
+  const cwd = t.testdir({
+    'a.json': '{ "buckets": { "client": { "key": "ip", "rate": "fast" } } }',
+    'b.json': '{ "buckets": { "client": { "key": "cheese", "rate": "1/s" } } }',
+    'list.json': '[]',
+    'cut.json': '{',
+    'good.json': '{ "buckets": { "client": { "key": "ip", "rate": "1/s" } } }',
+    'base.json': '{ "routes": [{ "mode": "odd" }] }',
+  })
+  const told = async (...args: string[]) => {
+    const { code, stdout, stderr } = await replay(['--diff', ...args, FIXTURE], undefined, cwd)
+    t.same([code, stdout], [2, ''])
+    return stderr
+  }
+  const remedy = 'does not exist; name a configuration that can be read'
+  t.equal(await told('nob.json', 'noa.json'), `shaper: "nob.json" ${remedy}\nshaper: "noa.json" ${remedy}\n`)
+  t.match(
+    await told('a.json', 'b.json'),
+    /^shaper: a\.json: buckets\.client\.rate: "fast" .*\nshaper: b\.json: buckets\.client\.key: "cheese" .*\n$/,
+  )
+  t.match(
+    await told('list.json', 'cut.json'),
+    /^shaper: list\.json: a list is not an object; .*\nshaper: cut\.json is not JSON: .*\n$/,
+  )
+  t.match(await told('good.json', 'good.json', 'base.json'), /^shaper: base\.json: routes\[0\]\.mode: "odd" .*\n$/)
+})
+
 t.test('bad lines are counted and shown, and never fatal', async t => {
   const log = `${combined(START)}garbage \u001b[2J\n${combined(START + 1)}`
   const { code, stdout } = await replay(['--rate', '5/s'], log)

@@ -3,7 +3,7 @@ import { ConfigError, type Problem } from '../../config/load.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
 import { STDIN } from '../../replay/input/log-files.js'
-import { kindOf, limitsOfFile, limitsOfFlags } from '../../replay/plan/limits-file.js'
+import { kindOf, limitsOfFile, limitsOfFlags, limitsOfOneFile } from '../../replay/plan/limits-file.js'
 import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.js'
 import { parseGrid } from '../../replay/plan/sweep-grid.js'
 import { parseTarget } from '../../replay/plan/target.js'
@@ -47,6 +47,8 @@ class ProblemList {
   readonly problems: Problem[] = []
 
   refuse(path: string, message: string): void {
+    // Files that are compared can have a third in common, with its problems.
+    if (this.problems.some(other => other.path === path && other.message === message)) return
     this.problems.push({ path, message })
   }
 
@@ -55,7 +57,7 @@ class ProblemList {
     try {
       return read()
     } catch (error) {
-      if (error instanceof ConfigError) this.problems.push(...error.problems)
+      if (error instanceof ConfigError) for (const { path, message } of error.problems) this.refuse(path, message)
       else if (error instanceof RangeError) this.refuse(path, error.message)
       else throw error
       return undefined
@@ -119,7 +121,7 @@ function readJob(
     const limits = list.attempt('', () => limitsOf(flags, env))
     return { job: limits && { kind: 'replay', limits }, logs: names }
   }
-  return list.attempt('--diff', () => readDiff(names, flags, env)) ?? { job: undefined, logs: names.slice(2) }
+  return list.attempt('--diff', () => readDiff(names, flags, env, list)) ?? { job: undefined, logs: names.slice(2) }
 }
 
 function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefined, list: ProblemList): void {
@@ -160,7 +162,8 @@ function readDiff(
   [a, b, ...rest]: readonly string[],
   { rate, capacity, key, mode, config }: ReplayFlags,
   env: NodeJS.ProcessEnv,
-): { job: ReplayOrder['job']; logs: readonly string[] } {
+  list: ProblemList,
+): { job: ReplayOrder['job'] | undefined; logs: readonly string[] } {
   if (a === undefined || b === undefined) {
     throw new RangeError('two files to compare are needed, e.g. --diff before.json after.json access.log')
   }
@@ -175,10 +178,10 @@ function readDiff(
   const [third, ...others] = rest
   const isBase = config === undefined && third !== undefined && kindOf(third) === 'config'
   const base = isBase ? third : config
-  return {
-    job: { kind: 'diff limits', a: limitsOfFile(a, {}, env, base), b: limitsOfFile(b, {}, env, base) },
-    logs: isBase ? others : rest,
-  }
+  const before = list.attempt('', () => limitsOfOneFile(a, env, base))
+  const after = list.attempt('', () => limitsOfOneFile(b, env, base))
+  const job = before && after && ({ kind: 'diff limits', a: before, b: after } as const)
+  return { job, logs: isBase ? others : rest }
 }
 
 function readFields(given: readonly string[]): FieldNames {

@@ -2,7 +2,8 @@
 
 import { readFileSync } from 'node:fs'
 import { isObject } from '../../config/checks/partial-config.js'
-import { ConfigError, type Flags, parseConfig } from '../../config/load.js'
+import { ConfigError, type Flags, type Problem, parseConfig } from '../../config/load.js'
+import { formatPath } from '../../config/problems.js'
 import { readJsonObject } from '../formats/json-object.js'
 import type { ReplayLimits } from './plan.js'
 
@@ -30,6 +31,34 @@ export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv,
     flags: { ...flags, ...(needsUpstream && { upstream: NO_UPSTREAM }) },
   })
   return { settings, name: file, plain: false }
+}
+
+/** The same for one of several files: every problem names its file. @throws ConfigError */
+export function limitsOfOneFile(file: string, env: NodeJS.ProcessEnv, base?: string): ReplayLimits {
+  try {
+    return limitsOfFile(file, {}, env, base)
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error
+    throw new ConfigError(error.problems.map(problem => inFile(problem, file, base)))
+  }
+}
+
+function inFile({ path, message }: Problem, file: string, base: string | undefined): Problem {
+  if (path === '') {
+    const isNamed = [file, base].some(
+      name => name && [name, JSON.stringify(name)].some(each => message.startsWith(each)),
+    )
+    return { path: isNamed ? '' : file, message }
+  }
+  const own = readJsonObject(readText(file)) ?? {}
+  const inherited = Object.keys((base !== undefined && readJsonObject(readText(base))) || {}).filter(
+    key => !(key in own),
+  )
+  const isInBase = inherited.some(key => {
+    const root = formatPath([key])
+    return path.startsWith(root) && ['', '.', '['].includes(path.charAt(root.length))
+  })
+  return { path: `${isInBase ? base : file}: ${path}`, message }
 }
 
 /** The limits of flags alone: one bucket, with the key `ip` by default. @throws ConfigError */
