@@ -698,6 +698,21 @@ t.test('hang-up, maxWait and shutdown in the queue: the recorded wait is the tim
   )
 })
 
+t.test('the end of shutdownTimeout: a place in flight that becomes free releases no request', async t => {
+  const upstream = await holdingUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    buckets: { one: { key: 'all', rate: '10/s', capacity: 10 } },
+    routes: [{ name: 'default' }],
+  })
+  const clients = await queue(t, rig, [get('/first'), get('/second'), get('/third')])
+  rig.pacer.runUntil(1_000)
+  await rig.proxy.drain(0)
+  for (const client of clients.slice(1)) t.equal((await client.answer()).status, 503)
+  t.same(rig.outcomes.sort(), ['default expired 503', 'default expired 503', 'default failed 503'])
+  t.equal(rig.released.length, 1)
+})
+
 t.test('maxInFlight of a meter route: too many at once are rejected at no cost', async t => {
   const upstream = await holdingUpstream(t)
   const rig = await startRig(t, {

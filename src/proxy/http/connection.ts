@@ -22,6 +22,8 @@ interface Parsing {
 export interface PipelinedRequest {
   /** The client is still sending it. */
   readonly receiving: boolean
+  /** It is at the upstream. */
+  readonly inFlight: boolean
   /**
    * Starts it.
    *

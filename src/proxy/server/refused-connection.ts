@@ -7,6 +7,7 @@ import type { RequestRecord } from '../observe/observer.js'
 /** Ends a connection whose bytes are no valid request: sends a problem document in its turn, as the last answer. */
 export class RefusedConnection implements PipelinedRequest {
   readonly receiving = false
+  readonly inFlight = false
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
   readonly reply: Reply

@@ -22,6 +22,7 @@ export interface UnreadRequest {
  */
 export class RereadRequest implements PipelinedRequest {
   readonly receiving = false
+  readonly inFlight = false
   readonly #server: Server
   readonly #connection: ClientConnection
   readonly #linger: Deadlines

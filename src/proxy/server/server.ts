@@ -156,7 +156,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       }
       if (context.inProgress === 0) drained()
     })
-    for (const connection of connections) connection.cutOff()
+    // Waiting requests first: a place in flight that becomes free now must not release one of them.
+    const inFlight = new Set([...connections].filter(({ current }) => current?.inFlight))
+    for (const connection of connections) if (!inFlight.has(connection)) connection.cutOff()
+    for (const connection of inFlight) connection.cutOff()
     // A TLS handshake may end only now.
     server.on('secureConnection', socket => socket.destroy())
     // Answers just given are written before their connections close.
