@@ -4,6 +4,7 @@ import { crossCheck } from './checks/checks.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
+import { workerCountFaults, workerStoreFaults } from './checks/workers.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { quoteFile } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
@@ -24,6 +25,8 @@ export interface ConfigSources {
   readonly env: NodeJS.ProcessEnv
   /** Where `file`, or the default file, is looked for. */
   readonly cwd: string
+  /** The flag `--workers`, to be checked with the rest. */
+  readonly workers?: string | undefined
 }
 
 /** An error in the configuration. `path` is its place in the file, a flag such as `--rate`, or "" for the whole file. */
@@ -62,20 +65,22 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
  * @throws ConfigError with every problem
  */
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
-  const { flags, env, cwd, file: given = DEFAULT_FILE } = options
+  const { flags, env, cwd, workers, file: given = DEFAULT_FILE } = options
   const file = resolvePath(cwd, given)
-  const text = contentOf(file, options.file)
-  const checks = [loopFaults, fileFaults]
-  if (text !== undefined) return { settings: readText(text, { env, flags, file: given, checks }), file }
+  const checks = [loopFaults, fileFaults, (raw: Record<string, unknown>) => workerStoreFaults(workers, raw)]
+  const reading: ReadOptions = { env, flags, checks, workers }
+  const content = contentOf(file, options.file)
+  if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))
+  if (content !== undefined) return { settings: readText(content, { ...reading, file: given }), file }
   const missing = [flags.upstream === undefined && '--upstream URL', flags.rate === undefined && '--rate R'].filter(
     Boolean,
   )
   if (missing.length > 0) {
     const example = 'shaper start --upstream http://127.0.0.1:9000 --rate 5/s'
     const message = `there is no ./${DEFAULT_FILE} here, and without a file ${missing.join(' and ')} must be given; type e.g. ${example}, or name a file with -c FILE`
-    throw new ConfigError([{ path: '', message }])
+    throw new ConfigError(problemsOf([{ path: [], message }, ...flagFaults(reading)], []))
   }
-  return { settings: settingsOf(fileOfFlags(), [], { env, flags, checks }), file: undefined }
+  return { settings: settingsOf(fileOfFlags(), [], reading), file: undefined }
 }
 
 interface ReadOptions {
@@ -83,16 +88,18 @@ interface ReadOptions {
   readonly flags: Flags
   /** Checks of the file as written, besides the schema. */
   readonly checks: readonly ((file: Record<string, unknown>) => Finding[])[]
+  readonly workers?: string | undefined
 }
 
 /** @param options `file` for messages */
 function readText(text: string, options: ReadOptions & { readonly file: string }): Settings {
   const { value, findings } = readJson(text, options.file)
-  if (value === undefined) throw new ConfigError(problemsOf(findings, []))
+  if (value === undefined) throw new ConfigError(problemsOf([...findings, ...flagFaults(options)], []))
   return settingsOf(value, findings, options)
 }
 
-function contentOf(file: string, given: string | undefined): string | undefined {
+/** The text of a file; undefined: there is no default file. A fault, if the file cannot be read. */
+function contentOf(file: string, given: string | undefined): string | Finding | undefined {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {
@@ -100,13 +107,25 @@ function contentOf(file: string, given: string | undefined): string | undefined 
     if (code === 'ENOENT' && given === undefined) return undefined
     const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
     const remedy = `name a file that ${code === 'ENOENT' ? 'exists' : 'can be read'}, e.g. -c ${DEFAULT_FILE}`
-    throw new ConfigError([
-      { path: given === undefined ? '' : '-c', message: `${quoteFile(given ?? file)} ${fault}; ${remedy}` },
-    ])
+    return { path: given === undefined ? [] : ['-c'], message: `${quoteFile(given ?? file)} ${fault}; ${remedy}` }
   }
 }
 
-function settingsOf(file: unknown, earlier: readonly Finding[], { env, flags, checks }: ReadOptions): Settings {
+/** Faults of the flags that no contents of a file could mend, for a file that cannot be used. */
+function flagFaults({ flags, workers }: ReadOptions): Finding[] {
+  // With an "admin" in the file, --admin sets its address alone. The token may be in the file.
+  const { raw, origins } = mergeFlags({ ...fileOfFlags(), admin: {} }, flags)
+  const parsed = fileSchema.safeParse(raw)
+  const found = parsed.success ? [] : findingsOf(parsed.error)
+  const ofFlags = found.flatMap(({ path, message }) => {
+    const origin = origins.find(({ path: root }) => isWithin(path, root))
+    return origin === undefined ? [] : [{ path: [origin.flag], message }]
+  })
+  return [...ofFlags, ...workerCountFaults(workers)]
+}
+
+function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOptions): Settings {
+  const { env, flags, checks, workers } = options
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
@@ -117,7 +136,8 @@ function settingsOf(file: unknown, earlier: readonly Finding[], { env, flags, ch
   const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
   const { raw } = merged
   const crossed = isObject(raw) ? [...crossCheck(readPartialConfig(raw)), ...checks.flatMap(check => check(raw))] : []
-  const problems = problemsOf([...found, ...crossed.filter(isJudged), ...merged.findings], merged.origins)
+  const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
+  const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
   return resolve(parsed.data)
 }

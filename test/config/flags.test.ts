@@ -90,6 +90,26 @@ t.test('invalid flags are reported by their own names', async t => {
   ])
 })
 
+t.test('faults of --workers and of the file come with those of all other flags', async t => {
+  const cwd = t.testdir({ 'bad.json': '{', 'list.json': '[]', 'redis.json': JSON.stringify({ ...least(), store: 5 }) })
+  const pathsOf = (workers: string, flags: Flags, file?: string) =>
+    linesOf(() => loadConfig({ flags, env: {}, cwd, workers, ...(file !== undefined && { file }) })).map(line =>
+      line.replace(/: .*| is not JSON.*|there is no .*|; .*/s, ''),
+    )
+  const five = { listen: 'x', upstream: 'e', rate: 'a', capacity: 'b', admin: 'd' }
+  const flags = ['--listen', '--upstream', '--rate', '--capacity', '--admin', '--workers']
+  t.same(pathsOf('c', five).sort(), flags.toSorted())
+  t.same(pathsOf('2', { upstream: 'echo:', rate: '5/x' }), ['--rate', '--workers'], 'with the store "memory"')
+  t.same(pathsOf('c', five, 'none.json').sort(), ['-c', ...flags].sort())
+  t.same(pathsOf('c', five, 'bad.json').sort(), ['bad.json', ...flags].sort())
+  t.same(pathsOf('c', five, 'list.json').sort(), [...flags, 'a list is not an object'].sort())
+  t.same(pathsOf('c', { rate: '5/x' }), ['', '--rate', '--workers'], 'without a file and --upstream')
+  // What a file may say makes these valid, or not.
+  const unsure = { upstream: 'http://127.0.0.1:8080', admin: '0.0.0.0:9', capacity: '0.5' }
+  t.same(pathsOf('2', unsure, 'none.json'), ['-c'])
+  t.same(pathsOf('2', {}, 'redis.json'), ['store'], 'an invalid store is not judged')
+})
+
 t.test('--admin that other machines can reach says what to set', async t => {
   t.same(faults(least(), { flags: { admin: '0.0.0.0:9099' } }), [
     `--admin: other machines can reach 0.0.0.0:9099, so a token is needed; set "admin": { "listen": "0.0.0.0:9099", "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`,

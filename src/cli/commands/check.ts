@@ -5,7 +5,7 @@ import type { RouteSettings, Settings } from '../../config/settings.js'
 import { warnings } from '../../config/warnings/index.js'
 import { formatDuration } from '../../core/units.js'
 import type { Terminal } from '../terminal.js'
-import { type CommandOptions, sourcesOf, workersOf } from './common-options.js'
+import { type CommandOptions, sourcesOf } from './common-options.js'
 import { aligned } from './table.js'
 
 /** The measured memory of a queued request and of a bucket instance, in kB. */
@@ -20,7 +20,6 @@ const INSTANCE_KB = 0.2
  */
 export function runCheck(options: CommandOptions, terminal: Terminal): void {
   const { settings, file } = loadConfig(sourcesOf(options, terminal))
-  workersOf(options, settings)
   terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   const lines = [
     ...routeTable(settings.routes),

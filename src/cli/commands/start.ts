@@ -1,7 +1,8 @@
+import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
 import { isWorker } from '../serving/worker-protocol.js'
 import type { Terminal } from '../terminal.js'
-import { type CommandOptions, sourcesOf, workersOf } from './common-options.js'
+import { type CommandOptions, sourcesOf } from './common-options.js'
 
 /**
  * Runs the proxy until a signal ends it. What serves is imported once the configuration is known to be good.
@@ -10,9 +11,10 @@ import { type CommandOptions, sourcesOf, workersOf } from './common-options.js'
  */
 export async function runStart(options: CommandOptions, terminal: Terminal): Promise<void> {
   if (isWorker()) return (await import('../serving/worker.js')).runWorker()
-  const sources = sourcesOf(options, terminal)
-  const { settings, file } = loadConfig(sources)
-  const workers = workersOf(options, settings)
+  const { workers, ...sources } = sourcesOf(options, terminal)
+  const { settings, file } = loadConfig({ ...sources, workers })
   const { runService } = await import('../serving/service.js')
-  await runService({ settings, file, reload: () => loadConfig(sources).settings }, workers)
+  // A reload does not change the store, so it does not check the workers again.
+  const reload = () => loadConfig(sources).settings
+  await runService({ settings, file, reload }, workers === undefined ? undefined : workerCount(workers))
 }
