@@ -1,7 +1,9 @@
 import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { ConfigError, loadConfig } from '../../src/config/load.js'
+import { linesOf } from './sample.js'
 
 const fixture = (name: string): string =>
   readFileSync(fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url)), 'utf8')
@@ -51,5 +53,21 @@ t.test('a missing file is reported together with other errors, at its route', as
   t.throws(
     () => loadConfig({ file: `${cwd}/config.json`, flags: {}, env: {}, cwd }),
     /buckets\.client\.rate: .*\n.*routes\[0\]\.upstream\.tls\.ca: ".*none" does not exist; name a PEM file/,
+  )
+})
+
+t.test('the message of a missing relative file tells where it was looked for: in the current directory', async t => {
+  const cwd = t.testdir({})
+  const listen = { address: '127.0.0.1:0', tls: { cert: 'none.pem', key: '/none/key.pem' } }
+  writeFileSync(
+    `${cwd}/config.json`,
+    JSON.stringify({ listen, upstream: 'echo:', buckets: { client: { rate: '5/s' } } }),
+  )
+  t.same(
+    linesOf(() => loadConfig({ file: `${cwd}/config.json`, flags: {}, env: {}, cwd })),
+    [
+      `listen.tls.cert: "none.pem" does not exist (looked for at ${JSON.stringify(join(process.cwd(), 'none.pem'))}); name a PEM file`,
+      'listen.tls.key: "/none/key.pem" does not exist; name a PEM file',
+    ],
   )
 })

@@ -1,6 +1,7 @@
 /** The files that a configuration names. They are read when it is checked, not when they are first needed. */
 import { createHash, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import { isAbsolute, resolve } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import { quoteFile } from '../messages.js'
 import type { Finding } from '../problems.js'
@@ -80,7 +81,8 @@ function pemFaults(path: PropertyKey[], file: unknown, parse: (content: Buffer) 
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
-    return [{ path, message: `${quoteFile(file)} ${fault}; name a PEM file` }]
+    const sought = isAbsolute(file) ? '' : ` (looked for at ${quoteFile(resolve(file))})`
+    return [{ path, message: `${quoteFile(file)} ${fault}${sought}; name a PEM file` }]
   }
   try {
     parse(content)
