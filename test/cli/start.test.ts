@@ -1,11 +1,13 @@
+import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { copyFileSync, realpathSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import t from 'tap'
 import { request } from 'undici'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { until } from '../servers/redis.js'
-import { shaper } from './command.js'
+import { ROOT, shaper } from './command.js'
 
 // They are independent, and mostly wait.
 t.jobs = 3
@@ -24,6 +26,18 @@ t.test('flags alone are enough', { buffered: true }, async t => {
   await Promise.all(answers.map(({ body }) => body.dump()))
   child.kill('SIGTERM')
   t.equal((await finished).code, 0)
+})
+
+t.test('a checkout that is not built: exit 1, and one line says what to run', { buffered: true }, async t => {
+  const folder = t.testdir({ 'package.json': '{ "type": "module" }', bin: {} })
+  copyFileSync(`${ROOT}/bin/shaper.js`, `${folder}/bin/shaper.js`)
+  const { status, stdout, stderr } = spawnSync(process.execPath, ['bin/shaper.js', 'start'], {
+    cwd: folder,
+    encoding: 'utf8',
+  })
+  t.equal(status, 1)
+  t.equal(stdout, '')
+  t.equal(stderr, `shaper is not built; run npm ci in ${realpathSync(folder)}\n`)
 })
 
 t.test("the repository's own configuration", { buffered: true }, async t => {
