@@ -144,7 +144,9 @@ t.test('a worker that crashes is replaced; if all crash, the port stays open', a
   const [first] = workersOf(command)
   process.kill(first!, 'SIGKILL')
   await until('there are three again', () => workersOf(command).length === 3 && !isAlive(first!))
-  t.match(logged(command, /^worker \d ended: SIGKILL; another one starts in 100 ms$/), [{ worker: Number, delay: 100 }])
+  t.match(logged(command, /^worker \d ended: SIGKILL; another one starts in 100 ms$/), [
+    { level: 50, worker: Number, delay: 100 },
+  ])
   t.same(new Set((await many(url, 6)).map(({ status }) => status)), new Set([200]))
 
   const all = workersOf(command)
@@ -185,6 +187,7 @@ t.test('SIGTERM to one worker: it finishes its requests, and another one replace
   await until('there is another one', async () => {
     return workersOf(command).length === 1 && !isAlive(worker!) && (await ask(url)).status === 200
   })
+  t.match(logged(command, /^worker 1 ended: exit status 0; another one starts in 100 ms$/), [{ level: 30 }], 'no error')
   t.equal((await end(command)).code, 0)
 })
 

@@ -253,17 +253,19 @@ export class Workers {
       if (this.#isEmpty()) this.#allGone()
     } else if (this.#started) {
       if (readyAt !== undefined && performance.now() - readyAt > STEADY) place.crashes = 0
-      this.#replace(place, how)
+      this.#replace(place, how, end.code === 0)
     } else this.#failed(new CommandError(end.reason ?? `worker ${number} ended before it was ready: ${how}`))
   }
 
-  #replace(place: Place, how: string): void {
+  /** @param asked whether the worker ended by a signal that it handled, to be replaced */
+  #replace(place: Place, how: string, asked: boolean): void {
     const { number } = place
     // No process holds the port that the system has chosen, so the next worker has to ask for it.
     if (this.url !== '' && this.#isEmpty()) this.#port = Number(new URL(this.url).port) || this.#first.listen.port
     const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
     place.crashes += 1
-    this.#log.error({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
+    const level = asked ? 'info' : 'error'
+    this.#log[level]({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
     place.timer = setTimeout(() => this.#fork(place), delay)
   }
 }
