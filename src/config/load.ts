@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { resolve as resolvePath } from 'node:path'
+import { adminAddressFaults } from './checks/admin-address.js'
 import { crossCheck } from './checks/checks.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
@@ -17,6 +18,8 @@ import type { Settings } from './settings.js'
 export type { Flags } from './flags.js'
 
 const DEFAULT_FILE = 'shaper.config.json'
+/** Checks that read nothing but the configuration. */
+const CHECKS = [loopFaults, adminAddressFaults]
 
 /** Where a configuration is read from. */
 export interface ConfigSources {
@@ -55,7 +58,7 @@ export class ConfigError extends Error {
  */
 export function parseConfig(text: string, options: { env?: Environment; flags?: Flags; file?: string } = {}): Settings {
   const { env = process.env, flags = {}, file = DEFAULT_FILE } = options
-  return readText(text, { env, flags, file, checks: [loopFaults] })
+  return readText(text, { env, flags, file, checks: CHECKS })
 }
 
 /**
@@ -67,7 +70,7 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
   const { flags, env, cwd, workers, file: given = DEFAULT_FILE } = options
   const file = resolvePath(cwd, given)
-  const checks = [loopFaults, fileFaults, (raw: Record<string, unknown>) => workerStoreFaults(workers, raw)]
+  const checks = [...CHECKS, fileFaults, (raw: Record<string, unknown>) => workerStoreFaults(workers, raw)]
   const reading: ReadOptions = { env, flags, checks, workers }
   const content = contentOf(file, options.file)
   if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))

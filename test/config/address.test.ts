@@ -112,3 +112,19 @@ t.test(
     for (const bad of ['', 'a b', ' a', 'a\n', 'pässwort', 'a=b']) t.match(token(bad)[0], /^admin\.token: not a token/)
   },
 )
+
+t.test('the admin server and the proxy have different addresses', async t => {
+  const both = (listen: unknown, admin: string) => faults(top({ listen, admin: { listen: admin } }))
+  const line = (path: string, admin: string, proxy = admin) =>
+    `${path}: "${admin}" is also where the proxy listens ("listen": "${proxy}"); choose another port for one of them`
+  t.same(both('127.0.0.1:81', ':81'), [line('admin.listen', '127.0.0.1:81')])
+  t.same(both({ address: '[0::1]:81' }, '[::1]:81'), [line('admin.listen', '[::1]:81', '[0::1]:81')])
+  t.same(both(undefined, '8080'), [line('admin.listen', '127.0.0.1:8080')], 'the default address')
+  t.same(faults(least(), { flags: { listen: ':81', admin: ':81', rate: '5/x' } }), [
+    '--rate: "5/x" is not a rate; use e.g. "5/s", "6/30s"',
+    line('--admin', '127.0.0.1:81'),
+  ])
+  t.same(both(':81', ':82'), [])
+  t.same(both(':81', '127.0.0.2:81'), [])
+  t.same(both(':0', ':0'), [], 'any free ports')
+})

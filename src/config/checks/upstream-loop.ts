@@ -30,7 +30,8 @@ export function loopFaults(file: Record<string, unknown>): Finding[] {
   ]
 }
 
-function readOrNothing<T>(value: unknown, parse: (text: string) => T): T | undefined {
+/** What `parse` makes of a text; undefined: it is no text, or `parse` refuses it. */
+export function readOrNothing<T>(value: unknown, parse: (text: string) => T): T | undefined {
   if (typeof value !== 'string') return undefined
   try {
     return parse(value)
@@ -63,7 +64,7 @@ function isLocal(host: string): boolean {
 }
 
 /** A host in one spelling: lower case, IPv6 in its short form, mapped IPv4 addresses as IPv4. */
-function asAddress(host: string): string {
+export function asAddress(host: string): string {
   const bare = host.replace(/^\[|\]$|%.*$/g, '').toLowerCase()
   if (!isIPv6(bare)) return bare
   const short = new URL(`http://[${bare}]`).hostname.slice(1, -1)
