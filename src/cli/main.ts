@@ -104,8 +104,16 @@ function createProgram(terminal: Terminal): Command {
       '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
     )
   withReplay(program.command('replay'), terminal)
-  for (const command of program.commands) command.exitOverride().configureOutput(program.configureOutput())
-  return program
+  for (const command of program.commands) {
+    command.exitOverride().configureOutput(program.configureOutput()).allowExcessArguments()
+  }
+  // Commander's own message gives only the number of arguments.
+  return program.hook('preAction', (_program, command) => {
+    const { args, registeredArguments: known } = command
+    if (args.length <= known.length || known.at(-1)?.variadic) return
+    const extra = args.slice(known.length).map(arg => `'${arg}'`)
+    command.error(`error: too many arguments for '${command.name()}': ${extra.join(', ')}`)
+  })
 }
 
 function withLimits(command: Command): Command {

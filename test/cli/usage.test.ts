@@ -38,7 +38,7 @@ t.test('usage errors: exit 2, one line', async t => {
     [['strat'], /unknown command 'strat'/],
     [['start', '-c', 'missing.json'], /missing\.json/],
     [['check', '--rate'], /option '--rate <rate>' argument missing/],
-    [['start', 'here'], /too many arguments/],
+    [['start', 'here', 'too'], /^shaper: too many arguments for 'start': 'here', 'too'; try --help\n$/],
     [['start', '--upstream', 'echo:', '--rate', '5/s', '--capacity', '0.5'], /0\.5/],
   ]
   for (const [args, message] of cases) {
