@@ -58,6 +58,11 @@ t.test('the command: once, with a token, and errors in one line', async t => {
   const refused = await top(['--count', '1'])
   t.equal(refused.code, 1)
   t.match(refused.stderr, /^shaper: the admin server at http:\/\/127\.0\.0\.1:\d+ wants a token; set SHAPER_TOKEN\n$/)
+  const wrong = await top(['--count', '1'], { SHAPER_TOKEN: 'other' })
+  t.match(
+    wrong.stderr,
+    /^shaper: the admin server at http:\S+ refuses the token in SHAPER_TOKEN; set it to the token of the configuration\n$/,
+  )
   const shown = await shaper(args(['--count', '2', '--interval', '100ms']), { env: { SHAPER_TOKEN: 's3cret' } })
     .finished
   t.equal(shown.code, 0, shown.stderr)
@@ -68,7 +73,8 @@ t.test('the command: once, with a token, and errors in one line', async t => {
   t.equal(bad.code, 2)
   t.equal(bad.stderr.split('\n').length, 3)
   await rig.admin.close()
-  const away = await top(['--count', '1'])
+  // A process of its own, because this one keeps connections to the server that has closed.
+  const away = await shaper(args(['--count', '1'])).finished
   t.equal(away.code, 1)
-  t.match(away.stderr, /does not answer \(ECONNREFUSED\)/)
+  t.match(away.stderr, /does not answer \(ECONNREFUSED\); .*, or name it with --admin URL\n$/)
 })

@@ -61,11 +61,15 @@ async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
     const { cause } = error as { cause?: { code?: string } }
     const reason = cause?.code ?? error.message
     throw new CommandError(
-      `the admin server at ${url.origin} does not answer (${reason}); is shaper running with "admin" in its configuration?`,
+      `the admin server at ${url.origin} does not answer (${reason}); start shaper with "admin" in its configuration, or name it with --admin URL`,
     )
   })
   if (answer.status === 401) {
-    throw new CommandError(`the admin server at ${url.origin} wants a token; set SHAPER_TOKEN`)
+    const fault =
+      token === undefined
+        ? 'wants a token; set SHAPER_TOKEN'
+        : 'refuses the token in SHAPER_TOKEN; set it to the token of the configuration'
+    throw new CommandError(`the admin server at ${url.origin} ${fault}`)
   }
   if (!answer.ok) throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}`)
   const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
