@@ -32,6 +32,7 @@ t.test('URLs of upstreams', async t => {
     ['http://h/api', '"http://h/api" has a path, but requests keep their own; write "http://h"'],
     ['http://h/?a=1', '"http://h/?a=1" has a query or fragment, but requests keep their own; write "http://h"'],
     ['http://me:secret@h', '"http://***@h" carries credentials; write "http://h"'],
+    ['http://127.0.0.1:99999', '"http://127.0.0.1:99999" has no such port; ports go from 0 to 65535'],
     ['localhost:9000', '"localhost:9000" is not an upstream\'s URL; write "http://localhost:9000"'],
     [
       'ftp://h',

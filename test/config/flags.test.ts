@@ -82,7 +82,7 @@ t.test('invalid flags are reported by their own names', async t => {
   t.same(faults(least(), { flags: { admin: ':9090' } }), [])
   t.same(parse(least(), { flags: { admin: ':9090' } }).admin, { listen: { host: '127.0.0.1', port: 9090 } })
   t.same(faults({ ...least(), admin: { listen: ':1', token: '' } }, { flags: { admin: 'x' } }), [
-    '--admin: "x" has no port; write "x:8080"',
+    '--admin: "x" has no port; write "x:9090"',
     `admin.token: not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
   ])
   t.same(faults({ ...least(), listen: { address: ':1', tls: 5 } }, { flags: { listen: '9' } }), [

@@ -187,7 +187,7 @@ t.test('every invalid value has its own message', async t => {
       top({ store: { type: 'postgres', url: 'postgres://h/d', onOutage: 'x' } }),
       'store.onOutage: "x" is not a choice for an outage; use "local", "closed" or "open"',
     ],
-    [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:8080"'],
+    [top({ admin: { listen: 'x' } }), 'admin.listen: "x" has no port; write "x:9090"'],
     [
       top({ admin: { listen: '0.0.0.0:9090' } }),
       `admin.token: other machines can reach 0.0.0.0:9090, so a token is needed; set "admin": { "listen": "0.0.0.0:9090", "token": "\${SHAPER_TOKEN}" } in the file, or listen on 127.0.0.1`,

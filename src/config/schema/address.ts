@@ -8,28 +8,34 @@ import { flag, object, read, text, whole } from './values.js'
 /** Where to listen when the file does not say. */
 export const DEFAULT_LISTEN = '127.0.0.1:8080'
 const DEFAULT_HOST = '127.0.0.1'
-const LISTEN = 'use e.g. "127.0.0.1:8080", "[::1]:8080"'
+const LISTEN_PORT = 8080
+const ADMIN_PORT = 9090
+const MOST_PORT = 65_535
+const useAddress = (port: number) => `use e.g. "127.0.0.1:${port}", "[::1]:${port}"`
+const noSuchPort = (shown: string) => `${shown} has no such port; ports go from 0 to ${MOST_PORT}`
+const LISTEN = useAddress(LISTEN_PORT)
 const RANGES = ['loopback', 'linklocal', 'uniquelocal']
 
 /**
  * Reads `"host:port"`, `"[::1]:8080"`, `":8080"` or `"8080"`. The default host is 127.0.0.1.
  *
+ * @param example the port that messages propose
  * @throws RangeError
  */
-export function parseListen(value: string): { host: string; port: number } {
+export function parseListen(value: string, example = LISTEN_PORT): { host: string; port: number } {
   const [, v6, v4, digits] = /^(?:\[([^\]]*)\]:|([^:[\]]*):)?(\d+)$/.exec(value) ?? []
   const host = v6 ?? (v4 || DEFAULT_HOST)
-  if (digits === undefined) throw new RangeError(listenFault(value))
-  if (Number(digits) > 65535) throw new RangeError(`${quote(value)} has no such port; ports go from 0 to 65535`)
+  if (digits === undefined) throw new RangeError(listenFault(value, example))
+  if (Number(digits) > MOST_PORT) throw new RangeError(noSuchPort(quote(value)))
   const good = v6 === undefined ? isIPv4(host) || isHostName(host) : isIPv6(host)
-  if (!good) throw new RangeError(`${quote(value)} is not an address to listen on; ${LISTEN}`)
+  if (!good) throw new RangeError(`${quote(value)} is not an address to listen on; ${useAddress(example)}`)
   return { host, port: Number(digits) }
 }
 
-function listenFault(value: string): string {
-  if (isIPv6(value)) return `${quote(value)} needs brackets and a port; write "[${value}]:8080"`
-  if (isIPv4(value) || isHostName(value)) return `${quote(value)} has no port; write "${value}:8080"`
-  return `${quote(value)} is not an address to listen on; ${LISTEN}`
+function listenFault(value: string, port: number): string {
+  if (isIPv6(value)) return `${quote(value)} needs brackets and a port; write "[${value}]:${port}"`
+  if (isIPv4(value) || isHostName(value)) return `${quote(value)} has no port; write "${value}:${port}"`
+  return `${quote(value)} is not an address to listen on; ${useAddress(port)}`
 }
 
 function isHostName(value: string): boolean {
@@ -55,6 +61,8 @@ export function parseUpstreamUrl(value: string): string {
   if (value === 'echo:') return value
   const shown = quoteUrl(value)
   const url = URL.canParse(value) ? new URL(value) : undefined
+  const [, port] = /^https?:\/\/[^/?#]*:(\d+)(?:[/?#]|$)/i.exec(value) ?? []
+  if (Number(port) > MOST_PORT) throw new RangeError(noSuchPort(shown))
   if (!url || !/^https?:\/\//i.test(value)) {
     const near = !value.includes('://') && /^[\w.-]+(:\d+)?$/.test(value) ? `; write "http://${value}"` : undefined
     throw new RangeError(
@@ -86,7 +94,9 @@ export function parseTrusted(value: string): string {
   )
 }
 
-const listenText = read(z.string({ error: wants('an address to listen on', LISTEN) }), parseListen)
+const addressText = (port: number) =>
+  read(z.string({ error: wants('an address to listen on', useAddress(port)) }), value => parseListen(value, port))
+const listenText = addressText(LISTEN_PORT)
 const file = (what: string) => text(`the path of ${what}`, 'use e.g. "/etc/shaper/tls.pem"')
 
 const listenObject = object(
@@ -107,7 +117,7 @@ const listenObject = object(
   'use { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
 )
 
-export const listenAddress = listenText
+export const adminAddress = addressText(ADMIN_PORT)
 
 export const listenSchema = z.union(
   [

@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { wants } from '../messages.js'
-import { DEFAULT_LISTEN, formatListen, isLoopback, listenAddress, listenSchema, trustProxy } from './address.js'
+import { adminAddress, DEFAULT_LISTEN, formatListen, isLoopback, listenSchema, trustProxy } from './address.js'
 import { buckets } from './buckets.js'
 import { route } from './routes.js'
 import { store } from './store.js'
@@ -41,7 +41,7 @@ const SECRET = {
 
 const adminObject = object(
   {
-    listen: listenAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
+    listen: adminAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
     token: z
       .string(SECRET)
       .regex(B64TOKEN, SECRET)
