@@ -253,3 +253,17 @@ t.test('no function takes a boolean beside other parameters', async t => {
   `
   t.same(bareBooleans('a.ts', text), ['a.ts: bare', 'a.ts: bareDefault', 'a.ts: bareOrNone', 'a.ts: bareMember'])
 })
+
+t.test('each exported name stands for one thing', async t => {
+  const homes = new Map<string, Set<string>>()
+  for (const [path, text] of Object.entries(read())) {
+    const exported = /^export (?:abstract |async )?(?:class|const|enum|function\*?|interface|let|type) (\w+)/gm
+    for (const [, name] of text.matchAll(exported)) homes.set(name!, (homes.get(name!) ?? new Set()).add(path))
+  }
+  t.ok(homes.size > 500)
+  const doubles = [...homes].filter(([, paths]) => paths.size > 1)
+  t.same(
+    doubles.map(([name, paths]) => `${name}: ${[...paths].join(', ')}`),
+    [],
+  )
+})

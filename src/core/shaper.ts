@@ -27,7 +27,7 @@ export type { ReleaseMode } from './release/release-engine.js'
 export type Verdict = 'released' | Ticket | Rejection
 
 /** A request that a store has admitted. */
-export interface Admitted {
+export interface AdmittedArrival {
   readonly arrival: Arrival
   readonly waiter: Waiter
   /** ms since the store has answered. */
@@ -92,7 +92,7 @@ export class Shaper {
    *
    * @param claim the store's answer, if a slot was claimed with the admission
    */
-  enqueue({ arrival, waiter, maxWait, arrivedAt }: Admitted, claim?: Claim): Ticket | Rejection {
+  enqueue({ arrival, waiter, maxWait, arrivedAt }: AdmittedArrival, claim?: Claim): Ticket | Rejection {
     const now = this.#engine.settle()
     for (const bucket of arrival.stack) bucket.endBlock(now)
     // The time that asking took does not count against the client's wait.
