@@ -15,6 +15,14 @@ const SILENCE = 1_000
 /** How long a worker may go on after its time to drain, in ms. */
 const PATIENCE = 10_000
 
+/** How a worker ended. */
+interface End {
+  readonly code: number | null
+  readonly signal: string | null
+  /** Why it could not start, as it said itself. */
+  readonly reason: string | undefined
+}
+
 interface Place {
   /** Counts from 1. */
   readonly number: number
@@ -237,37 +245,38 @@ export class Workers {
     }
   }
 
-  #gone(
-    place: Place,
-    worker: Worker,
-    end: { code: number | null; signal: string | null; reason: string | undefined },
-  ): void {
+  #gone(place: Place, worker: Worker, end: End): void {
     const { number, isUp, readyAt } = place
     place.process = undefined
     place.isUp = false
     place.readyAt = undefined
     for (const answered of this.#answers.values()) answered(worker, undefined)
-    const how = end.reason ?? (end.signal === null ? `exit status ${end.code}` : end.signal)
+    const how = describeEnd(end)
     if (this.#draining) {
       if (isUp && end.code !== 0) this.#unclean = `worker ${number} ended before it was done: ${how}`
       if (this.#isEmpty()) this.#allGone()
     } else if (this.#started) {
       if (readyAt !== undefined && performance.now() - readyAt > STEADY) place.crashes = 0
-      this.#replace(place, how, end.code === 0)
+      this.#replace(place, end)
     } else this.#failed(new CommandError(end.reason ?? `worker ${number} ended before it was ready: ${how}`))
   }
 
-  /** @param asked whether the worker ended by a signal that it handled, to be replaced */
-  #replace(place: Place, how: string, asked: boolean): void {
+  #replace(place: Place, end: End): void {
     const { number } = place
     // No process holds the port that the system has chosen, so the next worker has to ask for it.
     if (this.url !== '' && this.#isEmpty()) this.#port = Number(new URL(this.url).port) || this.#first.listen.port
     const delay = Math.min(BACKOFF.most, BACKOFF.least * 2 ** place.crashes)
     place.crashes += 1
-    const level = asked ? 'info' : 'error'
+    // Exit status 0: it ended by a signal that it handled, to be replaced.
+    const level = end.code === 0 ? 'info' : 'error'
+    const how = describeEnd(end)
     this.#log[level]({ worker: number, delay }, `worker ${number} ended: ${how}; another one starts in ${delay} ms`)
     place.timer = setTimeout(() => this.#fork(place), delay)
   }
+}
+
+function describeEnd({ reason, signal, code }: End): string {
+  return reason ?? (signal === null ? `exit status ${code}` : signal)
 }
 
 /** Ignores errors: the end of a worker is reported by its exit event. */
