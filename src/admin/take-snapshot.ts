@@ -65,7 +65,7 @@ export async function resetInstance(context: ProxyContext, name: string, key: st
   const bucket = (known ?? sharing.createBucket(settings.limits, key)) as StoredBucket
   await sharing.store.reset(bucket.ref)
   if (known === undefined) return { forgotten, waiting: 0, level: 0, lastWaitMs: 0 }
-  bucket.tell(0, clock.now())
+  bucket.levelReported(0, clock.now())
   shaper.control.reset(known)
   return afterReset(known, forgotten, clock.now())
 }

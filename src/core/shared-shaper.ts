@@ -128,7 +128,7 @@ export class SharedShaper {
       admission =>
         inOrder(stack, inquiries, () => {
           const now = clock.now()
-          for (const [place, bucket] of stack.entries()) bucket.tell(admission.levels[place]!, now)
+          for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
           decided(admission)
         }),
       () => {

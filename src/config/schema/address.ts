@@ -79,7 +79,7 @@ export function parseUpstreamUrl(value: string): string {
 }
 
 /** @throws RangeError */
-export function parseTrusted(value: string): string {
+function parseTrusted(value: string): string {
   if (RANGES.includes(value)) return value
   const [, address = '', prefix] = /^([^/%]+)(?:\/(\d{1,3}))?$/.exec(value) ?? []
   const version = isIP(address)

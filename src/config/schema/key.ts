@@ -17,7 +17,7 @@ const NAMED = {
  *
  * @throws RangeError
  */
-export function parseKeyPart(value: string): KeyPart {
+function parseKeyPart(value: string): KeyPart {
   const plain = PLAIN.find(kind => kind === value)
   if (plain) return { kind: plain }
   const [, kind, name = ''] = /^(header|cookie|query):(.*)$/s.exec(value) ?? []

@@ -99,9 +99,6 @@ export const file = object(
   'the file holds one object, e.g. { "upstream": "http://127.0.0.1:9000" }',
 )
 
-/** The file as a user may write it. */
-export type ConfigFile = z.input<typeof file>
-
 /** The JSON Schema (draft 2020-12) of the file, for editors. */
 export function jsonSchema(): object {
   const { $schema, ...rest } = z.toJSONSchema(file, { io: 'input', target: 'draft-2020-12' })

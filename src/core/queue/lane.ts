@@ -211,11 +211,6 @@ export class Gate implements Timed {
     return this.root.fairQueue.size > 0
   }
 
-  /** Whether any request waits before it, be it for a bucket. */
-  get hasWaiters(): boolean {
-    return this.root.weight > 0
-  }
-
   get inFlight(): number {
     return this.#inFlight
   }

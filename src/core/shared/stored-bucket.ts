@@ -23,12 +23,12 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
   readonly key: string
   readonly #groupOf: (name: string, key: string) => string
   readonly #trust: StoreTrust
-  /** The level that the store told last: cost units, at a time in ms. */
-  #told = 0
-  #toldAt = 0
+  /** The level that the store reported last: cost units, at a time in ms. */
+  #reported = 0
+  #reportedAt = 0
   /** The part of it that other instances caused, once the store cannot be asked: cost units, at a time in ms. */
-  #elsewhere = 0
-  #elsewhereAt = 0
+  #fromOthers = 0
+  #fromOthersAt = 0
   /** When the store may grant the next claim, in ms. */
   claimableAt = -Infinity
   /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
@@ -72,9 +72,9 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
   }
 
   /** Takes the level that the store has answered. */
-  tell(level: number, now: number): void {
-    this.#told = level
-    this.#toldAt = now
+  levelReported(level: number, now: number): void {
+    this.#reported = level
+    this.#reportedAt = now
   }
 
   /** Registers a question to the store. This bucket instance has to stay until that is `answered`. */
@@ -104,16 +104,16 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
 
   override level(now: number): number {
     if (!this.#trust.trusted) {
-      return super.level(now) + Math.max(0, this.#elsewhere - (now - this.#elsewhereAt) * this.limits.rate)
+      return super.level(now) + Math.max(0, this.#fromOthers - (now - this.#fromOthersAt) * this.limits.rate)
     }
     const { rate } = this.limits.whole ?? this.limits
-    return Math.max(0, this.#told - Math.max(0, now - this.#toldAt) * rate)
+    return Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
   }
 
   /** From now on the store cannot be asked. The part of the level that other instances caused leaks away here. */
   detach(now: number): void {
-    this.#elsewhere = Math.max(0, this.#told - (now - this.#toldAt) * this.limits.rate - super.level(now))
-    this.#elsewhereAt = now
+    this.#fromOthers = Math.max(0, this.#reported - (now - this.#reportedAt) * this.limits.rate - super.level(now))
+    this.#fromOthersAt = now
   }
 
   /** The queue here has to fit, too: the store's meter leaks while an upstream is slow, and a queue does not. */

@@ -8,7 +8,7 @@ import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
 /** What asks for admission. */
-export interface Applicant extends AdmissionCallbacks {
+export interface Candidate extends AdmissionCallbacks {
   /** ms */
   readonly maxWait: number
 }
@@ -17,18 +17,18 @@ export interface Applicant extends AdmissionCallbacks {
  * Decides in the route's mode, at once or when a store has answered. After `released` the request has a place in the
  * gate.
  */
-export function admit(context: ProxyContext, route: Route, arrival: Arrival, applicant: Applicant): void {
+export function admit(context: ProxyContext, route: Route, arrival: Arrival, candidate: Candidate): void {
   const { shaper, sharing } = context
   if (route.settings.mode === 'shape') {
-    if (sharing !== undefined) sharing.shaper.admit(arrival, applicant, applicant.maxWait)
-    else applicant.decided(shaper.admit(arrival, applicant, applicant.maxWait))
+    if (sharing !== undefined) sharing.shaper.admit(arrival, candidate, candidate.maxWait)
+    else candidate.decided(shaper.admit(arrival, candidate, candidate.maxWait))
     return
   }
   const { gate } = route.lane
   const shut = shutOut(gate, context.clock.now())
-  if (shut !== undefined) return applicant.decided(shut)
-  if (sharing === undefined) return applicant.decided(entered(shaper.meter(arrival)))
-  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => applicant.decided(entered(verdict)) })
+  if (shut !== undefined) return candidate.decided(shut)
+  if (sharing === undefined) return candidate.decided(entered(shaper.meter(arrival)))
+  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => candidate.decided(entered(verdict)) })
 
   function entered(verdict: Verdict): Verdict {
     if (verdict === 'released') gate.enter()
@@ -41,7 +41,7 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   const { settings } = route
   const { gate } = route.lane
   const slowest = longestWait(arrival.stack, context.clock.now())
-  const shadow: Applicant = {
+  const shadow: Candidate = {
     ...NO_CALLBACKS,
     maxWait: settings.maxWait,
     release: () => leaveGate(context, gate),

@@ -11,7 +11,7 @@ import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
-import { type Applicant, admit } from './admit.js'
+import { admit, type Candidate } from './admit.js'
 import { rejectionReply } from './rejection-reply.js'
 
 /** The request that visits the queue. */
@@ -23,7 +23,7 @@ export interface Visitor extends RequestRecord {
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
 }
 
-export class QueueVisit implements Applicant {
+export class QueueVisit implements Candidate {
   arrival: Arrival
   /** ms */
   maxWait = Infinity

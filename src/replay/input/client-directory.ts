@@ -50,7 +50,7 @@ export class AddressDirectory implements Directory {
 }
 
 /** The key that the proxy makes of an address. A text that is no address stays as it is. */
-export function addressOf(text: string): string {
+function addressOf(text: string): string {
   const address = readAddress(text)
   return address === undefined ? text : addressKey(address)
 }

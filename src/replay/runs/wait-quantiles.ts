@@ -12,7 +12,7 @@ const single = new Float32Array(1)
 const bits = new Uint32Array(single.buffer)
 
 /** The bin of a wait in ms. */
-export function binOf(wait: number): number {
+function binOf(wait: number): number {
   single[0] = wait
   return bits[0]! >>> SHIFT
 }

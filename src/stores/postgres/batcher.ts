@@ -43,7 +43,7 @@ interface Call {
   reject(error: StoreError): void
 }
 
-export interface DispatcherOptions {
+export interface BatcherOptions {
   readonly clock: Clock
   /** ms */
   readonly timeout: number
@@ -59,7 +59,7 @@ export interface DispatcherOptions {
 }
 
 export class PostgresBatcher {
-  readonly #options: DispatcherOptions
+  readonly #options: BatcherOptions
   readonly #offset = new Offset()
   #waiting: Call[] = []
   /** Calls without an answer, the first to expire first. */
@@ -69,7 +69,7 @@ export class PostgresBatcher {
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
-  constructor(options: DispatcherOptions) {
+  constructor(options: BatcherOptions) {
     this.#options = options
   }
 

@@ -62,13 +62,13 @@ export function createPostgresStore(options: PostgresOptions): PostgresStore {
       await createSchema(client, schema)
       const sent = clock.now()
       const { rows } = await client.query<{ now: number }>(schema.probe)
-      dispatcher.learn(sent, rows[0]!.now)
+      batcher.learn(sent, rows[0]!.now)
     },
-    ready: () => dispatcher.pump(),
-    down: error => dispatcher.fail(error),
+    ready: () => batcher.pump(),
+    down: error => batcher.fail(error),
     onError,
   })
-  const dispatcher = new PostgresBatcher({
+  const batcher = new PostgresBatcher({
     clock,
     timeout,
     decide: schema.decide,
@@ -79,18 +79,18 @@ export function createPostgresStore(options: PostgresOptions): PostgresStore {
   })
   const pruner = new Pruner({
     sql: schema.prune,
-    take: () => (dispatcher.waiting === 0 ? connections.take() : undefined),
+    take: () => (batcher.waiting === 0 ? connections.take() : undefined),
     giveBack: connection => connections.giveBack(connection),
     onError,
     every: options.pruneEvery,
   })
 
   let left = 0
-  const ask = <T>(operation: PostgresOperation<T>): Promise<T> => dispatcher.ask(operation)
+  const ask = <T>(operation: PostgresOperation<T>): Promise<T> => batcher.ask(operation)
 
   return {
     get horizon() {
-      return dispatcher.horizon
+      return batcher.horizon
     },
     admit: request => ask(admitOperation(request)),
     claim: request => ask(claimOperation(request)),
@@ -109,7 +109,7 @@ export function createPostgresStore(options: PostgresOptions): PostgresStore {
     migrate: () => migrate(options),
     async close() {
       pruner.close()
-      dispatcher.close()
+      batcher.close()
       await connections.close()
     },
   }

@@ -40,7 +40,7 @@ export function parseAddress(url: string): Address {
 }
 
 /** `host:port`, `[::1]:port`; @throws TypeError */
-export function parseHost(text: string, defaultPort: number): { host: string; port: number } {
+function parseHost(text: string, defaultPort: number): { host: string; port: number } {
   const [, bracketed, plain, port] = /^(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?$/.exec(text) ?? []
   const host = bracketed ?? plain
   if (host === undefined) throw new TypeError(`${JSON.stringify(text)} is not a host and port`)

@@ -62,14 +62,14 @@ type StackQuestion = Question & Pick<RedisOperation, 'stack'>
 
 class RedisStore implements Store {
   readonly #router: Router
-  readonly #dispatcher: RedisBatcher
+  readonly #batcher: RedisBatcher
   readonly #options: RedisOptions
   left = 0
 
   constructor(router: Router, options: RedisOptions) {
     this.#router = router
     this.#options = options
-    this.#dispatcher = new RedisBatcher(router, options.clock)
+    this.#batcher = new RedisBatcher(router, options.clock)
   }
 
   /** The horizon while no other is known. */
@@ -127,7 +127,7 @@ class RedisStore implements Store {
   }
 
   async close(): Promise<void> {
-    this.#dispatcher.close()
+    this.#batcher.close()
     this.#router.close()
   }
 
@@ -203,7 +203,7 @@ class RedisStore implements Store {
     read: (answer: Answer) => T,
   ): Promise<T> {
     return new Promise<T>((resolve, reject: (error: StoreError) => void) => {
-      this.#dispatcher.add(partition, {
+      this.#batcher.add(partition, {
         verb,
         cost,
         x,
