@@ -57,8 +57,8 @@ async function runTier(name, title, chosen, jobs) {
   }
   await Promise.all(Array.from({ length: jobs }, work))
   const longest = times.sort(([one], [other]) => other - one).slice(0, 3)
-  const told = longest.map(([time, path]) => `${path.replace('.test.ts', '')} ${time}`).join(', ')
-  process.stdout.write(`# ${name}: ${seconds(startedAt)} s; longest: ${told}\n`)
+  const shown = longest.map(([time, path]) => `${path.replace('.test.ts', '')} ${time}`).join(', ')
+  process.stdout.write(`# ${name}: ${seconds(startedAt)} s; longest: ${shown}\n`)
 }
 
 /** Runs a test file by itself, without a runner's loader, which would cost more than most files. */
@@ -80,11 +80,11 @@ async function runFile(path) {
   const planned = lines.some(line => /^1\.\.\d/.test(line))
   const good = code === 0 && planned
   const reason = code !== 0 ? `exit ${code ?? signal}` : 'it ended before its tests did'
-  const told = lines.filter(line =>
+  const shown = lines.filter(line =>
     good ? /# (SKIP|TODO)/.test(line) : !/^\s*(ok \d|TAP version|# Subtest|\d+\.\.\d|$)/.test(line),
   )
   if (!good) process.stdout.write(`\nnot ok ${script}: ${reason}; all of it: ${results}\n`)
-  if (told.length > 0) process.stdout.write(`${told.join('\n')}\n`)
+  if (shown.length > 0) process.stdout.write(`${shown.join('\n')}\n`)
   return good
 }
 

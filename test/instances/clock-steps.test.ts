@@ -70,7 +70,7 @@ t.test('the rate holds at any setting of the clock', async t => {
         gate.leave()
         setTimeout(ask, 1)
       }
-      const applicant = {
+      const callbacks = {
         release: released,
         expire: () => {
           tally.expired += 1
@@ -84,7 +84,7 @@ t.test('the rate holds at any setting of the clock', async t => {
           }
         },
       }
-      sharing.shaper.admit({ route, stack: [bucket], cost: 1 }, applicant, 10_000)
+      sharing.shaper.admit({ route, stack: [bucket], cost: 1 }, callbacks, 10_000)
     }
     return ask
   }

@@ -5,6 +5,7 @@ import { createShaper, type ShaperOptions, type Store, StoreError } from '../../
 import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
+import { through } from '../stores/through.js'
 import { gaps } from './upstreams.js'
 
 const settled = () => new Promise(resolve => setImmediate(resolve))
@@ -30,23 +31,16 @@ async function pass(clock: ReturnType<typeof createVirtualClock>, until: number)
 
 /** The same store behind a network delay of `ms` each way. */
 function distant(store: Store, clock: VirtualClock, ms: number): Store {
-  const call = <T>(run: () => T): Promise<Awaited<T>> =>
-    new Promise(resolve => {
-      clock.at(clock.now() + ms, () => {
-        const value = run()
-        clock.at(clock.now() + ms, () => resolve(value as Awaited<T>))
-      })
-    })
-  return {
-    horizon: store.horizon,
-    admit: request => call(() => store.admit(request)),
-    claim: request => call(() => store.claim(request)),
-    giveBack: request => call(() => store.giveBack(request)),
-    reset: bucket => call(() => store.reset(bucket)),
-    beat: id => call(() => store.beat(id)),
-    exchange: (upstream, heard) => call(() => store.exchange(upstream, heard)),
-    close: async () => undefined,
-  }
+  return through(
+    store,
+    run =>
+      new Promise(resolve => {
+        clock.at(clock.now() + ms, () => {
+          const value = run()
+          clock.at(clock.now() + ms, () => resolve(value))
+        })
+      }),
+  )
 }
 
 // These tests wait more than they compute.
@@ -242,15 +236,8 @@ t.test('a store of one\u2019s own is not closed; one that is gone leaves each it
   const memory = createMemoryStore({ clock })
   let closed = false
   let gone = false
-  const answer = <T>(value: () => T) => (gone ? Promise.reject(new StoreError('gone')) : value())
   const store: Store = {
-    horizon: memory.horizon,
-    admit: request => answer(() => memory.admit(request)),
-    claim: request => answer(() => memory.claim(request)),
-    giveBack: request => answer(() => memory.giveBack(request)),
-    reset: bucket => answer(() => memory.reset(bucket)),
-    beat: id => answer(() => memory.beat(id)),
-    exchange: (upstream, heard) => answer(() => memory.exchange(upstream, heard)),
+    ...through(memory, run => (gone ? Promise.reject(new StoreError('gone')) : run())),
     close: async () => {
       closed = true
     },

@@ -65,15 +65,14 @@ t.test(
     }
     await rig.until(({ queued }) => queued.length === count)
     await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
-    const before = process.memoryUsage().arrayBuffers
+    const before = held()
     rig.pacer.runUntil(1_000)
     await rig.until(({ released }) => released.length === count + 1)
     // Each is sent upstream once it has been found that its client is still there.
     while (arrived.length <= count) await turns()
     await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
     const grown = (held() - before) / 1024 / 1024
-    // 4 MB each, as it once was, would be 96.
-    t.ok(grown < 80, `${Math.round(grown)} MB for ${count} uploads`)
+    t.ok(grown < 64, `${Math.round(grown)} MB for ${count} uploads`)
     for (const socket of arrived) answerWhole(socket.resume())
     const answers = await Promise.all(clients.slice(1).map(client => client.answer()))
     t.ok(

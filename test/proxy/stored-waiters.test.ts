@@ -2,8 +2,9 @@
 import t from 'tap'
 import { resetInstance } from '../../src/admin/take-snapshot.js'
 import { parseConfig } from '../../src/config/load.js'
-import { type Store, StoreError } from '../../src/core/store.js'
+import { StoreError } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { through } from '../stores/through.js'
 import { askOnce, get, httpUpstream, type Rig, type RigOptions, startRig, turns } from './harness.js'
 
 type Test = Parameters<typeof httpUpstream>[0]
@@ -116,20 +117,6 @@ t.test('two instances: a reload of both reaches all queued requests, at one rate
   const gaps = all.slice(2).map((time, before) => time - all[before + 1]!)
   t.ok(Math.min(...gaps) >= 90 && Math.max(...gaps) <= 130, `released at ${all}`)
 })
-
-/** The same store. Each of its calls goes through `call`. */
-function through(store: Store, call: <T>(run: () => T) => T | Promise<never>): Store {
-  return {
-    horizon: store.horizon,
-    admit: request => call(() => store.admit(request)),
-    claim: request => call(() => store.claim(request)),
-    giveBack: request => call(() => store.giveBack(request)),
-    reset: bucket => call(() => store.reset(bucket)),
-    beat: id => call(() => store.beat(id)),
-    exchange: (upstream, heard) => call(() => store.exchange(upstream, heard)),
-    close: async () => undefined,
-  }
-}
 
 /** A proxy with `onOutage: "open"` and a store that can be taken away. Calls that are open by then get no answer. */
 async function openRig(t: Test, upstream: object, route: object = {}) {
