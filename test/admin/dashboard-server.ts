@@ -10,6 +10,8 @@ export interface DashboardServer {
   readonly url: string
   /** Of the requests so far: method and target, one line each. */
   readonly asked: string[]
+  /** Resolves once a page listens. What is said before reaches nobody. */
+  readonly listened: Promise<void>
   /** Sent to each new stream. */
   greeting: () => readonly Snapshot[]
   /** Sends a snapshot to all streams. */
@@ -32,6 +34,10 @@ export async function serveDashboard(
   token?: string,
 ): Promise<DashboardServer> {
   const streams = new Set<ServerResponse>()
+  let listens = (): void => undefined
+  const listened = new Promise<void>(resolve => {
+    listens = resolve
+  })
   const { html, headers } = dashboardPage()
   const http = createServer((req, res) => {
     const path = req.url!.split('?', 1)[0]!
@@ -48,6 +54,7 @@ export async function serveDashboard(
     res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
     for (const snapshot of server.greeting()) res.write(event(snapshot))
     streams.add(res)
+    listens()
     res.on('close', () => streams.delete(res))
   }
   http.listen(0, '127.0.0.1')
@@ -59,6 +66,7 @@ export async function serveDashboard(
   const server: DashboardServer = {
     url: `http://127.0.0.1:${(http.address() as AddressInfo).port}/`,
     asked: [],
+    listened,
     greeting: () => [],
     say: snapshot => server.write(event(snapshot)),
     write(text) {

@@ -57,7 +57,7 @@ t.test('a lost connection is shown and restored', async t => {
 t.test('events are read at any cut and with any line end', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Connecting')
+  await server.listened
   const snapshot = quiet(Date.now(), { buckets: [bucket({ name: 'crème', offered: 1 })] })
   const bytes = `: comment\r\nevent: other\r\ndata: {}\r\n\r\n${event(snapshot).replaceAll('\n', '\r\n')}`
   const cut = (async () => {
@@ -74,7 +74,7 @@ t.test('events are read at any cut and with any line end', async t => {
 t.test('a page that is open for a long time does not grow', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Connecting')
+  await server.listened
   const start = Date.now() - 1_000_000
   const sample = createSample(start)
   let told = 0

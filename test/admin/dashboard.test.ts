@@ -167,7 +167,7 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
 t.test('messages for an empty dashboard', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
-  await says(page, '#status', 'Connecting')
+  await server.listened
   const say = (more: Parameters<typeof quiet>[1]) => server.say(quiet(Date.now(), more))
   say({})
   await says(page, '#notice', /No traffic yet.*curl .*http:\/\/127\.0\.0\.1:8080\//s)
