@@ -1,7 +1,7 @@
 /** The log never holds anybody up, and its lines are whole and in order. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import pino from 'pino'
@@ -10,20 +10,12 @@ import { Agent, request } from 'undici'
 import { createAccessLog } from '../../src/cli/logging/access-log.js'
 import type { SharedBucket } from '../../src/core/queue/lane.js'
 import type { Outcome, RequestRecord } from '../../src/proxy/observe/observer.js'
+import { freePort } from '../servers/free-port.js'
 import { until } from '../servers/redis.js'
 import { ROOT, shaper } from './command.js'
 
 // Those with a process of their own mostly wait.
 t.jobs = 3
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
-}
 
 /** A dry run before an upstream that is not there: two lines for each request. */
 function start(t: { teardown(run: () => unknown): void }) {

@@ -4,7 +4,8 @@ import t, { type Test } from 'tap'
 import { request } from 'undici'
 import { Load } from '../instances/load.js'
 import { startPostgres } from '../servers/postgres.js'
-import { freePort, RedisServer, startCluster, startRedis, until } from '../servers/redis.js'
+import { freePort } from '../servers/free-port.js'
+import { RedisServer, startCluster, startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
 interface Line {

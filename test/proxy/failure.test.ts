@@ -1,7 +1,7 @@
 import { once } from 'node:events'
-import { createServer } from 'node:net'
 import { Worker } from 'node:worker_threads'
 import t from 'tap'
+import { freePort } from '../servers/free-port.js'
 import {
   type Answer,
   answering,
@@ -34,11 +34,7 @@ function isProblem(
 }
 
 t.test('a refused connection to the upstream: 502', async t => {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as { port: number }
-  server.close()
-  const rig = await startRig(t, { upstream: `http://127.0.0.1:${port}`, ...OFF })
+  const rig = await startRig(t, { upstream: `http://127.0.0.1:${await freePort()}`, ...OFF })
   const client = await connect(t, rig)
   const answer = await client.ask(get())
   isProblem(t, answer, 502, 'Bad Gateway')

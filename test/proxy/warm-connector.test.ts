@@ -4,6 +4,7 @@ import t from 'tap'
 import type { buildConnector } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { createConnector } from '../../src/proxy/upstream/warm-connector.js'
+import { freePort } from '../servers/free-port.js'
 import { askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig, turns } from './harness.js'
 
 type Teardown = { teardown(run: () => unknown): void }
@@ -92,16 +93,10 @@ t.test('a connection that the other end closes is not used', async t => {
 })
 
 t.test('a port that refuses: no connection is ready, nothing is thrown, a request gets the error', async t => {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
+  const port = await freePort()
   const asked = { hostname: '127.0.0.1', host: `127.0.0.1:${port}`, protocol: 'http:', port: String(port) }
   const connector = createConnector({ timeout: 1_000 }, createVirtualClock())
-  server.once('connection', socket => socket.on('error', () => undefined).resume())
-  const first = await open(connector.connect, asked)
-  first.destroy()
-  server.close()
-  await once(server, 'close')
+  await t.rejects(open(connector.connect, asked), { code: 'ECONNREFUSED' })
   connector.keepReady(0, 1)
   await t.rejects(open(connector.connect, asked), { code: 'ECONNREFUSED' })
 })
@@ -209,11 +204,8 @@ t.test('an upstream that comes back has no more connections than maxInFlight all
     most = Math.max(most, busy.size)
     socket.on('error', () => undefined).once('close', () => busy.delete(socket))
     socket.on('data', () => void socket.write(OK))
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
+  })
+  const port = await freePort()
   const rig = await startRig(
     t,
     {

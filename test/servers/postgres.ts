@@ -1,11 +1,11 @@
 /** A PostgreSQL for a test, on a free port, in a directory that is deleted, without sync. */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
+import { freePort } from './free-port.js'
 
 const INSTALL =
   'install PostgreSQL, e.g. apt-get install postgresql, dnf install postgresql-server, brew install postgresql'
@@ -58,14 +58,6 @@ function identity(): { uid?: number; gid?: number } {
     } catch {}
   }
   throw new Error('PostgreSQL does not run as root, and there is no user postgres or nobody')
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise(resolve => server.close(resolve))
-  return port
 }
 
 export async function startPostgres(): Promise<PostgresServer> {

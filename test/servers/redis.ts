@@ -2,11 +2,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
+import { freePort } from './free-port.js'
 
 /** ms */
 const PATIENCE = 20_000
@@ -22,27 +22,6 @@ export async function until(what: string, check: () => Promise<boolean> | boolea
     if (await Promise.resolve(check()).catch(() => false)) return
     if (performance.now() > last) throw new Error(`not within ${patience} ms: ${what}`)
     await sleep(10)
-  }
-}
-
-/** The bus of a cluster uses the port + 10000. Both have to be free, and below the ports that the system gives to clients. */
-export async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 12_000 + Math.floor(Math.random() * 10_000)
-    if ((await isFree(port)) && (await isFree(port + 10_000))) return port
-  }
-}
-
-async function isFree(port: number): Promise<boolean> {
-  const server = createServer()
-  try {
-    server.listen(port, '127.0.0.1')
-    await once(server, 'listening')
-    return true
-  } catch {
-    return false
-  } finally {
-    server.close()
   }
 }
 
