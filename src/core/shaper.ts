@@ -124,11 +124,23 @@ export class Shaper {
     return ticket
   }
 
-  /** Lets requests of others make room for a newcomer in full buckets whose limits say so. */
+  /**
+   * Lets requests of others make room for a newcomer in full buckets whose limits say so.
+   *
+   * @param maxWait ms, less what is left of a pause
+   */
   makeRoomFor(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
     const now = this.#engine.settle()
     const victims = makeRoom(arrival, full, maxWait, now)
     if (victims !== undefined) this.#displace(victims, full, now)
+    this.#engine.notify()
+    return victims !== undefined
+  }
+
+  /** Whether `makeRoomFor` would make room now. */
+  couldMakeRoomFor(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
+    const now = this.#engine.settle()
+    const victims = makeRoom(arrival, full, maxWait, now)
     this.#engine.notify()
     return victims !== undefined
   }

@@ -58,19 +58,20 @@ export class SharedShaper {
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const late = pause > maxWait ? decide(arrival, maxWait, arrivedAt, pause) : undefined
     if (late !== undefined) return callbacks.decided(late)
+    // The store knows of no pause.
+    const patience = maxWait - pause
     const localOverflow = this.#localOverflow(arrival)
-    if (localOverflow !== undefined && !shaper.makeRoomFor(arrival, localOverflow.buckets, maxWait))
+    // Nobody makes room before the store has admitted the newcomer.
+    if (localOverflow !== undefined && !shaper.couldMakeRoomFor(arrival, localOverflow.buckets, patience))
       return callbacks.decided(localOverflow)
     const claim = shaper.releaseMode === 'claimed' && mayGo(arrival)
     this.#ask(
       arrival,
-      // The store knows of no pause.
-      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: maxWait - pause, claim },
+      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: patience, claim },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
-        // Others may have been queued meanwhile.
         const ticket =
-          this.#localOverflow(arrival) ??
+          this.#makeRoomHere(arrival, patience) ??
           shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt }, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
         callbacks.decided(ticket)
@@ -104,7 +105,8 @@ export class SharedShaper {
     const { stack } = arrival
     const decidedFirst = (admission: Admission): void => {
       if (!admission.admitted && admission.reason === 'overflow') {
-        const full = admission.refusing.map(place => stack[place]!)
+        // It has to fit here as well, else others would make room in vain.
+        const full = stack.filter((bucket, place) => admission.refusing.includes(place) || isFull(bucket, arrival.cost))
         const mayFit = shaper.makeRoomFor(arrival, full, request.maxWait)
         if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decided, alone)
       }
@@ -138,11 +140,21 @@ export class SharedShaper {
     )
   }
 
+  /** Makes room in the queue here for a request that the store has admitted. Undefined: there is room. */
+  #makeRoomHere(arrival: Arrival, maxWait: number): Rejection | undefined {
+    if (this.#localOverflow(arrival) === undefined) return undefined
+    const { stack, cost } = arrival
+    // The store's levels include it already.
+    countIn(stack, -cost)
+    const overflow = this.#localOverflow(arrival)!
+    const fits = this.#options.shaper.makeRoomFor(arrival, overflow.buckets, maxWait)
+    countIn(stack, cost)
+    return fits ? undefined : overflow
+  }
+
   /** The queue here has to fit, whatever the store's meter says. */
   #localOverflow({ stack, cost }: Arrival): Rejection | undefined {
-    const full = stack.filter(({ queued, waiting, limits }) => {
-      return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
-    })
+    const full = stack.filter(bucket => isFull(bucket, cost))
     if (full.length === 0) return undefined
     const { store, clock } = this.#options
     const now = clock.now()
@@ -158,10 +170,11 @@ export class SharedShaper {
   }
 
   #giveBack(arrival: Arrival, admission: Admission): void {
-    const { cost } = arrival
+    const { stack, cost } = arrival
+    countIn(stack, -cost)
     const slot = admission.admitted && admission.claim?.granted ? admission.claim.slot : undefined
     const given = this.#options.store.giveBack({
-      stack: refs(arrival.stack),
+      stack: refs(stack),
       cost,
       ...(slot && { slot, slotCost: cost }),
     })
@@ -195,6 +208,16 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
 /** Whether no request here goes before it. */
 function mayGo({ route, stack }: Arrival): boolean {
   return route.gate.open && stack.every(bucket => bucket.waiting === 0) && findLane(route, stack) === undefined
+}
+
+/** Whether a cost does not fit the queue here. */
+function isFull({ queued, waiting, limits }: SharedBucket, cost: number): boolean {
+  return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
+}
+
+/** Adds a cost to the levels that the store has reported. */
+function countIn(stack: readonly SharedBucket[], cost: number): void {
+  for (const bucket of stack) (bucket as StoredBucket).levelChanged(cost)
 }
 
 /** The names of its buckets for the store, as they are now. */

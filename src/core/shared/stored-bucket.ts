@@ -77,6 +77,11 @@ export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
     this.#reportedAt = now
   }
 
+  /** The level that the store has answered changes by this many cost units. */
+  levelChanged(by: number): void {
+    this.#reported += by
+  }
+
   /** Registers a question to the store. This bucket instance has to stay until that is `answered`. */
   ask(): Inquiry {
     const inquiry: Inquiry = { deal: undefined }

@@ -1,0 +1,125 @@
+/** Admission by a store: who makes room for whom. On the virtual clock, with the store in memory. */
+import t from 'tap'
+import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Gate, type LaneRoute, type SharedBucket } from '../../src/core/queue/lane.js'
+import { Shaper, type Verdict } from '../../src/core/shaper.js'
+import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
+import { SharedShaper } from '../../src/core/shared-shaper.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { limits } from './run.js'
+
+interface Request {
+  name: string
+  route: LaneRoute
+  stack: SharedBucket[]
+  cost?: number
+  maxWait?: number
+}
+
+/** One instance on a store. `log` says what became of each request, in order. */
+function instance() {
+  const clock = createVirtualClock()
+  const store = createMemoryStore({ clock })
+  const shaper = new Shaper({ clock, store })
+  const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
+  shared.asking = true
+  shaper.releaseMode = 'claimed'
+  const log: string[] = []
+  const callbacks = (name: string) => ({
+    decided: (verdict: Verdict) => log.push(`${name} ${describe(verdict)}`),
+    release: () => log.push(`${name} released`),
+    expire: () => log.push(`${name} expired`),
+    reject: () => log.push(`${name} displaced`),
+  })
+  return {
+    clock,
+    store,
+    shaper,
+    log,
+    bucket: (limits: BucketLimits, key: string) =>
+      new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }),
+    admit({ name, route, stack, cost = 1, maxWait = Infinity }: Request) {
+      shared.admit({ route, stack, cost }, callbacks(name), maxWait)
+    },
+    meter({ name, route, stack, cost = 1 }: Request) {
+      shared.meter({ route, stack, cost }, callbacks(name))
+    },
+  }
+}
+
+function describe(verdict: Verdict): string {
+  if (verdict === 'released') return 'released'
+  return 'reason' in verdict ? `${verdict.reason} of ${verdict.buckets.map(({ limits }) => limits.name)}` : 'queued'
+}
+
+const EVERYONE: BucketLimits = { ...limits(1_000, 4, 'everyone'), overflow: 'fair' }
+
+/** Four requests of `a` wait here before a slow upstream. The store's level of `everyone` has leaked away since. */
+function slowUpstream() {
+  const one = instance()
+  const { clock, log, admit, bucket } = one
+  const everyone = bucket(EVERYONE, 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate(1) }
+  const send = (name: string, own: SharedBucket, more: Partial<Request> = {}): void =>
+    admit({ name, route: api, stack: [own, everyone], ...more })
+  const spent = bucket({ name: 'client', rate: 1e-6, capacity: 1 }, 'b')
+  const a = bucket(limits(1_000, 100), 'a')
+  send('b0', spent)
+  clock.runUntil(5)
+  for (const name of ['a0', 'a1', 'a2', 'a3']) {
+    send(name, a)
+    clock.runUntil(clock.now() + 5)
+  }
+  t.same(log, ['b0 queued', 'b0 released', 'a0 queued', 'a1 queued', 'a2 queued', 'a3 queued'])
+  log.length = 0
+  return { ...one, everyone, api, send, spent, a }
+}
+
+t.test('fair: a request that the store rejects displaces no other', async t => {
+  const { clock, log, send, spent, a, shaper } = slowUpstream()
+  for (const again of [1, 2]) {
+    send(`b${again}`, spent)
+    clock.runUntil(clock.now() + 5)
+    send(`a+${again}`, a)
+    clock.runUntil(clock.now() + 5)
+  }
+  t.same(log, [
+    'b1 overflow of client',
+    'a+1 overflow of everyone',
+    'b2 overflow of client',
+    'a+2 overflow of everyone',
+  ])
+  t.equal(shaper.queued, 4)
+})
+
+t.test('fair: a request that the store admits displaces one here, and both levels stay true', async t => {
+  const { clock, log, send, bucket, store, everyone, api, a, shaper } = slowUpstream()
+  send('c', bucket(limits(1_000, 100), 'c'))
+  t.same(log, ['a3 displaced', 'c queued'])
+  t.equal(shaper.queued, 4)
+  clock.runUntil(clock.now() + 100)
+  const probe = () => store.admit({ stack: [everyone.ref], cost: 4, maxWait: Infinity, claim: false }).admitted
+  t.equal(probe(), true, 'nothing is left in the store')
+  log.length = 0
+  for (let done = 0; done < 5; done += 1) {
+    api.gate.leave()
+    shaper.wake(api.gate)
+    clock.runUntil(clock.now() + 100)
+  }
+  t.same([...log].sort(), ['a0 released', 'a1 released', 'a2 released', 'c released'])
+  t.equal(a.waiting + everyone.waiting, 0)
+})
+
+t.test('fair: no more is displaced here than the newcomer needs', async t => {
+  const { clock, log, admit, bucket } = instance()
+  const everyone = bucket({ ...EVERYONE, rate: 0.001 }, 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate(1) }
+  api.gate.enter()
+  const a = [bucket(limits(1_000, 100), 'a'), everyone]
+  for (const cost of [1, 1, 1, 0.5]) admit({ name: `a/${cost}`, route: api, stack: a, cost })
+  clock.runUntil(500)
+  log.length = 0
+  admit({ name: 'b', route: api, stack: [bucket(limits(1_000, 100), 'b'), everyone] })
+  t.same(log, ['a/0.5 displaced', 'b queued'])
+})
