@@ -85,8 +85,9 @@ export class SharedShaper {
   meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
     if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
     const { clock } = this.#options
-    this.#ask(
-      arrival,
+    // Nobody makes room for a request that does not wait.
+    this.#askOnce(
+      arrival.stack,
       { stack: refs(arrival.stack), cost: arrival.cost, maxWait: Infinity, claim: false },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))

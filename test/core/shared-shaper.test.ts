@@ -123,3 +123,18 @@ t.test('fair: no more is displaced here than the newcomer needs', async t => {
   admit({ name: 'b', route: api, stack: [bucket(limits(1_000, 100), 'b'), everyone] })
   t.same(log, ['a/0.5 displaced', 'b queued'])
 })
+
+t.test('fair: a metered request displaces none that waits, with a store as without one', async t => {
+  const { clock, log, admit, meter, bucket, shaper } = instance()
+  const everyone = bucket({ ...EVERYONE, rate: 1e-6 }, 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  const a = bucket(limits(1_000, 100), 'a')
+  for (const name of ['a0', 'a1', 'a2', 'a3']) admit({ name, route: api, stack: [a, everyone] })
+  clock.runUntil(10)
+  t.equal(shaper.queued, 3)
+  log.length = 0
+  const web: LaneRoute = { name: 'web', gate: new Gate() }
+  meter({ name: 'b', route: web, stack: [bucket(limits(1_000, 100), 'b'), everyone] })
+  t.same(log, ['b overflow of everyone'])
+  t.equal(shaper.queued, 3)
+})
