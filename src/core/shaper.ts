@@ -131,7 +131,7 @@ export class Shaper {
    */
   makeRoomFor(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
     const now = this.#engine.settle()
-    const victims = makeRoom(arrival, full, maxWait, now)
+    const victims = makeRoom(arrival, full, { maxWait, pause: 0 }, now)
     if (victims !== undefined) this.#displace(victims, full, now)
     this.#engine.notify()
     return victims !== undefined
@@ -140,7 +140,7 @@ export class Shaper {
   /** Whether `makeRoomFor` would make room now. */
   couldMakeRoomFor(arrival: Arrival, full: readonly SharedBucket[], maxWait: number): boolean {
     const now = this.#engine.settle()
-    const victims = makeRoom(arrival, full, maxWait, now)
+    const victims = makeRoom(arrival, full, { maxWait, pause: 0 }, now)
     this.#engine.notify()
     return victims !== undefined
   }
@@ -186,7 +186,7 @@ export class Shaper {
     now: number,
   ): readonly Ticket[] | undefined {
     if (reason !== 'overflow' || this.#engine.queued >= this.maxQueued) return undefined
-    const victims = makeRoom(arrival, buckets, maxWait, now)
+    const victims = makeRoom(arrival, buckets, { maxWait, pause: arrival.route.gate.pausedFor(now) }, now)
     for (const ticket of victims ?? []) this.#engine.withdraw(ticket)
     return victims
   }

@@ -32,6 +32,7 @@ interface Bench {
   clock: VirtualClock
   shaper: Shaper
   all: Sent[]
+  route: LaneRoute
   bucket(limits: BucketLimits): SharedBucket
   send(client: string, stack: SharedBucket[], options?: { cost?: number; weight?: number; maxWait?: number }): Sent
 }
@@ -45,6 +46,7 @@ function bench(): Bench {
     clock,
     shaper,
     all,
+    route,
     bucket: limits => new QueuedBucket<ShareNode, Lane>(limits),
     send(client, stack, { cost = 1, weight = 1, maxWait } = {}) {
       let releasedAt: number | undefined
@@ -154,6 +156,30 @@ t.test('fair: a request that is rejected for another reason drops no other', asy
     all.map(({ drops }) => drops.length),
     all.map(() => 0),
   )
+})
+
+t.test('fair: a newcomer that a pause would make wait too long displaces none that can wait', async t => {
+  for (const { maxWait, room } of [
+    { maxWait: 1_000, room: false },
+    { maxWait: 10_019, room: false },
+    // During the pause the first request leaks away. Two wait before the newcomer then.
+    { maxWait: 10_020, room: true },
+  ]) {
+    const { clock, shaper, bucket, send, all, route } = bench()
+    const everyone = bucket({ ...FAIR, capacity: 4 })
+    const [a, b] = [0, 1].map(() => [bucket(AMPLE), everyone])
+    send('a', a!)
+    shaper.control.pause(route.gate, 10_000)
+    for (let sent = 0; sent < 3; sent += 1) send('a', a!)
+    const newcomer = send('b', b!, { maxWait })
+    const dropped = all.map(({ drops }) => drops.length)
+    t.same(dropped, [0, 0, 0, room ? 1 : 0, 0], `maxWait ${maxWait}`)
+    t.equal(rejected(newcomer)?.reason, room ? undefined : 'overflow')
+    clock.runAll()
+    const left = all.filter(({ releasedAt }) => releasedAt !== undefined)
+    t.equal(left.length, 4, 'four of the five are sent')
+    if (room) t.ok(newcomer.releasedAt! <= maxWait)
+  }
 })
 
 t.test('fair: a full stack of two buckets drops no more than necessary', async t => {

@@ -138,3 +138,21 @@ t.test('fair: a metered request displaces none that waits, with a store as witho
   t.same(log, ['b overflow of everyone'])
   t.equal(shaper.queued, 3)
 })
+
+t.test('fair: with a store too, the pause counts in the wait of a newcomer before others make room', async t => {
+  for (const [maxWait, wanted] of [
+    [1_002, ['b overflow of everyone']],
+    [1_003, ['a3 displaced', 'b queued']],
+  ] as const) {
+    const { clock, shaper, log, admit, bucket } = instance()
+    const everyone = bucket(EVERYONE, 'all')
+    const api: LaneRoute = { name: 'api', gate: new Gate() }
+    const a = bucket(limits(1_000, 100), 'a')
+    shaper.control.pause(api.gate, 1_100)
+    for (const name of ['a0', 'a1', 'a2', 'a3']) admit({ name, route: api, stack: [a, everyone] })
+    clock.runUntil(100)
+    log.length = 0
+    admit({ name: 'b', route: api, stack: [bucket(limits(1_000, 100), 'b'), everyone], maxWait })
+    t.same(log, wanted)
+  }
+})

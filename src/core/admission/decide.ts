@@ -15,7 +15,7 @@ export function decide(demand: Demand, maxWait: number, now: number, pause = 0):
     const { capacity } = bucket.limits
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
-    if (full || waitOf(bucket, level, pause) > maxWait || bucket.blockedFor(now) > 0) {
+    if (full || waitOf(bucket, level, pause, bucket.queued) > maxWait || bucket.blockedFor(now) > 0) {
       return explainRejection(demand, maxWait, now, pause)
     }
   }
@@ -28,12 +28,15 @@ export function shutOut(gate: Gate, now: number): Rejection | undefined {
   return gate.open ? undefined : { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 }
 
-/** How long the level of a bucket takes to leave, less what rounding may add. */
-function waitOf(bucket: SharedBucket, level: number, pause: number): number {
-  const { rate } = bucket.limits
+/**
+ * How long, in ms, the level of a bucket takes to leave, less what rounding may add.
+ *
+ * @param queued the part of the level that waits, in cost units
+ */
+export function waitOf({ limits: { rate } }: SharedBucket, level: number, pause: number, queued: number): number {
   if (pause === 0) return level / rate - SAME_TIME
   // What has passed leaks during the pause. What is queued does not.
-  const left = Math.max(Math.min(bucket.queued, level), level - pause * rate)
+  const left = Math.max(Math.min(queued, level), level - pause * rate)
   return pause + left / rate - SAME_TIME
 }
 
@@ -46,7 +49,7 @@ function explainRejection(demand: Demand, maxWait: number, now: number, pause: n
   if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
   if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  const slow = stack.filter(bucket => waitOf(bucket, bucket.level(now), pause) > maxWait)
+  const slow = stack.filter(bucket => waitOf(bucket, bucket.level(now), pause, bucket.queued) > maxWait)
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
@@ -60,7 +63,7 @@ export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: numb
     const excess = bucket.level(now) - target
     // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
-    if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause) + SAME_TIME - maxWait)
+    if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause, bucket.queued) + SAME_TIME - maxWait)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

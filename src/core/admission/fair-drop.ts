@@ -17,6 +17,7 @@ import {
 } from '../queue/lane.js'
 import { withEntry } from '../structures/compact-list.js'
 import { DueHeap } from '../structures/due-heap.js'
+import { waitOf } from './decide.js'
 
 const TOLERANCE = 1e-9
 
@@ -34,6 +35,12 @@ export function dropRank(lane: Lane): void {
   for (const rank of lane.ranks) rank.among.remove(rank)
 }
 
+/** How long a newcomer may wait, and how long its upstream pauses, in ms. */
+export interface Patience {
+  readonly maxWait: number
+  readonly pause: number
+}
+
 /**
  * The requests that make room for a newcomer in its full buckets. Undefined: there are none, or it would not be admitted
  * even so.
@@ -41,25 +48,30 @@ export function dropRank(lane: Lane): void {
 export function makeRoom(
   arrival: Arrival,
   full: readonly SharedBucket[],
-  maxWait: number,
+  { maxWait, pause }: Patience,
   now: number,
 ): readonly Ticket[] | undefined {
-  const { stack, cost } = arrival
   const victims: Ticket[] = []
-  for (const bucket of stack) {
-    const { overflow, capacity, rate } = bucket.limits
-    const level = full.includes(bucket) ? capacity - cost : bucket.level(now)
-    if (level / rate > maxWait) return undefined
-    if (!full.includes(bucket)) continue
-    if (overflow !== 'fair') return undefined
-    const freed = victims.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
-    const excess = bucket.excess(cost, now) - freed
+  for (const bucket of full) {
+    if (bucket.limits.overflow !== 'fair') return undefined
+    const excess = bucket.excess(arrival.cost, now) - costIn(bucket, victims)
     if (excess <= TOLERANCE) continue
     const found = findVictims(bucket, arrival, excess, victims)
     if (found === undefined) return undefined
     victims.push(...found)
   }
-  return victims
+  const isLate = arrival.stack.some(bucket => {
+    const freed = costIn(bucket, victims)
+    const queued = bucket.queued - freed
+    // A store's level may be lower than what is queued here.
+    return waitOf(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
+  })
+  return isLate ? undefined : victims
+}
+
+/** What these requests cost a bucket, in cost units. */
+function costIn(bucket: SharedBucket, tickets: readonly Ticket[]): number {
+  return tickets.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
 }
 
 /**
