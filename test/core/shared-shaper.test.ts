@@ -156,3 +156,34 @@ t.test('fair: with a store too, the pause counts in the wait of a newcomer befor
     t.same(log, wanted)
   }
 })
+
+/** An instance on a bucket with a slot each 0.2 ms. The store grants those of the next 2 ms. */
+function manySlots() {
+  const one = instance()
+  const everyone = one.bucket({ ...limits(5_000, 20, 'everyone'), overflow: 'fair' }, 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  const send = (name: string, count: number, perSecond = 1e-6): string[] => {
+    const stack = [one.bucket(limits(perSecond, 100), name), everyone]
+    one.log.length = 0
+    for (let sent = 0; sent < count; sent += 1) one.admit({ name, route: api, stack })
+    return one.log
+  }
+  return { ...one, send }
+}
+
+t.test('fair: a lane whose requests all claim slots is passed over', async t => {
+  const { send } = manySlots()
+  send('claiming', 11, 1e9)
+  send('one', 9)
+  t.same(send('newcomer', 1), ['one displaced', 'newcomer queued'])
+})
+
+t.test('fair: a lane is as heavy as it is, not as it was before its slots came', async t => {
+  const { clock, send } = manySlots()
+  send('claiming', 12, 1e9)
+  send('one', 8)
+  t.same(send('first', 1), ['claiming displaced', 'first queued'], 'one did not claim yet')
+  clock.runUntil(1)
+  send('two', 5)
+  t.same(send('second', 1), ['one displaced', 'second queued'])
+})

@@ -1,8 +1,8 @@
 /**
  * Which lane of a shared bucket is the heaviest, and which requests make room for a newcomer with less than its share.
  *
- * Lanes are compared by the cost that they have queued, divided by their weight. A bucket keeps them in a heap once it was
- * asked for the heaviest (`overflow: "fair"`).
+ * Lanes are compared by the cost that they have queued, divided by their weight. One whose requests all claim slots has none
+ * to give and comes last. A bucket keeps them in a heap once it was asked for the heaviest (`overflow: "fair"`).
  */
 
 import type { LaneRank } from '../bucket/waiting.js'
@@ -27,7 +27,12 @@ export function updateRank(lane: Lane): void {
     const among = bucket.waitingState?.heaviest
     if (among !== undefined && !lane.ranks.some(rank => rank.among === among)) rank(lane, among)
   }
-  for (const rank of lane.ranks) rank.among.move(rank, -lane.queued / lane.weight)
+  for (const rank of lane.ranks) rank.among.move(rank, rankOf(lane))
+}
+
+/** The heaviest is the lowest. */
+function rankOf({ tickets, queued, weight }: Lane): number {
+  return tickets.size === 0 ? 0 : -queued / weight
 }
 
 /** A lane is gone. */
@@ -121,7 +126,7 @@ function rankAll(node: ShareNode, among: DueHeap<LaneRank<Lane>>): void {
 }
 
 function rank(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {
-  const place = { lane, among, due: -lane.queued / lane.weight, place: -1 }
+  const place = { lane, among, due: rankOf(lane), place: -1 }
   lane.ranks = withEntry(lane.ranks, place)
   among.add(place)
 }

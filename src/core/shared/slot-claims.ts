@@ -13,7 +13,7 @@
  * A slot that is missed by more than `SLOT_GRACE` goes back to the store.
  */
 
-import { dropRank } from '../admission/fair-drop.js'
+import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
@@ -186,11 +186,11 @@ export class Claims {
     if (slot !== undefined) this.#free(lane)
   }
 
-  /** Closes a lane in which nobody waits any more. */
+  /** Closes a lane in which nobody waits any more, unless some claim. */
   close(lane: Lane): void {
     if (lane.tickets.size > 0) return
     this.#readyLanes.rest(lane)
-    if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0) return
+    if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0) return updateRank(lane)
     dropRank(lane)
     this.#readyLanes.closed(lane)
     for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)
@@ -203,7 +203,9 @@ export class Claims {
     lane.claiming.push(ticket)
     lane.claims += 1
     lane.route.gate.enter()
-    if (lane.tickets.size === 0) this.#readyLanes.rest(lane)
+    if (lane.tickets.size > 0) return
+    this.#readyLanes.rest(lane)
+    updateRank(lane)
   }
 
   #answered(lane: Lane, cost: number, askedAt: number, claim: Claim | undefined): void {
@@ -310,7 +312,9 @@ export class Claims {
     if (claiming === undefined || ticket === undefined || claiming.size <= lane.claims) return
     claiming.remove(ticket)
     lane.tickets.unshift(ticket)
-    if (lane.tickets.size === 1) this.#readyLanes.opened(lane, this.#claimant.now())
+    if (lane.tickets.size > 1) return
+    this.#readyLanes.opened(lane, this.#claimant.now())
+    updateRank(lane)
   }
 }
 
