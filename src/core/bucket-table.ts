@@ -22,7 +22,7 @@ class Instances {
  */
 export class BucketTable {
   readonly #buckets = new Map<string, Instances>()
-  /** If it is lowered below the number of instances, nobody is let in until some have gone. */
+  /** If it is lowered below the number of instances, newcomers drop some of them, and are let in once enough have gone. */
   maxKeys: number
   readonly #create: (limits: BucketLimits, key: string) => SharedBucket
   readonly #inUse: (key: string) => boolean
@@ -59,7 +59,7 @@ export class BucketTable {
     if (known !== undefined) return known
     this.#budget.save(CANDIDATES * this.#buckets.size, this.#size)
     if (this.#size < this.maxKeys) this.#sweep(instances, now, keep)
-    else if (!this.#evict(instances, now, keep)) return undefined
+    else if (!this.#makePlace(instances, now, keep)) return undefined
     const bucket = this.#create(limits, key)
     instances.byKey.set(key, bucket)
     this.#size += 1
@@ -93,23 +93,22 @@ export class BucketTable {
     this.#size -= before - instances.byKey.size
   }
 
-  /** Makes one place at least, among the instances of the same bucket or of another one. */
-  #evict(own: Instances, now: number, keep: readonly SharedBucket[]): boolean {
+  /** Drops instances of the same bucket or of another one until there is a place. */
+  #makePlace(own: Instances, now: number, keep: readonly SharedBucket[]): boolean {
     const all = [own, ...[...this.#buckets.values()].filter(instances => instances !== own)]
     for (let looked = 0; looked < this.#size && !this.#budget.empty; looked += CANDIDATES) {
       for (const instances of all) {
         const left = Math.min(CANDIDATES, instances.byKey.size - looked)
-        if (left > 0 && this.#evictAmong(left, instances, now, keep)) return true
+        if (left > 0) this.#evictAmong(left, instances, now, keep)
+        if (this.#size < this.maxKeys) return true
       }
     }
     return false
   }
 
-  /** Looks at `count` instances. Drops those that are idle, or else the emptiest one that may go. */
-  #evictAmong(count: number, instances: Instances, now: number, keep: readonly SharedBucket[]): boolean {
-    const before = this.#size
-    let emptiest: string | undefined
-    let lowest = Infinity
+  /** Looks at `count` instances. Drops those that are idle, then the emptier half of the others at most, until there is a place. */
+  #evictAmong(count: number, instances: Instances, now: number, keep: readonly SharedBucket[]): void {
+    const busy: { key: string; level: number }[] = []
     for (let looked = 0; looked < count && this.#budget.spend(); looked += 1) {
       const entry = instances.sweep.next()
       if (entry === undefined) break
@@ -118,13 +117,12 @@ export class BucketTable {
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, key)
-      else if (level < lowest) {
-        lowest = level
-        emptiest = key
-      }
+      else busy.push({ key, level })
     }
-    if (this.#size === before && emptiest !== undefined) this.#remove(instances, emptiest)
-    return this.#size < before
+    const tooMany = Math.max(0, this.#size - this.maxKeys + 1)
+    if (tooMany === 0) return
+    busy.sort((one, other) => one.level - other.level)
+    for (const { key } of busy.slice(0, Math.min(tooMany, Math.ceil(busy.length / 2)))) this.#remove(instances, key)
   }
 
   #mayGo(bucket: SharedBucket, key: string, keep: readonly SharedBucket[]): boolean {

@@ -98,9 +98,24 @@ t.test('buckets of one request do not drop each other', async t => {
   t.equal(keyspace.find(CLIENT, 'a', 0), client, 'else its next request finds an empty bucket')
 })
 
+t.test('a lowered maxKeys drops the emptier instances, and lets newcomers in soon', async t => {
+  const table = new BucketTable(100)
+  const slow = limits(1e-6, 10)
+  for (let key = 0; key < 100; key += 1) table.find(slow, `${key}`, 0)!.fill(key / 10, 0)
+  table.find(slow, '0', 0)!.enqueue(1)
+  table.maxKeys = 10
+  let tries = 1
+  for (; table.find(slow, `new ${tries}`, 0) === undefined; tries += 1) if (tries > 10) break
+  t.ok(tries <= 10, `let in after ${tries}`)
+  t.equal(table.size(), 10)
+  t.ok(table.peek('client', '0'), 'it has a waiter')
+  for (let key = 0; key < 1_000; key += 1) table.find(slow, `newer ${key}`, 0)?.fill(9, 0)
+  t.equal(table.size(), 10)
+})
+
 t.test('there are at most maxKeys instances, and only allowed ones are dropped', async () => {
   const step = fc.record({
-    verb: fc.constantFrom('find', 'find', 'find', 'enqueue', 'dequeue', 'later'),
+    verb: fc.constantFrom('find', 'find', 'find', 'enqueue', 'dequeue', 'later', 'lower'),
     key: fc.integer({ min: 0, max: 30 }),
     cost: fc.constantFrom(0, 1, 5),
     bucket: fc.constantFrom(CLIENT, TENANT),
@@ -116,18 +131,23 @@ t.test('there are at most maxKeys instances, and only allowed ones are dropped',
       for (const { verb, key, cost, bucket: limits } of steps) {
         const before = entries()
         if (verb === 'later') now += 2_000
+        else if (verb === 'lower') keyspace.maxKeys = Math.max(1, keyspace.maxKeys - cost)
         else {
+          const { maxKeys } = keyspace
           const known = before.find(({ id }) => id === `${limits.name} ${key}`)
           const bucket = keyspace.find(limits, `${key}`, now)
           const after = new Set(entries().map(({ id }) => id))
           if (known !== undefined && bucket !== known.bucket) return false
-          if (keyspace.size() !== after.size || after.size > maxKeys) return false
+          if (keyspace.size() !== after.size) return false
+          // Nobody is let in above the bound.
+          if (known === undefined && bucket !== undefined && after.size > maxKeys) return false
+          if (after.size > Math.max(maxKeys, before.length)) return false
           const gone = before.filter(({ id }) => !after.has(id))
           if (gone.some(({ bucket }) => bucket.waiting > 0)) return false
           if (known !== undefined && gone.length > 0) return false
           const busy = gone.filter(({ bucket }) => bucket.level(now) > 0)
-          // An instance with a level is dropped only when the table is full.
-          if (busy.length > 1 || (busy.length === 1 && before.length < maxKeys)) return false
+          // Instances with a level are dropped only when the table is full, and no more than there are too many.
+          if (busy.length > Math.max(0, before.length - maxKeys + 1)) return false
           if (verb === 'enqueue') bucket?.enqueue(cost)
           else if (verb === 'find') bucket?.fill(cost, now)
           else if (bucket !== undefined && bucket.waiting > 0) bucket.dequeue(cost)
