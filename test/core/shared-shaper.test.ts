@@ -187,3 +187,25 @@ t.test('fair: a lane is as heavy as it is, not as it was before its slots came',
   send('two', 5)
   t.same(send('second', 1), ['one displaced', 'second queued'])
 })
+
+t.test('a changed share or capacity sends nothing to the store, a changed rate does', async t => {
+  const { admit, bucket, shaper, store } = instance()
+  const slow = limits(0.001, 10)
+  const own = bucket(slow, 'a')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  for (const name of ['a0', 'a1']) admit({ name, route: api, stack: [own] })
+  t.equal(own.waiting, 1)
+  const sent: number[] = []
+  store.giveBack = ({ stack }) => sent.push(stack[0]!.limits.rate)
+  const faster = { ...slow, rate: 2 * slow.rate }
+  const steps: [limits: BucketLimits, wanted: number[]][] = [
+    [{ ...slow, rate: slow.rate / 2, whole: slow }, []],
+    [slow, []],
+    [{ ...slow, capacity: 20 }, []],
+    [{ ...slow, whole: faster }, [faster.rate]],
+  ]
+  for (const [changed, wanted] of steps) {
+    shaper.control.setLimits(own, changed)
+    t.same(sent, wanted)
+  }
+})

@@ -246,8 +246,10 @@ export class Engine {
 
   /** Changes what a bucket allows. */
   setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
+    const known = rateOfAll(bucket.limits)
     bucket.setLimits(limits, now)
-    if (this.releaseMode === 'claimed') this.#claims!.rateChanged(bucket)
+    // The store knows nothing of shares.
+    if (this.releaseMode === 'claimed' && rateOfAll(limits) !== known) this.#claims!.rateChanged(bucket)
     this.#readyLanes.plan(bucket)
   }
 
@@ -360,4 +362,9 @@ export class Engine {
       this.#pauses.next?.due ?? Infinity,
     )
   }
+}
+
+/** The rate of all instances together, in cost units per ms. */
+function rateOfAll({ whole, rate }: BucketLimits): number {
+  return whole?.rate ?? rate
 }
