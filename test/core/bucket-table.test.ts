@@ -92,10 +92,10 @@ t.test('buckets of one request do not drop each other', async t => {
   const keyspace = new BucketTable(3)
   for (const key of ['t1', 't2']) keyspace.find(TENANT, key, 0)!.enqueue(1)
   const client = keyspace.find(CLIENT, 'a', 0)
-  const tenant = keyspace.find(TENANT, 't3', 0, client === undefined ? [] : [client])
-  if (client === undefined || tenant === undefined) return
-  client.fill(10, 0)
+  t.ok(client)
+  t.equal(keyspace.find(TENANT, 't3', 0, [client!]), undefined, 'the only place is that of its client')
   t.equal(keyspace.find(CLIENT, 'a', 0), client, 'else its next request finds an empty bucket')
+  t.ok(keyspace.find(TENANT, 't3', 0), 'another request may take the place')
 })
 
 t.test('a lowered maxKeys drops the emptier instances, and lets newcomers in soon', async t => {
