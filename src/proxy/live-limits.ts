@@ -21,8 +21,11 @@ export function applyLimits(
     for (const [, instance] of context.bucketTable.entries(bucket.name)) setInstanceLimits(context, instance, bucket)
   }
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
-  const gates = [...upstreams].map(upstream => upstream.gate)
-  return context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  const gates = new Set([...upstreams].map(upstream => upstream.gate))
+  const expired = context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+  // `maxInFlight` may have been raised.
+  for (const gate of gates) if (gate.awaited) context.shaper.wake(gate)
+  return expired
 }
 
 /** Adapts the buckets in front of an upstream to the rate that it allows. */

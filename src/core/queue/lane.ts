@@ -186,15 +186,16 @@ export class Gate implements Timed {
   /** Closed for a moment: what has passed is not on the wire yet. */
   closed = false
   readonly root = new ShareNode(this)
-  readonly #maxInFlight: number
+  /** May change at any time. After a raise wake the gate. */
+  maxInFlight: number
   #inFlight = 0
 
   constructor(maxInFlight = Infinity) {
-    this.#maxInFlight = maxInFlight
+    this.maxInFlight = maxInFlight
   }
 
   get open(): boolean {
-    return this.place < 0 && !this.closed && this.#inFlight < this.#maxInFlight
+    return this.place < 0 && !this.closed && this.#inFlight < this.maxInFlight
   }
 
   get paused(): boolean {

@@ -18,8 +18,8 @@ import { limitHeaders, RETRY_SOON_MS, type Reply, SHUTTING_DOWN, TOO_MANY_CONNEC
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import type { Outcome } from '../observe/observer.js'
 import { type Explanation, explainHeader } from '../routing/explain-header.js'
-import type { Route } from '../routing/route.js'
-import { hostTowards } from '../upstream/upstream.js'
+import { currentUpstream, type Route } from '../routing/route.js'
+import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
 import { findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
@@ -202,11 +202,22 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   protected forward(): void {
     this.#state = 'forwarding'
+    this.#followUpstream()
     this.#sentAt = this.context.clock.now()
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
     if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
     this.#forwarding = this.send()
+  }
+
+  /** A reload may have changed the upstream while the request waited. */
+  #followUpstream(): void {
+    const route = this.matched!
+    const upstream = currentUpstream(route, this.context.routes)
+    if (upstream === route.upstream) return
+    upstream.requests += 1
+    this.matched = { ...route, upstream }
+    requestEnded(route.upstream)
   }
 
   protected send(): { abort(): void; flushed?(): void } {
@@ -379,11 +390,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   protected settle(): void {
     if (!this.#counted) return
     this.#counted = false
-    const upstream = this.matched?.upstream
-    if (upstream !== undefined) {
-      upstream.requests -= 1
-      if (upstream.requests === 0) upstream.onUnused?.()
-    }
+    if (this.matched !== undefined) requestEnded(this.matched.upstream)
     this.context.inProgress -= 1
     if (this.context.inProgress === 0) this.context.idle()
   }

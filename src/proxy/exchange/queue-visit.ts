@@ -10,7 +10,7 @@ import type { Arrival, Verdict } from '../../core/shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
-import type { Route } from '../routing/route.js'
+import { currentUpstream, type Route } from '../routing/route.js'
 import { admit, type Candidate } from './admit.js'
 import { rejectionReply } from './rejection-reply.js'
 
@@ -205,7 +205,8 @@ export class QueueVisit implements Candidate {
   }
 
   #keepReady(): void {
-    const { connector, gate, queued } = this.#route.upstream
+    const { gate, queued } = this.#route.upstream
+    const { connector } = currentUpstream(this.#route, this.#context.routes)
     connector.keepReady(gate.inFlight, queued)
   }
 }

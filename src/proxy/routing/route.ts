@@ -37,8 +37,7 @@ export interface Route extends Rule {
 /**
  * Creates a route in front of an upstream.
  *
- * @param previous the route of that name so far. If the upstream is the same, requests that wait in its lanes stay
- *   there
+ * @param previous the route of that name so far. If the gate is the same, requests that wait in its lanes stay there
  */
 export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
   const { name } = settings
@@ -48,6 +47,15 @@ export function createRoute(settings: RouteSettings, upstream: Upstream, previou
     upstream,
     lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
   }
+}
+
+/**
+ * Where the requests of a route go now. After a reload those that waited go through the upstream that has taken over
+ * their lane, if there is one.
+ */
+export function currentUpstream({ upstream, lane }: Route, routes: readonly Route[]): Upstream {
+  if (upstream.onUnused === undefined) return upstream
+  return routes.find(route => route.lane === lane)?.upstream ?? upstream
 }
 
 export function createRule(settings: RouteSettings): Rule {

@@ -76,12 +76,12 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const server = createHttpServer(settings, pair)
   const upstreams = new Upstreams(clock)
   const prepare = async (next: Settings): Promise<() => Route[]> => {
-    const prepared = await upstreams.prepare(next.routes.map(route => route.upstream))
+    const prepared = await upstreams.prepare(next.routes)
     return () => {
       upstreams.commit(prepared)
       for (const { quota } of upstreams) quota?.join(context)
       const previous = new Map(context.routes.map(route => [route.name, route]))
-      return next.routes.map(route => createRoute(route, prepared.found.get(route.upstream)!, previous.get(route.name)))
+      return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
     }
   }
   let drained = (): void => undefined

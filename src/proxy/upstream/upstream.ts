@@ -22,12 +22,13 @@ export interface Upstream {
   /** For requests without a place in the gate (`off`, dry runs), which never wait. */
   readonly ungatedPool: Pool
   readonly connector: Connector
-  readonly gate: Gate
+  /** It may have been another upstream's before a reload, and may serve requests of both. */
+  gate: Gate
   /** Requests that wait for their release to it. */
   queued: number
   /** All its requests, from their arrival to the end of their answers. */
   requests: number
-  /** Called when the last of its requests has ended. */
+  /** Called when the last of its requests has ended. Set while the upstream is no longer in use. */
   onUnused: (() => void) | undefined
   /** From the end of the upload to the answer's headers. */
   readonly answer: Deadlines
@@ -86,7 +87,6 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const pool = new Pool(url, { ...pooling, ...(limited && { connections: settings.maxInFlight }) })
   const ungatedPool = limited ? new Pool(url, pooling) : pool
   const answer = new Deadlines(clock, settings.responseTimeout)
-  const gate = new Gate(settings.maxInFlight)
   const progress = new Deadlines(clock, settings.idleTimeout)
   return {
     settings,
@@ -96,7 +96,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     identity,
     pool,
     ungatedPool,
-    gate,
+    gate: new Gate(settings.maxInFlight),
     queued: 0,
     requests: 0,
     onUnused: undefined,
@@ -114,7 +114,6 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     async close() {
       answer.close()
       progress.close()
-      this.quota?.detach(gate)
       connector.close()
       await Promise.all([pool.destroy(), limited && ungatedPool.destroy()])
     },
@@ -128,6 +127,12 @@ function identityOf({ tls: { servername } }: UpstreamSettings, url: string): Ide
     ...(servername !== undefined && isIP(servername) === 0 && { servername }),
     checkServerIdentity: (_asked, certificate) => checkServerIdentity(name, certificate),
   }
+}
+
+/** Counts out a request. The last one of an upstream that is no longer in use closes it. */
+export function requestEnded(upstream: Upstream): void {
+  upstream.requests -= 1
+  if (upstream.requests === 0) upstream.onUnused?.()
 }
 
 /** The host of a URL: a name or an address (IPv6 without brackets). */

@@ -1,5 +1,5 @@
 import { readAuthorities } from '../../config/checks/readable-files.js'
-import type { UpstreamSettings } from '../../config/settings.js'
+import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import { type Echo, startEcho } from './echo.js'
 import { createUpstream, type Upstream } from './upstream.js'
@@ -7,19 +7,22 @@ import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
 /** Upstreams for new settings, not in use yet. */
 export interface Prepared {
-  readonly found: ReadonlyMap<UpstreamSettings, Upstream>
+  /** By the name of their route. */
+  readonly byRoute: ReadonlyMap<string, Upstream>
   /** The new contents of `tls.ca` files that changed. */
   readonly authorities: ReadonlyMap<Upstream, Buffer>
 }
 
 /**
- * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections, its gate
- * and the requests that wait at it. An upstream that is no longer named is closed after its last request.
+ * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections. One whose
+ * settings change is replaced, and hands its gate on with the requests that wait at it. An upstream that is no longer in
+ * use is closed after its last request.
  */
 export class Upstreams {
   readonly #clock: Clock
-  readonly #known = new Map<string, Upstream>()
   readonly #retired = new Set<Upstream>()
+  /** The upstreams in use, by the name of their route. */
+  #byRoute: ReadonlyMap<string, Upstream> = new Map()
   #echo: Promise<Echo> | undefined
 
   constructor(clock: Clock) {
@@ -27,58 +30,85 @@ export class Upstreams {
   }
 
   /**
-   * Finds or creates the upstreams for these settings. Changes nothing in use.
+   * Finds or creates the upstreams for these routes. Changes nothing in use.
    *
    * @throws if the file of `tls.ca` cannot be read or is bad
    */
-  async prepare(list: readonly UpstreamSettings[]): Promise<Prepared> {
-    const found = new Map<UpstreamSettings, Upstream>()
+  async prepare(routes: readonly Pick<RouteSettings, 'name' | 'upstream'>[]): Promise<Prepared> {
+    const known = new Map([...this.#byRoute.values()].map(upstream => [JSON.stringify(upstream.settings), upstream]))
+    const byRoute = new Map<string, Upstream>()
     const byKey = new Map<string, Upstream>()
     const authorities = new Map<Upstream, Buffer>()
-    for (const settings of list) {
+    for (const { name, upstream: settings } of routes) {
       const key = JSON.stringify(settings)
       const url = await this.#urlOf(settings)
-      const upstream = byKey.get(key) ?? this.#known.get(key) ?? createUpstream(settings, url, this.#clock)
+      const upstream = byKey.get(key) ?? known.get(key) ?? createUpstream(settings, url, this.#clock)
       if (upstream.ca !== undefined && !byKey.has(key)) {
         const ca = readAuthorities(settings.tls.ca!)
         if (!ca.equals(upstream.ca)) authorities.set(upstream, ca)
       }
       byKey.set(key, upstream)
-      found.set(settings, upstream)
+      byRoute.set(name, upstream)
     }
-    return { found, authorities }
+    return { byRoute, authorities }
   }
 
-  /** Replaces the current upstreams with prepared ones. */
-  commit({ found, authorities }: Prepared): void {
+  /** Replaces the current upstreams with prepared ones. After it wake the gates. */
+  commit({ byRoute, authorities }: Prepared): void {
     for (const [upstream, ca] of authorities) upstream.trust(ca)
-    const used = new Set(found.values())
-    for (const upstream of this.#known.values()) if (!used.has(upstream)) this.#retired.add(upstream)
-    this.#known.clear()
-    for (const [settings, upstream] of found) {
-      this.#known.set(JSON.stringify(settings), upstream)
+    this.#handGatesOn(byRoute)
+    const used = new Set(byRoute.values())
+    for (const upstream of this.#byRoute.values()) if (!used.has(upstream)) this.#retired.add(upstream)
+    this.#byRoute = byRoute
+    for (const upstream of used) {
       this.#retired.delete(upstream)
+      upstream.onUnused = undefined
     }
     this.#attachQuotas()
-    for (const upstream of this.#known.values()) upstream.onUnused = undefined
     for (const upstream of this.#retired) {
-      upstream.onUnused = () => {
-        this.#retired.delete(upstream)
-        void upstream.close()
-      }
+      upstream.onUnused = () => this.#close(upstream)
       if (upstream.requests === 0) upstream.onUnused()
     }
   }
 
   /** The upstreams in use, and those that still have requests. */
   *[Symbol.iterator](): Generator<Upstream> {
-    yield* this.#known.values()
+    yield* new Set(this.#byRoute.values())
     yield* this.#retired
   }
 
   async close(): Promise<void> {
     const echo = await this.#echo
-    await Promise.all([...[...this].map(upstream => upstream.close()), echo?.close()])
+    const all = [...this]
+    for (const { quota, gate } of all) quota?.detach(gate)
+    await Promise.all([...all.map(upstream => upstream.close()), echo?.close()])
+  }
+
+  /**
+   * A new upstream takes over a gate that nobody uses any more, of an upstream with the same URL: that of its route if it
+   * can, else the first. So the order of those that wait and `maxInFlight` hold across a reload. A gate that is still in
+   * use is not shared: then the new upstream has its own.
+   */
+  #handGatesOn(byRoute: ReadonlyMap<string, Upstream>): void {
+    const before = [...this]
+    const free = new Set(before.map(({ gate }) => gate))
+    const heirs = new Set(byRoute.values())
+    for (const upstream of before) if (heirs.delete(upstream)) free.delete(upstream.gate)
+    const take = (heir: Upstream, from: Upstream | undefined): void => {
+      if (from === undefined || from.url !== heir.url || !heirs.has(heir) || !free.delete(from.gate)) return
+      heirs.delete(heir)
+      heir.gate = from.gate
+      heir.gate.maxInFlight = heir.settings.maxInFlight
+    }
+    for (const [route, heir] of byRoute) take(heir, this.#byRoute.get(route))
+    for (const heir of heirs) for (const from of before) take(heir, from)
+  }
+
+  #close(upstream: Upstream): void {
+    const { gate, quota } = upstream
+    this.#retired.delete(upstream)
+    if (![...this].some(other => other.gate === gate)) quota?.detach(gate)
+    void upstream.close()
   }
 
   /** Keeps one quota for each URL whose limits are used. Routes to the same URL share them. */
