@@ -7,13 +7,16 @@ export class LearnedLimits {
   readonly #rates = new Map<string, number>()
   #lowered = new WeakMap<BucketLimits, BucketLimits>()
 
-  /** Reads the rates of these routes' upstreams. A bucket in front of several upstreams takes the lowest rate. */
+  /**
+   * Reads the rates of the upstreams of these routes, as far as they have `learn`. A bucket in front of several upstreams
+   * takes the lowest rate.
+   */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
       const rate = upstream.quota?.rate ?? Infinity
-      if (rate === Infinity) continue
+      if (rate === Infinity || !settings.upstream.learn) continue
       for (const { name } of settings.buckets) this.#rates.set(name, Math.min(rate, this.#rates.get(name) ?? Infinity))
     }
   }
