@@ -1,6 +1,6 @@
 /** Connects this instance to a shared store: its share of the limits, and how it decides without the store. */
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
-import type { Clock } from '../core/clock.js'
+import type { Cancel, Clock } from '../core/clock.js'
 import type { Gate, SharedBucket } from '../core/queue/lane.js'
 import type { ReleaseMode, Shaper } from '../core/shaper.js'
 import { StoredBucket, type StoreTrust } from '../core/shared/stored-bucket.js'
@@ -42,7 +42,8 @@ export class Sharing {
   #shares = new WeakMap<BucketLimits, BucketLimits>()
   #share = 1
   #reported = ''
-  #cancelExpiry = (): boolean => false
+  /** Cancels the end of the wait in an outage. Undefined: this instance is not alone. */
+  #expiry: Cancel | undefined
 
   constructor(options: SharingOptions) {
     this.#options = options
@@ -115,7 +116,7 @@ export class Sharing {
 
   async close(): Promise<void> {
     await this.#membership.leave()
-    this.#cancelExpiry()
+    this.#expiry?.()
     await this.store.close()
   }
 
@@ -136,8 +137,10 @@ export class Sharing {
     const share = onOutage === 'open' ? 1 : this.#membership.share
     if (share !== this.#share) this.#setShare(share)
     this.#context!.shaper.releaseMode = releaseModeOf(state, onOutage)
-    if (state !== 'alone') this.#cancelExpiry()
-    else if (onOutage === 'closed') this.#cancelExpiry = clock.at(clock.now() + CLOSED_WAIT_MS, this.#expireAll)
+    if (state !== 'alone') {
+      this.#expiry?.()
+      this.#expiry = undefined
+    } else if (onOutage === 'closed') this.#expiry ??= clock.at(clock.now() + CLOSED_WAIT_MS, this.#expireAll)
   }
 
   #detach(): void {
