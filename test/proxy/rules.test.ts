@@ -559,6 +559,27 @@ t.test('a bucket may have another status', async t => {
   t.equal(rig.outcomes[1], 'default rejected 503')
 })
 
+t.test('no header makes a cost below its min, also not a 0', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { one: { key: 'all', rate: '1/h', capacity: 1_000 } },
+    routes: [{ mode: 'meter', cost: { header: 'x-cost', min: 5, max: 9, default: 1 } }],
+  })
+  let level = 0
+  for (const [sent, cost] of [
+    ['x-cost: 0', 5],
+    ['x-cost: 0.0', 5],
+    ['x-cost: 0.5', 5],
+    ['x-cost: -1', 1],
+    ['x-other: 0', 1],
+  ] as const) {
+    const answer = await askOnce(t, rig, get('/', sent))
+    level += cost
+    t.match(answer.header('ratelimit'), `r=${1_000 - level};`, sent)
+  }
+})
+
 t.test('a cost above the capacity: no Retry-After, and a detail that says so', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, {

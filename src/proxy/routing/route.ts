@@ -126,8 +126,8 @@ function createCost(settings: CostSettings): (facts: RequestFacts) => number {
     case 'header':
       return facts => {
         const sent = headerValue(facts.rawHeaders, settings.name)
-        const cost = sent !== undefined && /^\d+(\.\d+)?$/.test(sent) ? Number(sent) : 0
-        return cost > 0 ? Math.min(Math.max(cost, settings.min), settings.max) : settings.default
+        if (sent === undefined || !/^\d+(\.\d+)?$/.test(sent)) return settings.default
+        return Math.min(Math.max(Number(sent), settings.min), settings.max)
       }
   }
 }
