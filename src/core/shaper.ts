@@ -39,7 +39,7 @@ export interface AdmittedArrival {
 const TOO_MANY_WAITING: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
 export class Shaper {
-  /** The most requests that may wait. */
+  /** The most requests that may wait. As many shadows of dry runs may be in lanes besides. */
   maxQueued: number
   readonly control: Control
   readonly #engine: Engine
@@ -60,7 +60,7 @@ export class Shaper {
     this.#engine.wake()
   }
 
-  /** How many requests wait. */
+  /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#engine.queued
   }
@@ -117,7 +117,7 @@ export class Shaper {
     const start = now + route.gate.pausedFor(now)
     const ahead = costBefore(findLane(route, stack), arrivedAt)
     const leaves = start + Math.max(...stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
-    if (leaves > arrivedAt + maxWait || this.#engine.queued >= this.maxQueued) return undefined
+    if (leaves > arrivedAt + maxWait || this.#isCrowded(arrival)) return undefined
     // Also before those that came in the same moment.
     const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
     this.#engine.contend(ticket, now)
@@ -185,7 +185,7 @@ export class Shaper {
     maxWait: number,
     now: number,
   ): readonly Ticket[] | undefined {
-    if (reason !== 'overflow' || this.#engine.queued >= this.maxQueued) return undefined
+    if (reason !== 'overflow' || this.#isCrowded(arrival)) return undefined
     const victims = makeRoom(arrival, buckets, { maxWait, pause: arrival.route.gate.pausedFor(now) }, now)
     for (const ticket of victims ?? []) this.#engine.withdraw(ticket)
     return victims
@@ -220,8 +220,13 @@ export class Shaper {
 
   /** It takes part once it contends. */
   #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
-    if (this.#engine.queued >= this.maxQueued) return TOO_MANY_WAITING
+    if (this.#isCrowded(arrival)) return TOO_MANY_WAITING
     return this.#engine.join(arrival, waiter, maxWait, arrivedAt)
+  }
+
+  #isCrowded({ shadow }: Arrival): boolean {
+    const { queued, shadows } = this.#engine
+    return (shadow ? shadows : queued) >= this.maxQueued
   }
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */

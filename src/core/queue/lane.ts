@@ -74,6 +74,8 @@ export interface Arrival extends Demand {
   readonly route: LaneRoute
   /** Its lane's share of buckets that it contends for with others; 1 if absent. */
   readonly weight?: number
+  /** It belongs to a dry run: nobody waits for it. */
+  readonly shadow?: boolean
 }
 
 /** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
@@ -89,6 +91,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   leftAt = 0
   /** A store has counted it. */
   counted = false
+  /** It belongs to a dry run. */
+  shadow = false
   /** The slot that a store has granted it. */
   granted: Slot | undefined = undefined
   /** Set when it had to make room for another. */

@@ -59,6 +59,7 @@ export class Engine {
   readonly #claims: Claims | undefined
   readonly #sending = new SendLatency()
   #queued = 0
+  #shadows = 0
   #armedFor = Infinity
   #disarm: Cancel = () => false
 
@@ -76,9 +77,14 @@ export class Engine {
     })
   }
 
-  /** How many requests wait. */
+  /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#queued
+  }
+
+  /** How many shadows of dry runs are in lanes. */
+  get shadows(): number {
+    return this.#shadows
   }
 
   /** Whether requests pass without a claim. Requests that have claimed a slot came first, so they leave before. */
@@ -137,10 +143,16 @@ export class Engine {
    *
    * @param maxWait ms since `arrivedAt`, when it expires
    */
-  join({ route, stack, cost, weight }: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
+  join(
+    { route, stack, cost, weight, shadow = false }: Arrival,
+    waiter: Waiter,
+    maxWait: number,
+    arrivedAt: number,
+  ): Ticket {
     const lane = openLane(route, stack, weight ?? 1)
     const ticket = new Ticket(lane, cost, arrivedAt, waiter)
-    this.#queued += 1
+    ticket.shadow = shadow
+    this.#count(ticket, 1)
     for (const bucket of stack) {
       bucket.enqueue(cost)
       bucket.waitingState!.leastCost = Math.min(bucket.waitingState!.leastCost, cost)
@@ -311,10 +323,15 @@ export class Engine {
     this.#callbacks.push(ticket)
   }
 
+  #count({ shadow }: Ticket, change: number): void {
+    if (shadow) this.#shadows += change
+    else this.#queued += change
+  }
+
   /** A ticket is no longer in its lane. */
   #left(ticket: Ticket): void {
     const { lane, cost } = ticket
-    this.#queued -= 1
+    this.#count(ticket, -1)
     this.#deadlines.remove(ticket)
     lane.queued -= cost
     for (const bucket of lane.stack) bucket.dequeue(cost)

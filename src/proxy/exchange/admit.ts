@@ -51,7 +51,7 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
       else context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },
   }
-  admit(context, route, arrival, shadow)
+  admit(context, route, { ...arrival, shadow: true }, shadow)
 }
 
 /** The bucket that takes longest to drain, and its time in ms. */

@@ -1,0 +1,59 @@
+/** A dry run decides, and nothing is held or rejected because of it. */
+import t from 'tap'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { askOnce, get, httpUpstream, type RigOptions, startRig, turns } from './harness.js'
+
+const config = (url: string) => ({
+  upstream: url,
+  limits: { maxQueued: 5 },
+  buckets: {
+    tried: { key: 'all', rate: '1/m', capacity: 20 },
+    enforced: { key: 'all', rate: '1/s', capacity: 20 },
+  },
+  routes: [
+    { name: 'try', match: { path: '/t' }, buckets: ['tried'], dryRun: true },
+    { name: 'real', buckets: ['enforced'] },
+  ],
+})
+
+const memory: RigOptions['shared'] = clock => ({ store: createMemoryStore({ clock }), onOutage: 'local' })
+
+for (const [where, options] of [
+  ['in memory', {}],
+  ['with a store', { shared: memory }],
+] as const) {
+  t.test(`${where}, a dry run takes no place in maxQueued from requests of other routes`, async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, config(upstream.url), options)
+    for (let count = 1; count <= 8; count += 1) {
+      t.equal((await askOnce(t, rig, get('/t'))).status, 200)
+      for (let step = 0; step < 10; step += 1) {
+        await turns(5)
+        rig.pacer.runUntil(rig.pacer.now() + 1)
+      }
+    }
+    // Dry runs are bounded by themselves: the first passes, five wait.
+    await rig.until(({ rehearsed }) => rehearsed.filter(decision => decision === 'try would_reject').length === 2)
+    t.equal(rig.proxy.context.shaper.queued, 0)
+    t.equal((await askOnce(t, rig, get('/r'))).status, 200)
+    const waiting = []
+    // With a store also the first one was queued.
+    const before = rig.queued.length
+    for (let count = 1; count <= 5; count += 1) {
+      waiting.push(askOnce(t, rig, get('/r')))
+      await rig.until(({ queued }) => queued.length === before + count)
+    }
+    t.equal(rig.proxy.context.shaper.queued, 5)
+    const crowded = await askOnce(t, rig, get('/r'))
+    t.equal(crowded.status, 503, 'real requests are still bounded')
+    for (let step = 0; step < 60; step += 1) {
+      rig.pacer.runUntil(rig.pacer.now() + 100)
+      await turns(5)
+    }
+    t.same(
+      (await Promise.all(waiting)).map(({ status }) => status),
+      Array(5).fill(200),
+    )
+    t.equal(rig.proxy.context.shaper.queued, 0)
+  })
+}
