@@ -16,6 +16,12 @@ export function quote(value: unknown): string {
   return JSON.stringify(shown.length > LONGEST_QUOTE ? `${shown.slice(0, LONGEST_QUOTE)}...` : shown)
 }
 
+/** What stands in a place for secrets, as shown in a message: the kind of a value and never its text. */
+export function quoteSecret(value: unknown): string {
+  if (typeof value === 'string' && value !== '') return 'this text'
+  return typeof value === 'number' ? 'a number' : quote(value)
+}
+
 /** A file name as shown in a message: never clipped, because its end tells most. */
 export function quoteFile(name: string): string {
   return JSON.stringify(name)
@@ -70,5 +76,15 @@ export function unknownKey(key: string, known: readonly string[]): string {
 
 /** Makes an error function for zod that says what the value is not, and what to write instead. */
 export function wants(noun: string, remedy: string): (refused: RefusedValue) => string {
-  return ({ input }) => (input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
+  return wantsShown(quote, noun, remedy)
+}
+
+/** Like `wants`, for a place that holds secrets: keys of tiers, values of headers. */
+export function wantsSecret(noun: string, remedy: string): (refused: RefusedValue) => string {
+  return wantsShown(quoteSecret, noun, remedy)
+}
+
+function wantsShown(show: (value: unknown) => string, noun: string, remedy: string) {
+  return ({ input }: RefusedValue) =>
+    input === undefined ? `missing; ${remedy}` : `${show(input)} is not ${noun}; ${remedy}`
 }

@@ -4,28 +4,20 @@ import { faults, least, parse } from './sample.js'
 t.test('a text that is not JSON is one problem with its place', async t => {
   const table: [text: string, message: string][] = [
     ['', 'line 1, column 1: expected a value, but the text ends'],
-    ['{\n  "a": 1\n  "b": 2\n}', 'line 3, column 3: expected "," or "}", found a string; the line reads: "b": 2'],
-    [
-      '{ "a": 1, }',
-      'line 1, column 11: expected another key (a comma after the last one is not allowed), found "}"; the line reads: { "a": 1, }',
-    ],
-    [
-      '[1, ]',
-      'line 1, column 5: expected another value (a comma after the last one is not allowed), found "]"; the line reads: [1, ]',
-    ],
-    ['{ // x\n}', 'line 1, column 3: comments are not allowed in JSON; remove it; the line reads: { // x'],
-    ["{ 'a': 1 }", "line 1, column 3: strings take double quotes; the line reads: { 'a': 1 }"],
-    ['{ a: 1 }', 'line 1, column 3: expected a key in double quotes, found "a"; the line reads: { a: 1 }'],
-    ['{ "a" 1 }', 'line 1, column 7: expected ":", found "1"; the line reads: { "a" 1 }'],
-    ['{ "a": nul }', 'line 1, column 8: expected a value, found "nul"; the line reads: { "a": nul }'],
-    [
-      '{ "a": "x\ny" }',
-      'line 1, column 8: this string does not end on its line, or has a bad escape; the line reads: { "a": "x',
-    ],
-    ['{ "a": [1 }', 'line 1, column 11: expected "," or "]", found "}"; the line reads: { "a": [1 }'],
-    ['{} {}', 'line 1, column 4: expected the end of the text, found "{"; the line reads: {} {}'],
-    ['{ "a": 01 }', 'line 1, column 9: expected "," or "}", found "1"; the line reads: { "a": 01 }'],
-    ['{ "token": "s3cret" x', 'line 1, column 21: expected "," or "}", found "x"; the line reads: { "token": "***" x'],
+    ['{\n  "a": 1\n  "b": 2\n}', 'line 3, column 3: expected "," or "}", found a string'],
+    ['{ "a": 1, }', 'line 1, column 11: expected another key (a comma after the last one is not allowed), found "}"'],
+    ['[1, ]', 'line 1, column 5: expected another value (a comma after the last one is not allowed), found "]"'],
+    ['{ // x\n}', 'line 1, column 3: comments are not allowed in JSON; remove it'],
+    ["{ 'a': 1 }", 'line 1, column 3: strings take double quotes'],
+    ['{ a: 1 }', 'line 1, column 3: expected a key in double quotes, found a word without quotes'],
+    ['{ "a" 1 }', 'line 1, column 7: expected ":", found a number'],
+    ['{ "a": nul }', 'line 1, column 8: expected a value, found a word without quotes'],
+    ['{ "a": "x\ny" }', 'line 1, column 8: this string does not end on its line, or has a bad escape'],
+    ['{ "a": [1 }', 'line 1, column 11: expected "," or "]", found "}"'],
+    ['{} {}', 'line 1, column 4: expected the end of the text, found "{"'],
+    ['{ "a": 01 }', 'line 1, column 9: expected "," or "}", found a number'],
+    ['{ "a" = 1 }', 'line 1, column 7: expected ":", found "="'],
+    ['{ "a": pässword }', 'line 1, column 8: expected a value, found a word without quotes'],
   ]
   for (const [text, message] of table) {
     t.same(faults(text, { file: 'a.json' }), [`a.json is not JSON: ${message}`], message)
@@ -102,4 +94,49 @@ t.test('secrets stay out of messages', async t => {
   const lines = faults(file, { env })
   t.equal(lines.length, 8)
   t.notMatch(lines.join('\n'), /s3cr|@t/)
+})
+
+t.test('a fault in JSON quotes nothing of its line, so no key and no token', async t => {
+  for (const text of [
+    `{ "admin": { "token": 's3cret' } }`,
+    '{ "admin": { "token": s3cret } }',
+    '{ "admin": { "token": "s3cret } }',
+    '{ "token": "s3cret" s3cret',
+    '{ "keys": ["s3cret" "s3cret"] }',
+    '{ "keys": [s3cret] }',
+    '{ "keys": [98s3cret] }',
+    '{ "header": { "x-api-key": "s3cret", } }',
+  ]) {
+    const [message, ...others] = faults(text, { file: 'a.json' })
+    t.same(others, [])
+    t.match(message, /^a\.json is not JSON: line 1, column \d+: /, text)
+    t.notMatch(message, /s3cret|98/, text)
+  }
+})
+
+t.test('keys of tiers and values of headers stay out of messages', async t => {
+  const at = (tiers: unknown, routes?: object[]) =>
+    faults({ upstream: 'echo:', buckets: { a: { rate: 1, tiers } }, ...(routes && { routes }) })
+  const path = 'buckets.a.tiers[0]'
+  const key = 'use e.g. "customer-1"'
+  t.same(at([{ name: 'x', weight: 2, keys: ['s3cret', 's3cret', 8675309001, true, ''] }]), [
+    `${path}.keys[2]: a number is not a key; ${key}`,
+    `${path}.keys[3]: true is not a key; ${key}`,
+    `${path}.keys[4]: "" is not a key; ${key}`,
+    `${path}.keys[1]: the same key as tiers[0].keys[0]; remove one`,
+  ])
+  t.same(at([{ name: 'x', weight: 2, keys: 's3cret' }]), [
+    `${path}.keys: this text is not a list of keys; use e.g. ["customer-1"]`,
+  ])
+  t.same(at([{ name: 'x', weight: 2, header: 's3cret' }]), [
+    `${path}.header: this text is not a header to look for; use e.g. { "x-plan": "gold" }`,
+  ])
+  t.match(at(['s3cret']), [/^buckets\.a\.tiers\[0\]: this text is not a tier; use e\.g\. /])
+  t.match(at('s3cret'), [/^buckets\.a\.tiers: this text is not a list of tiers; use e\.g\. /])
+  t.same(at([], [{ match: { header: { 'x-key': 8675309001 } } }]), [
+    'routes[0].match.header.x-key: a number is not a header value; use a string, e.g. "gold"',
+  ])
+  t.same(at([], [{ match: { header: 's3cret' } }]), [
+    'routes[0].match.header: this text is not headers to match; use e.g. { "x-plan": "gold" }',
+  ])
 })

@@ -100,7 +100,7 @@ t.test('every invalid value has its own message', async t => {
     ],
     [
       route({ match: { header: { 'x-a': 1 } } }),
-      'routes[0].match.header.x-a: 1 is not a header value; use a string, e.g. "gold"',
+      'routes[0].match.header.x-a: a number is not a header value; use a string, e.g. "gold"',
     ],
     [
       route({ cost: 0 }),

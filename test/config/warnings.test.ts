@@ -89,25 +89,26 @@ t.test('tiers with addresses that no request has', async t => {
       listen: '0.0.0.0:8080',
       buckets: { a: { ...bucket, key: bucketKey, tiers: [{ name: 'x', keys: ['192.0.2.1', key], weight: 2 }] } },
     })
-  const at = (key: string) => `buckets.a.tiers[0].keys[1]: ${JSON.stringify(key)} never matches: `
+  // Without the key, which may be a credential.
+  const at = 'buckets.a.tiers[0].keys[1]: never matches: '
   for (const key of ['192.0.2.7', '2001:db8:0:0::/64', 'fe80:0:0:0::/64']) t.same(told(key), [], key)
   t.same(told('192.0.2.0/24'), [
-    `${at('192.0.2.0/24')}the key "ip" is one address, and no range is looked into; list the addresses, e.g. "192.0.2.0"`,
+    `${at}the key "ip" is one address, and no range is looked into; list the addresses, e.g. "192.0.2.0"`,
   ])
   t.same(told('2001:db8::/32'), [
-    `${at('2001:db8::/32')}the key "ip" is one address, and no range is looked into; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`,
+    `${at}the key "ip" is one address, and no range is looked into; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`,
   ])
-  t.same(told('192.0.2.9/32'), [`${at('192.0.2.9/32')}the key "ip" writes it differently; use "192.0.2.9"`])
-  t.same(told('::ffff:192.0.2.9'), [`${at('::ffff:192.0.2.9')}the key "ip" writes it differently; use "192.0.2.9"`])
+  t.same(told('192.0.2.9/32'), [`${at}the key "ip" writes it differently; use "192.0.2.9"`])
+  t.same(told('::ffff:192.0.2.9'), [`${at}the key "ip" writes it differently; use "192.0.2.9"`])
   for (const key of ['2001:DB8::7', '2001:db8::7', '2001:db8::/64', '2001:db8::7/128', '2001:0db8:0:0::/64']) {
     const network = addressKey('2001:db8::7')
-    t.same(told(key), [`${at(key)}the key "ip" of IPv6 is the network of 64 bits; use "${network}"`], key)
+    t.same(told(key), [`${at}the key "ip" of IPv6 is the network of 64 bits; use "${network}"`], key)
     t.same(told(network), [])
   }
   for (const key of ['acme', '192.0.2.1:80', '192.0.2.*', '192.0.2.0/33', '*']) {
-    t.same(told(key), [`${at(key)}it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"`], key)
+    t.same(told(key), [`${at}it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"`], key)
   }
-  t.match(told('192.0.2.0/24\napi', ['ip', 'route']).at(-1), /keys\[1\]: "192.0.2.0\/24\\napi" never matches: /)
+  t.match(told('192.0.2.0/24\napi', ['ip', 'route']).at(-1), /keys\[1\]: never matches: /)
   t.same(told('acme', 'header:k'), [])
 })
 
@@ -118,7 +119,7 @@ t.test('patterns in headers, which are compared literally', async t => {
       routes: [{ name: 'x', match: { header } }, { name: 'y' }],
     })
   const line = (path: string) =>
-    `${path}: "*bot*" is compared as a whole, and "*" stands for nothing but itself; write the exact value`
+    `${path}: this value is compared as a whole, and "*" stands for nothing but itself; write the exact value`
   t.same(told({ 'user-agent': '*bot*' }), [
     line('buckets.a.tiers[0].header.user-agent'),
     line('routes[0].match.header.user-agent'),
@@ -126,7 +127,7 @@ t.test('patterns in headers, which are compared literally', async t => {
   t.same(told({ 'x-plan': 'gold' }), [])
   t.same(told({ accept: '*/*' }), [], 'a value that clients send')
   const any = told({ 'x-api-key': '*' })
-  t.match(any[0], /header\.x-api-key: "\*" is compared as a whole, .*; write the exact value/)
+  t.match(any[0], /header\.x-api-key: this value is compared as a whole, .*; write the exact value/)
 })
 
 t.test('buckets that no route uses', async t => {

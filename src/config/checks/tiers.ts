@@ -9,7 +9,7 @@ const LIMITS = 'add a rate, a capacity or a weight, or remove the tier'
 
 /** Finds every contradiction among the tiers of one bucket, in file order. */
 export function tierFaults({ name, tiers }: PartialBucket): Finding[] {
-  const firstTierOf = new Map<string, number>()
+  const firstPlaceOf = new Map<string, string>()
   return tiers.flatMap((tier, index) => {
     if (tier === undefined) return []
     const path = ['buckets', name, 'tiers', index]
@@ -18,7 +18,10 @@ export function tierFaults({ name, tiers }: PartialBucket): Finding[] {
       ...(tier.hasLimits ? [] : [{ path, message: `changes nothing; ${LIMITS}` }]),
       ...sameName(tier, index, tiers).map(message => ({ path: [...path, 'name'], message })),
       ...tier.keys.flatMap((key, position) =>
-        sameKey(key, index, firstTierOf, tiers).map(message => ({ path: [...path, 'keys', position], message })),
+        sameKey(key, `tiers[${index}].keys[${position}]`, firstPlaceOf).map(message => ({
+          path: [...path, 'keys', position],
+          message,
+        })),
       ),
     ]
   })
@@ -29,22 +32,15 @@ function sameName({ name }: PartialTier, index: number, tiers: PartialBucket['ti
   return name === undefined || first === index ? [] : [`${quote(name)} is already tiers[${first}]; use another name`]
 }
 
-/** @param firstTierOf the index of the first tier by key; this function adds to it */
-function sameKey(
-  key: unknown,
-  index: number,
-  firstTierOf: Map<string, number>,
-  tiers: PartialBucket['tiers'],
-): string[] {
+/**
+ * Names the place of the same key, not the key: it may be a credential.
+ *
+ * @param firstPlaceOf the first place of each key; this function adds to it
+ */
+function sameKey(key: unknown, place: string, firstPlaceOf: Map<string, string>): string[] {
   if (typeof key !== 'string' || key === '') return []
-  const firstTier = firstTierOf.get(key)
-  if (firstTier === undefined) {
-    firstTierOf.set(key, index)
-    return []
-  }
-  if (firstTier === index) return [`${quote(key)} is listed twice; remove one`]
-  const { name } = tiers[firstTier]!
-  return [
-    `${quote(key)} is already in ${name === undefined ? `tiers[${firstTier}]` : `tier ${quote(name)}`}; remove one`,
-  ]
+  const first = firstPlaceOf.get(key)
+  if (first !== undefined) return [`the same key as ${first}; remove one`]
+  firstPlaceOf.set(key, place)
+  return []
 }

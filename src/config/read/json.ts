@@ -1,10 +1,9 @@
-import { quote, withoutPasswords } from '../messages.js'
+import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 
 const TOKEN =
   /[ \t\r\n]*(?:("(?:[ !#-[\]-\uffff]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)|([{}[\]:,]))/y
 const SPACE = /[ \t\r\n]*/y
-const LONGEST_LINE = 100
 
 /** Where the text stops being JSON, and what should be there instead. */
 class SyntaxFault {
@@ -32,20 +31,10 @@ export function readJson(text: string, file: string): { value: unknown; findings
   }
 }
 
+/** Names the place and quotes nothing of the line: without its quotes a key or a token looks like anything else. */
 function describe(json: string, { index, expected }: SyntaxFault, file: string): string {
   const before = json.slice(0, index).split('\n')
-  const line = (json.split('\n')[before.length - 1] ?? '').trim()
-  const shown = masked(line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}...` : line)
-  const where = `line ${before.length}, column ${before.at(-1)!.length + 1}`
-  return `${file} is not JSON: ${where}: ${expected}${shown ? `; the line reads: ${shown}` : ''}`
-}
-
-/** A line without the credentials in URLs and the admin token. */
-function masked(line: string): string {
-  return withoutPasswords(line.replace(/:\/\/[^"]*@/g, '://***@')).replace(
-    /("token"\s*:\s*)"(?:[^"\\]|\\.)*"?/g,
-    '$1"***"',
-  )
+  return `${file} is not JSON: line ${before.length}, column ${before.at(-1)!.length + 1}: ${expected}`
 }
 
 /** Walks a text by the grammar of JSON: for messages better than those of JSON.parse, and for duplicate keys. */
@@ -146,6 +135,13 @@ class JsonChecker {
         : 'this string does not end on its line, or has a bad escape'
       return new SyntaxFault(index, message)
     }
-    return new SyntaxFault(index, `expected ${expected}, found ${quote(/^[\w$.-]+|^./su.exec(rest)?.[0])}`)
+    return new SyntaxFault(index, `expected ${expected}, found ${kindOf(rest)}`)
   }
+}
+
+/** What a text begins with: a mark as it is, anything longer only by its kind. */
+function kindOf(rest: string): string {
+  if (/^-?\d/.test(rest)) return 'a number'
+  const mark = /^[^\p{L}\p{N}_]/u.exec(rest)?.[0]
+  return mark === undefined ? 'a word without quotes' : quote(mark)
 }

@@ -1,14 +1,15 @@
 import * as z from 'zod'
-import { wants } from '../messages.js'
+import { wants, wantsSecret } from '../messages.js'
 import { headers } from './case-insensitive.js'
 import { key } from './key.js'
-import { duration, NAME, name, object, oneOf, positive, rate, span, text, whole } from './values.js'
+import { duration, NAME, name, object, oneOf, positive, rate, span, whole } from './values.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
 const KEYS = 'use e.g. ["customer-1"]'
 const HEADER = 'use e.g. { "x-plan": "gold" }'
 const EXAMPLE = 'use e.g. { "key": "ip", "rate": "5/s", "capacity": 10 }'
 
+const aKey = wantsSecret('a key', 'use e.g. "customer-1"')
 const capacity = positive('a capacity', CAPACITY)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
 
@@ -16,7 +17,7 @@ export const tier = object(
   {
     name: name.describe('The name of the tier, e.g. "gold".'),
     keys: z
-      .array(text('a key', 'use e.g. "customer-1"'), { error: wants('a list of keys', KEYS) })
+      .array(z.string({ error: aKey }).min(1, { error: aKey }), { error: wantsSecret('a list of keys', KEYS) })
       .min(1, { error: `the list is empty; ${KEYS}` })
       .exactOptional()
       .describe('The key values in this tier, e.g. ["customer-1"].'),
@@ -30,6 +31,7 @@ export const tier = object(
   },
   'a tier',
   'use e.g. { "name": "gold", "header": { "x-plan": "gold" }, "rate": "50/s" }',
+  wantsSecret,
 )
 
 export const bucket = object(
@@ -54,7 +56,7 @@ export const bucket = object(
       .describe('How long a key that overflows is rejected, e.g. "30s" or "drain".'),
     tiers: z
       .array(tier, {
-        error: wants('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
+        error: wantsSecret('a list of tiers', 'use e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }]'),
       })
       .exactOptional()
       .describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),

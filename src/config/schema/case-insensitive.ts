@@ -1,13 +1,13 @@
 /** Objects with case-insensitive names as keys. */
 import * as z from 'zod'
-import { wants } from '../messages.js'
+import { wantsSecret } from '../messages.js'
 import { headerName } from './values.js'
 
 /** Header names, lower-cased, with their exact values. */
 export function headers(noun: string, remedy: string) {
   return z
-    .record(z.string(), z.string({ error: wants('a header value', 'use a string, e.g. "gold"') }), {
-      error: wants(noun, remedy),
+    .record(z.string(), z.string({ error: wantsSecret('a header value', 'use a string, e.g. "gold"') }), {
+      error: wantsSecret(noun, remedy),
     })
     .transform((values, ctx) => renameKeys(values, headerName, ctx))
 }

@@ -33,14 +33,14 @@ function withMessage<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) 
   }
 }
 
-/** An object. Each unknown key is one line of the message. */
-export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string) {
+/** An object. Each unknown key is one line of the message. `complain` is for a value that is no object. */
+export function object<S extends z.core.$ZodLooseShape>(shape: S, noun: string, remedy: string, complain = wants) {
   const known = Object.keys(shape)
   return z.strictObject(shape, {
     error: issue =>
       issue.code === 'unrecognized_keys'
         ? issue.keys.map(key => unknownKey(key, known)).join('\n')
-        : wants(noun, remedy)(issue),
+        : complain(noun, remedy)(issue),
   })
 }
 

@@ -1,4 +1,7 @@
-/** Warns of values that look like a pattern or a range. They are compared literally, so they never match. */
+/**
+ * Warns of values that look like a pattern or a range. They are compared literally, so they never match. Keys and header
+ * values may be credentials, so a warning names their place only.
+ */
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { quote } from '../messages.js'
@@ -20,7 +23,7 @@ export function patternWarnings({ buckets, routes }: Settings): Warning[] {
           ...keys.flatMap((key, position) =>
             oddAddress(key, bucket).map(why => ({
               path: [...path, 'keys', position],
-              message: `${quote(key)} never matches: ${why}`,
+              message: `never matches: ${why}`,
             })),
           ),
           ...starred(header, [...path, 'header']),
@@ -61,7 +64,7 @@ function range(members: string, first: string): string {
 function starred(header: Readonly<Record<string, string>> | undefined, path: readonly PropertyKey[]): Warning[] {
   return Object.entries(header ?? {}).flatMap(([name, value]) => {
     if (!value.includes('*') || WITH_STARS.test(name)) return []
-    const message = `${quote(value)} is compared as a whole, and "*" stands for nothing but itself; write the exact value`
+    const message = `this value is compared as a whole, and "*" stands for nothing but itself; write the exact value`
     return [{ path: [...path, name], message }]
   })
 }
