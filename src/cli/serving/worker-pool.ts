@@ -221,14 +221,17 @@ export class Workers {
 
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
   #settings(): Settings {
-    const { listen, store, pacing, limits } = this.#first
+    const { listen, store, pacing, admin, accessLog, limits } = this.#first
     const { maxHeaderSize } = limits
+    const { admin: _, ...current } = this.#current
     return {
-      ...this.#current,
+      ...current,
       listen: { ...listen, port: this.#port },
       store,
       pacing,
-      limits: { ...this.#current.limits, maxHeaderSize },
+      ...(admin && { admin }),
+      accessLog,
+      limits: { ...current.limits, maxHeaderSize },
     }
   }
 

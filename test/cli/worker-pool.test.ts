@@ -1,0 +1,105 @@
+/** The pool of workers with workers that are no processes, on mocked timers. */
+import cluster, { type Worker } from 'node:cluster'
+import { EventEmitter } from 'node:events'
+import { mock } from 'node:test'
+import pino from 'pino'
+import t from 'tap'
+import { Workers } from '../../src/cli/serving/worker-pool.js'
+import type { Order, WorkerReport } from '../../src/cli/serving/worker-protocol.js'
+import type { Settings } from '../../src/config/settings.js'
+import { least, parse } from '../config/sample.js'
+
+type OrderOf<Verb extends Order['verb']> = Extract<Order, { verb: Verb }>
+
+/** A worker that obeys at once, as long as it is told to. */
+class FakeWorker extends EventEmitter {
+  readonly orders: Order[] = []
+  readonly signals: string[] = []
+  obeys = true
+  readonly process = { pid: 1 as number | undefined, kill: (signal: string) => this.#kill(signal) }
+
+  send(order: Order): boolean {
+    this.orders.push(order)
+    if (!this.obeys) return true
+    if (order.verb === 'start') this.report({ verb: 'ready', url: 'http://127.0.0.1:8080' })
+    if (order.verb === 'reload') this.report({ verb: 'reloaded', id: order.id, expired: new Map() })
+    if (order.verb === 'drain') this.end(0, null)
+    return true
+  }
+
+  report(report: WorkerReport): void {
+    this.emit('message', report)
+  }
+
+  end(code: number | null, signal: string | null): void {
+    this.emit('exit', code, signal)
+  }
+
+  order<Verb extends Order['verb']>(verb: Verb): OrderOf<Verb> | undefined {
+    return this.orders.find((order): order is OrderOf<Verb> => order.verb === verb)
+  }
+
+  #kill(signal: string): void {
+    this.signals.push(signal)
+    if (signal === 'SIGKILL') this.end(null, signal)
+  }
+}
+
+type Tap = Pick<typeof t, 'teardown'>
+
+/** Mocked timers and forks. `forks` does what comes with each fork: by default the worker comes up. */
+function rig(t: Tap, forks: ((worker: FakeWorker) => void)[] = []) {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  const workers: FakeWorker[] = []
+  const fork = mock.method(cluster, 'fork', () => {
+    const worker = new FakeWorker()
+    const begin = forks[workers.length] ?? (() => worker.report({ verb: 'up' }))
+    workers.push(worker)
+    queueMicrotask(() => begin(worker))
+    return worker as unknown as Worker
+  })
+  t.teardown(() => {
+    fork.mock.restore()
+    mock.timers.reset()
+  })
+  const lines: { msg: string; level: number; worker?: number }[] = []
+  const log = pino({ base: null }, { write: (line: string) => void lines.push(JSON.parse(line)) })
+  return { workers, lines, start: (count: number, settings: Settings) => Workers.start(count, settings, log) }
+}
+
+const settings = (more: object = {}): Settings => parse({ ...least(), ...more })
+
+/** After what is due now in promises. */
+const turn = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
+
+t.test('a new worker keeps the admin and accessLog of the start, whatever a reload says', async t => {
+  const { workers, start } = rig(t)
+  const first = settings({ admin: { listen: '127.0.0.1:9090' }, accessLog: true })
+  const pool = await start(1, first)
+  await pool.reload(settings({ accessLog: false, headers: false }))
+  workers[0]!.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  await turn()
+  t.equal(workers.length, 2)
+  const { settings: given } = workers[1]!.order('start')!
+  t.same(given.admin, first.admin)
+  t.equal(given.accessLog, true)
+  t.equal(given.headers, false, 'all else is the latest')
+  await pool.reload(settings())
+  workers[1]!.end(0, null)
+  mock.timers.tick(200)
+  await turn()
+  t.same(workers[2]!.order('start')!.settings.admin, first.admin)
+  await pool.drain(1_000)
+})
+
+t.test('a new worker has no admin that a reload has added', async t => {
+  const { workers, start } = rig(t)
+  const pool = await start(1, settings())
+  await pool.reload(settings({ admin: { listen: '127.0.0.1:9090' } }))
+  workers[0]!.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  await turn()
+  t.equal(workers[1]!.order('start')!.settings.admin, undefined)
+  await pool.drain(1_000)
+})
