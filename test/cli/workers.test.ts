@@ -242,6 +242,23 @@ t.test('a second signal ends all at once', async t => {
   await until('they are gone', () => !workers.some(isAlive))
 })
 
+t.test('a worker that dies while it drains: the first process ends all the same, with status 1', async t => {
+  const more = { admin: { listen: '127.0.0.1:0' } }
+  const command = start(t, config({ rate: '1/m', capacity: 5 }, more), '2')
+  const url = await command.url
+  const workers = workersOf(command)
+  await ask(url)
+  const waiting = ask(url).catch((error: Error) => error)
+  await request(url, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
+  command.child.kill('SIGTERM')
+  await until('it is shutting down', () => logged(command, /^shutting down$/).length === 1)
+  for (const pid of workers) if (isAlive(pid)) process.kill(pid, 'SIGKILL')
+  const { code, stderr } = await command.finished
+  t.equal(code, 1)
+  t.match(stderr, /^shaper: worker \d ended before it was done: SIGKILL$/m)
+  t.ok((await waiting) instanceof Error)
+})
+
 t.test('workers end with the first process', async t => {
   const command = start(t, config(WIDE), '2')
   await command.url

@@ -75,9 +75,13 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   process.stdout.write(`shaper listening on ${service.url} -> ${[...targets].join(', ')}\n`)
   const signal = await ending
   log.info({ signal, inProgress: service.context?.inProgress }, 'shutting down')
-  await service.drain(current().limits.shutdownTimeout)
-  await admin?.close()
-  watch.close()
+  try {
+    await service.drain(current().limits.shutdownTimeout)
+  } finally {
+    // Either would keep the process alive.
+    await admin?.close()
+    watch.close()
+  }
 }
 
 // What serves is imported when it is needed: the primary of workers needs no proxy, and neither needs Prometheus without
