@@ -45,6 +45,8 @@ class FakeWorker extends EventEmitter {
   }
 }
 
+const up = (worker: FakeWorker): void => worker.report({ verb: 'up' })
+
 type Tap = Pick<typeof t, 'teardown'>
 
 /** Mocked timers and forks. `forks` does what comes with each fork: by default the worker comes up. */
@@ -53,7 +55,7 @@ function rig(t: Tap, forks: ((worker: FakeWorker) => void)[] = []) {
   const workers: FakeWorker[] = []
   const fork = mock.method(cluster, 'fork', () => {
     const worker = new FakeWorker()
-    const begin = forks[workers.length] ?? (() => worker.report({ verb: 'up' }))
+    const begin = forks[workers.length] ?? up
     workers.push(worker)
     queueMicrotask(() => begin(worker))
     return worker as unknown as Worker
@@ -102,4 +104,61 @@ t.test('a new worker has no admin that a reload has added', async t => {
   await turn()
   t.equal(workers[1]!.order('start')!.settings.admin, undefined)
   await pool.drain(1_000)
+})
+
+/** What a failed spawn does: an error and no exit. */
+const noProcess = (worker: FakeWorker): void => {
+  worker.process.pid = undefined
+  worker.emit('error', new Error('spawn node EAGAIN'))
+}
+
+t.test('a worker that gets no process is tried again', async t => {
+  const { workers, lines, start } = rig(t, [up, noProcess])
+  const pool = await start(1, settings())
+  workers[0]!.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  await turn()
+  t.equal(workers.length, 2)
+  mock.timers.tick(200)
+  await turn()
+  t.ok(workers[2]?.order('start'), 'another one starts')
+  t.match(lines.at(-1), {
+    level: 50,
+    msg: 'worker 1 ended: the system starts no process (spawn node EAGAIN); another one starts in 200 ms',
+  })
+  await pool.drain(1_000)
+})
+
+t.test('a fork that throws is tried again', async t => {
+  const { workers, start } = rig(t)
+  const pool = await start(1, settings())
+  const fork = mock.method(cluster, 'fork', () => {
+    throw new Error('spawn ENOMEM')
+  })
+  workers[0]!.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  fork.mock.restore()
+  mock.timers.tick(200)
+  await turn()
+  t.ok(workers[1]?.order('start'))
+  await pool.drain(1_000)
+})
+
+t.test('at the start a worker without a process is an error, and no worker is left', async t => {
+  const { workers, start } = rig(t, [up, noProcess])
+  await t.rejects(start(2, settings()), { message: 'the system starts no process (spawn node EAGAIN)' })
+  t.same(workers[0]!.signals, ['SIGKILL'])
+})
+
+t.test('a drain ends while a worker has no process, and nothing is killed', async t => {
+  const { workers, start } = rig(t, [up, () => undefined])
+  const pool = await start(1, settings())
+  workers[0]!.end(null, 'SIGKILL')
+  mock.timers.tick(100)
+  await turn()
+  workers[1]!.process.pid = undefined
+  const drained = pool.drain(1_000)
+  noProcess(workers[1]!)
+  await drained
+  t.same(workers[1]!.signals, [])
 })

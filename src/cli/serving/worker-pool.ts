@@ -126,7 +126,7 @@ export class Workers {
     }
     for (const [worker, message] of refusals) {
       this.#log.error(`a worker could not reload and is replaced: ${message}`)
-      worker.process.kill('SIGTERM')
+      kill(worker, 'SIGTERM')
     }
     return expired
   }
@@ -181,7 +181,7 @@ export class Workers {
     for (const place of this.#places) {
       clearTimeout(place.timer)
       if (place.isUp && place.process !== undefined) send(place.process, { verb: 'drain', timeout })
-      else place.process?.kill('SIGKILL')
+      else kill(place.process, 'SIGKILL')
     }
     if (this.#isEmpty()) return
     const cut = setTimeout(() => this.kill(), timeout + PATIENCE)
@@ -194,7 +194,7 @@ export class Workers {
   kill(): void {
     for (const place of this.#places) {
       clearTimeout(place.timer)
-      place.process?.process.kill('SIGKILL')
+      kill(place.process, 'SIGKILL')
     }
   }
 
@@ -203,10 +203,15 @@ export class Workers {
   }
 
   #fork(place: Place): void {
-    const worker = cluster.fork({ [WORKER]: String(place.number) })
+    const worker = this.#spawn(place)
+    if (worker === undefined) return
     place.process = worker
     let reason: string | undefined
-    worker.on('error', error => this.#log.error({ worker: place.number }, error.message))
+    worker.on('error', error => {
+      // Without a process there is no exit event.
+      if (worker.process.pid === undefined) this.#gone(place, worker, noProcess(error))
+      else this.#log.error({ worker: place.number }, error.message)
+    })
     worker.on('message', (report: WorkerReport) => {
       if (report.verb === 'up') {
         place.isUp = true
@@ -217,6 +222,16 @@ export class Workers {
       else this.#answers.get(report.id)?.(worker, report)
     })
     worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
+  }
+
+  /** Undefined: the system has no process for it, and it has been reported as gone. */
+  #spawn(place: Place): Worker | undefined {
+    try {
+      return cluster.fork({ [WORKER]: String(place.number) })
+    } catch (error) {
+      this.#gone(place, undefined, noProcess(error as Error))
+      return undefined
+    }
   }
 
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
@@ -241,19 +256,19 @@ export class Workers {
     // All other workers had ended before this one listened, so the system has freed their port and chosen another.
     if (url !== this.url) {
       this.#port = Number(new URL(this.url).port)
-      place.process?.process.kill('SIGKILL')
+      kill(place.process, 'SIGKILL')
     } else if (this.#places.every(({ readyAt }) => readyAt !== undefined)) {
       this.#started = true
       this.#allReady()
     }
   }
 
-  #gone(place: Place, worker: Worker, end: End): void {
+  #gone(place: Place, worker: Worker | undefined, end: End): void {
     const { number, isUp, readyAt } = place
     place.process = undefined
     place.isUp = false
     place.readyAt = undefined
-    for (const answered of this.#answers.values()) answered(worker, undefined)
+    if (worker !== undefined) for (const answered of this.#answers.values()) answered(worker, undefined)
     const how = describeEnd(end)
     if (this.#draining) {
       if (isUp && end.code !== 0) this.#unclean = `worker ${number} ended before it was done: ${how}`
@@ -278,8 +293,18 @@ export class Workers {
   }
 }
 
+/** The end of a worker that never was a process. */
+function noProcess({ message }: Error): End {
+  return { code: null, signal: null, reason: `the system starts no process (${message})` }
+}
+
 function describeEnd({ reason, signal, code }: End): string {
   return reason ?? (signal === null ? `exit status ${code}` : signal)
+}
+
+/** Without its process a child of Node has the id 0, and a signal to that would go to this process and its whole group. */
+function kill(worker: Worker | undefined, signal: NodeJS.Signals): void {
+  if (worker?.process.pid !== undefined) worker.process.kill(signal)
 }
 
 /** Ignores errors: the end of a worker is reported by its exit event. */
