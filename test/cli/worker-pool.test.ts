@@ -162,3 +162,23 @@ t.test('a drain ends while a worker has no process, and nothing is killed', asyn
   await drained
   t.same(workers[1]!.signals, [])
 })
+
+t.test('a worker that does not answer a reload is replaced, and later reloads go on', async t => {
+  const { workers, lines, start } = rig(t)
+  const pool = await start(2, settings())
+  workers[1]!.obeys = false
+  const next = settings({ headers: false })
+  const reloaded = pool.reload(next)
+  mock.timers.tick(9_999)
+  t.same(workers[1]!.signals, [])
+  mock.timers.tick(1)
+  await reloaded
+  t.same(workers[1]!.signals, ['SIGKILL'])
+  t.same(workers[0]!.signals, [])
+  t.match(lines[0], { level: 50, worker: 2, msg: 'worker 2 has not reloaded within 10 s and is replaced' })
+  mock.timers.tick(100)
+  await turn()
+  t.equal(workers[2]!.order('start')!.settings.headers, false, 'the new one has the new configuration')
+  await pool.reload(settings())
+  await pool.drain(1_000)
+})

@@ -12,6 +12,8 @@ const BACKOFF = { least: 100, most: 10_000 }
 const STEADY = 10_000
 /** The longest time for an answer of a worker, in ms. */
 const SILENCE = 1_000
+/** The longest time for a reload, in ms. */
+const RELOAD = 10_000
 /** How long a worker may go on after its time to drain, in ms. */
 const PATIENCE = 10_000
 
@@ -36,7 +38,8 @@ interface Place {
   readyAt: number | undefined
 }
 
-type Answer = Extract<WorkerReport, { id: number }> | undefined
+/** Undefined: the worker has ended. */
+type Answer = Extract<WorkerReport, { id: number }> | { readonly verb: 'silent' } | undefined
 
 export class Workers {
   /** The URL at which all workers listen. */
@@ -101,7 +104,7 @@ export class Workers {
   }
 
   /**
-   * Puts another configuration into effect in all workers. A worker that refuses it is replaced.
+   * Puts another configuration into effect in all workers. A worker that refuses it, or does not answer, is replaced.
    *
    * @returns the number of expired waiters by route
    * @throws when all of them refuse it
@@ -113,7 +116,8 @@ export class Workers {
     const refusals = new Map<Worker, string>()
     let done = 0
     // Workers that are not up yet start with the new configuration.
-    for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }))) {
+    for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }), RELOAD)) {
+      if (answer?.verb === 'silent') this.#replaceSilent(worker)
       if (answer?.verb === 'refused') refusals.set(worker, answer.message)
       if (answer?.verb !== 'reloaded') continue
       done += 1
@@ -131,6 +135,13 @@ export class Workers {
     return expired
   }
 
+  /** Kills a worker that has not answered a reload, such as a stopped one. It would hold up all later reloads. */
+  #replaceSilent(worker: Worker): void {
+    const number = this.#places.find(place => place.process === worker)?.number
+    this.#log.error({ worker: number }, `worker ${number} has not reloaded within ${RELOAD / 1_000} s and is replaced`)
+    kill(worker, 'SIGKILL')
+  }
+
   /** The answer of each ready worker; undefined: it did not answer in time. */
   async question<Reply>(question: Question): Promise<ReadonlyMap<Worker, Reply | undefined>> {
     const answers = await this.#ask(id => ({ verb: 'ask', id, question }), SILENCE)
@@ -146,9 +157,9 @@ export class Workers {
   /**
    * Sends an order to all workers that are up, and waits until each has answered or ended.
    *
-   * @param patience ms; later answers are left out
+   * @param patience ms; a worker that has not answered by then is silent
    */
-  async #ask(orderOf: (id: number) => Order, patience?: number): Promise<Map<Worker, Answer>> {
+  async #ask(orderOf: (id: number) => Order, patience: number): Promise<Map<Worker, Answer>> {
     const id = ++this.#lastId
     const waiting = new Set(this.#places.flatMap(place => (place.isUp && place.process) || []))
     const answers = new Map<Worker, Answer>()
@@ -160,11 +171,12 @@ export class Workers {
         if (waiting.size === 0) resolve()
       })
       if (waiting.size === 0) resolve()
-      if (patience !== undefined) timer = setTimeout(resolve, patience)
+      timer = setTimeout(resolve, patience)
       for (const worker of waiting) send(worker, orderOf(id))
     })
     clearTimeout(timer)
     this.#answers.delete(id)
+    for (const worker of waiting) answers.set(worker, { verb: 'silent' })
     return answers
   }
 
