@@ -1,6 +1,7 @@
 /** The log never holds anybody up, and its lines are whole and in order. */
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { closeSync, constants, openSync, readSync } from 'node:fs'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
@@ -104,6 +105,58 @@ t.test('a stopped terminal stops neither requests nor the shutdown, and tears no
   for (const line of lines()) JSON.parse(line)
   terminal.kill('SIGTERM')
   await once(terminal, 'exit')
+})
+
+/** Writes lines of 300 bytes, says so on stdout, and ends with its stdin. */
+const WRITER = `
+const [file, name] = process.argv.slice(1)
+const { createLog, writeLine, closeLog } = await import(file)
+createLog(null, { isShared: true })
+for (let n = 0; n < 1000; n += 1) writeLine(JSON.stringify({ name, n, text: 'x'.repeat(270) }) + '\\n')
+// By now the system has what it takes.
+let turns = 20
+const wait = () => (--turns > 0 ? setImmediate(wait) : process.stdout.write('full'))
+wait()
+process.stdin.resume().on('end', closeLog)
+`
+
+t.test('workers share a pipe that is full: none tears its lines', { buffered: true }, async t => {
+  const path = `${t.testdir()}/pipe`
+  execFileSync('mkfifo', [path])
+  const pipe = openSync(path, constants.O_RDWR | constants.O_NONBLOCK)
+  t.teardown(() => closeSync(pipe))
+  const args = (name: string) => ['--input-type=module', '-e', WRITER, `${ROOT}/dist/cli/logging/log.js`, name]
+  const env = { ...process.env, NODE_V8_COVERAGE: '' }
+  const writers = ['a', 'b'].map(name => spawn(process.execPath, args(name), { env, stdio: ['pipe', 'pipe', pipe] }))
+  t.teardown(() => {
+    for (const writer of writers) writer.kill('SIGKILL')
+  })
+  await Promise.all(writers.map(({ stdout }) => once(stdout!, 'data')))
+  const buffer = Buffer.alloc(1_000_000)
+  const first = buffer.toString('utf8', 0, readSync(pipe, buffer))
+  t.ok(first.length > 50_000, `the pipe was full: ${first.length}`)
+  t.equal(first.at(-1), '\n', 'what the pipe took at once ends with a line')
+  let text = first
+  const lines = () => text.split('\n').slice(0, -1)
+  await until('all have come', () => {
+    try {
+      text += buffer.toString('utf8', 0, readSync(pipe, buffer))
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') throw error
+    }
+    return lines().length === 2_000
+  })
+  const records = lines().map(line => JSON.parse(line) as { name: string; n: number })
+  for (const name of ['a', 'b']) {
+    const own = records.filter(each => each.name === name)
+    t.same(
+      own.map(({ n }) => n),
+      Array.from({ length: 1_000 }, (_, n) => n),
+      'in order',
+    )
+  }
+  for (const writer of writers) writer.stdin!.end()
+  await Promise.all(writers.map(writer => once(writer, 'exit')))
 })
 
 t.test('a slow reader gets whole lines', { buffered: true }, async t => {

@@ -2,7 +2,8 @@
  * The log: one line of JSON for each record, on stderr.
  *
  * Writing never blocks, so a slow reader cannot delay requests. Lines are written in batches, and a reader that is too far
- * behind loses lines. All lines of a process go through one stream, so they keep their order and do not mix.
+ * behind loses lines. All lines of a process go through one stream, so they keep their order and do not mix. Workers and
+ * their primary share one stderr: each of their writes is whole lines of at most 4096 bytes, which a pipe takes whole.
  */
 import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { Socket } from 'node:net'
@@ -13,6 +14,11 @@ const STDERR = 2
 
 /** A batch is written at this many characters, or after this many ms. */
 const BATCH = { size: 65_536, ms: 50 }
+
+/** The most bytes that a pipe takes whole or not at all (PIPE_BUF). */
+const WHOLE = 4_096
+
+const LINE_FEED = 0x0a
 
 /** How far a reader may be behind, in characters. */
 const UNREAD = 4 * 1024 * 1024
@@ -28,6 +34,8 @@ const NOTHING: Buffer = Buffer.alloc(0)
 class LogStream implements DestinationStream {
   readonly #socket = openPipe()
   readonly #file = this.#socket === undefined ? openTerminal() : STDERR
+  /** Whether other processes write to the same stderr. */
+  readonly #isShared: boolean
   /** Bytes that the terminal has not taken yet. */
   #rest: Buffer = NOTHING
   #lines = ''
@@ -35,6 +43,10 @@ class LogStream implements DestinationStream {
   #pending = 0
   #timer: NodeJS.Timeout | undefined
   #idle: () => void = () => undefined
+
+  constructor({ isShared }: LogOptions) {
+    this.#isShared = isShared
+  }
 
   write(line: string): void {
     if (this.#pending + this.#lines.length + line.length > UNREAD) return
@@ -61,9 +73,13 @@ class LogStream implements DestinationStream {
 
   /** Writes what it can without waiting, when the process exits. */
   flush(): void {
-    const rest = this.#lines
+    let rest = this.#pending === 0 ? Buffer.from(this.#lines) : NOTHING
     this.#lines = ''
-    if (rest !== '' && this.#pending === 0) tryWrite(this.#file, Buffer.from(rest))
+    while (rest.length > 0) {
+      const end = this.#isShared ? endOfPiece(rest) : rest.length
+      if (tryWrite(this.#file, rest.subarray(0, end)).length > 0) return
+      rest = rest.subarray(end)
+    }
   }
 
   handOver(): void {
@@ -71,13 +87,16 @@ class LogStream implements DestinationStream {
     this.#timer = undefined
     if (this.#socket === undefined) return this.#writeOut()
     const text = this.#lines
-    if (text === '') return
+    if (text === '' || (this.#isShared && this.#pending > 0)) return
     this.#lines = ''
     this.#pending += text.length
-    this.#socket.write(text, () => {
+    const done = (): void => {
       this.#pending -= text.length
+      if (this.#isShared) this.handOver()
       if (this.#pending === 0) this.#idle()
-    })
+    }
+    if (this.#isShared) writePieces(this.#socket, Buffer.from(text), done)
+    else this.#socket.write(text, done)
   }
 
   #writeOut(): void {
@@ -89,6 +108,20 @@ class LogStream implements DestinationStream {
     if (this.#pending > 0 || this.#lines !== '') this.#timer = setTimeout(() => this.handOver(), AGAIN).unref()
     else this.#idle()
   }
+}
+
+/** Writes one piece after the other. Writes that wait together would become one, and a pipe might tear that. */
+function writePieces(socket: Socket, lines: Buffer, done: () => void): void {
+  const end = endOfPiece(lines)
+  socket.write(lines.subarray(0, end), () =>
+    end < lines.length ? writePieces(socket, lines.subarray(end), done) : done(),
+  )
+}
+
+/** Where the lines end that a pipe takes whole. A line that is too long for that is a piece of its own. */
+function endOfPiece(lines: Buffer): number {
+  const end = lines.lastIndexOf(LINE_FEED, WHOLE - 1) + 1
+  return end > 0 ? end : lines.indexOf(LINE_FEED) + 1 || lines.length
 }
 
 /** Stderr as a socket if it is a pipe or a socket. Undefined for a file or a terminal. */
@@ -128,22 +161,26 @@ function tryWrite(file: number, bytes: Buffer): Buffer {
 
 let stream: LogStream | undefined
 
-function open(): LogStream {
-  const opened = new LogStream()
+interface LogOptions {
+  /** Whether other processes write to the same stderr. */
+  readonly isShared: boolean
+}
+
+function open(options: LogOptions): LogStream {
+  const opened = new LogStream(options)
   process.once('exit', () => opened.flush())
   return opened
 }
 
 /** @param base fields of every record */
-export function createLog(base: Record<string, unknown> | null = null): Logger {
-  stream ??= open()
+export function createLog(base: Record<string, unknown> | null, options: LogOptions): Logger {
+  stream ??= open(options)
   return pino({ base }, stream)
 }
 
-/** Writes a record that is a whole line with its line feed. */
+/** Writes a record that is a whole line with its line feed, after `createLog`. */
 export function writeLine(line: string): void {
-  stream ??= open()
-  stream.write(line)
+  stream?.write(line)
 }
 
 /** Writes the current batch, so that other output can follow it. */

@@ -49,7 +49,7 @@ export async function runService(loaded: Loaded, workers: number | undefined): P
 
 async function run({ settings, file, reload: load }: Loaded, workers: number | undefined): Promise<void> {
   const files = usedFiles(settings, settings.listen)
-  const log = createLog()
+  const log = createLog(null, { isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
   const admin = await serveAdmin(settings, service, log)
   for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)

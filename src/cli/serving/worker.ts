@@ -6,7 +6,7 @@ import { type Order, type Question, WORKER, type WorkerReport } from './worker-p
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(): Promise<void> {
-  const log = createLog({ worker: Number(process.env[WORKER]) })
+  const log = createLog({ worker: Number(process.env[WORKER]) }, { isShared: true })
   let proxy: Served | undefined
   let timeout = 0
   const drain = async (): Promise<void> => {
