@@ -1,3 +1,6 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { bucketTable, dryRunTable } from '../../src/cli/commands/top.js'
 import { startAdminRig } from '../admin/rig.js'
@@ -77,4 +80,27 @@ t.test('the command: once, with a token, and errors in one line', async t => {
   const away = await shaper(args(['--count', '1'])).finished
   t.equal(away.code, 1)
   t.match(away.stderr, /does not answer \(ECONNREFUSED\); .*, or name it with --admin URL\n$/)
+})
+
+t.test('top shows what the admin server says to do', async t => {
+  let body = ''
+  const server = createServer((_req, res) =>
+    res.writeHead(421, { 'Content-Type': 'application/problem+json' }).end(body),
+  )
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => {
+    server.close()
+    server.closeAllConnections()
+  })
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const saying = async (text: string): Promise<string> => {
+    body = text
+    const { code, stderr } = await shaperHere(['top', '--admin', url, '--count', '1'])
+    t.equal(code, 1)
+    return stderr
+  }
+  const plain = `shaper: the admin server at ${url} answers 421`
+  t.equal(await saying('{"detail":"use an IP address\\u001b[1m"}'), `${plain}: use an IP address?[1m\n`)
+  for (const other of ['', 'null', '[]', '{"detail":5}', '<html>']) t.equal(await saying(other), `${plain}\n`, other)
 })

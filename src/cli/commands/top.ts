@@ -22,6 +22,9 @@ const SIZE = { columns: 100, rows: 40 }
 
 const BAR = 12
 
+/** The most characters of a server's text in an error. */
+const LONGEST_DETAIL = 200
+
 /**
  * Shows `count` tables. On a terminal each replaces the one before.
  *
@@ -71,12 +74,19 @@ async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
         : 'refuses the token in SHAPER_TOKEN; set it to the token of the configuration'
     throw new CommandError(`the admin server at ${url.origin} ${fault}`)
   }
-  if (!answer.ok) throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}`)
+  if (!answer.ok)
+    throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}${await detailOf(answer)}`)
   const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
   if (!Array.isArray(snapshot?.buckets) || !Array.isArray(snapshot.routes)) {
     throw new CommandError(`${url.origin} is not an admin server of shaper; name one with --admin URL`)
   }
   return snapshot
+}
+
+/** What a problem document (RFC 9457) says, as the end of a message. Empty: the answer is none. */
+async function detailOf(answer: Response): Promise<string> {
+  const { detail } = ((await answer.json().catch(() => null)) ?? {}) as { detail?: unknown }
+  return typeof detail === 'string' ? `: ${printable(detail, LONGEST_DETAIL)}` : ''
 }
 
 /** The table of buckets. Rates are differences to the snapshot `before`. */
@@ -158,10 +168,10 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
   ].filter(line => line !== '')
 }
 
-/** A key without control characters: it comes from a client and must not control the terminal. */
-function printable(key: string): string {
-  const clean = key.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
-  return clean.length > 40 ? `${clean.slice(0, 39)}~` : clean
+/** A text without control characters: a key comes from a client and must not control the terminal. */
+function printable(text: string, longest = 40): string {
+  const clean = text.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
+  return clean.length > longest ? `${clean.slice(0, longest - 1)}~` : clean
 }
 
 function decimal(value: number): string {
