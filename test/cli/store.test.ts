@@ -47,18 +47,17 @@ const BACK = /^the store answers again/
 /** What a user of shaper has not chosen, and cannot set. */
 const INTERNALS = /maxRetries|OfflineQueue|ioredis|writeable|Connection (is closed|terminated)|SENTINEL|EVALSHA/i
 
-/** Sends requests until the test ends. */
-function load(t: Test, url: string): void {
+/** Sends requests until the test ends. Resolves when the first has been answered. */
+async function load(t: Test, url: string): Promise<void> {
   const load = new Load()
   load.add(url, 'client', 4)
   t.teardown(() => load.stop())
+  await until('a request is answered', () => load.count('ok') > 0)
 }
 
 /** An outage of three seconds, under load: what is logged from its start on, until some time after its end. */
 async function outage(t: Test, command: Command, away: () => unknown, back: () => unknown): Promise<Line[]> {
-  load(t, await command.url)
-  await until('it shares', () => logged(command).length >= 0)
-  await sleep(500)
+  await load(t, await command.url)
   const before = logged(command).length
   await away()
   await sleep(3_000)
@@ -145,7 +144,7 @@ t.test('repeated outages of a store do not flood the log, and its last line is r
   const redis = await startRedis()
   t.teardown(() => redis.stop())
   const command = start(t, configure(t, { type: 'redis', url: redis.url }))
-  load(t, await command.url)
+  await load(t, await command.url)
   const outages = 4
   for (let count = 0; count < outages; count += 1) {
     redis.signal('SIGSTOP')
