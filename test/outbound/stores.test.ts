@@ -1,7 +1,8 @@
 /** Shapers that share a store: one rate, one pause. */
 import t from 'tap'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
-import { createShaper, type ShaperOptions, type Store, StoreError } from '../../src/index.js'
+import type { GiveBackRequest } from '../../src/core/store.js'
+import { createShaper, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
 import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
@@ -109,6 +110,50 @@ t.test('a call that is aborted during such a delay does not run, and costs the o
   t.ok(times[1]! >= 205.4 && times[1]! <= 306, `${times}`)
   t.match(shaper.status(), { queued: 0, inFlight: 0 })
 })
+
+for (const [maxWait, costsBack] of [
+  ['30s', []],
+  ['10ms', [1]],
+] as const) {
+  t.test(`a call that is put back behind a slow connection counts in the store while it waits: ${maxWait}`, async t => {
+    const clock = createVirtualClock()
+    const memory = createMemoryStore({ clock })
+    const given: GiveBackRequest[] = []
+    const store: Store = {
+      ...through(memory, run => run()),
+      // Two slots are under way at once.
+      claim: async request => {
+        await new Promise<void>(resolve => clock.at(clock.now() + 3, resolve))
+        return memory.claim({ ...request, ahead: 8 })
+      },
+      giveBack: request => {
+        given.push(request)
+        return memory.giveBack(request)
+      },
+    }
+    const intercept = shape({ rate: '1000/s', capacity: 2, maxWait, key: 'all', store, clock })
+    await settled()
+    intercept.shaper.pause(5)
+    const failed: string[] = []
+    const handler = {
+      onRequestStart: () => undefined,
+      onResponseError: (_: unknown, error: Error) => void failed.push(error.name),
+    }
+    // Its connection never opens.
+    const send = intercept(() => true)
+    for (const path of ['/first', '/second']) send({ origin: 'http://127.0.0.1', path, method: 'GET' }, handler)
+    await pass(clock, 40)
+    const slots = given.filter(({ slot }) => slot !== undefined)
+    const costs = given.map(({ cost }) => cost).filter(cost => cost > 0)
+    t.ok(slots.length > 0, 'the second has had a slot, and gave it back')
+    t.same(costs, costsBack, 'its cost leaves the level only if it expires')
+    t.same(failed, costsBack.length > 0 ? ['ExpiredError'] : [])
+    // A waiting call would keep the process alive.
+    const drained = intercept.shaper.drain({ timeout: 0 })
+    await pass(clock, 45)
+    await drained
+  })
+}
 
 t.test('a store that opens after the end is closed', async t => {
   const late = new DeferredStore()

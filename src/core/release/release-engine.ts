@@ -236,6 +236,11 @@ export class Engine {
     ticket.slot = undefined
   }
 
+  /** A ticket that left will not be sent: a store no longer counts it. */
+  uncount(ticket: Ticket): void {
+    this.#claims?.giveBack(ticket)
+  }
+
   /** A gate may have opened. */
   openGate(gate: Gate, now: number): void {
     this.#readyLanes.gateOpened(gate)

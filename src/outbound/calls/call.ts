@@ -205,10 +205,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   /** The call before it is not sent yet, although the store has granted this slot. Puts it back into its queue. */
   #requeueBehindWriter(now: number): void {
-    const { shaper } = this.context
     this.route.gate.leave()
-    if (this.#ticket?.slot !== undefined) shaper.giveBack(this.#ticket)
-    this.#ticket = shaper.requeue(this, this, this.maxWait, this.arrivedAt)
+    this.#ticket = this.context.shaper.putBack(this.#ticket!, this, this.maxWait, this.arrivedAt)
     if (this.#ticket === undefined) this.expire(now)
   }
 
