@@ -1,5 +1,6 @@
 /** Shapers that share a store: one rate, one pause. */
 import t from 'tap'
+import type { Dispatcher } from 'undici'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { GiveBackRequest } from '../../src/core/store.js'
 import { createShaper, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
@@ -262,6 +263,45 @@ t.test('a pause of one shaper is a pause of all within a second', async t => {
       .toSorted(),
     ['a', 'late'],
   )
+})
+
+t.test('two hundred answers that ask for one pause move its end a few times, and tell the store as often', async t => {
+  const clock = createVirtualClock()
+  const memory = createMemoryStore({ clock })
+  let told = 0
+  const exchange: Store['exchange'] = (name, news) => {
+    if (news !== undefined) told += 1
+    return memory.exchange(name, news)
+  }
+  const store = { ...through(memory, run => run()), exchange }
+  const intercept = shape({ rate: '1000/s', capacity: 400, key: 'all', store, clock })
+  const { shaper } = intercept
+  const answers: (() => void)[] = []
+  const controller = { abort: () => undefined } as unknown as Dispatcher.DispatchController
+  const send = intercept((_, handler) => {
+    handler.onRequestStart!(controller, {})
+    answers.push(() => {
+      handler.onResponseStart!(controller, 429, { 'retry-after': '1' })
+      handler.onResponseEnd!(controller, {})
+    })
+    return true
+  })
+  await settled()
+  for (let at = 0; at < 200; at += 1)
+    send({ origin: 'http://127.0.0.1', path: '/', method: 'GET' }, { onRequestStart() {} })
+  for (let at = 1; answers.length < 200; at += 1) {
+    clock.runUntil(at)
+    await settled()
+  }
+  const ends = new Set<number>()
+  for (const answer of answers) {
+    clock.runUntil(clock.now() + 1)
+    answer()
+    ends.add(Math.round(clock.now() + shaper.status('').pausedForMs))
+    t.ok(shaper.status('').pausedForMs >= 1_000, 'no answer is ignored')
+  }
+  t.equal(ends.size, 3, 'it grows in steps of 100 ms')
+  t.equal(told, 3)
 })
 
 t.test('a pause that was ended here is not learned again', async t => {

@@ -2,6 +2,9 @@ import type { Fields } from './field-values.js'
 import { readQuota } from './quota-fields.js'
 import { readRetryAfter } from './retry-after.js'
 
+/** ms. The least growth of a running pause by answers. */
+export const PAUSE_STEP = 100
+
 /** Which answers cause a pause, and how long. */
 export interface PauseRule {
   readonly status: readonly number[]
@@ -21,6 +24,18 @@ export interface PauseRule {
 export function pauseAfter(rule: PauseRule, status: number, fields: Fields, wallNow: number): number {
   if (!rule.status.includes(status)) return 0
   return Math.min(readRetryAfter(fields, wallNow) ?? untilReset(fields, wallNow) ?? rule.default, rule.max)
+}
+
+/**
+ * How long a pause lasts if an answer asks for `ms`. A running one grows in steps: each answer names a slightly later end,
+ * and each growth costs a plan for all that wait.
+ *
+ * @param left ms that the running pause still lasts; 0: there is none
+ * @returns ms; `left` if that is enough
+ */
+export function growPause(left: number, ms: number): number {
+  if (ms <= left) return left
+  return left > 0 ? left + Math.ceil((ms - left) / PAUSE_STEP) * PAUSE_STEP : ms
 }
 
 function untilReset(fields: Fields, wallNow: number): number | undefined {

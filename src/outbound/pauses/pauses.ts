@@ -3,12 +3,13 @@ import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Control } from '../../core/release/reconfigure.js'
 import type { Store } from '../../core/store.js'
+import { growPause, PAUSE_STEP } from '../../http/quota/pause-rule.js'
 import type { EventReporter } from '../events.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'
 import { SharedPauses } from './shared-pauses.js'
 
 /** ms. The store reports a running pause again with a slightly later end. Smaller differences are the same pause. */
-const SAME_PAUSE = 100
+const SAME_PAUSE = PAUSE_STEP / 2
 
 export interface PausesOptions {
   readonly control: Control
@@ -46,6 +47,13 @@ export class Pauses {
   /** ms that the pause of all keys still lasts. */
   allFor(now: number): number {
     return Math.max(0, this.#allUntil - now)
+  }
+
+  /** An answer asks for a pause of `ms`. */
+  announced(queue: KeyQueue, ms: number): void {
+    const left = queue.gate.pausedFor(this.#options.clock.now())
+    const grown = growPause(left, ms)
+    if (grown > left) this.pause(queue, grown)
   }
 
   pause(queue: KeyQueue, ms: number): void {

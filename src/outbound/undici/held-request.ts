@@ -103,7 +103,7 @@ export class HeldRequest extends Call implements Sender, Writer {
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     const { pauseOn, retry } = this.#settings
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
-    if (pause > 0) this.context.pause(pause, this.key)
+    if (pause > 0) this.context.pauses.announced(this.route, pause)
     // A listener of `paused` may have aborted it.
     if (this.controller.aborted) return
     if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return
