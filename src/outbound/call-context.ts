@@ -159,7 +159,7 @@ export class CallContext {
 
   /**
    * Changes limits. Levels stay. Waiting calls leave at the new rate. A call that would then wait too long expires at
-   * once.
+   * once. A new `maxWait` does not apply to waiting calls that have their own.
    */
   update({ rate, capacity, maxWait, maxKeys, maxQueued }: Changes): void {
     this.#limits = { ...this.#limits, ...(rate !== undefined && { rate }), ...(capacity !== undefined && { capacity }) }
@@ -171,7 +171,7 @@ export class CallContext {
     for (const bucket of this.#bucketTable.all()) control.setLimits(bucket, this.limits)
     control.replan(
       Array.from(this.queues, queue => queue.gate),
-      () => maxWait ?? Infinity,
+      (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),
     )
   }
 

@@ -305,6 +305,24 @@ t.test('update: levels stay, and queued calls leave at the new rate', async t =>
   t.throws(() => shaper.update({ rate: '5/w' }), /^rate: "5\/w" is not a rate; use e\.g\. "5\/s", "6\/30s"$/)
 })
 
+t.test('update: a shorter maxWait leaves waiting calls their own', async t => {
+  const { clock, shaper, record, note, send } = world({ rate: '1/s', maxWait: '30s' })
+  const names = ['first', 'long', 'longer', 'longest', 'plain']
+  for (const name of names) {
+    void note(name, send(name, '', name.startsWith('long') ? { maxWait: '60s' } : {}))
+  }
+  clock.runUntil(0)
+  shaper.update({ maxWait: '2s' })
+  await settled()
+  t.same(record, ['first at 0', 'first done', 'plain ExpiredError'])
+  clock.runAll()
+  t.same(record.slice(3), ['long at 1000', 'longer at 2000', 'longest at 3000'])
+  const pausedCall = note('own', send('own', '', { maxWait: '1s' }))
+  shaper.pause(3_000)
+  await pausedCall
+  t.equal(record.at(-1), 'own ExpiredError', 'its own still holds')
+})
+
 t.test('drain: new calls are rejected, queued calls run, running calls end', async t => {
   const { clock, shaper, record, note, send } = world()
   void send('a')

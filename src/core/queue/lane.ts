@@ -46,6 +46,8 @@ export interface Rejection {
 
 /** The callbacks of a queued request. Each ticket ends with at most one of these. They must not throw. */
 export interface Waiter {
+  /** Its `maxWait` is its own and may be longer than that of all. A change of that does not apply to it. */
+  readonly hasOwnMaxWait?: boolean
   /** Send it now. `slot` is the moment it became possible, `now` is at or after it. */
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */

@@ -9,6 +9,7 @@ import {
   type SharedBucket,
   type ShareNode,
   type Ticket,
+  type Waiter,
 } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import type { Engine } from './release-engine.js'
@@ -78,17 +79,17 @@ export class Control {
   /**
    * Limits have changed: a request that can no longer leave within its `maxWait` expires at once.
    *
-   * @param maxWaitOf ms by route. A shorter one counts for requests that wait already. A longer one does not, as the shorter
-   *   may be the client's own wish.
+   * @param maxWaitOf ms by route and waiter. A shorter one counts for requests that wait already. A longer one does not, as
+   *   the shorter may be the client's own wish.
    * @returns how many expired, by the name of their route
    */
-  replan(gates: Iterable<Gate>, maxWaitOf: (route: LaneRoute) => number): Map<string, number> {
+  replan(gates: Iterable<Gate>, maxWaitOf: MaxWaitOf): Map<string, number> {
     const now = this.#engine.settle()
     const expired = new Map<string, number>()
     for (const gate of gates) {
       const start = now + gate.pausedFor(now)
       // All plans are made before any request leaves.
-      const plans = lanesBelow(gate.root).flatMap(lane => plan(lane, maxWaitOf(lane.route), start))
+      const plans = lanesBelow(gate.root).flatMap(lane => plan(lane, maxWaitOf, start))
       for (const { ticket, due, tooLate } of plans) {
         this.#engine.setDeadline(ticket, due)
         if (!tooLate) continue
@@ -108,6 +109,8 @@ export class Control {
   }
 }
 
+type MaxWaitOf = (route: LaneRoute, waiter: Waiter) => number
+
 interface Plan {
   readonly ticket: Ticket
   /** When it gives up from now on, in ms. */
@@ -117,10 +120,10 @@ interface Plan {
 }
 
 /** Every request of a lane, in order. A request that is too late delays none after it. */
-function plan({ claiming, tickets, stack }: Lane, maxWait: number, start: number): Plan[] {
+function plan({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
   let ahead = 0
   return [...(claiming ?? []), ...tickets].map(ticket => {
-    const due = Math.min(ticket.arrivedAt + maxWait, ticket.due)
+    const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), ticket.due)
     const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
     const tooLate = Math.max(start, ...times) > due + SAME_TIME
     if (!tooLate) ahead += ticket.cost

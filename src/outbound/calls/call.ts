@@ -55,6 +55,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     return this.#maxWait ?? this.context.maxWait
   }
 
+  get hasOwnMaxWait(): boolean {
+    return this.#maxWait !== undefined
+  }
+
   /** Whether it has been neither released nor given up. */
   get pending(): boolean {
     return this.#state === 'new' || this.#state === 'waiting'
