@@ -9,27 +9,26 @@
  * first at another bucket does. It is never too early.
  */
 
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { childrenOf, type SharedBucket, type ShareNode } from '../queue/lane.js'
-
-const TOLERANCE = 1e-9
 
 /** @returns ms until the bucket's level is `target` cost units */
 export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
   const { rate } = bucket.limits
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
-  if (beyondHold <= TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return excess / rate
+  if (beyondHold <= LEVEL_TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return excess / rate
   return timeUntilReleases(bucket, bucket.waitingState.leastCost, beyondHold, now) + beyondHold / rate
 }
 
 /** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
-  if (beyond <= TOLERANCE || bucket.waitingState === undefined) return 0
+  if (beyond <= LEVEL_TOLERANCE || bucket.waitingState === undefined) return 0
   const { leastCost } = bucket.waitingState
-  const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= TOLERANCE
+  const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= LEVEL_TOLERANCE
   // The last of them leaves when those before it have drained.
-  const releases = Math.ceil(beyond / leastCost - TOLERANCE)
+  const releases = Math.ceil(beyond / leastCost - LEVEL_TOLERANCE)
   const before = releases === 1 ? 0 : isUniform ? (releases - 1) * leastCost : beyond
   return Math.max(0, timeUntilReleases(bucket, leastCost, beyond, now)) + before / bucket.limits.rate
 }
@@ -39,7 +38,7 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
  * are counted as going first.
  */
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
-  const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - TOLERANCE)), cost }
+  const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - LEVEL_TOLERANCE)), cost }
   let soonest = Infinity
   for (const node of bucket.waitingState!.shareNodes) {
     const ready = Math.max(bucket.freeAt - now, node.gate.pausedFor(now), timeBelow(node, cost, now))
@@ -56,16 +55,16 @@ function timeBelow(node: ShareNode, cost: number, now: number): number {
     const bucket = below.bucket!
     const ready = Math.min(cost, bucket.queued)
     // If the first request covers it all, nothing has to drain between releases.
-    const drain = bucket.waitingState!.leastCost + TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
+    const drain = bucket.waitingState!.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
     const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
-    if (at <= 0 && ready + TOLERANCE >= cost) return 0
+    if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
     parts.push({ at, cost: ready })
   }
   parts.sort((a, b) => a.at - b.at)
   let sum = 0
   for (const part of parts) {
     sum += part.cost
-    if (sum + TOLERANCE >= cost) return part.at
+    if (sum + LEVEL_TOLERANCE >= cost) return part.at
   }
   return parts.at(-1)?.at ?? 0
 }

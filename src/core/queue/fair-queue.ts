@@ -13,14 +13,13 @@
  * and a release costs O(1) amortised: eight rounds pay for a request of everyone.
  */
 
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 
 const ROUNDS_PER_REQUEST = 8
 
 /** A cost or weight seen this many requests ago hardly counts any more. */
 const COST_MEMORY = 256
-
-const TOLERANCE = 1e-9
 
 export interface Contender extends Linked<Contender> {
   readonly weight: number
@@ -59,7 +58,7 @@ export class FairQueue {
       const contender = this.#contenders.first!
       if (contender === this.#later) this.#startRound()
       const cost = contender.advance()
-      if (contender.deficit + TOLERANCE >= cost) {
+      if (contender.deficit + LEVEL_TOLERANCE >= cost) {
         contender.round = this.#round
         return contender
       }
@@ -89,7 +88,7 @@ export class FairQueue {
     this.#notice(contender.weight)
     // The weight of a group may have shrunk since it was granted.
     contender.deficit = Math.min(contender.deficit, this.#grant(contender) + this.#largest)
-    if (contender.deficit + TOLERANCE >= contender.advance()) {
+    if (contender.deficit + LEVEL_TOLERANCE >= contender.advance()) {
       this.#contenders.unshift(contender)
     } else {
       contender.deficit += this.#grant(contender)

@@ -30,7 +30,7 @@ const RETRY = 0.25
  * Each time that another instance gets a slot, the next one may be further ahead than the horizon: by this part of it, and
  * by at most this many ms. So instances take turns, whichever has the shorter way to the store.
  */
-const AHEAD = { step: 0.5, most: 20 }
+const TURN_AHEAD = { step: 0.5, most: 20 }
 
 /** A slot that a lane has been granted. */
 class Grant implements Timed {
@@ -262,8 +262,8 @@ export class Claims {
   }
 
   #goFurtherAhead(bucket: SharedBucket, horizon: number): void {
-    const ahead = (this.#ahead.get(bucket) ?? 0) + horizon * AHEAD.step
-    this.#ahead.set(bucket, Math.min(AHEAD.most, ahead))
+    const ahead = (this.#ahead.get(bucket) ?? 0) + horizon * TURN_AHEAD.step
+    this.#ahead.set(bucket, Math.min(TURN_AHEAD.most, ahead))
   }
 
   /** The next claim for a bucket may be granted then, in ms. */

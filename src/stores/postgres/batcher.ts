@@ -7,8 +7,9 @@
  * was on its way. A call is sent again only if the server says that it did nothing.
  */
 import type { Clock } from '../../core/clock.js'
-import { HORIZON, longestBackDate, StoreError } from '../../core/store.js'
+import { StoreError } from '../../core/store.js'
 import { Offset } from '../clock-offset.js'
+import { RoundTrip } from '../round-trip.js'
 import type { PostgresConnection } from './connection.js'
 import { encodeBatch, isTooLate, type PostgresOperation, Reader } from './wire.js'
 
@@ -17,12 +18,6 @@ const MOST = { batch: 64, waiting: 10_000 }
 
 /** ms. A connection whose answer is overdue by more is given up. */
 const STUCK = 1_000
-
-/** The weight of a new round trip in the average. */
-const SMOOTHING = 1 / 8
-
-/** The horizon in round trips. */
-const AHEAD = 2.5
 
 /** The transaction was undone and may be tried again: serialization failure, deadlock, changed plan. */
 const PASSING = new Set(['40001', '40P01', '0A000'])
@@ -61,10 +56,10 @@ export interface BatcherOptions {
 export class PostgresBatcher {
   readonly #options: BatcherOptions
   readonly #offset = new Offset()
+  readonly #roundTrip = new RoundTrip()
   #waiting: Call[] = []
   /** Calls without an answer, the first to expire first. */
   #open: Call[] = []
-  #roundTrip = 0
   #planned = false
   #timer: NodeJS.Timeout | undefined
   #closed = false
@@ -75,7 +70,7 @@ export class PostgresBatcher {
 
   /** ms */
   get horizon(): number {
-    return Math.min(HORIZON.most, Math.max(HORIZON.least, this.#roundTrip * AHEAD))
+    return this.#roundTrip.horizon
   }
 
   get waiting(): number {
@@ -109,9 +104,7 @@ export class PostgresBatcher {
   learn(sent: number, theirs: number): void {
     const received = this.#options.clock.now()
     this.#offset.learn(sent, received, theirs)
-    // Answers after an outage show how long it was, not how far the server is.
-    const took = Math.min(received - sent, HORIZON.most / AHEAD)
-    this.#roundTrip = this.#roundTrip === 0 ? took : this.#roundTrip + (took - this.#roundTrip) * SMOOTHING
+    this.#roundTrip.learn(received - sent)
   }
 
   /** Sends waiting calls while there are connections. */
@@ -163,7 +156,7 @@ export class PostgresBatcher {
     try {
       const { keys, ops } = encodeBatch(
         batch.map(({ operation, expires }) => ({ operation, deadline: this.#offset.theirs(expires) })),
-        { horizon: this.horizon, back: longestBackDate(this.#roundTrip) },
+        { horizon: this.horizon, back: this.#roundTrip.back },
       )
       const query = { name: 'shaper', text: decide, values: [keys, ops], types: AS_TEXT }
       const { rows } = await connection.client.query<{ answer: string }>(query)

@@ -7,9 +7,10 @@
  */
 import { Redis, type RedisOptions } from 'ioredis'
 import type { Clock } from '../../core/clock.js'
-import { HORIZON, longestBackDate, StoreError } from '../../core/store.js'
+import { StoreError } from '../../core/store.js'
 import { Offset } from '../clock-offset.js'
 import { describeTrouble } from '../describe-error.js'
+import { RoundTrip } from '../round-trip.js'
 import type { Address } from './address.js'
 import { Answer, encodeCall, GREETING, type RedisOperation, type Script } from './wire.js'
 
@@ -24,12 +25,6 @@ const SLACK = 50
 
 /** Calls that may be on their way. */
 const MOST = 1_000
-
-/** How many round trips ahead a slot may be claimed. */
-const AHEAD = 2.5
-
-/** The weight of a new round trip in the average. */
-const SMOOTHING = 1 / 8
 
 const OPTIONS: RedisOptions = {
   lazyConnect: true,
@@ -81,7 +76,7 @@ export class RedisNode {
   #state: State = 'connecting'
   #changed = signal()
   #offset = new Offset()
-  #roundTrip = 0
+  readonly #roundTrip = new RoundTrip()
   /** Which connection this is. */
   #session = 0
   #unanswered = 0
@@ -106,7 +101,7 @@ export class RedisNode {
 
   /** How far ahead a slot may be claimed, in ms. */
   get horizon(): number {
-    return Math.min(Math.max(this.#roundTrip * AHEAD, HORIZON.least), HORIZON.most)
+    return this.#roundTrip.horizon
   }
 
   /** Resolves when it is known whether it is ready. Undefined: it is known. */
@@ -132,7 +127,7 @@ export class RedisNode {
       deadline: offset.theirs(deadline),
       earliest,
       horizon: this.horizon,
-      back: longestBackDate(this.#roundTrip),
+      back: this.#roundTrip.back,
     }
     const input = encodeCall(operations, terms)
     try {
@@ -191,11 +186,7 @@ export class RedisNode {
       const offset = this.#offset
       const answer = new Answer(reply, theirs => offset.ours(theirs))
       offset.learn(sent, received, answer.time)
-      // Answers after an outage show how long it was, not how far the server is.
-      if (answer.status === 'done') {
-        const took = Math.min(received - sent, HORIZON.most / AHEAD)
-        this.#roundTrip += (took - this.#roundTrip) * (this.#roundTrip === 0 ? 1 : SMOOTHING)
-      }
+      if (answer.status === 'done') this.#roundTrip.learn(received - sent)
       return answer
     } finally {
       this.#unanswered -= 1
@@ -208,7 +199,7 @@ export class RedisNode {
     this.#session += 1
     const session = this.#session
     this.#offset = new Offset()
-    this.#roundTrip = 0
+    this.#roundTrip.forget()
     const impatience = setTimeout(() => {
       if (session === this.#session) this.reconnect('no answer')
     }, SILENCE)
@@ -219,7 +210,7 @@ export class RedisNode {
       if (db > 0) await this.redis.select(db)
       await this.#greetOnce()
       // That took longer than a call does.
-      this.#roundTrip = 0
+      this.#roundTrip.forget()
       await this.#greetOnce()
       if (session !== this.#session) return
       this.#enter('ready')
