@@ -128,7 +128,7 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
       onEnd: end => {
         t.ok(returned, 'the end comes after the return')
         ends.push(end)
-        if (end.kind === 'failed') {
+        if (end.kind === 'failed' || end.kind === 'abandoned') {
           t.ok(socket.writable && !socket.destroyed, 'the socket is left to the caller')
           t.equal((socket as Socket).bytesWritten, 0)
           const after = socket.eventNames().map(name => `${String(name)} ${socket.listenerCount(name)}`)
@@ -138,7 +138,7 @@ async function stage(t: Test, script: (socket: Socket) => void, setting: Setting
             'no listeners but the fence',
           )
           socket.resume()
-          socket.end(`HTTP/1.1 ${end.status} Sorry\r\n\r\n`)
+          socket.end(`HTTP/1.1 ${end.kind === 'failed' ? end.status : 503} Sorry\r\n\r\n`)
         } else {
           t.ok(socket.destroyed)
         }
@@ -760,7 +760,7 @@ t.test('a peer that does not close after the other side is cut off', async t => 
   await upstream.over()
 })
 
-t.test('close destroys both sides', async t => {
+t.test('close destroys both sides; before an answer the client is left to the caller', async t => {
   for (const answer of ['', SWITCH, 'HTTP/1.1 200 OK\r\n\r\nhello']) {
     const scene = await stage(t, socket => {
       void until(socket, '\r\n\r\n').then(() => {
@@ -779,7 +779,8 @@ t.test('close destroys both sides', async t => {
     tunnel.close()
     client.resume().end()
     await scene.over()
-    t.same(scene.ends, [answer.includes('200') ? { kind: 'answered', status: 200 } : { kind: 'closed' }])
+    const end = answer.includes('200') ? { kind: 'answered', status: 200 } : { kind: 'closed' }
+    t.same(scene.ends, [answer === '' ? { kind: 'abandoned' } : end])
   }
 })
 

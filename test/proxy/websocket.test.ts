@@ -86,6 +86,25 @@ t.test('an upstream that refuses: 502, without its address', async t => {
   t.same(rig.outcomes, ['ws failed 502'])
 })
 
+t.test('a handshake in flight at the end of shutdownTimeout is answered 503', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, limited(upstream.port))
+  const client = await connect(t, rig)
+  client.send(HANDSHAKE)
+  const handshake = await upstream.connection(0)
+  await handshake.until(/\r\n\r\n/)
+  const drained = rig.proxy.drain(0)
+  const answer = await client.answer()
+  t.equal(answer.status, 503)
+  t.equal(answer.header('connection'), 'close')
+  t.equal(answer.json().detail, 'shaper is shutting down')
+  await client.end()
+  await handshake.until(({ closed }) => closed)
+  client.hangUp()
+  await drained
+  t.same(rig.outcomes, ['ws failed 503'])
+})
+
 t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is logged', async t => {
   const { port } = await echoServer(t)
   const rig = await startRig(t, {

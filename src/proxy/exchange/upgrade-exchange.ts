@@ -57,6 +57,8 @@ export class UpgradeExchange extends Exchange {
           const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
           observer.failed?.(this.route, `a WebSocket was closed after ${silence}`)
         }
+        // It is answered now, or its client is gone.
+        if (end.kind === 'abandoned') return
         if (end.kind !== 'failed') return this.settle()
         const [, detail] = end.status === 504 ? [504, 'the upstream did not answer in time'] : describeError(end.error)
         this.forwarded({ kind: 'failed', status: end.status, detail })

@@ -60,15 +60,19 @@ export interface TunnelOptions {
   readonly onEnd: (end: TunnelEnd) => void
 }
 
-/** After `failed` the client's socket is untouched, and the caller answers it. All other sockets are destroyed. */
+/**
+ * After `failed` and `abandoned` the client's socket is untouched, and the caller answers it. All other sockets are
+ * destroyed.
+ */
 export type TunnelEnd =
   | { readonly kind: 'closed'; readonly idle?: true }
   | { readonly kind: 'answered'; readonly status: number }
   | { readonly kind: 'client-gone' }
+  | { readonly kind: 'abandoned' }
   | { readonly kind: 'failed'; readonly status: 502 | 504; readonly error: Error }
 
 export interface Tunnel {
-  /** Destroys both sides. */
+  /** Destroys both sides. Without an answer so far it ends as `abandoned`. */
   close(): void
 }
 
@@ -90,7 +94,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     unwatch()
     request?.destroy()
     request?.socket?.destroy()
-    if (how.kind !== 'failed') socket.destroy()
+    if (how.kind !== 'failed' && how.kind !== 'abandoned') socket.destroy()
     process.nextTick(options.onEnd, how)
   }
 
@@ -165,7 +169,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     outgoing.setHeader('Connection', 'Upgrade').setHeader('Upgrade', 'websocket')
   }
 
-  const tunnel: Tunnel = { close: () => finish(end.kind === 'answered' ? end : { kind: 'closed' }) }
+  const tunnel: Tunnel = { close: () => finish(end.kind === 'client-gone' ? { kind: 'abandoned' } : end) }
   if (socket.destroyed) return tunnel
   try {
     const { protocol, host, port, ca, ...identity } = target
