@@ -108,7 +108,7 @@ t.test('rates come from the growth between snapshots; a restarted server begins 
 t.test('keys are shown as text only, and can be reset after a confirmation', async t => {
   const server = await serveDashboard(t)
   const evil = '<img src=x onerror=alert(1)>'
-  const keys = [evil, '..', '\ud800', `${'long'.repeat(500)}`, 'a/b?c#d é', '']
+  const keys = [evil, '..', '\ud800', `${'long'.repeat(500)}`, 'a/b?c#d é', 'all']
   const fullest = keys.map((key, index) => instance(key, 9 - index, { waiting: 3, nextReleaseMs: 120 }))
   fullest[5] = { ...fullest[5]!, blockedMs: 12_000, tier: 'gold' }
   const focus = { key: evil, arrivals: [], releases: [], rejections: [] }
@@ -129,14 +129,19 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
     library: { would_reject: 0, would_delay: 1 },
     empty: { would_reject: 0, would_delay: 0 },
   }
-  const snapshot = quiet(Date.now(), { buckets, routes, dryRun: { since: Date.now(), keys: [dry], agents } })
+  const snapshot = quiet(Date.now(), {
+    buckets,
+    routes,
+    dryRun: { since: Date.now(), keys: [dry, { ...dry, key: '' }], agents },
+  })
   server.greeting = () => [snapshot]
   const { page, faults, overhang } = await openPage(t, browser, server.url, { viewport: { width: 320, height: 640 } })
   await says(page, '#status', 'Live')
   const names = await page.locator('#keys tbody td.key').allTextContents()
-  t.same(names, [evil, '..', '\ud800', keys[3], keys[4], '(all) · gold'])
+  t.same(names, [evil, '..', '\ud800', keys[3], keys[4], 'all · gold'])
   t.equal(await text(page, '#bucket-title'), '<b>x</b>')
   t.match(await text(page, '#dry-keys'), evil)
+  t.match(await text(page, '#dry-keys'), '(no key)')
   t.match(await text(page, '#agents'), /bot 75 %: 3 rejected, 0 delayed\s+library 25 %/)
   t.equal(await page.locator('main img, main b b').count(), 0)
   t.equal(await overhang(), 0)

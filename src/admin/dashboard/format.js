@@ -34,8 +34,8 @@ export function duration(ms) {
 /** The local time of day. */
 export const timeOfDay = at => new Date(at).toLocaleTimeString([], { hour12: false })
 
-/** The key as shown. A bucket with a single instance has the empty key. */
-export const keyName = key => (key === '' ? '(all)' : key)
+/** The key as shown. A dry run lists requests without the key of its bucket under the empty key. */
+export const keyName = key => (key === '' ? '(no key)' : key)
 
 export const byId = id => document.getElementById(id)
 
