@@ -17,7 +17,8 @@ import type { Settings } from './settings.js'
 
 export type { Flags } from './flags.js'
 
-const DEFAULT_FILE = 'shaper.config.json'
+/** The file that is looked for where none is named. */
+export const DEFAULT_FILE = 'shaper.config.json'
 /** Checks that read nothing but the configuration. */
 const CHECKS = [loopFaults, adminAddressFaults]
 

@@ -1,8 +1,8 @@
 /** The admin server: health, metrics, state, dashboard. */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import type { AdminSettings } from '../../config/settings.js'
+import { startListening, urlOf } from '../../http/listening.js'
 import { dashboardPage } from '../dashboard/page.js'
 import type { Snapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
@@ -69,7 +69,7 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
   server.headersTimeout = TIMEOUT
   server.requestTimeout = TIMEOUT
   server.keepAliveTimeout = TIMEOUT
-  await listen(server, settings)
+  await startListening(server, settings.listen)
   return {
     url: urlOf(server),
     close: () =>
@@ -194,22 +194,6 @@ function decode(part: string): string | undefined {
   } catch {
     return undefined
   }
-}
-
-function listen(server: Server, { listen: { host, port } }: AdminSettings): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(port, host, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
-}
-
-function urlOf(server: Server): string {
-  const { address, family, port } = server.address() as AddressInfo
-  const any = address === '0.0.0.0' || address === '::'
-  return `http://${any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address}:${port}`
 }
 
 /** Gives the same snapshot to all callers within `FRESH` ms. */

@@ -1,11 +1,9 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { ConfigError, loadConfig } from '../../config/load.js'
+import { ConfigError, DEFAULT_FILE, loadConfig } from '../../config/load.js'
 import { CommandError } from '../command-error.js'
 import type { Terminal } from '../terminal.js'
 import { sourcesOf } from './common-options.js'
-
-const DEFAULT_FILE = 'shaper.config.json'
 
 /**
  * Creates the table that the store of a configuration needs.

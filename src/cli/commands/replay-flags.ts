@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { ConfigError, type Problem } from '../../config/load.js'
+import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
 import { STDIN } from '../../replay/input/log-files.js'
@@ -39,8 +39,6 @@ export interface ReplayOrder {
 
 /** The limits of the report when a sweep is asked for without a rate. */
 const SWEEP_START = { rate: '5/s', capacity: '10' }
-
-const DEFAULT_FILE = 'shaper.config.json'
 
 /** Collects what is wrong, so that all of it is reported at once. */
 class ProblemList {

@@ -1,7 +1,7 @@
 /** Node's HTTP server, set up so that requests can wait in it, and the handlers of its events. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
-import type { AddressInfo, Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
 import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { Settings } from '../../config/settings.js'
@@ -134,21 +134,4 @@ function isWebSocket({ method, headers, httpVersionMinor }: IncomingMessage): bo
 
 function isTls(server: Server): server is Server & TlsServer {
   return server instanceof TlsServer
-}
-
-export function startListening(server: Server, settings: Settings): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(settings.listen.port, settings.listen.host, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
-}
-
-export function urlOf(server: Server, { listen }: Settings): string {
-  const { address, family, port } = server.address() as AddressInfo
-  const any = address === '0.0.0.0' || address === '::'
-  const host = any ? '127.0.0.1' : family === 'IPv6' ? `[${address}]` : address
-  return `${listen.tls === undefined ? 'http' : 'https'}://${host}:${port}`
 }

@@ -1,4 +1,5 @@
 /** The proxy as a whole: its parts, its reload and its shutdown. */
+
 import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
 import type { Settings } from '../../config/settings.js'
@@ -8,6 +9,7 @@ import type { Clock } from '../../core/clock.js'
 import { Shaper } from '../../core/shaper.js'
 import type { OnOutage } from '../../core/shared-shaper.js'
 import { type Store, StoreError } from '../../core/store.js'
+import { startListening, urlOf } from '../../http/listening.js'
 import type { LeastInstances } from '../../sharing/membership.js'
 import { Sharing } from '../../sharing/sharing.js'
 import type { ProxyContext } from '../context.js'
@@ -20,14 +22,7 @@ import { applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
 import { Upstreams } from '../upstream/upstreams.js'
-import {
-  acceptRequests,
-  createHttpServer,
-  limitConnections,
-  renewCertificate,
-  startListening,
-  urlOf,
-} from './listener.js'
+import { acceptRequests, createHttpServer, limitConnections, renewCertificate } from './listener.js'
 
 /** ms that a client may leave our own answer unread. */
 const FLUSH = 60_000
@@ -140,7 +135,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     await close()
     throw new StoreError('the store does not answer')
   }
-  await startListening(server, settings).catch(async error => {
+  await startListening(server, settings.listen).catch(async error => {
     await close()
     throw error
   })
@@ -173,7 +168,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   }
   let draining: Promise<void> | undefined
   return {
-    url: urlOf(server, settings),
+    url: urlOf(server),
     context,
     drain: timeout => (draining ??= drain(timeout)),
     async reload(next) {
