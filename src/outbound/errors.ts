@@ -7,16 +7,15 @@ import { formatDuration } from '../core/units.js'
 /**
  * Why a call was not queued. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`.
  * `too-costly`: the cost is above the capacity. `blocked`: the bucket overflowed before, as the store says. `crowded`:
- * `maxQueued` calls wait already, or `maxKeys` keys are in use. `paused`: the call may not wait for the end of a pause.
+ * `maxQueued` calls wait already, or `maxKeys` keys are in use.
  */
-export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded' | 'paused'
+export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded'
 
 const WHY: Record<OverflowReason, string> = {
   overflow: 'the queue is full',
   'max-wait': 'the wait would be longer than maxWait',
   'too-costly': 'the cost is above the capacity',
   blocked: 'the key is blocked',
-  paused: 'the key is paused',
   crowded: 'too many calls wait, or too many keys are in use',
 }
 

@@ -14,11 +14,6 @@ export class Offset {
   #upper = Infinity
   #at = 0
 
-  /** Whether anything is known. */
-  get known(): boolean {
-    return this.#upper < Infinity
-  }
-
   /** All in ms: `sent` and `received` by our clock, `theirs` by the store's. */
   learn(sent: number, received: number, theirs: number): void {
     const upper = received - theirs

@@ -11,7 +11,7 @@ import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { StoreError } from '../../core/store.js'
 import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-context.js'
-import { ClosedError, ExpiredError, OverflowError } from '../errors.js'
+import { ClosedError, ExpiredError, OverflowError, type OverflowReason } from '../errors.js'
 import type { KeyQueue } from '../key-queues.js'
 import { mayEnd, stayAlive } from '../process-clock.js'
 import { retryAfter } from '../retry-after.js'
@@ -147,7 +147,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (reason === 'unavailable') return this.#giveUp(new StoreError('the store does not answer'))
     const unknown = reason === 'crowded' ? RETRY_ADMISSION_MS : Infinity
     const retry = retryAfterMs === undefined ? unknown : retryAfter(retryAfterMs)
-    this.#giveUp(new OverflowError(reason, this.key, retry))
+    // `paused` is an answer of `meter`, and calls are never metered.
+    this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry))
   }
 
   /**

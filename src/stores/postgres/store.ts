@@ -43,13 +43,8 @@ export interface PostgresOptions {
   readonly pruneEvery?: number
 }
 
-export interface PostgresStore extends Store {
-  /** Creates the table. Not needed if the first call may do that. */
-  migrate(): Promise<void>
-}
-
 /** @throws RangeError: no table can have this name */
-export function createPostgresStore(options: PostgresOptions): PostgresStore {
+export function createPostgresStore(options: PostgresOptions): Store {
   const { url, clock, timeout } = options
   const onError = (error: Error): void => options.onError?.(new StoreError(`PostgreSQL: ${describeTrouble(error)}`))
   const schema = describeSchema(options.table, options.timeSource)
@@ -106,7 +101,6 @@ export function createPostgresStore(options: PostgresOptions): PostgresStore {
       return left
     },
     exchange: (upstream, heard) => ask(exchangeOperation(upstream, heard)),
-    migrate: () => migrate(options),
     async close() {
       pruner.close()
       batcher.close()
