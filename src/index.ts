@@ -6,7 +6,7 @@ export {
   type Admission,
   type AdmitRequest,
   type BucketRef,
-  type Claim,
+  type ClaimAnswer,
   type ClaimRequest,
   type GiveBackRequest,
   type MaybePromise,

@@ -18,7 +18,7 @@ import {
 import { isFree, SAME_TIME } from './queue/ready-lanes.js'
 import { Control } from './release/reconfigure.js'
 import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
-import type { Claim } from './store.js'
+import type { ClaimAnswer } from './store.js'
 
 export type { Arrival, Rejection } from './queue/lane.js'
 export type { ReleaseMode } from './release/release-engine.js'
@@ -76,7 +76,8 @@ export class Shaper {
     const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
     const victims = rejection && this.#withdrawHeavier(arrival, rejection, maxWait, now)
     let verdict: Verdict
-    if (rejection !== undefined && victims === undefined) verdict = this.#refuse(arrival, rejection, maxWait, now)
+    if (rejection !== undefined && victims === undefined)
+      verdict = this.#rejectOverflow(arrival, rejection, maxWait, now)
     else if (this.#passAtOnce(arrival, now)) verdict = 'released'
     else {
       verdict = this.#join(arrival, waiter, maxWait, arrivedAt ?? now)
@@ -92,7 +93,7 @@ export class Shaper {
    *
    * @param claim the store's answer, if a slot was claimed with the admission
    */
-  enqueue({ arrival, waiter, maxWait, arrivedAt }: AdmittedArrival, claim?: Claim): Ticket | Rejection {
+  enqueue({ arrival, waiter, maxWait, arrivedAt }: AdmittedArrival, claim?: ClaimAnswer): Ticket | Rejection {
     const now = this.#engine.settle()
     for (const bucket of arrival.stack) bucket.endBlock(now)
     // The time that asking took does not count against the client's wait.
@@ -170,7 +171,7 @@ export class Shaper {
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
     }
-    const verdict = rejection === undefined ? 'released' : this.#refuse(arrival, rejection, Infinity, now)
+    const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(arrival, rejection, Infinity, now)
     this.#engine.notify()
     return verdict
   }
@@ -221,7 +222,7 @@ export class Shaper {
   }
 
   /** Fills and blocks the buckets that overflowed, as their limits say. */
-  #refuse(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection {
+  #rejectOverflow(arrival: Arrival, rejection: Rejection, maxWait: number, now: number): Rejection {
     const { reason, buckets } = rejection
     if (reason !== 'overflow') return rejection
     for (const bucket of buckets) bucket.applyOverflowPolicy(now)

@@ -57,14 +57,14 @@ export type Admission =
       /** Cost units in each bucket, this request included. */
       readonly levels: readonly number[]
       /** The answer to the claim, if one was made. */
-      readonly claim?: Claim
+      readonly claim?: ClaimAnswer
     }
   | {
       readonly admitted: false
       readonly levels: readonly number[]
       /** As in lane.ts. */
       readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait'
-      /** The places, in the stack, of the buckets that refused. */
+      /** The places, in the stack, of the buckets that are full, blocked, too small or too slow. */
       readonly refusing: readonly number[]
       /** Undefined: never. */
       readonly retryAfterMs: number | undefined
@@ -82,7 +82,7 @@ export interface ClaimRequest {
   readonly ahead?: number
 }
 
-export type Claim =
+export type ClaimAnswer =
   | { readonly granted: true; readonly slot: Slot }
   /** When each bucket of the stack is free, in ms of the instance's clock. */
   | { readonly granted: false; readonly freeAt: readonly number[] }
@@ -127,7 +127,7 @@ export interface Store {
   /** The same for a stack, if buckets live at different distances. */
   horizonOf?(stack: readonly BucketRef[]): number
   admit(request: AdmitRequest): MaybePromise<Admission>
-  claim(request: ClaimRequest): MaybePromise<Claim>
+  claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
   /** Forgets a bucket instance. */
   reset(bucket: BucketRef): MaybePromise<void>
@@ -146,7 +146,7 @@ export interface Store {
    *
    * @param upstream any text
    */
-  exchange(upstream: string, heard?: UpstreamState): MaybePromise<UpstreamState>
+  exchange(upstream: string, news?: UpstreamState): MaybePromise<UpstreamState>
   close(): Promise<void>
 }
 

@@ -2,7 +2,7 @@ import {
   type Admission,
   type AdmitRequest,
   type BucketRef,
-  type Claim,
+  type ClaimAnswer,
   type ClaimRequest,
   type GiveBackRequest,
   HORIZON,
@@ -42,7 +42,7 @@ export class DeferredStore implements Store {
     return this.#store?.admit(request) ?? missing()
   }
 
-  claim(request: ClaimRequest): MaybePromise<Claim> {
+  claim(request: ClaimRequest): MaybePromise<ClaimAnswer> {
     return this.#store?.claim(request) ?? missing()
   }
 
@@ -66,8 +66,8 @@ export class DeferredStore implements Store {
     return this.#store?.left ?? 0
   }
 
-  exchange(upstream: string, sent?: UpstreamState): MaybePromise<UpstreamState> {
-    return this.#store?.exchange(upstream, sent) ?? missing()
+  exchange(upstream: string, news?: UpstreamState): MaybePromise<UpstreamState> {
+    return this.#store?.exchange(upstream, news) ?? missing()
   }
 
   async close(): Promise<void> {

@@ -84,8 +84,10 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   })
   const { run, trial } = result
   run.end()
-  if (run instanceof ShaperRun && run.refused > 0) {
-    notes.add(`${run.refused} of those rejected had no route, lacked a key, or found no room for another key or waiter`)
+  if (run instanceof ShaperRun && run.notByBuckets > 0) {
+    notes.add(
+      `${run.notByBuckets} of those rejected had no route, lacked a key, or found no room for another key or waiter`,
+    )
   }
   const findings = { plan, reading, tally: run.tally, directory }
   if (trial === undefined || single === undefined || reading.requests === 0) {

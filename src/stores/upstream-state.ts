@@ -11,10 +11,10 @@ const RATE = { least: 1e-9, most: 1e9 }
  * Durations are kept between 0 and a day, and NaN is 0. A rate that is not positive and finite, or whose life is NaN, is
  * ignored.
  */
-export function boundNews(heard: UpstreamState | undefined): UpstreamState {
-  if (heard === undefined) return { pausedFor: 0, rate: undefined, rateFor: 0 }
-  const { rate = 0, rateFor } = heard
-  const pausedFor = boundDuration(heard.pausedFor)
+export function boundNews(news: UpstreamState | undefined): UpstreamState {
+  if (news === undefined) return { pausedFor: 0, rate: undefined, rateFor: 0 }
+  const { rate = 0, rateFor } = news
+  const pausedFor = boundDuration(news.pausedFor)
   if (!(rate > 0 && rate < Infinity) || Number.isNaN(rateFor)) return { pausedFor, rate: undefined, rateFor: 0 }
   return { pausedFor, rate: Math.min(RATE.most, Math.max(RATE.least, rate)), rateFor: boundDuration(rateFor) }
 }

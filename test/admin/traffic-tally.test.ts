@@ -38,20 +38,20 @@ t.test('moments: the latest, oldest first', async t => {
 })
 
 t.test('the fullest of very many are found without one long scan', async t => {
-  const keyspace = new BucketTable(1e6)
-  const fullest = new Fullest('user', keyspace)
-  for (let id = 0; id < 50_000; id += 1) keyspace.find(LIMITS, `k${id}`, 0)!.fill(0.01, 0)
+  const bucketTable = new BucketTable(1e6)
+  const fullest = new Fullest('user', bucketTable)
+  for (let id = 0; id < 50_000; id += 1) bucketTable.find(LIMITS, `k${id}`, 0)!.fill(0.01, 0)
   for (const [id, cost] of [
     [40_000, 9],
     [30_000, 8],
     [10, 1],
   ] as const) {
-    keyspace.find(LIMITS, `k${id}`, 0)!.fill(cost, 0)
+    bucketTable.find(LIMITS, `k${id}`, 0)!.fill(cost, 0)
   }
   let looked = 0
-  const { entries } = keyspace
-  keyspace.entries = name => {
-    const all = entries.call(keyspace, name)
+  const { entries } = bucketTable
+  bucketTable.entries = name => {
+    const all = entries.call(bucketTable, name)
     return {
       *[Symbol.iterator]() {
         for (const entry of all) {
@@ -70,7 +70,7 @@ t.test('the fullest of very many are found without one long scan', async t => {
   t.ok(looked <= 501)
   for (let time = 0; time < 100; time += 1) fullest.list(0)
   t.same(first(3), ['k40000', 'k30000', 'k10'])
-  const fresh = keyspace.find(LIMITS, 'k20000', 0)!
+  const fresh = bucketTable.find(LIMITS, 'k20000', 0)!
   fresh.fill(5, 0)
   fullest.hint('k20000', fresh)
   t.same(first(4), ['k40000', 'k30000', 'k20000', 'k10'], 'one of which something is heard is there at once')

@@ -27,34 +27,34 @@ function lane(name: string, costs: number[], weight = 1): Lane {
 }
 
 /** Serves until the queue is empty or `most` are served. Returns the names in order. */
-function serve(ring: FairQueue, most: number): string {
+function serve(fairQueue: FairQueue, most: number): string {
   let order = ''
-  while (ring.size > 0 && order.length < most) {
-    const next = ring.advance() as Lane
-    if (ring.advance() !== next) throw new Error('asked again it answers otherwise')
+  while (fairQueue.size > 0 && order.length < most) {
+    const next = fairQueue.advance() as Lane
+    if (fairQueue.advance() !== next) throw new Error('asked again it answers otherwise')
     next.deficit -= next.costs.shift()!
-    if (next.costs.length === 0) ring.leave(next)
+    if (next.costs.length === 0) fairQueue.leave(next)
     order += next.name
   }
   return order
 }
 
-function ringOf(...lanes: Lane[]): FairQueue {
+function fairQueueOf(...lanes: Lane[]): FairQueue {
   asked = 0
-  const ring = new FairQueue()
-  for (const { costs, weight } of lanes) for (const cost of costs) ring.learn(cost, weight)
-  for (const contender of lanes) ring.enter(contender)
-  return ring
+  const fairQueue = new FairQueue()
+  for (const { costs, weight } of lanes) for (const cost of costs) fairQueue.learn(cost, weight)
+  for (const contender of lanes) fairQueue.enter(contender)
+  return fairQueue
 }
 
 const ones = (count: number): number[] => Array(count).fill(1)
 
 t.test('contenders with equal weights alternate', async t => {
-  t.equal(serve(ringOf(lane('a', ones(4)), lane('b', ones(4)), lane('c', ones(2))), 99), 'abcabcabab')
+  t.equal(serve(fairQueueOf(lane('a', ones(4)), lane('b', ones(4)), lane('c', ones(2))), 99), 'abcabcabab')
 })
 
 t.test('turns follow weights', async t => {
-  const order = serve(ringOf(lane('a', ones(60)), lane('b', ones(60), 2), lane('c', ones(60), 3)), 60)
+  const order = serve(fairQueueOf(lane('a', ones(60)), lane('b', ones(60), 2), lane('c', ones(60), 3)), 60)
   t.same(
     ['a', 'b', 'c'].map(name => order.split(name).length - 1),
     [10, 20, 30],
@@ -62,48 +62,48 @@ t.test('turns follow weights', async t => {
 })
 
 t.test('turns follow costs', async t => {
-  const order = serve(ringOf(lane('a', Array(50).fill(5)), lane('b', ones(100))), 60)
+  const order = serve(fairQueueOf(lane('a', Array(50).fill(5)), lane('b', ones(100))), 60)
   const [a, b] = ['a', 'b'].map(name => order.split(name).length - 1)
   t.ok(Math.abs(5 * a! - b!) <= 5, `${5 * a!} and ${b}`)
 })
 
 t.test('a contender that leaves in the middle of its turn continues it later', async t => {
   const [a, b] = [lane('a', ones(9), 3), lane('b', ones(9))]
-  const ring = ringOf(a, b)
+  const fairQueue = fairQueueOf(a, b)
   let order = ''
   for (let turn = 0; turn < 8; turn += 1) {
-    const next = ring.advance() as Lane
+    const next = fairQueue.advance() as Lane
     order += next.name
     next.costs.shift()
     next.deficit -= 1
     // Each contender is paced: it leaves after every request and returns before the next.
-    ring.leave(next)
-    ring.enter(next)
+    fairQueue.leave(next)
+    fairQueue.enter(next)
   }
   t.equal(order, 'aaabaaab')
 })
 
 t.test('entering and leaving twice have no effect', async t => {
   const [a, b] = [lane('a', ones(2)), lane('b', ones(2))]
-  const ring = ringOf(a, b)
-  ring.enter(a)
-  t.equal(ring.size, 2)
-  ring.leave(a)
-  ring.leave(a)
-  t.equal(ring.size, 1)
-  t.equal(serve(ring, 9), 'bb')
+  const fairQueue = fairQueueOf(a, b)
+  fairQueue.enter(a)
+  t.equal(fairQueue.size, 2)
+  fairQueue.leave(a)
+  fairQueue.leave(a)
+  t.equal(fairQueue.size, 1)
+  t.equal(serve(fairQueue, 9), 'bb')
 })
 
 t.test('an expensive request among thousands of cheap ones does not take thousands of rounds', async t => {
   // A client may name its cost (x-cost): 1e-9 is one.
   const dear = lane('a', [100])
-  const ring = ringOf(dear, lane('b', Array(5_000).fill(1e-9)))
+  const fairQueue = fairQueueOf(dear, lane('b', Array(5_000).fill(1e-9)))
   asked = 0
-  t.doesNotThrow(() => serve(ring, 9_999))
+  t.doesNotThrow(() => serve(fairQueue, 9_999))
 })
 
 t.test('costs of 0 do not loop forever', async t => {
-  const ring = ringOf(lane('a', [1]), lane('b', Array(20_000).fill(0)))
+  const fairQueue = fairQueueOf(lane('a', [1]), lane('b', Array(20_000).fill(0)))
   asked = 0
-  t.doesNotThrow(() => serve(ring, 30_000))
+  t.doesNotThrow(() => serve(fairQueue, 30_000))
 })

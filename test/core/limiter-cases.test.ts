@@ -175,7 +175,7 @@ const handlers: Record<string, (t: Test, found: Case) => void> = {
       both.outcomes[1]!.rejection!.buckets.map(bucket => bucket.limits.name),
       ['slow'],
     )
-    const [fast] = [...both.keyspace.entries('fast')].map(([, bucket]) => bucket.level(10))
+    const [fast] = [...both.bucketTable.entries('fast')].map(([, bucket]) => bucket.level(10))
     t.ok(fast !== undefined && fast <= 1, 'what the slow one refuses does not fill the fast one')
     t.same(decisions(run([stack[0]!], [{ at: 0 }, { at: 10 }, { at: 10 }])), ['pass', 'pass', 'reject'])
     t.same(decisions(run([], burst(100))), Array(100).fill('pass'), 'a request without a key in either is not limited')

@@ -406,9 +406,14 @@ interface Model {
   blockedUntil: number | 'drained' | undefined
 }
 
-type Judged = { admitted: true } | { admitted: false; reason: string; retryAfterMs: number | undefined }
+type ModelVerdict = { admitted: true } | { admitted: false; reason: string; retryAfterMs: number | undefined }
 
-function judge(model: Model, { rate, capacity, overflow, blockFor }: BucketLimits, at: number, cost: number): Judged {
+function decideByModel(
+  model: Model,
+  { rate, capacity, overflow, blockFor }: BucketLimits,
+  at: number,
+  cost: number,
+): ModelVerdict {
   model.level = Math.max(0, model.level - (at - model.at) * rate)
   model.at = at
   if (model.blockedUntil === 'drained' && model.level <= 1e-9) model.blockedUntil = undefined
@@ -467,14 +472,14 @@ t.test('fill and blockFor: shape and meter do what a naive model does', async t 
       const model: Model = { level: 0, at: 0, blockedUntil: undefined }
       const { outcomes } = run([limits], arrivals, {
         mode,
-        check: ({ keyspace, now }) => {
-          for (const [, bucket] of keyspace.entries('client')) {
+        check: ({ bucketTable, now }) => {
+          for (const [, bucket] of bucketTable.entries('client')) {
             must(bucket.level(now) <= limits.capacity + EPSILON, () => 'above its brim')
           }
         },
       })
       for (const { arrival, verdict, rejection } of outcomes) {
-        const expected = judge(model, limits, arrival.at, arrival.cost!)
+        const expected = decideByModel(model, limits, arrival.at, arrival.cost!)
         if (expected.admitted) must(verdict !== 'rejected', () => `${arrival.at}: rejected, ${rejection?.reason}`)
         else {
           const { reason, retryAfterMs } = expected
@@ -595,26 +600,26 @@ t.test('only the bucket that overflowed applies its penalty', async t => {
 })
 
 t.test('a block is kept although its bucket is empty', async t => {
-  const keyspace = new BucketTable(1e6)
+  const bucketTable = new BucketTable(1e6)
   const strict: BucketLimits = { ...limits(100, 1), blockFor: 60_000 }
-  const culprit = keyspace.find(strict, 'culprit', 0)!
+  const culprit = bucketTable.find(strict, 'culprit', 0)!
   culprit.fill(1, 0)
   culprit.applyOverflowPolicy(0)
   t.equal(culprit.level(1_000), 0)
-  for (let key = 0; key < 1_000; key += 1) keyspace.find(strict, `${key}`, 1_000 + key)
-  t.equal(keyspace.find(strict, 'culprit', 59_999), culprit)
-  for (let key = 0; key < 1_000; key += 1) keyspace.find(strict, `later ${key}`, 60_000 + key)
-  t.not(keyspace.find(strict, 'culprit', 70_000), culprit, 'it goes when it is over')
+  for (let key = 0; key < 1_000; key += 1) bucketTable.find(strict, `${key}`, 1_000 + key)
+  t.equal(bucketTable.find(strict, 'culprit', 59_999), culprit)
+  for (let key = 0; key < 1_000; key += 1) bucketTable.find(strict, `later ${key}`, 60_000 + key)
+  t.not(bucketTable.find(strict, 'culprit', 70_000), culprit, 'it goes when it is over')
 })
 
 t.test('a blocked instance is not dropped for a new key while others hold less', async t => {
-  const keyspace = new BucketTable(3)
+  const bucketTable = new BucketTable(3)
   const strict: BucketLimits = { ...limits(1, 10), blockFor: 60_000 }
-  const culprit = keyspace.find(strict, 'culprit', 0)!
+  const culprit = bucketTable.find(strict, 'culprit', 0)!
   culprit.applyOverflowPolicy(0)
-  for (const key of ['a', 'b']) keyspace.find(strict, key, 0)!.fill(1, 0)
-  keyspace.find(strict, 'c', 0)!.fill(1, 0)
-  t.equal(keyspace.find(strict, 'culprit', 0), culprit)
+  for (const key of ['a', 'b']) bucketTable.find(strict, key, 0)!.fill(1, 0)
+  bucketTable.find(strict, 'c', 0)!.fill(1, 0)
+  t.equal(bucketTable.find(strict, 'culprit', 0), culprit)
 })
 
 t.test('fill: a change of the rate keeps the fill behind waiting requests', async t => {

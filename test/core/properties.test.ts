@@ -59,7 +59,7 @@ function must(condition: boolean, complaint: () => string): void {
 }
 
 /** Checks that hold at any moment. */
-function balanced({ shaper, keyspace, outcomes, now }: Moment): void {
+function balanced({ shaper, bucketTable, outcomes, now }: Moment): void {
   const arrived = outcomes.filter(({ verdict }) => verdict !== undefined)
   const waiting = arrived.filter(
     outcome =>
@@ -71,7 +71,7 @@ function balanced({ shaper, keyspace, outcomes, now }: Moment): void {
   }
   must(shaper.queued === waiting.length, () => `${shaper.queued} queued, ${waiting.length} wait at ${now}`)
   for (const [place, name] of ['client', 'everyone'].entries()) {
-    for (const [key, bucket] of keyspace.entries(name)) {
+    for (const [key, bucket] of bucketTable.entries(name)) {
       const mine = waiting.filter(({ arrival }) => arrival.keys![place] === key)
       const sum = mine.reduce((total, { arrival }) => total + arrival.cost!, 0)
       must(bucket.waiting === mine.length, () => `${name} ${key}: ${bucket.waiting} waiting, ${mine.length} wait`)
@@ -186,11 +186,15 @@ t.test('every request is in exactly one place at any moment, and the levels matc
   const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y'] })
   fc.assert(
     fc.property(anyStack, arrivals, lateness, options, (stack, arrivals, late, options) => {
-      const { shaper, keyspace, outcomes, end } = run(stack, arrivals, { ...options, lateness: late, check: balanced })
-      balanced({ shaper, keyspace, outcomes, now: end + 1e7 })
+      const { shaper, bucketTable, outcomes, end } = run(stack, arrivals, {
+        ...options,
+        lateness: late,
+        check: balanced,
+      })
+      balanced({ shaper, bucketTable, outcomes, now: end + 1e7 })
       must(shaper.queued === 0, () => 'a request waits for ever')
       for (const name of ['client', 'everyone']) {
-        for (const [, bucket] of keyspace.entries(name)) {
+        for (const [, bucket] of bucketTable.entries(name)) {
           must(bucket.level(end + 1e7) === 0, () => 'a bucket does not run dry')
           must(bucket.waitingState === undefined, () => 'a waiting state is left')
         }
@@ -370,9 +374,9 @@ t.test('drained instances are removed', async t => {
   const stack = [limits(5, 10), limits(1_000, 1e5, 'everyone')]
   const crowd = Array.from({ length: 1_000 }, (_, index) => ({ at: 0, keys: [`old ${index}`, 'all'] }))
   const later = Array.from({ length: 1_000 }, (_, index) => ({ at: 5_000, keys: [`new ${index}`, 'all'] }))
-  t.equal(run(stack, crowd).keyspace.size('client'), 1_000)
-  const { keyspace } = run(stack, [...crowd, ...later])
-  t.equal([...keyspace.entries('client')].filter(([key]) => key.startsWith('old')).length, 0)
-  t.equal(keyspace.size('client'), 1_000)
-  t.equal(keyspace.size(), 1_001)
+  t.equal(run(stack, crowd).bucketTable.size('client'), 1_000)
+  const { bucketTable } = run(stack, [...crowd, ...later])
+  t.equal([...bucketTable.entries('client')].filter(([key]) => key.startsWith('old')).length, 0)
+  t.equal(bucketTable.size('client'), 1_000)
+  t.equal(bucketTable.size(), 1_001)
 })

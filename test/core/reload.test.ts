@@ -48,7 +48,7 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
     fc.property(fc.array(step, { maxLength: 80, size: 'max' }), steps => {
       const clock = createVirtualClock()
       const shaper = new Shaper({ clock })
-      const keyspace = new BucketTable(1_000)
+      const bucketTable = new BucketTable(1_000)
       const gate = new Gate()
       const route = { name: 'api', gate }
       let client: BucketLimits = limits(5, 5, 'client')
@@ -66,7 +66,7 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
         for (const key of KEYS) {
           const order = released.filter(each => each.key === key).map(({ place }) => place)
           if (order.some((place, index) => index > 0 && place <= order[index - 1]!)) throw new Error(`${key}: ${order}`)
-          const bucket = keyspace.find(key === 'c' ? gold : client, key, clock.now())!
+          const bucket = bucketTable.find(key === 'c' ? gold : client, key, clock.now())!
           const mine = waiting.filter(each => each.key === key).reduce((sum, { ticket }) => sum + ticket!.cost, 0)
           if (Math.abs(bucket.queued - mine) > 1e-9) throw new Error(`${key}: ${bucket.queued} queued, not ${mine}`)
         }
@@ -76,8 +76,8 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
         if (each.verb === 'send') {
           const mine: Sent = { key: each.key, place: sent.length, fate: [] }
           const stack = [
-            keyspace.find(each.key === 'c' ? gold : client, each.key, clock.now())!,
-            keyspace.find(everyone, 'all', clock.now())!,
+            bucketTable.find(each.key === 'c' ? gold : client, each.key, clock.now())!,
+            bucketTable.find(everyone, 'all', clock.now())!,
           ]
           const release = (): void => {
             mine.fate.push('released')
@@ -107,13 +107,13 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
           everyone = limits(each.everyone[0], each.everyone[1], 'everyone')
           maxWait = each.maxWait
           const before = new Map(
-            [...keyspace.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),
+            [...bucketTable.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),
           )
-          for (const [key, bucket] of keyspace.entries('client')) {
+          for (const [key, bucket] of bucketTable.entries('client')) {
             shaper.control.setLimits(bucket, key === 'c' ? gold : client)
             if (bucket.level(clock.now()) > before.get(key)! + 1e-9) throw new Error(`${key}: a reload filled it`)
           }
-          for (const [, bucket] of keyspace.entries('everyone')) shaper.control.setLimits(bucket, everyone)
+          for (const [, bucket] of bucketTable.entries('everyone')) shaper.control.setLimits(bucket, everyone)
           const told = expired.count
           const counted = [...shaper.control.replan([gate], () => maxWait).values()].reduce(
             (sum, count) => sum + count,
@@ -134,12 +134,12 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
 t.test('a lower rate: requests that would now exceed maxWait expire at once, earlier ones stay', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const keyspace = new BucketTable(10)
+  const bucketTable = new BucketTable(10)
   const gate = new Gate()
   const route = { name: 'api', gate }
   const fate: string[] = []
   for (let place = 0; place < 6; place += 1) {
-    const stack = [keyspace.find(limits(10, 10), 'a', 0)!]
+    const stack = [bucketTable.find(limits(10, 10), 'a', 0)!]
     const tell = (what: string) => (): void => {
       fate.push(`${place} ${what} ${clock.now()}`)
     }
@@ -150,7 +150,7 @@ t.test('a lower rate: requests that would now exceed maxWait expire at once, ear
     )
   }
   clock.runUntil(100)
-  for (const [, bucket] of keyspace.entries('client')) shaper.control.setLimits(bucket, limits(2, 10))
+  for (const [, bucket] of bucketTable.entries('client')) shaper.control.setLimits(bucket, limits(2, 10))
   t.same([...shaper.control.replan([gate], () => 1_000)], [['api', 3]])
   t.same(fate, ['1 released 100', '3 expired 100', '4 expired 100', '5 expired 100'])
   clock.runAll()
@@ -160,9 +160,9 @@ t.test('a lower rate: requests that would now exceed maxWait expire at once, ear
 t.test('a higher rate: waiting requests leave earlier, from the current level', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
-  const keyspace = new BucketTable(10)
+  const bucketTable = new BucketTable(10)
   const route = { name: 'api', gate: new Gate() }
-  const bucket = keyspace.find(limits(1, 10), 'a', 0)!
+  const bucket = bucketTable.find(limits(1, 10), 'a', 0)!
   const slots: number[] = []
   const waiter = { release: (slot: number) => slots.push(slot), expire() {}, reject() {} }
   for (let place = 0; place < 4; place += 1) shaper.admit({ route, stack: [bucket], cost: 1 }, waiter)

@@ -34,7 +34,7 @@ export interface Run {
   admitted: number[]
   /** In order of release. */
   released: Outcome[]
-  keyspace: BucketTable
+  bucketTable: BucketTable
   shaper: Shaper
   /** The time of the last event. */
   end: number
@@ -42,7 +42,7 @@ export interface Run {
 
 export interface Moment {
   shaper: Shaper
-  keyspace: BucketTable
+  bucketTable: BucketTable
   outcomes: readonly Outcome[]
   now: number
 }
@@ -67,12 +67,12 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     ...(options.start === undefined ? {} : { start: options.start }),
     ...(options.lateness === undefined ? {} : { lateness: options.lateness }),
   })
-  const keyspace = new BucketTable(1e9)
+  const bucketTable = new BucketTable(1e9)
   const outcomes: Outcome[] = arrivals.map(arrival => ({ arrival, verdict: undefined }))
   const released: Outcome[] = []
   const gate = new Gate(options.maxInFlight)
   const routes = new Map<string, LaneRoute>()
-  const check = (): void => options.check?.({ shaper, keyspace, outcomes, now: clock.now() })
+  const check = (): void => options.check?.({ shaper, bucketTable, outcomes, now: clock.now() })
   const shaper: Shaper = new Shaper({
     clock: {
       now: clock.now,
@@ -104,7 +104,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     routes.set(name, route)
     const keys = arrival.keys ?? ['key']
     const buckets = stack.map(
-      (limits, place) => keyspace.find(limits, keys[place] ?? keys[0]!, clock.now()) as SharedBucket,
+      (limits, place) => bucketTable.find(limits, keys[place] ?? keys[0]!, clock.now()) as SharedBucket,
     )
     const request = { route, stack: buckets, cost: arrival.cost ?? 1 }
     const waiter = {
@@ -161,7 +161,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
   }
   const end = clock.runAll()
   const admitted = outcomes.flatMap((outcome, index) => (outcome.verdict === 'rejected' ? [] : [index]))
-  return { outcomes, admitted, released, keyspace, shaper, end }
+  return { outcomes, admitted, released, bucketTable, shaper, end }
 }
 
 export function limits(perSecond: number, capacity: number, name = 'client'): BucketLimits {

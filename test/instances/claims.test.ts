@@ -5,14 +5,14 @@ import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
-import type { Claim, ClaimRequest, Store } from '../../src/core/store.js'
+import type { ClaimAnswer, ClaimRequest, Store } from '../../src/core/store.js'
 import { createWorld } from '../proxy/instances.js'
 
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
 const NOBODY: Waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
 
 /** A store that answers at once. */
-function createStore(claim: (request: ClaimRequest) => Claim): Store {
+function createStore(claim: (request: ClaimRequest) => ClaimAnswer): Store {
   return {
     horizon: 8,
     admit: () => ({ admitted: true, levels: [1] }),

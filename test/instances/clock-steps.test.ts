@@ -55,15 +55,15 @@ t.test('the rate holds at any setting of the clock', async t => {
     const sharing = new Sharing({ store, onOutage: 'local', clock, id })
     t.teardown(() => sharing.close())
     const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
-    const keyspace = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     const route: LaneRoute = { name: 'route', gate }
-    t.ok(await sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] }))
+    t.ok(await sharing.join({ shaper, clock, buckets: () => bucketTable.all(), gates: () => [gate] }))
     const ask = (): void => {
       if (stopped) return
       tally.asked += 1
       const own = sharing.limitsOf(limits)
-      const bucket = keyspace.find(own, 'all', clock.now())!
+      const bucket = bucketTable.find(own, 'all', clock.now())!
       if (bucket.limits !== own) shaper.control.setLimits(bucket, own)
       const released = (): void => {
         sent.push({ at: now(), path: id })

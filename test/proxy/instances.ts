@@ -117,15 +117,15 @@ export function createWorld(
       claim: request => delayed(instance, () => written(() => inner.claim(request))),
       giveBack: request => delayed(instance, () => inner.giveBack(request)),
       reset: bucket => delayed(instance, () => inner.reset(bucket)),
-      exchange: (upstream, heard) => delayed(instance, () => inner.exchange(upstream, heard)),
+      exchange: (upstream, news) => delayed(instance, () => inner.exchange(upstream, news)),
       beat: id => delayed(instance, () => inner.beat(id)),
       close: async () => undefined,
     }
     const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
     const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
-    const keyspace = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
-    void sharing.join({ shaper, clock, buckets: () => keyspace.all(), gates: () => [gate] })
+    void sharing.join({ shaper, clock, buckets: () => bucketTable.all(), gates: () => [gate] })
     const { upstream: settings } = parse({ ...least(), upstream: LISTENED_TO }).routes[0]!
     const quota = new UpstreamQuota(settings.url)
     quota.attach(gate)
@@ -136,7 +136,7 @@ export function createWorld(
       sharing,
       observer: {},
       rateLearned() {
-        for (const bucket of keyspace.all()) {
+        for (const bucket of bucketTable.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
           shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
         }
@@ -161,7 +161,7 @@ export function createWorld(
         }
         const buckets = stack.map((whole, place) => {
           const limits = sharing.limitsOf(lowered(whole, quota.rate))
-          const bucket = keyspace.find(limits, keys[place]!, clock.now()) as SharedBucket
+          const bucket = bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
           if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
           return bucket
         })

@@ -10,7 +10,7 @@ import type { Clock } from '../../src/core/clock.js'
 import {
   type Admission,
   type BucketRef,
-  type Claim,
+  type ClaimAnswer,
   HORIZON,
   longestBackDate,
   SLOT_GRACE,
@@ -72,11 +72,11 @@ async function admit(
   return store.admit({ stack, cost, maxWait, claim })
 }
 
-async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<Claim> {
+async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<ClaimAnswer> {
   return store.claim({ stack, cost, since })
 }
 
-function slotOf(answer: Claim | undefined): number {
+function slotOf(answer: ClaimAnswer | undefined): number {
   if (answer?.granted !== true) throw new Error(`not granted: ${JSON.stringify(answer)}`)
   return answer.slot.at
 }

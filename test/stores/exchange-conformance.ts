@@ -21,7 +21,7 @@ const allows = (rate: number, rateFor: number, pausedFor = 0): UpstreamState => 
 const NOTHING = pause(0)
 
 /** A step: after `gap` ms a state is sent, or only asked for, with the expected answer. */
-type Step = [gap: number, upstream: string, heard: UpstreamState | undefined, wanted: UpstreamState]
+type Step = [gap: number, upstream: string, news: UpstreamState | undefined, wanted: UpstreamState]
 
 const STEPS: Record<string, Step[]> = {
   'of two pauses the later end holds': [
@@ -105,10 +105,10 @@ export function exchangeConformance(name: string, create: () => Promise<Settable
     for (const [title, steps] of Object.entries(STEPS)) {
       await t.test(title, async t => {
         let now = START
-        for (const [index, [gap, upstream, heard, wanted]] of steps.entries()) {
+        for (const [index, [gap, upstream, news, wanted]] of steps.entries()) {
           now += gap
           await setTime(now)
-          const got = await stores[index % stores.length]!.exchange(`${title} ${upstream}`, heard)
+          const got = await stores[index % stores.length]!.exchange(`${title} ${upstream}`, news)
           t.strictSame(rounded(got), wanted, `step ${index}`)
         }
       })
@@ -117,14 +117,14 @@ export function exchangeConformance(name: string, create: () => Promise<Settable
 }
 
 const duration = fc.constantFrom(0, 5_000, 6_000.5, 20_000, HOUR, 2 * DAY, Infinity, NaN, -1)
-const heard = fc.record({
+const news = fc.record({
   pausedFor: duration,
   rate: fc.constantFrom(undefined, undefined, 0.001, 1, 1 / 3, 1e300, 0, NaN, -1),
   rateFor: duration,
 })
 const step = fc.record({
   gap: fc.constantFrom(0, 0, 1, 999.5, 5_000, 5_000, 20_000, HOUR, 2 * DAY, -1, -5_000, -HOUR),
-  heard: fc.option(heard, { nil: undefined }),
+  news: fc.option(news, { nil: undefined }),
   who: fc.nat(1),
 })
 
@@ -141,12 +141,12 @@ export function exchangeModelled(name: string, create: () => Promise<Settable>):
       let now = START
       runs += 1
       const model = createMemoryStore({ clock: { ...createVirtualClock(), now: () => now } })
-      for (const [index, { gap, heard, who }] of steps.entries()) {
+      for (const [index, { gap, news, who }] of steps.entries()) {
         now += gap
         await setTime(now)
         const upstream = `run ${runs}`
-        const got = JSON.stringify(rounded(await stores[who % stores.length]!.exchange(upstream, heard)))
-        const wanted = JSON.stringify(rounded(model.exchange(upstream, heard)))
+        const got = JSON.stringify(rounded(await stores[who % stores.length]!.exchange(upstream, news)))
+        const wanted = JSON.stringify(rounded(model.exchange(upstream, news)))
         if (got !== wanted) throw new Error(`step ${index}: ${got}, wanted ${wanted}`)
       }
     })
@@ -161,9 +161,9 @@ interface Exchange {
   readonly state: UpstreamState
 }
 
-async function exchange(store: Store, upstream: string, heard?: UpstreamState): Promise<Exchange> {
+async function exchange(store: Store, upstream: string, news?: UpstreamState): Promise<Exchange> {
   const from = performance.now()
-  const state = await store.exchange(upstream, heard)
+  const state = await store.exchange(upstream, news)
   return { from, to: performance.now(), state }
 }
 

@@ -1,7 +1,7 @@
 /** A store decides as the memory store does: any verbs in any order, with rates that change and clocks that go back. */
 import fc from 'fast-check'
 import t from 'tap'
-import type { Admission, BucketRef, Claim, Slot, Store } from '../../src/core/store.js'
+import type { Admission, BucketRef, ClaimAnswer, Slot, Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { clock } from './conformance.js'
 
@@ -41,13 +41,13 @@ type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
 type Limits = typeof limits extends fc.Arbitrary<infer L> ? L : never
 
 /** Undefined: the answers are the same. */
-function difference(got: Admission | Claim, wanted: Admission | Claim): string | undefined {
+function difference(got: Admission | ClaimAnswer, wanted: Admission | ClaimAnswer): string | undefined {
   const differ = (what: string, one: unknown, other: unknown): string | undefined =>
     one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-6)
       ? undefined
       : `${what} ${one}, wanted ${other}`
   if ('granted' in got) {
-    const claim = wanted as Claim
+    const claim = wanted as ClaimAnswer
     if (!got.granted || !claim.granted) return differ('granted', got.granted, claim.granted)
     const [one, other] = [got.slot.token as number, claim.slot.token as number]
     return Math.abs(one - other) <= SAME ? undefined : `slot ${one}, wanted ${other}`
@@ -71,7 +71,7 @@ function difference(got: Admission | Claim, wanted: Admission | Claim): string |
   return common.find(text => text !== undefined)
 }
 
-function slotsOf(answers: readonly (Admission | Claim)[]): Slot[] {
+function slotsOf(answers: readonly (Admission | ClaimAnswer)[]): Slot[] {
   return answers.flatMap(answer => {
     const claim = 'granted' in answer ? answer : answer.admitted ? answer.claim : undefined
     return claim?.granted ? [claim.slot] : []

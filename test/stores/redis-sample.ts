@@ -1,6 +1,6 @@
 /** Helpers for the tests of the Redis store. */
 import type { Test } from 'tap'
-import { type Admission, type BucketRef, type Claim, type Store, StoreError } from '../../src/core/store.js'
+import { type Admission, type BucketRef, type ClaimAnswer, type Store, StoreError } from '../../src/core/store.js'
 import { createRedisStore, type RedisOptions } from '../../src/stores/redis/store.js'
 import { clock } from './conformance.js'
 
@@ -19,7 +19,7 @@ export async function admit(store: Store, stack: readonly BucketRef[], cost = 1,
   return await store.admit({ stack, cost, maxWait: Infinity, claim })
 }
 
-export async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<Claim> {
+export async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<ClaimAnswer> {
   return await store.claim({ stack, cost, since })
 }
 

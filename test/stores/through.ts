@@ -9,7 +9,7 @@ export function through(store: Store, call: <T>(run: () => MaybePromise<T>) => M
     giveBack: request => call(() => store.giveBack(request)),
     reset: bucket => call(() => store.reset(bucket)),
     beat: id => call(() => store.beat(id)),
-    exchange: (upstream, heard) => call(() => store.exchange(upstream, heard)),
+    exchange: (upstream, news) => call(() => store.exchange(upstream, news)),
     close: async () => undefined,
   }
 }

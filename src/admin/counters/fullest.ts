@@ -15,14 +15,14 @@ export type Instance = readonly [key: string, bucket: SharedBucket]
 
 export class Fullest {
   readonly #name: string
-  readonly #keyspace: BucketTable
+  readonly #bucketTable: BucketTable
   #cursor: Iterator<[string, SharedBucket]> | undefined
   #kept: readonly Instance[] = []
   #hints: Instance[] = []
 
-  constructor(name: string, keyspace: BucketTable) {
+  constructor(name: string, bucketTable: BucketTable) {
     this.#name = name
-    this.#keyspace = keyspace
+    this.#bucketTable = bucketTable
   }
 
   /** Marks an instance with a recent event. */
@@ -35,7 +35,7 @@ export class Fullest {
     const seen = new Map<string, SharedBucket>([...this.#kept, ...this.#hints])
     this.#hints = []
     for (let looked = 0; looked < LOOKED_AT; looked += 1) {
-      this.#cursor ??= this.#keyspace.entries(this.#name)[Symbol.iterator]()
+      this.#cursor ??= this.#bucketTable.entries(this.#name)[Symbol.iterator]()
       const step = this.#cursor.next()
       if (step.done) {
         this.#cursor = undefined
@@ -45,7 +45,7 @@ export class Fullest {
       if (fullness(bucket, now) > 0) seen.set(key, bucket)
     }
     this.#kept = [...seen]
-      .filter(([key, bucket]) => this.#keyspace.peek(this.#name, key) === bucket)
+      .filter(([key, bucket]) => this.#bucketTable.peek(this.#name, key) === bucket)
       .map(instance => ({ instance, fullness: fullness(instance[1], now) }))
       .filter(({ fullness }) => fullness > 0)
       .sort((a, b) => b.fullness - a.fullness)

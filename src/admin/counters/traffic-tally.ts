@@ -45,7 +45,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   readonly lateness = new SlidingQuantiles()
   readonly dryRuns: DryRunTally
   readonly #options: TallyOptions
-  #keyspace: BucketTable | undefined
+  #bucketTable: BucketTable | undefined
 
   constructor(options: TallyOptions) {
     this.#options = options
@@ -53,8 +53,8 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   }
 
   /** Sets the table of buckets. Call it before the first request. */
-  join(keyspace: BucketTable): void {
-    this.#keyspace = keyspace
+  join(bucketTable: BucketTable): void {
+    this.#bucketTable = bucketTable
   }
 
   route(name: string): RouteTally {
@@ -79,7 +79,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         rejected: 0,
         queued: 0,
         waiting: 0,
-        fullest: new Fullest(name, this.#keyspace!),
+        fullest: new Fullest(name, this.#bucketTable!),
         focus: undefined,
         arrivals: new RecentTimes(),
         releases: new RecentTimes(),

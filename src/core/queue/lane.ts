@@ -35,7 +35,7 @@ export interface Rejection {
    * - `unavailable`: the store decides, and does not answer.
    */
   readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable'
-  /** The buckets that refused. */
+  /** The buckets that are full, blocked, too small or too slow. */
   readonly buckets: readonly SharedBucket[]
   /**
    * A request of the same cost is admitted this much later if nobody else comes. Undefined: never (`too-costly`), or

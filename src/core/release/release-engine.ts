@@ -30,7 +30,7 @@ import {
 } from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { Claims } from '../shared/slot-claims.js'
-import type { Claim, Store } from '../store.js'
+import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
@@ -180,7 +180,7 @@ export class Engine {
   }
 
   /** The store has answered a claim that came with the admission of a lane's last ticket, asked for at this time in ms. */
-  offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+  offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     this.#claims!.offer(lane, cost, claim, askedAt)
   }
 

@@ -18,7 +18,7 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
 import { isFree } from '../queue/ready-lanes.js'
-import { type BucketRef, type Claim, SLOT_GRACE, type Slot, type Store } from '../store.js'
+import { type BucketRef, type ClaimAnswer, SLOT_GRACE, type Slot, type Store } from '../store.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { StoredBucket } from './stored-bucket.js'
@@ -102,7 +102,7 @@ export class Claims {
     const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
     const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt, ahead })
     if (!(asked instanceof Promise)) return this.#answered(lane, cost, now, asked)
-    const answered = (claim?: Claim): void => {
+    const answered = (claim?: ClaimAnswer): void => {
       this.#answered(lane, cost, now, claim)
       this.#claimant.wake()
     }
@@ -110,7 +110,7 @@ export class Claims {
   }
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
-  offer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+  offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#applyAnswer(lane, cost, claim, askedAt)
   }
@@ -208,7 +208,7 @@ export class Claims {
     updateRank(lane)
   }
 
-  #answered(lane: Lane, cost: number, askedAt: number, claim: Claim | undefined): void {
+  #answered(lane: Lane, cost: number, askedAt: number, claim: ClaimAnswer | undefined): void {
     for (const bucket of lane.stack) {
       const left = this.#asked.get(bucket)! - cost
       if (left > LEVEL_TOLERANCE) this.#asked.set(bucket, left)
@@ -224,7 +224,7 @@ export class Claims {
   }
 
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
-  #applyAnswer(lane: Lane, cost: number, claim: Claim, askedAt: number): void {
+  #applyAnswer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     if (claim.granted) this.#granted(new Grant(lane, cost, claim.slot))
     else this.#refused(lane, claim.freeAt, askedAt)
   }

@@ -11,11 +11,11 @@ import { RunTally } from './run-tally.js'
 export class ShaperRun implements ReplayRun {
   readonly tally = new RunTally()
   /** Rejected requests without a route or a required key, or without room for another key or in the queue. */
-  refused = 0
+  notByBuckets = 0
   readonly #directory: RouteDirectory
   readonly #clock = createVirtualClock()
   readonly #shaper: Shaper
-  readonly #keyspace: BucketTable
+  readonly #bucketTable: BucketTable
   readonly #gates = new Map<string, Gate>()
   readonly #lanes = new Map<string, LaneRoute>()
   /** The time of the first request, which is 0 for the core. */
@@ -24,7 +24,7 @@ export class ShaperRun implements ReplayRun {
   constructor({ limits }: Settings, directory: RouteDirectory) {
     this.#directory = directory
     this.#shaper = new Shaper({ clock: this.#clock, maxQueued: limits.maxQueued })
-    this.#keyspace = new BucketTable(limits.maxKeys)
+    this.#bucketTable = new BucketTable(limits.maxKeys)
   }
 
   arrive(at: number, id: number, agent: number): void {
@@ -39,7 +39,7 @@ export class ShaperRun implements ReplayRun {
     if (rule?.settings.mode === 'off') return tally.pass(at)
     const arrival = rule !== undefined && keys !== undefined ? this.#arrival(kind, now) : undefined
     if (rule === undefined || arrival === undefined) {
-      this.refused += 1
+      this.notByBuckets += 1
       return tally.reject(client, agent)
     }
     const waiter: Waiter = {
@@ -54,7 +54,7 @@ export class ShaperRun implements ReplayRun {
     const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
     if (verdict === 'released') tally.pass(at)
     else if ('reason' in verdict) {
-      if (verdict.reason === 'crowded') this.refused += 1
+      if (verdict.reason === 'crowded') this.notByBuckets += 1
       tally.reject(client, agent)
     }
   }
@@ -67,7 +67,7 @@ export class ShaperRun implements ReplayRun {
   #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, own] of limits.entries()) {
-      const bucket = this.#keyspace.find(own, keys![place]!, now, stack)
+      const bucket = this.#bucketTable.find(own, keys![place]!, now, stack)
       if (bucket === undefined) return undefined
       if (bucket.limits !== own) this.#shaper.control.setLimits(bucket, own)
       stack.push(bucket)

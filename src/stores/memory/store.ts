@@ -11,7 +11,7 @@ import {
   type Admission,
   type AdmitRequest,
   type BucketRef,
-  type Claim,
+  type ClaimAnswer,
   type ClaimRequest,
   type GiveBackRequest,
   HORIZON,
@@ -40,13 +40,13 @@ interface State {
 export interface MemoryStore {
   readonly horizon: number
   admit(request: AdmitRequest): Admission
-  claim(request: ClaimRequest): Claim
+  claim(request: ClaimRequest): ClaimAnswer
   giveBack(request: GiveBackRequest): void
   reset(bucket: BucketRef): void
   beat(id: string): number
   leave(id: string): void
   readonly left: number
-  exchange(upstream: string, heard?: UpstreamState): UpstreamState
+  exchange(upstream: string, news?: UpstreamState): UpstreamState
   close(): Promise<void>
   /** How many bucket instances it knows. */
   readonly size: number
@@ -83,7 +83,11 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     return state
   }
 
-  function claimAt({ stack, cost, since, ahead = 0 }: ClaimRequest, states: readonly State[], now: number): Claim {
+  function claimAt(
+    { stack, cost, since, ahead = 0 }: ClaimRequest,
+    states: readonly State[],
+    now: number,
+  ): ClaimAnswer {
     let at = now - Math.min(since, longestBackDate(0))
     for (const { free } of states.slice(0, -1)) at = Math.max(at, free)
     const isFar = at > now + HORIZON.least
@@ -148,8 +152,8 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
       return left
     },
 
-    exchange(upstream, heard) {
-      return upstreams.exchange(upstream, heard, clock.now())
+    exchange(upstream, news) {
+      return upstreams.exchange(upstream, news, clock.now())
     },
 
     async close() {},

@@ -24,11 +24,11 @@ export class MemoryUpstreams {
   }
 
   /** @param now ms */
-  exchange(upstream: string, heard: UpstreamState | undefined, now: number): UpstreamState {
-    const news = boundNews(heard)
+  exchange(upstream: string, news: UpstreamState | undefined, now: number): UpstreamState {
+    const bounded = boundNews(news)
     const known = age(this.#known.get(upstream) ?? NOTHING, now)
-    const pausedFor = Math.max(known.pausedFor, news.pausedFor)
-    const { rate = 0, rateFor } = news.rate === undefined ? known : news
+    const pausedFor = Math.max(known.pausedFor, bounded.pausedFor)
+    const { rate = 0, rateFor } = bounded.rate === undefined ? known : bounded
     if (pausedFor === 0 && rateFor === 0) {
       this.#known.delete(upstream)
     } else {

@@ -100,7 +100,7 @@ export function createPostgresStore(options: PostgresOptions): Store {
     get left() {
       return left
     },
-    exchange: (upstream, heard) => ask(exchangeOperation(upstream, heard)),
+    exchange: (upstream, news) => ask(exchangeOperation(upstream, news)),
     async close() {
       pruner.close()
       batcher.close()

@@ -4,7 +4,7 @@ import type {
   Admission,
   AdmitRequest,
   BucketRef,
-  Claim,
+  ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
   UpstreamState,
@@ -96,13 +96,13 @@ export function admitOperation({ stack, cost, maxWait, claim }: AdmitRequest): P
   })
 }
 
-export function claimOperation({ stack, cost, since, ahead = 0 }: ClaimRequest): PostgresOperation<Claim> {
+export function claimOperation({ stack, cost, since, ahead = 0 }: ClaimRequest): PostgresOperation<ClaimAnswer> {
   return operation(2, stack, [cost, since, ahead], (verdict, answer, offset) =>
     readClaim(verdict, answer, offset, stack.length),
   )
 }
 
-function readClaim(verdict: number, answer: Reader, offset: Offset, count: number): Claim {
+function readClaim(verdict: number, answer: Reader, offset: Offset, count: number): ClaimAnswer {
   if (verdict !== 0) return { granted: false, freeAt: answer.numbers(count).map(moment => offset.ours(moment)) }
   const token = answer.number()
   return { granted: true, slot: { at: offset.ours(token), token } }
@@ -144,9 +144,9 @@ function beatKey(id: string): string {
   return `beat:${short(ascii(id))}`
 }
 
-export function exchangeOperation(upstream: string, heard?: UpstreamState): PostgresOperation<UpstreamState> {
+export function exchangeOperation(upstream: string, news?: UpstreamState): PostgresOperation<UpstreamState> {
   const key = `upstream:${short(ascii(upstream))}`
-  const { pausedFor, rate = 0, rateFor } = boundNews(heard)
+  const { pausedFor, rate = 0, rateFor } = boundNews(news)
   return {
     keys: [key],
     write: (ops, deadline, place) => {

@@ -8,7 +8,7 @@ import type {
   Admission,
   AdmitRequest,
   BucketRef,
-  Claim,
+  ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
   Slot,
@@ -28,7 +28,7 @@ type Rejected = Extract<Admission, { admitted: false }>
 export interface OnePlace {
   admit(request: AdmitRequest): Promise<Admission>
   judge(request: AdmitRequest): Promise<Admission>
-  claim(request: ClaimRequest): Promise<Claim>
+  claim(request: ClaimRequest): Promise<ClaimAnswer>
   giveBack(request: GiveBackRequest): Promise<void>
 }
 
@@ -98,8 +98,12 @@ function refusal(parts: readonly Part[], answers: readonly Admission[]): Rejecte
   return { admitted: false, levels: spread(parts, levelsOf(answers)), reason, refusing, retryAfterMs }
 }
 
-export async function claimInSteps(parts: readonly Part[], request: ClaimRequest, place: OnePlace): Promise<Claim> {
-  const claims: Claim[] = []
+export async function claimInSteps(
+  parts: readonly Part[],
+  request: ClaimRequest,
+  place: OnePlace,
+): Promise<ClaimAnswer> {
+  const claims: ClaimAnswer[] = []
   try {
     for (const { stack } of parts) {
       const claim = await place.claim({ ...request, stack })
@@ -114,7 +118,7 @@ export async function claimInSteps(parts: readonly Part[], request: ClaimRequest
 }
 
 /** If all parts granted a slot it is the latest one. Otherwise the slots are given back. */
-function allOrNone(parts: readonly Part[], claims: readonly Claim[], cost: number, place: OnePlace): Claim {
+function allOrNone(parts: readonly Part[], claims: readonly ClaimAnswer[], cost: number, place: OnePlace): ClaimAnswer {
   const slots = claims.flatMap(claim => (claim.granted ? [claim.slot] : []))
   if (slots.length === parts.length) {
     return { granted: true, slot: { at: Math.max(...slots.map(({ at }) => at)), token: slots } }
@@ -132,7 +136,7 @@ function allOrNone(parts: readonly Part[], claims: readonly Claim[], cost: numbe
   }
 }
 
-function undoClaims(parts: readonly Part[], claims: readonly Claim[], cost: number, place: OnePlace): void {
+function undoClaims(parts: readonly Part[], claims: readonly ClaimAnswer[], cost: number, place: OnePlace): void {
   for (const [part, claim] of claims.entries()) {
     if (!claim.granted) continue
     place.giveBack({ stack: parts[part]!.stack, cost: 0, slot: claim.slot, slotCost: cost }).catch(() => {})

@@ -4,7 +4,7 @@ import type {
   Admission,
   AdmitRequest,
   BucketRef,
-  Claim,
+  ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
   Store,
@@ -88,7 +88,7 @@ class RedisStore implements Store {
     return this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline)
   }
 
-  claim(request: ClaimRequest): Promise<Claim> {
+  claim(request: ClaimRequest): Promise<ClaimAnswer> {
     const deadline = this.#deadline()
     const parts = this.#parts(request.stack)
     if (parts !== undefined) return claimInSteps(parts, request, this.#onePlace(request.stack, deadline))
@@ -118,8 +118,8 @@ class RedisStore implements Store {
     return this.#onRegistry(VERB.leave, id, () => {})
   }
 
-  exchange(upstream: string, heard?: UpstreamState): Promise<UpstreamState> {
-    const { pausedFor, rate = 0, rateFor } = boundNews(heard)
+  exchange(upstream: string, news?: UpstreamState): Promise<UpstreamState> {
+    const { pausedFor, rate = 0, rateFor } = boundNews(news)
     const keys = [upstreamKey(this.#options.prefix, upstream)]
     const partition = this.#router.partitionOfTag(UPSTREAMS)
     const question = { verb: VERB.exchange, cost: rate, x: rateFor, slot: pausedFor, deadline: this.#deadline() }
@@ -141,7 +141,7 @@ class RedisStore implements Store {
     })
   }
 
-  #claim({ stack, cost, since, ahead = 0 }: ClaimRequest, deadline: number): Promise<Claim> {
+  #claim({ stack, cost, since, ahead = 0 }: ClaimRequest, deadline: number): Promise<ClaimAnswer> {
     const { length } = stack
     return this.#onStack({ verb: VERB.claim, stack, cost, x: since, slot: ahead, deadline }, answer =>
       readClaim(answer, length),
@@ -233,7 +233,7 @@ function readRejection(answer: Answer, length: number): Admission {
   return { admitted: false, levels, reason, refusing, retryAfterMs: reason === 'too-costly' ? undefined : retryAfter }
 }
 
-function readClaim(answer: Answer, length: number): Claim {
+function readClaim(answer: Answer, length: number): ClaimAnswer {
   if (answer.next() === 0) return { granted: false, freeAt: answer.list(length).map(answer.ours) }
   const slot = answer.next()
   return { granted: true, slot: { at: answer.ours(slot), token: slot } }

@@ -86,14 +86,14 @@ const measurements = {
     const { createTimerClock } = await ours('pacing/timer.js')
     const clock = createTimerClock()
     const shaper = new Shaper({ clock })
-    const keyspace = new BucketTable(2 * KEYS)
+    const bucketTable = new BucketTable(2 * KEYS)
     const limits = { name: 'client', rate: 1e-6, capacity: 1e9 }
     const route = { name: 'route', gate: new Gate() }
     const keys = shuffledKeys()
     const count = Math.max(KEYS, 1_000_000)
     const run = () => {
       for (let at = 0; at < count; at += 1) {
-        const bucket = keyspace.find(limits, keys[at % KEYS], clock.now())
+        const bucket = bucketTable.find(limits, keys[at % KEYS], clock.now())
         if (shaper.meter({ route, stack: [bucket], cost: 1 }) !== 'released') throw new Error('not admitted')
       }
     }

@@ -14,7 +14,7 @@ const { createTimerClock } = await ours('pacing/timer.js')
 
 const clock = createTimerClock()
 const shaper = new Shaper({ clock })
-const keyspace = new BucketTable(2 * Number(count))
+const bucketTable = new BucketTable(2 * Number(count))
 // A slow rate, so that no key is removed meanwhile.
 const limits = { name: 'client', rate: 1e-9, capacity: 10 }
 const route = { name: 'route', gate: new Gate() }
@@ -28,12 +28,12 @@ function settled() {
 function meter(at) {
   // A flat string, as from a socket. A concatenated one costs more than twice as much.
   const key = Buffer.from(`10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`).toString('latin1')
-  const bucket = keyspace.find(limits, key, clock.now())
+  const bucket = bucketTable.find(limits, key, clock.now())
   shaper.meter({ route, stack: [bucket], cost: 1 })
 }
 
 const before = settled()
 for (let at = 0; at < Number(count); at += 1) meter(at)
 const after = settled()
-if (keyspace.size() !== Number(count)) throw new Error(`${keyspace.size()} keys`)
+if (bucketTable.size() !== Number(count)) throw new Error(`${bucketTable.size()} keys`)
 process.send?.((after - before) / Number(count), () => process.exit())
