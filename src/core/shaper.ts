@@ -126,24 +126,6 @@ export class Shaper {
   }
 
   /**
-   * Puts back a released ticket that was not sent. Its slot is free again. A store goes on counting its cost. As `requeue`.
-   *
-   * @param arrivedAt ms. When the request came first.
-   */
-  putBack(ticket: Ticket, arrival: Arrival, maxWait: number, arrivedAt: number): Ticket | undefined {
-    const { counted, waiter } = ticket
-    ticket.counted = false
-    this.giveBack(ticket)
-    const again = this.requeue(arrival, waiter, maxWait, arrivedAt)
-    if (again !== undefined) again.counted = counted
-    else {
-      ticket.counted = counted
-      this.#engine.uncount(ticket)
-    }
-    return again
-  }
-
-  /**
    * Lets requests of others make room for a newcomer in full buckets whose limits say so.
    *
    * @param maxWait ms, less what is left of a pause
@@ -188,6 +170,24 @@ export class Shaper {
     if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back, and once')
     this.#engine.returnSlot(ticket, ticket.slot)
     this.wake()
+  }
+
+  /**
+   * Puts back a released ticket that was not sent. Its slot is free again. A store goes on counting its cost. As `requeue`.
+   *
+   * @param arrivedAt ms. When the request came first.
+   */
+  putBack(ticket: Ticket, arrival: Arrival, maxWait: number, arrivedAt: number): Ticket | undefined {
+    const { counted, waiter } = ticket
+    ticket.counted = false
+    this.giveBack(ticket)
+    const again = this.requeue(arrival, waiter, maxWait, arrivedAt)
+    if (again !== undefined) again.counted = counted
+    else {
+      ticket.counted = counted
+      this.#engine.uncount(ticket)
+    }
+    return again
   }
 
   /** Releases what has become possible. To be called with a gate that opens. */
