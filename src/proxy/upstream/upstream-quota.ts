@@ -12,7 +12,7 @@ import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
 import type { UpstreamState } from '../../core/store.js'
 import { LearnedRate } from '../../http/quota/learned-rate.js'
-import { type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
+import { growPause, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
 import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
@@ -23,9 +23,6 @@ const NOTABLE_CHANGE = 0.01
 
 /** The longest pause in ms if the configuration sets none. After it one request asks again. */
 const LONGEST_PAUSE = 60_000
-
-/** ms. A running pause grows in steps of this size, because each refusal names a slightly later end. */
-const PAUSE_STEP = 100
 
 /** ms. A pause that we sent may come back from the store this much longer. */
 const ROUND_TRIP = 10
@@ -121,7 +118,7 @@ export class UpstreamQuota {
   #pause(ms: number, now: number): boolean {
     const left = Math.max(0, this.#pausedUntil - now)
     if (ms <= left) return false
-    this.#pausedUntil = left > 0 ? this.#pausedUntil + Math.ceil((ms - left) / PAUSE_STEP) * PAUSE_STEP : now + ms
+    this.#pausedUntil = now + growPause(left, ms)
     const { shaper, observer } = this.#context!
     let expired = 0
     for (const gate of this.#gates) {
