@@ -5,6 +5,7 @@
  * to give and comes last. A bucket keeps them in a heap once it was asked for the heaviest (`overflow: "fair"`).
  */
 
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import {
   type Arrival,
@@ -18,8 +19,6 @@ import {
 import { withEntry } from '../structures/compact-list.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { waitOf } from './decide.js'
-
-const TOLERANCE = 1e-9
 
 /** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
@@ -60,7 +59,7 @@ export function makeRoom(
   for (const bucket of full) {
     if (bucket.limits.overflow !== 'fair') return undefined
     const excess = bucket.excess(arrival.cost, now) - costIn(bucket, victims)
-    if (excess <= TOLERANCE) continue
+    if (excess <= LEVEL_TOLERANCE) continue
     const found = findVictims(bucket, arrival, excess, victims)
     if (found === undefined) return undefined
     victims.push(...found)
@@ -101,12 +100,12 @@ function findVictims(
   let gone = 0
   let freed = 0
   for (let ticket = heaviest.tickets.last; ticket !== undefined; ticket = ticket.previous) {
-    if ((heaviest.queued - gone) / heaviest.weight <= (queued + cost) / weight + TOLERANCE) return undefined
+    if ((heaviest.queued - gone) / heaviest.weight <= (queued + cost) / weight + LEVEL_TOLERANCE) return undefined
     gone += ticket.cost
     if (already.includes(ticket)) continue
     victims.push(ticket)
     freed += ticket.cost
-    if (freed + TOLERANCE >= excess) return victims
+    if (freed + LEVEL_TOLERANCE >= excess) return victims
   }
   return undefined
 }
