@@ -13,7 +13,7 @@ export interface Watched extends Linked<Watched> {
  * Deadlines that all have the same duration. They end in the order in which they were started, so one timer serves them
  * all.
  */
-export class Deadlines {
+export class Deadlines<E extends Watched = Watched> {
   readonly #watched = new LinkedList<Watched>()
   readonly #clock: Clock
   readonly #duration: number
@@ -25,15 +25,27 @@ export class Deadlines {
   }
 
   /** Starts the deadline, or starts it again. */
-  watch(entry: Watched): void {
+  watch(entry: E): void {
     this.#watched.remove(entry)
     entry.dueAt = this.#clock.now() + this.#duration
     this.#watched.push(entry)
     this.#disarm ??= this.#clock.at(entry.dueAt, this.#run)
   }
 
-  unwatch(entry: Watched): void {
+  unwatch(entry: E): void {
     this.#watched.remove(entry)
+  }
+
+  /** The number of deadlines that run. */
+  get size(): number {
+    return this.#watched.size
+  }
+
+  /** Takes out the entry whose deadline started last. */
+  takeNewest(): E | undefined {
+    const entry = this.#watched.last as E | undefined
+    if (entry !== undefined) this.#watched.remove(entry)
+    return entry
   }
 
   /** Forgets all deadlines. */

@@ -60,10 +60,9 @@ function play(name: string, outcomes: string[], run: (t: Test, scene: Scene) => 
       {
         inProgress: proxy.context.inProgress,
         inFlight: gate.inFlight,
-        running: pool.stats.running,
-        queued: pool.stats.queued,
+        requests: pool.requests,
       },
-      { inProgress: 0, inFlight: 0, running: 0, queued: 0 },
+      { inProgress: 0, inFlight: 0, requests: 0 },
     )
     // Connections to the upstream may be kept for others.
     const kept = upstream.connections.filter(({ closed }) => !closed)

@@ -63,7 +63,7 @@ function checkFields(fields: StrictRequest['fields']): void {
   if (fields[0]?.[0].toLowerCase() !== 'host' || all('host').length !== 1) fail('one Host, and first', fields)
   for (const [name] of fields) if (HOP_BY_HOP.test(name.toLowerCase())) fail('end-to-end headers only', name)
   if (all('upgrade').join() !== '' && all('upgrade').join() !== 'websocket') fail('no such upgrade', all('upgrade'))
-  const connection = all('upgrade').length > 0 ? 'Upgrade' : 'keep-alive'
+  const connection = all('upgrade').length > 0 ? 'Upgrade' : ''
   if (all('connection').join() !== connection) fail(`Connection: ${connection}`, all('connection'))
   if (all('via').length === 0 || all('x-forwarded-for').length === 0) fail('Via and X-Forwarded-For', fields)
 }

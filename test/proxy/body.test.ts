@@ -483,6 +483,22 @@ t.test('an answer may start before the upload ends, and both go on', async t => 
   t.equal((await client.answer()).text, 'early  ab0ab1ab2ab3ab4.')
 })
 
+t.test('the head of an upload leaves before its first byte: the client may wait for the answer', async t => {
+  const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n'
+  for (const framing of ['Content-Length: 4', 'Transfer-Encoding: chunked']) {
+    const upstream = await rawUpstream(t, incoming => {
+      if (!incoming.text.includes('body')) incoming.socket.write(answer)
+      else if (/body$|0\r\n\r\n$/.test(incoming.text)) incoming.socket.write('done')
+    })
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+    const client = await connect(t, rig)
+    client.send(`POST / HTTP/1.1\r\nHost: h\r\n${framing}\r\n\r\n`)
+    await client.until(({ rest }) => rest.endsWith('\r\n\r\n'))
+    client.send(framing.startsWith('C') ? 'body' : '4\r\nbody\r\n0\r\n\r\n')
+    t.match(await client.answer(), { status: 200, text: 'done', whole: true }, framing)
+  }
+})
+
 t.test('bodies where none are expected, and none where they are', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     let body = ''

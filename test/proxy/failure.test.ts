@@ -140,10 +140,18 @@ t.test('a reset before the headers, or half of them: 502; sent once', async t =>
   }
 })
 
+t.test('a 100 that nobody asked for is ignored', async t => {
+  const upstream = await rawUpstream(t, answering(`HTTP/1.1 100 Continue\r\n\r\n${OK}`))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (let count = 1; count <= 3; count += 1) t.equal((await client.ask(get())).status, 200)
+  t.equal(client.rest, '')
+  t.equal(upstream.connections.length, 1, 'the connection is kept')
+})
+
 t.test('invalid answers: 502', async t => {
   for (const answer of [
     'garbage\r\n\r\n',
-    'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n',
     'HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n',
     'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello',
     'HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n',

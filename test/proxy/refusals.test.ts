@@ -147,15 +147,15 @@ t.test('absolute-form: its authority replaces Host, the rest becomes the target'
   t.equal((await client.ask('GET HTTP://real HTTP/1.1\r\nHost: fake\r\n\r\n')).status, 200)
   rig.pacer.runUntil(2_000)
   t.equal((await client.ask('GET http://real?q HTTP/1.1\r\nHost: fake\r\n\r\n')).status, 200)
-  t.same(upstream.text.match(/^(GET|host|X-Forwarded-Host).*$/gm), [
+  t.same(upstream.text.match(/^(GET|Host|X-Forwarded-Host).*$/gm), [
     'GET //x?y HTTP/1.1',
-    'host: real:81',
+    'Host: real:81',
     'X-Forwarded-Host: real:81',
     'GET / HTTP/1.1',
-    'host: real',
+    'Host: real',
     'X-Forwarded-Host: real',
     'GET /?q HTTP/1.1',
-    'host: real',
+    'Host: real',
     'X-Forwarded-Host: real',
   ])
 })
@@ -200,7 +200,7 @@ t.test('a bad chunk in the body of a request in flight: 400, and the upstream se
 
 t.test('a bad chunk during or after the answer: the connection ends, nothing is counted twice', async t => {
   const upstream = await rawUpstream(t, incoming => {
-    if (incoming.text.endsWith('abc')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
+    if (incoming.text.includes('abc')) incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf')
   })
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS })
   const client = await connect(t, rig)

@@ -1,19 +1,17 @@
-/**
- * Sends one released request to the upstream and streams the answer back, with backpressure both ways. It uses undici's
- * dispatch with raw headers.
- */
+/** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { PassThrough } from 'node:stream'
-import { type Dispatcher, errors } from 'undici'
-import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
+import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { Watched } from '../deadlines.js'
 import { MAX_HINTS, passEarlyHints } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
 import { writeWhole } from '../http/reply.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
-import { announce, type Reusing } from '../upstream/connection-reuse.js'
+import { joinedFields } from '../http1/fields.js'
+import type { ResponseHead } from '../http1/response-parser.js'
+import type { ResponseHandler, UpstreamConnection } from '../http1/upstream-connection.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { describeError, isDisconnect } from '../upstream/upstream-error.js'
 
@@ -67,14 +65,17 @@ export interface ForwardOptions {
 /** Bytes. A body up to this size is copied and sent together with its head. */
 const SMALL = 16 * 1024
 
-export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing {
+export class Forwarding implements ResponseHandler, Watched {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
   next: Watched | undefined = undefined
   dueAt = 0
-  reused = false
   readonly #options: ForwardOptions
-  #controller: Dispatcher.DispatchController | undefined
+  #connection: UpstreamConnection | undefined
+  /** Gives up waiting for a connection. */
+  #leave: (() => void) | undefined
+  /** The connection had served a request before this one. */
+  #reused = false
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'discarding' | 'flushing' | 'over' = 'starting'
   /** Early hints received. */
   #hints = 0
@@ -96,31 +97,26 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
       body.once('end', this.#uploaded)
     }
     const { upstream, facts, headers, gated } = options
-    const method = facts.method as Dispatcher.HttpMethod
-    // Without `servername` undici would open a separate connection for each Host.
-    const dispatched = { path: facts.target, method, headers, body, reset: false, servername: upstream.authority }
+    const { method, target, contentLength } = facts
     const pool = gated ? upstream.pool : upstream.ungatedPool
-    pool.dispatch(dispatched, this)
+    this.#leave = pool.send({ method, target, headers, body, contentLength }, this)
   }
 
   /** Gives up. The upstream's connection is closed, or the upstream never sees the request. */
   abort(): void {
     if (this.#phase === 'over') return
     this.#finish()
-    this.#controller?.abort(new errors.RequestAbortedError())
+    this.#drop()
   }
 
   flushed(): void {
     if (this.#phase === 'flushing') this.#finish()
   }
 
-  onRequestStart(controller: Dispatcher.DispatchController): void {
-    this.#controller = controller
-    if (this.#phase === 'over') {
-      controller.abort(new errors.RequestAbortedError())
-      return
-    }
-    announce(this)
+  sending(connection: UpstreamConnection): void {
+    this.#leave = undefined
+    this.#connection = connection
+    this.#reused = connection.reused
     const { upstream, body } = this.#options
     if (body === null || body.readableEnded) this.#await()
     else {
@@ -129,80 +125,82 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
     }
   }
 
-  onResponseStart(controller: Dispatcher.DispatchController, status: number, headers: object, message?: string): void {
-    if (this.#phase === 'over') return
+  interim(status: number, fields: readonly string[]): void {
+    const { req } = this.#options
+    if (status !== 103 || req.httpVersionMinor === 0 || this.#hints === MAX_HINTS) return
+    this.#hints += 1
+    passEarlyHints(req, fields)
+  }
+
+  responseStarted({ status, reason, fields, length }: ResponseHead): void {
     const { res, req, upstream, facts, owner } = this.#options
-    if (status < 200) {
-      if (status !== 103 || req.httpVersionMinor === 0 || this.#hints === MAX_HINTS) return
-      this.#hints += 1
-      passEarlyHints(req, controller.rawHeaders as Buffer[])
-      return
-    }
-    const { 'transfer-encoding': coding, 'content-length': length } = headers as Record<string, string | undefined>
-    if (coding !== undefined && String(coding).toLowerCase() !== 'chunked') {
-      this.#fail(502, `the upstream uses an unknown transfer coding (${coding})`)
-      controller.abort(new errors.RequestAbortedError())
-      return
-    }
-    this.#onDiscarded = upstream.quota && owner.answered(status, fieldsOf(headers))
+    this.#onDiscarded = upstream.quota && owner.answered(status, joinedFields(fields))
     if (this.#onDiscarded !== undefined) {
       this.#phase = 'discarding'
       upstream.answer.unwatch(this)
-      this.#unwanted = new UnwantedAnswer(upstream.clock, controller)
+      this.#unwanted = new UnwantedAnswer(upstream.clock, { abort: () => this.#stopDiscarding() })
       return
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
     const body = bodiless || req.httpVersionMinor === 0 ? 'unchunked' : 'chunkable'
-    const answer = clientHeaders(controller.rawHeaders as Buffer[], body)
+    const answer = clientHeaders(fields, body)
     for (const part of owner.answerHeaders(status)) answer.push(part)
     res.sendDate = false
-    res.writeHead(status, message !== undefined && /[^\t\x20-\x7e]/.test(message) ? '' : message, answer)
+    res.writeHead(status, /[^\t\x20-\x7e]/.test(reason) ? '' : reason, answer)
     this.#phase = 'answering'
-    if (Number(length) <= SMALL) this.#smallLength = Number(length)
+    if (length !== undefined && length <= SMALL) this.#smallLength = length
     upstream.answer.unwatch(this)
     if (bodiless) this.#complete()
     else {
       upstream.progress.watch(this)
-      if (this.#smallLength === undefined) process.nextTick(Forwarding.#sendHead, this)
+      process.nextTick(Forwarding.#headAlone, this)
     }
   }
 
-  /** Sends the head at once if the body takes its time, as with server-sent events. */
+  /** The head came without its body. A small body often follows at once, and then one write carries both. */
+  static #headAlone(forwarding: Forwarding): void {
+    if (forwarding.#begun) return
+    if (forwarding.#smallLength === undefined) Forwarding.#sendHead(forwarding)
+    else setImmediate(Forwarding.#sendHead, forwarding)
+  }
+
+  /** Sends the head if the body takes its time, as with server-sent events. */
   static #sendHead(forwarding: Forwarding): void {
     if (forwarding.#phase === 'answering' && !forwarding.#begun) forwarding.#options.res.write('', 'latin1')
   }
 
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    this.#unwanted?.read(chunk.length)
+  responseData(buffer: Buffer, from: number, to: number): void {
+    this.#unwanted?.read(to - from)
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
     this.#begun = true
-    const taken = chunk.length === this.#smallLength ? writeWhole(res, chunk.toString('latin1')) : res.write(chunk)
+    const whole = to - from === this.#smallLength
+    const taken = whole
+      ? writeWhole(res, buffer.toString('latin1', from, to))
+      : res.write(Buffer.from(buffer.subarray(from, to)))
     if (taken) return
-    controller.pause()
+    this.#connection!.pause(this)
     res.once('drain', () => {
       if (this.#phase !== 'answering') return
       upstream.progress.watch(this)
-      controller.resume()
+      this.#connection!.resume(this)
     })
   }
 
-  onResponseEnd(controller: Dispatcher.DispatchController): void {
+  responseEnded(trailers: readonly string[]): void {
     if (this.#phase === 'discarding') this.#finish()
     if (this.#phase !== 'answering') return
     const { res } = this.#options
-    const raw = (controller.rawTrailers ?? []) as Buffer[]
-    if (raw.length > 0 && res.chunkedEncoding) {
-      const trailers: [string, string][] = []
-      for (let at = 0; at < raw.length; at += 2)
-        trailers.push([raw[at]!.toString('latin1'), raw[at + 1]!.toString('latin1')])
-      res.addTrailers(trailers)
+    if (trailers.length > 0 && res.chunkedEncoding) {
+      const pairs: [string, string][] = []
+      for (let at = 0; at < trailers.length; at += 2) pairs.push([trailers[at]!, trailers[at + 1]!])
+      res.addTrailers(pairs)
     }
     this.#complete()
   }
 
-  onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {
+  failed(error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
     if (this.#phase === 'discarding') this.#finish()
     else if (this.#phase === 'answering') {
@@ -215,13 +213,23 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
   /** The deadline of the current phase has passed. */
   expired(): void {
     const { body } = this.#options
-    const controller = this.#controller
-    const late = new errors.RequestAbortedError('too late')
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
     else if (this.#phase === 'uploading' && body?.writableNeedDrain) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
     else this.#break('the answer stopped coming, or its client stopped reading')
-    controller?.abort(late)
+    this.#drop()
+  }
+
+  /** Drops the rest of an unwanted answer. */
+  #stopDiscarding(): void {
+    this.#drop()
+    if (this.#phase === 'discarding') this.#finish()
+  }
+
+  /** Gives up the request towards the upstream, wherever it is. */
+  #drop(): void {
+    this.#leave?.()
+    this.#connection?.abort(this)
   }
 
   readonly #progress = (): void => {
@@ -289,7 +297,7 @@ export class Forwarding implements Dispatcher.DispatchHandler, Watched, Reusing 
 
   #isRepeatable(error: Error): boolean {
     const { body, facts } = this.#options
-    return this.reused && body === null && isIdempotent(facts.method) && isDisconnect(error)
+    return this.#reused && body === null && isIdempotent(facts.method) && isDisconnect(error)
   }
 }
 

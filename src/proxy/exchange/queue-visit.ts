@@ -205,8 +205,7 @@ export class QueueVisit implements Candidate {
   }
 
   #keepReady(): void {
-    const { gate, queued } = this.#route.upstream
-    const { connector } = currentUpstream(this.#route, this.#context.routes)
-    connector.keepReady(gate.inFlight, queued)
+    const { pool } = currentUpstream(this.#route, this.#context.routes)
+    pool.keepReady(this.#route.upstream.queued)
   }
 }

@@ -8,9 +8,9 @@ export const MAX_HINTS = 16
  * Passes a 103 on, unless the client has unread data: hints are optional and must not pile up. Node's `writeEarlyHints`
  * passes only Link and throws on some valid headers.
  */
-export function passEarlyHints({ socket }: IncomingMessage, rawHeaders: readonly Buffer[]): void {
+export function passEarlyHints({ socket }: IncomingMessage, fields: readonly string[]): void {
   if (socket.writableNeedDrain) return
-  const headers = clientHeaders(rawHeaders, 'unchunked')
+  const headers = clientHeaders(fields, 'unchunked')
   let head = 'HTTP/1.1 103 Early Hints\r\n'
   for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
   socket.write(`${head}\r\n`, 'latin1')

@@ -1,4 +1,5 @@
 /** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
+import { isNamed } from '../http1/fields.js'
 import { HOP_BY_HOP, withNamed } from './hop-by-hop.js'
 import { firstLine, type RequestFacts } from './request.js'
 
@@ -32,14 +33,21 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, ke
     const lower = name.toLowerCase()
     if (isDropped(lower) || (connection?.has(lower) && !kept.has(lower))) continue
     if (lower === 'x-forwarded-for') forwardedFor = headers.length + 1
-    const isCounted = lower === 'max-forwards' && facts.maxForwards !== undefined
-    headers.push(name, isCounted ? String(facts.maxForwards - 1) : rawHeaders[at + 1]!)
+    headers.push(name, valueTowards(lower, facts) ?? rawHeaders[at + 1]!)
   }
   if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
   else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`
   addForwarded(headers, facts, peer)
   if (via !== undefined) headers.push('Via', via)
   return headers
+}
+
+/** The value of a header that is not passed on as it came. */
+function valueTowards(lower: string, { maxForwards, contentLength }: RequestFacts): string | undefined {
+  if (lower === 'max-forwards' && maxForwards !== undefined) return String(maxForwards - 1)
+  // Leading zeros could be read differently.
+  if (lower === 'content-length' && contentLength !== undefined) return String(contentLength)
+  return undefined
 }
 
 function isDropped(lower: string): boolean {
@@ -57,27 +65,23 @@ function addForwarded(headers: string[], facts: RequestFacts, { trusted, encrypt
 /**
  * Headers for the client.
  *
- * @param rawHeaders as undici gives them, names and values in turn
+ * @param fields those of the upstream, names and values in turn
  * @param body whether it may be sent in chunks; only chunked bodies can have trailers
  */
-export function clientHeaders(rawHeaders: readonly Buffer[], body: 'chunkable' | 'unchunked'): string[] {
+export function clientHeaders(fields: readonly string[], body: 'chunkable' | 'unchunked'): string[] {
   const headers: string[] = []
   let connection: Set<string> | undefined
   let chunked = body === 'chunkable'
-  for (let at = 0; at < rawHeaders.length; at += 2) {
-    const { length } = rawHeaders[at]!
-    if (length !== 10 && length !== 14) continue
-    const lower = rawHeaders[at]!.toString('latin1').toLowerCase()
-    if (lower === 'connection') {
-      connection = withNamed(connection, rawHeaders[at + 1]!.toString('latin1').split(','))
-    }
-    if (lower === 'content-length') chunked = false
+  for (let at = 0; at < fields.length; at += 2) {
+    const name = fields[at]!
+    if (isNamed(name, 'connection')) connection = withNamed(connection, fields[at + 1]!.split(','))
+    else if (isNamed(name, 'content-length')) chunked = false
   }
-  for (let at = 0; at < rawHeaders.length; at += 2) {
-    const name = rawHeaders[at]!.toString('latin1')
+  for (let at = 0; at < fields.length; at += 2) {
+    const name = fields[at]!
     const lower = name.toLowerCase()
     if (HOP_BY_HOP.has(lower) || connection?.has(lower) || (lower === 'trailer' && !chunked)) continue
-    headers.push(name, rawHeaders[at + 1]!.toString('latin1'))
+    headers.push(name, fields[at + 1]!)
   }
   return headers
 }

@@ -1,13 +1,13 @@
 import { isIP } from 'node:net'
 import { checkServerIdentity } from 'node:tls'
-import { Pool } from 'undici'
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { UpstreamSettings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import { Gate } from '../../core/queue/lane.js'
 import { Deadlines } from '../deadlines.js'
+import { ConnectionPool } from '../http1/connection-pool.js'
+import { type ConnectOptions, Opener } from '../http1/open-connection.js'
 import type { UpstreamQuota } from './upstream-quota.js'
-import { type Connector, createConnector } from './warm-connector.js'
 
 /** An upstream: its connections, its gate and its deadlines. */
 export interface Upstream {
@@ -18,10 +18,9 @@ export interface Upstream {
   readonly authority: string
   readonly identity: Identity
   /** For requests with a place in the gate. It has no more connections than the gate has places. */
-  readonly pool: Pool
+  readonly pool: ConnectionPool
   /** For requests without a place in the gate (`off`, dry runs), which never wait. */
-  readonly ungatedPool: Pool
-  readonly connector: Connector
+  readonly ungatedPool: ConnectionPool
   /** It may have been another upstream's before a reload, and may serve requests of both. */
   gate: Gate
   /** Requests that wait for their release to it. */
@@ -42,12 +41,12 @@ export interface Upstream {
   readonly ca: Buffer | undefined
   /** Replaces `ca` for new connections. Open ones stay. */
   trust(ca: Buffer): void
-  close(): Promise<void>
+  close(): void
 }
 
 /**
- * The TLS identity that an upstream must prove. It comes from the configuration alone. undici and http-proxy would take
- * it from the Host header, and a client must not choose which server is trusted.
+ * The TLS identity that an upstream must prove. It comes from the configuration alone: a client must not choose which
+ * server is trusted.
  */
 export interface Identity {
   /** The server name to ask for. Undefined: the host of the URL, unless that is an address. */
@@ -55,12 +54,6 @@ export interface Identity {
   /** Compares the certificate with `tls.servername` or the host of the URL. Both may be addresses. */
   readonly checkServerIdentity: typeof checkServerIdentity
 }
-
-/** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
-const KEEP_ALIVE = 4_000
-
-/** ms. An idle connection is not reused if the upstream announced to close it within this time. */
-const KEEP_ALIVE_MARGIN = 1_000
 
 /**
  * @param url the URL to connect to: that of the settings, or of the built-in echo upstream
@@ -70,28 +63,17 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const { tls } = settings
   let ca = tls.ca === undefined ? undefined : readAuthorities(tls.ca)
   const identity = identityOf(settings, url)
-  const options = { timeout: settings.connectTimeout, autoSelectFamily: true, ...identity }
-  const connector = createConnector({ ...options, ...(ca !== undefined && { ca }) }, clock, settings.maxInFlight)
-  const pooling: Pool.Options = {
-    pipelining: 1,
-    keepAliveTimeout: KEEP_ALIVE,
-    keepAliveTimeoutThreshold: KEEP_ALIVE_MARGIN,
-    headersTimeout: 0,
-    bodyTimeout: 0,
-    maxHeaderSize: 64 * 1024,
-    strictContentLength: true,
-    connect: connector.connect,
-  }
-  const limited = settings.maxInFlight < Infinity
+  const { maxInFlight, connectTimeout } = settings
+  const opener = (): Opener => new Opener(connectOptions(url, identity, ca))
+  const pooling = { opener: opener(), clock, connectTimeout }
   // With a limit, a request waits for the connection of the request before it instead of opening another.
-  const pool = new Pool(url, { ...pooling, ...(limited && { connections: settings.maxInFlight }) })
-  const ungatedPool = limited ? new Pool(url, pooling) : pool
+  const pool = new ConnectionPool({ ...pooling, most: maxInFlight })
+  const ungatedPool = maxInFlight < Infinity ? new ConnectionPool({ ...pooling, most: Infinity }) : pool
   const answer = new Deadlines(clock, settings.responseTimeout)
   const progress = new Deadlines(clock, settings.idleTimeout)
   return {
     settings,
     url,
-    connector,
     authority: new URL(url).host,
     identity,
     pool,
@@ -109,14 +91,25 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     },
     trust(renewed) {
       ca = renewed
-      connector.change({ ...options, ca })
+      for (const each of new Set([pool, ungatedPool])) each.change(opener())
     },
-    async close() {
+    close() {
       answer.close()
       progress.close()
-      connector.close()
-      await Promise.all([pool.destroy(), limited && ungatedPool.destroy()])
+      for (const each of new Set([pool, ungatedPool])) each.close()
     },
+  }
+}
+
+function connectOptions(url: string, identity: Identity, ca: Buffer | undefined): ConnectOptions {
+  const { protocol, port } = new URL(url)
+  const secure = protocol === 'https:'
+  const host = hostOf(url)
+  const name = isIP(host) === 0 ? { servername: host } : undefined
+  return {
+    host,
+    port: Number(port) || (secure ? 443 : 80),
+    tls: secure ? { ...name, ...identity, ...(ca !== undefined && { ca }) } : undefined,
   }
 }
 

@@ -81,7 +81,8 @@ export class Upstreams {
     const echo = await this.#echo
     const all = [...this]
     for (const { quota, gate } of all) quota?.detach(gate)
-    await Promise.all([...all.map(upstream => upstream.close()), echo?.close()])
+    for (const upstream of all) upstream.close()
+    await echo?.close()
   }
 
   /**
@@ -108,7 +109,7 @@ export class Upstreams {
     const { gate, quota } = upstream
     this.#retired.delete(upstream)
     if (![...this].some(other => other.gate === gate)) quota?.detach(gate)
-    void upstream.close()
+    upstream.close()
   }
 
   /** Keeps one quota for each URL whose limits are used. Routes to the same URL share them. */

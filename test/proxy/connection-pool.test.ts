@@ -1,104 +1,126 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import t from 'tap'
-import type { buildConnector } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createConnector } from '../../src/proxy/upstream/warm-connector.js'
+import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
+import { Opener } from '../../src/proxy/http1/open-connection.js'
 import { freePort } from '../servers/free-port.js'
 import { askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig, turns } from './harness.js'
 
-type Teardown = { teardown(run: () => unknown): void }
+type Teardown = { teardown(run: () => unknown): unknown }
 
-async function listener(
-  t: Teardown,
-): Promise<{ asked: buildConnector.Options; sockets: Socket[]; next(): Promise<Socket> }> {
+/** A server that keeps its connections and answers each request. */
+async function listener(t: Teardown) {
   const sockets: Socket[] = []
   const server = createServer(socket => {
     sockets.push(socket.on('error', () => undefined))
+    socket.on('data', () => void socket.write(OK))
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => {
     for (const socket of sockets) socket.destroy()
     server.close()
   })
-  const port = String((server.address() as AddressInfo).port)
-  const asked = { hostname: '127.0.0.1', host: `127.0.0.1:${port}`, protocol: 'http:', port }
+  const { port } = server.address() as AddressInfo
   return {
-    asked,
+    port,
     sockets,
-    async next() {
-      const [socket] = (await once(server, 'connection')) as [Socket]
-      return socket
+    async until(count: number) {
+      while (sockets.length < count) await once(server, 'connection')
+      await turns()
     },
   }
 }
 
-function open(connect: buildConnector.connector, asked: buildConnector.Options): Promise<Socket> {
+function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirtualClock() } = {}) {
+  const opener = new Opener({ host: '127.0.0.1', port, tls: undefined })
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, most })
+  t.teardown(() => pool.close())
+  return pool
+}
+
+/** Sends a request. Resolves with the status, rejects with the error. */
+function send(pool: ConnectionPool): Promise<number> {
   return new Promise((resolve, reject) => {
-    connect(asked, (error, socket) => (error === null ? resolve(socket!) : reject(error)))
+    let status = 0
+    const request = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
+    pool.send(request, {
+      sending: () => undefined,
+      interim: () => undefined,
+      responseStarted: head => {
+        status = head.status
+      },
+      responseData: () => undefined,
+      responseEnded: () => resolve(status),
+      failed: reject,
+    })
   })
 }
 
 t.test('connections are ready before they are needed', async t => {
   const clock = createVirtualClock()
-  const { asked, sockets, next } = await listener(t)
-  const connector = createConnector({ timeout: 1_000 }, clock)
-  t.teardown(() => connector.close())
-  connector.keepReady(0, 9)
-  t.equal(sockets.length, 0, 'nothing is opened before it is known where to')
-  const first = await open(connector.connect, asked)
-  for (let count = 0; count < 10; count += 1) connector.keepReady(1, 9)
-  for (let count = sockets.length; count < 5; count += 1) await next()
-  t.equal(sockets.length, 5, 'four besides the one in use')
-  const spare = await open(connector.connect, asked)
-  t.not(spare, first)
-  t.equal(sockets.length, 5, 'which is one of them')
+  const { port, sockets, until } = await listener(t)
+  const pool = poolTo(t, port, { clock })
+  for (let count = 0; count < 10; count += 1) pool.keepReady(9)
+  await until(4)
   await turns()
+  t.equal(sockets.length, 4)
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 4, 'the request took one of them')
   clock.runUntil(1_000)
-  await open(connector.connect, asked)
-  t.equal(sockets.length, 6, 'one that has waited for a second is closed')
-  for (const socket of [first, spare]) socket.destroy()
+  for (let tries = 0; tries < 100 && sockets.some(({ destroyed }) => destroyed) === false; tries += 1) await turns()
+  await turns()
+  t.equal(sockets.filter(({ destroyed }) => !destroyed).length, 1, 'those without a request are closed after a second')
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 4, 'the one that has served is kept')
+  clock.runUntil(10_000)
+  for (let tries = 0; tries < 100 && !sockets.every(({ destroyed }) => destroyed); tries += 1) await turns()
+  t.ok(
+    sockets.every(({ destroyed }) => destroyed),
+    'for four seconds',
+  )
 })
 
 t.test('the next request gets the connection that is being opened', async t => {
-  const { asked, sockets, next } = await listener(t)
-  const connector = createConnector({ timeout: 1_000 }, createVirtualClock(), 2)
-  t.teardown(() => connector.close())
-  const first = await open(connector.connect, asked)
-  if (sockets.length === 0) await next()
-  for (let count = 0; count < 3; count += 1) connector.keepReady(0, 9)
-  const second = await open(connector.connect, asked)
-  if (sockets.length === 1) await next()
-  await turns()
+  const { port, sockets, until } = await listener(t)
+  const pool = poolTo(t, port, { most: 2 })
+  for (let count = 0; count < 3; count += 1) pool.keepReady(9)
+  t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
+  await until(2)
   t.equal(sockets.length, 2, 'and there are no more than there may be')
-  for (const socket of [first, second]) socket.destroy()
 })
 
 t.test('a connection that the other end closes is not used', async t => {
-  const { asked, sockets, next } = await listener(t)
-  const connector = createConnector({ timeout: 1_000 }, createVirtualClock())
-  t.teardown(() => connector.close())
-  const first = await open(connector.connect, asked)
-  const opened = next()
-  connector.keepReady(1, 1)
-  const spare = await opened
-  const closed = new Promise(resolve => spare.once('close', resolve))
-  spare.destroy()
+  const { port, sockets, until } = await listener(t)
+  const pool = poolTo(t, port)
+  pool.keepReady(1)
+  await until(1)
+  const closed = once(sockets[0]!, 'close')
+  sockets[0]!.destroy()
   await closed
-  await turns(2)
-  const second = await open(connector.connect, asked)
-  t.equal(second.destroyed, false)
-  t.ok(sockets.length >= 3)
-  for (const socket of [first, second]) socket.destroy()
+  await turns(5)
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 2)
 })
 
-t.test('a port that refuses: no connection is ready, nothing is thrown, a request gets the error', async t => {
-  const port = await freePort()
-  const asked = { hostname: '127.0.0.1', host: `127.0.0.1:${port}`, protocol: 'http:', port: String(port) }
-  const connector = createConnector({ timeout: 1_000 }, createVirtualClock())
-  await t.rejects(open(connector.connect, asked), { code: 'ECONNREFUSED' })
-  connector.keepReady(0, 1)
-  await t.rejects(open(connector.connect, asked), { code: 'ECONNREFUSED' })
+t.test('a port that refuses: no connection is ready, nothing is thrown, each request gets the error', async t => {
+  const pool = poolTo(t, await freePort(), { most: 2 })
+  pool.keepReady(1)
+  const errors = await Promise.allSettled(Array.from({ length: 5 }, () => send(pool)))
+  t.match(errors, Array<object>(5).fill({ status: 'rejected', reason: { code: 'ECONNREFUSED' } }))
+  t.equal(pool.requests, 0)
+})
+
+t.test('a connection that is not established in time', async t => {
+  const clock = createVirtualClock()
+  // Addresses for documentation (RFC 5737) have no hosts.
+  const opener = new Opener({ host: '192.0.2.1', port: 9, tls: undefined })
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, most: 1 })
+  t.teardown(() => pool.close())
+  const failed = t.rejects(send(pool), { code: /^(?:ETIMEDOUT|ENETUNREACH)$/ })
+  clock.runUntil(1_000)
+  await failed
+  t.equal(pool.requests, 0)
 })
 
 /** An upstream that gives a worker to each connection, until it has answered one request on it or the other end closes it. */

@@ -1,0 +1,163 @@
+import type { Clock } from '../../core/clock.js'
+import { type Linked, LinkedList } from '../../core/structures/linked-list.js'
+import { Deadlines } from '../deadlines.js'
+import type { Opener } from './open-connection.js'
+import {
+  type ConnectionOwner,
+  type ResponseHandler,
+  UpstreamConnection,
+  type UpstreamRequest,
+} from './upstream-connection.js'
+
+/** Most spare connections that are kept ready for coming releases. */
+const READY = 4
+
+/** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
+const UNUSED = 1_000
+
+/** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
+const KEEP_ALIVE = 4_000
+
+/** ms. An idle connection is not reused if the upstream announced to close it within this time. */
+const KEEP_ALIVE_MARGIN = 1_000
+
+export interface PoolOptions {
+  readonly opener: Opener
+  readonly clock: Clock
+  /** ms */
+  readonly connectTimeout: number
+  /** Most connections at a time, those that are being opened included. */
+  readonly most: number
+}
+
+/** A request that has no connection yet. */
+class Waiting implements Linked<Waiting> {
+  list: object | undefined = undefined
+  previous: Waiting | undefined = undefined
+  next: Waiting | undefined = undefined
+  readonly request: UpstreamRequest
+  readonly handler: ResponseHandler
+
+  constructor(request: UpstreamRequest, handler: ResponseHandler) {
+    this.request = request
+    this.handler = handler
+  }
+}
+
+/**
+ * The connections to one upstream. A request takes the connection that has been idle for the shortest time. Without one
+ * it waits, first come, first served, and a connection is opened for it if there may be another.
+ */
+export class ConnectionPool implements ConnectionOwner {
+  readonly #clock: Clock
+  readonly #most: number
+  #opener: Opener
+  /** Connections that are being opened. They all have the same time for it. */
+  readonly #opening: Deadlines<UpstreamConnection>
+  /** Connections that have served a request and wait for the next. */
+  readonly #idle: Deadlines<UpstreamConnection>
+  /** Connections that were opened ahead and have not served yet. */
+  readonly #spare: Deadlines<UpstreamConnection>
+  readonly #all = new Set<UpstreamConnection>()
+  readonly #waiting = new LinkedList<Waiting>()
+  #closed = false
+
+  constructor({ opener, clock, connectTimeout, most }: PoolOptions) {
+    this.#opener = opener
+    this.#clock = clock
+    this.#most = most
+    this.#opening = new Deadlines(clock, connectTimeout)
+    this.#idle = new Deadlines(clock, KEEP_ALIVE)
+    this.#spare = new Deadlines(clock, UNUSED)
+  }
+
+  /** Requests that have a connection or wait for one. */
+  get requests(): number {
+    return this.#waiting.size + this.#all.size - this.#opening.size - this.#idle.size - this.#spare.size
+  }
+
+  /**
+   * Sends a request. What becomes of it is told to the handler, never before this returns if no connection is idle.
+   *
+   * @returns gives up the request if it still waits for a connection; undefined: it has one
+   */
+  send(request: UpstreamRequest, handler: ResponseHandler): (() => void) | undefined {
+    const connection = this.#take()
+    if (connection !== undefined) {
+      connection.send(request, handler)
+      return undefined
+    }
+    const waiting = new Waiting(request, handler)
+    this.#waiting.push(waiting)
+    this.#openForWaiting()
+    return () => void this.#waiting.remove(waiting)
+  }
+
+  /**
+   * Opens a connection in advance if few are ready for the next releases.
+   *
+   * @param queued requests that wait for their release
+   */
+  keepReady(queued: number): void {
+    if (this.#closed || this.#all.size >= this.#most) return
+    const ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
+    if (ready < Math.min(READY, queued)) this.#open()
+  }
+
+  /** Opens new connections in another way. Those opened in advance are closed; those that have served stay. */
+  change(opener: Opener): void {
+    this.#opener = opener
+    for (const connection of [...this.#all]) if (!connection.opened) connection.close()
+    for (let spare = this.#spare.takeNewest(); spare !== undefined; spare = this.#spare.takeNewest()) spare.close()
+    this.#openForWaiting()
+  }
+
+  /** Ends all connections. Requests that wait for one fail. */
+  close(): void {
+    this.#closed = true
+    for (const connection of [...this.#all]) connection.close()
+    for (const each of [this.#opening, this.#idle, this.#spare]) each.close()
+    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
+      waiting.handler.failed(new Error('the upstream is no longer used'))
+    }
+  }
+
+  ready(connection: UpstreamConnection): void {
+    this.#opening.unwatch(connection)
+    const waiting = this.#waiting.shift()
+    if (waiting !== undefined) return connection.send(waiting.request, waiting.handler)
+    if (!connection.served) return this.#spare.watch(connection)
+    const { keepAlive = Infinity } = connection
+    connection.usableUntil = this.#clock.now() + Math.min(KEEP_ALIVE, keepAlive - KEEP_ALIVE_MARGIN)
+    if (keepAlive <= KEEP_ALIVE_MARGIN) connection.close()
+    else this.#idle.watch(connection)
+  }
+
+  closed(connection: UpstreamConnection, error: Error | undefined): void {
+    for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
+    this.#all.delete(connection)
+    if (this.#closed) return
+    // The request that this connection was opened for. One opened ahead fails silently.
+    if (error !== undefined && this.#waiting.size > this.#opening.size) this.#waiting.shift()?.handler.failed(error)
+    this.#openForWaiting()
+  }
+
+  #take(): UpstreamConnection | undefined {
+    for (;;) {
+      const connection = this.#idle.takeNewest() ?? this.#spare.takeNewest()
+      if (connection === undefined) return undefined
+      if (connection.usable && this.#clock.now() < connection.usableUntil) return connection
+      connection.close()
+    }
+  }
+
+  #openForWaiting(): void {
+    while (this.#opening.size < this.#waiting.size && this.#all.size < this.#most && !this.#closed) this.#open()
+  }
+
+  #open(): void {
+    const connection = new UpstreamConnection(this.#opener, this)
+    this.#all.add(connection)
+    this.#opening.watch(connection)
+  }
+}

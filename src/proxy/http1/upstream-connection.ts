@@ -1,0 +1,208 @@
+import type { Socket } from 'node:net'
+import type { Readable } from 'node:stream'
+import type { Watched } from '../deadlines.js'
+import { ProtocolError } from './fields.js'
+import type { Opener } from './open-connection.js'
+import { type ResponseHead, ResponseParser, type ResponseSink } from './response-parser.js'
+import { Upload } from './upload.js'
+
+/** A request to an upstream. */
+export interface UpstreamRequest {
+  readonly method: string
+  readonly target: string
+  /** Names and values in turn. They go out as they are. */
+  readonly headers: readonly string[]
+  /** Null: there is none. */
+  readonly body: Readable | null
+  /** The length of the body. Undefined: it is sent in chunks, and the headers do not tell a length. */
+  readonly contentLength: number | undefined
+}
+
+/** What becomes of a request. The last call is `responseEnded` or `failed`; there is none after an abort. */
+export interface ResponseHandler {
+  /**
+   * The head is being written.
+   *
+   * @param connection to abort, pause and resume
+   */
+  sending(connection: UpstreamConnection): void
+  interim(status: number, fields: readonly string[]): void
+  responseStarted(head: ResponseHead): void
+  /** Part of the body. The buffer is valid only during the call. */
+  responseData(buffer: Buffer, from: number, to: number): void
+  responseEnded(trailers: readonly string[]): void
+  failed(error: Error): void
+}
+
+/** What a connection tells its pool. */
+export interface ConnectionOwner {
+  /** It is open and has no request. */
+  ready(connection: UpstreamConnection): void
+  /** It has ended. `error`: why it could not be opened. */
+  closed(connection: UpstreamConnection, error: Error | undefined): void
+}
+
+/** One connection to an upstream over HTTP/1.1. It takes one request at a time. */
+export class UpstreamConnection implements ResponseSink, Watched {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  /** It is established. */
+  opened = false
+  /** It has served a request before. So its end may be the close of an idle connection and not a failure. */
+  reused = false
+  /** ms of the clock. It is not used for another request after this time. */
+  usableUntil = Infinity
+  /** It has had a request. */
+  served = false
+  readonly #owner: ConnectionOwner
+  readonly #socket: Socket
+  readonly #parser = new ResponseParser(this)
+  #handler: ResponseHandler | undefined
+  #upload: Upload | undefined
+  #closed = false
+  #error: Error | undefined
+
+  constructor(opener: Opener, owner: ConnectionOwner) {
+    this.#owner = owner
+    this.#socket = opener.open(this.#onOpen, this.#read)
+    this.#socket.on('error', this.#onError).once('end', this.#onEnd).once('close', this.#onClose)
+  }
+
+  /** ms for which the upstream keeps the idle connection. Undefined: it has not said. */
+  get keepAlive(): number | undefined {
+    return this.#parser.keepAlive
+  }
+
+  /** It can take a request. */
+  get usable(): boolean {
+    return this.opened && !this.#closed && this.#handler === undefined && this.#socket.writable
+  }
+
+  send(request: UpstreamRequest, handler: ResponseHandler): void {
+    const { method, target, headers, body } = request
+    this.#handler = handler
+    this.reused = this.served
+    this.served = true
+    this.#parser.expect(method)
+    handler.sending(this)
+    if (this.#handler !== handler) return
+    let head = `${method} ${target} HTTP/1.1\r\n`
+    for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
+    if (body === null) {
+      this.#socket.write(`${head}\r\n`, 'latin1')
+      return
+    }
+    const framing = request.contentLength === undefined ? 'chunked' : 'sized'
+    if (framing === 'chunked') head += 'Transfer-Encoding: chunked\r\n'
+    this.#upload = new Upload(this.#socket, `${head}\r\n`, body, framing)
+  }
+
+  /** Stops reading the response of this handler's request. */
+  pause(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.#socket.pause()
+  }
+
+  resume(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.#socket.resume()
+  }
+
+  /** Ends the connection if this handler's request still uses it. The handler hears nothing more. */
+  abort(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.close()
+  }
+
+  /** Ends the connection. The handler of an open request hears nothing more. */
+  close(): void {
+    this.#release()
+    this.#parser.stop()
+    this.#socket.destroy()
+    this.#onClose()
+  }
+
+  /** The connection was not established in time, or its deadline unused has passed. */
+  expired(): void {
+    if (!this.opened) {
+      this.#error = Object.assign(new Error('the connection was not established in time'), { code: 'ETIMEDOUT' })
+    }
+    this.close()
+  }
+
+  interim(status: number, fields: readonly string[]): void {
+    this.#handler!.interim(status, fields)
+  }
+
+  head(head: ResponseHead): void {
+    this.#handler!.responseStarted(head)
+  }
+
+  body(buffer: Buffer, from: number, to: number): void {
+    this.#handler!.responseData(buffer, from, to)
+  }
+
+  end(trailers: readonly string[]): void {
+    const handler = this.#handler!
+    const reusable = this.#parser.persistent && (this.#upload === undefined || this.#upload.ended)
+    this.#release()
+    // The last piece may have been more than the client took.
+    if (this.#socket.isPaused()) this.#socket.resume()
+    // Before the handler, which may let the next request go: it shall find this connection.
+    if (reusable) this.#owner.ready(this)
+    else this.close()
+    handler.responseEnded(trailers)
+  }
+
+  /** @returns the handler of the request that was open */
+  #release(): ResponseHandler | undefined {
+    const handler = this.#handler
+    this.#handler = undefined
+    this.#upload?.stop()
+    this.#upload = undefined
+    return handler
+  }
+
+  #fail(error: Error): void {
+    const handler = this.#release()
+    this.#error ??= error
+    this.close()
+    handler?.failed(error)
+  }
+
+  readonly #onOpen = (): void => {
+    if (this.#closed) return
+    this.opened = true
+    this.#owner.ready(this)
+  }
+
+  readonly #read = (buffer: Buffer, end: number): void => {
+    if (this.#closed) return
+    try {
+      this.#parser.read(buffer, end)
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error
+      this.#fail(error)
+    }
+  }
+
+  readonly #onEnd = (): void => {
+    if (this.#closed) return
+    if (this.#parser.ended()) this.close()
+    else this.#fail(disconnected())
+  }
+
+  readonly #onError = (error: Error): void => {
+    if (!this.#closed) this.#fail(error)
+  }
+
+  readonly #onClose = (): void => {
+    if (this.#closed) return
+    this.#closed = true
+    this.#owner.closed(this, this.opened ? undefined : (this.#error ?? disconnected()))
+    this.#release()?.failed(disconnected())
+  }
+}
+
+function disconnected(): Error {
+  return Object.assign(new Error('the upstream closed the connection'), { code: 'ECONNRESET' })
+}
