@@ -5,12 +5,13 @@
  * client is still there, `forwarding`, or `over`. Only the step to `over` tells the observer, so every request is counted
  * exactly once.
  */
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
 import { BodyStream } from '../http/body-stream.js'
+import type { ClientAnswer } from '../http/client-answer.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
@@ -37,7 +38,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
   protected readonly req: IncomingMessage
-  protected readonly res: ServerResponse
+  protected readonly res: ClientAnswer
   protected facts!: RequestFacts
   protected matched: Route | undefined
   stack: readonly SharedBucket[] = NOTHING
@@ -63,7 +64,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   #counted = false
   #malformed: Reply | undefined
 
-  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ServerResponse) {
+  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ClientAnswer) {
     this.context = context
     this.connection = connection
     this.req = req

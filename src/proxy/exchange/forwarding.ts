@@ -1,13 +1,13 @@
 /** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { PassThrough } from 'node:stream'
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { Watched } from '../deadlines.js'
+import type { ClientAnswer } from '../http/client-answer.js'
 import { MAX_HINTS, passEarlyHints } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
-import { writeWhole } from '../http/reply.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
 import { joinedFields } from '../http1/fields.js'
 import type { ResponseHead } from '../http1/response-parser.js'
@@ -58,8 +58,18 @@ export interface ForwardOptions {
   /** Null: the request has no body. */
   readonly body: PassThrough | null
   readonly req: IncomingMessage
-  readonly res: ServerResponse
+  readonly res: ClientAnswer
   readonly owner: ForwardOwner
+}
+
+/** The head of an answer that has not been sent yet. */
+interface UnsentHead {
+  readonly status: number
+  readonly reason: string
+  /** Names and values in turn. */
+  readonly headers: string[]
+  /** Bytes of the body. */
+  readonly length: number
 }
 
 /** Bytes. A body up to this size is copied and sent together with its head. */
@@ -79,11 +89,13 @@ export class Forwarding implements ResponseHandler, Watched {
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'discarding' | 'flushing' | 'over' = 'starting'
   /** Early hints received. */
   #hints = 0
+  /** The body of a small answer. One byte for each character. */
+  #body = ''
   /** The answer if the client does not get it, and the callback for its end. */
   #unwanted: UnwantedAnswer | undefined
   #onDiscarded: (() => void) | undefined
-  /** The length of a body that is small enough to be copied and sent together with its head. */
-  #smallLength: number | undefined
+  /** The head of a small answer. It is sent with its body if that follows at once. */
+  #unsent: UnsentHead | undefined
   /** Part of the body has arrived. */
   #begun = false
 
@@ -146,27 +158,41 @@ export class Forwarding implements ResponseHandler, Watched {
     const answer = clientHeaders(fields, body)
     for (const part of owner.answerHeaders(status)) answer.push(part)
     res.sendDate = false
-    res.writeHead(status, /[^\t\x20-\x7e]/.test(reason) ? '' : reason, answer)
+    const head = { status, reason: /[^\t\x20-\x7e]/.test(reason) ? '' : reason, headers: answer }
     this.#phase = 'answering'
-    if (length !== undefined && length <= SMALL) this.#smallLength = length
+    res.statusCode = status
     upstream.answer.unwatch(this)
-    if (bodiless) this.#complete()
-    else {
-      upstream.progress.watch(this)
-      process.nextTick(Forwarding.#headAlone, this)
+    if (bodiless) {
+      res.writeHead(status, head.reason, answer)
+      this.#complete()
+      res.end()
+      return
     }
+    upstream.progress.watch(this)
+    if (length !== undefined && length <= SMALL) this.#unsent = { ...head, length }
+    else res.writeHead(status, head.reason, answer)
+    process.nextTick(Forwarding.#headAlone, this)
   }
 
   /** The head came without its body. A small body often follows at once, and then one write carries both. */
   static #headAlone(forwarding: Forwarding): void {
     if (forwarding.#begun) return
-    if (forwarding.#smallLength === undefined) Forwarding.#sendHead(forwarding)
+    if (forwarding.#unsent === undefined) Forwarding.#sendHead(forwarding)
     else setImmediate(Forwarding.#sendHead, forwarding)
   }
 
   /** Sends the head if the body takes its time, as with server-sent events. */
   static #sendHead(forwarding: Forwarding): void {
-    if (forwarding.#phase === 'answering' && !forwarding.#begun) forwarding.#options.res.write('', 'latin1')
+    if (forwarding.#phase !== 'answering' || forwarding.#begun) return
+    forwarding.#writeHead()
+    forwarding.#options.res.write('', 'latin1')
+  }
+
+  #writeHead(): void {
+    if (this.#unsent === undefined) return
+    const { status, reason, headers } = this.#unsent
+    this.#unsent = undefined
+    this.#options.res.writeHead(status, reason, headers)
   }
 
   responseData(buffer: Buffer, from: number, to: number): void {
@@ -175,11 +201,12 @@ export class Forwarding implements ResponseHandler, Watched {
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
     this.#begun = true
-    const whole = to - from === this.#smallLength
-    const taken = whole
-      ? writeWhole(res, buffer.toString('latin1', from, to))
-      : res.write(Buffer.from(buffer.subarray(from, to)))
-    if (taken) return
+    if (this.#unsent !== undefined && to - from === this.#unsent.length) {
+      this.#body = buffer.toString('latin1', from, to)
+      return
+    }
+    this.#writeHead()
+    if (res.write(Buffer.from(buffer.subarray(from, to)))) return
     this.#connection!.pause(this)
     res.once('drain', () => {
       if (this.#phase !== 'answering') return
@@ -197,7 +224,10 @@ export class Forwarding implements ResponseHandler, Watched {
       for (let at = 0; at < trailers.length; at += 2) pairs.push([trailers[at]!, trailers[at + 1]!])
       res.addTrailers(pairs)
     }
+    const whole = this.#unsent
     this.#complete()
+    if (whole === undefined) res.end()
+    else res.sendWhole({ ...whole, body: this.#body })
   }
 
   failed(error: Error): void {
@@ -248,13 +278,12 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   #complete(): void {
-    const { res, upstream, owner } = this.#options
+    const { upstream, owner } = this.#options
     upstream.answer.unwatch(this)
     // A client that stops reading must not hold the connection for ever.
     upstream.progress.watch(this)
     this.#phase = 'flushing'
     this.#releaseBody()
-    res.end()
     owner.forwarded({ kind: 'answered' })
   }
 

@@ -1,5 +1,6 @@
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { ProxyContext } from '../context.js'
+import type { ClientAnswer } from '../http/client-answer.js'
 import type { ClientConnection } from '../http/connection.js'
 import { lingerAndClose, lingerOver, watchOver } from '../http/linger.js'
 import { type Reply, sendReply } from '../http/reply.js'
@@ -9,11 +10,11 @@ export class ClientResponse {
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
   readonly #req: IncomingMessage
-  readonly #res: ServerResponse
+  readonly #res: ClientAnswer
   /** The connection closes after this answer. */
   #last = false
 
-  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ServerResponse) {
+  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ClientAnswer) {
     this.#context = context
     this.#connection = connection
     this.#req = req

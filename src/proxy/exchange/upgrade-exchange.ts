@@ -1,7 +1,8 @@
-import { type IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { formatDuration } from '../../core/units.js'
 import { fieldsOf } from '../../http/quota/field-values.js'
 import type { ProxyContext } from '../context.js'
+import { ClientAnswer } from '../http/client-answer.js'
 import type { ClientConnection } from '../http/connection.js'
 import { closeSoftly } from '../http/linger.js'
 import { openTunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
@@ -18,7 +19,7 @@ export class UpgradeExchange extends Exchange {
   readonly #unwatch: () => void
 
   constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, head: Buffer) {
-    super(context, connection, req, new ServerResponse(req))
+    super(context, connection, req, new ClientAnswer(req))
     this.#head = head
     this.#unwatch = watchUpgradeSocket(req.socket, connection.hangUp)
   }

@@ -1,7 +1,8 @@
 /** Our own answers, and our headers on the upstream's answers. */
-import { type ServerResponse, STATUS_CODES } from 'node:http'
+import { STATUS_CODES } from 'node:http'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { BucketLimits, QueuedBucket } from '../../core/bucket/queued-bucket.js'
+import type { ClientAnswer } from './client-answer.js'
 
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'
@@ -56,29 +57,17 @@ export function pausedTooLong(pause: number): Reply {
  *
  * @param more further headers, names and values in turn
  */
-export function sendReply(res: ServerResponse, reply: Reply, more: readonly string[]): void {
-  const body = JSON.stringify(problem(reply))
-  const length = Buffer.byteLength(body)
-  const headers = ['Content-Type', 'application/problem+json', 'Content-Length', String(length)]
+export function sendReply(res: ClientAnswer, reply: Reply, more: readonly string[]): void {
+  const body = latin1Of(JSON.stringify(problem(reply)))
+  const headers = ['Content-Type', 'application/problem+json', 'Content-Length', String(body.length)]
   if (reply.retryAfterMs !== undefined) headers.push('Retry-After', String(wholeSeconds(reply.retryAfterMs)))
   headers.push(...more)
-  res.writeHead(reply.status, STATUS_CODES[reply.status] ?? '', headers)
-  if (length === body.length) writeWhole(res, body)
-  else res.write(body)
-  res.end()
+  res.sendWhole({ status: reply.status, reason: STATUS_CODES[reply.status] ?? '', headers, body })
 }
 
-/**
- * Writes a whole body together with its unsent head, in one plain write. Otherwise `end` would gather the parts in a
- * more expensive call.
- *
- * @param body one byte per character
- * @returns as `write`
- */
-export function writeWhole(res: ServerResponse, body: string): boolean {
-  const taken = res.write(body, 'latin1')
-  res.socket?.uncork()
-  return taken
+/** The UTF-8 bytes of a text, one for each character. */
+function latin1Of(text: string): string {
+  return Buffer.byteLength(text) === text.length ? text : Buffer.from(text).toString('latin1')
 }
 
 function problem({ status, detail, violated, retryAfterMs }: Reply): object {

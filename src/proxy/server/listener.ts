@@ -1,5 +1,5 @@
 /** Node's HTTP server, set up so that requests can wait in it, and the handlers of its events. */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type Server } from 'node:http'
 import { createServer as createTlsServer } from 'node:https'
 import type { Socket } from 'node:net'
 import { Server as TlsServer } from 'node:tls'
@@ -8,6 +8,7 @@ import type { Settings } from '../../config/settings.js'
 import type { ProxyContext } from '../context.js'
 import { Exchange } from '../exchange/exchange.js'
 import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
+import { ClientAnswer } from '../http/client-answer.js'
 import { ClientConnection } from '../http/connection.js'
 import { RefusedConnection } from './refused-connection.js'
 import { headOf, plainHeadOf, RereadRequest } from './reread-request.js'
@@ -30,6 +31,7 @@ export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined
     // We check Host and answer with a problem document.
     requireHostHeader: false,
     noDelay: true,
+    ServerResponse: ClientAnswer,
   }
   const server =
     pair === undefined
@@ -79,7 +81,7 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     )
     return true
   }
-  const onRequest = (req: IncomingMessage, res: ServerResponse): void => {
+  const onRequest = (req: IncomingMessage, res: ClientAnswer): void => {
     const connection = connectionOf(req.socket)
     if (!isTooMuch(req, connection)) connection.add(new Exchange(context, connection, req, res))
   }
