@@ -14,11 +14,9 @@ t.test('the demo reports what goes in and out, in plain lines without a terminal
   t.match(text, new RegExp(`^20 in, ${out.length} out one every 200 ms .* ${spilled.length} told to come back;`))
   const broke = Number(/the upstream broke (\d+) times\.$/.exec(text!)?.[1])
   const worst = Number(/the worst was ([\d.]+) ms off/.exec(text!)?.[1])
-  if (worst < CALM) t.same([spilled.length, broke], [4, 0], `${text}`)
-  else {
-    // The burst took longer than the 200 ms of a release, or a release was late and the next one was not.
-    t.ok(spilled.length >= 1 && spilled.length <= 4, `${spilled.length} spilled`)
-    t.ok(broke <= 3, `${broke} came too soon; a burst would be 13`)
-  }
+  // Four of the first burst find no room, less one for each 200 ms that a busy machine takes to send it.
+  t.ok(spilled.length >= 1 && spilled.length <= 4, `${spilled.length} spilled`)
+  // A release that was late may be followed too soon by the next, which is not. A burst would break it 13 times.
+  t.ok(broke <= (worst < CALM ? 0 : 3), `${text}`)
   t.notOk(stdout.includes('\u001b'), 'no control sequences')
 })

@@ -120,7 +120,7 @@ t.test('a command reads its configuration before it loads what serves', async t 
       command,
     )
   }
-  t.ok(loadedWith('cli/serving/serve.js').has('undici'), 'which the check would find')
+  t.ok(loadedWith('cli/serving/serve.js').has('pino'), 'which the check would find')
 })
 
 t.test('the proxy loads Prometheus only for an admin server, and the primary of workers no proxy', async t => {
