@@ -56,12 +56,18 @@ export class Deadlines<E extends Watched = Watched> {
   }
 
   readonly #run = (): void => {
-    this.#disarm = undefined
+    // Deadlines that start during the loop must not set the timer: an earlier one may be left.
+    this.#disarm = nothing
     const now = this.#clock.now()
     for (let entry = this.#watched.first; entry !== undefined && entry.dueAt <= now; entry = this.#watched.first) {
       this.#watched.shift()
       entry.expired()
     }
-    if (this.#watched.first !== undefined) this.#disarm ??= this.#clock.at(this.#watched.first.dueAt, this.#run)
+    const { first } = this.#watched
+    this.#disarm = first === undefined ? undefined : this.#clock.at(first.dueAt, this.#run)
   }
+}
+
+function nothing(): boolean {
+  return false
 }
