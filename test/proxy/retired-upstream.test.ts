@@ -2,7 +2,7 @@
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
-import { askOnce, connect, get, httpUpstream, type RigOptions, startRig, turns } from './harness.js'
+import { askOnce, connect, get, httpUpstream, type RigOptions, rawUpstream, startRig, turns } from './harness.js'
 
 t.test('a removed upstream is closed after its last request in flight, without another reload', async t => {
   const open: (() => void)[] = []
@@ -55,4 +55,20 @@ t.test('a request outside the gate is answered although its upstream was removed
   open[0]!()
   const answer = await client.answer()
   t.same([answer.status, answer.text], [200, 'late'])
+})
+
+t.test('a client that gives up a request of a removed upstream has cancelled it', async t => {
+  const silent = await rawUpstream(t)
+  const next = await httpUpstream(t, (_req, res) => res.end())
+  const config = (url: string) => ({ upstream: url, routes: [{ name: 'all', mode: 'off' as const }] })
+  // Its TLS handshake gets no answer, so the request waits for a connection.
+  const rig = await startRig(t, config(silent.url.replace('http:', 'https:')))
+  const client = await connect(t, rig)
+  client.send(get())
+  await silent.connection(0)
+  await rig.proxy.reload(parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config(next.url) })))
+  client.hangUp()
+  t.same(await rig.finished(1), ['all cancelled 499'])
+  t.same(rig.failures, [])
+  t.equal(rig.proxy.context.inProgress, 0)
 })

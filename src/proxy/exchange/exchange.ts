@@ -180,9 +180,10 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   abandon(): void {
-    this.settle()
     if (this.#state === 'over') this.#forwarding?.abort()
     else this.#leave('cancelled', 499)
+    // Last: it may close an upstream that nobody uses any more, with all its connections.
+    this.settle()
   }
 
   onMalformed(reply: Reply): void {
