@@ -330,6 +330,43 @@ t.test('an upstream that stops reading holds the client', async t => {
   t.equal((await client.answer()).status, 200)
 })
 
+t.test('a rejection before the 100 ends the connection: a body that is left out cannot become a request', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, buckets: { all: { key: 'all', rate: '1/m', capacity: 1 } } })
+  await occupy(t, rig)
+  const hidden = 'GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n'
+  const next = `GET /next HTTP/1.1\r\nHost: h\r\n\r\n`.padEnd(60, ' ').slice(0, 60)
+  const client = await connect(t, rig)
+  client.send('POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 60\r\n\r\n')
+  const answer = await client.answer()
+  t.same([answer.status, answer.header('connection')], [429, 'close'])
+  client.send(next + hidden)
+  await client.end()
+  t.equal(client.rest, '')
+  t.same(upstream.requests, ['GET /first'])
+})
+
+t.test('many small pieces for a client that does not read: one listener waits', async t => {
+  const warnings: string[] = []
+  const onWarning = ({ name }: Error): void => void warnings.push(name)
+  process.on('warning', onWarning)
+  t.teardown(() => process.off('warning', onWarning))
+  const head = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n'
+  const count = 40_000
+  const upstream = await rawUpstream(t, ({ socket }) => {
+    socket.write(`${head}${'1\r\nx\r\n'.repeat(count)}0\r\n\r\n`)
+  })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  client.socket.pause()
+  client.send(get())
+  await upstream.connection(0)
+  await turns(50)
+  client.socket.resume()
+  t.equal((await client.answer()).body.length, count)
+  t.same(warnings, [])
+})
+
 t.test('a client that stops reading holds the upstream', async t => {
   const size = 64 * 1024 * 1024
   let written = 0

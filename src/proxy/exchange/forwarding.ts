@@ -98,6 +98,8 @@ export class Forwarding implements ResponseHandler, Watched {
   #unsent: UnsentHead | undefined
   /** Part of the body has arrived. */
   #begun = false
+  /** The client takes less than the upstream sends. */
+  #paused = false
 
   constructor(options: ForwardOptions) {
     this.#options = options
@@ -206,9 +208,12 @@ export class Forwarding implements ResponseHandler, Watched {
       return
     }
     this.#writeHead()
-    if (res.write(Buffer.from(buffer.subarray(from, to)))) return
+    // A pause stops the reading, not the rest of what has been read.
+    if (res.write(Buffer.from(buffer.subarray(from, to))) || this.#paused) return
+    this.#paused = true
     this.#connection!.pause(this)
     res.once('drain', () => {
+      this.#paused = false
       if (this.#phase !== 'answering') return
       upstream.progress.watch(this)
       this.#connection!.resume(this)
@@ -233,10 +238,11 @@ export class Forwarding implements ResponseHandler, Watched {
   failed(error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
     if (this.#phase === 'discarding') this.#finish()
-    else if (this.#phase === 'answering') {
-      this.#break(`the answer broke off: ${error.message}`)
-    } else {
-      this.#fail(...describeError(error), error)
+    else if (this.#phase !== 'answering') this.#fail(...describeError(error), error)
+    else if (this.#unsent === undefined) this.#break(`the answer broke off: ${error.message}`)
+    else {
+      this.#options.res.sendDate = true
+      this.#fail(502, `the answer broke off: ${error.message}`)
     }
   }
 

@@ -10,6 +10,9 @@ interface Undeclared {
   /** ms */
   readonly _keepAliveTimeout: number
   readonly outputData: readonly unknown[]
+  /** The client sends its body after a 100. */
+  readonly _expect_continue: boolean
+  readonly _sent100: boolean
 }
 
 /** An answer with a known length. */
@@ -33,6 +36,8 @@ export class ClientAnswer<Request extends IncomingMessage = IncomingMessage> ext
       this.end(body, 'latin1')
       return
     }
+    // The client may leave its body out. Then the next request would be taken for it.
+    if (node._expect_continue && !node._sent100) this.shouldKeepAlive = false
     let text = `HTTP/1.1 ${status} ${reason}\r\n`
     let closes = !this.shouldKeepAlive
     let named = false
