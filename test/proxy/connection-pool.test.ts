@@ -111,6 +111,25 @@ t.test('a port that refuses: no connection is ready, nothing is thrown, each req
   t.equal(pool.requests, 0)
 })
 
+t.test('a change of how to connect does not fail the requests that wait for a connection', async t => {
+  const { port, sockets } = await listener(t)
+  const pool = poolTo(t, port, { most: 1 })
+  const answers = [send(pool), send(pool)]
+  pool.change(new Opener({ host: '127.0.0.1', port, tls: undefined }))
+  t.same(await Promise.all(answers), [200, 200])
+  t.equal(sockets.filter(({ destroyed }) => !destroyed).length, 1)
+})
+
+t.test('a closed pool fails requests, those that wait and later ones', async t => {
+  const { port } = await listener(t)
+  const pool = poolTo(t, port, { most: 1 })
+  const waits = t.rejects(send(pool), { message: /no longer used/ })
+  pool.close()
+  await waits
+  await t.rejects(send(pool), { message: /no longer used/ })
+  t.equal(pool.requests, 0)
+})
+
 t.test('a connection that is not established in time', async t => {
   const clock = createVirtualClock()
   // Addresses for documentation (RFC 5737) have no hosts.

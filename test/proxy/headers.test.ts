@@ -338,3 +338,17 @@ t.test('an unknown expectation is refused', async t => {
   t.same(await rig.finished(1), [' refused 417'])
   t.equal(upstream.requests, 0)
 })
+
+t.test('a POST without a body tells its length: some upstreams insist on one', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  const client = await connect(t, rig)
+  for (const method of ['POST', 'PUT', 'PATCH', 'GET', 'DELETE']) {
+    t.equal((await client.ask(`${method} / HTTP/1.1\r\nHost: h\r\n\r\n`)).status, 200)
+  }
+  t.equal((await client.ask('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n')).status, 200)
+  t.same(upstream.text.match(/^(?:POST|PUT|PATCH|GET|DELETE|Content-Length: .*)/gm), [
+    ...['POST', 'Content-Length: 0', 'PUT', 'Content-Length: 0', 'PATCH', 'Content-Length: 0', 'GET', 'DELETE'],
+    ...['POST', 'Content-Length: 0'],
+  ])
+})

@@ -89,7 +89,8 @@ export class ConnectionPool implements ConnectionOwner {
     }
     const waiting = new Waiting(request, handler)
     this.#waiting.push(waiting)
-    this.#openForWaiting()
+    if (this.#closed) process.nextTick(this.#failWaiting)
+    else this.#openForWaiting()
     return () => void this.#waiting.remove(waiting)
   }
 
@@ -117,9 +118,7 @@ export class ConnectionPool implements ConnectionOwner {
     this.#closed = true
     for (const connection of [...this.#all]) connection.close()
     for (const each of [this.#opening, this.#idle, this.#spare]) each.close()
-    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
-      waiting.handler.failed(new Error('the upstream is no longer used'))
-    }
+    this.#failWaiting()
   }
 
   ready(connection: UpstreamConnection): void {
@@ -151,8 +150,14 @@ export class ConnectionPool implements ConnectionOwner {
     }
   }
 
+  readonly #failWaiting = (): void => {
+    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
+      waiting.handler.failed(new Error('the upstream is no longer used'))
+    }
+  }
+
   #openForWaiting(): void {
-    while (this.#opening.size < this.#waiting.size && this.#all.size < this.#most && !this.#closed) this.#open()
+    while (this.#opening.size < this.#waiting.size && this.#all.size < this.#most) this.#open()
   }
 
   #open(): void {

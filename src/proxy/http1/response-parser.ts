@@ -6,7 +6,7 @@
  * holds this. In particular:
  * - A line ends with CRLF. Names are tokens, and values have no control characters.
  * - There is at most one Content-Length, in digits. Transfer-Encoding is exactly `chunked`, alone, and not in HTTP/1.0.
- * - A chunk has a size in hex digits. Extensions are refused.
+ * - A chunk has a size in hex digits. Extensions are ignored, malformed ones refused.
  *
  * Bytes may arrive in any pieces. The work is linear in their number: what is incomplete is kept as a list of pieces and
  * joined once. Lines and heads have an upper bound.
@@ -41,11 +41,13 @@ export interface ResponseSink {
 /** Bytes. The longest head or trailer section. */
 const MAX_HEAD = 64 * 1024
 
-/** Bytes. The longest chunk size with its CRLF. */
-const MAX_SIZE_LINE = 18
+/** Bytes. The longest line with the size of a chunk, its extensions and its CRLF. */
+const MAX_SIZE_LINE = 256
 
 const STATUS_LINE = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: (.*))?$/
-const HEX = /^[0-9a-fA-F]{1,13}$/
+/** Extensions are ignored (RFC 9112 7.1.1). */
+const SIZE =
+  /^([0-9a-fA-F]{1,13})(?:;[\w!#$%&'*+\-.^`|~]+(?:=(?:[\w!#$%&'*+\-.^`|~]+|"[\w !#$%&'()*+,\-./:;<=>?@[\]^`{|}~]*"))?)*\r\n$/
 
 const BLANK_LINE = Buffer.from('\r\n\r\n')
 const CR = 13
@@ -174,10 +176,12 @@ export class ResponseParser {
   }
 
   /**
-   * @param text the status line and the fields, each with its CRLF
+   * @param received the status line and the fields, each with its CRLF
    * @param rest how many bytes follow in the buffer
    */
-  #takeHead(text: string, rest: number): void {
+  #takeHead(received: string, rest: number): void {
+    // Some servers end a body with a line too many, as llhttp knows.
+    const text = received.startsWith('\r\n') ? received.slice(2) : received
     checkCharacters(text)
     const lineEnd = text.indexOf('\r\n')
     const line = STATUS_LINE.exec(text.slice(0, lineEnd))
@@ -227,9 +231,9 @@ export class ResponseParser {
       return this.#hold(piece, to)
     }
     const line = this.#held > 0 ? this.#joined(piece) : piece
-    const digits = line.slice(0, -2)
-    if (!line.endsWith('\r\n') || !HEX.test(digits)) throw badChunk()
-    this.#left = Number.parseInt(digits, 16)
+    const size = SIZE.exec(line)
+    if (size === null) throw badChunk()
+    this.#left = Number.parseInt(size[1]!, 16)
     this.#state = this.#left > 0 ? 'chunk' : 'trailers'
     return to
   }

@@ -8,6 +8,13 @@ export class Upload {
   readonly #socket: Socket
   readonly #body: Readable
   readonly #chunked: boolean
+  /** The head has not left yet. */
+  #starting = true
+  /** The piece that is written next. */
+  #chunk: Buffer | undefined
+  /** The body has ended, perhaps before its last piece was written. */
+  #isLast = false
+  #stopped = false
 
   /**
    * Writes the head at once, in one piece with what the body has by now.
@@ -20,18 +27,44 @@ export class Upload {
     this.#chunked = framing === 'chunked'
     socket.cork()
     socket.write(head, 'latin1')
-    body.on('data', this.#write).once('end', this.#finish)
+    body.on('data', this.#take).once('end', this.#finish)
     socket.on('drain', this.#resume)
-    process.nextTick(uncork, socket)
+    process.nextTick(this.#started)
   }
 
   /** Reads no more of the body. */
   stop(): void {
-    this.#body.off('data', this.#write).off('end', this.#finish)
+    this.#stopped = true
+    this.#body.off('data', this.#take).off('end', this.#finish)
     this.#socket.off('drain', this.#resume)
   }
 
-  readonly #write = (chunk: Buffer): void => {
+  readonly #started = (): void => {
+    this.#starting = false
+    this.#socket.uncork()
+  }
+
+  /**
+   * Writes what comes with the head at once, and later pieces after all sockets have been read: a write to an upstream that
+   * has answered early and closed ends the connection, and would lose that answer.
+   */
+  readonly #take = (chunk: Buffer): void => {
+    if (this.#starting) return this.#write(chunk)
+    this.#body.pause()
+    this.#chunk = chunk
+    setImmediate(this.#writeChunk)
+  }
+
+  readonly #writeChunk = (): void => {
+    const chunk = this.#chunk!
+    this.#chunk = undefined
+    if (this.#stopped) return
+    this.#body.resume()
+    this.#write(chunk)
+    if (this.#isLast) this.#finish()
+  }
+
+  #write(chunk: Buffer): void {
     const socket = this.#socket
     let taken: boolean
     if (this.#chunked) {
@@ -45,16 +78,14 @@ export class Upload {
   }
 
   readonly #resume = (): void => {
-    this.#body.resume()
+    if (this.#chunk === undefined) this.#body.resume()
   }
 
   readonly #finish = (): void => {
+    this.#isLast = true
+    if (this.#chunk !== undefined) return
     this.stop()
     this.ended = true
     if (this.#chunked) this.#socket.write('0\r\n\r\n', 'latin1')
   }
-}
-
-function uncork(socket: Socket): void {
-  socket.uncork()
 }

@@ -6,6 +6,9 @@ import type { Opener } from './open-connection.js'
 import { type ResponseHead, ResponseParser, type ResponseSink } from './response-parser.js'
 import { Upload } from './upload.js'
 
+/** Methods whose requests have content, if only an empty one. */
+const HAVE_CONTENT = new Set(['POST', 'PUT', 'PATCH'])
+
 /** A request to an upstream. */
 export interface UpstreamRequest {
   readonly method: string
@@ -14,7 +17,7 @@ export interface UpstreamRequest {
   readonly headers: readonly string[]
   /** Null: there is none. */
   readonly body: Readable | null
-  /** The length of the body. Undefined: it is sent in chunks, and the headers do not tell a length. */
+  /** The length of the body that the headers tell. Undefined: they tell none. A body is then sent in chunks. */
   readonly contentLength: number | undefined
 }
 
@@ -38,7 +41,7 @@ export interface ResponseHandler {
 export interface ConnectionOwner {
   /** It is open and has no request. */
   ready(connection: UpstreamConnection): void
-  /** It has ended. `error`: why it could not be opened. */
+  /** It has ended. `error`: why it could not be opened. Undefined: it was open, or closed on purpose. */
   closed(connection: UpstreamConnection, error: Error | undefined): void
 }
 
@@ -91,6 +94,8 @@ export class UpstreamConnection implements ResponseSink, Watched {
     let head = `${method} ${target} HTTP/1.1\r\n`
     for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
     if (body === null) {
+      // RFC 9110 8.6: some servers insist on a length.
+      if (request.contentLength === undefined && HAVE_CONTENT.has(method)) head += 'Content-Length: 0\r\n'
       this.#socket.write(`${head}\r\n`, 'latin1')
       return
     }
@@ -118,7 +123,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
     this.#release()
     this.#parser.stop()
     this.#socket.destroy()
-    this.#onClose()
+    this.#tellClosed()
   }
 
   /** The connection was not established in time, or its deadline unused has passed. */
@@ -196,10 +201,13 @@ export class UpstreamConnection implements ResponseSink, Watched {
   }
 
   readonly #onClose = (): void => {
+    if (!this.#closed) this.#fail(disconnected())
+  }
+
+  #tellClosed(): void {
     if (this.#closed) return
     this.#closed = true
-    this.#owner.closed(this, this.opened ? undefined : (this.#error ?? disconnected()))
-    this.#release()?.failed(disconnected())
+    this.#owner.closed(this, this.opened ? undefined : this.#error)
   }
 }
 

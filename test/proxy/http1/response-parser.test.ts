@@ -82,7 +82,27 @@ const status = fc.oneof(
   fc.constantFrom('20', '2000', '099', '101', 'abc', ''),
 )
 const reason = fc.constantFrom(' OK', '', ' ', ' Not Found', ' \u00e9', '\tOK', ' a\x01')
-const size = fc.constantFrom('3', '0', '003', 'A', 'a', 'x', '', ' 3', '3 ', '3;a=b', '3;a', '-3', '0x3', '3\t')
+const size = fc.constantFrom(
+  '3',
+  '0',
+  '003',
+  'A',
+  'a',
+  'x',
+  '',
+  ' 3',
+  '3 ',
+  '3;a=b',
+  '3;a',
+  '3;a="b;c"',
+  '3;',
+  '3;a=',
+  '3;a="b',
+  '3; a',
+  '-3',
+  '0x3',
+  '3\t',
+)
 const chunk = fc.tuple(size, crlf, fc.constantFrom('abc', 'abcdefghij', 'ab', ''), crlf).map(parts => parts.join(''))
 const good = fc.constantFrom('3\r\nabc\r\n', '1\r\nz\r\n', 'A\r\n0123456789\r\n')
 const content = fc.oneof(
@@ -104,7 +124,14 @@ const message = fc
           `${proto}${space === '  ' ? ' ' : space}${code}${why}${end}${fields.join('')}${blank}${rest}`,
       ),
   )
-const messages = fc.array(message, { minLength: 1, maxLength: 3 }).map(parts => parts.join(''))
+const messages = fc
+  .array(
+    fc
+      .tuple(fc.oneof({ weight: 9, arbitrary: fc.constant('') }, fc.constantFrom('\r\n', '\r\n\r\n', '\n')), message)
+      .map(parts => parts.join('')),
+    { minLength: 1, maxLength: 3 },
+  )
+  .map(parts => parts.join(''))
 const methods = fc.array(fc.constantFrom('GET', 'GET', 'HEAD'), { minLength: 3, maxLength: 3 })
 
 /** More by hand, after a change to the parser: FUZZ_RUNS=1000000. */
@@ -176,6 +203,13 @@ const ACCEPTED: readonly [string, string, string, readonly string[]][] = [
     'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nT: u\r\n\r\n',
     ['head 200 ["Transfer-Encoding","chunked"]', 'body "abc" ["T","u"]'],
   ],
+  [
+    'chunk extensions',
+    'GET',
+    'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b;c;d="e;f"\r\nab\r\n0;x\r\n\r\n',
+    ['head 200 ["Transfer-Encoding","chunked"]', 'body "ab" []'],
+  ],
+  ['an empty line before it', 'GET', '\r\nHTTP/1.1 204 X\r\n\r\n', ['head 204 []', 'body "" []']],
   [
     'any number of 1xx',
     'GET',
