@@ -238,6 +238,29 @@ export function killAll() {
   if (scratch !== undefined) rmSync(scratch, { recursive: true, force: true })
 }
 
+/**
+ * CPU time in seconds since the machine and this process started.
+ *
+ * @returns {{ all: number, own: number }} `all`: of all processes, and what the host took from this machine. `own`: of this
+ *   process and of all that it has started
+ */
+export function cpuTimes() {
+  const [user, nice, system, , , , , steal] = readFileSync('/proc/stat', 'utf8')
+    .split('\n', 1)[0]
+    .split(/ +/)
+    .slice(1)
+    .map(Number)
+  return { all: (user + nice + system + steal) / 100, own: treeTicks(process.pid) / 100 }
+}
+
+/** Of a process, those of its descendants that run, and those that have ended. @param {number} pid @returns {number} */
+function treeTicks(pid) {
+  const [, ...children] = family(pid)
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ')
+  const own = [11, 12, 13, 14].reduce((sum, at) => sum + Number(fields[at]), 0)
+  return children.reduce((sum, child) => sum + treeTicks(child), own)
+}
+
 /** @param {number} pid @returns {number[]} */
 function family(pid) {
   const children = readdirSync(`/proc/${pid}/task`).flatMap(task =>

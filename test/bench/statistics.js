@@ -26,6 +26,11 @@ export function median(values) {
   return quantile(values, 0.5)
 }
 
+/** How far apart the rounds are: the largest less the smallest, as a part of the median. @param {ArrayLike<number>} values */
+export function spread(values) {
+  return (quantile(values, 1) - quantile(values, 0)) / median(values)
+}
+
 /**
  * The differences between the gaps of arrivals and the period.
  *

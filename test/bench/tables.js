@@ -7,7 +7,8 @@
  * @typedef {{ tables: Table[], checks: Check[], raw: object }} Outcome
  * @typedef {{
  *   date: string, quick: boolean, machine: Record<string, string>, versions: Record<string, string>,
- *   missing: string[], suites: Record<string, Outcome>, failures: Record<string, string>
+ *   missing: string[], suites: Record<string, Outcome>, failures: Record<string, string>,
+ *   foreign: Record<string, number>
  * }} Report
  */
 
@@ -19,6 +20,11 @@ export function fixed(value, digits) {
 /** @param {number} value */
 export function ratio(value) {
   return `${fixed(value, 2)}x`
+}
+
+/** @param {number} part */
+export function percent(part) {
+  return Number.isNaN(part) ? '-' : `${(part * 100).toFixed(0)} %`
 }
 
 /** @param {Check[]} checks @returns {Table} */
@@ -50,13 +56,22 @@ function markdown({ title, columns, rows }) {
   return [`${title}:`, '', line(columns), line(columns.map(() => '---')), ...rows.map(line)].join('\n')
 }
 
-/** @param {string} name @param {Outcome} outcome */
-export function suiteText(name, outcome) {
-  return `\n== ${name} ==\n\n${tablesOf(outcome).map(text).join('\n\n')}\n`
+/** Parts of a core that other processes may use while the figures are still to be trusted. */
+const QUIET = 0.05
+
+/** @param {number} foreign parts of a core */
+function foreignText(foreign) {
+  const verdict = foreign > QUIET ? ' The machine was not quiet: do not judge by these figures.' : ''
+  return `Other processes used ${percent(foreign)} of a core.${verdict}`
+}
+
+/** @param {string} name @param {Outcome} outcome @param {number} foreign parts of a core that other processes used */
+export function suiteText(name, outcome, foreign) {
+  return `\n== ${name} ==\n\n${tablesOf(outcome).map(text).join('\n\n')}\n\n${foreignText(foreign)}\n`
 }
 
 /** @param {Report} report */
-export function reportMarkdown({ date, quick, machine, versions, missing, suites, failures }) {
+export function reportMarkdown({ date, quick, machine, versions, missing, suites, failures, foreign }) {
   const facts = [
     `Run of ${date}${quick ? ' (--quick: too short to judge by)' : ''}.`,
     `${machine.cpu}, ${machine.cores} cores, ${machine.system}.`,
@@ -66,7 +81,9 @@ export function reportMarkdown({ date, quick, machine, versions, missing, suites
     missing.length > 0 ? `Missing: ${missing.join(', ')}.` : 'No peer was missing.',
   ]
   const parts = [facts.join('\n')]
-  for (const [name, outcome] of Object.entries(suites)) parts.push(`### ${name}`, ...tablesOf(outcome).map(markdown))
+  for (const [name, outcome] of Object.entries(suites)) {
+    parts.push(`### ${name}`, ...tablesOf(outcome).map(markdown), foreignText(foreign[name] ?? NaN))
+  }
   for (const [name, why] of Object.entries(failures)) parts.push(`### ${name}`, `Failed: ${why}`)
   return parts.join('\n\n')
 }

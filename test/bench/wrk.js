@@ -1,6 +1,19 @@
 // @ts-check
 import { hasProgram, output } from './processes.js'
 
+/** The headers of a browser: ten with Host. */
+export const BROWSER_HEADERS = [
+  'User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0',
+  'Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
+  'Accept-Language: en-GB,en;q=0.5',
+  'Accept-Encoding: gzip, deflate, br, zstd',
+  'Referer: http://bench/things',
+  'Cookie: session=0123456789abcdef0123456789abcdef',
+  'Sec-Fetch-Dest: document',
+  'Sec-Fetch-Mode: navigate',
+  'Sec-Fetch-Site: same-origin',
+]
+
 export function hasWrk() {
   return hasProgram('wrk')
 }

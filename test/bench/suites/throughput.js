@@ -1,9 +1,9 @@
 // @ts-check
 /** Requests per second without limits. Proxy, wrk and sink have at most one core each. */
 import { startAll, startHaproxy, startNginx, startPeer, startShaper, startSink } from '../participants.js'
-import { entry, median } from '../statistics.js'
-import { fixed, ratio } from '../tables.js'
-import { hasWrk, wrk } from '../wrk.js'
+import { entry, median, spread } from '../statistics.js'
+import { fixed, percent, ratio } from '../tables.js'
+import { BROWSER_HEADERS, hasWrk, wrk } from '../wrk.js'
 
 const TARGETS = [
   { against: 'http-proxy', least: 1.6 },
@@ -12,19 +12,6 @@ const TARGETS = [
 
 /** The budget for a line of the access log, in us of CPU. */
 const LINE_TARGET = 4
-
-/** The headers of a browser: ten with Host. */
-const HEADERS = [
-  'User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0',
-  'Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8',
-  'Accept-Language: en-GB,en;q=0.5',
-  'Accept-Encoding: gzip, deflate, br, zstd',
-  'Referer: http://bench/things',
-  'Cookie: session=0123456789abcdef0123456789abcdef',
-  'Sec-Fetch-Dest: document',
-  'Sec-Fetch-Mode: navigate',
-  'Sec-Fetch-Site: same-origin',
-]
 
 /** The default configuration and its peers, on requests with ten headers. All but http-proxy write a log. */
 const LOGGING = 'shaper, access log'
@@ -129,7 +116,7 @@ export async function throughput({ quick, rounds: wanted, missing, progress }) {
   }
 
   const raw = await race(candidates, '/')
-  const rawDefault = await race(defaults, '/v1/things/1?q=1', HEADERS)
+  const rawDefault = await race(defaults, '/v1/things/1?q=1', BROWSER_HEADERS)
   await sink.stop()
 
   const ours = median(raw.shaper.rate)
@@ -154,10 +141,11 @@ export async function throughput({ quick, rounds: wanted, missing, progress }) {
   /** @param {string} title @param {number} rate @param {typeof raw} figures */
   const table = (title, rate, figures) => ({
     title,
-    columns: ['peer', 'requests/s', 'CPU us each', 'shaper against it'],
+    columns: ['peer', 'requests/s', 'spread', 'CPU us each', 'shaper against it'],
     rows: Object.entries(figures).map(([name, { rate: rates, cpu }]) => [
       name,
       fixed(median(rates), 0),
+      percent(spread(rates)),
       fixed(median(cpu), 1),
       ratio(rate / median(rates)),
     ]),
