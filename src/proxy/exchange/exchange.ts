@@ -180,10 +180,10 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   abandon(): void {
-    if (this.#state === 'over') this.#forwarding?.abort()
-    else this.#leave('cancelled', 499)
-    // Last: it may close an upstream that nobody uses any more, with all its connections.
+    // First: `settle` may close an upstream that nobody uses any more, and that would fail the request.
+    this.#forwarding?.abort()
     this.settle()
+    if (this.#state !== 'over') this.#leave('cancelled', 499)
   }
 
   onMalformed(reply: Reply): void {
