@@ -6,7 +6,8 @@
 //   s AT PATH         it is about to be written to the upstream
 //   p FROM TO CPU     the process stood still, and had the processor for CPU ms of that time
 import { subscribe } from 'node:diagnostics_channel'
-import { openSync, writeSync } from 'node:fs'
+import { openSync, realpathSync, writeSync } from 'node:fs'
+import { pathToFileURL } from 'node:url'
 import { isMainThread } from 'node:worker_threads'
 
 const { WITNESS_DIR } = process.env
@@ -19,8 +20,7 @@ if (WITNESS_DIR !== undefined && isMainThread) {
   const now = () => Number(process.hrtime.bigint()) / 1e6
   const note = line => writeSync(file, `${line}\n`)
   subscribe('http.server.request.start', ({ request }) => note(`a ${now()} ${request.url}`))
-  subscribe('undici:request:create', ({ request }) => note(`r ${now()} ${request.path}`))
-  subscribe('undici:client:sendHeaders', ({ request }) => note(`s ${now()} ${request.path}`))
+  if (process.argv[1].endsWith('shaper.js')) await watchUpstreams(note, now)
   const cpu = () => {
     const { user, system } = process.cpuUsage()
     return (user + system) / 1e3
@@ -34,4 +34,21 @@ if (WITNESS_DIR !== undefined && isMainThread) {
     last = at
     used = usedNow
   }, TICK).unref()
+}
+
+/** Not in the upstream's process. */
+async function watchUpstreams(note, now) {
+  const modules = new URL('../dist/proxy/http1/', pathToFileURL(realpathSync(process.argv[1])))
+  const { ConnectionPool } = await import(new URL('connection-pool.js', modules).href)
+  const { UpstreamConnection } = await import(new URL('upstream-connection.js', modules).href)
+  for (const [type, letter] of [
+    [ConnectionPool, 'r'],
+    [UpstreamConnection, 's'],
+  ]) {
+    const { send } = type.prototype
+    type.prototype.send = function (request, handler) {
+      note(`${letter} ${now()} ${request.target}`)
+      return send.call(this, request, handler)
+    }
+  }
 }

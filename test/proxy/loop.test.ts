@@ -160,7 +160,8 @@ t.test('all workers of a program count as one', async t => {
   t.same(new Set(await all('/')), new Set([200]))
   t.equal(new Set(seen.text.match(/^Via: .*\r$/gm)).size, 1)
   t.same(new Set(await all('/loop')), new Set([508]))
-  t.equal(behind.connections, 20, 'each came back once')
+  // A request may use the connection of one that was answered before. A loop would open more.
+  t.ok(behind.connections > 0 && behind.connections <= 20, `${behind.connections}: each came back once`)
   command.child.kill('SIGTERM')
   t.equal((await command.finished).code, 0)
 })
