@@ -134,7 +134,9 @@ export function checkBound(
 ): void {
   const { sent, seen, pauses, upstreamPauses } = outcome
   const check = (where: string, all: readonly Seen[], known: readonly Pause[], most: number): void => {
-    const worst = worstWindow(all.filter(of), rate / 1_000)
+    const checked = all.filter(of)
+    t.ok(checked.length > 0, `${what}, ${where}: ${checked.length} requests`)
+    const worst = worstWindow(checked, rate / 1_000)
     const pause = longestPause(known, worst)
     const named = pause > 0 ? `, with a pause of the machine of ${pause.toFixed(1)} ms` : ''
     const told = `${what}, ${where}: the worst window is ${worst.excess.toFixed(2)} from the bound${named}`
@@ -146,6 +148,10 @@ export function checkBound(
 }
 
 export function checkOrder(t: Test, { notes }: Outcome, laneOf = clientOf): void {
+  t.ok(
+    notes.some(({ released }) => released.length > 0),
+    'releases were noted',
+  )
   for (const { read, released, pid } of notes) t.equal(overtakings(read, released, laneOf), 0, `in order in ${pid}`)
 }
 
