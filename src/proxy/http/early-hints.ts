@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import { fieldLines } from '../http1/fields.js'
 import { clientHeaders } from './headers.js'
 
 /** Most early hints for one request. */
@@ -10,8 +11,5 @@ export const MAX_HINTS = 16
  */
 export function passEarlyHints({ socket }: IncomingMessage, fields: readonly string[]): void {
   if (socket.writableNeedDrain) return
-  const headers = clientHeaders(fields, 'unchunked')
-  let head = 'HTTP/1.1 103 Early Hints\r\n'
-  for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
-  socket.write(`${head}\r\n`, 'latin1')
+  socket.write(`HTTP/1.1 103 Early Hints\r\n${fieldLines(clientHeaders(fields, 'unchunked'))}\r\n`, 'latin1')
 }

@@ -53,6 +53,13 @@ function isSpace(code: number): boolean {
   return code === SPACE || code === TAB
 }
 
+/** @returns the lines of fields as a message has them, each with its CRLF */
+export function fieldLines(fields: readonly string[]): string {
+  let lines = ''
+  for (let at = 0; at < fields.length; at += 2) lines += `${fields[at]}: ${fields[at + 1]}\r\n`
+  return lines
+}
+
 /** Whether a field's name is `lower`, in any case. */
 export function isNamed(name: string, lower: string): boolean {
   return name.length === lower.length && name.toLowerCase() === lower

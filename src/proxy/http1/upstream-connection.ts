@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 import type { Watched } from '../deadlines.js'
-import { ProtocolError } from './fields.js'
+import { fieldLines, ProtocolError } from './fields.js'
 import type { Opener } from './open-connection.js'
 import { type ResponseHead, ResponseParser, type ResponseSink } from './response-parser.js'
 import { Upload } from './upload.js'
@@ -91,8 +91,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
     this.#parser.expect(method)
     handler.sending(this)
     if (this.#handler !== handler) return
-    let head = `${method} ${target} HTTP/1.1\r\n`
-    for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`
+    let head = `${method} ${target} HTTP/1.1\r\n${fieldLines(headers)}`
     if (body === null) {
       // RFC 9110 8.6: some servers insist on a length.
       if (request.contentLength === undefined && HAVE_CONTENT.has(method)) head += 'Content-Length: 0\r\n'

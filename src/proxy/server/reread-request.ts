@@ -2,6 +2,7 @@ import type { IncomingMessage, Server } from 'node:http'
 import type { Deadlines } from '../deadlines.js'
 import { type ClientConnection, type PipelinedRequest, readOn } from '../http/connection.js'
 import { watchUpgradeSocket } from '../http/websocket-tunnel.js'
+import { fieldLines } from '../http1/fields.js'
 
 /** Bytes. The size of the pieces that go back to the socket. Node reads more from the client only when few are left. */
 const PIECE = 4 * 1024
@@ -89,9 +90,7 @@ export function plainHeadOf(req: IncomingMessage): string {
 }
 
 function written({ method, url, httpVersion }: IncomingMessage, headers: readonly string[]): string {
-  let text = `${method} ${url} HTTP/${httpVersion}\r\n`
-  for (let at = 0; at < headers.length; at += 2) text += `${headers[at]}: ${headers[at + 1]}\r\n`
-  return `${text}\r\n`
+  return `${method} ${url} HTTP/${httpVersion}\r\n${fieldLines(headers)}\r\n`
 }
 
 function withoutUpgrade(connection: string): string {
