@@ -226,8 +226,9 @@ t.test('a signal to all workers, as from a terminal, counts as one', async t => 
   t.equal((await command.finished).code, 0)
 })
 
-t.test('a second signal ends all at once', async t => {
-  const command = start(t, config({ rate: '1/m', capacity: 5 }), '2')
+/** Two workers that have been told to stop while one request waits. */
+async function shuttingDown(t: Tap, more: object = {}) {
+  const command = start(t, config({ rate: '1/m', capacity: 5 }, more), '2')
   const url = await command.url
   const workers = workersOf(command)
   await ask(url)
@@ -236,6 +237,11 @@ t.test('a second signal ends all at once', async t => {
   await request(url, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
   command.child.kill('SIGTERM')
   await until('the first signal is seen', () => logged(command, /^shutting down$/).length === 1)
+  return { command, workers, waiting }
+}
+
+t.test('a second signal ends all at once', async t => {
+  const { command, workers, waiting } = await shuttingDown(t)
   command.child.kill('SIGTERM')
   t.equal((await command.finished).code, 1)
   t.ok((await waiting) instanceof Error)
@@ -243,15 +249,7 @@ t.test('a second signal ends all at once', async t => {
 })
 
 t.test('a worker that dies while it drains: the first process ends all the same, with status 1', async t => {
-  const more = { admin: { listen: '127.0.0.1:0' } }
-  const command = start(t, config({ rate: '1/m', capacity: 5 }, more), '2')
-  const url = await command.url
-  const workers = workersOf(command)
-  await ask(url)
-  const waiting = ask(url).catch((error: Error) => error)
-  await request(url, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
-  command.child.kill('SIGTERM')
-  await until('it is shutting down', () => logged(command, /^shutting down$/).length === 1)
+  const { command, workers, waiting } = await shuttingDown(t, { admin: { listen: '127.0.0.1:0' } })
   for (const pid of workers) if (isAlive(pid)) process.kill(pid, 'SIGKILL')
   const { code, stderr } = await command.finished
   t.equal(code, 1)
