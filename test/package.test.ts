@@ -99,7 +99,12 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
       paths.filter(path => !allowed.test(path)),
       [],
     )
-    for (const path of ['dist/index.js', 'dist/index.d.ts', 'dist/pacing/sleeper.js', 'dist/stores/redis/decide.lua']) {
+    for (const path of [
+      'dist/index.js',
+      'dist/index.d.ts',
+      'dist/pacing/pacing-thread.js',
+      'dist/stores/redis/decide.lua',
+    ]) {
       t.ok(paths.includes(path), path)
     }
   })

@@ -59,8 +59,11 @@ export async function resetInstance(context: ProxyContext, name: string, key: st
   const forgotten = known === undefined ? 0 : Math.max(0, known.level(clock.now()) - known.queued)
   if (sharing === undefined) {
     if (known === undefined) return undefined
+    bucketTable.hold(known)
     shaper.control.reset(known)
-    return afterReset(known, forgotten, clock.now())
+    const reset = afterReset(known, forgotten, clock.now())
+    bucketTable.rest(known)
+    return reset
   }
   const bucket = (known ?? sharing.createBucket(settings.limits, key)) as StoredBucket
   await sharing.store.reset(bucket.ref)

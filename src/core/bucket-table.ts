@@ -1,17 +1,17 @@
-import { type BucketLimits, QueuedBucket } from './bucket/queued-bucket.js'
+import type { BucketLimits } from './bucket/queued-bucket.js'
+import { Instances } from './instances.js'
+import { KeyedBucket } from './keyed-bucket.js'
 import type { SharedBucket } from './queue/lane.js'
-import { IdleSweep, SearchBudget } from './structures/idle-sweep.js'
+import { SearchBudget } from './structures/idle-sweep.js'
+import { ownText } from './structures/own-text.js'
 
 /** How many instances of a bucket are compared to find the emptiest one. */
 const CANDIDATES = 64
 
-const NONE: readonly SharedBucket[] = []
+/** Instances that each newcomer looks at: more than one, so that sweeping outruns arriving. */
+const SWEPT = 2
 
-/** The instances of one bucket, by key. */
-class Instances {
-  readonly byKey = new Map<string, SharedBucket>()
-  readonly sweep = new IdleSweep(this.byKey)
-}
+const NONE: readonly SharedBucket[] = []
 
 /**
  * All bucket instances, at most `maxKeys` of them. An instance that has drained and has no waiters goes without loss: a new
@@ -19,18 +19,21 @@ class Instances {
  *
  * A newcomer looks at a bounded number of instances, on average. A flood of new keys while all instances have waiters would
  * otherwise look at all of them each time.
+ *
+ * An instance that a request has held and put to `rest` sleeps (instances.ts): the next `find` makes another object for it.
+ * So who holds and rests has to do both with all that it finds. Without `rest` nothing sleeps.
  */
 export class BucketTable {
   readonly #buckets = new Map<string, Instances>()
   /** If it is lowered below the number of instances, newcomers drop some of them, and are let in once enough have gone. */
   maxKeys: number
-  readonly #create: (limits: BucketLimits, key: string) => SharedBucket
+  readonly #create: ((limits: BucketLimits, key: string) => SharedBucket) | undefined
   readonly #inUse: (key: string) => boolean
   readonly #budget = new SearchBudget()
   #size = 0
 
   /**
-   * @param create makes an instance
+   * @param create makes an instance. Such ones never sleep.
    * @param inUse whether the instances of a key have to stay though nobody waits for them
    */
   constructor(
@@ -39,13 +42,13 @@ export class BucketTable {
     inUse?: (key: string) => boolean,
   ) {
     this.maxKeys = maxKeys
-    this.#create = create ?? (limits => new QueuedBucket(limits))
+    this.#create = create
     this.#inUse = inUse ?? (() => false)
   }
 
   /** How many instances there are, of all buckets or of one. */
   size(name?: string): number {
-    return name === undefined ? this.#size : (this.#buckets.get(name)?.byKey.size ?? 0)
+    return name === undefined ? this.#size : (this.#buckets.get(name)?.size ?? 0)
   }
 
   /**
@@ -55,30 +58,50 @@ export class BucketTable {
    */
   find(limits: BucketLimits, key: string, now: number, keep: readonly SharedBucket[] = NONE): SharedBucket | undefined {
     const instances = this.#buckets.get(limits.name) ?? this.#open(limits.name)
-    const known = instances.byKey.get(key)
-    if (known !== undefined) return known
+    const row = instances.find(key)
+    if (row >= 0) return instances.wake(row)
     this.#budget.save(CANDIDATES * this.#buckets.size, this.#size)
     if (this.#size < this.maxKeys) this.#sweep(instances, now, keep)
     else if (!this.#makePlace(instances, now, keep)) return undefined
-    const bucket = this.#create(limits, key)
-    instances.byKey.set(key, bucket)
     this.#size += 1
-    return bucket
+    const own = ownText(key)
+    return instances.add(own, limits, this.#create?.(limits, own))
+  }
+
+  /** A request counts on this object from now on, until it calls `rest`. */
+  hold(bucket: SharedBucket): void {
+    if (bucket instanceof KeyedBucket) bucket.holders += 1
+  }
+
+  /** A request that held an instance does not use the object any more. */
+  rest(bucket: SharedBucket): void {
+    if (!(bucket instanceof KeyedBucket)) return
+    bucket.holders -= 1
+    bucket.home.sleep(bucket)
   }
 
   /** The instance of a bucket's key, if there is one. */
   peek(name: string, key: string): SharedBucket | undefined {
-    return this.#buckets.get(name)?.byKey.get(key)
+    const instances = this.#buckets.get(name)
+    const row = instances?.find(key) ?? -1
+    return row < 0 ? undefined : instances!.wake(row)
+  }
+
+  /** As `peek`, but only to read it: of an instance that sleeps this is a copy. */
+  look(name: string, key: string): SharedBucket | undefined {
+    const instances = this.#buckets.get(name)
+    const row = instances?.find(key) ?? -1
+    return row < 0 ? undefined : instances!.look(row)
   }
 
   /** Every instance there is. */
   *all(): Generator<SharedBucket> {
-    for (const { byKey } of this.#buckets.values()) yield* byKey.values()
+    for (const instances of this.#buckets.values()) for (const [, bucket] of instances.entries()) yield bucket
   }
 
   /** Every instance of a bucket, with its key. */
   entries(name: string): Iterable<[string, SharedBucket]> {
-    return this.#buckets.get(name)?.byKey ?? []
+    return this.#buckets.get(name)?.entries() ?? []
   }
 
   #open(name: string): Instances {
@@ -88,9 +111,14 @@ export class BucketTable {
   }
 
   #sweep(instances: Instances, now: number, keep: readonly SharedBucket[]): void {
-    const before = instances.byKey.size
-    instances.sweep.sweep((bucket, key) => this.#mayGo(bucket, key, keep) && bucket.idle(now))
-    this.#size -= before - instances.byKey.size
+    for (let looked = 0; looked < SWEPT && instances.size > 0; looked += 1) {
+      const row = instances.next()
+      const bucket = instances.look(row)
+      if (!this.#mayGo(bucket, instances.keyOf(row), keep) || !bucket.idle(now)) continue
+      this.#remove(instances, row)
+      // What is in its row now is the newest, and hardly idle.
+      instances.next()
+    }
   }
 
   /** Drops instances of the same bucket or of another one until there is a place. */
@@ -98,7 +126,7 @@ export class BucketTable {
     const all = [own, ...[...this.#buckets.values()].filter(instances => instances !== own)]
     for (let looked = 0; looked < this.#size && !this.#budget.empty; looked += CANDIDATES) {
       for (const instances of all) {
-        const left = Math.min(CANDIDATES, instances.byKey.size - looked)
+        const left = Math.min(CANDIDATES, instances.size - looked)
         if (left > 0) this.#evictAmong(left, instances, now, keep)
         if (this.#size < this.maxKeys) return true
       }
@@ -110,27 +138,30 @@ export class BucketTable {
   #evictAmong(count: number, instances: Instances, now: number, keep: readonly SharedBucket[]): void {
     const busy: { key: string; level: number }[] = []
     for (let looked = 0; looked < count && this.#budget.spend(); looked += 1) {
-      const entry = instances.sweep.next()
-      if (entry === undefined) break
-      const [key, bucket] = entry
+      const row = instances.next()
+      if (row < 0) break
+      const key = instances.keyOf(row)
+      const bucket = instances.look(row)
       if (!this.#mayGo(bucket, key, keep)) continue
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
-      if (bucket.idle(now)) this.#remove(instances, key)
+      if (bucket.idle(now)) this.#remove(instances, row)
       else busy.push({ key, level })
     }
     const tooMany = Math.max(0, this.#size - this.maxKeys + 1)
     if (tooMany === 0) return
     busy.sort((one, other) => one.level - other.level)
-    for (const { key } of busy.slice(0, Math.min(tooMany, Math.ceil(busy.length / 2)))) this.#remove(instances, key)
+    for (const { key } of busy.slice(0, Math.min(tooMany, Math.ceil(busy.length / 2)))) {
+      this.#remove(instances, instances.find(key))
+    }
   }
 
   #mayGo(bucket: SharedBucket, key: string, keep: readonly SharedBucket[]): boolean {
     return !bucket.engaged && !keep.includes(bucket) && !this.#inUse(key)
   }
 
-  #remove(instances: Instances, key: string): void {
-    instances.byKey.delete(key)
+  #remove(instances: Instances, row: number): void {
+    instances.remove(row)
     this.#size -= 1
   }
 }

@@ -3,11 +3,10 @@
  * decides when they leave (release-engine.ts). Changes of limits and pauses are in reconfigure.ts.
  */
 
-import { decide, timeUntilFit } from './admission/decide.js'
+import { decide, shutOut, timeUntilFit } from './admission/decide.js'
 import { makeRoom } from './admission/fair-drop.js'
 import {
   type Arrival,
-  findLane,
   type Gate,
   type Lane,
   type Rejection,
@@ -16,6 +15,7 @@ import {
   type Waiter,
 } from './queue/lane.js'
 import { isFree, SAME_TIME } from './queue/ready-lanes.js'
+import { findLane } from './queue/tree.js'
 import { Control } from './release/reconfigure.js'
 import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
 import type { ClaimAnswer } from './store.js'
@@ -72,7 +72,7 @@ export class Shaper {
    * @param arrivedAt ms. Earlier than now where a store was asked first.
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
-    const now = this.#engine.settle()
+    const now = this.#engine.settleFor(arrival, 'behind')
     const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
     const victims = rejection && this.#withdrawHeavier(arrival, rejection, maxWait, now)
     let verdict: Verdict
@@ -113,12 +113,15 @@ export class Shaper {
    * matter. Its waiter is called after the next `wake`. Undefined: it would have to wait too long.
    */
   requeue(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | undefined {
-    const now = this.#engine.settle()
     const { route, stack } = arrival
+    const now = this.#engine.settleFor(arrival, 'before')
     const start = now + route.gate.pausedFor(now)
     const ahead = costBefore(findLane(route, stack), arrivedAt)
     const leaves = start + Math.max(...stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
-    if (leaves > arrivedAt + maxWait || this.#isCrowded(arrival)) return undefined
+    if (leaves > arrivedAt + maxWait || this.#isCrowded(arrival)) {
+      this.#engine.notify()
+      return undefined
+    }
     // Also before those that came in the same moment.
     const ticket = this.#engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
     this.#engine.contend(ticket, now)
@@ -146,12 +149,17 @@ export class Shaper {
     return victims !== undefined
   }
 
-  /** Decides on an arrival in a `meter` route: the same arithmetic, no waiting. */
+  /**
+   * Decides on an arrival in a `meter` route: the same arithmetic, no waiting. After `released` it has a place in the gate:
+   * it takes it before more is armed.
+   */
   meter(arrival: Arrival): 'released' | Rejection {
-    const now = this.#engine.settle()
-    const rejection = decide(arrival, Infinity, now)
+    const now = this.#engine.settleFor(arrival, 'before')
+    const { gate } = arrival.route
+    const rejection = shutOut(gate, now) ?? decide(arrival, Infinity, now)
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
+      gate.enter()
     }
     const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(arrival, rejection, Infinity, now)
     this.#engine.notify()
@@ -168,6 +176,7 @@ export class Shaper {
   /** Returns the slot of a released ticket that was not sent after all. If it was a bucket's last one, it is used again. */
   giveBack(ticket: Ticket): void {
     if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back, and once')
+    this.#engine.settleBefore(armed => ticket.lane.stack.every(bucket => armed.recallBucket(bucket)))
     this.#engine.returnSlot(ticket, ticket.slot)
     this.wake()
   }
@@ -188,6 +197,12 @@ export class Shaper {
       this.#engine.uncount(ticket)
     }
     return again
+  }
+
+  /** The release of a ticket is armed and will not be made. Others are armed for it as far as possible. */
+  recall({ lane }: Ticket): void {
+    this.#engine.settleBefore(armed => armed.recall(lane))
+    this.#engine.notify()
   }
 
   /** Releases what has become possible. To be called with a gate that opens. */

@@ -8,7 +8,8 @@ import { decide, shutOut } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
-import { findLane, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
+import type { Rejection, SharedBucket, Waiter } from './queue/lane.js'
+import { findLane } from './queue/tree.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
 import type { Inquiry, StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, AdmitRequest, BucketRef, MaybePromise, Store } from './store.js'
@@ -85,6 +86,9 @@ export class SharedShaper {
   meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
     if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
     const { clock } = this.#options
+    const { gate } = arrival.route
+    const shutBefore = shutOut(gate, clock.now())
+    if (shutBefore !== undefined) return callbacks.decided(shutBefore)
     // Nobody makes room for a request that does not wait.
     this.#askOnce(
       arrival.stack,
@@ -92,11 +96,12 @@ export class SharedShaper {
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
-        const shut = shutOut(arrival.route.gate, clock.now())
-        if (shut !== undefined) this.#giveBack(arrival, admission)
+        const shut = shutOut(gate, clock.now())
+        if (shut === undefined) gate.enter()
+        else this.#giveBack(arrival, admission)
         callbacks.decided(shut ?? 'released')
       },
-      () => callbacks.decided(shutOut(arrival.route.gate, clock.now()) ?? this.#meterAlone(arrival)),
+      () => callbacks.decided(this.#meterAlone(arrival)),
     )
   }
 
@@ -198,9 +203,14 @@ export class SharedShaper {
   }
 
   #meterAlone(arrival: Arrival): 'released' | Rejection {
-    const { onOutage, shaper } = this.#options
+    const { onOutage, shaper, clock } = this.#options
     if (onOutage === 'local') return shaper.meter(arrival)
-    return onOutage === 'closed' ? UNAVAILABLE : 'released'
+    const { gate } = arrival.route
+    const shut = shutOut(gate, clock.now())
+    if (shut !== undefined) return shut
+    if (onOutage === 'closed') return UNAVAILABLE
+    gate.enter()
+    return 'released'
   }
 }
 

@@ -82,10 +82,10 @@ export class LeakyBucket {
     const { capacity, rate } = bucket.limits
     const now = this.#clock.now()
     const before = bucket.level(now)
-    const excess = bucket.excess(cost, now)
-    const admitted = excess === 0
-    if (admitted) bucket.fill(cost, now)
+    const excess = before + cost - capacity
+    const admitted = excess <= LEVEL_TOLERANCE
     const level = admitted ? before + cost : before
+    if (admitted) bucket.set(level, now)
     return {
       admitted,
       level,

@@ -9,14 +9,17 @@
  * The remaining error comes from pauses of the main thread. The lead adapts to the delay of the message. It has an upper
  * bound, because otherwise the main thread would spin all the time.
  *
+ * The same thread makes armed writes at their slots without the main thread (armed-writes.ts).
+ *
  * Every wake-up has a plain timer as its backup. If the backup runs before the thread's message many times in a row (there
  * is no thread, or it gets no core), the clock stops the thread and goes on with timers.
  */
 import { writeFileSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import { Worker } from 'node:worker_threads'
-import type { Clock } from '../core/clock.js'
 import { DueHeap, type Timed } from '../core/structures/due-heap.js'
+import { ArmedWrites, CONTROLS } from './armed-writes.js'
+import type { Pacer } from './pacer.js'
 
 /** How long before a due time the main thread spins, in ms. */
 const SPIN_MS = 0.06
@@ -36,7 +39,7 @@ const LONGEST_TIMEOUT_MS = 2 ** 31 - 1
 /** How long the thread may take to start, in ms. */
 const START_MS = 2_000
 
-export interface PreciseClock extends Clock {
+export interface PreciseClock extends Pacer {
   /** False once it has fallen back to timers. */
   readonly precise: boolean
   /** Ends the thread. Planned callbacks run on timers. */
@@ -44,6 +47,8 @@ export interface PreciseClock extends Clock {
 }
 
 interface Planned extends Timed {
+  /** ms */
+  readonly due: number
   run: (() => void) | undefined
 }
 
@@ -56,8 +61,7 @@ export function createPreciseClock(
   { background = false }: { readonly background?: boolean } = {},
 ): PreciseClock {
   const planned = new DueHeap<Planned>()
-  const toHrtime = Number(process.hrtime.bigint()) / 1e6 - performance.now()
-  let sleeper = startSleeper(woken, threadLost)
+  let thread = startThread(woken, threadLost)
   let lead = LEAD.most
   /** The due time that the thread wakes for; Infinity: none. */
   let wakeAt = Infinity
@@ -77,12 +81,12 @@ export function createPreciseClock(
       return
     }
     const left = next.due - performance.now()
-    if (sleeper !== undefined && left < lead + SHORTEST_SLEEP_MS) return spin()
-    if (sleeper !== undefined && next.due < wakeAt) {
+    if (thread !== undefined && left < lead + SHORTEST_SLEEP_MS) return spin()
+    if (thread !== undefined && next.due < wakeAt) {
       wakeAt = next.due
-      sleeper.order(next.due - lead + toHrtime)
+      thread.writes.setAlarm(next.due - lead)
     }
-    armBackup(next.due + (sleeper === undefined ? 0 : BACKUP.after))
+    armBackup(next.due + (thread === undefined ? 0 : BACKUP.after))
   }
 
   function armBackup(at: number): void {
@@ -136,7 +140,7 @@ export function createPreciseClock(
     backupAt = Infinity
     const next = planned.next
     const now = performance.now()
-    if (sleeper !== undefined && next !== undefined && next.due <= now && wakeAt <= next.due && now > startingUntil) {
+    if (thread !== undefined && next !== undefined && next.due <= now && wakeAt <= next.due && now > startingUntil) {
       misses += 1
       if (misses > BACKUP.most) threadLost()
     }
@@ -150,21 +154,24 @@ export function createPreciseClock(
   }
 
   function stopThread(): void {
-    sleeper?.end()
-    sleeper = undefined
+    thread?.end()
+    thread = undefined
     wakeAt = Infinity
     arm()
   }
 
-  if (sleeper === undefined) fellBack()
+  if (thread === undefined) fellBack()
   return {
     get precise() {
-      return sleeper !== undefined
+      return thread !== undefined
+    },
+    get writes() {
+      return thread?.writes
     },
     now: () => performance.now(),
     at(due, run) {
       const entry: Planned = { due, place: -1, run }
-      planned.add(entry)
+      planned.add(entry, due)
       if (planned.next === entry) arm()
       return () => {
         if (entry.run === undefined) return false
@@ -178,35 +185,31 @@ export function createPreciseClock(
   }
 }
 
-interface Sleeper {
-  /** @param wake when to wake, in ms of process.hrtime */
-  order(wake: number): void
+interface PacingThread {
+  readonly writes: ArmedWrites
   end(): void
 }
 
 /** Undefined when no thread can be started. */
-function startSleeper(woken: () => void, died: () => void): Sleeper | undefined {
-  const memory = new SharedArrayBuffer(16)
-  const counter = new Int32Array(memory, 0, 1)
-  const order = new Float64Array(memory, 8, 1)
-  order[0] = Infinity
+function startThread(woken: () => void, died: () => void): PacingThread | undefined {
+  const writes = new ArmedWrites()
+  const { memory } = writes
+  memory.asleep[0] = -Infinity
   shortenTimerSlack()
   try {
-    const worker = new Worker(new URL('./sleeper.js', import.meta.url), { workerData: memory, execArgv: [], env: {} })
-    worker.on('message', woken)
+    const workerData = { memory: { ...memory }, controls: CONTROLS }
+    const worker = new Worker(new URL('./pacing-thread.js', import.meta.url), { workerData, execArgv: [], env: {} })
+    worker.on('message', message => (message === 'left' ? writes.onLeft() : woken()))
     worker.once('error', died)
     worker.once('exit', died)
     worker.unref()
     return {
-      order(wake) {
-        order[0] = wake
-        Atomics.add(counter, 0, 1)
-        Atomics.notify(counter, 0)
-      },
+      writes,
       end() {
         worker.removeAllListeners()
         worker.on('error', () => undefined)
-        void worker.terminate()
+        // It ends by itself, and not in the middle of a write.
+        writes.stop()
       },
     }
   } catch {

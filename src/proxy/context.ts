@@ -1,9 +1,10 @@
 import type { BucketTable } from '../core/bucket-table.js'
-import type { Clock } from '../core/clock.js'
 import type { Gate } from '../core/queue/lane.js'
 import type { Shaper } from '../core/shaper.js'
+import type { Pacer } from '../pacing/pacer.js'
 import type { Sharing } from '../sharing/sharing.js'
 import type { Deadlines } from './deadlines.js'
+import type { ByteBudget } from './http/byte-budget.js'
 import type { Trust } from './http/client-address.js'
 import type { LingerDeadlines } from './http/linger.js'
 import type { Via } from './http/via.js'
@@ -14,7 +15,7 @@ import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
 /** What all requests of one proxy share. */
 export interface ProxyContext {
-  readonly clock: Clock
+  readonly clock: Pacer
   /** ms since 1970, for dates in headers. */
   readonly wallNow: () => number
   readonly shaper: Shaper
@@ -28,6 +29,8 @@ export interface ProxyContext {
   trust: Trust
   readonly via: Via
   readonly observer: Observer
+  /** Bytes of bodies that are held in memory. */
+  readonly bodyBytes: ByteBudget
   /** For clients that are still sending a body after their answer. */
   readonly linger: LingerDeadlines
   /** For clients that do not read our answers. */

@@ -26,9 +26,12 @@ export class Deadlines<E extends Watched = Watched> {
 
   /** Starts the deadline, or starts it again. */
   watch(entry: E): void {
-    this.#watched.remove(entry)
     entry.dueAt = this.#clock.now() + this.#duration
-    this.#watched.push(entry)
+    // It often is the last one: the pieces of an answer come together.
+    if (this.#watched.last !== entry) {
+      this.#watched.remove(entry)
+      this.#watched.push(entry)
+    }
     this.#disarm ??= this.#clock.at(entry.dueAt, this.#run)
   }
 

@@ -72,7 +72,7 @@ t.test('the fullest of very many are found without one long scan', async t => {
   t.same(first(3), ['k40000', 'k30000', 'k10'])
   const fresh = bucketTable.find(LIMITS, 'k20000', 0)!
   fresh.fill(5, 0)
-  fullest.hint('k20000', fresh)
+  fullest.hint('k20000')
   t.same(first(4), ['k40000', 'k30000', 'k20000', 'k10'], 'one of which something is heard is there at once')
   t.same(first(20, 20_000), [], 'those that have drained are no more')
 })

@@ -1,7 +1,7 @@
 /** The log never holds anybody up, and its lines are whole and in order. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, constants, openSync, readSync } from 'node:fs'
+import { closeSync, constants, openSync, readFileSync, readSync } from 'node:fs'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
@@ -192,6 +192,40 @@ t.test('a slow reader gets whole lines', { buffered: true }, async t => {
   }
 })
 
+/** Writes lines of these lengths, of a letter that takes two bytes, and ends. */
+const LONG_WRITER = `
+const [file, lengths] = process.argv.slice(1)
+const { createLog, writeLine, closeLog } = await import(file)
+createLog(null, { isShared: false })
+for (const length of JSON.parse(lengths)) writeLine('\u00e9'.repeat(length) + '\\n')
+await closeLog()
+`
+
+t.test('a line that is longer than a batch keeps its place', { buffered: true }, async t => {
+  const lengths = [10, 20_000, 2_000, 70_000, 10, 30_000, 30_000, 100, 65_535, 1]
+  const file = `${t.testdir()}/log`
+  for (const stderr of ['pipe', openSync(file, 'w')] as const) {
+    const args = ['--input-type=module', '-e', LONG_WRITER, `${ROOT}/dist/cli/logging/log.js`, JSON.stringify(lengths)]
+    const writer = spawn(process.execPath, args, {
+      env: { ...process.env, NODE_V8_COVERAGE: '' },
+      stdio: ['ignore', 'ignore', stderr],
+    })
+    const chunks: Buffer[] = []
+    writer.stderr?.on('data', (chunk: Buffer) => chunks.push(chunk))
+    await once(writer, 'close')
+    const text = stderr === 'pipe' ? Buffer.concat(chunks).toString() : readFileSync(file, 'utf8')
+    const lines = text.split('\n')
+    t.equal(lines.pop(), '')
+    t.same(
+      lines.map(line => line.length),
+      lengths,
+      stderr === 'pipe' ? 'a pipe' : 'a file',
+    )
+    t.match(text, /^[\u00e9\n]*$/)
+    if (stderr !== 'pipe') closeSync(stderr)
+  }
+})
+
 /** What is written for each request, through pino: what the lines have to look like. */
 function withPino(base: Record<string, unknown> | null, write: (line: string) => void) {
   const log = pino({ base }, { write })
@@ -265,6 +299,20 @@ t.test('a line of the access log equals the line of pino, in valid UTF-8', async
       ),
       { numRuns: 500 },
     )
+  }
+})
+
+t.test('each line of the access log has the time of its request', async t => {
+  let line = ''
+  const { finished } = createAccessLog({}, text => {
+    line = text
+  })
+  for (let round = 0; round < 3; round += 1) {
+    const before = Date.now()
+    finished(record({}), 'forwarded', 200)
+    const { time } = JSON.parse(line) as { time: number }
+    t.ok(time >= before && time <= Date.now(), `${time}, not before ${before}`)
+    while (Date.now() < before + 3) await new Promise(setImmediate)
   }
 })
 

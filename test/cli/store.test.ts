@@ -90,7 +90,7 @@ t.test('an outage is one line at its start and one at its end', async t => {
     check(t, lines)
     t.match(
       lines[0]?.reason,
-      /^Redis at 127\.0\.0\.1:\d+: (connect ECONNREFUSED|read ECONNRESET|the connection was closed)/,
+      /^Redis at 127\.0\.0\.1:\d+: (connect ECONNREFUSED|(read|write) (ECONNRESET|EPIPE)|the connection was closed)/,
       'it says why',
     )
   })

@@ -57,6 +57,7 @@ t.test('the smallest valid file gets every default', async t => {
     accessLog: true,
     dryRun: false,
     headers: true,
+    http: 'own',
     pacing: 'precise',
   })
 })

@@ -4,6 +4,7 @@ import { DueHeap, type Timed } from '../../src/core/structures/due-heap.js'
 
 interface Entry extends Timed {
   id: number
+  due: number
 }
 
 const operation = fc.record({
@@ -34,11 +35,11 @@ t.test('behaves like a sorted array', async () => {
         if (verb === 'add') {
           const entry = gone.pop() ?? { id, due, place: -1 }
           entry.due = due
-          timeline.add(entry)
+          timeline.add(entry, due)
           model.push(entry)
         } else if (picked !== undefined && verb === 'move') {
           timeline.move(picked, due)
-          if (picked.due !== due) return false
+          picked.due = due
         } else if (picked !== undefined) {
           const leaving = verb === 'next' ? timeline.next! : picked
           if (!timeline.remove(leaving) || timeline.remove(leaving) || leaving.place !== -1) return false
@@ -47,8 +48,10 @@ t.test('behaves like a sorted array', async () => {
         }
         if (timeline.size !== model.length) return false
         const soonest = model.length === 0 ? undefined : Math.min(...model.map(entry => entry.due))
-        if (timeline.next?.due !== soonest) return false
+        if (timeline.next?.due !== soonest || timeline.nextDue !== (soonest ?? Infinity)) return false
         if (timeline.next !== undefined && !model.includes(timeline.next)) return false
+        if (model.some(entry => timeline.find(other => other === entry) !== entry)) return false
+        if (gone.some(entry => timeline.find(other => other === entry) !== undefined)) return false
         if (new Set(model.map(entry => entry.place)).size !== model.length) return false
       }
       const sorted = model.map(entry => entry.due).sort((a, b) => a - b)
@@ -64,7 +67,7 @@ t.test('behaves like a sorted array', async () => {
 
 t.test('removing an entry that was never added has no effect', async t => {
   const timeline = new DueHeap<Entry>()
-  timeline.add({ id: 1, due: 5, place: -1 })
+  timeline.add({ id: 1, due: 5, place: -1 }, 5)
   t.equal(timeline.remove({ id: 2, due: 1, place: -1 }), false)
   t.equal(timeline.size, 1)
 })

@@ -107,3 +107,35 @@ t.test('costs of 0 do not loop forever', async t => {
   asked = 0
   t.doesNotThrow(() => serve(fairQueue, 30_000))
 })
+
+t.test('one that replaces another has its turn', async t => {
+  const [a, b, c] = [lane('a', ones(6)), lane('b', ones(6)), lane('c', ones(6))]
+  const fairQueue = fairQueueOf(a, b, c)
+  t.equal(serve(fairQueue, 4), 'abca')
+  const group = lane('g', ones(2), 1)
+  fairQueue.replace(b, group)
+  t.equal(b.list, undefined)
+  t.equal(fairQueue.size, 3)
+  t.equal(serve(fairQueue, 6), 'gcagca')
+})
+
+t.test('one that replaces the first of the next round is that', async t => {
+  const [a, b] = [lane('a', ones(4)), lane('b', ones(4))]
+  const fairQueue = fairQueueOf(a, b)
+  const group = lane('g', ones(3))
+  fairQueue.replace(a, group)
+  t.equal(serve(fairQueue, 6), 'gbgbgb')
+})
+
+t.test('one that replaces another which missed its turn still has it', async t => {
+  const [a, b, c] = [lane('a', ones(6)), lane('b', ones(6)), lane('c', ones(6))]
+  const fairQueue = fairQueueOf(a, b, c)
+  t.equal(serve(fairQueue, 2), 'ab')
+  fairQueue.leave(b)
+  const group = lane('g', ones(2))
+  fairQueue.replace(b, group)
+  t.equal(serve(fairQueue, 2), 'ca')
+  t.equal(fairQueue.advance(), c)
+  fairQueue.enter(group)
+  t.equal(serve(fairQueue, 3), 'cga')
+})

@@ -154,7 +154,7 @@ t.test('a client that reads our answers late, but all of them, may go on', async
   const upstream = await httpUpstream(t)
   const rig = await startRig(
     t,
-    { upstream: upstream.url, routes: [{ match: { path: '/x' }, mode: 'off' }] },
+    { upstream: upstream.url, limits: { keepAliveTimeout: '10m' }, routes: [{ match: { path: '/x' }, mode: 'off' }] },
     { virtualClock: true },
   )
   const client = await connect(t, rig)

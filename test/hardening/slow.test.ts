@@ -4,6 +4,7 @@ import {
   type Client,
   connect,
   get,
+  HTTP,
   type Incoming,
   type RawUpstream,
   type Rig,
@@ -13,7 +14,7 @@ import {
   turns,
 } from '../proxy/harness.js'
 
-/** Of both kinds, in ms: the one of headers runs in real time, the other on the virtual clock. */
+/** Of both kinds, in ms, on the virtual clock. With Node the one of headers runs in real time. */
 const HEADERS = 400
 const IDLE = 5_000
 
@@ -84,25 +85,43 @@ async function took(run: () => Promise<unknown>): Promise<number> {
   return performance.now() - start
 }
 
-play('a client that sends nothing: closed after headersTimeout, without a word', [], async (t, { client }) => {
+/**
+ * Lets headersTimeout pass, in real time for Node, and repeats something meanwhile.
+ *
+ * @returns stops that
+ */
+function letPass({ pass }: Scene, step: () => void = () => undefined): () => void {
+  const timer = setInterval(() => {
+    step()
+    if (HTTP === 'own') void pass(20)
+  }, 20)
+  return () => clearInterval(timer)
+}
+
+play('a client that sends nothing: closed after headersTimeout, without a word', [], async (t, scene) => {
+  const { client } = scene
+  const stop = letPass(scene)
   const ms = await took(() => client.end())
+  stop()
   t.ok(ms > HEADERS * 0.5 && ms < HEADERS * 10, `${ms} ms`)
   t.equal(client.bytes, 0)
 })
 
-play('empty lines without end: 408 after headersTimeout', [' refused 408'], async (t, { client }) => {
-  const timer = setInterval(() => client.send('\r\n'), 20)
+play('empty lines without end: 408 after headersTimeout', [' refused 408'], async (t, scene) => {
+  const { client } = scene
+  const stop = letPass(scene, () => client.send('\r\n'))
   const ms = await took(async () => t.equal((await client.answer()).status, 408))
-  clearInterval(timer)
+  stop()
   t.ok(ms < HEADERS * 10, `${ms} ms`)
 })
 
-play('headers that come byte by byte: 408 after headersTimeout', [' refused 408'], async (t, { client }) => {
+play('headers that come byte by byte: 408 after headersTimeout', [' refused 408'], async (t, scene) => {
+  const { client } = scene
   let sent = 0
   const bytes = get('/', `X: ${'x'.repeat(1_000)}`)
-  const timer = setInterval(() => client.send(bytes[sent++]!), 20)
+  const stop = letPass(scene, () => client.send(bytes[sent++]!))
   const ms = await took(async () => t.equal((await client.answer()).status, 408))
-  clearInterval(timer)
+  stop()
   t.ok(ms < HEADERS * 10, `${ms} ms`)
   t.ok(sent < bytes.length)
 })
@@ -110,13 +129,16 @@ play('headers that come byte by byte: 408 after headersTimeout', [' refused 408'
 play(
   'the headers of a second request that come byte by byte: 408, too',
   ['all forwarded 200', ' refused 408'],
-  async (t, { client, upstream }) => {
+  async (t, scene) => {
+    const { client, upstream } = scene
     client.send(get())
     const incoming = await reached(upstream)
     incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')
     t.equal((await client.answer()).status, 200)
     client.send('GET / HT')
+    const stop = letPass(scene)
     t.equal((await client.answer()).status, 408)
+    stop()
   },
 )
 

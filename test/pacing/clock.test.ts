@@ -1,4 +1,6 @@
 /** What every real clock owes its users. Only lower bounds on time are exact; the machine may be busy. */
+import { closeSync, openSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { performance } from 'node:perf_hooks'
 import t from 'tap'
 import type { Clock } from '../../src/core/clock.js'
@@ -125,4 +127,31 @@ t.test('precise: goes on when its thread falls silent', async t => {
     while (performance.now() < start + 30);
   })
   t.ok(ran >= start + 10)
+})
+
+t.test('precise: the thread writes at the slot, and leaves what comes behind a late one', async t => {
+  const clock = createPreciseClock()
+  t.teardown(() => clock.close())
+  const file = join(t.testdir({}), 'written')
+  const descriptor = openSync(file, 'w')
+  t.teardown(() => closeSync(descriptor))
+  // The thread does not keep the process alive.
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  const writes = clock.writes!
+  while (!writes.running) await new Promise(resolve => setImmediate(resolve))
+  const left = new Promise<void>(resolve => {
+    writes.onLeft = resolve
+  })
+  const slot = clock.now() + 5
+  const first = writes.arm({ text: 'first ', descriptor, slot, latest: slot + 1_000, after: undefined })!
+  // Whenever it is written, that is too late.
+  const second = writes.arm({ text: 'second ', descriptor, slot: slot + 1, latest: slot, after: first })!
+  const third = writes.arm({ text: 'third ', descriptor, slot: slot + 2, latest: slot + 1_000, after: second })!
+  await left
+  t.equal(readFileSync(file, 'latin1'), 'first second ')
+  t.ok(first.sentAt! >= slot && second.sentAt! >= slot + 1, 'never before the slot')
+  t.equal(third.revoke(), true)
+  t.equal(first.revoke(), false)
+  for (const write of [third, second, first]) write.free()
 })

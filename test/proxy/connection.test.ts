@@ -7,6 +7,7 @@ import {
   askOnce,
   connect,
   get,
+  HTTP,
   httpUpstream,
   OFF,
   OK,
@@ -183,7 +184,8 @@ t.test('draining: endless pipelined requests are answered 503 as far as they wer
   t.equal(last.status, 503)
   client.socket.end()
   await drained
-  t.equal(rig.outcomes.length, 66)
+  // Our own server ends the connection with the first of them.
+  t.equal(rig.outcomes.length, HTTP === 'own' ? 3 : 66)
 })
 
 t.test('a client that hangs up cancels all its pipelined requests', async t => {
@@ -195,9 +197,11 @@ t.test('a client that hangs up cancels all its pipelined requests', async t => {
   await rig.until(rig => rig.queued.length === 1)
   await turns()
   client.resetConnection()
+  // Our own server does not parse a request before its turn.
+  const count = HTTP === 'own' ? 1 : 3
   t.same(
-    (await rig.finished(4)).slice(1).map(outcome => outcome.trim().replace('all ', '')),
-    ['cancelled 499', 'cancelled 499', 'cancelled 499'],
+    (await rig.finished(1 + count)).slice(1).map(outcome => outcome.trim().replace('all ', '')),
+    Array<string>(count).fill('cancelled 499'),
   )
   rig.pacer.runUntil(5_000)
   await turns()

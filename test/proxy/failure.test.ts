@@ -458,6 +458,29 @@ t.test('shape: a request that cannot be sent again in time is answered 502', asy
   t.same(upstream.seen, ['GET /1 at 0', 'GET /2 at 100'])
 })
 
+t.test(
+  'shape: a request that was sent and expires before it is sent again is answered 502, not "still queued"',
+  async t => {
+    const upstream = await breaking(t, () => rig.pacer.now())
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      buckets: { all: { key: 'all', rate: '10/s', capacity: 20 } },
+      routes: [{ name: 'all', maxWait: '250ms' }],
+    })
+    t.equal((await askOnce(t, rig, get('/1'))).status, 200)
+    const two = askOnce(t, rig, get('/2'))
+    await rig.until(({ queued }) => queued.length === 1)
+    await turns()
+    rig.pacer.runUntil(100)
+    await rig.until(({ queued }) => queued.length === 2)
+    const { bucketTable, shaper } = rig.proxy.context
+    for (const bucket of bucketTable.all()) shaper.control.setLimits(bucket, { ...bucket.limits, rate: 0.001 })
+    rig.pacer.runUntil(400)
+    t.equal((await two).status, 502)
+    t.same(upstream.seen, ['GET /1 at 0', 'GET /2 at 100'])
+  },
+)
+
 t.test('shape: a request is sent again only once, and not for a client that hung up', async t => {
   const never = await rawUpstream(t, incoming => {
     if (incoming.text.includes('/1') && !incoming.text.includes('/2')) incoming.socket.write(OK)

@@ -7,12 +7,16 @@ import { parseConfig } from '../../src/config/load.js'
 import { type Clock, createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import type { Store } from '../../src/core/store.js'
+import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 import type { Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 10_000
+
+/** Who serves clients in the tests. `SHAPER_TEST_HTTP=node`: Node, to compare with. */
+export const HTTP = process.env.SHAPER_TEST_HTTP === 'node' ? 'node' : 'own'
 
 /** Nothing is limited. */
 export const OFF = { routes: [{ name: 'all', mode: 'off' }] }
@@ -111,6 +115,8 @@ export interface RigOptions {
   readonly realPacer?: boolean
   /** Virtual time for timeouts. */
   readonly virtualClock?: boolean
+  /** Releases are armed here. Somebody has to write them. */
+  readonly writes?: ArmedWrites
   /** Where buckets are kept for all instances, on the clock of releases. */
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
 }
@@ -121,7 +127,7 @@ export interface RigOptions {
  * @param config as in shaper.config.json; listens on a free port
  */
 export async function startRig(t: Teardown, config: object, options: RigOptions = {}): Promise<Rig> {
-  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }))
+  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', http: HTTP, ...config }))
   const pacer = createVirtualClock()
   const clock = createVirtualClock()
   const signal = new Signal()
@@ -148,7 +154,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const real: Clock = createTimerClock()
   const proxy = await startProxy({
     settings,
-    pacer: options.realPacer ? real : pacer,
+    pacer: options.realPacer ? real : { ...pacer, writes: options.writes },
     clock: options.virtualClock ? clock : real,
     observer,
     ...(options.shared && { shared: options.shared(pacer) }),

@@ -31,8 +31,9 @@ export function compareOutcomes(entries, metrics) {
     const begun = total(known) + total(unsure)
     const perhaps = doubted + ahead + (route === '(none)' ? strays : 0)
     all.counted += sum
-    all.begun += begun + ahead
-    all.perhaps += doubted
+    all.begun += begun
+    // Nobody counts a pipelined request that was not reached.
+    all.perhaps += doubted + ahead
     if (!isWithin(sum, begun, begun + perhaps)) {
       const range = perhaps === 0 ? begun : `${begun} to ${begun + perhaps}`
       reasons.push(`route ${route}: clients began ${range} requests, ${sum} were counted`)

@@ -17,8 +17,8 @@ export class Fullest {
   readonly #name: string
   readonly #bucketTable: BucketTable
   #cursor: Iterator<[string, SharedBucket]> | undefined
-  #kept: readonly Instance[] = []
-  #hints: Instance[] = []
+  #kept: readonly string[] = []
+  #hints: string[] = []
 
   constructor(name: string, bucketTable: BucketTable) {
     this.#name = name
@@ -26,13 +26,13 @@ export class Fullest {
   }
 
   /** Marks an instance with a recent event. */
-  hint(key: string, bucket: SharedBucket): void {
-    if (this.#hints.length < KEPT) this.#hints.push([key, bucket])
+  hint(key: string): void {
+    if (this.#hints.length < KEPT) this.#hints.push(key)
   }
 
-  /** Looks at further instances, and lists the fullest ones, the fullest first. */
+  /** Looks at further instances, and lists the fullest ones, the fullest first. They are to be read at once. */
   list(now: number): readonly Instance[] {
-    const seen = new Map<string, SharedBucket>([...this.#kept, ...this.#hints])
+    const seen = new Set<string>([...this.#kept, ...this.#hints])
     this.#hints = []
     for (let looked = 0; looked < LOOKED_AT; looked += 1) {
       this.#cursor ??= this.#bucketTable.entries(this.#name)[Symbol.iterator]()
@@ -42,16 +42,20 @@ export class Fullest {
         break
       }
       const [key, bucket] = step.value
-      if (fullness(bucket, now) > 0) seen.set(key, bucket)
+      if (fullness(bucket, now) > 0) seen.add(key)
     }
-    this.#kept = [...seen]
-      .filter(([key, bucket]) => this.#bucketTable.peek(this.#name, key) === bucket)
-      .map(instance => ({ instance, fullness: fullness(instance[1], now) }))
+    const ranked = [...seen]
+      .flatMap(key => this.#rank(key, now))
       .filter(({ fullness }) => fullness > 0)
       .sort((a, b) => b.fullness - a.fullness)
       .slice(0, KEPT)
-      .map(({ instance }) => instance)
-    return this.#kept.slice(0, LISTED)
+    this.#kept = ranked.map(({ instance: [key] }) => key)
+    return ranked.slice(0, LISTED).map(({ instance }) => instance)
+  }
+
+  #rank(key: string, now: number): { instance: Instance; fullness: number }[] {
+    const bucket = this.#bucketTable.look(this.#name, key)
+    return bucket === undefined ? [] : [{ instance: [key, bucket], fullness: fullness(bucket, now) }]
   }
 }
 

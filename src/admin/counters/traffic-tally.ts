@@ -92,8 +92,11 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
 
   /** Keeps the single events of another instance of a bucket. */
   focus(tally: BucketTally, key: string, bucket: SharedBucket): void {
-    if (tally.focus?.bucket === bucket) return
-    tally.focus = { key, bucket }
+    const known = this.#bucketTable?.peek(bucket.limits.name, key) ?? bucket
+    if (tally.focus?.bucket === known) return
+    this.#bucketTable?.hold(known)
+    if (tally.focus !== undefined) this.#bucketTable?.rest(tally.focus.bucket)
+    tally.focus = { key, bucket: known }
     tally.arrivals.clear()
     tally.releases.clear()
     tally.rejections.clear()
@@ -113,7 +116,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
       const tally = this.bucket(bucket.limits.name)
       tally.waiting += 1
       tally.queued = tally.waiting === 1 ? cost : tally.queued + cost
-      tally.fullest.hint(keys[place]!, bucket)
+      tally.fullest.hint(keys[place]!)
     }
   }
 
@@ -154,7 +157,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
       tally.rejected += cost
-      tally.fullest.hint(keys[place]!, bucket)
+      tally.fullest.hint(keys[place]!)
       if (tally.focus?.bucket === bucket) tally.rejections.add(this.#options.wallNow())
     }
   }

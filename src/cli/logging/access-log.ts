@@ -33,21 +33,33 @@ export function createAccessLog(
     return hash
   }
 
+  let headAt = 0
+  let head = ''
+
+  /** The beginning of a line. Lines of one millisecond share it. */
+  function headNow(): string {
+    const now = Date.now()
+    if (now !== headAt) {
+      headAt = now
+      head = `{"level":${INFO},"time":${now}${bindings}`
+    }
+    return head
+  }
+
   return {
     finished(request, outcome, status) {
-      const { route, method, target, wait, upstreamTime, retries } = request
+      const { route, method, target, upstreamTime, retries } = request
       const key = keyOf(request)
-      const traceparent = request.header('traceparent')
-      const trace = traceparent === undefined ? undefined : TRACEPARENT.exec(traceparent)?.[1]
+      const trace = traceOf(request.header('traceparent'))
       // Key and trace are hexadecimal digits. All other text is escaped.
       write(
-        `{"level":${INFO},"time":${Date.now()}${bindings}` +
-          (route === '' ? '' : `,"route":${JSON.stringify(route)}`) +
-          `,"outcome":"${outcome}","status":${status},"method":${JSON.stringify(method)}` +
-          `,"path":${JSON.stringify(withoutQuery(target))}` +
+        headNow() +
+          (route === '' ? '' : `,"route":"${escaped(route)}"`) +
+          `,"outcome":"${outcome}","status":${status},"method":"${escaped(method)}"` +
+          `,"path":"${escaped(withoutQuery(target))}"` +
           (key === undefined ? '' : `,"key":"${key}"`) +
-          `,"waitMs":${short(wait)}` +
-          (upstreamTime === undefined ? '' : `,"upstreamMs":${short(upstreamTime)}`) +
+          `,"waitMs":${decimal(request.wait)}` +
+          (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
           (retries === 0 ? '' : `,"retries":${retries}`) +
           (trace === undefined ? '' : `,"trace":"${trace}"`) +
           ',"msg":"request"}\n',
@@ -59,6 +71,18 @@ export function createAccessLog(
 /** Matches the id of the trace (https://www.w3.org/TR/trace-context/). */
 const TRACEPARENT = /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
 
+function traceOf(traceparent: string | undefined): string | undefined {
+  return traceparent === undefined ? undefined : TRACEPARENT.exec(traceparent)?.[1]
+}
+
+/** Matches a character that JSON may have to escape. */
+const UNUSUAL = /[^\x20-\x7e]|["\\]/
+
+/** A text as it stands in JSON, without its quotation marks. */
+function escaped(text: string): string {
+  return UNUSUAL.test(text) ? JSON.stringify(text).slice(1, -1) : text
+}
+
 const LONGEST_PATH = 512
 
 function withoutQuery(target: string): string {
@@ -69,6 +93,12 @@ function withoutQuery(target: string): string {
   return clean.length > LONGEST_PATH ? clean.slice(0, LONGEST_PATH) : clean
 }
 
-function short(ms: number): number {
-  return Math.round(ms * 1_000) / 1_000
+/** The thousandths of a number: nothing, or a point and one to three digits. */
+const THOUSANDTHS = Array.from({ length: 1_000 }, (_, count) => String(count / 1_000).slice(1))
+
+/** A number of ms that is not negative, rounded to us. Node takes several times as long to write a fraction. */
+function decimal(ms: number): string {
+  const us = Math.round(ms * 1_000)
+  const whole = Math.floor(us / 1_000)
+  return `${whole}${THOUSANDTHS[us - whole * 1_000]}`
 }

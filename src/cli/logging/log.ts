@@ -12,15 +12,18 @@ import pino, { type DestinationStream, type Logger } from 'pino'
 
 const STDERR = 2
 
-/** A batch is written at this many characters, or after this many ms. */
+/** A batch is written when it has this many bytes, or after this many ms. */
 const BATCH = { size: 65_536, ms: 50 }
+
+/** The most bytes that a UTF-16 unit takes in UTF-8. */
+const WIDEST = 3
 
 /** The most bytes that a pipe takes whole or not at all (PIPE_BUF). */
 const WHOLE = 4_096
 
 const LINE_FEED = 0x0a
 
-/** How far a reader may be behind, in characters. */
+/** How far a reader may be behind, in bytes. */
 const UNREAD = 4 * 1024 * 1024
 
 /** How long `close` waits for a reader, in ms. */
@@ -29,18 +32,22 @@ const PATIENCE = 500
 /** When to try a busy terminal again, in ms. */
 const AGAIN = 10
 
-const NOTHING: Buffer = Buffer.alloc(0)
-
 class LogStream implements DestinationStream {
   readonly #socket = openPipe()
   readonly #file = this.#socket === undefined ? openTerminal() : STDERR
   /** Whether other processes write to the same stderr. */
   readonly #isShared: boolean
-  /** Bytes that the terminal has not taken yet. */
-  #rest: Buffer = NOTHING
-  #lines = ''
-  /** How much is handed over but not written yet: characters for a pipe, bytes for a terminal. */
-  #pending = 0
+  /**
+   * The lines of the current batch. They are encoded one by one: lines that are joined to one long string cost several
+   * times as much, because each collection of garbage would copy all their parts.
+   */
+  #batch = Buffer.allocUnsafeSlow(BATCH.size)
+  #length = 0
+  /** Batches to write, in order. The first of them is being written if `#isBusy`. */
+  readonly #queue: Buffer[] = []
+  /** How many bytes are in the queue. */
+  #queued = 0
+  #isBusy = false
   #timer: NodeJS.Timeout | undefined
   #idle: () => void = () => undefined
 
@@ -49,16 +56,18 @@ class LogStream implements DestinationStream {
   }
 
   write(line: string): void {
-    if (this.#pending + this.#lines.length + line.length > UNREAD) return
-    this.#lines += line
-    if (this.#lines.length >= BATCH.size && this.#rest.length === 0) this.handOver()
-    else this.#timer ??= setTimeout(() => this.handOver(), BATCH.ms).unref()
+    const most = line.length * WIDEST
+    if (this.#queued + this.#length + most > UNREAD) return
+    if (this.#length + most > BATCH.size) this.handOver()
+    if (most > BATCH.size) return this.#add(Buffer.from(line))
+    this.#length += this.#batch.write(line, this.#length)
+    this.#timer ??= setTimeout(this.#due, BATCH.ms).unref()
   }
 
   /** Resolves when everything is written, or when the reader takes too long. */
   async close(): Promise<void> {
     this.handOver()
-    if (this.#pending > 0) {
+    if (this.#isBusy) {
       await new Promise<void>(resolve => {
         const timer = setTimeout(resolve, PATIENCE)
         this.#idle = () => {
@@ -68,13 +77,14 @@ class LogStream implements DestinationStream {
       })
     }
     // Unwritten lines must not keep the process alive.
-    if (this.#pending > 0) this.#socket?.destroy()
+    if (this.#isBusy) this.#socket?.destroy()
   }
 
   /** Writes what it can without waiting, when the process exits. */
   flush(): void {
-    let rest = this.#pending === 0 ? Buffer.from(this.#lines) : NOTHING
-    this.#lines = ''
+    if (this.#isBusy) return
+    let rest = this.#batch.subarray(0, this.#length)
+    this.#length = 0
     while (rest.length > 0) {
       const end = this.#isShared ? endOfPiece(rest) : rest.length
       if (tryWrite(this.#file, rest.subarray(0, end)).length > 0) return
@@ -82,31 +92,48 @@ class LogStream implements DestinationStream {
     }
   }
 
+  readonly #due = (): void => {
+    this.#timer = undefined
+    // A slow reader gets full batches.
+    if (this.#isBusy) this.#timer = setTimeout(this.#due, BATCH.ms).unref()
+    else this.handOver()
+  }
+
   handOver(): void {
     clearTimeout(this.#timer)
     this.#timer = undefined
-    if (this.#socket === undefined) return this.#writeOut()
-    const text = this.#lines
-    if (text === '' || (this.#isShared && this.#pending > 0)) return
-    this.#lines = ''
-    this.#pending += text.length
-    const done = (): void => {
-      this.#pending -= text.length
-      if (this.#isShared) this.handOver()
-      if (this.#pending === 0) this.#idle()
-    }
-    if (this.#isShared) writePieces(this.#socket, Buffer.from(text), done)
-    else this.#socket.write(text, done)
+    if (this.#length === 0) return
+    const lines = this.#batch.subarray(0, this.#length)
+    this.#batch = Buffer.allocUnsafeSlow(BATCH.size)
+    this.#length = 0
+    this.#add(lines)
   }
 
-  #writeOut(): void {
-    const batch = this.#rest.length > 0 ? this.#rest : Buffer.from(this.#lines)
-    if (this.#rest.length === 0) this.#lines = ''
-    this.#rest = tryWrite(this.#file, batch)
-    this.#pending = this.#rest.length
+  #add(lines: Buffer): void {
+    this.#queue.push(lines)
+    this.#queued += lines.length
+    if (!this.#isBusy) this.#writeNext()
+  }
+
+  #writeNext(): void {
+    const [lines] = this.#queue
+    this.#isBusy = lines !== undefined
+    if (lines === undefined) this.#idle()
+    else if (this.#socket === undefined) this.#writeOut(lines)
+    else if (this.#isShared) writePieces(this.#socket, lines, this.#written)
+    else this.#socket.write(lines, this.#written)
+  }
+
+  #writeOut(lines: Buffer): void {
+    const rest = tryWrite(this.#file, lines)
     // The terminal is stopped (Ctrl-S), or its other end hangs.
-    if (this.#pending > 0 || this.#lines !== '') this.#timer = setTimeout(() => this.handOver(), AGAIN).unref()
-    else this.#idle()
+    if (rest.length > 0) setTimeout(() => this.#writeOut(rest), AGAIN).unref()
+    else this.#written()
+  }
+
+  readonly #written = (): void => {
+    this.#queued -= this.#queue.shift()!.length
+    this.#writeNext()
   }
 }
 
@@ -152,11 +179,11 @@ function tryWrite(file: number, bytes: Buffer): Buffer {
   try {
     // A pipe or a terminal may take a part of it.
     while (rest.length > 0) rest = rest.subarray(writeSync(file, rest))
+    return rest
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EAGAIN') return rest
     // Other errors cannot be reported anywhere.
+    return (error as NodeJS.ErrnoException).code === 'EAGAIN' ? rest : rest.subarray(rest.length)
   }
-  return NOTHING
 }
 
 let stream: LogStream | undefined

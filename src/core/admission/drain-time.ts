@@ -10,7 +10,9 @@
  */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { childrenOf, type SharedBucket, type ShareNode } from '../queue/lane.js'
+import { allSources } from '../bucket/waiting.js'
+import { Lane, type SharedBucket, type ShareNode, type Source } from '../queue/lane.js'
+import { sourcesBelow } from '../queue/tree.js'
 
 /** @returns ms until the bucket's level is `target` cost units */
 export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
@@ -24,7 +26,7 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
 /** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
-  if (beyond <= LEVEL_TOLERANCE || bucket.waitingState === undefined) return 0
+  if (beyond <= LEVEL_TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return 0
   const { leastCost } = bucket.waitingState
   const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= LEVEL_TOLERANCE
   // The last of them leaves when those before it have drained.
@@ -40,18 +42,19 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
   const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - LEVEL_TOLERANCE)), cost }
   let soonest = Infinity
-  for (const node of bucket.waitingState!.shareNodes) {
-    const ready = Math.max(bucket.freeAt - now, node.gate.pausedFor(now), timeBelow(node, cost, now))
-    soonest = Math.min(soonest, timeAbove(node, batch, ready, now))
+  for (const source of allSources(bucket.waitingState!)) {
+    const ready = Math.max(bucket.freeAt - now, source.gate.pausedFor(now), timeBelow(source, cost, now))
+    soonest = Math.min(soonest, timeAbove(source, batch, ready, now))
   }
   return soonest
 }
 
-/** ms until lanes below the node have `cost` units ready for its bucket. */
-function timeBelow(node: ShareNode, cost: number, now: number): number {
-  if (node.lanes.length > 0) return 0
+/** ms until a source has `cost` units ready for its bucket. */
+function timeBelow(source: Source, cost: number, now: number): number {
+  // A lane has them at once.
+  if (source instanceof Lane || source.first?.bucket === undefined) return 0
   const parts: { at: number; cost: number }[] = []
-  for (const below of childrenOf(node)) {
+  for (const below of sourcesBelow(source)) {
     const bucket = below.bucket!
     const ready = Math.min(cost, bucket.queued)
     // If the first request covers it all, nothing has to drain between releases.
@@ -76,20 +79,22 @@ interface Batch {
 }
 
 /**
- * ms until the node, ready in `ready` ms, has sent a batch through every bucket after it. Requests that go ahead of it at one
+ * ms until the source, ready in `ready` ms, has sent a batch through every bucket after it. Requests that go ahead of it at one
  * bucket have to pass the next ones as well.
  */
-function timeAbove(node: ShareNode, batch: Batch, ready: number, now: number): number {
+function timeAbove(source: Source, batch: Batch, ready: number, now: number): number {
   let time = ready
   let { count, cost } = batch
-  for (let child = node, at = node.parent; at?.bucket !== undefined; child = at, at = at.parent) {
+  let child = source
+  for (let at: ShareNode | undefined = source.parent; at?.bucket !== undefined; at = at.parent) {
     const { bucket } = at
-    const others = { count: at.lanes.length + at.childCount - 1, weight: at.weight - child.weight }
+    const others = { count: at.count - 1, weight: at.weight - child.weight }
     const ahead = Math.min(at.fairQueue.longestWait(child, others, count, cost), bucket.queued)
     const own = count > 1 ? cost : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.waitingState!.leastCost))
     cost += ahead
+    child = at
   }
   return time
 }

@@ -6,16 +6,9 @@
  */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import type { LaneRank } from '../bucket/waiting.js'
-import {
-  type Arrival,
-  childrenOf,
-  findLane,
-  type Lane,
-  type SharedBucket,
-  type ShareNode,
-  type Ticket,
-} from '../queue/lane.js'
+import { allSources, type LaneRank } from '../bucket/waiting.js'
+import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import { findLane, lanesBelow } from '../queue/tree.js'
 import { withEntry } from '../structures/compact-list.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { waitOf } from './decide.js'
@@ -92,7 +85,7 @@ function findVictims(
   const lane = findLane(route, stack)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
-  for (const node of bucket.waitingState.shareNodes) weights += node.weight
+  for (const source of allSources(bucket.waitingState)) weights += source.weight
   if (queued / weight >= bucket.limits.capacity / weights) return undefined
   const heaviest = ranked(bucket).next?.lane
   if (heaviest === undefined) return undefined
@@ -114,18 +107,13 @@ function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {
   const waitingState = bucket.waitingState!
   if (waitingState.heaviest === undefined) {
     waitingState.heaviest = new DueHeap()
-    for (const node of waitingState.shareNodes) rankAll(node, waitingState.heaviest)
+    for (const lane of allSources(waitingState).flatMap(lanesBelow)) rank(lane, waitingState.heaviest)
   }
   return waitingState.heaviest
 }
 
-function rankAll(node: ShareNode, among: DueHeap<LaneRank<Lane>>): void {
-  for (const lane of node.lanes) rank(lane, among)
-  for (const below of childrenOf(node)) rankAll(below, among)
-}
-
 function rank(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {
-  const place = { lane, among, due: rankOf(lane), place: -1 }
+  const place = { lane, among, place: -1 }
   lane.ranks = withEntry(lane.ranks, place)
-  among.add(place)
+  among.add(place, rankOf(lane))
 }

@@ -65,7 +65,12 @@ export class Meter {
 
   /** Adds a cost that passes at once. */
   fill(cost: number, now: number): void {
-    this.held = this.hold(now) + cost
+    this.set(this.hold(now) + cost, now)
+  }
+
+  /** From `now` on it holds this much. */
+  set(held: number, now: number): void {
+    this.held = held
     this.heldAt = now
   }
 }

@@ -38,12 +38,12 @@ const SHORTEST_GRACE = 2
 /**
  * Times are in ms, costs in cost units.
  *
- * @typeParam Node where lanes meet that wait for the bucket
+ * @typeParam Source where its requests come from
  * @typeParam Lane the queue of one key
  */
-export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
+export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
   /** Undefined while nobody waits and no block lasts. */
-  waitingState: WaitingState<Node, Lane> | undefined = undefined
+  waitingState: WaitingState<Source, Lane> | undefined = undefined
 
   /** Cost of the requests that wait to pass through. */
   get queued(): number {
@@ -138,6 +138,7 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
 
   enqueue(cost: number): void {
     const waitingState = this.openWaitingState()
+    if (waitingState.waiting === 0 || cost < waitingState.leastCost) waitingState.leastCost = cost
     waitingState.queued += cost
     waitingState.waiting += 1
   }
@@ -153,7 +154,7 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
     this.closeWaitingState()
   }
 
-  openWaitingState(): WaitingState<Node, Lane> {
+  openWaitingState(): WaitingState<Source, Lane> {
     this.waitingState ??= new WaitingState()
     return this.waitingState
   }
@@ -161,11 +162,10 @@ export class QueuedBucket<Node = unknown, Lane = unknown> extends Meter {
   /** Drops the waiting state once nobody waits. While a block lasts it stays, without the waiting requests. */
   closeWaitingState(): void {
     const waitingState = this.waitingState
-    if (waitingState === undefined || waitingState.waiting > 0 || waitingState.shareNodes.length > 0) return
+    if (waitingState === undefined || waitingState.waiting > 0 || waitingState.source !== undefined) return
     if (waitingState.blockedUntil === undefined) {
       this.waitingState = undefined
     } else {
-      waitingState.leastCost = Infinity
       waitingState.heaviest = undefined
     }
   }
@@ -221,7 +221,12 @@ function onGrid(slot: number, now: number, { rate, grace }: BucketLimits): numbe
   return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot
 }
 
-/** How late a release may be without losing its lateness, in ms, where the limits set no grace. */
+/** How late a release may be without losing its lateness, in ms. */
+export function graceOf({ rate, grace = defaultGrace(rate) }: BucketLimits): number {
+  return grace
+}
+
+/** Where the limits set no grace. */
 function defaultGrace(rate: number): number {
   return Math.max(1 / rate, SHORTEST_GRACE)
 }

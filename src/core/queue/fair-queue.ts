@@ -106,6 +106,16 @@ export class FairQueue {
     if (this.#contenders.remove(contender) && contender === this.#later) this.#later = next
   }
 
+  /** Puts a contender that is not in yet where another one is or would be. */
+  replace(contender: Contender, by: Contender): void {
+    by.deficit = contender.deficit
+    by.round = contender.round
+    if (contender.list === undefined) return
+    this.#contenders.insert(by, contender)
+    if (this.#later === contender) this.#later = by
+    this.#contenders.remove(contender)
+  }
+
   /** Lets the quantum follow the costs and weights of the requests that wait. */
   learn(cost: number, weight: number): void {
     if (this.#largest === 0) this.#smallest = cost

@@ -6,19 +6,22 @@
  *
  *     lane (alice, api) --- node (alice) ---.
  *     lane (alice, web) ---'                 node (everyone) --- node (gate)
- *     lane (bob, api) ----- node (bob) -----'
+ *     lane (bob, api) ----------------------'
  *
- * Each node has a fair queue (fair-queue.ts). A lane is in the queue of its node while requests wait in it. A node is in
- * the queue of its parent while its own queue has someone *and* its bucket is free. So the queue of the root has someone
- * exactly when some request may leave, and finding that request is a walk down the queues. Nobody polls a node whose bucket
- * has to drain: it comes back when the bucket's `freeAt` is due. A node weighs as much as the lanes that wait below it, so
- * that sharing is among lanes at every depth.
+ * A lane that is alone at its first bucket stands for it, as Bob's does: it needs no share node. One takes its place when a
+ * second lane comes. So a bucket has *sources*, each before another node: a lane that is alone, or a share node.
+ *
+ * Each node has a fair queue (fair-queue.ts). A source is in the queue of the node behind it while a request waits in it or
+ * below it *and* its bucket is free. A lane that shares its first bucket is in the queue of its node while requests wait in
+ * it. So the queue of the root has someone exactly when some request may leave, and finding that request is a walk down the
+ * queues. Nobody polls a source whose bucket has to drain: it comes back when the bucket's `freeAt` is due. A node weighs as
+ * much as the lanes that wait below it, so that sharing is among lanes at every depth. tree.ts changes the tree.
  */
 
 import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import type { Slot } from '../store.js'
-import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
+import { NONE } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 import { type Contender, FairQueue } from './fair-queue.js'
@@ -54,10 +57,36 @@ export interface Waiter {
   expire(now: number): void
   /** It makes room for a lane with less than its share. */
   reject(rejection: Rejection): void
+  /** Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. */
+  arm?(plan: ReleasePlan): ArmedSend | undefined
 }
 
+/** A release to come. Times are in ms. */
+export interface ReleasePlan {
+  readonly slot: number
+  /** If it is sent later, what follows it is not sent: its slots move. */
+  readonly latest: number
+  /** It is sent only after this one, and not if this one is late. */
+  readonly after: ArmedSend | undefined
+}
+
+/** An armed release (armed-releases.ts). */
+export interface ArmedSend {
+  /** Its slot, in ms. */
+  readonly slot: number
+  /** When it was sent, in ms. Undefined: it was not, or not yet. */
+  readonly sentAt: number | undefined
+  /** Takes it back: after this only the core can send it. False: it has been sent. */
+  revoke(): boolean
+  /** The core has taken note that it was sent or taken back. What follows it depends on it no more. */
+  close(): void
+}
+
+/** Where the requests that wait for a bucket come from: a lane that is alone there, or the node where several meet. */
+export type Source = Lane | ShareNode
+
 /** A bucket instance that requests wait for. */
-export type SharedBucket = QueuedBucket<ShareNode, Lane>
+export type SharedBucket = QueuedBucket<Source, Lane>
 
 /** The route of a lane, known by its identity: one object per configured route. */
 export interface LaneRoute {
@@ -85,12 +114,13 @@ export class Ticket implements Linked<Ticket>, Timed {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
-  due = Infinity
+  /** When it gives up, in ms. Undefined: never. */
+  due: number | undefined = undefined
   place = -1
   /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
-  /** When it left the lane by itself, released or expired. */
-  leftAt = 0
+  /** When it left the lane by itself, released or expired, in ms. */
+  leftAt: number | undefined = undefined
   /** A store has counted it. */
   counted = false
   /** It belongs to a dry run. */
@@ -99,6 +129,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   granted: Slot | undefined = undefined
   /** Set when it had to make room for another. */
   rejection: Rejection | undefined = undefined
+  /** Its release, while that is armed. */
+  armed: ArmedSend | undefined = undefined
   readonly lane: Lane
   readonly cost: number
   readonly arrivedAt: number
@@ -112,36 +144,58 @@ export class Ticket implements Linked<Ticket>, Timed {
   }
 }
 
-/** The requests of one key of one route that wait, in order. It exists while there are any. */
-export class Lane implements Contender {
+/** The requests of one key of one route that wait, in order: the list of their tickets. It exists while there are any. */
+export class Lane extends LinkedList<Ticket> implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
   next: Contender | undefined = undefined
   deficit = 0
   round = 0
-  readonly tickets = new LinkedList<Ticket>()
+  /** Its neighbours below the parent. */
+  before: Source | undefined = undefined
+  after: Source | undefined = undefined
+  parent: ShareNode
+  /** The first of its stack, if it is alone there. Else the bucket is its parent's. */
+  bucket: SharedBucket | undefined
   /** Tickets before those, for which slots are claimed from a store. */
   claiming: LinkedList<Ticket> | undefined = undefined
   /** How many slots are claimed, whether granted yet or not. */
   claims = 0
+  /** The last of the tickets whose releases are armed. They are the first of the lane. */
+  lastArmed: Ticket | undefined = undefined
   readonly route: LaneRoute
   readonly stack: readonly SharedBucket[]
-  readonly parent: ShareNode
-  weight: number
+  weight = 0
   /** Cost of the requests that wait. */
   queued = 0
   /** Its ranks in the buckets that compare their lanes. */
   ranks: readonly LaneRank<Lane>[] = NONE
 
-  constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: ShareNode, weight: number) {
+  /** @param parent where it meets others. It has no bucket of its own then. */
+  constructor(route: LaneRoute, stack: readonly SharedBucket[], parent: ShareNode, bucket?: SharedBucket) {
+    super()
     this.route = route
     this.stack = stack
     this.parent = parent
-    this.weight = weight
+    this.bucket = bucket
+  }
+
+  get gate(): Gate {
+    return this.route.gate
+  }
+
+  /** Those that do not claim a slot. */
+  get tickets(): LinkedList<Ticket> {
+    return this
+  }
+
+  /** Whether a request waits here for a slot. */
+  get awaited(): boolean {
+    return this.size > 0
   }
 
   advance(): number {
-    return this.tickets.first!.cost
+    return this.first!.cost
   }
 }
 
@@ -150,14 +204,16 @@ export class ShareNode implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
   next: Contender | undefined = undefined
-  weight = 0
   deficit = 0
   round = 0
+  before: Source | undefined = undefined
+  after: Source | undefined = undefined
+  /** All that meet here, in the queue or not: the lanes without a bucket first, then the sources of other buckets. */
+  first: Source | undefined = undefined
+  last: Source | undefined = undefined
+  count = 0
+  weight = 0
   readonly fairQueue = new FairQueue()
-  /** All lanes that wait here, in the queue or not. */
-  lanes: readonly Lane[] = NONE
-  /** Made when there is one: most nodes are those of a client's own bucket. */
-  children: Set<ShareNode> | undefined = undefined
   readonly gate: Gate
   /** Undefined at the root. */
   readonly bucket: SharedBucket | undefined
@@ -169,18 +225,14 @@ export class ShareNode implements Contender {
     this.parent = parent
   }
 
-  get childCount(): number {
-    return this.children?.size ?? 0
+  /** Whether a request below it could use a slot of its bucket. */
+  get awaited(): boolean {
+    return this.fairQueue.size > 0
   }
 
   advance(): number {
     return this.fairQueue.advance().advance()
   }
-}
-
-/** In the order of their coming. */
-export function childrenOf({ children }: ShareNode): Iterable<ShareNode> {
-  return children ?? NONE
 }
 
 /** The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. */
@@ -194,6 +246,8 @@ export class Gate implements Timed {
   readonly root = new ShareNode(this)
   /** May change at any time. After a raise wake the gate. */
   maxInFlight: number
+  /** How many releases to it are armed. They will take a place each. */
+  armed = 0
   #inFlight = 0
 
   constructor(maxInFlight = Infinity) {
@@ -229,62 +283,4 @@ export class Gate implements Timed {
   leave(): void {
     this.#inFlight -= 1
   }
-}
-
-/** The lane of a route and a stack, if a request waits in it. */
-export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane | undefined {
-  let node: ShareNode | undefined = route.gate.root
-  for (let at = stack.length - 1; at >= 0 && node !== undefined; at -= 1) node = findNode(stack[at]!, node)
-  return node?.lanes.find(lane => lane.route === route)
-}
-
-/** The lane of a route and a stack, made when new. It has this weight from now on. */
-export function openLane(route: LaneRoute, stack: readonly SharedBucket[], weight: number): Lane {
-  const known = findLane(route, stack)
-  if (known !== undefined) {
-    if (known.weight !== weight) addWeight(known, weight - known.weight)
-    return known
-  }
-  let node = route.gate.root
-  for (let at = stack.length - 1; at >= 0; at -= 1) node = openNode(stack[at]!, node)
-  const lane = new Lane(route, stack, node, 0)
-  node.lanes = withEntry(node.lanes, lane)
-  addWeight(lane, weight)
-  return lane
-}
-
-/** Forgets a lane in which nobody waits, and every node on its way that no other lane passes. */
-export function closeLane(lane: Lane): void {
-  lane.parent.lanes = withoutEntry(lane.parent.lanes, lane)
-  addWeight(lane, -lane.weight)
-  for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
-    if (at.lanes.length === 0 && at.childCount === 0) closeNode(at)
-  }
-}
-
-function addWeight(lane: Lane, difference: number): void {
-  lane.weight += difference
-  for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) at.weight += difference
-}
-
-function findNode(bucket: SharedBucket, parent: ShareNode): ShareNode | undefined {
-  return bucket.waitingState?.shareNodes.find(node => node.parent === parent)
-}
-
-function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
-  const known = findNode(bucket, parent)
-  if (known !== undefined) return known
-  const node = new ShareNode(parent.gate, bucket, parent)
-  const waitingState = bucket.openWaitingState()
-  waitingState.shareNodes = withEntry(waitingState.shareNodes, node)
-  parent.children ??= new Set()
-  parent.children.add(node)
-  return node
-}
-
-function closeNode(node: ShareNode): void {
-  const { bucket, parent } = node
-  if (bucket?.waitingState === undefined || parent === undefined) return
-  parent.children!.delete(node)
-  bucket.waitingState.shareNodes = withoutEntry(bucket.waitingState.shareNodes, node)
 }

@@ -2,13 +2,13 @@
  * Which request can leave, and when. It keeps the fair queues of all share nodes true as buckets become busy and free, and
  * a heap of the moments at which they become free.
  *
- * Between two calls every fair queue is as lane.ts says: it has the lanes with waiters, and the nodes whose own queue has
- * someone and whose bucket is free. A bucket that is busy and has waiters is in the heap, once.
+ * Between two calls every fair queue is as lane.ts says. A bucket that is busy and has waiters is in the heap, once.
  */
 
-import type { WaitingState } from '../bucket/waiting.js'
+import { allSources, dropSource, type WaitingState } from '../bucket/waiting.js'
 import { DueHeap } from '../structures/due-heap.js'
-import { closeLane, type Gate, type Lane, type SharedBucket, ShareNode, type Ticket } from './lane.js'
+import { type Gate, Lane, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
+import { closeLane } from './tree.js'
 
 /** ms. Times closer than this are one: the rounding of sums of periods. */
 export const SAME_TIME = 1e-6
@@ -18,13 +18,57 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
 }
 
 export class ReadyLanes {
-  readonly #frees = new DueHeap<WaitingState<ShareNode, Lane>>()
+  readonly #frees = new DueHeap<WaitingState<Source, Lane>>()
+  /** Buckets whose next releases are armed. */
+  readonly #coveredFrees = new DueHeap<WaitingState<Source, Lane>>()
   /** Gates before which a request may be ready. */
   readonly #ready: Gate[] = []
 
   /** When the next bucket becomes free, in ms. Infinity: none is waited for. */
   get due(): number {
-    return this.#frees.next?.due ?? Infinity
+    return Math.min(this.uncoveredDue, this.coveredDue)
+  }
+
+  /** The same, of buckets for which the core has to wake in time. */
+  get uncoveredDue(): number {
+    return this.#frees.nextDue
+  }
+
+  get coveredDue(): number {
+    return this.#coveredFrees.nextDue
+  }
+
+  /** The lane that waits alone for the next bucket for which the core has to wake in time, if it is alone. */
+  get nextAlone(): Lane | undefined {
+    const { next } = this.#frees
+    return next && laneAlone(next)
+  }
+
+  /** The core need not wake in time for the next releases of a lane, which is alone. */
+  cover(lane: Lane): void {
+    this.#move(lane, this.#frees, this.#coveredFrees)
+  }
+
+  /** The core has to wake in time again. */
+  uncover(lane: Lane): void {
+    this.#move(lane, this.#coveredFrees, this.#frees)
+  }
+
+  #move({ stack }: Lane, from: DueHeap<WaitingState<Source, Lane>>, to: DueHeap<WaitingState<Source, Lane>>): void {
+    for (const { waitingState, freeAt } of stack) {
+      if (waitingState === undefined || this.#heapOf(waitingState) !== from) continue
+      const planned = from.remove(waitingState)
+      waitingState.covered = to === this.#coveredFrees
+      if (planned) to.add(waitingState, freeAt)
+    }
+  }
+
+  #heapOf({ covered }: WaitingState<Source, Lane>): DueHeap<WaitingState<Source, Lane>> {
+    return covered ? this.#coveredFrees : this.#frees
+  }
+
+  #nextFrees(): DueHeap<WaitingState<Source, Lane>> {
+    return this.coveredDue < this.uncoveredDue ? this.#coveredFrees : this.#frees
   }
 
   /** The first waiter of a lane has come. */
@@ -42,30 +86,28 @@ export class ReadyLanes {
     this.#deactivate(lane)
     closeLane(lane)
     for (const bucket of lane.stack) {
-      if (bucket.waitingState === undefined || bucket.waitingState.shareNodes.length > 0) continue
-      this.#frees.remove(bucket.waitingState)
+      if (bucket.waitingState === undefined || bucket.waitingState.source !== undefined) continue
+      this.#heapOf(bucket.waitingState).remove(bucket.waitingState)
       bucket.closeWaitingState()
     }
   }
 
-  /** A request has passed a bucket. The nodes that wait for it leave the queues until it is free. */
+  /** A request has passed a bucket. Its sources leave the queues until it is free. */
   occupied(bucket: SharedBucket): void {
     const { waitingState } = bucket
     if (waitingState === undefined) return
-    // Also when the bucket is in the heap: a slot that was given back is in it before any node has entered for it.
-    for (const node of waitingState.shareNodes) this.#deactivate(node)
+    // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
+    if (waitingState.source !== undefined) this.#deactivate(waitingState.source)
+    for (const source of waitingState.otherSources) this.#deactivate(source)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free into the heap. */
   plan({ waitingState, freeAt }: SharedBucket): void {
-    if (waitingState === undefined || waitingState.shareNodes.length === 0) return
-    if (waitingState.place >= 0) {
-      this.#frees.move(waitingState, freeAt)
-    } else {
-      waitingState.due = freeAt
-      this.#frees.add(waitingState)
-    }
+    if (waitingState?.source === undefined) return
+    const frees = this.#heapOf(waitingState)
+    if (waitingState.place >= 0) frees.move(waitingState, freeAt)
+    else frees.add(waitingState, freeAt)
   }
 
   /** A gate may have opened. */
@@ -76,12 +118,12 @@ export class ReadyLanes {
   /** Lets all buckets that become free at `due` be free. Returns that time. */
   free(due: number): number {
     let slot = due
-    let waitingState = this.#frees.next
-    while (waitingState !== undefined && waitingState.due <= due + SAME_TIME) {
-      this.#frees.remove(waitingState)
-      slot = waitingState.due
-      for (const node of waitingState.shareNodes) if (node.fairQueue.size > 0) this.#activate(node, slot)
-      waitingState = this.#frees.next
+    for (let frees = this.#nextFrees(); frees.nextDue <= due + SAME_TIME; frees = this.#nextFrees()) {
+      const waitingState = frees.next!
+      slot = frees.nextDue
+      frees.remove(waitingState)
+      if (waitingState.source?.awaited) this.#activate(waitingState.source, slot)
+      for (const source of waitingState.otherSources) if (source.awaited) this.#activate(source, slot)
     }
     return slot
   }
@@ -95,26 +137,26 @@ export class ReadyLanes {
     return undefined
   }
 
-  /** Lets a contender that can use a slot into the queues, as far up as buckets are free. */
-  #activate(contender: Lane | ShareNode, now: number): void {
-    for (let at = contender; at.list === undefined; ) {
-      const { parent } = at
+  /** Lets a lane or node that can use a slot into the queues, as far up as buckets are free. */
+  #activate(source: Source, now: number): void {
+    for (let at = source; at.list === undefined; ) {
+      const { parent, bucket } = at
+      if (bucket !== undefined && !isFree(bucket, now)) {
+        this.plan(bucket)
+        return
+      }
       if (parent === undefined) {
-        this.#ready.push((at as ShareNode).gate)
+        this.#ready.push(at.gate)
         return
       }
       parent.fairQueue.enter(at)
-      if (parent.bucket !== undefined && !isFree(parent.bucket, now)) {
-        this.plan(parent.bucket)
-        return
-      }
       at = parent
     }
   }
 
-  /** Takes a contender that can no longer use a slot out of the queues, and each node that was there for it only. */
-  #deactivate(contender: Lane | ShareNode): void {
-    for (let at = contender; at.parent !== undefined && at.list !== undefined; at = at.parent) {
+  /** Takes a lane or node that can no longer use a slot out of the queues, and each node that was there for it only. */
+  #deactivate(source: Source): void {
+    for (let at = source; at.parent !== undefined && at.list !== undefined; at = at.parent) {
       at.parent.fairQueue.leave(at)
       if (at.parent.fairQueue.size > 0) return
     }
@@ -122,19 +164,32 @@ export class ReadyLanes {
 }
 
 function take(root: ShareNode): Ticket {
-  let next: Lane | ShareNode = root
-  while (next instanceof ShareNode) next = next.fairQueue.advance() as Lane | ShareNode
+  let next: Source = root
+  while (next instanceof ShareNode) next = next.fairQueue.advance() as Source
   const ticket = next.tickets.first!
-  for (let at: Lane | ShareNode = next; at.parent !== undefined; at = at.parent) {
+  for (let at: Source = next; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
-    yieldTurn(at.parent)
+    yieldTurn(at)
   }
   return ticket
 }
 
-/** A bucket with several nodes, as before two gates, lets them take turns: the last to be let in is picked. */
-function yieldTurn(node: ShareNode): void {
-  const waitingState = node.bucket?.waitingState
-  if (waitingState === undefined || waitingState.shareNodes.length < 2) return
-  waitingState.shareNodes = [node, ...waitingState.shareNodes.filter(other => other !== node)]
+/** A bucket with several sources, as before two gates, lets them take turns: the last to be let in is picked. */
+function yieldTurn(source: Source): void {
+  const waitingState = source.bucket?.waitingState
+  if (waitingState === undefined || waitingState.otherSources.length === 0) return
+  dropSource(waitingState, source)
+  waitingState.otherSources = allSources(waitingState)
+  waitingState.source = source
+}
+
+/** The only lane that waits for a bucket. Undefined: there are several, or none. */
+export function laneAlone({ source, otherSources }: WaitingState<Source, Lane>): Lane | undefined {
+  return otherSources.length > 0 ? undefined : soleLane(source)
+}
+
+/** The only lane below a node. Undefined: there are several, or none. */
+export function soleLane(source: Source | undefined): Lane | undefined {
+  if (source === undefined || source instanceof Lane) return source
+  return source.count === 1 ? soleLane(source.first) : undefined
 }

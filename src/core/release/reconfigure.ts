@@ -1,17 +1,9 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses. */
 
 import type { BucketLimits } from '../bucket/queued-bucket.js'
-import {
-  childrenOf,
-  type Gate,
-  type Lane,
-  type LaneRoute,
-  type SharedBucket,
-  type ShareNode,
-  type Ticket,
-  type Waiter,
-} from '../queue/lane.js'
+import type { Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
+import { lanesBelow } from '../queue/tree.js'
 import type { Engine } from './release-engine.js'
 import { SendLatency } from './send-latency.js'
 
@@ -23,16 +15,28 @@ export class Control {
     this.#engine = engine
   }
 
+  /** Routes or gates are about to change: what has been sent is taken note of, and nothing is armed. */
+  recall(): void {
+    this.#engine.settleBefore(armed => armed.recallAll())
+  }
+
   /** Changes what a bucket allows. Its level stays, and requests that wait for it leave at the new rate. */
   setLimits(bucket: SharedBucket, limits: BucketLimits): void {
-    this.#engine.setLimits(bucket, limits, this.#engine.settle())
+    this.#engine.setLimits(
+      bucket,
+      limits,
+      this.#engine.settleBefore(armed => armed.recallBucket(bucket)),
+    )
     this.#engine.settle()
     this.#engine.notify()
   }
 
   /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */
   reset(bucket: SharedBucket): void {
-    this.#engine.reset(bucket, this.#engine.settle())
+    this.#engine.reset(
+      bucket,
+      this.#engine.settleBefore(armed => armed.recallBucket(bucket)),
+    )
     this.#engine.wake()
   }
 
@@ -43,8 +47,11 @@ export class Control {
    * @returns how many expired, by the name of their route
    */
   pause(gate: Gate, ms: number): Map<string, number> {
-    const now = this.#engine.settle()
-    if (ms <= gate.pausedFor(now)) return new Map()
+    const now = this.#engine.settleBefore(armed => armed.recallAll(gate))
+    if (ms <= gate.pausedFor(now)) {
+      this.#engine.notify()
+      return new Map()
+    }
     this.#engine.pause(gate, now + ms)
     return this.replan([gate], () => Infinity)
   }
@@ -84,7 +91,7 @@ export class Control {
    * @returns how many expired, by the name of their route
    */
   replan(gates: Iterable<Gate>, maxWaitOf: MaxWaitOf): Map<string, number> {
-    const now = this.#engine.settle()
+    const now = this.#engine.settleBefore(armed => armed.recallAll())
     const expired = new Map<string, number>()
     for (const gate of gates) {
       const start = now + gate.pausedFor(now)
@@ -123,14 +130,10 @@ interface Plan {
 function plan({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
   let ahead = 0
   return [...(claiming ?? []), ...tickets].map(ticket => {
-    const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), ticket.due)
+    const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), ticket.due ?? Infinity)
     const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
     const tooLate = Math.max(start, ...times) > due + SAME_TIME
     if (!tooLate) ahead += ticket.cost
     return { ticket, due, tooLate }
   })
-}
-
-function lanesBelow(node: ShareNode): Lane[] {
-  return [...node.lanes, ...[...childrenOf(node)].flatMap(lanesBelow)]
 }

@@ -16,12 +16,11 @@
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import type { BucketLimits } from '../bucket/queued-bucket.js'
-import type { Cancel, Clock } from '../clock.js'
+import type { Clock } from '../clock.js'
 import {
   type Arrival,
   type Gate,
   type Lane,
-  openLane,
   type Rejection,
   type SharedBucket,
   type ShareNode,
@@ -29,11 +28,14 @@ import {
   type Waiter,
 } from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
+import { openLane } from '../queue/tree.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
+import { ArmedReleases } from './armed-releases.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
+import { WakeUp } from './wake-up.js'
 
 /**
  * How requests whose turn it is pass: at once; after claiming a slot from the store; or not at all, while it is not known
@@ -41,8 +43,16 @@ import { CallbackQueue } from './waiter-callbacks.js'
  */
 export type ReleaseMode = 'direct' | 'claimed' | 'none'
 
+/** Takes back what is armed. False: some of it has been sent, so its slot has passed. */
+type Recall = (armed: ArmedReleases) => boolean
+
+/** Each further try takes note of a release that was sent after the one before. */
+const MOST_RECALLS = 1_000
+
 export interface EngineOptions {
   readonly clock: Clock
+  /** Wakes the core where some ms do not matter. With it, and without a store, releases are armed (armed-releases.ts). */
+  readonly timer?: Clock
   /** Grants slots while `releaseMode` is `claimed`. */
   readonly store?: Store
   /** A claim for this lane, made at this time in ms, was not answered. */
@@ -60,12 +70,24 @@ export class Engine {
   readonly #sending = new SendLatency()
   #queued = 0
   #shadows = 0
-  #armedFor = Infinity
-  #disarm: Cancel = () => false
+  /** For what happens by itself. */
+  readonly #wakeUp: WakeUp
+  readonly #armed: ArmedReleases | undefined
+  /** For what is armed. */
+  readonly #look: WakeUp | undefined
 
-  constructor({ clock, store, unanswered }: EngineOptions) {
+  constructor({ clock, timer, store, unanswered }: EngineOptions) {
     this.#clock = clock
-    if (store === undefined) return
+    const wake = (): void => {
+      this.settle()
+      this.#plan()
+    }
+    this.#wakeUp = new WakeUp(clock, wake)
+    if (store === undefined) {
+      this.#look = timer && new WakeUp(timer, wake)
+      this.#armed = timer && new ArmedReleases(this.#readyLanes)
+      return
+    }
     this.#claims = new Claims(store, this.#readyLanes, {
       now: () => clock.now(),
       wake: () => this.wake(),
@@ -103,6 +125,29 @@ export class Engine {
     return now
   }
 
+  /** As `settle`, before a request is admitted or its cost is metered: what it could change is armed no more. */
+  settleFor(arrival: Arrival, place: 'behind' | 'before'): number {
+    const now = this.settle()
+    return this.#armed === undefined || this.#armed.recallFor(arrival, place)
+      ? now
+      : this.#settleAgain(armed => armed.recallFor(arrival, place))
+  }
+
+  /** As `settle`, before plans are changed: what is armed of them is taken back. `recall` as in `ArmedReleases`. */
+  settleBefore(recall: Recall): number {
+    const now = this.settle()
+    return this.#armed === undefined || recall(this.#armed) ? now : this.#settleAgain(recall)
+  }
+
+  /** Some of what was to be taken back has been sent in the meantime. */
+  #settleAgain(recall: Recall): number {
+    for (let tries = 0; tries < MOST_RECALLS; tries += 1) {
+      const now = this.settle()
+      if (recall(this.#armed!)) return now
+    }
+    throw new Error('a release was sent before its slot')
+  }
+
   /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
   releaseReady(slot: number, now: number): void {
     if (this.releaseMode !== 'claimed' && !this.direct) return
@@ -112,17 +157,18 @@ export class Engine {
         this.#claims!.ask(ticket, now)
         continue
       }
+      const leftAt = this.#armed?.take(ticket) ?? now
       this.withdraw(ticket)
-      this.#pass(ticket.lane.stack, ticket.cost, slot, now)
+      this.#pass(ticket.lane.stack, ticket.cost, slot, leftAt)
       ticket.lane.route.gate.enter()
-      this.#release(ticket, slot, now)
+      this.#release(ticket, slot, leftAt)
     }
   }
 
   /** Calls the waiters whose tickets have left, then arms the timer: sending goes first. */
   notify(): void {
     this.#callbacks.callAll(this.#onReleased)
-    this.#arm()
+    this.#plan()
   }
 
   /** Something may have become possible. */
@@ -153,10 +199,7 @@ export class Engine {
     const ticket = new Ticket(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     this.#count(ticket, 1)
-    for (const bucket of stack) {
-      bucket.enqueue(cost)
-      bucket.waitingState!.leastCost = Math.min(bucket.waitingState!.leastCost, cost)
-    }
+    for (const bucket of stack) bucket.enqueue(cost)
     for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
       at.fairQueue.learn(cost, lane.weight)
     }
@@ -170,6 +213,7 @@ export class Engine {
     lane.queued += cost
     updateRank(lane)
     this.setDeadline(ticket, arrivedAt + maxWait)
+    this.#armed?.changed(lane)
     return ticket
   }
 
@@ -192,8 +236,8 @@ export class Engine {
   /** Changes when a waiter gives up, in ms. Infinity: never. */
   setDeadline(ticket: Ticket, due: number): void {
     this.#deadlines.remove(ticket)
-    ticket.due = due
-    if (due < Infinity) this.#deadlines.add(ticket)
+    ticket.due = due < Infinity ? due : undefined
+    if (due < Infinity) this.#deadlines.add(ticket, due)
   }
 
   /** Takes a waiter out of its lane without calling it. False: it has left already. */
@@ -206,6 +250,7 @@ export class Engine {
 
   /** Takes a waiter out of its lane because nobody wants it any more. False: it has left already. */
   cancel(ticket: Ticket): boolean {
+    if (ticket.armed !== undefined) this.settleBefore(armed => armed.recall(ticket.lane))
     if (!this.withdraw(ticket)) return false
     this.#claims?.giveBack(ticket)
     return true
@@ -213,7 +258,9 @@ export class Engine {
 
   /** Lets a waiter expire. */
   expire(ticket: Ticket, now: number): void {
-    this.cancel(ticket)
+    // First: taking back what is armed settles, and would come here again.
+    this.#deadlines.remove(ticket)
+    if (!this.cancel(ticket)) return
     ticket.leftAt = now
     this.#callbacks.push(ticket)
   }
@@ -230,7 +277,7 @@ export class Engine {
   returnSlot(ticket: Ticket, slot: number): void {
     this.#claims?.giveBack(ticket)
     for (const bucket of ticket.lane.stack) {
-      bucket.restore(ticket.cost, slot, ticket.leftAt)
+      bucket.restore(ticket.cost, slot, ticket.leftAt!)
       this.#readyLanes.plan(bucket)
     }
     ticket.slot = undefined
@@ -249,9 +296,9 @@ export class Engine {
 
   /** Closes a gate until then, in ms. */
   pause(gate: Gate, until: number): void {
-    if (gate.paused) return this.#pauses.move(gate, until)
     gate.due = until
-    this.#pauses.add(gate)
+    if (gate.paused) return this.#pauses.move(gate, until)
+    this.#pauses.add(gate, until)
     this.#claims?.recall(gate)
   }
 
@@ -289,8 +336,9 @@ export class Engine {
 
   /** Nothing happens by itself any more. */
   close(): void {
-    this.#disarm()
-    this.#armedFor = -Infinity
+    this.#armed?.recallAll()
+    this.#wakeUp.close()
+    this.#look?.close()
   }
 
   #advance(now: number): void {
@@ -310,7 +358,11 @@ export class Engine {
   }
 
   #expireAll(due: number, now: number): void {
-    for (let ticket = this.#deadlines.next; ticket !== undefined && ticket.due <= due; ticket = this.#deadlines.next) {
+    for (
+      let ticket = this.#deadlines.next;
+      ticket !== undefined && this.#deadlines.nextDue <= due;
+      ticket = this.#deadlines.next
+    ) {
       this.expire(ticket, now)
     }
   }
@@ -350,35 +402,39 @@ export class Engine {
 
   /** The delay of the send itself counts against the slots that follow. */
   readonly #onReleased = (ticket: Ticket): void => {
-    if (ticket.slot === undefined) return
+    if (ticket.slot !== undefined && ticket.armed?.sentAt === undefined) this.#countSending(ticket, ticket.slot)
+    this.#armed?.sent(ticket)
+  }
+
+  #countSending(ticket: Ticket, slot: number): void {
     const sentAt = this.#clock.now()
     const { usual } = this.#sending
-    this.#sending.record(sentAt - ticket.leftAt)
+    this.#sending.record(sentAt - ticket.leftAt!)
     for (const bucket of ticket.lane.stack) {
       const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
-      if (bucket.delay(ticket.cost, ticket.slot, ticket.leftAt, countedAt)) this.#readyLanes.plan(bucket)
+      if (bucket.delay(ticket.cost, slot, ticket.leftAt!, countedAt)) this.#readyLanes.plan(bucket)
     }
     ticket.leftAt = sentAt
   }
 
-  #arm(): void {
-    const due = this.#due
-    if (due >= this.#armedFor) return
-    this.#disarm()
-    this.#armedFor = due
-    this.#disarm = this.#clock.at(due, this.#onWake)
-  }
-
-  readonly #onWake = (): void => {
-    this.#armedFor = Infinity
-    this.settle()
-    this.#arm()
+  /** Arms releases, and the clock for all else. */
+  #plan(): void {
+    if (this.#armed !== undefined) {
+      const now = this.#clock.now()
+      this.#armed.arm(now)
+      this.#look!.by(this.#armed.dueAfter(now))
+    }
+    this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#otherDue))
   }
 
   /** When the next thing happens by itself. */
   get #due(): number {
+    return Math.min(this.#readyLanes.due, this.#otherDue)
+  }
+
+  /** The same, but for buckets that become free. */
+  get #otherDue(): number {
     return Math.min(
-      this.#readyLanes.due,
       this.#deadlines.next?.due ?? Infinity,
       this.#claims?.due ?? Infinity,
       this.#pauses.next?.due ?? Infinity,

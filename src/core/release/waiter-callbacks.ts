@@ -17,9 +17,9 @@ export class CallbackQueue {
     try {
       for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
         if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
-        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt)
+        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt!)
         else {
-          ticket.waiter.release(ticket.slot, ticket.leftAt)
+          ticket.waiter.release(ticket.slot, ticket.leftAt!)
           released(ticket)
         }
       }

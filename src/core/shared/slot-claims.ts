@@ -35,13 +35,11 @@ const TURN_AHEAD = { step: 0.5, most: 20 }
 /** A slot that a lane has been granted. */
 class Grant implements Timed {
   place = -1
-  readonly due: number
   readonly lane: Lane
   readonly cost: number
   readonly slot: Slot
 
   constructor(lane: Lane, cost: number, slot: Slot) {
-    this.due = slot.at
     this.lane = lane
     this.cost = cost
     this.slot = slot
@@ -87,7 +85,7 @@ export class Claims {
 
   /** When the next slot is, in ms. */
   get due(): number {
-    return this.#grants.next?.due ?? Infinity
+    return this.#grants.nextDue
   }
 
   /** Claims a slot for the first ticket of a lane, whose turn it is. */
@@ -241,7 +239,7 @@ export class Claims {
       const asked = this.#asked.get(bucket) ?? 0
       this.#nextClaim(bucket, Math.max(share, slot.at + cost / rate - horizon + asked / rate), now)
     }
-    this.#grants.add(grant)
+    this.#grants.add(grant, slot.at)
     if (lane.claiming!.size < lane.claims || lane.route.gate.paused) this.#drop(grant)
   }
 

@@ -1,7 +1,7 @@
 import type { BucketLimits } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
-import type { Lane, ShareNode } from '../queue/lane.js'
+import type { Lane, Source } from '../queue/lane.js'
 import type { BucketRef } from '../store.js'
 
 /** Whether the store is asked, so that its last answers hold. */
@@ -19,7 +19,7 @@ export interface Inquiry {
  * A bucket instance that is kept in a store. Here are the requests that wait for it, the store's last answers, and a meter
  * of its own, which counts only what passes while the store cannot be asked.
  */
-export class StoredBucket extends QueuedBucket<ShareNode, Lane> {
+export class StoredBucket extends QueuedBucket<Source, Lane> {
   readonly key: string
   readonly #groupOf: (name: string, key: string) => string
   readonly #trust: StoreTrust

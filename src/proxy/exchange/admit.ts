@@ -1,7 +1,6 @@
 /** Asks the buckets whether a request may pass, for real or as a dry run. */
-import { shutOut } from '../../core/admission/decide.js'
 import { type SharedBucket, Ticket } from '../../core/queue/lane.js'
-import type { Arrival, Verdict } from '../../core/shaper.js'
+import type { Arrival } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import type { RequestRecord } from '../observe/observer.js'
@@ -24,16 +23,8 @@ export function admit(context: ProxyContext, route: Route, arrival: Arrival, can
     else candidate.decided(shaper.admit(arrival, candidate, candidate.maxWait))
     return
   }
-  const { gate } = route.lane
-  const shut = shutOut(gate, context.clock.now())
-  if (shut !== undefined) return candidate.decided(shut)
-  if (sharing === undefined) return candidate.decided(entered(shaper.meter(arrival)))
-  sharing.shaper.meter(arrival, { ...NO_CALLBACKS, decided: verdict => candidate.decided(entered(verdict)) })
-
-  function entered(verdict: Verdict): Verdict {
-    if (verdict === 'released') gate.enter()
-    return verdict
-  }
+  if (sharing === undefined) candidate.decided(shaper.meter(arrival))
+  else sharing.shaper.meter(arrival, candidate)
 }
 
 /** A dry run. A shadow of the request goes through the buckets and lanes. The request itself is forwarded at once. */

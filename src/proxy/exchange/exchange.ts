@@ -5,14 +5,12 @@
  * client is still there, `forwarding`, or `over`. Only the step to `over` tells the observer, so every request is counted
  * exactly once.
  */
-import type { IncomingMessage } from 'node:http'
-import type { SharedBucket } from '../../core/queue/lane.js'
+import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
-import { BodyStream } from '../http/body-stream.js'
-import type { ClientAnswer } from '../http/client-answer.js'
-import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
+import type { ClientAnswer, ClientRequest, RequestBody } from '../http/client.js'
+import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, SHUTTING_DOWN, TOO_MANY_CONNECTIONS } from '../http/reply.js'
@@ -22,6 +20,7 @@ import { type Explanation, explainHeader } from '../routing/explain-header.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
+import { type ArmedOwner, ArmedRequest } from './armed-request.js'
 import { findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
@@ -37,7 +36,7 @@ const LOOP = new Refusal(508, 'the request has passed this shaper before: its up
 export class Exchange implements PipelinedRequest, Visitor {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
-  protected readonly req: IncomingMessage
+  protected readonly req: ClientRequest
   protected readonly res: ClientAnswer
   protected facts!: RequestFacts
   protected matched: Route | undefined
@@ -55,7 +54,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   /** Set if the route has `explain`. */
   #explanation: Explanation | undefined
   #forwarding: { abort(): void; flushed?(): void } | undefined
-  #body: BodyStream | null = null
+  #body: RequestBody | null = null
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
   /** How often it was sent again because a connection broke. `retry.max` does not count these. */
@@ -64,13 +63,13 @@ export class Exchange implements PipelinedRequest, Visitor {
   #counted = false
   #malformed: Reply | undefined
 
-  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, res: ClientAnswer) {
+  constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
     this.context = context
     this.connection = connection
     this.req = req
     this.res = res
-    this.#response = new ClientResponse(context, connection, req, res)
-    res.once('finish', this.#finished)
+    this.#response = new ClientResponse(context, connection, res)
+    res.onFinish = this.#finished
   }
 
   get receiving(): boolean {
@@ -158,10 +157,22 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.#visit.start(maxWait)
   }
 
-  passed(queued: boolean): void {
+  arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined {
+    const { writes } = this.context.clock
+    // A body, an answer to Expect, or a search for a hang-up is the main thread's.
+    if (writes === undefined || this.#mayHaveBody() || this.facts.expectContinue || this.connection.unread)
+      return undefined
+    this.#followUpstream()
+    const { method, target, contentLength } = this.facts
+    const request = { method, target, headers: this.upstreamHeaders(), body: null, contentLength }
+    return ArmedRequest.arm(writes, this.matched!.upstream.pool, request, { plan, owner })
+  }
+
+  passed(how: 'at-once' | 'queued' | ArmedRequest): void {
+    if (how instanceof ArmedRequest) return this.forward(how)
     const { unread, socket } = this.connection
     const hides = mayHideHangUp(this.facts)
-    if (!queued || !(hides || unread)) return this.forward()
+    if (how === 'at-once' || !(hides || unread)) return this.forward()
     this.#state = 'checking'
     if (!hides) {
       // An empty write fails if the client has reset the connection. The failure ends this exchange.
@@ -170,12 +181,13 @@ export class Exchange implements PipelinedRequest, Visitor {
       })
       return
     }
-    this.#body = new BodyStream(this.req)
+    this.#body = this.res.openBody(this.context.bodyBytes)
     this.#body.readAhead(() => this.#state === 'checking' && this.forward())
   }
 
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void {
-    if (this.#resentAfter !== undefined && outcome === 'rejected') this.#fail(this.#resentAfter)
+    // It has been sent, so "still queued" or "too many" would not be the truth.
+    if (this.#resentAfter !== undefined) this.#fail(this.#resentAfter)
     else this.#answer(outcome, reply)
   }
 
@@ -198,18 +210,19 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   /** The head of the upstream's answer has arrived. */
-  protected markAnswered(): void {
-    this.upstreamTime ??= this.context.clock.now() - this.#sentAt
+  protected markAnswered(now = this.context.clock.now()): void {
+    this.upstreamTime ??= now - this.#sentAt
   }
 
-  protected forward(): void {
+  /** @param sent set if it has been sent already */
+  protected forward(sent?: ArmedRequest): void {
     this.#state = 'forwarding'
-    this.#followUpstream()
-    this.#sentAt = this.context.clock.now()
+    if (sent === undefined) this.#followUpstream()
+    this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
     if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
-    this.#forwarding = this.send()
+    this.#forwarding = this.send(sent)
   }
 
   /** A reload may have changed the upstream while the request waited. */
@@ -222,13 +235,15 @@ export class Exchange implements PipelinedRequest, Visitor {
     requestEnded(route.upstream)
   }
 
-  protected send(): { abort(): void; flushed?(): void } {
-    const { facts, req, res } = this
-    this.#body ??= this.#mayHaveBody() ? new BodyStream(req) : null
-    const headers = this.upstreamHeaders()
+  protected send(sent?: ArmedRequest): { abort(): void; flushed?(): void } {
+    const { facts, res } = this
+    this.#body ??= this.#mayHaveBody() ? res.openBody(this.context.bodyBytes) : null
     const { upstream } = this.matched!
-    const gated = this.#visit !== undefined
-    return new Forwarding({ upstream, gated, facts, headers, body: this.#body, req, res, owner: this })
+    const { pool, ungatedPool } = upstream
+    const forwarding = new Forwarding({ upstream, facts, body: this.#body, res, owner: this })
+    if (sent !== undefined) sent.adopt(forwarding)
+    else forwarding.start(this.#visit === undefined ? ungatedPool : pool, this.upstreamHeaders())
+    return forwarding
   }
 
   protected upstreamHeaders(): string[] {
@@ -244,11 +259,12 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   /** Headers to add to an answer with this status: names and values in turn. */
   answerHeaders(status: number): string[] {
-    this.markAnswered()
+    const now = this.context.clock.now()
+    this.markAnswered(now)
     const headers: string[] = []
     const { settings } = this.matched!
     if (settings.headers && this.stack.length > 0) {
-      headers.push(...limitHeaders(this.stack, this.stack, this.context.clock.now()))
+      headers.push(...limitHeaders(this.stack, this.stack, now))
       headers.push('Server-Timing', `shaper;dur=${Math.round(this.wait * 10) / 10}`)
     }
     headers.push(...this.#extraHeaders())
@@ -336,7 +352,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   /** Ends the request wherever it is. A client that has part of an answer notices because its connection closes. */
   #stop(outcome: Outcome, reply: Reply): void {
     this.#leave(outcome, reply.status)
-    if (this.res.headersSent) this.res.destroy()
+    if (this.res.headersSent) this.res.cut()
     else this.#reply(reply)
   }
 
@@ -347,8 +363,9 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   #reply(reply: Reply): void {
     this.beforeReply()
-    const close = reply.close === true || this.#hasLongRest()
-    this.#response.reply({ ...reply, close }, this.#extraHeaders())
+    const more = this.#extraHeaders()
+    more.push(...this.#response.closing(reply.close === true || this.#hasLongRest()))
+    this.#response.reply(reply, more)
     this.#response.linger(this.#mayHaveBody())
   }
 
@@ -380,6 +397,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.#state = 'over'
     if (state === 'checking') this.#visit!.endUnsent()
     else this.#visit?.end()
+    for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
   }
 
   readonly #finished = (): void => {

@@ -1,7 +1,8 @@
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { ProxyContext } from '../context.js'
 import { addressKey, clientAddress } from '../http/client-address.js'
-import type { ClientConnection } from '../http/connection.js'
+import type { ClientConnection } from '../http/client-connection.js'
 import { Refusal, type RequestFacts } from '../http/request.js'
 import { limitsOf } from '../live-limits.js'
 import type { Route } from '../routing/route.js'
@@ -13,7 +14,7 @@ export interface Stack {
   readonly weight: number
 }
 
-/** Finds the bucket instances of a request. Creates none before every key is known. */
+/** Finds the bucket instances of a request and holds them. Creates none before every key is known. */
 export function findStack(
   context: ProxyContext,
   { peer, peerKey }: ClientConnection,
@@ -30,22 +31,35 @@ export function findStack(
     }
     keys.push(value)
   }
-  const now = context.clock.now()
   const buckets: SharedBucket[] = []
   let weight = 1
   let decides = Infinity
-  for (const [at, { settings, tier, place }] of route.buckets.entries()) {
-    const key = keys[at]!
-    const { limits: configured, weight: own } = tier(key, facts) ?? settings
-    const limits = limitsOf(context, configured)
-    const bucket = context.bucketTable.find(limits, key, now, buckets)
-    if (bucket === undefined) return new Refusal(503, 'too many keys have waiting requests')
-    if (bucket.limits !== limits) context.shaper.control.setLimits(bucket, limits)
-    buckets.push(bucket)
+  for (const { settings, tier, place } of route.buckets) {
+    const key = keys[buckets.length]!
+    const { limits, weight: own } = tier(key, facts) ?? settings
+    if (!addInstance(context, limits, key, buckets)) {
+      return new Refusal(503, 'too many keys have waiting requests')
+    }
     if (own !== undefined && place < decides) {
       weight = own
       decides = place
     }
   }
   return { buckets, keys, weight }
+}
+
+/** Adds the instance of a key, held. False: there is no room for it, and those before it are held no more. */
+function addInstance(context: ProxyContext, configured: BucketLimits, key: string, to: SharedBucket[]): boolean {
+  const { bucketTable, shaper, clock } = context
+  const limits = limitsOf(context, configured)
+  // Of a key that is known no time is needed. Reading the clock costs as much as finding it.
+  const bucket = bucketTable.peek(limits.name, key) ?? bucketTable.find(limits, key, clock.now(), to)
+  if (bucket === undefined) {
+    for (const found of to) bucketTable.rest(found)
+    return false
+  }
+  bucketTable.hold(bucket)
+  to.push(bucket)
+  if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
+  return true
 }

@@ -1,14 +1,12 @@
 /** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
-import type { IncomingMessage } from 'node:http'
-import type { Socket } from 'node:net'
-import type { PassThrough } from 'node:stream'
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { Watched } from '../deadlines.js'
-import type { ClientAnswer } from '../http/client-answer.js'
-import { MAX_HINTS, passEarlyHints } from '../http/early-hints.js'
+import type { ClientAnswer, RequestBody } from '../http/client.js'
+import { earlyHints, MAX_HINTS } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
+import type { ConnectionPool } from '../http1/connection-pool.js'
 import { joinedFields } from '../http1/fields.js'
 import type { ResponseHead } from '../http1/response-parser.js'
 import type { ResponseHandler, UpstreamConnection } from '../http1/upstream-connection.js'
@@ -50,30 +48,14 @@ export interface ForwardOwner {
 
 export interface ForwardOptions {
   readonly upstream: Upstream
-  /** Whether the request has a place in the upstream's gate. */
-  readonly gated: boolean
   readonly facts: RequestFacts
-  /** Headers for the upstream: names and values in turn. */
-  readonly headers: string[]
   /** Null: the request has no body. */
-  readonly body: PassThrough | null
-  readonly req: IncomingMessage
+  readonly body: RequestBody | null
   readonly res: ClientAnswer
   readonly owner: ForwardOwner
 }
 
-/** The head of an answer that has not been sent yet. */
-interface UnsentHead {
-  readonly status: number
-  readonly reason: string
-  /** Names and values in turn. */
-  readonly headers: string[]
-  /** Bytes of the body. */
-  readonly length: number
-}
-
-/** Bytes. A body up to this size is copied and sent together with its head. */
-const SMALL = 16 * 1024
+const NONE: readonly string[] = []
 
 export class Forwarding implements ResponseHandler, Watched {
   list: object | undefined = undefined
@@ -89,30 +71,25 @@ export class Forwarding implements ResponseHandler, Watched {
   #phase: 'starting' | 'uploading' | 'waiting' | 'answering' | 'discarding' | 'flushing' | 'over' = 'starting'
   /** Early hints received. */
   #hints = 0
-  /** The body of a small answer. One byte for each character. */
-  #body = ''
   /** The answer if the client does not get it, and the callback for its end. */
   #unwanted: UnwantedAnswer | undefined
   #onDiscarded: (() => void) | undefined
-  /** The head of a small answer. It is sent with its body if that follows at once. */
-  #unsent: UnsentHead | undefined
-  /** Part of the body has arrived. */
-  #begun = false
   /** The client takes less than the upstream sends. */
   #paused = false
 
   constructor(options: ForwardOptions) {
     this.#options = options
-    const { body, req } = options
+    const { body } = options
     if (body !== null) {
-      req.on('data', this.#progress)
-      // The client does not send again what was read ahead, but the upstream still takes it.
-      body.on('drain', this.#progress)
+      body.onProgress = this.#progress
       body.once('end', this.#uploaded)
     }
-    const { upstream, facts, headers, gated } = options
+  }
+
+  /** @param headers for the upstream: names and values in turn */
+  start(pool: ConnectionPool, headers: string[]): void {
+    const { facts, body } = this.#options
     const { method, target, contentLength } = facts
-    const pool = gated ? upstream.pool : upstream.ungatedPool
     this.#leave = pool.send({ method, target, headers, body, contentLength }, this)
   }
 
@@ -140,14 +117,14 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   interim(status: number, fields: readonly string[]): void {
-    const { req } = this.#options
-    if (status !== 103 || req.httpVersionMinor === 0 || this.#hints === MAX_HINTS) return
+    const { res, facts } = this.#options
+    if (status !== 103 || facts.oldHttp || this.#hints === MAX_HINTS) return
     this.#hints += 1
-    passEarlyHints(req, fields)
+    res.interim(earlyHints(fields))
   }
 
   responseStarted({ status, reason, fields, length }: ResponseHead): void {
-    const { res, req, upstream, facts, owner } = this.#options
+    const { res, upstream, facts, owner } = this.#options
     this.#onDiscarded = upstream.quota && owner.answered(status, joinedFields(fields))
     if (this.#onDiscarded !== undefined) {
       this.#phase = 'discarding'
@@ -156,45 +133,17 @@ export class Forwarding implements ResponseHandler, Watched {
       return
     }
     const bodiless = facts.method === 'HEAD' || status === 204 || status === 304
-    const body = bodiless || req.httpVersionMinor === 0 ? 'unchunked' : 'chunkable'
+    const body = bodiless || facts.oldHttp ? 'unchunked' : 'chunkable'
     const answer = clientHeaders(fields, body)
     for (const part of owner.answerHeaders(status)) answer.push(part)
-    res.sendDate = false
-    const head = { status, reason: /[^\t\x20-\x7e]/.test(reason) ? '' : reason, headers: answer }
+    const known = /[^\t\x20-\x7e]/.test(reason) ? '' : reason
     this.#phase = 'answering'
-    res.statusCode = status
     upstream.answer.unwatch(this)
+    res.start({ status, reason: known, headers: answer, length: bodiless ? 0 : length })
     if (bodiless) {
-      res.writeHead(status, head.reason, answer)
       this.#complete()
-      res.end()
-      return
-    }
-    upstream.progress.watch(this)
-    if (length !== undefined && length <= SMALL) this.#unsent = { ...head, length }
-    else res.writeHead(status, head.reason, answer)
-    process.nextTick(Forwarding.#headAlone, this)
-  }
-
-  /** The head came without its body. A small body often follows at once, and then one write carries both. */
-  static #headAlone(forwarding: Forwarding): void {
-    if (forwarding.#begun) return
-    if (forwarding.#unsent === undefined) Forwarding.#sendHead(forwarding)
-    else setImmediate(Forwarding.#sendHead, forwarding)
-  }
-
-  /** Sends the head if the body takes its time, as with server-sent events. */
-  static #sendHead(forwarding: Forwarding): void {
-    if (forwarding.#phase !== 'answering' || forwarding.#begun) return
-    forwarding.#writeHead()
-    forwarding.#options.res.write('', 'latin1')
-  }
-
-  #writeHead(): void {
-    if (this.#unsent === undefined) return
-    const { status, reason, headers } = this.#unsent
-    this.#unsent = undefined
-    this.#options.res.writeHead(status, reason, headers)
+      res.complete(NONE)
+    } else upstream.progress.watch(this)
   }
 
   responseData(buffer: Buffer, from: number, to: number): void {
@@ -202,55 +151,39 @@ export class Forwarding implements ResponseHandler, Watched {
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
-    this.#begun = true
-    if (this.#unsent !== undefined && to - from === this.#unsent.length) {
-      this.#body = buffer.toString('latin1', from, to)
-      return
-    }
-    this.#writeHead()
     // A pause stops the reading, not the rest of what has been read.
-    if (res.write(Buffer.from(buffer.subarray(from, to))) || this.#paused) return
+    if (res.data(buffer, from, to) || this.#paused) return
     this.#paused = true
     this.#connection!.pause(this)
-    res.once('drain', () => {
+    res.onDrain = () => {
       this.#paused = false
       if (this.#phase !== 'answering') return
       upstream.progress.watch(this)
       this.#connection!.resume(this)
-    })
+    }
   }
 
   responseEnded(trailers: readonly string[]): void {
     if (this.#phase === 'discarding') this.#finish()
     if (this.#phase !== 'answering') return
     const { res } = this.#options
-    if (trailers.length > 0 && res.chunkedEncoding) {
-      const pairs: [string, string][] = []
-      for (let at = 0; at < trailers.length; at += 2) pairs.push([trailers[at]!, trailers[at + 1]!])
-      res.addTrailers(pairs)
-    }
-    const whole = this.#unsent
     this.#complete()
-    if (whole === undefined) res.end()
-    else res.sendWhole({ ...whole, body: this.#body })
+    res.complete(trailers)
   }
 
   failed(error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
     if (this.#phase === 'discarding') this.#finish()
     else if (this.#phase !== 'answering') this.#fail(...describeError(error), error)
-    else if (this.#unsent === undefined) this.#break(`the answer broke off: ${error.message}`)
-    else {
-      this.#options.res.sendDate = true
-      this.#fail(502, `the answer broke off: ${error.message}`)
-    }
+    else if (this.#options.res.recall()) this.#fail(502, `the answer broke off: ${error.message}`)
+    else this.#break(`the answer broke off: ${error.message}`)
   }
 
   /** The deadline of the current phase has passed. */
   expired(): void {
     const { body } = this.#options
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
-    else if (this.#phase === 'uploading' && body?.writableNeedDrain) this.#fail(504, 'the upstream stopped reading')
+    else if (this.#phase === 'uploading' && body?.held) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
     else this.#break('the answer stopped coming, or its client stopped reading')
     this.#drop()
@@ -302,11 +235,9 @@ export class Forwarding implements ResponseHandler, Watched {
   /** The client has part of the answer. Only a closed connection tells it that the rest will not come. */
   #break(detail: string): void {
     const answered = this.#phase === 'flushing'
-    const { req, res, owner } = this.#options
+    const { res, owner } = this.#options
     this.#finish()
-    // For a client of HTTP/1.0 a FIN would look like the end of the body.
-    if (req.httpVersionMinor === 0) reset(req.socket)
-    res.destroy()
+    res.cut()
     if (!answered) owner.forwarded({ kind: 'broken', detail })
   }
 
@@ -323,20 +254,12 @@ export class Forwarding implements ResponseHandler, Watched {
 
   /** Stops reading the body here. The code that answers the client reads the rest. */
   #releaseBody(): void {
-    const { body, req } = this.#options
-    if (body === null) return
-    req.off('data', this.#progress)
-    if (!req.readableEnded) req.unpipe(body)
-    if (!body.readableEnded) body.destroy()
+    const { body } = this.#options
+    if (body !== null && !body.readableEnded) body.destroy()
   }
 
   #isRepeatable(error: Error): boolean {
     const { body, facts } = this.#options
     return this.#reused && body === null && isIdempotent(facts.method) && isDisconnect(error)
   }
-}
-
-function reset(socket: Socket): void {
-  // Only plain TCP can send a reset. In TLS the missing close_notify tells a cut from an end.
-  if (!('encrypted' in socket)) socket.resetAndDestroy()
 }

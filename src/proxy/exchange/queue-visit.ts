@@ -5,25 +5,28 @@
  * lane or in the gate exactly once.
  */
 import { decide } from '../../core/admission/decide.js'
-import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import { admit, type Candidate } from './admit.js'
+import type { ArmedOwner, ArmedRequest } from './armed-request.js'
 import { rejectionReply } from './rejection-reply.js'
 
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
-  /** The request may be sent now. `queued`: it has waited. */
-  passed(queued: boolean): void
+  /** The request may be sent now, after waiting or not. Or it has been sent already. */
+  passed(how: 'at-once' | 'queued' | ArmedRequest): void
+  /** Arms the request: it will be sent without `passed`. Undefined: that is not possible. */
+  arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined
   stack: readonly SharedBucket[]
   /** The request may not be sent; answer with this reply. */
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
 }
 
-export class QueueVisit implements Candidate {
+export class QueueVisit implements Candidate, ArmedOwner {
   arrival: Arrival
   /** ms */
   maxWait = Infinity
@@ -63,7 +66,7 @@ export class QueueVisit implements Candidate {
     else if (verdict === 'released') {
       this.#state = 'through'
       if (this.#route.settings.mode === 'shape') observer.released?.(this.#visitor, 0)
-      this.#visitor.passed(false)
+      this.#visitor.passed('at-once')
     } else if (verdict instanceof Ticket) this.#wait(verdict)
     else this.reject(verdict)
   }
@@ -88,17 +91,32 @@ export class QueueVisit implements Candidate {
     this.#context.observer.unqueued?.(this.#visitor)
   }
 
+  arm(plan: ReleasePlan): ArmedRequest | undefined {
+    return this.#visitor.arm(plan, this)
+  }
+
+  settle(): void {
+    this.#context.shaper.wake()
+  }
+
+  lost(): void {
+    this.#context.shaper.recall(this.#ticket!)
+  }
+
   release(slot: number, now: number): void {
+    const armed = this.#ticket!.armed as ArmedRequest | undefined
+    const sent = armed?.sentAt === undefined ? undefined : armed
+    if (sent === undefined) armed?.giveBack()
     if (this.#state === 'over') {
       // The request ended while its release was on the way. Leave the gate first, so that the next request for this
       // slot finds it open.
       this.#route.lane.gate.leave()
-      return this.#context.shaper.giveBack(this.#ticket!)
+      return sent === undefined ? this.#context.shaper.giveBack(this.#ticket!) : sent.discard()
     }
     this.#state = 'through'
     this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
-    this.#visitor.passed(true)
+    this.#visitor.passed(sent ?? 'queued')
     this.#keepReady()
   }
 
@@ -129,9 +147,11 @@ export class QueueVisit implements Candidate {
     if (stack === undefined) return undefined
     const arrival = { ...this.arrival, stack }
     const ticket = shaper.requeue(arrival, this, this.maxWait, this.#arrivedAt)
-    if (ticket === undefined) return undefined
-    this.arrival = arrival
-    this.#visitor.stack = stack
+    if (ticket === undefined) {
+      this.#rest(stack)
+      return undefined
+    }
+    this.#replaceStack(arrival)
     observer.retried?.(this.#visitor, status)
     this.retries += 1
     this.#wait(ticket)
@@ -157,10 +177,12 @@ export class QueueVisit implements Candidate {
     // Only look, do not ask: asking may fill or block a full bucket, and the client is not to blame for our second try.
     if (stack === undefined) return false
     const arrival = { ...this.arrival, stack }
-    if (decide(arrival, Infinity, clock.now()) !== undefined) return false
+    if (decide(arrival, Infinity, clock.now()) !== undefined) {
+      this.#rest(stack)
+      return false
+    }
     const { gate } = this.#route.lane
-    this.arrival = arrival
-    this.#visitor.stack = stack
+    this.#replaceStack(arrival)
     observer.retried?.(this.#visitor, status)
     this.retries += 1
     this.#state = 'deciding'
@@ -173,7 +195,7 @@ export class QueueVisit implements Candidate {
   /**
    * Finds the bucket instances again, because those without waiting requests may have been replaced.
    *
-   * @returns undefined if there is no room for them
+   * @returns undefined if there is no room for them. Else they are held
    */
   #presentStack(): SharedBucket[] | undefined {
     const { bucketTable, clock } = this.#context
@@ -182,10 +204,27 @@ export class QueueVisit implements Candidate {
     const found: SharedBucket[] = []
     for (const [place, { limits }] of this.arrival.stack.entries()) {
       const bucket = bucketTable.find(limits, keys[place]!, now, found)
-      if (bucket === undefined) return undefined
+      if (bucket === undefined) {
+        this.#rest(found)
+        return undefined
+      }
+      bucketTable.hold(bucket)
       found.push(bucket)
     }
     return found
+  }
+
+  /** These instances are not used any more. */
+  #rest(stack: readonly SharedBucket[]): void {
+    for (const bucket of stack) this.#context.bucketTable.rest(bucket)
+  }
+
+  /** From now on these are its instances. */
+  #replaceStack(arrival: Arrival): void {
+    const { stack } = this.arrival
+    this.arrival = arrival
+    this.#visitor.stack = arrival.stack
+    this.#rest(stack)
   }
 
   /** Ends the visit wherever it is. Its place becomes free. */

@@ -44,5 +44,5 @@ function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number
 }
 
 function short(value: number): string {
-  return String(Number(value.toFixed(2)))
+  return String(Math.round(value * 100) / 100)
 }

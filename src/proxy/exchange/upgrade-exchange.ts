@@ -1,14 +1,20 @@
-import type { IncomingMessage } from 'node:http'
 import { formatDuration } from '../../core/units.js'
 import { fieldsOf } from '../../http/quota/field-values.js'
 import type { ProxyContext } from '../context.js'
-import { ClientAnswer } from '../http/client-answer.js'
-import type { ClientConnection } from '../http/connection.js'
-import { closeSoftly } from '../http/linger.js'
+import type { ClientAnswer, ClientRequest } from '../http/client.js'
+import type { ClientConnection } from '../http/client-connection.js'
 import { openTunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
 import { hostOf } from '../upstream/upstream.js'
 import { describeError } from '../upstream/upstream-error.js'
 import { Exchange } from './exchange.js'
+
+/** A request for a WebSocket. Its connection is no longer read as HTTP. */
+export interface UpgradeRequest {
+  readonly req: ClientRequest
+  readonly res: ClientAnswer
+  /** The bytes that came behind it. */
+  readonly head: Buffer
+}
 
 /**
  * A WebSocket handshake. It is admitted and queued like any request, then becomes a tunnel. It is in flight until it is
@@ -18,10 +24,14 @@ export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
   readonly #unwatch: () => void
 
-  constructor(context: ProxyContext, connection: ClientConnection, req: IncomingMessage, head: Buffer) {
-    super(context, connection, req, new ClientAnswer(req))
+  constructor(context: ProxyContext, connection: ClientConnection, { req, res, head }: UpgradeRequest) {
+    super(context, connection, req, res)
     this.#head = head
-    this.#unwatch = watchUpgradeSocket(req.socket, connection.hangUp)
+    this.#unwatch = watchUpgradeSocket(connection.socket, connection.hangUp)
+  }
+
+  override arm(): undefined {
+    return undefined
   }
 
   protected override send(): { abort(): void } {
@@ -38,7 +48,7 @@ export class UpgradeExchange extends Exchange {
         ...(ca !== undefined && { ca }),
         ...upstream.identity,
       },
-      socket: this.req.socket,
+      socket: this.connection.socket,
       head: this.#head,
       path: this.facts.target,
       headers: this.upstreamHeaders(),
@@ -70,9 +80,5 @@ export class UpgradeExchange extends Exchange {
 
   protected override beforeReply(): void {
     this.#unwatch()
-    const { socket } = this.req
-    this.res.shouldKeepAlive = false
-    this.res.assignSocket(socket)
-    this.res.once('finish', () => closeSoftly(socket, this.context.linger.silence))
   }
 }

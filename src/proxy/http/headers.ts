@@ -1,10 +1,15 @@
 /** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
+
 import { isNamed } from '../http1/fields.js'
-import { HOP_BY_HOP, withNamed } from './hop-by-hop.js'
+import { NameSet } from '../http1/name-set.js'
+import { HOP_BY_HOP, isHopByHop, withNamed } from './hop-by-hop.js'
 import { firstLine, type RequestFacts } from './request.js'
 
 /** Request headers that are also replaced or dropped: Host goes first, we answer Expect, trailers are dropped. */
-const REPLACED = new Set(['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host'])
+const REPLACED = ['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host']
+
+const NOT_UPSTREAM = new NameSet([...HOP_BY_HOP, ...REPLACED])
+const CHANGED_UPSTREAM = new NameSet(['x-forwarded-for', 'max-forwards', 'content-length'])
 
 /** The direct peer, and whether it may name other hops. */
 export interface Peer {
@@ -30,10 +35,11 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, ke
   let forwardedFor = -1
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!
-    const lower = name.toLowerCase()
-    if (isDropped(lower) || (connection?.has(lower) && !kept.has(lower))) continue
-    if (lower === 'x-forwarded-for') forwardedFor = headers.length + 1
-    headers.push(name, valueTowards(lower, facts) ?? rawHeaders[at + 1]!)
+    if (NOT_UPSTREAM.has(name)) continue
+    if (connection !== undefined && isRemoved(name.toLowerCase(), connection, kept)) continue
+    const changed = CHANGED_UPSTREAM.find(name)
+    if (changed === 'x-forwarded-for') forwardedFor = headers.length + 1
+    headers.push(name, (changed && valueTowards(changed, facts)) ?? rawHeaders[at + 1]!)
   }
   if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
   else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`
@@ -50,8 +56,8 @@ function valueTowards(lower: string, { maxForwards, contentLength }: RequestFact
   return undefined
 }
 
-function isDropped(lower: string): boolean {
-  return HOP_BY_HOP.has(lower) || REPLACED.has(lower)
+function isRemoved(lower: string, connection: ReadonlySet<string>, kept: ReadonlySet<string>): boolean {
+  return connection.has(lower) && !kept.has(lower)
 }
 
 /** Adds the scheme and the host that the client asked for. Only a trusted peer may name others than its own. */
@@ -79,8 +85,8 @@ export function clientHeaders(fields: readonly string[], body: 'chunkable' | 'un
   }
   for (let at = 0; at < fields.length; at += 2) {
     const name = fields[at]!
-    const lower = name.toLowerCase()
-    if (HOP_BY_HOP.has(lower) || connection?.has(lower) || (lower === 'trailer' && !chunked)) continue
+    if (isHopByHop(name) || connection?.has(name.toLowerCase())) continue
+    if (!chunked && isNamed(name, 'trailer')) continue
     headers.push(name, fields[at + 1]!)
   }
   return headers

@@ -1,7 +1,8 @@
 /** Headers that are not passed on. */
+import { NameSet } from '../http1/name-set.js'
 
 /** RFC 9110 7.6.1, and headers of older peers. `te` describes a framing that we make anew. */
-export const HOP_BY_HOP = new Set([
+export const HOP_BY_HOP = [
   'connection',
   'keep-alive',
   'proxy-authenticate',
@@ -10,7 +11,7 @@ export const HOP_BY_HOP = new Set([
   'te',
   'transfer-encoding',
   'upgrade',
-])
+]
 
 /**
  * Connection options never remove these. A message makes no sense without the first two; the others tell who the client
@@ -31,12 +32,19 @@ const LASTING = new Set([
   'fastly-client-ip',
 ])
 
+const NAMES = new NameSet(HOP_BY_HOP)
+
+/** @param name in any case */
+export function isHopByHop(name: string): boolean {
+  return NAMES.has(name)
+}
+
 /** Adds the headers that Connection options remove, except hop-by-hop ones and those that are never removed. */
 export function withNamed(names: Set<string> | undefined, options: readonly string[]): Set<string> | undefined {
   let found = names
   for (const option of options) {
     const name = option.trim().toLowerCase()
-    if (name === 'close' || HOP_BY_HOP.has(name) || LASTING.has(name) || name.startsWith('x-forwarded-')) continue
+    if (name === 'close' || isHopByHop(name) || LASTING.has(name) || name.startsWith('x-forwarded-')) continue
     found ??= new Set()
     found.add(name)
   }

@@ -2,7 +2,9 @@
  * Reads a request into plain facts, before anything is counted. Requests that we and the upstream could read
  * differently are refused here (RFC 9112 sections 3.2 and 6.3). llhttp refuses others before.
  */
-import type { IncomingMessage } from 'node:http'
+import { isNamed } from '../http1/fields.js'
+import { NameSet } from '../http1/name-set.js'
+import type { ClientRequest } from './client.js'
 import { withNamed } from './hop-by-hop.js'
 
 /** Most options that Connection may list. */
@@ -54,11 +56,24 @@ const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
 const UNRESERVED = /[A-Za-z0-9\-._~]/
 const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
+/** The headers that become facts. */
+const READ = new NameSet([
+  'host',
+  'connection',
+  'content-length',
+  'transfer-encoding',
+  'expect',
+  'max-forwards',
+  'prefer',
+  'via',
+  'x-forwarded-for',
+])
+
 /** Nothing is ever added to it. */
 const NONE: string[] = []
 const SLASH = 47
 
-export function readRequest(req: IncomingMessage): RequestFacts | Refusal {
+export function readRequest(req: ClientRequest): RequestFacts | Refusal {
   if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', 'close')
   const head = new RequestHead(req)
   return head.checkFraming() ?? head.checkHost() ?? head.readTarget(req.url!) ?? head
@@ -86,11 +101,14 @@ class RequestHead implements RequestFacts {
   #codings: string | undefined = undefined
   #expectOther = false
 
-  constructor({ method, httpVersionMinor, rawHeaders }: IncomingMessage) {
+  constructor({ method, httpVersionMinor, rawHeaders }: ClientRequest) {
     this.method = method!
     this.oldHttp = httpVersionMinor === 0
     this.rawHeaders = rawHeaders
-    for (let at = 0; at < rawHeaders.length; at += 2) this.#read(rawHeaders[at]!.toLowerCase(), rawHeaders[at + 1]!)
+    for (let at = 0; at < rawHeaders.length; at += 2) {
+      const name = READ.find(rawHeaders[at]!)
+      if (name !== undefined) this.#read(name, rawHeaders[at + 1]!)
+    }
     this.chunked = this.#codings !== undefined
   }
 
@@ -143,7 +161,7 @@ class RequestHead implements RequestFacts {
   checkFraming(): Refusal | undefined {
     if (this.#codings !== undefined) {
       if (this.oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', 'close')
-      if (this.#codings.trim().toLowerCase() !== 'chunked') {
+      if (this.#codings.toLowerCase() !== 'chunked') {
         return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
       }
       if (this.contentLength !== undefined)
@@ -222,7 +240,7 @@ export function firstLine(rawHeaders: readonly string[], lowerName: string): str
 /** The index of a header's next line; -1: there is none. */
 function nextLine(rawHeaders: readonly string[], lowerName: string, from: number): number {
   for (let at = from; at < rawHeaders.length; at += 2) {
-    if (rawHeaders[at]!.length === lowerName.length && rawHeaders[at]!.toLowerCase() === lowerName) return at
+    if (isNamed(rawHeaders[at]!, lowerName)) return at
   }
   return -1
 }

@@ -15,6 +15,9 @@ const READY = 4
 /** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
 const UNUSED = 1_000
 
+/** ms. No connection is opened ahead for this time after one was not used, unless one is missed. */
+const REST = 10_000
+
 /** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
 const KEEP_ALIVE = 4_000
 
@@ -61,6 +64,8 @@ export class ConnectionPool implements ConnectionOwner {
   readonly #all = new Set<UpstreamConnection>()
   readonly #waiting = new LinkedList<Waiting>()
   #closed = false
+  /** ms of the clock. */
+  #restUntil = -Infinity
 
   constructor({ opener, clock, connectTimeout, most }: PoolOptions) {
     this.#opener = opener
@@ -87,6 +92,7 @@ export class ConnectionPool implements ConnectionOwner {
       connection.send(request, handler)
       return undefined
     }
+    this.#restUntil = -Infinity
     const waiting = new Waiting(request, handler)
     this.#waiting.push(waiting)
     if (this.#closed) process.nextTick(this.#failWaiting)
@@ -95,12 +101,38 @@ export class ConnectionPool implements ConnectionOwner {
   }
 
   /**
+   * Takes an idle connection out, to which another thread may write. It is to be adopted, or given back by `putBack`.
+   *
+   * @param until ms of the clock. It can be used until then at least
+   */
+  reserve(until: number): UpstreamConnection | undefined {
+    const connection = this.#take()
+    if (connection === undefined) {
+      this.#restUntil = -Infinity
+      return undefined
+    }
+    if (connection.descriptor !== undefined && connection.usableUntil > until) return connection
+    this.putBack(connection)
+    return undefined
+  }
+
+  /** Gives back a reserved connection that was not used. It does not live longer for it. */
+  putBack(connection: UpstreamConnection): void {
+    if (!connection.usable) return connection.close()
+    const waiting = this.#waiting.shift()
+    if (waiting !== undefined) connection.send(waiting.request, waiting.handler)
+    else if (this.#clock.now() >= connection.usableUntil) connection.close()
+    else if (connection.served) this.#idle.watch(connection)
+    else this.#spare.watch(connection)
+  }
+
+  /**
    * Opens a connection in advance if few are ready for the next releases.
    *
    * @param queued requests that wait for their release
    */
   keepReady(queued: number): void {
-    if (this.#closed || this.#all.size >= this.#most) return
+    if (this.#closed || this.#all.size >= this.#most || this.#clock.now() < this.#restUntil) return
     const ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
     if (ready < Math.min(READY, queued)) this.#open()
   }
@@ -125,7 +157,10 @@ export class ConnectionPool implements ConnectionOwner {
     this.#opening.unwatch(connection)
     const waiting = this.#waiting.shift()
     if (waiting !== undefined) return connection.send(waiting.request, waiting.handler)
-    if (!connection.served) return this.#spare.watch(connection)
+    if (!connection.served) {
+      connection.usableUntil = this.#clock.now() + UNUSED
+      return this.#spare.watch(connection)
+    }
     const { keepAlive = Infinity } = connection
     connection.usableUntil = this.#clock.now() + Math.min(KEEP_ALIVE, keepAlive - KEEP_ALIVE_MARGIN)
     if (keepAlive <= KEEP_ALIVE_MARGIN) connection.close()
@@ -136,6 +171,7 @@ export class ConnectionPool implements ConnectionOwner {
     for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
     this.#all.delete(connection)
     if (this.#closed) return
+    if (connection.opened && !connection.served) this.#restUntil = this.#clock.now() + REST
     // The request that this connection was opened for. One opened ahead fails silently.
     if (error !== undefined && this.#waiting.size > this.#opening.size) this.#waiting.shift()?.handler.failed(error)
     this.#openForWaiting()

@@ -1,4 +1,4 @@
-import { connect, type Socket } from 'node:net'
+import { type NetConnectOpts, Socket, type SocketConstructorOpts } from 'node:net'
 import { type ConnectionOptions, type TLSSocket, connect as tlsConnect } from 'node:tls'
 
 /** Where to connect to, and how. */
@@ -21,6 +21,32 @@ const PROBE_AFTER = 60_000
  */
 const INPUT = Buffer.allocUnsafeSlow(64 * 1024)
 
+/** A connection whose descriptor another thread may write to. */
+class GuardedSocket extends Socket {
+  readonly #beforeClose: () => void
+
+  /** @param beforeClose called before the descriptor is closed, also when Node closes it by itself */
+  constructor(options: NetConnectOpts, beforeClose: () => void) {
+    super(options as SocketConstructorOpts)
+    this.#beforeClose = beforeClose
+  }
+
+  override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
+    this.#beforeClose()
+    super._destroy(error, callback)
+  }
+}
+
+/** What a connection is told. */
+export interface SocketEvents {
+  /** The connection, with TLS, is established. */
+  onOpen(): void
+  /** Bytes have arrived. */
+  onRead: BytesReader
+  /** Its descriptor is about to be closed. Not called with TLS, where nobody else writes. */
+  beforeClose(): void
+}
+
 /** Starts to open connections to one server. */
 export class Opener {
   readonly #options: ConnectOptions
@@ -31,11 +57,7 @@ export class Opener {
     this.#options = options
   }
 
-  /**
-   * @param onOpen called when the connection, with TLS, is established
-   * @param read called with the bytes that arrive
-   */
-  open(onOpen: () => void, read: BytesReader): Socket {
+  open({ onOpen, onRead: read, beforeClose }: SocketEvents): Socket {
     const { host, port, tls } = this.#options
     const shared = { host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const
     if (tls === undefined) {
@@ -43,7 +65,8 @@ export class Opener {
         read(INPUT, end)
         return true
       }
-      return connect({ ...shared, onread: { buffer: INPUT, callback } }, onOpen)
+      const options = { ...shared, onread: { buffer: INPUT, callback } }
+      return new GuardedSocket(options, beforeClose).connect(options, onOpen)
     }
     const session = this.#session === undefined ? undefined : { session: this.#session }
     const options: ConnectionOptions = { ...shared, ...tls, ...session, ALPNProtocols: ['http/1.1'] }

@@ -1,6 +1,8 @@
-import { isNamed, ProtocolError } from './fields.js'
+import { isNamed, listed, ProtocolError } from './fields.js'
 
-const DIGITS = /^\d{1,15}$/
+/** Longer ones are not exact as numbers. */
+const MOST_DIGITS = 15
+const ZERO = 48
 const KEEP_ALIVE_TIMEOUT = /(?:^|[\s,;])timeout=(\d{1,9})(?:$|[\s,;])/i
 
 /** What the fields of a response say about its length and its connection (RFC 9112 6 and 9). */
@@ -41,16 +43,16 @@ export class ResponseFraming {
   }
 
   #takeOptions(value: string): void {
-    for (const option of value.toLowerCase().split(',')) {
-      const name = option.trim()
-      if (name === 'close') this.#close = true
-      else if (name === 'keep-alive') this.#keep = true
+    for (const option of listed(value)) {
+      if (option === 'close') this.#close = true
+      else if (option === 'keep-alive') this.#keep = true
     }
   }
 
   #takeLength(value: string): void {
-    if (this.length !== undefined || !DIGITS.test(value)) throw new ProtocolError('a bad Content-Length')
-    this.length = Number(value)
+    const length = wholeNumber(value)
+    if (this.length !== undefined || length === undefined) throw new ProtocolError('a bad Content-Length')
+    this.length = length
   }
 
   #takeCoding(value: string): void {
@@ -59,6 +61,18 @@ export class ResponseFraming {
     }
     this.chunked = true
   }
+}
+
+/** The number that the text is in digits; undefined if it is none. */
+function wholeNumber(text: string): number | undefined {
+  if (text.length === 0 || text.length > MOST_DIGITS) return undefined
+  let number = 0
+  for (let at = 0; at < text.length; at += 1) {
+    const digit = text.charCodeAt(at) - ZERO
+    if (digit < 0 || digit > 9) return undefined
+    number = 10 * number + digit
+  }
+  return number
 }
 
 function announcedTimeout(value: string): number | undefined {

@@ -11,7 +11,9 @@
  * Bytes may arrive in any pieces. The work is linear in their number: what is incomplete is kept as a list of pieces and
  * joined once. Lines and heads have an upper bound.
  */
-import { checkCharacters, isNamed, ProtocolError, parseFields } from './fields.js'
+import { ChunkedBody } from './chunked-body.js'
+import { checkCharacters, ProtocolError, parseFields } from './fields.js'
+import { HeldText } from './held-text.js'
 import { ResponseFraming } from './response-framing.js'
 
 export interface ResponseHead {
@@ -45,16 +47,10 @@ const MAX_HEAD = 64 * 1024
 const MAX_SIZE_LINE = 256
 
 const STATUS_LINE = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: (.*))?$/
-/** Extensions are ignored (RFC 9112 7.1.1). */
-const SIZE =
-  /^([0-9a-fA-F]{1,13})(?:;[\w!#$%&'*+\-.^`|~]+(?:=(?:[\w!#$%&'*+\-.^`|~]+|"[\w !#$%&'()*+,\-./:;<=>?@[\]^`{|}~]*"))?)*\r\n$/
 
-const BLANK_LINE = Buffer.from('\r\n\r\n')
-const CR = 13
-const LF = 10
 const NONE: readonly string[] = []
 
-type State = 'stopped' | 'idle' | 'head' | 'sized' | 'until close' | 'size line' | 'chunk' | 'chunk end' | 'trailers'
+type State = 'stopped' | 'idle' | 'head' | 'sized' | 'until close' | 'chunked'
 
 export class ResponseParser {
   /** The last response lets the connection be used again. */
@@ -64,11 +60,11 @@ export class ResponseParser {
   readonly #sink: ResponseSink
   #state: State = 'idle'
   #method = ''
-  /** Bytes left of the body or the chunk. */
+  /** Bytes left of the body. */
   #left = 0
-  /** Text of a head, a size line or the trailers that is incomplete. */
-  #pieces: string[] = []
-  #held = 0
+  readonly #head = new HeldText(MAX_HEAD)
+  /** Undefined: no response has come in chunks. */
+  #chunks: ChunkedBody | undefined
 
   constructor(sink: ResponseSink) {
     this.#sink = sink
@@ -83,7 +79,8 @@ export class ResponseParser {
   /** Reports nothing more. */
   stop(): void {
     this.#state = 'stopped'
-    this.#pieces = []
+    this.#head.clear()
+    this.#chunks?.stop()
   }
 
   /**
@@ -99,20 +96,13 @@ export class ResponseParser {
           at = this.#readHead(buffer, at, end)
           break
         case 'sized':
-        case 'chunk':
           at = this.#readBody(buffer, at, end)
           break
         case 'until close':
           this.#sink.body(buffer, at, end)
           return
-        case 'size line':
-          at = this.#readSize(buffer, at, end)
-          break
-        case 'chunk end':
-          at = this.#readChunkEnd(buffer, at, end)
-          break
-        case 'trailers':
-          at = this.#readTrailers(buffer, at, end)
+        case 'chunked':
+          at = this.#readChunks(buffer, at, end)
           break
         case 'idle':
           throw new ProtocolError('more bytes than the response has')
@@ -133,46 +123,10 @@ export class ResponseParser {
   }
 
   #readHead(buffer: Buffer, from: number, end: number): number {
-    // Only up to the blank line: many 1xx may follow each other in one buffer.
-    const blank = buffer.indexOf(BLANK_LINE, from)
-    let text = buffer.toString('latin1', from, blank < 0 || blank + 4 > end ? end : blank + 4)
-    let taken = from
-    if (this.#held > 0) {
-      // The blank line may have begun in an earlier piece.
-      const tail = this.#tail()
-      const mark = (tail + text).indexOf('\r\n\r\n')
-      if (mark < 0) return this.#hold(text, end)
-      taken -= this.#held
-      text = this.#joined(text.slice(0, mark + 4 - tail.length))
-    }
-    const mark = text.indexOf('\r\n\r\n')
-    if (mark < 0) return this.#hold(text, end)
-    if (mark + 4 > MAX_HEAD) throw tooLarge()
-    const to = taken + mark + 4
-    this.#takeHead(text.slice(0, mark + 2), end - to)
+    const to = this.#head.take(buffer, from, end)
+    if (to < 0) return end
+    this.#takeHead(this.#head.text.slice(0, -2), end - to)
     return to
-  }
-
-  /** The last three characters held. */
-  #tail(): string {
-    let tail = ''
-    for (let at = this.#pieces.length - 1; at >= 0 && tail.length < 3; at -= 1) tail = this.#pieces[at]! + tail
-    return tail.slice(-3)
-  }
-
-  #hold(text: string, end: number): number {
-    this.#held += text.length
-    if (this.#held > MAX_HEAD) throw tooLarge()
-    this.#pieces.push(text)
-    return end
-  }
-
-  #joined(last: string): string {
-    this.#pieces.push(last)
-    const text = this.#pieces.join('')
-    this.#pieces = []
-    this.#held = 0
-    return text
   }
 
   /**
@@ -182,9 +136,10 @@ export class ResponseParser {
   #takeHead(received: string, rest: number): void {
     // Some servers end a body with a line too many, as llhttp knows.
     const text = received.startsWith('\r\n') ? received.slice(2) : received
-    checkCharacters(text)
     const lineEnd = text.indexOf('\r\n')
-    const line = STATUS_LINE.exec(text.slice(0, lineEnd))
+    const statusLine = text.slice(0, lineEnd)
+    checkCharacters(statusLine)
+    const line = STATUS_LINE.exec(statusLine)
     if (line === null) throw new ProtocolError('not a status line of HTTP/1')
     const status = Number(line[2])
     const fields = parseFields(text, lineEnd + 2)
@@ -204,7 +159,7 @@ export class ResponseParser {
     const left = bodiless ? 0 : length
     this.persistent = persistent && (bodiless || chunked || length !== undefined)
     this.keepAlive = keepAlive
-    if (!bodiless && chunked) this.#state = 'size line'
+    if (!bodiless && chunked) this.#startChunks()
     else if (left === undefined) this.#state = 'until close'
     else {
       this.#left = left
@@ -213,62 +168,25 @@ export class ResponseParser {
     this.#sink.head(head)
   }
 
+  #startChunks(): void {
+    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: MAX_HEAD })
+    this.#chunks.start()
+    this.#state = 'chunked'
+  }
+
   #readBody(buffer: Buffer, from: number, end: number): number {
     const to = Math.min(end, from + this.#left)
     this.#left -= to - from
     this.#sink.body(buffer, from, to)
-    if (this.#left > 0) return to
-    if (this.#state === 'chunk') this.#state = 'chunk end'
-    else if (this.#state === 'sized') this.#end(NONE, end - to)
+    if (this.#left === 0 && this.#state === 'sized') this.#end(NONE, end - to)
     return to
   }
 
-  #readSize(buffer: Buffer, from: number, end: number): number {
-    const to = this.#lineEnd(buffer, from, Math.min(end, from + MAX_SIZE_LINE))
-    const piece = buffer.toString('latin1', from, to)
-    if (!piece.endsWith('\n')) {
-      if (this.#held + piece.length >= MAX_SIZE_LINE) throw badChunk()
-      return this.#hold(piece, to)
-    }
-    const line = this.#held > 0 ? this.#joined(piece) : piece
-    const size = SIZE.exec(line)
-    if (size === null) throw badChunk()
-    this.#left = Number.parseInt(size[1]!, 16)
-    this.#state = this.#left > 0 ? 'chunk' : 'trailers'
+  #readChunks(buffer: Buffer, from: number, end: number): number {
+    const chunks = this.#chunks!
+    const to = chunks.read(buffer, from, end)
+    if (chunks.ended && this.#state === 'chunked') this.#end(chunks.trailers, end - to)
     return to
-  }
-
-  #readChunkEnd(buffer: Buffer, from: number, end: number): number {
-    let at = from
-    if (this.#held === 0 && buffer[at] === CR) {
-      at += 1
-      if (at === end) return this.#hold('\r', end)
-    } else if (this.#held === 0) throw badChunk()
-    if (buffer[at] !== LF) throw badChunk()
-    this.#pieces = []
-    this.#held = 0
-    this.#state = 'size line'
-    return at + 1
-  }
-
-  #readTrailers(buffer: Buffer, from: number, end: number): number {
-    const tail = this.#held > 0 ? this.#tail() : '\r\n'
-    const text = buffer.toString('latin1', from, Math.min(end, from + MAX_HEAD + 1))
-    // The line of the last chunk has ended with CRLF. So a second CRLF ends the section, wherever it comes.
-    const seen = this.#held > 0 && this.#held < 3 ? `\r\n${tail}` : tail
-    const mark = (seen + text).indexOf('\r\n\r\n')
-    if (mark < 0) return this.#hold(text, from + text.length)
-    const last = mark + 4 - seen.length
-    const to = from + last
-    const section = this.#joined(text.slice(0, last)).slice(0, -2)
-    if (section.length > MAX_HEAD) throw tooLarge()
-    this.#end(section === '' ? NONE : readTrailers(section), end - to)
-    return to
-  }
-
-  #lineEnd(buffer: Buffer, from: number, end: number): number {
-    for (let at = from; at < end; at += 1) if (buffer[at] === LF) return at + 1
-    return end
   }
 
   /** @param surplus bytes that follow. They belong to no request, so the connection cannot be trusted any further */
@@ -277,25 +195,4 @@ export class ResponseParser {
     this.#state = surplus > 0 ? 'stopped' : 'idle'
     this.#sink.end(trailers)
   }
-}
-
-function readTrailers(section: string): string[] {
-  checkCharacters(section)
-  const trailers = parseFields(section, 0)
-  // A recipient could take them for the framing of the message (RFC 9110 6.5.1).
-  for (let at = 0; at < trailers.length; at += 2) {
-    const name = trailers[at]!
-    if (isNamed(name, 'content-length') || isNamed(name, 'transfer-encoding')) {
-      throw new ProtocolError('a trailer that describes the framing')
-    }
-  }
-  return trailers
-}
-
-function tooLarge(): ProtocolError {
-  return new ProtocolError('headers that are too large')
-}
-
-function badChunk(): ProtocolError {
-  return new ProtocolError('a malformed chunk')
 }

@@ -9,6 +9,11 @@ import { Upload } from './upload.js'
 /** Methods whose requests have content, if only an empty one. */
 const HAVE_CONTENT = new Set(['POST', 'PUT', 'PATCH'])
 
+/** A field that Node does not declare. It is the same in Node 20, 22 and 24. */
+interface Undeclared {
+  readonly _handle?: { readonly fd?: number } | null
+}
+
 /** A request to an upstream. */
 export interface UpstreamRequest {
   readonly method: string
@@ -35,6 +40,16 @@ export interface ResponseHandler {
   responseData(buffer: Buffer, from: number, to: number): void
   responseEnded(trailers: readonly string[]): void
   failed(error: Error): void
+}
+
+/** Sees to a request that another thread will write to the connection, or has written. */
+export interface WriteGuard {
+  /** Something has happened to the connection. A request that has been written now gets its handler, by `adopt`. */
+  onEvent(): void
+  /** The descriptor is about to be closed. After this nobody writes to it. */
+  beforeClose(): void
+  /** The connection is of no use any more, and the request has not been written. */
+  onLost(): void
 }
 
 /** What a connection tells its pool. */
@@ -64,12 +79,17 @@ export class UpstreamConnection implements ResponseSink, Watched {
   readonly #parser = new ResponseParser(this)
   #handler: ResponseHandler | undefined
   #upload: Upload | undefined
+  #guard: WriteGuard | undefined
   #closed = false
   #error: Error | undefined
 
   constructor(opener: Opener, owner: ConnectionOwner) {
     this.#owner = owner
-    this.#socket = opener.open(this.#onOpen, this.#read)
+    this.#socket = opener.open({
+      onOpen: this.#onOpen,
+      onRead: this.#read,
+      beforeClose: () => this.#guard?.beforeClose(),
+    })
     this.#socket.on('error', this.#onError).once('end', this.#onEnd).once('close', this.#onClose)
   }
 
@@ -83,24 +103,53 @@ export class UpstreamConnection implements ResponseSink, Watched {
     return this.opened && !this.#closed && this.#handler === undefined && this.#socket.writable
   }
 
+  /** What another thread writes to; undefined: it may not. The number is free for others after `beforeClose`. */
+  get descriptor(): number | undefined {
+    const { fd = -1 } = (this.#socket as Undeclared)._handle ?? {}
+    return fd < 0 || 'encrypted' in this.#socket ? undefined : fd
+  }
+
   send(request: UpstreamRequest, handler: ResponseHandler): void {
-    const { method, target, headers, body } = request
+    const { body } = request
+    if (!this.#begin(request.method, handler)) return
+    const head = requestHead(request)
+    if (body === null) this.#socket.write(head, 'latin1')
+    else {
+      this.#upload = new Upload(this.#socket, head, body, request.contentLength === undefined ? 'chunked' : 'sized')
+    }
+  }
+
+  /** Another thread may write a request to it from now on. */
+  guard(guard: WriteGuard | undefined): void {
+    this.#guard = guard
+  }
+
+  /**
+   * Takes over a request that another thread has written.
+   *
+   * @param rest what it could not write. Undefined: the connection was broken
+   */
+  adopt(method: string, handler: ResponseHandler, rest: string | undefined): void {
+    this.#guard = undefined
+    if (!this.#begin(method, handler)) return
+    if (rest === undefined || this.#closed)
+      process.nextTick(() => this.#handler === handler && this.#fail(disconnected()))
+    else if (rest !== '') this.#socket.write(rest, 'latin1')
+  }
+
+  /** @returns false if the handler has given up at once */
+  #begin(method: string, handler: ResponseHandler): boolean {
     this.#handler = handler
     this.reused = this.served
     this.served = true
     this.#parser.expect(method)
     handler.sending(this)
-    if (this.#handler !== handler) return
-    let head = `${method} ${target} HTTP/1.1\r\n${fieldLines(headers)}`
-    if (body === null) {
-      // RFC 9110 8.6: some servers insist on a length.
-      if (request.contentLength === undefined && HAVE_CONTENT.has(method)) head += 'Content-Length: 0\r\n'
-      this.#socket.write(`${head}\r\n`, 'latin1')
-      return
-    }
-    const framing = request.contentLength === undefined ? 'chunked' : 'sized'
-    if (framing === 'chunked') head += 'Transfer-Encoding: chunked\r\n'
-    this.#upload = new Upload(this.#socket, `${head}\r\n`, body, framing)
+    return this.#handler === handler
+  }
+
+  /** Lets a guarded request that has been written be adopted. */
+  #settleGuard(): void {
+    this.#guard?.onEvent()
   }
 
   /** Stops reading the response of this handler's request. */
@@ -119,10 +168,14 @@ export class UpstreamConnection implements ResponseSink, Watched {
 
   /** Ends the connection. The handler of an open request hears nothing more. */
   close(): void {
+    this.#settleGuard()
     this.#release()
     this.#parser.stop()
     this.#socket.destroy()
     this.#tellClosed()
+    const guard = this.#guard
+    this.#guard = undefined
+    guard?.onLost()
   }
 
   /** The connection was not established in time, or its deadline unused has passed. */
@@ -167,6 +220,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
   }
 
   #fail(error: Error): void {
+    this.#settleGuard()
     const handler = this.#release()
     this.#error ??= error
     this.close()
@@ -180,6 +234,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
   }
 
   readonly #read = (buffer: Buffer, end: number): void => {
+    this.#settleGuard()
     if (this.#closed) return
     try {
       this.#parser.read(buffer, end)
@@ -190,6 +245,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
   }
 
   readonly #onEnd = (): void => {
+    this.#settleGuard()
     if (this.#closed) return
     if (this.#parser.ended()) this.close()
     else this.#fail(disconnected())
@@ -208,6 +264,15 @@ export class UpstreamConnection implements ResponseSink, Watched {
     this.#closed = true
     this.#owner.closed(this, this.opened ? undefined : this.#error)
   }
+}
+
+/** @returns all that comes before the body */
+export function requestHead({ method, target, headers, body, contentLength }: UpstreamRequest): string {
+  let head = `${method} ${target} HTTP/1.1\r\n${fieldLines(headers)}`
+  // RFC 9110 8.6: some servers insist on a length.
+  if (contentLength === undefined && body === null && HAVE_CONTENT.has(method)) head += 'Content-Length: 0\r\n'
+  else if (contentLength === undefined && body !== null) head += 'Transfer-Encoding: chunked\r\n'
+  return `${head}\r\n`
 }
 
 function disconnected(): Error {

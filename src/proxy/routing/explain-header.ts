@@ -1,4 +1,4 @@
-import { findLane } from '../../core/queue/lane.js'
+import { findLane } from '../../core/queue/tree.js'
 import type { Arrival } from '../../core/shaper.js'
 
 /**

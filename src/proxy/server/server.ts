@@ -10,19 +10,22 @@ import { Shaper } from '../../core/shaper.js'
 import type { OnOutage } from '../../core/shared-shaper.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { startListening, urlOf } from '../../http/listening.js'
+import type { Pacer } from '../../pacing/pacer.js'
 import type { LeastInstances } from '../../sharing/membership.js'
 import { Sharing } from '../../sharing/sharing.js'
+import { createOwnServer } from '../client/own-server.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
+import { ALL_AHEAD, ByteBudget } from '../http/byte-budget.js'
 import { createTrust } from '../http/client-address.js'
 import { LINGER } from '../http/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
 import { applyLearned, applyLimits } from '../live-limits.js'
+import { createNodeServer } from '../node/node-server.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
 import { Upstreams } from '../upstream/upstreams.js'
-import { acceptRequests, createHttpServer, limitConnections, renewCertificate } from './listener.js'
 
 /** ms that a client may leave our own answer unread. */
 const FLUSH = 60_000
@@ -50,7 +53,7 @@ export interface RunningProxy {
 export interface ProxyOptions {
   readonly settings: Settings
   /** Paces releases. */
-  readonly pacer: Clock
+  readonly pacer: Pacer
   /** For timeouts. A few ms do not matter here. */
   readonly clock: Clock
   readonly observer?: Observer
@@ -68,7 +71,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { settings, pacer, clock, observer = {}, id = createId(), shared } = options
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
-  const server = createHttpServer(settings, pair)
+  const clients = settings.http === 'own' ? createOwnServer(settings, pair, clock) : createNodeServer(settings, pair)
   const upstreams = new Upstreams(clock)
   const prepare = async (next: Settings): Promise<() => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
@@ -94,6 +97,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     shaper: new Shaper({
       clock: pacer,
       maxQueued: settings.limits.maxQueued,
+      ...(pacer.writes && { timer: clock }),
       ...(sharing && { store: sharing.store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) }),
     }),
     bucketTable: new BucketTable(
@@ -107,6 +111,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
     observer,
+    bodyBytes: new ByteBudget(ALL_AHEAD),
     linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
     flush: new Deadlines(clock, FLUSH),
     maxConnections: settings.limits.maxConnections,
@@ -115,8 +120,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     inProgress: 0,
     idle: () => drained(),
   }
+  if (pacer.writes !== undefined) pacer.writes.onLeft = () => context.shaper.wake()
   context.routes = (await prepare(settings))()
-  const connections = acceptRequests(server, context)
+  clients.accept(context)
+  const { server, connections } = clients
   const close = async (): Promise<void> => {
     context.linger.silence.close()
     context.linger.total.close()
@@ -142,7 +149,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
 
   const drain = async (timeout: number): Promise<void> => {
     context.draining = true
-    const closed = new Promise<void>(resolve => server.close(() => resolve()))
+    const closed = clients.close()
     await new Promise<void>(resolve => {
       const cancel = clock.at(clock.now() + timeout, resolve)
       drained = () => {
@@ -155,8 +162,6 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const inFlight = new Set([...connections].filter(({ current }) => current?.inFlight))
     for (const connection of connections) if (!inFlight.has(connection)) connection.cutOff()
     for (const connection of inFlight) connection.cutOff()
-    // A TLS handshake may end only now.
-    server.on('secureConnection', socket => socket.destroy())
     // Answers just given are written before their connections close.
     const cancel = clock.at(clock.now() + LINGER.silence, () => {
       for (const { socket } of connections) socket.destroy()
@@ -174,10 +179,11 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     async reload(next) {
       const renewed = tls && readKeyPair(tls)
       const commit = await prepare(next)
+      context.shaper.control.recall()
       context.routes = commit()
       if (renewed && !(renewed.cert.equals(pair!.cert) && renewed.key.equals(pair!.key))) {
         pair = renewed
-        renewCertificate(server, renewed)
+        clients.renew(renewed)
       }
       sharing?.group(groupsOf(next.routes))
       context.trust = createTrust(next.trustProxy)
@@ -185,9 +191,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.bucketTable.maxKeys = next.limits.maxKeys
       context.maxConnections = next.limits.maxConnections
       context.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
-      limitConnections(server, next.limits.maxConnections)
-      server.headersTimeout = next.limits.headersTimeout
-      server.keepAliveTimeout = next.limits.keepAliveTimeout
+      clients.limit(next.limits)
       return applyLimits(context, next, upstreams)
     },
   }

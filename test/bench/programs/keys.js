@@ -1,5 +1,5 @@
 // @ts-check
-/** Measures bytes of heap per metered key, with its string: `keys.js DIST COUNT`, with --expose-gc. */
+/** Measures bytes of heap and array buffers per metered key, with its string: `keys.js DIST COUNT`, with --expose-gc. */
 import { pathToFileURL } from 'node:url'
 
 const [dist, count] = process.argv.slice(2)
@@ -21,7 +21,8 @@ const route = { name: 'route', gate: new Gate() }
 
 function settled() {
   for (let at = 0; at < 3; at += 1) global.gc?.()
-  return process.memoryUsage().heapUsed
+  const { heapUsed, arrayBuffers } = process.memoryUsage()
+  return heapUsed + arrayBuffers
 }
 
 /** @param {number} at */
@@ -29,7 +30,9 @@ function meter(at) {
   // A flat string, as from a socket. A concatenated one costs more than twice as much.
   const key = Buffer.from(`10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`).toString('latin1')
   const bucket = bucketTable.find(limits, key, clock.now())
+  bucketTable.hold(bucket)
   shaper.meter({ route, stack: [bucket], cost: 1 })
+  bucketTable.rest(bucket)
 }
 
 const before = settled()

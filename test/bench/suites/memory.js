@@ -10,7 +10,7 @@ const HELD = 10_000
 
 const KEYS = 1_000_000
 
-const TARGETS = { held: 1.25, key: 150 }
+const TARGETS = { held: 1.25, key: 80 }
 
 /**
  * @param {{ load: Program, proxy: Program, held: number }} setup

@@ -1,8 +1,9 @@
 import type { IncomingMessage, Server } from 'node:http'
 import type { Deadlines } from '../deadlines.js'
-import { type ClientConnection, type PipelinedRequest, readOn } from '../http/connection.js'
+import type { PipelinedRequest } from '../http/client-connection.js'
 import { watchUpgradeSocket } from '../http/websocket-tunnel.js'
 import { fieldLines } from '../http1/fields.js'
+import { type NodeConnection, readOn } from './node-connection.js'
 
 /** Bytes. The size of the pieces that go back to the socket. Node reads more from the client only when few are left. */
 const PIECE = 4 * 1024
@@ -25,13 +26,13 @@ export class RereadRequest implements PipelinedRequest {
   readonly receiving = false
   readonly inFlight = false
   readonly #server: Server
-  readonly #connection: ClientConnection
+  readonly #connection: NodeConnection
   readonly #linger: Deadlines
   readonly #head: string
   #unwatch = ignore
   #over = false
 
-  constructor(server: Server, connection: ClientConnection, linger: Deadlines, { head, rest }: UnreadRequest) {
+  constructor(server: Server, connection: NodeConnection, linger: Deadlines, { head, rest }: UnreadRequest) {
     this.#server = server
     this.#connection = connection
     this.#linger = linger

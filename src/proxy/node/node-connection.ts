@@ -1,9 +1,10 @@
 import type { Socket } from 'node:net'
 import type { Deadlines } from '../deadlines.js'
-import { addressKey, readAddress } from './client-address.js'
-import { closeSoftly } from './linger.js'
-import type { Reply } from './reply.js'
-import { watchUpgradeSocket } from './websocket-tunnel.js'
+import { addressKey, readAddress } from '../http/client-address.js'
+import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
+import { closeSoftly } from '../http/linger.js'
+import type { Reply } from '../http/reply.js'
+import { watchUpgradeSocket } from '../http/websocket-tunnel.js'
 
 /** Most requests that a client may send ahead on one connection. Later ones are read after the earlier answers. */
 const MAX_PIPELINED = 64
@@ -18,35 +19,11 @@ interface Parsing {
   readonly _httpMessage?: { emit(event: 'drain'): void } | null
 }
 
-/** A request that a connection handles in its turn. */
-export interface PipelinedRequest {
-  /** The client is still sending it. */
-  readonly receiving: boolean
-  /** It is at the upstream. */
-  readonly inFlight: boolean
-  /**
-   * Starts it.
-   *
-   * @param sentAhead it has waited behind another request. It first yields to other connections, so that a client that
-   *   sends ahead without end gets only its share
-   */
-  start(sentAhead: boolean): void
-  abandon(): void
-  /**
-   * The rest of the request is malformed.
-   *
-   * @param reply the answer, unless it has one already
-   */
-  onMalformed(reply: Reply): void
-  /** The server stops now. */
-  cutOff(): void
-}
-
 /**
- * A client's connection. It handles one request at a time, however many the client sends ahead. It watches the socket's
- * close itself, because Node reports a close only to the first of several pipelined requests.
+ * A client's connection that Node reads. It watches the socket's close itself, because Node reports a close only to the
+ * first of several pipelined requests.
  */
-export class ClientConnection {
+export class NodeConnection implements ClientConnection {
   readonly socket: Socket
   /** The peer's address and its key `ip`. */
   readonly peer: string
@@ -184,11 +161,11 @@ export class ClientConnection {
     if (socket.writableEnded) return void socket.resume()
     this.#unwatch()
     this.#unwatch = watchUpgradeSocket(socket, this.hangUp)
-    socket.destroySoon = () => this.end(linger)
+    socket.destroySoon = () => this.endConnection(linger)
   }
 
   /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
-  end(linger: Deadlines): void {
+  endConnection(linger: Deadlines): void {
     this.#unwatch()
     this.socket.removeAllListeners('data').on('data', ignore)
     closeSoftly(this.socket, linger)

@@ -7,20 +7,16 @@ import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { Settings } from '../../config/settings.js'
 import type { ProxyContext } from '../context.js'
 import { Exchange } from '../exchange/exchange.js'
+import { RefusedConnection } from '../exchange/refused-connection.js'
 import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
-import { ClientAnswer } from '../http/client-answer.js'
-import { ClientConnection } from '../http/connection.js'
-import { RefusedConnection } from './refused-connection.js'
+import { type ClientServer, EXCESS } from '../http/client-server.js'
+import { MAX_FIELDS } from '../http1/request-parser.js'
+import { DetachedAnswer, NodeAnswer } from './node-answer.js'
+import { NodeConnection } from './node-connection.js'
 import { headOf, plainHeadOf, RereadRequest } from './reread-request.js'
 
-/** Most header fields of a request. */
-const MAX_FIELDS = 2_000
-
-/** Connections above `maxConnections` that still get a 503. Further ones are closed without an answer. */
-const EXCESS = 256
-
 /** @param pair certificate and key for TLS; undefined: plain HTTP */
-export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined): Server {
+export function createNodeServer({ limits }: Settings, pair: KeyPair | undefined): ClientServer {
   const options = {
     maxHeaderSize: limits.maxHeaderSize,
     headersTimeout: limits.headersTimeout,
@@ -31,40 +27,39 @@ export function createHttpServer({ limits }: Settings, pair: KeyPair | undefined
     // We check Host and answer with a problem document.
     requireHostHeader: false,
     noDelay: true,
-    ServerResponse: ClientAnswer,
+    ServerResponse: NodeAnswer,
   }
-  const server =
-    pair === undefined
-      ? createServer(options)
-      : createTlsServer({ ...options, ...pair, handshakeTimeout: limits.headersTimeout })
+  const tls = pair && createTlsServer({ ...options, ...pair, handshakeTimeout: limits.headersTimeout })
+  const server: Server = tls ?? createServer(options)
   server.timeout = 0
   server.maxHeadersCount = 0
-  limitConnections(server, limits.maxConnections)
-  return server
+  server.maxConnections = limits.maxConnections + EXCESS
+  const connections = new Set<NodeConnection>()
+  return {
+    server,
+    connections,
+    accept: context => acceptRequests(server, connections, context),
+    limit({ maxConnections, headersTimeout, keepAliveTimeout }) {
+      server.maxConnections = maxConnections + EXCESS
+      server.headersTimeout = headersTimeout
+      server.keepAliveTimeout = keepAliveTimeout
+    },
+    renew: renewed => tls?.setSecureContext(renewed),
+    close: () =>
+      new Promise(resolve => {
+        // A TLS handshake may end only now.
+        tls?.on('secureConnection', socket => socket.destroy())
+        server.close(() => resolve())
+      }),
+  }
 }
 
-/** Connections above the limit get an answer, up to `EXCESS` of them. */
-export function limitConnections(server: Server, most: number): void {
-  server.maxConnections = most + EXCESS
-}
-
-/** Uses this certificate for new connections. */
-export function renewCertificate(server: Server, pair: KeyPair): void {
-  if (isTls(server)) server.setSecureContext(pair)
-}
-
-/**
- * Hands everything that clients send to exchanges.
- *
- * @returns the open connections, kept up to date
- */
-export function acceptRequests(server: Server, context: ProxyContext): ReadonlySet<ClientConnection> {
-  const connections = new Set<ClientConnection>()
-  const known = new WeakMap<Socket, ClientConnection>()
-  const connectionOf = (socket: Socket): ClientConnection => {
+function acceptRequests(server: Server, connections: Set<NodeConnection>, context: ProxyContext): void {
+  const known = new WeakMap<Socket, NodeConnection>()
+  const connectionOf = (socket: Socket): NodeConnection => {
     const existing = known.get(socket)
     if (existing !== undefined) return existing
-    const connection = new ClientConnection(socket)
+    const connection = new NodeConnection(socket)
     known.set(socket, connection)
     connection.excess = connections.size >= context.maxConnections
     connections.add(connection)
@@ -74,14 +69,14 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
   // Connections that never send anything are registered too: they must not outlive the server.
   server.on(isTls(server) ? 'secureConnection' : 'connection', connectionOf)
   // The parser limits the bytes of names and values. That still allows too many tiny fields.
-  const isTooMuch = (req: IncomingMessage, connection: ClientConnection): boolean => {
+  const isTooMuch = (req: IncomingMessage, connection: NodeConnection): boolean => {
     if (req.rawHeaders.length <= 2 * MAX_FIELDS) return false
     connection.onMalformed(
       new RefusedConnection(context, connection, 431, `there are more than ${MAX_FIELDS} header fields`),
     )
     return true
   }
-  const onRequest = (req: IncomingMessage, res: ClientAnswer): void => {
+  const onRequest = (req: IncomingMessage, res: NodeAnswer): void => {
     const connection = connectionOf(req.socket)
     if (!isTooMuch(req, connection)) connection.add(new Exchange(context, connection, req, res))
   }
@@ -93,9 +88,10 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     const connection = connectionOf(req.socket)
     if (connection.full || req.rawHeaders.length > 2 * MAX_FIELDS) connection.leaveUnread(context.linger.silence)
     if (connection.full || isTooMuch(req, connection)) return
+    const upgradeOf = () => ({ req, res: new DetachedAnswer(req, context.linger.silence), head: rest })
     const reread = (head: string) => new RereadRequest(server, connection, context.linger.silence, { head, rest })
     if (connection.stoppedReading) connection.addReread(reread(headOf(req)))
-    else if (isWebSocket(req)) connection.add(new UpgradeExchange(context, connection, req, rest))
+    else if (isWebSocket(req)) connection.add(new UpgradeExchange(context, connection, upgradeOf()))
     else connection.add(reread(plainHeadOf(req)))
   })
   server.on('connect', req => {
@@ -115,7 +111,6 @@ export function acceptRequests(server: Server, context: ProxyContext): ReadonlyS
     const [status, detail] = CLIENT_ERRORS[code] ?? [400, 'the request is malformed']
     connection.onMalformed(new RefusedConnection(context, connection, status, detail))
   })
-  return connections
 }
 
 /** Errors that mean the client is gone, also in the middle of a request. */

@@ -1,6 +1,6 @@
 import { STATUS_CODES } from 'node:http'
 import type { ProxyContext } from '../context.js'
-import type { ClientConnection, PipelinedRequest } from '../http/connection.js'
+import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import type { Reply } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 
@@ -30,7 +30,7 @@ export class RefusedConnection implements PipelinedRequest {
       `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
     )
-    this.#connection.end(this.#context.linger.silence)
+    this.#connection.endConnection(this.#context.linger.silence)
   }
 
   abandon(): void {}

@@ -1,0 +1,222 @@
+/**
+ * Releases that are armed: something else, faster than this process, sends them in their slots. The core still decides; it
+ * only takes note later.
+ *
+ * What is armed has to be what the core would do at the slot. So it arms only what it can foresee:
+ * 1. The lane is alone: no other waits for a bucket of its stack. Then its requests leave in order, the first when all its
+ *    buckets are free and each next one when the one before has drained from all of them:
+ *
+ *        slot(1) = max(freeAt)        slot(n + 1) = slot(n) + max(cost(n) / rate)
+ *
+ *    Nothing metered may be left in its buckets, as that delays the slots behind it.
+ * 2. Its gate is open and will be: it has no limit, or it has room for all that is armed and nobody else waits at it.
+ * 3. No request expires before its slot.
+ * Whatever could change one of these takes back first what is armed, from the last to the first: a reload, a pause, a new
+ * lane at one of the buckets, a metered cost in one, a cancellation in the lane, an arrival that takes the last place in
+ * flight. If one of them has been sent in the meantime, its slot has passed: the caller has to settle once more, which takes
+ * note of it. So at any moment what has been sent is what the core releases when it settles.
+ *
+ * Slots move when a request is sent so late that its lateness is forfeited. What is armed behind it is then not sent: the
+ * plan names the latest time (`ReleasePlan.latest`), and the sender keeps to it.
+ */
+
+import { graceOf } from '../bucket/queued-bucket.js'
+import type { Arrival, Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import { laneAlone, type ReadyLanes, soleLane } from '../queue/ready-lanes.js'
+import { findLane } from '../queue/tree.js'
+
+/** ms. As many releases of a lane are armed as fall due in this time. */
+const AHEAD = 5
+
+/** So many at least, if they fall due in `MOST_AHEAD` ms. */
+const LEAST = 2
+const MOST_AHEAD = 25
+
+/** ms. A release due sooner is not armed. */
+const TOO_SOON = 0.05
+
+/** ms. Rounding. */
+const MARGIN = 1e-3
+
+export class ArmedReleases {
+  readonly #readyLanes: ReadyLanes
+  /** Those with armed releases. */
+  readonly #lanes = new Set<Lane>()
+  /** Lanes of which more may be armed. */
+  readonly #changed = new Set<Lane>()
+
+  constructor(readyLanes: ReadyLanes) {
+    this.#readyLanes = readyLanes
+  }
+
+  /** More of a lane may be armed. */
+  changed(lane: Lane): void {
+    this.#changed.add(lane)
+  }
+
+  /** Arms what can be foreseen. */
+  arm(now: number): void {
+    for (const lane of this.#changed) this.#armLane(lane, now)
+    this.#changed.clear()
+    while (this.#readyLanes.uncoveredDue <= now + MOST_AHEAD) {
+      const lane = this.#readyLanes.nextAlone
+      if (lane === undefined || !this.#armLane(lane, now)) return
+    }
+  }
+
+  /** When to look again, in ms: the core has to take note, or more can be armed. Some ms do not matter. */
+  dueAfter(now: number): number {
+    const { coveredDue, nextAlone, uncoveredDue } = this.#readyLanes
+    const comes =
+      nextAlone !== undefined && uncoveredDue > now + MOST_AHEAD ? uncoveredDue - MOST_AHEAD + AHEAD : Infinity
+    return Math.min(coveredDue + AHEAD / 2, comes)
+  }
+
+  /**
+   * Takes back what the coming of a request could change.
+   *
+   * @param place `behind`: it joins its lane behind those that wait. `before`: it goes before them, or its cost is metered
+   * @returns false as `recall`
+   */
+  recallFor({ route, stack }: Arrival, place: 'behind' | 'before'): boolean {
+    if (this.#lanes.size === 0) return true
+    const known = place === 'behind' ? findLane(route, stack) : undefined
+    const { gate } = route
+    let all = known !== undefined || gate.maxInFlight === Infinity || this.recallAll(gate)
+    if (known === undefined) for (const bucket of stack) all = this.recallBucket(bucket) && all
+    return all
+  }
+
+  /** @returns false if some of it has been sent: its slot has passed, and the caller has to settle once more */
+  recall(lane: Lane): boolean {
+    let last = lane.lastArmed
+    for (; last?.armed !== undefined; last = last.previous) {
+      if (!last.armed.revoke()) break
+      last.armed.close()
+      last.armed = undefined
+      lane.route.gate.armed -= 1
+    }
+    this.#setLast(lane, last)
+    this.changed(lane)
+    return last === undefined
+  }
+
+  /** As `recall`, for the lane that waits alone for a bucket. */
+  recallBucket({ waitingState }: SharedBucket): boolean {
+    const lane = waitingState && laneAlone(waitingState)
+    return lane?.lastArmed === undefined || this.recall(lane)
+  }
+
+  /** As `recall`, for all lanes, or those at a gate. */
+  recallAll(gate?: Gate): boolean {
+    let all = true
+    for (const lane of this.#lanes) {
+      if (gate === undefined || lane.route.gate === gate) all = this.recall(lane) && all
+    }
+    return all
+  }
+
+  /**
+   * A ticket is released now. If it has been sent, it left then; else only the core can send it.
+   *
+   * @returns when it was sent, in ms; undefined: it was not
+   */
+  take({ armed, lane, previous }: Ticket): number | undefined {
+    if (armed === undefined) return undefined
+    lane.route.gate.armed -= 1
+    if (lane.lastArmed?.armed === armed) this.#setLast(lane, previous)
+    this.changed(lane)
+    return armed.revoke() ? undefined : Math.max(armed.slot, armed.sentAt ?? 0)
+  }
+
+  /** A ticket that was taken has been sent. What is armed behind it stands if its slots are still those. */
+  sent(ticket: Ticket): void {
+    const { armed, lane } = ticket
+    if (armed === undefined) return
+    const next = lane.lastArmed === undefined ? undefined : lane.first?.armed
+    if (next !== undefined && Math.abs(freeAt(lane) - next.slot) > MARGIN) this.recall(lane)
+    armed.close()
+    ticket.armed = undefined
+  }
+
+  /**
+   * Arms what it can of a lane.
+   *
+   * @returns whether the core need not wake for it in time. It has to if a request behind the armed ones cannot be armed
+   */
+  #armLane(lane: Lane, now: number): boolean {
+    if (!isForeseeable(lane)) return false
+    let last = lane.lastArmed
+    let ticket = last === undefined ? lane.first : last.next
+    let slot = last === undefined ? freeAt(lane) : slotAfter(last)
+    for (let count = countArmed(lane); ticket !== undefined && isSoon(slot, now, count); count += 1) {
+      if (slot < now + TOO_SOON || !arm(ticket, slot, last)) break
+      last = ticket
+      ticket = ticket.next
+      slot = slotAfter(last)
+    }
+    this.#setLast(lane, last)
+    const isCovered = last !== undefined && (ticket === undefined || !isSoon(slot, now, countArmed(lane)))
+    if (isCovered) this.#readyLanes.cover(lane)
+    else this.#readyLanes.uncover(lane)
+    return isCovered
+  }
+
+  #setLast(lane: Lane, last: Ticket | undefined): void {
+    lane.lastArmed = last
+    if (last !== undefined) this.#lanes.add(lane)
+    else if (this.#lanes.delete(lane)) this.#readyLanes.uncover(lane)
+  }
+}
+
+/** Whether a release in this slot is to be armed now, behind `count` others of its lane. */
+function isSoon(slot: number, now: number, count: number): boolean {
+  return slot <= now + AHEAD || (count < LEAST && slot <= now + MOST_AHEAD)
+}
+
+/** False: it cannot be armed. */
+function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean {
+  const { lane, waiter } = ticket
+  const { gate } = lane.route
+  if (slot > (ticket.due ?? Infinity) || gate.inFlight + gate.armed >= gate.maxInFlight) return false
+  ticket.armed = waiter.arm?.({ slot, latest: slot + grace(lane) - MARGIN, after: before?.armed })
+  if (ticket.armed === undefined) return false
+  gate.armed += 1
+  return true
+}
+
+function isForeseeable(lane: Lane): boolean {
+  const { gate } = lane.route
+  if (lane.first === undefined || lane.stack.length === 0 || !gate.open) return false
+  if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
+  return lane.stack.every(({ waitingState }) => {
+    return waitingState?.pinnedFreeAt === undefined && waitingState !== undefined && laneAlone(waitingState) === lane
+  })
+}
+
+/** When the first request of a lane that is alone can leave, in ms. */
+function freeAt({ stack }: Lane): number {
+  let latest = -Infinity
+  for (const bucket of stack) latest = Math.max(latest, bucket.freeAt)
+  return latest
+}
+
+/** The slot behind an armed ticket, in ms. */
+function slotAfter({ armed, cost, lane }: Ticket): number {
+  let latest = -Infinity
+  for (const { limits } of lane.stack) latest = Math.max(latest, armed!.slot + cost / limits.rate)
+  return latest
+}
+
+/** The shortest grace of a lane's buckets, in ms. */
+function grace({ stack }: Lane): number {
+  let shortest = Infinity
+  for (const { limits } of stack) shortest = Math.min(shortest, graceOf(limits))
+  return shortest
+}
+
+function countArmed({ lastArmed }: Lane): number {
+  let count = 0
+  for (let ticket = lastArmed; ticket !== undefined; ticket = ticket.previous) count += 1
+  return count
+}

@@ -1,0 +1,190 @@
+import type { Socket } from 'node:net'
+import type { Deadlines } from '../deadlines.js'
+import type { ByteBudget } from '../http/byte-budget.js'
+import type { AnswerHead, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
+import { httpDate } from '../http/http-date.js'
+import { watchOver } from '../http/linger.js'
+import { fieldLines, isNamed } from '../http1/fields.js'
+import type { RequestHead } from '../http1/request-parser.js'
+import type { ClientTimeouts } from './client-timeouts.js'
+
+/** Bytes. A body up to this size is copied into the text of its head, or of its chunk. */
+const SMALL = 16 * 1024
+
+const CLOSE = 'Connection: close\r\n'
+
+/** Answers whose head waits for a body until the sockets of this turn of the event loop have been read. */
+let waiting: OwnAnswer[] = []
+
+function sendHeads(): void {
+  const answers = waiting
+  waiting = []
+  for (const answer of answers) answer.sendHead()
+}
+
+/** The connection that an answer goes to. */
+export interface AnsweredConnection {
+  readonly socket: Socket
+  readonly encrypted: boolean
+  readonly timeouts: ClientTimeouts
+  openBody(budget: ByteBudget): RequestBody
+  /** From now on nobody wants the rest of the body. */
+  discardBody(): void
+}
+
+/** An answer that our own server sends. A head and a small body leave in one write. */
+export class OwnAnswer implements ClientAnswer {
+  statusCode = 200
+  headersSent = false
+  onFinish: () => void = ignore
+  onDrain: () => void = ignore
+  /** Nothing follows this answer. */
+  isLast: boolean
+  /** All of it has been given to the socket. */
+  isComplete = false
+  readonly #connection: AnsweredConnection
+  readonly #request: RequestHead
+  /** The text of a head that has not been sent. */
+  #head = ''
+  #chunked = false
+  /** The client has been told to send its body. */
+  #continued = false
+  #unwatch: (() => void) | undefined
+
+  constructor(connection: AnsweredConnection, request: RequestHead) {
+    this.#connection = connection
+    this.#request = request
+    this.isLast = !request.framing.persistent
+  }
+
+  openBody(budget: ByteBudget): RequestBody {
+    return this.#connection.openBody(budget)
+  }
+
+  writeContinue(): void {
+    this.#continued = true
+    this.#connection.socket.write('HTTP/1.1 100 Continue\r\n\r\n', 'latin1')
+  }
+
+  interim(text: string): void {
+    const { socket } = this.#connection
+    if (!socket.writableNeedDrain) socket.write(text, 'latin1')
+  }
+
+  sendWhole({ status, reason, headers, body }: WholeAnswer): void {
+    // The client may leave its body out. Then the next request would be taken for it.
+    if (this.#request.framing.expectsContinue && !this.#continued) this.isLast = true
+    const lines = this.#linesOf(headers)
+    const content = this.#request.method === 'HEAD' ? '' : body
+    this.statusCode = status
+    this.headersSent = true
+    const { socket } = this.#connection
+    socket.write(`HTTP/1.1 ${status} ${reason}\r\n${lines}Date: ${httpDate()}\r\n\r\n${content}`, 'latin1')
+    this.#finish()
+  }
+
+  /** The lines of these headers, and of those that say what becomes of the connection. */
+  #linesOf(headers: readonly string[]): string {
+    for (let at = 0; at < headers.length; at += 2) {
+      // We add this header ourselves only to end the connection.
+      if (!isNamed(headers[at]!, 'connection')) continue
+      this.isLast = true
+      return fieldLines(headers)
+    }
+    return fieldLines(headers) + (this.isLast ? CLOSE : this.#connection.timeouts.keepAlive)
+  }
+
+  limitFlush(deadlines: Deadlines): void {
+    const { socket } = this.#connection
+    if (socket.writableLength === 0) return
+    const unwatch = watchOver(socket, deadlines)
+    this.#unwatch = unwatch
+    socket.once('close', unwatch)
+  }
+
+  start({ status, reason, headers, length }: AnswerHead): void {
+    this.statusCode = status
+    this.#chunked = length === undefined && this.#request.httpVersionMinor === 1
+    // Only the end of the connection tells a client of HTTP/1.0 where the body ends.
+    if (length === undefined && !this.#chunked) this.isLast = true
+    const coding = this.#chunked ? 'Transfer-Encoding: chunked\r\n' : ''
+    this.#head = `HTTP/1.1 ${status} ${reason}\r\n${this.#linesOf(headers)}${coding}\r\n`
+    if (length === 0) return
+    if (waiting.length === 0) setImmediate(sendHeads)
+    waiting.push(this)
+  }
+
+  /** Sends the head if the body takes its time, as with server-sent events. */
+  sendHead(): void {
+    if (this.#head !== '') this.#connection.socket.write(this.#takeHead(), 'latin1')
+  }
+
+  #takeHead(): string {
+    const head = this.#head
+    this.#head = ''
+    this.headersSent = true
+    return head
+  }
+
+  data(buffer: Buffer, from: number, to: number): boolean {
+    const { socket } = this.#connection
+    const head = this.#takeHead()
+    const size = this.#chunked ? `${(to - from).toString(16)}\r\n` : ''
+    const end = this.#chunked ? '\r\n' : ''
+    if (to - from <= SMALL) {
+      return socket.write(head + size + buffer.toString('latin1', from, to) + end, 'latin1')
+    }
+    socket.cork()
+    if (head !== '' || size !== '') socket.write(head + size, 'latin1')
+    let taken = socket.write(Buffer.from(buffer.subarray(from, to)))
+    if (end !== '') taken = socket.write(end, 'latin1')
+    socket.uncork()
+    return taken
+  }
+
+  complete(trailers: readonly string[]): void {
+    const end = this.#chunked ? `0\r\n${fieldLines(trailers)}\r\n` : ''
+    const text = this.#takeHead() + end
+    if (text !== '') this.#connection.socket.write(text, 'latin1')
+    this.#finish()
+  }
+
+  /** The answer is over when the socket has taken all of it. */
+  #finish(): void {
+    this.isComplete = true
+    const { socket } = this.#connection
+    if (socket.writableLength === 0) return this.#finished()
+    socket.write('', 'latin1', error => {
+      if (!error) this.#finished()
+    })
+  }
+
+  #finished(): void {
+    if (this.#unwatch !== undefined) {
+      this.#unwatch()
+      this.#connection.socket.off('close', this.#unwatch)
+    }
+    this.onFinish()
+  }
+
+  recall(): boolean {
+    if (this.#head === '') return false
+    this.#head = ''
+    this.isLast = !this.#request.framing.persistent
+    return true
+  }
+
+  cut(): void {
+    this.#head = ''
+    const { socket, encrypted } = this.#connection
+    // For a client of HTTP/1.0 a FIN would look like the end of the body. Only plain TCP can send a reset.
+    if (this.#request.httpVersionMinor === 0 && !encrypted) socket.resetAndDestroy()
+    else socket.destroy()
+  }
+
+  readRest(): void {
+    this.#connection.discardBody()
+  }
+}
+
+function ignore(): void {}

@@ -1,0 +1,420 @@
+/**
+ * A client's connection that we read ourselves.
+ *
+ * It takes one request at a time. What comes behind a request waits here unparsed, and from `MOST_WAITING` bytes on in the
+ * kernel: then the client feels it. It always reads on as long as little waits, because only a read notices a hang-up.
+ *
+ * It is `open`, a `stream` (its socket belongs to a tunnel), or `ending` (what comes is read and dropped).
+ */
+import type { Socket } from 'node:net'
+import type { ProxyContext } from '../context.js'
+import type { Deadlines, Watched } from '../deadlines.js'
+import { Exchange } from '../exchange/exchange.js'
+import { RefusedConnection } from '../exchange/refused-connection.js'
+import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
+import { BODY_BUFFER, type ByteBudget, HeldBytes } from '../http/byte-budget.js'
+import { addressKey, readAddress } from '../http/client-address.js'
+import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
+import { watchOver } from '../http/linger.js'
+import { joinedFields, ProtocolError } from '../http1/fields.js'
+import { type RequestHead, RequestParser, type RequestSink } from '../http1/request-parser.js'
+import type { ClientTimeouts } from './client-timeouts.js'
+import { KeptBytes } from './kept-bytes.js'
+import { type AnsweredConnection, OwnAnswer } from './own-answer.js'
+import { type BodySource, OwnBody } from './own-body.js'
+import { shareInput } from './shared-input.js'
+
+/** Bytes behind a request that are kept until it is answered. */
+const MOST_WAITING = 64 * 1024
+
+/** What all connections of a server share. */
+export interface ConnectionHome {
+  readonly context: ProxyContext
+  readonly timeouts: ClientTimeouts
+  /** Bytes. The longest head of a request. */
+  readonly maxHeaderSize: number
+  closed(connection: OwnConnection): void
+}
+
+export class OwnConnection implements ClientConnection, AnsweredConnection, RequestSink, BodySource, Watched {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  readonly socket: Socket
+  readonly peer: string
+  readonly peerKey: string
+  readonly encrypted: boolean
+  excess = false
+  full = false
+  current: PipelinedRequest | undefined
+  readonly #home: ConnectionHome
+  readonly #parser: RequestParser
+  #mode: 'open' | 'stream' | 'ending' = 'open'
+  /** The request that is being read or waits for its answer. */
+  #request: RequestHead | undefined
+  #answer: OwnAnswer | undefined
+  #body: OwnBody | undefined
+  /** Bytes of the body that came before somebody wanted it. */
+  #early: KeptBytes | undefined
+  /** Bytes that came behind the request. */
+  #behind: KeptBytes | undefined
+  /** What `#early` and `#behind` hold. */
+  #held: HeldBytes | undefined
+  /** The bytes that are being parsed, if they are our own and not those of the shared input. */
+  #own: Buffer | undefined
+  #paused = false
+  /** The rest of the body is dropped. */
+  #isDiscarding = false
+  /** Something has come since the last request. */
+  #touched = false
+  /** Its deadline is that of a head. */
+  #awaitsHead = false
+  /** The deadlines that watch it. */
+  #deadlines: Deadlines | undefined
+  #unwatchTotal: (() => void) | undefined
+
+  constructor(home: ConnectionHome, accepted: Socket) {
+    this.#home = home
+    this.encrypted = 'encrypted' in accepted
+    this.socket = this.encrypted ? accepted : shareInput(accepted, this.#read)
+    if (this.encrypted) this.socket.on('data', this.#readChunk)
+    this.peer = readAddress(this.socket.remoteAddress ?? '') ?? '0.0.0.0'
+    this.peerKey = addressKey(this.peer)
+    this.#parser = new RequestParser(this, home.maxHeaderSize)
+    this.socket.on('error', ignore).on('drain', this.#drained).once('end', this.#ended).once('close', this.#closed)
+    this.#watchHead()
+  }
+
+  get timeouts(): ClientTimeouts {
+    return this.#home.timeouts
+  }
+
+  get unread(): boolean {
+    return this.#paused
+  }
+
+  get alone(): boolean {
+    return this.#behind === undefined
+  }
+
+  /** Nothing is going on. */
+  get idle(): boolean {
+    return this.#mode === 'open' && this.#request === undefined && this.#behind === undefined && this.#parser.isBetween
+  }
+
+  /** From its first byte on the head of a request has a deadline. */
+  #watchHead(): void {
+    if (this.#awaitsHead) return
+    this.#watch(this.timeouts.headers)
+    this.#awaitsHead = true
+  }
+
+  #watch(deadlines: Deadlines | undefined): void {
+    this.#awaitsHead = false
+    if (this.#deadlines !== deadlines) this.#deadlines?.unwatch(this)
+    this.#deadlines = deadlines
+    deadlines?.watch(this)
+  }
+
+  readonly #readChunk = (chunk: Buffer): void => void this.#read(chunk, chunk.length)
+
+  /** @returns false if the stream of a tunnel takes no more */
+  readonly #read = (buffer: Buffer, end: number): boolean => {
+    if (this.#mode === 'open') this.#take(buffer, end)
+    // Over TLS the stream has it already.
+    else if (this.#mode === 'stream') return this.encrypted || this.socket.push(Buffer.from(buffer.subarray(0, end)))
+    else this.#watch(this.#deadlines)
+    return true
+  }
+
+  #take(buffer: Buffer, end: number): void {
+    const isBusy = this.#behind !== undefined || this.#request?.complete === true
+    if (!isBusy) this.#parse(buffer, end)
+    else if (!this.full) this.#keepBehind(Buffer.from(buffer.subarray(0, end)))
+  }
+
+  /** Parses up to the end of one request. What follows it waits. */
+  #parse(buffer: Buffer, end: number): void {
+    this.#touched = true
+    if (this.#isDiscarding) this.#watch(this.#deadlines)
+    let at = end
+    try {
+      at = this.#parser.read(buffer, 0, end)
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error
+      const { status, message } = error
+      return this.#refuse(status, DETAILS[status] ?? message)
+    }
+    if (this.#mode === 'stream') return this.#startUpgrade(Buffer.from(buffer.subarray(at, end)))
+    if (this.#mode === 'ending') return
+    if (at < end && !this.full) {
+      const rest = buffer.subarray(at, end)
+      this.#keepBehind(buffer === this.#own ? rest : Buffer.from(rest))
+      if (this.#request === undefined) this.#goOnSoon()
+    } else if (this.#request === undefined && this.#touched) this.#watchHead()
+  }
+
+  #keepBehind(bytes: Buffer): void {
+    this.#behind ??= new KeptBytes()
+    this.#behind.add(bytes)
+    this.#keep(bytes.length)
+    if (this.#behind.length >= MOST_WAITING) this.#pause()
+  }
+
+  /** Yields to other connections first, so that a client that sends ahead without end gets only its share. */
+  #goOnSoon(): void {
+    this.#home.context.inProgress += 1
+    setImmediate(this.#goOn)
+  }
+
+  readonly #goOn = (): void => {
+    this.#parseBehind()
+    const { context } = this.#home
+    context.inProgress -= 1
+    if (context.inProgress === 0) context.idle()
+  }
+
+  #parseBehind(): void {
+    const behind = this.#behind
+    if (this.#mode !== 'open' || behind === undefined || this.#request !== undefined) return
+    const bytes = behind.joined()
+    this.#behind = undefined
+    this.#keep(-bytes.length)
+    this.#own = bytes
+    this.#parse(bytes, bytes.length)
+    this.#own = undefined
+    if (this.#behind === undefined) this.#resume()
+  }
+
+  head(head: RequestHead): void {
+    this.#watch(undefined)
+    this.#request = head
+    if (isWebSocket(head)) {
+      this.#mode = 'stream'
+      this.#parser.stop()
+      return
+    }
+    this.#answer = new OwnAnswer(this, head)
+    const exchange = new Exchange(this.#home.context, this, head, this.#answer)
+    this.current = exchange
+    exchange.start(false)
+  }
+
+  body(buffer: Buffer, from: number, to: number): void {
+    if (this.#isDiscarding || this.#body?.destroyed) return
+    const bytes = Buffer.from(buffer.subarray(from, to))
+    if (this.#body !== undefined) return this.#body.receive(bytes)
+    this.#early ??= new KeptBytes()
+    this.#early.add(bytes)
+    this.#keep(bytes.length)
+    if (this.#early.length >= BODY_BUFFER) this.#pause()
+  }
+
+  end(): void {
+    const request = this.#request!
+    request.complete = true
+    if (this.#body?.destroyed === false) this.#body.finish()
+    // Nothing more of the body can pile up, and only a read notices a hang-up.
+    this.#resume()
+    if (this.current === undefined) this.#requestOver()
+  }
+
+  openBody(budget: ByteBudget): OwnBody {
+    const body = new OwnBody(this, budget)
+    this.#body = body
+    const early = this.#takeEarly()
+    if (early !== undefined) body.receive(early.joined())
+    if (this.#request!.complete) body.finish()
+    return body
+  }
+
+  pauseBody(): void {
+    if (this.#request?.complete === false) this.#pause()
+  }
+
+  resumeBody(): void {
+    if (this.#behind === undefined) this.#resume()
+  }
+
+  /** From now on nobody wants the rest of the body. */
+  discardBody(): void {
+    if (this.#request === undefined || this.#request.complete || this.#isDiscarding) return
+    this.#isDiscarding = true
+    this.#takeEarly()
+    this.#lingerOn()
+    this.#resume()
+  }
+
+  #takeEarly(): KeptBytes | undefined {
+    const early = this.#early
+    if (early === undefined) return undefined
+    this.#early = undefined
+    this.#keep(-early.length)
+    return early
+  }
+
+  #startUpgrade(rest: Buffer): void {
+    const { socket } = this
+    if (this.encrypted) socket.off('data', this.#readChunk)
+    const res = new OwnAnswer(this, this.#request!)
+    res.isLast = true
+    this.#answer = res
+    const exchange = new UpgradeExchange(this.#home.context, this, { req: this.#request!, res, head: rest })
+    this.current = exchange
+    exchange.start(false)
+  }
+
+  #refuse(status: number, detail: string): void {
+    this.#parser.stop()
+    this.last()
+    const refusal = new RefusedConnection(this.#home.context, this, status, detail)
+    if (this.#request === undefined) {
+      this.#watch(undefined)
+      this.current = refusal
+      refusal.start()
+    } else if (this.current === undefined) this.socket.destroy()
+    else this.current.onMalformed(refusal.reply)
+  }
+
+  last(): void {
+    this.full = true
+    const behind = this.#behind
+    if (behind === undefined) return
+    this.#behind = undefined
+    this.#keep(-behind.length)
+  }
+
+  done(): void {
+    const answer = this.#answer
+    this.current = undefined
+    this.#answer = undefined
+    if (answer?.isLast || this.full) this.#close()
+    else if (this.#request!.complete) this.#requestOver()
+    else this.discardBody()
+  }
+
+  /** The request has come and is answered. */
+  #requestOver(): void {
+    this.#request = undefined
+    this.#body = undefined
+    this.#takeEarly()
+    this.#isDiscarding = false
+    this.#touched = false
+    this.#lingerNoMore()
+    if (this.full) return this.#close()
+    if (this.#behind !== undefined) return this.#goOnSoon()
+    this.#watch(this.timeouts.idle)
+    this.#resume()
+  }
+
+  /** The last answer has been sent. */
+  #close(): void {
+    const { socket } = this
+    // Closing with unread bytes could cost the client this answer.
+    const nothingUnread = !this.#paused && this.#behind === undefined && this.#request?.complete !== false
+    if (this.#mode === 'open' && nothingUnread) {
+      this.#mode = 'ending'
+      socket.destroySoon()
+    } else this.endConnection()
+  }
+
+  endConnection(): void {
+    this.#mode = 'ending'
+    this.#parser.stop()
+    this.#lingerOn()
+    if (!this.encrypted) this.socket.on('data', ignore)
+    this.socket.end()
+    this.socket.resume()
+  }
+
+  /** Bounds the time for which the client is read after its answer. */
+  #lingerOn(): void {
+    const { silence, total } = this.#home.context.linger
+    this.#watch(silence)
+    this.#unwatchTotal ??= watchOver(this.socket, total)
+  }
+
+  #lingerNoMore(): void {
+    if (this.#unwatchTotal === undefined) return
+    this.#unwatchTotal()
+    this.#unwatchTotal = undefined
+    this.#watch(undefined)
+  }
+
+  expired(): void {
+    const isLate = this.#awaitsHead && this.#touched
+    this.#deadlines = undefined
+    if (isLate && this.#mode === 'open') this.#refuse(408, 'the request headers did not come in time')
+    else this.socket.destroy()
+  }
+
+  cutOff(): void {
+    this.last()
+    this.current?.cutOff()
+  }
+
+  readonly hangUp = (): void => {
+    this.#gone()
+    this.socket.destroy()
+  }
+
+  #gone(): void {
+    const { current } = this
+    this.current = undefined
+    this.last()
+    current?.abandon()
+  }
+
+  /** A FIN is a hang-up, as with nginx. An answer that is complete is still sent. */
+  readonly #ended = (): void => {
+    if (this.#mode !== 'open') return
+    // What waits behind the request could not be answered.
+    this.last()
+    if (this.current === undefined || this.#answer?.isComplete) this.socket.end()
+    else this.hangUp()
+  }
+
+  readonly #drained = (): void => this.#answer?.onDrain()
+
+  readonly #closed = (): void => {
+    this.#mode = 'ending'
+    this.#watch(undefined)
+    this.#unwatchTotal?.()
+    this.#gone()
+    this.#held?.hold(0)
+    this.#home.closed(this)
+  }
+
+  #pause(): void {
+    if (this.#paused) return
+    this.#paused = true
+    this.socket.pause()
+  }
+
+  #resume(): void {
+    if (!this.#paused) return
+    this.#paused = false
+    this.socket.resume()
+  }
+
+  #keep(bytes: number): void {
+    if (bytes === 0) return
+    this.#held ??= new HeldBytes(this.#home.context.bodyBytes, Infinity)
+    this.#held.hold(this.#held.held + bytes)
+  }
+}
+
+/** What a client is told, by status. */
+const DETAILS: Record<number, string> = {
+  400: 'the request is malformed',
+  413: 'the chunk extensions are too large',
+}
+
+/** Only WebSockets are tunnelled. We could not limit the requests inside an h2c tunnel. */
+function isWebSocket({ method, framing, httpVersionMinor, rawHeaders }: RequestHead): boolean {
+  if (!framing.upgrade || method !== 'GET' || httpVersionMinor === 0 || framing.length !== 0) return false
+  return joinedFields(rawHeaders)('upgrade')?.toLowerCase() === 'websocket'
+}
+
+function ignore(): void {}

@@ -1,0 +1,55 @@
+import type { Socket } from 'node:net'
+import type { Deadlines } from '../deadlines.js'
+import type { Reply } from './reply.js'
+
+/** A client's connection. It handles one request at a time, however many the client sends ahead. */
+export interface ClientConnection {
+  readonly socket: Socket
+  /** The peer's address and its key `ip`. */
+  readonly peer: string
+  readonly peerKey: string
+  readonly encrypted: boolean
+  /** There are too many connections: its requests are answered 503. */
+  readonly excess: boolean
+  /** Some of what the client sent is unread and may hide a hang-up. */
+  readonly unread: boolean
+  /** Nothing that has come waits behind the current request. */
+  readonly alone: boolean
+  /** No further request is taken. */
+  readonly full: boolean
+  readonly current: PipelinedRequest | undefined
+  /** The current answer is the last one. */
+  last(): void
+  /** The current request has been answered: the next may start. */
+  done(): void
+  /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
+  endConnection(linger: Deadlines): void
+  /** Ends the current request. Nothing follows it. */
+  cutOff(): void
+  /** For sockets that are no longer read as HTTP: the client is gone. */
+  readonly hangUp: () => void
+}
+
+/** A request that a connection handles in its turn. */
+export interface PipelinedRequest {
+  /** The client is still sending it. */
+  readonly receiving: boolean
+  /** It is at the upstream. */
+  readonly inFlight: boolean
+  /**
+   * Starts it.
+   *
+   * @param sentAhead it has waited behind another request. It first yields to other connections, so that a client that
+   *   sends ahead without end gets only its share
+   */
+  start(sentAhead: boolean): void
+  abandon(): void
+  /**
+   * The rest of the request is malformed.
+   *
+   * @param reply the answer, unless it has one already
+   */
+  onMalformed(reply: Reply): void
+  /** The server stops now. */
+  cutOff(): void
+}

@@ -1,0 +1,98 @@
+/** What an exchange knows of its client. Our own server implements it, and Node's (`"http": "node"`). */
+import type { Readable } from 'node:stream'
+import type { Deadlines } from '../deadlines.js'
+import type { ByteBudget } from './byte-budget.js'
+import type { LingerDeadlines } from './linger.js'
+
+/** A request as it comes. The names are those of Node. */
+export interface ClientRequest {
+  readonly method?: string | undefined
+  /** The target, as it came. */
+  readonly url?: string | undefined
+  readonly httpVersionMajor: number
+  readonly httpVersionMinor: number
+  /** Names and values in turn, as they came. */
+  readonly rawHeaders: readonly string[]
+  /** All of it has come. */
+  readonly complete: boolean
+}
+
+/** The body of a request on its way to the upstream. It is read from the client only as fast as it is taken. */
+export interface RequestBody extends Readable {
+  /** The upstream does not take what has come. */
+  readonly held: boolean
+  /** Called when bytes have come from the client, and when the upstream has taken some. */
+  onProgress: () => void
+  /**
+   * Reads on where a hang-up may be hidden: until the body ends, enough has come, or nothing more comes at once. It
+   * notices a reset at once. It notices a FIN only behind what it reads.
+   *
+   * @param done not called after a hang-up, which destroys the body
+   */
+  readAhead(done: () => void): void
+}
+
+/** The head of an answer that is passed on. */
+export interface AnswerHead {
+  readonly status: number
+  readonly reason: string
+  /** Names and values in turn. */
+  readonly headers: readonly string[]
+  /** Bytes of the body. 0: there is none, whatever the headers say. Undefined: its end is not known yet. */
+  readonly length: number | undefined
+}
+
+/** An answer with a known length. */
+export interface WholeAnswer {
+  readonly status: number
+  readonly reason: string
+  /** Names and values in turn, Content-Length among them. */
+  readonly headers: readonly string[]
+  /** One byte for each character. */
+  readonly body: string
+}
+
+/** The answer to one request: a whole one of our own, or one that is passed on in pieces. */
+export interface ClientAnswer {
+  readonly statusCode: number
+  /** The head has been given to the connection, so there can be no other answer. */
+  readonly headersSent: boolean
+  /** The socket has taken all of it. Called once. */
+  onFinish: () => void
+  /** The client takes more again. Called after `data` has returned false. */
+  onDrain: () => void
+  /** The body of the request, for one reader. */
+  openBody(budget: ByteBudget): RequestBody
+  writeContinue(): void
+  /** Sends a whole interim response, unless the client has unread data: it must not pile up. */
+  interim(text: string): void
+  /** Sends and ends an answer of our own, with a `Date`. Nothing has been sent before. */
+  sendWhole(answer: WholeAnswer): void
+  /** Closes the connection if the client does not take the answer in time. */
+  limitFlush(deadlines: Deadlines): void
+  /** Begins an answer that is passed on. The head waits a moment for a body, so that one write carries both. */
+  start(head: AnswerHead): void
+  /**
+   * Sends part of the body. The bytes are copied or sent before it returns.
+   *
+   * @returns false if the client takes less than it is sent
+   */
+  data(buffer: Buffer, from: number, to: number): boolean
+  /** @param trailers names and values in turn; sent only if the body goes out in chunks */
+  complete(trailers: readonly string[]): void
+  /**
+   * Takes a started answer back.
+   *
+   * @returns false if part of it may have left
+   */
+  recall(): boolean
+  /** Breaks the connection off. The client cannot take what it has for a whole answer. */
+  cut(): void
+  /**
+   * Reads what the client still sends of its request. Unread bytes would hide its next request, and closing with unread
+   * bytes would cost it this answer.
+   *
+   * @param then what becomes of the connection
+   */
+  readRest(then: 'keep' | 'close', deadlines: LingerDeadlines): void
+}

@@ -1,0 +1,246 @@
+/**
+ * Parses the requests on one connection (RFC 9112).
+ *
+ * The parser is strict, because a request that we and another party read differently can smuggle a second one. It takes
+ * nothing that llhttp refuses, and reads everything it takes as llhttp does: a differential test with random requests holds
+ * this. In particular:
+ * - A line ends with CRLF. Names are tokens, and values have no control characters. Methods are those that Node knows.
+ * - A target is a path, `*`, or an absolute URL, of visible ASCII.
+ * - There is at most one Content-Length, in digits. Transfer-Encoding and Content-Length exclude each other. Neither has a tab
+ *   behind its value, which not everybody takes for white space.
+ *
+ * Bytes may arrive in any pieces, and the work is linear in their number. Heads, trailers and size lines have an upper bound.
+ */
+import { METHODS } from 'node:http'
+import { ChunkedBody, type ContentSink } from './chunked-body.js'
+import { checkCharacters, ProtocolError, parseFields } from './fields.js'
+import { HeldText } from './held-text.js'
+import { RequestFraming } from './request-framing.js'
+
+export interface RequestHead {
+  readonly method: string
+  /** The target, as it came. */
+  readonly url: string
+  /** The second number of HTTP/1.x. */
+  readonly httpVersionMajor: 1
+  readonly httpVersionMinor: 0 | 1
+  /** Names and values in turn, as they came. */
+  readonly rawHeaders: string[]
+  readonly framing: RequestFraming
+  /** All of it has come. */
+  complete: boolean
+}
+
+/** What a parser reports. Any of these may call `stop`. */
+export interface RequestSink extends ContentSink {
+  head(head: RequestHead): void
+  /** The body is complete. Trailers are dropped (RFC 9110 6.5.1). Not called for a request without a body. */
+  end(): void
+}
+
+/** Most header fields of a request. */
+export const MAX_FIELDS = 2_000
+
+/** Bytes. The longest line with the size of a chunk, its extensions and its CRLF. */
+const MAX_SIZE_LINE = 16 * 1024
+
+/** More than one space is borne (RFC 9112 3). */
+const REQUEST_LINE = /^([A-Z-]+) +([\x21-\x7e]+)(?: +HTTP\/(\d)\.(\d))?$/
+
+/** Whether a target begins as one of a known form. The reader of the head checks the rest. */
+const TARGET = /^(?:[/*]|[A-Za-z]+:\/\/[\w\-.!~*'()%;:&=+$,[\]]+(?:[/?]|$))/
+
+/** The usual end of a request line, and the usual target. */
+const VERSION = ' HTTP/1.1'
+const PATH = /^\/[\x21-\x7e]*$/
+
+const KNOWN = new Set(METHODS)
+const CR = 13
+const LF = 10
+const FIRST_UPPER = 65
+const LAST_UPPER = 90
+
+export class RequestParser {
+  readonly #sink: RequestSink
+  readonly #maxHead: number
+  readonly #head: HeldText
+  /** Undefined: no request has come in chunks. */
+  #chunks: ChunkedBody | undefined
+  #state: 'stopped' | 'before' | 'head' | 'sized' | 'chunked' = 'before'
+  /** A CR before the request has come. */
+  #halfLine = false
+  /** Bytes left of the body. */
+  #left = 0
+  /** A request has just ended. */
+  #ended = false
+
+  /** @param maxHead bytes of the longest head and of the longest trailer section */
+  constructor(sink: RequestSink, maxHead: number) {
+    this.#sink = sink
+    this.#maxHead = maxHead
+    this.#head = new HeldText(maxHead)
+  }
+
+  /** No request has begun. Empty lines do not begin one. */
+  get isBetween(): boolean {
+    return this.#state === 'before'
+  }
+
+  /** Reports nothing more. */
+  stop(): void {
+    this.#state = 'stopped'
+    this.#head.clear()
+    this.#chunks?.stop()
+  }
+
+  /**
+   * Takes bytes of `buffer` from `from` to `end`, up to the end of a request.
+   *
+   * @returns the place behind the last byte taken
+   * @throws ProtocolError if they are not a valid request. No further call is allowed then
+   */
+  read(buffer: Buffer, from: number, end: number): number {
+    let at = from
+    while (at < end) {
+      switch (this.#state) {
+        case 'before':
+          at = this.#skipLines(buffer, at, end)
+          break
+        case 'head':
+          at = this.#readHead(buffer, at, end)
+          break
+        case 'sized':
+          at = this.#readBody(buffer, at, end)
+          break
+        case 'chunked':
+          at = this.#readChunks(buffer, at, end)
+          break
+        case 'stopped':
+          return end
+      }
+      if (this.#ended) break
+    }
+    this.#ended = false
+    return at
+  }
+
+  /** Servers bear empty lines before a request (RFC 9112 2.2). */
+  #skipLines(buffer: Buffer, from: number, end: number): number {
+    for (let at = from; at < end; at += 1) {
+      const byte = buffer[at]!
+      if (byte === (this.#halfLine ? LF : CR)) this.#halfLine = !this.#halfLine
+      else if (this.#halfLine || byte < FIRST_UPPER || byte > LAST_UPPER) throw notARequest()
+      else {
+        this.#state = 'head'
+        return at
+      }
+    }
+    return end
+  }
+
+  #readHead(buffer: Buffer, from: number, end: number): number {
+    const to = this.#head.take(buffer, from, end)
+    if (to < 0) return end
+    const head = readHead(this.#head.text.slice(0, -2))
+    const { length, chunked } = head.framing
+    if (length === 0) this.#end()
+    else if (length !== undefined) {
+      this.#left = length
+      this.#state = 'sized'
+    } else if (chunked) this.#startChunks()
+    else this.#state = 'stopped'
+    this.#sink.head(head)
+    return to
+  }
+
+  #startChunks(): void {
+    this.#chunks ??= new ChunkedBody(this.#sink, { line: MAX_SIZE_LINE, trailers: this.#maxHead })
+    this.#chunks.start()
+    this.#state = 'chunked'
+  }
+
+  #readBody(buffer: Buffer, from: number, end: number): number {
+    const to = Math.min(end, from + this.#left)
+    this.#left -= to - from
+    this.#sink.body(buffer, from, to)
+    if (this.#left === 0) this.#endBody('sized')
+    return to
+  }
+
+  #readChunks(buffer: Buffer, from: number, end: number): number {
+    const to = this.#chunks!.read(buffer, from, end)
+    if (this.#chunks!.ended) this.#endBody('chunked')
+    return to
+  }
+
+  #endBody(state: 'sized' | 'chunked'): void {
+    // The sink may have stopped the parser.
+    if (this.#state !== state) return
+    this.#end()
+    this.#sink.end()
+  }
+
+  #end(): void {
+    this.#ended = true
+    this.#state = 'before'
+  }
+}
+
+/** @param text the request line and the fields, each with its CRLF */
+function readHead(text: string): RequestHead {
+  const lineEnd = text.indexOf('\r\n')
+  const [method, url, httpVersionMinor] = plainLine(text, lineEnd) ?? readLine(text.slice(0, lineEnd))
+  if (text.includes('\t')) checkTabs(text)
+  const rawHeaders = parseFields(text, lineEnd + 2)
+  if (rawHeaders.length > 2 * MAX_FIELDS) {
+    throw new ProtocolError(`there are more than ${MAX_FIELDS} header fields`, 431)
+  }
+  const framing = new RequestFraming(rawHeaders, httpVersionMinor)
+  if (method === 'CONNECT') throw new ProtocolError('CONNECT is not supported', 405)
+  const complete = framing.length === 0
+  return { method, url, httpVersionMajor: 1, httpVersionMinor, rawHeaders, framing, complete }
+}
+
+type RequestLine = readonly [method: string, url: string, version: 0 | 1]
+
+/** Reads the usual request line: a path, single spaces, HTTP/1.1. Undefined: it is another one. */
+function plainLine(text: string, end: number): RequestLine | undefined {
+  const space = text.indexOf(' ')
+  const urlEnd = end - VERSION.length
+  if (space >= urlEnd || !text.startsWith(VERSION, urlEnd)) return undefined
+  const method = text.slice(0, space)
+  const url = text.slice(space + 1, urlEnd)
+  return KNOWN.has(method) && PATH.test(url) ? [method, url, 1] : undefined
+}
+
+function readLine(line: string): RequestLine {
+  checkCharacters(line)
+  const [, method, url, major, minor] = REQUEST_LINE.exec(line) ?? []
+  if (method === undefined || url === undefined || !KNOWN.has(method)) throw notARequest()
+  if (method !== 'CONNECT' && !TARGET.test(url)) throw notARequest()
+  const version = major === undefined ? '0.9' : `${major}.${minor}`
+  if (version === '1.1') return [method, url, 1]
+  if (version === '1.0') return [method, url, 0]
+  // These are versions of HTTP all the same.
+  if (version === '0.9' || version === '2.0') {
+    throw new ProtocolError('only HTTP/1.0 and HTTP/1.1 are supported', 505)
+  }
+  throw notARequest()
+}
+
+/** @throws ProtocolError if there is a tab at the end of a line that frames the body */
+function checkTabs(text: string): void {
+  for (let at = 0; at < text.length; ) {
+    const end = text.indexOf('\r\n', at)
+    let last = end - 1
+    while (text[last] === ' ') last -= 1
+    if (text[last] === '\t' && /^(?:content-length|transfer-encoding):/i.test(text.slice(at, at + 18))) {
+      throw new ProtocolError('a tab behind the framing of the body')
+    }
+    at = end + 2
+  }
+}
+
+function notARequest(): ProtocolError {
+  return new ProtocolError('not a request line of HTTP/1')
+}
