@@ -161,7 +161,12 @@ t.test('every invalid value has its own message', async t => {
     ],
     [
       top({ limits: { maxHeaderSize: '16k' } }),
-      'limits.maxHeaderSize: "16k" is not a size in bytes; use a whole number of bytes, e.g. 16384',
+      'limits.maxHeaderSize: "16k" is not a size of headers; use 1 to 1048576 bytes, e.g. 16384',
+    ],
+    [
+      // Above 30 MB a head would be too long for the regular expressions that read it.
+      top({ limits: { maxHeaderSize: 30_000_000 } }),
+      'limits.maxHeaderSize: 30000000 is not a size of headers; use 1 to 1048576 bytes, e.g. 16384',
     ],
     [top({ limits: { headersTimeout: '0s' } }), 'limits.headersTimeout: "0s" is not above 0; use e.g. "10s"'],
     [

@@ -23,7 +23,7 @@ const limits = object(
     headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
     keepAliveTimeout: timeout.prefault('75s').describe('How long an idle client connection is kept, e.g. "75s".'),
     tunnelIdleTimeout: timeout.prefault('1h').describe('How long a WebSocket may be silent, e.g. "1h".'),
-    maxHeaderSize: whole('a size in bytes', 'use a whole number of bytes, e.g. 16384', 1)
+    maxHeaderSize: whole('a size of headers', 'use 1 to 1048576 bytes, e.g. 16384', 1, 1_048_576)
       .prefault(16_384)
       .describe("The most bytes of a request's headers, e.g. 16384."),
     shutdownTimeout: timerDuration.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),

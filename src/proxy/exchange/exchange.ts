@@ -1,8 +1,11 @@
 /**
  * One request, from its arrival to its outcome.
  *
- * A request is `arriving` until its turn on the connection, `visiting` its queue (queue-visit.ts), `checking` whether its
- * client is still there, `forwarding`, or `over`. Only the step to `over` tells the observer, so every request is counted
+ *     arrived --> waiting --> released --> sent --> over
+ *
+ * It has `arrived` until its turn on the connection. It is `waiting` in its queue (queue-visit.ts), `released` while it is
+ * checked whether its client is still there, and `sent` until the answer has ended. If it has to be sent again, it goes from
+ * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
  * exactly once.
  */
 import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
@@ -45,7 +48,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   cost = 0
   upstreamTime: number | undefined
   readonly #response: ClientResponse
-  #state: 'arriving' | 'visiting' | 'checking' | 'forwarding' | 'over' = 'arriving'
+  #state: 'arrived' | 'waiting' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
   /** ms */
   #sentAt = 0
@@ -97,7 +100,7 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   get inFlight(): boolean {
-    return this.#state === 'forwarding'
+    return this.#state === 'sent'
   }
 
   header(name: string): string | undefined {
@@ -109,7 +112,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.context.inProgress += 1
     if (!sentAhead) return this.#begin()
     setImmediate(() => {
-      if (this.#state === 'arriving') this.#begin()
+      if (this.#state === 'arrived') this.#begin()
     })
   }
 
@@ -152,7 +155,7 @@ export class Exchange implements PipelinedRequest, Visitor {
       maxWait = preferWait * 1_000
       this.#preferredWait = preferWait
     }
-    this.#state = 'visiting'
+    this.#state = 'waiting'
     this.#visit = new QueueVisit(this.context, route, this, arrival)
     this.#visit.start(maxWait)
   }
@@ -173,16 +176,16 @@ export class Exchange implements PipelinedRequest, Visitor {
     const { unread, socket } = this.connection
     const hides = mayHideHangUp(this.facts)
     if (how === 'at-once' || !(hides || unread)) return this.forward()
-    this.#state = 'checking'
+    this.#state = 'released'
     if (!hides) {
       // An empty write fails if the client has reset the connection. The failure ends this exchange.
       socket.write('', error => {
-        if (!error && this.#state === 'checking') this.forward()
+        if (!error && this.#state === 'released') this.forward()
       })
       return
     }
     this.#body = this.res.openBody(this.context.bodyBytes)
-    this.#body.readAhead(() => this.#state === 'checking' && this.forward())
+    this.#body.readAhead(() => this.#state === 'released' && this.forward())
   }
 
   turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void {
@@ -199,14 +202,14 @@ export class Exchange implements PipelinedRequest, Visitor {
   }
 
   onMalformed(reply: Reply): void {
-    if (this.#state === 'arriving') this.#malformed = reply
+    if (this.#state === 'arrived') this.#malformed = reply
     else if (this.#state === 'over') this.connection.socket.destroy()
-    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'refused', reply)
+    else this.#stop(this.#state === 'sent' ? 'failed' : 'refused', reply)
   }
 
   cutOff(): void {
     if (this.#state === 'over') this.#forwarding?.abort()
-    else this.#stop(this.#state === 'forwarding' ? 'failed' : 'expired', SHUTTING_DOWN)
+    else this.#stop(this.#state === 'sent' ? 'failed' : 'expired', SHUTTING_DOWN)
   }
 
   /** The head of the upstream's answer has arrived. */
@@ -216,7 +219,7 @@ export class Exchange implements PipelinedRequest, Visitor {
 
   /** @param sent set if it has been sent already */
   protected forward(sent?: ArmedRequest): void {
-    this.#state = 'forwarding'
+    this.#state = 'sent'
     if (sent === undefined) this.#followUpstream()
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
@@ -287,14 +290,14 @@ export class Exchange implements PipelinedRequest, Visitor {
     if (this.retries - this.#resends >= retry.max) return undefined
     if (this.#visit === undefined || this.#body !== null || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
-    this.#state = 'visiting'
+    this.#state = 'waiting'
     this.#forwarding = undefined
     const over = this.#visit.goBack(status)
     if (over !== undefined) {
       this.#resentAfter = undefined
       return over
     }
-    this.#state = 'forwarding'
+    this.#state = 'sent'
     this.#forwarding = forwarding
     return undefined
   }
@@ -324,12 +327,12 @@ export class Exchange implements PipelinedRequest, Visitor {
       this.#forwarding = this.send()
       return true
     }
-    this.#state = 'visiting'
+    this.#state = 'waiting'
     this.#forwarding = undefined
     this.#resends += 1
     if (this.#visit.passAgain(end.status)) return true
     this.#resends -= 1
-    this.#state = 'forwarding'
+    this.#state = 'sent'
     return false
   }
 
@@ -395,7 +398,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     const state = this.#state
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
-    if (state === 'checking') this.#visit!.endUnsent()
+    if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
   }
