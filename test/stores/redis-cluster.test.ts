@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import type { BucketRef } from '../../src/core/store.js'
 import { createShaper } from '../../src/index.js'
 import { bucketKey, hashSlot, hashTag } from '../../src/stores/redis/keys.js'
-import { startCluster, startRedis, startSentinel, until } from '../servers/redis.js'
+import { type RedisServer, startCluster, startRedis, startSentinel, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, failure, levelOf, recovery } from './redis-sample.js'
 
@@ -138,6 +138,57 @@ t.test('a replica takes over', async t => {
   t.ok(ms < 2_000, `back ${ms} ms after the election, which took ${elected - began} ms`)
   t.equal(Math.round(await levelOf(store, lost)), 5, 'with its level')
   t.equal(Math.round(await levelOf(store, kept)), 5)
+})
+
+t.test('a call under way to a server that loses its slots is answered', async t => {
+  const cluster = await startCluster()
+  t.teardown(() => cluster.stop())
+  const [first, second, third] = cluster.masters as [RedisServer, RedisServer, RedisServer]
+  const store = createStore(t, { cluster: cluster.urls.slice(1), timeout: 5_000 })
+  const lost = bucket(1, 1_000, { group: groupOn(0) })
+  const moved = bucket(1, 1_000, { group: groupOn(1) })
+  await admit(store, [bucket(1, 1_000, { group: groupOn(0, 1) })])
+  const ids = await Promise.all(cluster.masters.map(async it => String(await it.command('CLUSTER', 'MYID'))))
+  const range = [0, THIRD - 1]
+  for (const server of cluster.masters) await server.command('CONFIG', 'SET', 'cluster-require-full-coverage', 'no')
+  for (const server of cluster.masters) await server.command('CLUSTER', 'DELSLOTSRANGE', ...range)
+  await second.command('CLUSTER', 'ADDSLOTSRANGE', ...range)
+  await first.command('CLUSTER', 'SETSLOT', hashSlot(lost.group), 'NODE', ids[1]!)
+  first.signal('SIGSTOP')
+  const underWay = admit(store, [lost], 1)
+  underWay.catch(() => undefined)
+  // MOVED: the store asks where the slots are.
+  for (const server of [third, second]) {
+    await server.command('CLUSTER', 'SETSLOT', hashSlot(moved.group), 'NODE', ids[2]!)
+  }
+  for (let time = 0; time < 5; time += 1) await admit(store, [moved])
+  first.signal('SIGCONT')
+  t.equal((await underWay).admitted, true)
+})
+
+t.test('of servers that disagree, the one that names none which is down is right', async t => {
+  const cluster = await startCluster()
+  t.teardown(() => cluster.stop())
+  const [first, second, third] = cluster.masters as [RedisServer, RedisServer, RedisServer]
+  const ids = await Promise.all([second, third].map(async it => String(await it.command('CLUSTER', 'MYID'))))
+  for (const server of [second, third]) await server.command('CONFIG', 'SET', 'cluster-require-full-coverage', 'no')
+  const store = createStore(t, { cluster: cluster.urls })
+  const one = bucket(1, 1_000, { group: groupOn(0) })
+  await admit(store, [one], 5)
+  await first.kill()
+  await fails(t, () => admit(store, [one]), 'it is down')
+  // They hear nothing of each other for a minute.
+  await second.command('CLUSTER', 'FORGET', ids[1]!)
+  await third.command('CLUSTER', 'FORGET', ids[0]!)
+  await third.command('CLUSTER', 'DELSLOTSRANGE', 0, THIRD - 1)
+  await third.command('CLUSTER', 'ADDSLOTSRANGE', 0, THIRD - 1)
+  await recovery(() => admit(store, [one], 1))
+  // The store asks them every 150 ms, as not all slots have a server.
+  for (let time = 0; time < 100; time += 1) {
+    await admit(store, [one], 1)
+    await new Promise(resolve => setTimeout(resolve, 10))
+  }
+  t.equal(Math.round(await levelOf(store, one)), 101)
 })
 
 t.test('a server that is not a cluster', async t => {

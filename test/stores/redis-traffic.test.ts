@@ -126,8 +126,9 @@ t.test('keys expire when their bucket has drained', async t => {
   t.teardown(() => redis.disconnect())
   const store = createStore(t, { url: server.url, timeout: 2_000 })
   const ttl = async (key: string) => await redis.pttl(`shaper:{%}client:${key}`)
+  // A slot may lie ahead by the time of a round trip.
   const near = (got: number, wanted: number, what: string) =>
-    t.ok(got <= wanted + 1 && got > wanted - 500, `${what}: ${got} ms, wanted ${wanted}`)
+    t.ok(got <= wanted + 100 && got > wanted - 500, `${what}: ${got} ms, wanted ${wanted}`)
   const at = (rate: number, key: string, more = {}) => bucket(rate * 3_600, 10, { key, ...more })
   await admit(store, [at(1, 'level')], 5)
   near(await ttl('level'), 6_000, 'a level')

@@ -16,6 +16,8 @@ const AMISS = 150
 const WELL = 5_000
 /** ms that a server may take to answer. */
 const PATIENCE = 500
+/** ms. A server that is no master any more is closed after this time: its answers may be on their way. */
+const LINGER = 1_000
 
 /** What CLUSTER SLOTS answers: from, to, and the servers, the master first: host, port, id. */
 type SlotRange = [from: number, to: number, master: [host: Buffer | null, port: number], ...unknown[]]
@@ -27,6 +29,8 @@ export class ClusterRouter implements Router {
   /** By host and port. */
   readonly #nodes = new Map<string, RedisNode>()
   readonly #owners: (RedisNode | undefined)[] = new Array(SLOTS).fill(undefined)
+  /** Those that are no masters any more, each with the timer that closes it. */
+  readonly #leaving = new Map<RedisNode, NodeJS.Timeout>()
   #known = signal()
   #looked: 'never' | 'in vain' | 'once' = 'never'
   #looking = false
@@ -104,7 +108,12 @@ export class ClusterRouter implements Router {
     this.#closed = true
     clearTimeout(this.#timer)
     for (const node of this.#nodes.values()) node.close()
+    for (const [node, timer] of this.#leaving) {
+      clearTimeout(timer)
+      node.close()
+    }
     this.#nodes.clear()
+    this.#leaving.clear()
     this.#known.raise()
   }
 
@@ -124,12 +133,20 @@ export class ClusterRouter implements Router {
     this.#timer.unref()
   }
 
-  /** Asks all servers where the hash slots are. The first answer counts. */
+  /**
+   * Asks all servers where the hash slots are. The first answer counts. After an election some servers still name the
+   * master that is down: such an answer counts only if there is no other.
+   */
   async #look(): Promise<void> {
     this.#looking = true
     const asked = [...this.#nodes.values()].filter(node => node.ready)
     const answers = asked.map(async node => ({ node, ranges: await slotsOf(node) }))
-    const first = await Promise.any(answers).catch(() => undefined)
+    const sound = answers.map(async answer => {
+      const { node, ranges } = await answer
+      if (ranges.some(range => this.#nodes.get(masterOf(range, node).name)?.down)) throw new Error('out of date')
+      return answer
+    })
+    const first = await Promise.any(sound).catch(() => Promise.any(answers).catch(() => undefined))
     this.#looking = false
     if (this.#closed) return
     const someAreComing = [...this.#nodes.values()].some(node => node.pending !== undefined)
@@ -148,10 +165,11 @@ export class ClusterRouter implements Router {
   #learn(ranges: readonly SlotRange[], from: RedisNode): void {
     const masters = new Set<RedisNode>()
     const owners: (RedisNode | undefined)[] = new Array(SLOTS).fill(undefined)
-    for (const [first, last, [host, port]] of ranges) {
-      const name = host === null || host.length === 0 ? from.redis.options.host! : host.toString()
-      const node = this.#node(name, port)
+    for (const range of ranges) {
+      const { host, port } = masterOf(range, from)
+      const node = this.#node(host, port)
       masters.add(node)
+      const [first, last] = range
       owners.fill(node, first, last + 1)
     }
     for (const [at, node] of owners.entries()) this.#owners[at] = node
@@ -159,9 +177,20 @@ export class ClusterRouter implements Router {
     for (const [name, node] of this.#nodes) {
       if (masters.has(node)) continue
       this.#nodes.delete(name)
-      node.close()
+      this.#leaving.set(node, setTimeout(() => this.#left(node), LINGER).unref())
     }
   }
+
+  #left(node: RedisNode): void {
+    this.#leaving.delete(node)
+    node.close()
+  }
+}
+
+/** The master of a range, as this server names it. Without a host it is the server itself. */
+function masterOf([, , [host, port]]: SlotRange, from: RedisNode): { host: string; port: number; name: string } {
+  const known = host === null || host.length === 0 ? from.redis.options.host! : host.toString()
+  return { host: known, port, name: `${known}:${port}` }
 }
 
 /** @throws it does not answer, or not in time */

@@ -99,6 +99,11 @@ export class RedisNode {
     return this.#state === 'ready'
   }
 
+  /** It was tried, and does not answer. */
+  get down(): boolean {
+    return this.#state === 'down'
+  }
+
   /** How far ahead a slot may be claimed, in ms. */
   get horizon(): number {
     return this.#roundTrip.horizon
