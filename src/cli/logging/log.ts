@@ -26,8 +26,8 @@ const LINE_FEED = 0x0a
 /** How far a reader may be behind, in bytes. */
 const UNREAD = 4 * 1024 * 1024
 
-/** How long `close` waits for a reader, in ms. */
-const PATIENCE = 500
+/** How long `close` waits for a reader to read some more, in ms. */
+const PATIENCE = 1_000
 
 /** When to try a busy terminal again, in ms. */
 const AGAIN = 10
@@ -50,6 +50,8 @@ class LogStream implements DestinationStream {
   #isBusy = false
   #timer: NodeJS.Timeout | undefined
   #idle: () => void = () => undefined
+  /** Runs while `close` waits. */
+  #patience: NodeJS.Timeout | undefined
 
   constructor({ isShared }: LogOptions) {
     this.#isShared = isShared
@@ -69,12 +71,10 @@ class LogStream implements DestinationStream {
     this.handOver()
     if (this.#isBusy) {
       await new Promise<void>(resolve => {
-        const timer = setTimeout(resolve, PATIENCE)
-        this.#idle = () => {
-          clearTimeout(timer)
-          resolve()
-        }
+        this.#patience = setTimeout(resolve, PATIENCE)
+        this.#idle = resolve
       })
+      clearTimeout(this.#patience)
     }
     // Unwritten lines must not keep the process alive.
     if (this.#isBusy) this.#socket?.destroy()
@@ -133,6 +133,7 @@ class LogStream implements DestinationStream {
 
   readonly #written = (): void => {
     this.#queued -= this.#queue.shift()!.length
+    this.#patience?.refresh()
     this.#writeNext()
   }
 }
