@@ -24,7 +24,9 @@
  *    and has let this entry stand. The main thread takes back the entries of a lane from the last to the first. So none is
  *    written while one before it is taken back.
  *
- * What the pacing thread may not claim it leaves as it is, and tells the main thread, which takes it back.
+ * What the pacing thread may not claim it leaves as it is, and tells the main thread, which takes it back. It also tells when
+ * it has written an entry that no other follows: more may have to be armed. Of all else the main thread hears when the answer
+ * comes.
  *
  * armed-writes.test.ts runs every interleaving of these steps, with the closing and the reuse of the descriptor among them.
  */
@@ -116,8 +118,11 @@ export interface WriteOrder {
 /** The main thread's side. */
 export class ArmedWrites {
   readonly memory: WriteMemory
-  /** Called when the pacing thread has left an entry to the main thread because the one before it was late. */
-  onLeft: () => void = () => undefined
+  /**
+   * Called when the pacing thread has written an entry that no other follows, and when it has left one to the main thread:
+   * the one before it was late, or it was taken back.
+   */
+  onNews: () => void = () => undefined
   readonly #buffer: Buffer
   readonly #free: number[]
   /** What to add to performance.now, in ms: not less than the true offset, so that nothing is written before its slot. */

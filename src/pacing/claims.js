@@ -7,12 +7,16 @@ const ARMED = 1
 const WRITING = 2
 const WRITTEN = 3
 
+export function generationOf(word) {
+  return word >> STATE_BITS
+}
+
 /** Whether the entry before this one, if there is one, has left in time or is not the thread's business any more. */
 export function mayClaim({ states, before, beforeGenerations, sentAt, latest }, { index }) {
   const first = before[index]
   if (first < 0) return true
   const seen = Atomics.load(states, first)
-  if (seen >> STATE_BITS !== beforeGenerations[index]) return true
+  if (generationOf(seen) !== beforeGenerations[index]) return true
   if ((seen & STATE_MASK) !== WRITTEN) return false
   const late = sentAt[first] > latest[first]
   // It may have been freed between the two readings.

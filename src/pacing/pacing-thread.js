@@ -3,13 +3,16 @@
 import { writeSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import { parentPort, workerData } from 'node:worker_threads'
-import { armedWord, claim, finish, mayClaim } from './claims.js'
+import { armedWord, claim, finish, generationOf, mayClaim } from './claims.js'
 
 const { memory, controls: at } = workerData
-const { controls, ring, slots, asleep, alarm, descriptors, lengths, bytes, entryBytes } = memory
+const { controls, ring, states, slots, asleep, alarm, before, beforeGenerations } = memory
+const { descriptors, lengths, bytes, entryBytes } = memory
 
-// ms before a slot when the thread wakes, to spin for the rest.
-const SPIN = 0.04
+// ms before a slot when the thread wakes, to spin for the rest. A processor that has slept for long wakes later: after a sleep
+// of 0.1 ms 5 us later than asked, after 1 ms 26 us, after 8 ms 31 us (medians).
+const SPIN = { long: 0.04, short: 0.012 }
+const SHORT_SLEEP = 0.3
 
 // To performance.now, in ms. The most of many readings: each is too small by the time between its two clocks. So nothing is
 // written before its slot.
@@ -22,6 +25,8 @@ const now = () => performance.now() + toHrtime
 
 // What is armed, in the order of slots.
 const armed = []
+// By index: the generation of the entry that another one follows.
+const followed = new Int32Array(states.length).fill(-1)
 let read = 0
 let rung = 0
 
@@ -31,7 +36,9 @@ function readArmed() {
     const index = ring[read & (ring.length - 1)]
     read = (read + 1) | 0
     const word = armedWord(memory, index)
-    if (word >= 0) insert({ index, word, slot: slots[index] })
+    if (word < 0) continue
+    if (before[index] >= 0) followed[before[index]] = beforeGenerations[index]
+    insert({ index, word, slot: slots[index] })
   }
   Atomics.store(controls, at.read, read)
 }
@@ -42,14 +49,10 @@ function insert(entry) {
   armed.splice(place, 0, entry)
 }
 
+// The main thread is told when it has to send by itself, and when it may arm more. Else it sleeps until something comes.
 function write(entry) {
-  if (!mayClaim(memory, entry)) {
-    // The main thread does not expect to be needed for it.
-    if (armedWord(memory, entry.index) === entry.word) parentPort.postMessage('left')
-    return
-  }
-  if (!claim(memory, entry)) return
-  const { index } = entry
+  if (!mayClaim(memory, entry) || !claim(memory, entry)) return parentPort.postMessage('news')
+  const { index, word } = entry
   let result = 0
   try {
     result = writeSync(descriptors[index], bytes, index * entryBytes, lengths[index])
@@ -57,6 +60,7 @@ function write(entry) {
     if (error.code !== 'EAGAIN') result = -1
   }
   finish(memory, entry, result, now())
+  if (followed[index] !== generationOf(word)) parentPort.postMessage('news')
 }
 
 Atomics.store(controls, at.running, 1)
@@ -65,8 +69,11 @@ while (Atomics.load(controls, at.stopping) === 0) {
   readArmed()
   const alarms = Atomics.load(controls, at.alarms)
   const wake = alarms === rung ? Infinity : alarm[0]
-  const until = armed.length === 0 ? wake : Math.min(wake, armed[0].slot - SPIN)
-  const left = until - now()
+  const time = now()
+  const slot = armed.length === 0 ? Infinity : armed[0].slot
+  const spin = slot - time < SHORT_SLEEP ? SPIN.short : SPIN.long
+  const until = Math.min(wake, slot - spin)
+  const left = until - time
   if (left > 0) {
     asleep[0] = until
     Atomics.wait(controls, at.signal, seen, left)

@@ -199,7 +199,7 @@ function startThread(woken: () => void, died: () => void): PacingThread | undefi
   try {
     const workerData = { memory: { ...memory }, controls: CONTROLS }
     const worker = new Worker(new URL('./pacing-thread.js', import.meta.url), { workerData, execArgv: [], env: {} })
-    worker.on('message', message => (message === 'left' ? writes.onLeft() : woken()))
+    worker.on('message', message => (message === 'news' ? writes.onNews() : woken()))
     worker.once('error', died)
     worker.once('exit', died)
     worker.unref()

@@ -108,6 +108,7 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
     sentAt: number | undefined = undefined
     revoked = false
     closed = false
+    followed = false
     readonly slot: number
     readonly #plan: ReleasePlan
     readonly #write: (at: number) => void
@@ -116,6 +117,8 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
       this.#plan = plan
       this.#write = write
       this.slot = plan.slot
+      const before = plan.after as FakeSend | undefined
+      if (before !== undefined) before.followed = true
       wakesLate = false
       // One thread sends them all: while it is late with one, it is late with the others.
       let at = plan.slot + sender!.late()
@@ -125,14 +128,17 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
       wakesLate = true
     }
 
+    /** As the pacing thread does it: `write` in src/pacing/pacing-thread.js. */
     #send(): void {
-      const { after } = this.#plan
-      if (this.revoked || this.sentAt !== undefined) return
-      const before = after as FakeSend | undefined
-      // As the pacing thread does it: mayClaim in src/pacing/claims.js.
-      if (before !== undefined && !before.closed && !(before.sentAt! <= before.#plan.latest)) return
-      this.sentAt = now()
-      this.#write(this.sentAt)
+      const before = this.#plan.after as FakeSend | undefined
+      if (this.sentAt !== undefined) return
+      const isTooLate = before !== undefined && !before.closed && !(before.sentAt! <= before.#plan.latest)
+      if (!this.revoked && !isTooLate) {
+        this.sentAt = now()
+        this.#write(this.sentAt)
+        if (this.followed) return
+      }
+      clock.at(now(), () => shaper.wake())
     }
 
     revoke(): boolean {

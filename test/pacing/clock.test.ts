@@ -129,6 +129,33 @@ t.test('precise: goes on when its thread falls silent', async t => {
   t.ok(ran >= start + 10)
 })
 
+t.test('precise: the thread tells when it has written the last of a lane, or finds it taken back', async t => {
+  const clock = createPreciseClock()
+  t.teardown(() => clock.close())
+  const descriptor = openSync(join(t.testdir({}), 'written'), 'w')
+  t.teardown(() => closeSync(descriptor))
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  const writes = clock.writes!
+  while (!writes.running) await new Promise(resolve => setImmediate(resolve))
+  let tell: () => void = () => undefined
+  const news = (): Promise<void> =>
+    new Promise(resolve => {
+      tell = resolve
+    })
+  writes.onNews = () => tell()
+  const slot = clock.now() + 5
+  const first = writes.arm({ text: 'first ', descriptor, slot, latest: Infinity, after: undefined })!
+  const second = writes.arm({ text: 'second ', descriptor, slot: slot + 5, latest: Infinity, after: first })!
+  await news()
+  t.ok(second.sentAt !== undefined, 'not before the last of them')
+  const third = writes.arm({ text: 'third ', descriptor, slot: clock.now() + 5, latest: Infinity, after: second })!
+  const next = news()
+  t.equal(third.revoke(), true)
+  await next
+  for (const write of [third, second, first]) write.free()
+})
+
 t.test('precise: the thread writes at the slot, and leaves what comes behind a late one', async t => {
   const clock = createPreciseClock()
   t.teardown(() => clock.close())
@@ -141,7 +168,7 @@ t.test('precise: the thread writes at the slot, and leaves what comes behind a l
   const writes = clock.writes!
   while (!writes.running) await new Promise(resolve => setImmediate(resolve))
   const left = new Promise<void>(resolve => {
-    writes.onLeft = resolve
+    writes.onNews = resolve
   })
   const slot = clock.now() + 5
   const first = writes.arm({ text: 'first ', descriptor, slot, latest: slot + 1_000, after: undefined })!

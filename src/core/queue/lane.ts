@@ -57,7 +57,10 @@ export interface Waiter {
   expire(now: number): void
   /** It makes room for a lane with less than its share. */
   reject(rejection: Rejection): void
-  /** Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. */
+  /**
+   * Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. The sender wakes the
+   * core when it has sent one that no other follows, and when it leaves one to the core.
+   */
   arm?(plan: ReleasePlan): ArmedSend | undefined
 }
 

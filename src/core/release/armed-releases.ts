@@ -16,6 +16,9 @@
  * flight. If one of them has been sent in the meantime, its slot has passed: the caller has to settle once more, which takes
  * note of it. So at any moment what has been sent is what the core releases when it settles.
  *
+ * The sender wakes the core when it has sent a request that no other follows, so the core sleeps until then, or until
+ * something else happens.
+ *
  * Slots move when a request is sent so late that its lateness is forfeited. What is armed behind it is then not sent: the
  * plan names the latest time (`ReleasePlan.latest`), and the sender keeps to it.
  */
@@ -31,6 +34,9 @@ const AHEAD = 5
 /** So many at least, if they fall due in `MOST_AHEAD` ms. */
 const LEAST = 2
 const MOST_AHEAD = 25
+
+/** ms. The sender tells when it has sent the last of a lane. This long after a slot the core looks without being told. */
+const UNTOLD = 100
 
 /** ms. A release due sooner is not armed. */
 const TOO_SOON = 0.05
@@ -69,7 +75,7 @@ export class ArmedReleases {
     const { coveredDue, nextAlone, uncoveredDue } = this.#readyLanes
     const comes =
       nextAlone !== undefined && uncoveredDue > now + MOST_AHEAD ? uncoveredDue - MOST_AHEAD + AHEAD : Infinity
-    return Math.min(coveredDue + AHEAD / 2, comes)
+    return Math.min(coveredDue + UNTOLD, comes)
   }
 
   /**

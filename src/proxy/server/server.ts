@@ -120,7 +120,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     inProgress: 0,
     idle: () => drained(),
   }
-  if (pacer.writes !== undefined) pacer.writes.onLeft = () => context.shaper.wake()
+  if (pacer.writes !== undefined) pacer.writes.onNews = () => context.shaper.wake()
   context.routes = (await prepare(settings))()
   clients.accept(context)
   const { server, connections } = clients
