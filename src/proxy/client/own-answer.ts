@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { Deadlines } from '../deadlines.js'
 import type { ByteBudget } from '../http/byte-budget.js'
-import type { AnswerHead, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
+import type { AnswerHead, AnswerOwner, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
 import { httpDate } from '../http/http-date.js'
 import { watchOver } from '../http/linger.js'
 import { fieldLines, isNamed } from '../http1/fields.js'
@@ -36,8 +36,7 @@ export interface AnsweredConnection {
 export class OwnAnswer implements ClientAnswer {
   statusCode = 200
   headersSent = false
-  onFinish: () => void = ignore
-  onDrain: () => void = ignore
+  owner: AnswerOwner | undefined = undefined
   /** Nothing follows this answer. */
   isLast: boolean
   /** All of it has been given to the socket. */
@@ -142,6 +141,10 @@ export class OwnAnswer implements ClientAnswer {
     return taken
   }
 
+  onceDrained(run: () => void): void {
+    this.#connection.socket.once('drain', run)
+  }
+
   complete(trailers: readonly string[]): void {
     const end = this.#chunked ? `0\r\n${fieldLines(trailers)}\r\n` : ''
     const text = this.#takeHead() + end
@@ -164,7 +167,7 @@ export class OwnAnswer implements ClientAnswer {
       this.#unwatch()
       this.#connection.socket.off('close', this.#unwatch)
     }
-    this.onFinish()
+    this.owner?.finished()
   }
 
   recall(): boolean {
@@ -186,5 +189,3 @@ export class OwnAnswer implements ClientAnswer {
     this.#connection.discardBody()
   }
 }
-
-function ignore(): void {}

@@ -72,17 +72,18 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   #awaitsHead = false
   /** The deadlines that watch it. */
   #deadlines: Deadlines | undefined
+  #readChunk: ((chunk: Buffer) => void) | undefined
   #unwatchTotal: (() => void) | undefined
 
   constructor(home: ConnectionHome, accepted: Socket) {
     this.#home = home
     this.encrypted = 'encrypted' in accepted
-    this.socket = this.encrypted ? accepted : shareInput(accepted, this.#read)
-    if (this.encrypted) this.socket.on('data', this.#readChunk)
+    this.socket = this.encrypted ? accepted : shareInput(accepted, this)
+    if (this.encrypted) this.socket.on('data', this.#readChunks())
     this.peer = readAddress(this.socket.remoteAddress ?? '') ?? '0.0.0.0'
     this.peerKey = addressKey(this.peer)
     this.#parser = new RequestParser(this, home.maxHeaderSize)
-    this.socket.on('error', ignore).on('drain', this.#drained).once('end', this.#ended).once('close', this.#closed)
+    this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
     this.#watchHead()
   }
 
@@ -117,10 +118,14 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     deadlines?.watch(this)
   }
 
-  readonly #readChunk = (chunk: Buffer): void => void this.#read(chunk, chunk.length)
+  /** TLS brings chunks of its own. */
+  #readChunks(): (chunk: Buffer) => void {
+    this.#readChunk = chunk => void this.read(chunk, chunk.length)
+    return this.#readChunk
+  }
 
   /** @returns false if the stream of a tunnel takes no more */
-  readonly #read = (buffer: Buffer, end: number): boolean => {
+  read(buffer: Buffer, end: number): boolean {
     if (this.#mode === 'open') this.#take(buffer, end)
     // Over TLS the stream has it already.
     else if (this.#mode === 'stream') return this.encrypted || this.socket.push(Buffer.from(buffer.subarray(0, end)))
@@ -165,10 +170,10 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   /** Yields to other connections first, so that a client that sends ahead without end gets only its share. */
   #goOnSoon(): void {
     this.#home.context.inProgress += 1
-    setImmediate(this.#goOn)
+    setImmediate(() => this.#goOn())
   }
 
-  readonly #goOn = (): void => {
+  #goOn(): void {
     this.#parseBehind()
     const { context } = this.#home
     context.inProgress -= 1
@@ -256,7 +261,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
 
   #startUpgrade(rest: Buffer): void {
     const { socket } = this
-    if (this.encrypted) socket.off('data', this.#readChunk)
+    if (this.#readChunk !== undefined) socket.off('data', this.#readChunk)
     const res = new OwnAnswer(this, this.#request!)
     res.isLast = true
     this.#answer = res
@@ -354,7 +359,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.current?.cutOff()
   }
 
-  readonly hangUp = (): void => {
+  hangUp(): void {
     this.#gone()
     this.socket.destroy()
   }
@@ -374,8 +379,6 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     if (this.current === undefined || this.#answer?.isComplete) this.socket.end()
     else this.hangUp()
   }
-
-  readonly #drained = (): void => this.#answer?.onDrain()
 
   readonly #closed = (): void => {
     this.#mode = 'ending'

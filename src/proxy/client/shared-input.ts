@@ -11,21 +11,28 @@ interface WithHandle {
   _handle: object | null
 }
 
+export interface Reader {
+  /**
+   * Called with the bytes of a buffer before `end`, which is valid only during the call.
+   *
+   * @returns false if the reader has pushed bytes to the socket's stream, which takes no more
+   */
+  read(buffer: Buffer, end: number): boolean
+}
+
 /**
  * Reads an accepted socket into a buffer that all sockets share. Node offers that for sockets that connect, and not for
  * those that a server accepts. So the connection moves to a new socket.
  *
  * @param accepted it has not been read yet
- * @param read called with the bytes of a buffer before `end`. The buffer is valid only during the call. False: the reader has
- *   pushed bytes to the socket's stream, which takes no more
  * @returns the socket to use from now on. It emits no `data` until the reader gives bytes back with `push`
  */
-export function shareInput(accepted: Socket, read: (buffer: Buffer, end: number) => boolean): Socket {
+export function shareInput(accepted: Socket, reader: Reader): Socket {
   const from = accepted as unknown as WithHandle
   const handle = from._handle
   from._handle = null
   accepted.destroy()
-  const callback = (end: number): boolean => read(INPUT, end)
+  const callback = (end: number): boolean => reader.read(INPUT, end)
   const options = { handle, allowHalfOpen: true, readable: true, writable: true, onread: { buffer: INPUT, callback } }
   const socket = new Socket(options as ConstructorParameters<typeof Socket>[0])
   socket.read(0)

@@ -12,7 +12,7 @@ import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
-import type { ClientAnswer, ClientRequest, RequestBody } from '../http/client.js'
+import type { AnswerOwner, ClientAnswer, ClientRequest, RequestBody } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
@@ -36,7 +36,7 @@ const NOTHING: readonly never[] = []
 
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
-export class Exchange implements PipelinedRequest, Visitor {
+export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
   protected readonly req: ClientRequest
@@ -72,7 +72,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     this.req = req
     this.res = res
     this.#response = new ClientResponse(context, connection, res)
-    res.onFinish = this.#finished
+    res.owner = this
   }
 
   get receiving(): boolean {
@@ -403,7 +403,7 @@ export class Exchange implements PipelinedRequest, Visitor {
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
   }
 
-  readonly #finished = (): void => {
+  finished(): void {
     this.#forwarding?.flushed?.()
     this.connection.done()
     this.settle()

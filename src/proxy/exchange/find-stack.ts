@@ -45,7 +45,8 @@ export function findStack(
       decides = place
     }
   }
-  return { buckets, keys, weight }
+  // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
+  return { buckets: buckets.slice(), keys: keys.slice(), weight }
 }
 
 /** Adds the instance of a key, held. False: there is no room for it, and those before it are held no more. */

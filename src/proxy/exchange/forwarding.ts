@@ -155,12 +155,12 @@ export class Forwarding implements ResponseHandler, Watched {
     if (res.data(buffer, from, to) || this.#paused) return
     this.#paused = true
     this.#connection!.pause(this)
-    res.onDrain = () => {
+    res.onceDrained(() => {
       this.#paused = false
       if (this.#phase !== 'answering') return
       upstream.progress.watch(this)
       this.#connection!.resume(this)
-    }
+    })
   }
 
   responseEnded(trailers: readonly string[]): void {

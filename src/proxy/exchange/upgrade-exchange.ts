@@ -27,7 +27,7 @@ export class UpgradeExchange extends Exchange {
   constructor(context: ProxyContext, connection: ClientConnection, { req, res, head }: UpgradeRequest) {
     super(context, connection, req, res)
     this.#head = head
-    this.#unwatch = watchUpgradeSocket(connection.socket, connection.hangUp)
+    this.#unwatch = watchUpgradeSocket(connection.socket, () => connection.hangUp())
   }
 
   override arm(): undefined {

@@ -27,7 +27,7 @@ export interface ClientConnection {
   /** Ends the current request. Nothing follows it. */
   cutOff(): void
   /** For sockets that are no longer read as HTTP: the client is gone. */
-  readonly hangUp: () => void
+  hangUp(): void
 }
 
 /** A request that a connection handles in its turn. */

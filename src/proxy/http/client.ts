@@ -52,15 +52,20 @@ export interface WholeAnswer {
   readonly body: string
 }
 
+/** Hears when an answer is over. */
+export interface AnswerOwner {
+  /** The socket has taken all of it. Called once. */
+  finished(): void
+}
+
 /** The answer to one request: a whole one of our own, or one that is passed on in pieces. */
 export interface ClientAnswer {
   readonly statusCode: number
   /** The head has been given to the connection, so there can be no other answer. */
   readonly headersSent: boolean
-  /** The socket has taken all of it. Called once. */
-  onFinish: () => void
-  /** The client takes more again. Called after `data` has returned false. */
-  onDrain: () => void
+  owner: AnswerOwner | undefined
+  /** Runs once when the client takes more again. To be called after `data` has returned false. */
+  onceDrained(run: () => void): void
   /** The body of the request, for one reader. */
   openBody(budget: ByteBudget): RequestBody
   writeContinue(): void

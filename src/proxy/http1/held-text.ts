@@ -13,7 +13,7 @@ export class HeldText {
   /** The last section that is complete, with its blank line. One byte for each character. */
   text = ''
   readonly #most: number
-  #pieces: string[] = []
+  #pieces: string[] | undefined = undefined
   #length = 0
   /** The last characters before the next piece, at most three. */
   #tail = ''
@@ -34,7 +34,7 @@ export class HeldText {
   }
 
   clear(): void {
-    this.#pieces = []
+    this.#pieces = undefined
     this.#length = 0
     this.#tail = ''
   }
@@ -73,17 +73,14 @@ export class HeldText {
     // A CR at the end may be the first half of a line end.
     const whole = (this.#tail.endsWith('\r') ? '\r' : '') + piece
     checkCharacters(whole.endsWith('\r') ? whole.slice(0, -1) : whole)
+    this.#pieces ??= []
     this.#pieces.push(piece)
     this.#length += piece.length
     this.#tail = (this.#tail + piece).slice(-3)
   }
 
   #finish(last: string): void {
-    if (this.#length === 0) this.text = last
-    else {
-      this.#pieces.push(last)
-      this.text = this.#pieces.join('')
-    }
+    this.text = this.#pieces === undefined ? last : this.#pieces.join('') + last
     this.clear()
   }
 }

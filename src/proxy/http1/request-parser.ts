@@ -191,7 +191,8 @@ function readHead(text: string): RequestHead {
   const lineEnd = text.indexOf('\r\n')
   const [method, url, httpVersionMinor] = plainLine(text, lineEnd) ?? readLine(text.slice(0, lineEnd))
   if (text.includes('\t')) checkTabs(text)
-  const rawHeaders = parseFields(text, lineEnd + 2)
+  // A copy has no spare room: a request that waits keeps it.
+  const rawHeaders = parseFields(text, lineEnd + 2).slice()
   if (rawHeaders.length > 2 * MAX_FIELDS) {
     throw new ProtocolError(`there are more than ${MAX_FIELDS} header fields`, 431)
   }

@@ -1,7 +1,7 @@
 import { type IncomingMessage, ServerResponse } from 'node:http'
 import type { Deadlines } from '../deadlines.js'
 import type { ByteBudget } from '../http/byte-budget.js'
-import type { AnswerHead, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
+import type { AnswerHead, AnswerOwner, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
 import { httpDate } from '../http/http-date.js'
 import { closeSoftly, type LingerDeadlines, watchOver } from '../http/linger.js'
 import { isNamed } from '../http1/fields.js'
@@ -30,18 +30,16 @@ export class NodeAnswer<Request extends IncomingMessage = IncomingMessage>
   extends ServerResponse<Request>
   implements ClientAnswer
 {
-  onDrain: () => void = ignore
   /** The head of a small answer. It is sent with its body if that follows at once. */
   #unsent: AnswerHead | undefined
   /** The body of a small answer. One byte for each character. */
   #body = ''
   /** A started answer that has no byte of its body yet. */
   #waits = false
-  #awaitsDrain = false
 
   /** Called after Node has done its part. */
-  set onFinish(run: () => void) {
-    this.once('finish', run)
+  set owner(owner: AnswerOwner) {
+    this.once('finish', () => owner.finished())
   }
 
   openBody(budget: ByteBudget): RequestBody {
@@ -96,15 +94,11 @@ export class NodeAnswer<Request extends IncomingMessage = IncomingMessage>
       return true
     }
     this.#writeUnsent()
-    if (this.write(Buffer.from(buffer.subarray(from, to)))) return true
-    if (!this.#awaitsDrain) this.once('drain', this.#drained)
-    this.#awaitsDrain = true
-    return false
+    return this.write(Buffer.from(buffer.subarray(from, to)))
   }
 
-  readonly #drained = (): void => {
-    this.#awaitsDrain = false
-    this.onDrain()
+  onceDrained(run: () => void): void {
+    this.once('drain', run)
   }
 
   complete(trailers: readonly string[]): void {
@@ -199,5 +193,3 @@ export class DetachedAnswer extends NodeAnswer {
     super.sendWhole(answer)
   }
 }
-
-function ignore(): void {}

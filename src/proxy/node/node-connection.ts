@@ -160,7 +160,7 @@ export class NodeConnection implements ClientConnection {
     readOn(socket)
     if (socket.writableEnded) return void socket.resume()
     this.#unwatch()
-    this.#unwatch = watchUpgradeSocket(socket, this.hangUp)
+    this.#unwatch = watchUpgradeSocket(socket, () => this.hangUp())
     socket.destroySoon = () => this.endConnection(linger)
   }
 
@@ -179,7 +179,7 @@ export class NodeConnection implements ClientConnection {
   }
 
   /** For sockets that Node no longer reads: the client is gone, so destroy the socket. */
-  readonly hangUp = (): void => {
+  hangUp(): void {
     this.gone()
     this.socket.destroy()
   }

@@ -41,7 +41,7 @@ export class RereadRequest implements PipelinedRequest {
     for (let end = rest.length; end > 0; end -= PIECE) socket.unshift(rest.subarray(Math.max(0, end - PIECE), end))
     if (socket.readableLength >= ENOUGH) return
     readOn(socket)
-    this.#unwatch = watchUpgradeSocket(socket, connection.hangUp)
+    this.#unwatch = watchUpgradeSocket(socket, () => connection.hangUp())
   }
 
   start(): void {
