@@ -11,7 +11,7 @@ interface WithHandle {
   _handle: object | null
 }
 
-export interface Reader {
+export interface InputReader {
   /**
    * Called with the bytes of a buffer before `end`, which is valid only during the call.
    *
@@ -27,7 +27,7 @@ export interface Reader {
  * @param accepted it has not been read yet
  * @returns the socket to use from now on. It emits no `data` until the reader gives bytes back with `push`
  */
-export function shareInput(accepted: Socket, reader: Reader): Socket {
+export function shareInput(accepted: Socket, reader: InputReader): Socket {
   const from = accepted as unknown as WithHandle
   const handle = from._handle
   from._handle = null
