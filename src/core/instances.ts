@@ -4,13 +4,15 @@
  * has nothing to visit. An instance is awake from the moment that someone asks for it until nobody counts on it
  * any more (`sleep`). While it is awake there is one object for it.
  *
- * It is a hash table with chains. Rows are dense: the last one fills the place of one that goes. They are in chunks, so
- * that growing copies none of them.
+ * Rows are dense: the last one fills the place of one that goes. They are in chunks, so that growing copies none of them.
+ * An index with open addressing finds them. An entry holds the number of a row and, in the bits that are left, a part of the
+ * hash of its key. So a look-up hardly ever reads another row than that of its key.
  */
 
 import { type BucketLimits, QueuedBucket } from './bucket/queued-bucket.js'
 import { KeyedBucket, type KeyedBuckets } from './keyed-bucket.js'
 import type { SharedBucket } from './queue/lane.js'
+import { hashOf, randomSeed } from './structures/string-hash.js'
 
 /** Rows in a chunk: a power of two. The first chunk starts small. */
 const CHUNK = 4096
@@ -19,24 +21,27 @@ const LEAST = 16
 
 const NONE = -1
 
-/** A row of numbers: a hash and the next row of its chain (two 32-bit numbers), what is held, and since when in ms. */
-const NUMBERS = 3
-const LINKS = 2 * NUMBERS
+/** The index is larger than the number of rows by this factor at least. */
+const SPACE = 4 / 3
+
+/** Of a row: what is held, and since when in ms. */
+const NUMBERS = 2
 
 /** Of a row: the key, and the bucket if it is awake, else its limits. */
 const REFS = 2
 
 class Chunk {
   readonly numbers: Float64Array
-  readonly links: Int32Array
+  readonly hashes: Int32Array
   readonly refs: (string | SharedBucket | BucketLimits | undefined)[]
 
   constructor(rows: number, from?: Chunk) {
     this.numbers = new Float64Array(NUMBERS * rows)
-    this.links = new Int32Array(this.numbers.buffer)
+    this.hashes = new Int32Array(rows)
     this.refs = new Array(REFS * rows).fill(undefined)
     if (from === undefined) return
     this.numbers.set(from.numbers)
+    this.hashes.set(from.hashes)
     for (const [at, ref] of from.refs.entries()) this.refs[at] = ref
   }
 }
@@ -45,9 +50,9 @@ export class Instances implements KeyedBuckets {
   size = 0
   readonly #chunks = [new Chunk(LEAST)]
   #capacity = LEAST
-  /** The first row of each chain. */
-  #heads = new Int32Array(LEAST).fill(NONE)
-  readonly #seed = Math.floor(Math.random() * 2 ** 32)
+  /** Its length is a power of two. The low bits of an entry are a row, the others are those of the hash. */
+  #index = new Int32Array(2 * LEAST).fill(NONE)
+  readonly #seed = randomSeed()
   /** How often a row has moved. */
   #moves = 0
   /** The row that `next` returns. */
@@ -56,12 +61,12 @@ export class Instances implements KeyedBuckets {
   /** The row of a key. -1: there is none. It is valid until a row is removed. */
   find(key: string): number {
     const hash = hashOf(key, this.#seed)
-    let row = this.#heads[hash & (this.#heads.length - 1)]!
-    while (row !== NONE) {
-      const { links, refs } = this.#chunkOf(row)
-      const at = row & (CHUNK - 1)
-      if (links[LINKS * at] === hash && refs[REFS * at] === key) return row
-      row = links[LINKS * at + 1]!
+    const index = this.#index
+    const mask = index.length - 1
+    for (let at = hash & mask; index[at] !== NONE; at = (at + 1) & mask) {
+      if (((index[at]! ^ hash) & ~mask) !== 0) continue
+      const row = index[at]! & mask
+      if (this.#chunkOf(row).refs[REFS * (row & (CHUNK - 1))] === key) return row
     }
     return NONE
   }
@@ -71,14 +76,14 @@ export class Instances implements KeyedBuckets {
     const row = this.size
     if (row === this.#capacity) this.#grow()
     this.size = row + 1
-    if (row >= this.#heads.length) this.#rehash()
+    if (SPACE * this.size > this.#index.length) this.#growIndex()
     const added = bucket ?? new KeyedBucket(limits, this, row)
-    const { links, refs } = this.#chunkOf(row)
+    const { hashes, refs } = this.#chunkOf(row)
     const at = row & (CHUNK - 1)
     refs[REFS * at] = key
     refs[REFS * at + 1] = added
-    links[LINKS * at] = hashOf(key, this.#seed)
-    this.#link(row)
+    hashes[at] = hashOf(key, this.#seed)
+    this.#enter(row)
     return added
   }
 
@@ -93,7 +98,7 @@ export class Instances implements KeyedBuckets {
     const ref = refs[REFS * at + 1] as SharedBucket | BucketLimits
     if (ref instanceof QueuedBucket) return ref
     const bucket = new KeyedBucket(ref, this, row)
-    bucket.load(numbers, NUMBERS * at + 1)
+    bucket.load(numbers, NUMBERS * at)
     refs[REFS * at + 1] = bucket
     return bucket
   }
@@ -105,7 +110,7 @@ export class Instances implements KeyedBuckets {
     const ref = refs[REFS * at + 1] as SharedBucket | BucketLimits
     if (ref instanceof QueuedBucket) return ref
     const copy = new KeyedBucket(ref, this, row)
-    copy.load(numbers, NUMBERS * at + 1)
+    copy.load(numbers, NUMBERS * at)
     return copy
   }
 
@@ -116,14 +121,14 @@ export class Instances implements KeyedBuckets {
     const at = row & (CHUNK - 1)
     // It may have been removed meanwhile.
     if (refs[REFS * at + 1] !== bucket) return
-    bucket.save(numbers, NUMBERS * at + 1)
+    bucket.save(numbers, NUMBERS * at)
     refs[REFS * at + 1] = bucket.limits
   }
 
   /** Removes an instance. The last one takes its row. If `next` has just returned that, it does so again. */
   remove(row: number): void {
     const last = this.size - 1
-    this.#unlink(row)
+    this.#vacate(row)
     if (row !== last) this.#move(last, row)
     this.#chunkOf(last).refs.fill(undefined, REFS * (last & (CHUNK - 1)), REFS * ((last & (CHUNK - 1)) + 1))
     this.size = last
@@ -178,66 +183,67 @@ export class Instances implements KeyedBuckets {
     }
   }
 
-  #rehash(): void {
-    this.#heads = new Int32Array(2 * this.#heads.length).fill(NONE)
-    for (let row = 0; row < this.size - 1; row += 1) this.#link(row)
+  #growIndex(): void {
+    this.#index = new Int32Array(2 * this.#index.length).fill(NONE)
+    for (let row = 0; row < this.size - 1; row += 1) this.#enter(row)
   }
 
-  #link(row: number): void {
-    const { links } = this.#chunkOf(row)
-    const at = LINKS * (row & (CHUNK - 1))
-    const head = links[at]! & (this.#heads.length - 1)
-    links[at + 1] = this.#heads[head]!
-    this.#heads[head] = row
+  #hashOf(row: number): number {
+    return this.#chunkOf(row).hashes[row & (CHUNK - 1)]!
   }
 
-  #unlink(row: number): void {
-    this.#relink(row, this.#chunkOf(row).links[LINKS * (row & (CHUNK - 1)) + 1]!)
+  #entryOf(row: number): number {
+    return (this.#hashOf(row) & -this.#index.length) | row
   }
 
-  /** Lets whatever points to a row of a chain point to another one. */
-  #relink(row: number, to: number): void {
-    const head = this.#chunkOf(row).links[LINKS * (row & (CHUNK - 1))]! & (this.#heads.length - 1)
-    let at = this.#heads[head]!
-    if (at === row) {
-      this.#heads[head] = to
-      return
+  /** Adds the entry of a row. */
+  #enter(row: number): void {
+    const index = this.#index
+    const mask = index.length - 1
+    let at = this.#hashOf(row) & mask
+    while (index[at] !== NONE) at = (at + 1) & mask
+    index[at] = this.#entryOf(row)
+  }
+
+  /** Where the entry of a row is. */
+  #placeOf(row: number): number {
+    const index = this.#index
+    const mask = index.length - 1
+    const entry = this.#entryOf(row)
+    let at = this.#hashOf(row) & mask
+    while (index[at] !== entry) at = (at + 1) & mask
+    return at
+  }
+
+  /** Removes the entry of a row. Those after it move up as far as their hashes allow. */
+  #vacate(row: number): void {
+    const index = this.#index
+    const mask = index.length - 1
+    let free = this.#placeOf(row)
+    for (let at = (free + 1) & mask; index[at] !== NONE; at = (at + 1) & mask) {
+      const first = this.#hashOf(index[at]! & mask) & mask
+      if (((at - first) & mask) < ((at - free) & mask)) continue
+      index[free] = index[at]!
+      free = at
     }
-    for (;;) {
-      const { links } = this.#chunkOf(at)
-      const place = LINKS * (at & (CHUNK - 1)) + 1
-      if (links[place] === row) {
-        links[place] = to
-        return
-      }
-      at = links[place]!
-    }
+    index[free] = NONE
   }
 
   /** Moves a row to a place that is free. */
   #move(row: number, to: number): void {
     this.#moves += 1
-    this.#relink(row, to)
     const from = this.#chunkOf(row)
     const chunk = this.#chunkOf(to)
     const at = row & (CHUNK - 1)
     const place = to & (CHUNK - 1)
-    // Not as numbers with a fraction: hashes may look like NaN.
-    for (let link = 0; link < LINKS; link += 1) chunk.links[LINKS * place + link] = from.links[LINKS * at + link]!
+    const entry = this.#placeOf(row)
+    chunk.hashes[place] = from.hashes[at]!
+    this.#index[entry] = this.#entryOf(to)
+    chunk.numbers[NUMBERS * place] = from.numbers[NUMBERS * at]!
+    chunk.numbers[NUMBERS * place + 1] = from.numbers[NUMBERS * at + 1]!
     const bucket = from.refs[REFS * at + 1]
     chunk.refs[REFS * place] = from.refs[REFS * at]
     chunk.refs[REFS * place + 1] = bucket
     if (bucket instanceof KeyedBucket) bucket.row = to
   }
-}
-
-/** A 32-bit hash. The seed keeps clients from choosing keys of one chain. */
-function hashOf(key: string, seed: number): number {
-  let hash = seed
-  for (let at = 0; at < key.length; at += 1) {
-    hash = Math.imul(hash ^ key.charCodeAt(at), 0x5bd1e995)
-    hash ^= hash >>> 15
-  }
-  hash = Math.imul(hash, 0x85ebca6b)
-  return hash ^ (hash >>> 13)
 }

@@ -6,6 +6,7 @@ import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { hashOf, randomSeed } from '../../src/core/structures/string-hash.js'
 import { limits } from './run.js'
 
 const LIMITS = limits(1, 10)
@@ -231,5 +232,31 @@ t.test('a walk leaves out no instance that stays, also when others are removed o
   t.same(
     busy.filter(key => !seen.has(key)),
     [],
+  )
+})
+
+t.test('two keys of one hash have an instance each', async t => {
+  t.intercept(Math, 'random', { value: () => 0.25 })
+  const table = new BucketTable(1e6)
+  const seed = randomSeed()
+  const byHash = new Map<number, string>()
+  const pairs: [string, string][] = []
+  for (let at = 0; at < 300_000; at += 1) {
+    const key = ((at * 48_271) % 2_147_483_647).toString(36) + at
+    const hash = hashOf(key, seed)
+    const other = byHash.get(hash)
+    if (other === undefined) byHash.set(hash, key)
+    else pairs.push([other, key])
+  }
+  t.ok(pairs.length > 0, `${pairs.length} pairs`)
+  for (const [one, other] of pairs) {
+    table.find(LIMITS, one, 0)!.fill(1, 0)
+    t.equal(table.peek('client', other), undefined)
+    table.find(LIMITS, other, 0)!.fill(2, 0)
+  }
+  t.ok(
+    pairs.every(
+      ([one, other]) => table.look('client', one)!.level(0) === 1 && table.look('client', other)!.level(0) === 2,
+    ),
   )
 })
