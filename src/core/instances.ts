@@ -161,8 +161,12 @@ export class Instances implements KeyedBuckets {
   *#entry(row: number): Generator<[string, SharedBucket]> {
     const slept = this.#sleeps(row)
     const bucket = this.wake(row)
-    yield [this.keyOf(row), bucket]
-    if (slept) this.sleep(bucket as KeyedBucket)
+    try {
+      yield [this.keyOf(row), bucket]
+    } finally {
+      // Also if the caller breaks off here.
+      if (slept) this.sleep(bucket as KeyedBucket)
+    }
   }
 
   #sleeps(row: number): boolean {

@@ -235,6 +235,21 @@ t.test('a walk leaves out no instance that stays, also when others are removed o
   )
 })
 
+t.test('a walk that is broken off leaves no instance awake', async t => {
+  const table = new BucketTable(10)
+  for (const key of ['a', 'b', 'c']) {
+    const bucket = table.find(LIMITS, key, 0)!
+    table.hold(bucket)
+    bucket.fill(1, 0)
+    table.rest(bucket)
+  }
+  for (const [key] of table.entries('client')) if (key === 'b') break
+  t.throws(() => {
+    for (const bucket of table.all()) if (bucket.level(0) === 1) throw new Error('broken off')
+  })
+  t.ok(['a', 'b', 'c'].every(key => sleeps(table, key)))
+})
+
 t.test('two keys of one hash have an instance each', async t => {
   t.intercept(Math, 'random', { value: () => 0.25 })
   const table = new BucketTable(1e6)
