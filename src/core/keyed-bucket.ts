@@ -9,16 +9,17 @@ export interface KeyedBuckets {
 
 /** A bucket instance of a table (bucket-table.ts) that can be put to sleep: two numbers are all that the table keeps then. */
 export class KeyedBucket extends QueuedBucket<Source, Lane> {
-  readonly home: KeyedBuckets
+  declare readonly home: KeyedBuckets
   /** Its row there. */
-  row: number
+  declare row: number
   /** How many count on this very object. */
-  holders = 0
+  declare holders: number
 
   constructor(limits: BucketLimits, home: KeyedBuckets, row: number) {
     super(limits)
     this.home = home
     this.row = row
+    this.holders = 0
   }
 
   /** Takes over its two numbers from there. */

@@ -14,33 +14,40 @@ import type { BucketLimits } from './limits.js'
 /** Decisions compare levels with this much tolerance, in cost units. */
 export const LEVEL_TOLERANCE = 1e-9
 
-/** Times are in ms, costs in cost units. */
+/**
+ * Times are in ms, costs in cost units.
+ *
+ * The constructors of this class and of those that extend it set all fields, and none is private to JavaScript: an instance
+ * is made for each request, and fields with a value here would take another call for each class.
+ */
 export class Meter {
-  #limits: BucketLimits
-  protected held = 0
-  protected heldAt = 0
+  declare protected allowed: BucketLimits
+  declare protected held: number
+  declare protected heldAt: number
 
   constructor(limits: BucketLimits) {
-    this.#limits = limits
+    this.allowed = limits
+    this.held = 0
+    this.heldAt = 0
   }
 
   get limits(): BucketLimits {
-    return this.#limits
+    return this.allowed
   }
 
   /** Changes what the bucket allows. Its level stays, and drains at the new rate from now on. */
   setLimits(limits: BucketLimits, now: number): void {
-    if (limits.rate !== this.#limits.rate) {
+    if (limits.rate !== this.allowed.rate) {
       // `held` stays whole, as `postpone` compares it with a cost. Its date moves so that as much is left as before.
       const leaked = this.held - this.hold(now)
       this.heldAt = Math.max(now, this.heldAt) - leaked / limits.rate
     }
-    this.#limits = limits
+    this.allowed = limits
   }
 
   /** What is left at `now` of what has passed. */
   hold(now: number): number {
-    return this.held === 0 ? 0 : Math.max(0, this.held - Math.max(0, now - this.heldAt) * this.#limits.rate)
+    return this.held === 0 ? 0 : Math.max(0, this.held - Math.max(0, now - this.heldAt) * this.allowed.rate)
   }
 
   level(now: number): number {
@@ -49,18 +56,18 @@ export class Meter {
 
   /** When it has drained. */
   get freeAt(): number {
-    return this.heldAt + this.held / this.#limits.rate
+    return this.heldAt + this.held / this.allowed.rate
   }
 
   /** How much of `cost` does not fit at `now`. 0: it is admitted. */
   excess(cost: number, now: number): number {
-    const excess = this.level(now) + cost - this.#limits.capacity
+    const excess = this.level(now) + cost - this.allowed.capacity
     return excess <= LEVEL_TOLERANCE ? 0 : excess
   }
 
   /** Whether `cost` fits when the bucket is empty. */
   canEverFit(cost: number): boolean {
-    return cost <= this.#limits.capacity + LEVEL_TOLERANCE
+    return cost <= this.allowed.capacity + LEVEL_TOLERANCE
   }
 
   /** Adds a cost that passes at once. */

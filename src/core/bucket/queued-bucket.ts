@@ -43,7 +43,12 @@ const SHORTEST_GRACE = 2
  */
 export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
   /** Undefined while nobody waits and no block lasts. */
-  waitingState: WaitingState<Source, Lane> | undefined = undefined
+  declare waitingState: WaitingState<Source, Lane> | undefined
+
+  constructor(limits: BucketLimits) {
+    super(limits)
+    this.waitingState = undefined
+  }
 
   /** Cost of the requests that wait to pass through. */
   get queued(): number {
