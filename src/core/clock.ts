@@ -23,14 +23,23 @@ export interface VirtualClock extends Clock {
  */
 export function createVirtualClock(options: { start?: number; lateness?: () => number } = {}): VirtualClock {
   const lateness = options.lateness ?? (() => 0)
-  const planned = new Set<{ wake: number; run: () => void }>()
+  /** Few, in the order in which they came. */
+  const planned: Planned[] = []
   let time = options.start ?? 0
 
+  function remove(entry: Planned): boolean {
+    const place = planned.indexOf(entry)
+    if (place < 0) return false
+    for (let at = place + 1; at < planned.length; at += 1) planned[at - 1] = planned[at]!
+    planned.pop()
+    return true
+  }
+
   function runNext(until: number): boolean {
-    let next: { wake: number; run: () => void } | undefined
-    for (const entry of planned) if (next === undefined || entry.wake < next.wake) next = entry
+    let next = planned[0]
+    for (let at = 1; at < planned.length; at += 1) if (planned[at]!.wake < next!.wake) next = planned[at]
     if (next === undefined || next.wake > until) return false
-    planned.delete(next)
+    remove(next)
     time = Math.max(time, next.wake)
     next.run()
     return true
@@ -40,8 +49,8 @@ export function createVirtualClock(options: { start?: number; lateness?: () => n
     now: () => time,
     at(due, run) {
       const entry = { wake: Math.max(due, time) + lateness(), run }
-      planned.add(entry)
-      return () => planned.delete(entry)
+      planned.push(entry)
+      return () => remove(entry)
     },
     runUntil(until) {
       while (runNext(until));
@@ -52,4 +61,9 @@ export function createVirtualClock(options: { start?: number; lateness?: () => n
       return time
     },
   }
+}
+
+interface Planned {
+  readonly wake: number
+  readonly run: () => void
 }
