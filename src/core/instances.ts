@@ -116,7 +116,7 @@ export class Instances implements KeyedBuckets {
 
   sleep(bucket: KeyedBucket): void {
     const { row } = bucket
-    if (bucket.holders > 0 || bucket.waitingState !== undefined || row >= this.size) return
+    if (bucket.holders > 0 || !bucket.isPlain || row >= this.size) return
     const { numbers, refs } = this.#chunkOf(row)
     const at = row & (CHUNK - 1)
     // It may have been removed meanwhile.

@@ -338,7 +338,7 @@ t.test('fair: outcomes equal those of a naive model, and no request is lost', as
       })
       clock.runAll()
       must(shaper.queued === 0 && waiting(all).length === 0, () => 'a request waits for ever')
-      must(everyone.queued === 0 && everyone.waitingState === undefined, () => 'something is left')
+      must(everyone.queued === 0 && everyone.isPlain, () => 'something is left')
       for (const sent of all) {
         const ends = [sent.releasedAt !== undefined, rejected(sent) !== undefined, sent.cancelled]
         must(ends.filter(Boolean).length + sent.drops.length === 1, () => `ended ${ends} and ${sent.drops.length}`)

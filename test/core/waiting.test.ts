@@ -8,23 +8,24 @@ import { Shaper } from '../../src/core/shaper.js'
 
 const NOBODY = { release() {}, expire() {}, reject() {} }
 
-t.test('a bucket has waiting state only while requests wait', async t => {
+t.test('a bucket is more than a meter only while requests wait', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
   const bucket: SharedBucket = new QueuedBucket<ShareNode, Lane>({ name: 'client', rate: 0.01, capacity: 10 })
   const arrival = { route, stack: [bucket], cost: 1 }
   t.equal(shaper.admit(arrival, NOBODY), 'released')
-  t.equal(bucket.waitingState, undefined, 'a request that leaves at once needs no waiting state')
+  t.ok(bucket.isPlain, 'also after a request that leaves at once')
   shaper.meter(arrival)
-  t.equal(bucket.waitingState, undefined, 'nor does a meter')
+  t.ok(bucket.isPlain, 'and after one that is metered')
   shaper.admit(arrival, NOBODY)
-  t.equal(bucket.waitingState?.waiting, 1)
+  t.notOk(bucket.isPlain)
+  t.equal(bucket.extras, undefined, 'the rare part is not made')
   clock.runAll()
-  t.equal(bucket.waitingState, undefined)
+  t.ok(bucket.isPlain)
 })
 
-t.test('a block keeps waiting state without waiting requests', async t => {
+t.test('a block is kept without waiting requests', async t => {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const route = { name: 'route', gate: new Gate() }
@@ -35,15 +36,15 @@ t.test('a block keeps waiting state without waiting requests', async t => {
   shaper.meter(arrival)
   t.not(shaper.meter(arrival), 'released')
   t.equal(bucket.blockedFor(0), 1_000)
-  t.equal(bucket.waitingState?.waiting, 0)
+  t.same([bucket.isPlain, bucket.waiting], [false, 0])
   shaper.wake()
   shaper.control.setLimits(bucket, { ...limits, rate: 0.02 })
   t.equal(clock.runAll(), 0, 'no wake-up is planned')
   clock.runUntil(1_000)
   t.equal(bucket.blockedFor(1_000), 0)
-  t.not(bucket.waitingState, undefined, 'a question changes nothing')
+  t.notOk(bucket.isPlain, 'a question changes nothing')
   t.equal(shaper.meter(arrival), 'released')
-  t.equal(bucket.waitingState, undefined, 'it goes with the block, at the next admission')
+  t.ok(bucket.isPlain, 'it goes with the block, at the next admission')
 })
 
 t.test('a block outlasts waiting requests and keeps nothing of them', async t => {
@@ -62,7 +63,7 @@ t.test('a block outlasts waiting requests and keeps nothing of them', async t =>
   clock.runAll()
   t.equal(bucket.waiting, 0)
   bucket.reset(clock.now())
-  t.equal(bucket.waitingState, undefined, 'a reset ends the block')
+  t.ok(bucket.isPlain, 'a reset ends the block')
 })
 
 t.test('a client that comes again has its new weight, and nothing of the old one', async t => {

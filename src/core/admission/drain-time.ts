@@ -19,15 +19,15 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
   const { rate } = bucket.limits
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
-  if (beyondHold <= LEVEL_TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return excess / rate
-  return timeUntilReleases(bucket, bucket.waitingState.leastCost, beyondHold, now) + beyondHold / rate
+  if (beyondHold <= LEVEL_TOLERANCE || bucket.waiting === 0) return excess / rate
+  return timeUntilReleases(bucket, bucket.leastCost, beyondHold, now) + beyondHold / rate
 }
 
 /** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
-  if (beyond <= LEVEL_TOLERANCE || bucket.waitingState === undefined || bucket.waiting === 0) return 0
-  const { leastCost } = bucket.waitingState
+  if (beyond <= LEVEL_TOLERANCE || bucket.waiting === 0) return 0
+  const { leastCost } = bucket
   const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= LEVEL_TOLERANCE
   // The last of them leaves when those before it have drained.
   const releases = Math.ceil(beyond / leastCost - LEVEL_TOLERANCE)
@@ -42,7 +42,7 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
   const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - LEVEL_TOLERANCE)), cost }
   let soonest = Infinity
-  for (const source of allSources(bucket.waitingState!)) {
+  for (const source of allSources(bucket)) {
     const ready = Math.max(bucket.freeAt - now, source.gate.pausedFor(now), timeBelow(source, cost, now))
     soonest = Math.min(soonest, timeAbove(source, batch, ready, now))
   }
@@ -58,7 +58,7 @@ function timeBelow(source: Source, cost: number, now: number): number {
     const bucket = below.bucket!
     const ready = Math.min(cost, bucket.queued)
     // If the first request covers it all, nothing has to drain between releases.
-    const drain = bucket.waitingState!.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
+    const drain = bucket.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
     const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
     if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
     parts.push({ at, cost: ready })
@@ -92,7 +92,7 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
     const ahead = Math.min(at.fairQueue.longestWait(child, others, count, cost), bucket.queued)
     const own = count > 1 ? cost : 0
     time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
-    count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.waitingState!.leastCost))
+    count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.leastCost))
     cost += ahead
     child = at
   }

@@ -16,7 +16,7 @@ import { waitOf } from './decide.js'
 /** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
   for (const bucket of lane.stack) {
-    const among = bucket.waitingState?.heaviest
+    const among = bucket.extras?.heaviest
     if (among !== undefined && !lane.ranks.some(rank => rank.among === among)) rank(lane, among)
   }
   for (const rank of lane.ranks) rank.among.move(rank, rankOf(lane))
@@ -81,11 +81,11 @@ function findVictims(
   excess: number,
   already: readonly Ticket[],
 ): readonly Ticket[] | undefined {
-  if (bucket.waitingState === undefined || bucket.waiting === 0) return undefined
+  if (bucket.waiting === 0) return undefined
   const lane = findLane(route, stack)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
-  for (const source of allSources(bucket.waitingState)) weights += source.weight
+  for (const source of allSources(bucket)) weights += source.weight
   if (queued / weight >= bucket.limits.capacity / weights) return undefined
   const heaviest = ranked(bucket).next?.lane
   if (heaviest === undefined) return undefined
@@ -104,12 +104,12 @@ function findVictims(
 }
 
 function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {
-  const waitingState = bucket.waitingState!
-  if (waitingState.heaviest === undefined) {
-    waitingState.heaviest = new DueHeap()
-    for (const lane of allSources(waitingState).flatMap(lanesBelow)) rank(lane, waitingState.heaviest)
+  const extras = bucket.openExtras()
+  if (extras.heaviest === undefined) {
+    extras.heaviest = new DueHeap()
+    for (const lane of allSources(bucket).flatMap(lanesBelow)) rank(lane, extras.heaviest)
   }
-  return waitingState.heaviest
+  return extras.heaviest
 }
 
 function rank(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {

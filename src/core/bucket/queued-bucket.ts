@@ -23,9 +23,10 @@
  * the bound is that of what is sent.
  */
 
+import type { Timed } from '../structures/due-heap.js'
 import type { BucketLimits } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
-import { WaitingState } from './waiting.js'
+import { WaitingExtras } from './waiting.js'
 
 export type { BucketLimits } from './limits.js'
 
@@ -41,23 +42,31 @@ const SHORTEST_GRACE = 2
  * @typeParam Source where its requests come from
  * @typeParam Lane the queue of one key
  */
-export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
-  /** Undefined while nobody waits and no block lasts. */
-  declare waitingState: WaitingState<Source, Lane> | undefined
+export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implements Timed {
+  /** Its place in the heap of buckets that become free (ready-lanes.ts). */
+  declare place: number
+  /** Cost of the requests that wait to pass through. */
+  declare queued: number
+  /** How many those are. */
+  declare waiting: number
+  /** No waiting request costs less. Meaningless while none waits. */
+  declare leastCost: number
+  /** Where the requests that wait come from: one source for each node after the bucket. This is the first. */
+  declare source: Source | undefined
+  /** Its next releases are armed: the core need not wake for them in time. */
+  declare covered: boolean
+  /** Undefined while nobody waits and no block lasts, and mostly else. */
+  declare extras: WaitingExtras<Source, Lane> | undefined
 
   constructor(limits: BucketLimits) {
     super(limits)
-    this.waitingState = undefined
-  }
-
-  /** Cost of the requests that wait to pass through. */
-  get queued(): number {
-    return this.waitingState === undefined ? 0 : this.waitingState.queued
-  }
-
-  /** How many those are. */
-  get waiting(): number {
-    return this.waitingState === undefined ? 0 : this.waitingState.waiting
+    this.place = -1
+    this.queued = 0
+    this.waiting = 0
+    this.leastCost = 0
+    this.source = undefined
+    this.covered = false
+    this.extras = undefined
   }
 
   /** Whether somebody counts on this very instance. */
@@ -65,31 +74,32 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
     return this.waiting > 0
   }
 
+  /** Whether it is no more than a meter: nobody waits for it, and no block is kept. */
+  get isPlain(): boolean {
+    return this.source === undefined && this.extras === undefined && this.waiting === 0 && this.place < 0
+  }
+
   override setLimits(limits: BucketLimits, now: number): void {
     const { rate } = this.limits
     super.setLimits(limits, now)
-    const waitingState = this.waitingState
-    if (waitingState?.pinnedFreeAt === undefined || limits.rate === rate) return
-    waitingState.pinnedFreeAt = now + (Math.max(0, waitingState.pinnedFreeAt - now) * rate) / limits.rate
+    const { extras } = this
+    if (extras?.pinnedFreeAt === undefined || limits.rate === rate) return
+    extras.pinnedFreeAt = now + (Math.max(0, extras.pinnedFreeAt - now) * rate) / limits.rate
   }
 
   override level(now: number): number {
-    const hold = this.hold(now)
-    return this.waitingState === undefined ? hold : hold + this.waitingState.queued
+    return this.hold(now) + this.queued
   }
 
   /** When the next release is possible. */
   override get freeAt(): number {
-    return this.waitingState?.pinnedFreeAt ?? super.freeAt
+    return this.extras?.pinnedFreeAt ?? super.freeAt
   }
 
   /** Adds a metered cost, which passes at once. It takes room, but does not delay requests that wait already. */
   override fill(cost: number, now: number): void {
-    const waitingState = this.waitingState
-    if (waitingState !== undefined) {
-      this.endBlock(now)
-      if (waitingState.waiting > 0) waitingState.pinnedFreeAt = this.freeAt
-    }
+    this.endBlock(now)
+    if (this.waiting > 0) this.openExtras().pinnedFreeAt = this.freeAt
     super.fill(cost, now)
   }
 
@@ -98,19 +108,18 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
     const { overflow, blockFor, capacity } = this.limits
     const room = capacity - this.level(now)
     if (overflow === 'fill' && room > 0) {
-      const waitingState = this.waitingState
-      if (waitingState !== undefined) {
-        waitingState.fillBehindQueue =
-          waitingState.waiting > 0 ? Math.min(waitingState.fillBehindQueue, this.hold(now)) + room : 0
+      if (this.waiting > 0) {
+        const extras = this.openExtras()
+        extras.fillBehindQueue = Math.min(extras.fillBehindQueue, this.hold(now)) + room
       }
       this.fill(room, now)
     }
-    if (blockFor !== undefined) this.openWaitingState().blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
+    if (blockFor !== undefined) this.openExtras().blockedUntil = blockFor === 'drain' ? Infinity : now + blockFor
   }
 
   /** How much longer everything is rejected: 0, ms, or Infinity: until the bucket has drained. */
   blockedFor(now: number): number {
-    const until = this.waitingState?.blockedUntil
+    const until = this.extras?.blockedUntil
     if (until === undefined) return 0
     if (until === Infinity) return this.level(now) <= LEVEL_TOLERANCE ? 0 : Infinity
     return Math.max(0, until - now)
@@ -118,10 +127,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
 
   /** Forgets a block that is over. To be called before a cost is added: a block until drained must not come back. */
   endBlock(now: number): void {
-    const waitingState = this.waitingState
-    if (waitingState?.blockedUntil === undefined || this.blockedFor(now) > 0) return
-    waitingState.blockedUntil = undefined
-    this.closeWaitingState()
+    const { extras } = this
+    if (extras?.blockedUntil === undefined || this.blockedFor(now) > 0) return
+    extras.blockedUntil = undefined
+    this.closeExtras()
   }
 
   /** Whether dropping the instance loses nothing. */
@@ -133,46 +142,42 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
   reset(now: number): void {
     this.held = 0
     this.heldAt = now
-    const waitingState = this.waitingState
-    if (waitingState === undefined) return
-    waitingState.fillBehindQueue = 0
-    waitingState.pinnedFreeAt = undefined
-    waitingState.blockedUntil = undefined
-    this.closeWaitingState()
+    const { extras } = this
+    if (extras === undefined) return
+    extras.fillBehindQueue = 0
+    extras.pinnedFreeAt = undefined
+    extras.blockedUntil = undefined
+    this.closeExtras()
   }
 
   enqueue(cost: number): void {
-    const waitingState = this.openWaitingState()
-    if (waitingState.waiting === 0 || cost < waitingState.leastCost) waitingState.leastCost = cost
-    waitingState.queued += cost
-    waitingState.waiting += 1
+    if (this.waiting === 0 || cost < this.leastCost) this.leastCost = cost
+    this.queued += cost
+    this.waiting += 1
   }
 
   /** Takes out a cost that was enqueued. */
   dequeue(cost: number): void {
-    const waitingState = this.waitingState!
-    waitingState.waiting -= 1
-    waitingState.queued = waitingState.waiting === 0 ? 0 : waitingState.queued - cost
-    if (waitingState.waiting > 0) return
-    waitingState.fillBehindQueue = 0
-    waitingState.pinnedFreeAt = undefined
-    this.closeWaitingState()
+    this.waiting -= 1
+    this.queued = this.waiting === 0 ? 0 : this.queued - cost
+    const { extras } = this
+    if (this.waiting > 0 || extras === undefined) return
+    extras.fillBehindQueue = 0
+    extras.pinnedFreeAt = undefined
+    this.closeExtras()
   }
 
-  openWaitingState(): WaitingState<Source, Lane> {
-    this.waitingState ??= new WaitingState()
-    return this.waitingState
+  openExtras(): WaitingExtras<Source, Lane> {
+    this.extras ??= new WaitingExtras()
+    return this.extras
   }
 
-  /** Drops the waiting state once nobody waits. While a block lasts it stays, without the waiting requests. */
-  closeWaitingState(): void {
-    const waitingState = this.waitingState
-    if (waitingState === undefined || waitingState.waiting > 0 || waitingState.source !== undefined) return
-    if (waitingState.blockedUntil === undefined) {
-      this.waitingState = undefined
-    } else {
-      waitingState.heaviest = undefined
-    }
+  /** Drops the extras once nobody waits. While a block lasts they stay, without the waiting requests. */
+  closeExtras(): void {
+    const { extras } = this
+    if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
+    if (extras.blockedUntil === undefined) this.extras = undefined
+    else extras.heaviest = undefined
   }
 
   /**
@@ -187,13 +192,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter {
     const metered = this.hold(at)
     this.held = metered < ROUNDING ? cost : metered + cost
     this.heldAt = at
-    const waitingState = this.waitingState
-    if (waitingState === undefined) return
-    waitingState.fillBehindQueue = metered < ROUNDING ? 0 : Math.min(waitingState.fillBehindQueue, metered)
-    waitingState.pinnedFreeAt =
-      waitingState.fillBehindQueue === 0
-        ? undefined
-        : at + (this.held - waitingState.fillBehindQueue) / this.limits.rate
+    const { extras } = this
+    if (extras === undefined) return
+    extras.fillBehindQueue = metered < ROUNDING ? 0 : Math.min(extras.fillBehindQueue, metered)
+    extras.pinnedFreeAt =
+      extras.fillBehindQueue === 0 ? undefined : at + (this.held - extras.fillBehindQueue) / this.limits.rate
   }
 
   /**

@@ -1,7 +1,4 @@
-/**
- * What a bucket keeps only while requests wait for it or a block lasts. Most buckets of a proxy have nothing queued, and
- * there are many of them, so this is an object of its own.
- */
+/** What a bucket keeps of the requests that wait for it, beside their number and cost (queued-bucket.ts). */
 
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { DueHeap, Timed } from '../structures/due-heap.js'
@@ -12,18 +9,9 @@ export interface LaneRank<Lane> extends Timed {
   readonly among: DueHeap<LaneRank<Lane>>
 }
 
-/** `place` is that in the heap of buckets that become free (ready-lanes.ts). */
-export class WaitingState<Source, Lane> implements Timed {
-  place = -1
-  /** Cost of the requests that wait to pass. */
-  queued = 0
-  /** How many those are. */
-  waiting = 0
-  /** No waiting request costs less. Meaningless while none waits. */
-  leastCost = 0
-  /** Where the requests that wait come from: one source for each node after the bucket. While only a block lasts there is none. */
-  source: Source | undefined = undefined
-  /** All but the first. Replaced, not changed. */
+/** What few buckets need, while requests wait for them or a block lasts. So it is an object of its own. */
+export class WaitingExtras<Source, Lane> {
+  /** All sources but the first. Replaced, not changed. */
   otherSources: readonly Source[] = NONE
   /** All lanes, the heaviest first. Made when first needed. */
   heaviest: DueHeap<LaneRank<Lane>> | undefined = undefined
@@ -31,42 +19,54 @@ export class WaitingState<Source, Lane> implements Timed {
   pinnedFreeAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
-  /** Its next releases are armed: the core need not wake for them in time. */
-  covered = false
   /** When a block ends, in ms. Infinity: when the bucket has drained. */
   blockedUntil: number | undefined = undefined
 }
 
-type Sources<Source> = Pick<WaitingState<Source, unknown>, 'source' | 'otherSources'>
+/** A bucket, as far as its sources are concerned. */
+interface Sources<Source> {
+  source: Source | undefined
+  readonly extras: { otherSources: readonly Source[] } | undefined
+  openExtras(): { otherSources: readonly Source[] }
+}
 
 export function addSource<Source>(to: Sources<Source>, source: Source): void {
   if (to.source === undefined) to.source = source
-  else to.otherSources = withEntry(to.otherSources, source)
+  else {
+    const extras = to.openExtras()
+    extras.otherSources = withEntry(extras.otherSources, source)
+  }
 }
 
 export function dropSource<Source>(from: Sources<Source>, source: Source): void {
-  if (from.source !== source) from.otherSources = withoutEntry(from.otherSources, source)
-  else {
-    from.source = from.otherSources[0]
-    if (from.source !== undefined) from.otherSources = withoutEntry(from.otherSources, from.source)
+  const { extras } = from
+  let gone: Source | undefined = source
+  if (from.source === source) {
+    // The next one takes its place.
+    gone = extras?.otherSources[0]
+    from.source = gone
   }
+  if (extras !== undefined && gone !== undefined) extras.otherSources = withoutEntry(extras.otherSources, gone)
 }
 
 export function replaceSource<Source>(among: Sources<Source>, source: Source, by: Source): void {
   if (among.source === source) among.source = by
-  else among.otherSources = among.otherSources.map(other => (other === source ? by : other))
+  else {
+    const extras = among.openExtras()
+    extras.otherSources = extras.otherSources.map(other => (other === source ? by : other))
+  }
 }
 
 /** The source whose requests go on to a node. */
 export function sourceBefore<Source extends { readonly parent: unknown }>(
-  { source, otherSources }: Sources<Source>,
+  { source, extras }: Sources<Source>,
   node: Source['parent'],
 ): Source | undefined {
   if (source === undefined || source.parent === node) return source
-  return otherSources.find(other => other.parent === node)
+  return extras?.otherSources.find(other => other.parent === node)
 }
 
 /** All of them, the one that is picked first at the front. */
-export function allSources<Source>({ source, otherSources }: Sources<Source>): readonly Source[] {
-  return source === undefined ? NONE : [source, ...otherSources]
+export function allSources<Source>({ source, extras }: Sources<Source>): readonly Source[] {
+  return source === undefined ? NONE : [source, ...(extras?.otherSources ?? NONE)]
 }

@@ -5,7 +5,7 @@
  * Between two calls every fair queue is as lane.ts says. A bucket that is busy and has waiters is in the heap, once.
  */
 
-import { allSources, dropSource, type WaitingState } from '../bucket/waiting.js'
+import { allSources, dropSource } from '../bucket/waiting.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { type Gate, Lane, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
 import { closeLane } from './tree.js'
@@ -18,9 +18,9 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
 }
 
 export class ReadyLanes {
-  readonly #frees = new DueHeap<WaitingState<Source, Lane>>()
+  readonly #frees = new DueHeap<SharedBucket>()
   /** Buckets whose next releases are armed. */
-  readonly #coveredFrees = new DueHeap<WaitingState<Source, Lane>>()
+  readonly #coveredFrees = new DueHeap<SharedBucket>()
   /** Gates before which a request may be ready. */
   readonly #ready: Gate[] = []
 
@@ -54,20 +54,20 @@ export class ReadyLanes {
     this.#move(lane, this.#coveredFrees, this.#frees)
   }
 
-  #move({ stack }: Lane, from: DueHeap<WaitingState<Source, Lane>>, to: DueHeap<WaitingState<Source, Lane>>): void {
-    for (const { waitingState, freeAt } of stack) {
-      if (waitingState === undefined || this.#heapOf(waitingState) !== from) continue
-      const planned = from.remove(waitingState)
-      waitingState.covered = to === this.#coveredFrees
-      if (planned) to.add(waitingState, freeAt)
+  #move({ stack }: Lane, from: DueHeap<SharedBucket>, to: DueHeap<SharedBucket>): void {
+    for (const bucket of stack) {
+      if (bucket.source === undefined || this.#heapOf(bucket) !== from) continue
+      const planned = from.remove(bucket)
+      bucket.covered = to === this.#coveredFrees
+      if (planned) to.add(bucket, bucket.freeAt)
     }
   }
 
-  #heapOf({ covered }: WaitingState<Source, Lane>): DueHeap<WaitingState<Source, Lane>> {
+  #heapOf({ covered }: SharedBucket): DueHeap<SharedBucket> {
     return covered ? this.#coveredFrees : this.#frees
   }
 
-  #nextFrees(): DueHeap<WaitingState<Source, Lane>> {
+  #nextFrees(): DueHeap<SharedBucket> {
     return this.coveredDue < this.uncoveredDue ? this.#coveredFrees : this.#frees
   }
 
@@ -86,28 +86,29 @@ export class ReadyLanes {
     this.#deactivate(lane)
     closeLane(lane)
     for (const bucket of lane.stack) {
-      if (bucket.waitingState === undefined || bucket.waitingState.source !== undefined) continue
-      this.#heapOf(bucket.waitingState).remove(bucket.waitingState)
-      bucket.closeWaitingState()
+      if (bucket.source !== undefined) continue
+      this.#heapOf(bucket).remove(bucket)
+      bucket.covered = false
+      bucket.closeExtras()
     }
   }
 
   /** A request has passed a bucket. Its sources leave the queues until it is free. */
   occupied(bucket: SharedBucket): void {
-    const { waitingState } = bucket
-    if (waitingState === undefined) return
+    const { source, extras } = bucket
+    if (source === undefined) return
     // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
-    if (waitingState.source !== undefined) this.#deactivate(waitingState.source)
-    for (const source of waitingState.otherSources) this.#deactivate(source)
+    this.#deactivate(source)
+    if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free into the heap. */
-  plan({ waitingState, freeAt }: SharedBucket): void {
-    if (waitingState?.source === undefined) return
-    const frees = this.#heapOf(waitingState)
-    if (waitingState.place >= 0) frees.move(waitingState, freeAt)
-    else frees.add(waitingState, freeAt)
+  plan(bucket: SharedBucket): void {
+    if (bucket.source === undefined) return
+    const frees = this.#heapOf(bucket)
+    if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
+    else frees.add(bucket, bucket.freeAt)
   }
 
   /** A gate may have opened. */
@@ -119,11 +120,12 @@ export class ReadyLanes {
   free(due: number): number {
     let slot = due
     for (let frees = this.#nextFrees(); frees.nextDue <= due + SAME_TIME; frees = this.#nextFrees()) {
-      const waitingState = frees.next!
+      const bucket = frees.next!
       slot = frees.nextDue
-      frees.remove(waitingState)
-      if (waitingState.source?.awaited) this.#activate(waitingState.source, slot)
-      for (const source of waitingState.otherSources) if (source.awaited) this.#activate(source, slot)
+      frees.remove(bucket)
+      const { source, extras } = bucket
+      if (source?.awaited) this.#activate(source, slot)
+      if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, slot)
     }
     return slot
   }
@@ -176,16 +178,17 @@ function take(root: ShareNode): Ticket {
 
 /** A bucket with several sources, as before two gates, lets them take turns: the last to be let in is picked. */
 function yieldTurn(source: Source): void {
-  const waitingState = source.bucket?.waitingState
-  if (waitingState === undefined || waitingState.otherSources.length === 0) return
-  dropSource(waitingState, source)
-  waitingState.otherSources = allSources(waitingState)
-  waitingState.source = source
+  const { bucket } = source
+  const extras = bucket?.extras
+  if (bucket === undefined || extras === undefined || extras.otherSources.length === 0) return
+  dropSource(bucket, source)
+  extras.otherSources = allSources(bucket)
+  bucket.source = source
 }
 
 /** The only lane that waits for a bucket. Undefined: there are several, or none. */
-export function laneAlone({ source, otherSources }: WaitingState<Source, Lane>): Lane | undefined {
-  return otherSources.length > 0 ? undefined : soleLane(source)
+export function laneAlone({ source, extras }: SharedBucket): Lane | undefined {
+  return extras !== undefined && extras.otherSources.length > 0 ? undefined : soleLane(source)
 }
 
 /** The only lane below a node. Undefined: there are several, or none. */

@@ -65,8 +65,8 @@ function addWeight(lane: Lane, difference: number): void {
 }
 
 /** The source of a bucket before a node. */
-function sourceOf({ waitingState }: SharedBucket, node: ShareNode): Source | undefined {
-  return waitingState === undefined ? undefined : sourceBefore(waitingState, node)
+function sourceOf(bucket: SharedBucket, node: ShareNode): Source | undefined {
+  return sourceBefore(bucket, node)
 }
 
 function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
@@ -81,7 +81,7 @@ function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
 /** Puts a new node where a lane was alone. The lane, with its requests, meets others there from now on. */
 function takePlace(node: ShareNode, lane: Lane): void {
   const { parent, bucket, before, after } = lane
-  replaceSource(bucket!.waitingState!, lane, node)
+  replaceSource(bucket!, lane, node)
   node.before = before
   node.after = after
   if (before === undefined) parent.first = node
@@ -102,13 +102,13 @@ function takePlace(node: ShareNode, lane: Lane): void {
 function attach(source: Source): void {
   const { bucket } = source
   if (bucket === undefined) return addFirst(source.parent!, source)
-  addSource(bucket.openWaitingState(), source)
+  addSource(bucket, source)
   addLast(source.parent!, source)
 }
 
 function detach(source: Source): void {
   const { bucket } = source
-  if (bucket?.waitingState !== undefined) dropSource(bucket.waitingState, source)
+  if (bucket !== undefined) dropSource(bucket, source)
   drop(source.parent!, source)
 }
 

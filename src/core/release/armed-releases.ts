@@ -108,8 +108,8 @@ export class ArmedReleases {
   }
 
   /** As `recall`, for the lane that waits alone for a bucket. */
-  recallBucket({ waitingState }: SharedBucket): boolean {
-    const lane = waitingState && laneAlone(waitingState)
+  recallBucket(bucket: SharedBucket): boolean {
+    const lane = laneAlone(bucket)
     return lane?.lastArmed === undefined || this.recall(lane)
   }
 
@@ -195,9 +195,7 @@ function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open) return false
   if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
-  return lane.stack.every(({ waitingState }) => {
-    return waitingState?.pinnedFreeAt === undefined && waitingState !== undefined && laneAlone(waitingState) === lane
-  })
+  return lane.stack.every(bucket => bucket.extras?.pinnedFreeAt === undefined && laneAlone(bucket) === lane)
 }
 
 /** When the first request of a lane that is alone can leave, in ms. */
