@@ -28,7 +28,8 @@ export class Meter {
   constructor(limits: BucketLimits) {
     this.allowed = limits
     this.held = 0
-    this.heldAt = 0
+    // Not whole: V8 would have to change the shape of all buckets at the first time that is not.
+    this.heldAt = -0.5
   }
 
   get limits(): BucketLimits {
