@@ -266,7 +266,9 @@ export class Shaper {
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
   #isNext({ route, stack }: Arrival, now: number): boolean {
     if (stack.length === 0) return findLane(route, stack) === undefined
-    return this.#engine.direct && stack.every(bucket => isFree(bucket, now))
+    if (!this.#engine.direct) return false
+    for (const bucket of stack) if (!isFree(bucket, now)) return false
+    return true
   }
 }
 

@@ -343,9 +343,9 @@ export class Engine {
 
   #advance(now: number): void {
     const free = this.#readyLanes.due
-    const deadline = this.#deadlines.next?.due ?? Infinity
+    const deadline = this.#deadlines.nextDue
     const claimed = this.#claims?.due ?? Infinity
-    const resumed = this.#pauses.next?.due ?? Infinity
+    const resumed = this.#pauses.nextDue
     if (claimed <= Math.min(free, deadline, resumed)) {
       this.#claims!.advance(now)
       // A dropped claim puts its ticket back in contention. It also frees a place in the gate for all that wait there.
@@ -434,11 +434,7 @@ export class Engine {
 
   /** The same, but for buckets that become free. */
   get #otherDue(): number {
-    return Math.min(
-      this.#deadlines.next?.due ?? Infinity,
-      this.#claims?.due ?? Infinity,
-      this.#pauses.next?.due ?? Infinity,
-    )
+    return Math.min(this.#deadlines.nextDue, this.#claims?.due ?? Infinity, this.#pauses.nextDue)
   }
 }
 
