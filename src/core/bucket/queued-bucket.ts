@@ -224,6 +224,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
 /** Not a method: a private one costs each instance a field. */
 function onGrid(slot: number, now: number, { rate, grace }: BucketLimits): number {
   if (grace !== undefined) return now - slot > grace ? now : slot
+  if (now - slot <= SHORTEST_GRACE) return slot
   const period = 1 / rate
   const forfeited = now - slot - defaultGrace(rate)
   return forfeited > 0 ? slot + Math.ceil(forfeited / period) * period : slot

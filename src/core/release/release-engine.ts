@@ -117,8 +117,7 @@ export class Engine {
   /** Lets happen what is due, one moment at a time, as a late send moves the slots after it. Returns the time. */
   settle(): number {
     let now = this.#clock.now()
-    while (this.#due <= now + SAME_TIME) {
-      this.#advance(now)
+    while (this.#advance(now)) {
       this.#callbacks.callAll(this.#onReleased)
       now = this.#clock.now()
     }
@@ -341,11 +340,13 @@ export class Engine {
     this.#look?.close()
   }
 
-  #advance(now: number): void {
+  /** Lets the next thing happen. False: nothing is due. */
+  #advance(now: number): boolean {
     const free = this.#readyLanes.due
     const deadline = this.#deadlines.nextDue
     const claimed = this.#claims?.due ?? Infinity
     const resumed = this.#pauses.nextDue
+    if (Math.min(free, deadline, claimed, resumed) > now + SAME_TIME) return false
     if (claimed <= Math.min(free, deadline, resumed)) {
       this.#claims!.advance(now)
       // A dropped claim puts its ticket back in contention. It also frees a place in the gate for all that wait there.
@@ -355,6 +356,7 @@ export class Engine {
       this.releaseReady(resumed, now)
     } else if (free <= deadline + SAME_TIME) this.releaseReady(this.#readyLanes.free(free), now)
     else this.#expireAll(deadline, now)
+    return true
   }
 
   #expireAll(due: number, now: number): void {
@@ -424,17 +426,8 @@ export class Engine {
       this.#armed.arm(now)
       this.#look!.by(this.#armed.dueAfter(now))
     }
-    this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#otherDue))
-  }
-
-  /** When the next thing happens by itself. */
-  get #due(): number {
-    return Math.min(this.#readyLanes.due, this.#otherDue)
-  }
-
-  /** The same, but for buckets that become free. */
-  get #otherDue(): number {
-    return Math.min(this.#deadlines.nextDue, this.#claims?.due ?? Infinity, this.#pauses.nextDue)
+    const claimed = this.#claims?.due ?? Infinity
+    this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#deadlines.nextDue, claimed, this.#pauses.nextDue))
   }
 }
 

@@ -14,6 +14,7 @@ const LEAST_ROOM = 8
  */
 export class DueHeap<E extends Timed> {
   #size = 0
+  #nextDue = Infinity
   /** By number. */
   readonly #entries: (E | undefined)[] = []
   /** Where each number stands in the two arrays below. */
@@ -34,7 +35,7 @@ export class DueHeap<E extends Timed> {
 
   /** When that is, in ms. Infinity: there is none. */
   get nextDue(): number {
-    return this.#size === 0 ? Infinity : this.#dues[0]!
+    return this.#nextDue
   }
 
   /** One of the entries, in no order. */
@@ -65,6 +66,7 @@ export class DueHeap<E extends Timed> {
     const moved = this.#numbers[last]!
     this.#numbers[last] = place
     if (position < last) this.#settle(moved, position, this.#dues[last]!)
+    else if (last === 0) this.#nextDue = Infinity
     return true
   }
 
@@ -129,5 +131,6 @@ export class DueHeap<E extends Timed> {
     this.#numbers[position] = number
     this.#dues[position] = due
     this.#positions[number] = position
+    if (position === 0) this.#nextDue = due
   }
 }
