@@ -43,12 +43,14 @@ t.test('behaves like a sorted array', async () => {
         } else if (picked !== undefined) {
           const leaving = verb === 'next' ? timeline.next! : picked
           if (!timeline.remove(leaving) || timeline.remove(leaving) || leaving.place !== -1) return false
+          if (timeline.dueOf(leaving) !== Infinity) return false
           model.splice(model.indexOf(leaving), 1)
           gone.push(leaving)
         }
         if (timeline.size !== model.length) return false
         const soonest = model.length === 0 ? undefined : Math.min(...model.map(entry => entry.due))
         if (timeline.next?.due !== soonest || timeline.nextDue !== (soonest ?? Infinity)) return false
+        if (model.some(entry => timeline.dueOf(entry) !== entry.due)) return false
         if (timeline.next !== undefined && !model.includes(timeline.next)) return false
         if (model.some(entry => timeline.find(other => other === entry) !== entry)) return false
         if (gone.some(entry => timeline.find(other => other === entry) !== undefined)) return false

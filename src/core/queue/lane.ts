@@ -117,8 +117,7 @@ export class Ticket implements Linked<Ticket>, Timed {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
-  /** When it gives up, in ms. Undefined: never. */
-  due: number | undefined = undefined
+  /** Its place among the deadlines. */
   place = -1
   /** The moment at which it could leave. Undefined before that, and after it was given back. */
   slot: number | undefined = undefined
@@ -130,8 +129,6 @@ export class Ticket implements Linked<Ticket>, Timed {
   shadow = false
   /** The slot that a store has granted it. */
   granted: Slot | undefined = undefined
-  /** Set when it had to make room for another. */
-  rejection: Rejection | undefined = undefined
   /** Its release, while that is armed. */
   armed: ArmedSend | undefined = undefined
   readonly lane: Lane

@@ -27,6 +27,7 @@ import { graceOf } from '../bucket/queued-bucket.js'
 import type { Arrival, Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import { laneAlone, type ReadyLanes, soleLane } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
+import type { DueHeap } from '../structures/due-heap.js'
 
 /** ms. As many releases of a lane are armed as fall due in this time. */
 const AHEAD = 5
@@ -46,13 +47,16 @@ const MARGIN = 1e-3
 
 export class ArmedReleases {
   readonly #readyLanes: ReadyLanes
+  readonly #deadlines: DueHeap<Ticket>
   /** Those with armed releases. */
   readonly #lanes = new Set<Lane>()
   /** Lanes of which more may be armed. */
   readonly #changed = new Set<Lane>()
 
-  constructor(readyLanes: ReadyLanes) {
+  /** @param deadlines when tickets expire */
+  constructor(readyLanes: ReadyLanes, deadlines: DueHeap<Ticket>) {
     this.#readyLanes = readyLanes
+    this.#deadlines = deadlines
   }
 
   /** More of a lane may be armed. */
@@ -156,7 +160,7 @@ export class ArmedReleases {
     let ticket = last === undefined ? lane.first : last.next
     let slot = last === undefined ? freeAt(lane) : slotAfter(last)
     for (let count = countArmed(lane); ticket !== undefined && isSoon(slot, now, count); count += 1) {
-      if (slot < now + TOO_SOON || !arm(ticket, slot, last)) break
+      if (slot < now + TOO_SOON || slot > this.#deadlines.dueOf(ticket) || !arm(ticket, slot, last)) break
       last = ticket
       ticket = ticket.next
       slot = slotAfter(last)
@@ -184,7 +188,7 @@ function isSoon(slot: number, now: number, count: number): boolean {
 function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean {
   const { lane, waiter } = ticket
   const { gate } = lane.route
-  if (slot > (ticket.due ?? Infinity) || gate.inFlight + gate.armed >= gate.maxInFlight) return false
+  if (gate.inFlight + gate.armed >= gate.maxInFlight) return false
   ticket.armed = waiter.arm?.({ slot, latest: slot + grace(lane) - MARGIN, after: before?.armed })
   if (ticket.armed === undefined) return false
   gate.armed += 1

@@ -96,7 +96,7 @@ export class Control {
     for (const gate of gates) {
       const start = now + gate.pausedFor(now)
       // All plans are made before any request leaves.
-      const plans = lanesBelow(gate.root).flatMap(lane => plan(lane, maxWaitOf, start))
+      const plans = lanesBelow(gate.root).flatMap(lane => this.#planLane(lane, maxWaitOf, start))
       for (const { ticket, due, tooLate } of plans) {
         this.#engine.setDeadline(ticket, due)
         if (!tooLate) continue
@@ -108,6 +108,18 @@ export class Control {
     this.#engine.settle()
     this.#engine.notify()
     return expired
+  }
+
+  /** Every request of a lane, in order. A request that is too late delays none after it. */
+  #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
+    let ahead = 0
+    return [...(claiming ?? []), ...tickets].map(ticket => {
+      const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), this.#engine.deadlineOf(ticket))
+      const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
+      const tooLate = Math.max(start, ...times) > due + SAME_TIME
+      if (!tooLate) ahead += ticket.cost
+      return { ticket, due, tooLate }
+    })
   }
 
   /** Nobody waits any more: nothing happens later, such as the end of a pause. */
@@ -124,16 +136,4 @@ interface Plan {
   readonly due: number
   /** It cannot leave by then. */
   readonly tooLate: boolean
-}
-
-/** Every request of a lane, in order. A request that is too late delays none after it. */
-function plan({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
-  let ahead = 0
-  return [...(claiming ?? []), ...tickets].map(ticket => {
-    const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), ticket.due ?? Infinity)
-    const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
-    const tooLate = Math.max(start, ...times) > due + SAME_TIME
-    if (!tooLate) ahead += ticket.cost
-    return { ticket, due, tooLate }
-  })
 }

@@ -85,7 +85,7 @@ export class Engine {
     this.#wakeUp = new WakeUp(clock, wake)
     if (store === undefined) {
       this.#look = timer && new WakeUp(timer, wake)
-      this.#armed = timer && new ArmedReleases(this.#readyLanes)
+      this.#armed = timer && new ArmedReleases(this.#readyLanes, this.#deadlines)
       return
     }
     this.#claims = new Claims(store, this.#readyLanes, {
@@ -235,8 +235,12 @@ export class Engine {
   /** Changes when a waiter gives up, in ms. Infinity: never. */
   setDeadline(ticket: Ticket, due: number): void {
     this.#deadlines.remove(ticket)
-    ticket.due = due < Infinity ? due : undefined
     if (due < Infinity) this.#deadlines.add(ticket, due)
+  }
+
+  /** When a waiter gives up, in ms. Infinity: never. */
+  deadlineOf(ticket: Ticket): number {
+    return this.#deadlines.dueOf(ticket)
   }
 
   /** Takes a waiter out of its lane without calling it. False: it has left already. */
@@ -268,8 +272,7 @@ export class Engine {
   reject(ticket: Ticket, rejection: Rejection): void {
     this.withdraw(ticket)
     this.#claims?.giveBack(ticket)
-    ticket.rejection = rejection
-    this.#callbacks.push(ticket)
+    this.#callbacks.push(ticket, rejection)
   }
 
   /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */

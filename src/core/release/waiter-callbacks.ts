@@ -1,12 +1,15 @@
-import type { Ticket } from '../queue/lane.js'
+import type { Rejection, Ticket } from '../queue/lane.js'
 import { LinkedList } from '../structures/linked-list.js'
 
 /** Tickets that have left their lanes and whose waiters are still to be called, in order, also when one calls back in. */
 export class CallbackQueue {
   readonly #ended = new LinkedList<Ticket>()
+  /** Of those that had to make room for others. They are few, so tickets have no place for it. */
+  readonly #rejections = new Map<Ticket, Rejection>()
   #calling = false
 
-  push(ticket: Ticket): void {
+  push(ticket: Ticket, rejection?: Rejection): void {
+    if (rejection !== undefined) this.#rejections.set(ticket, rejection)
     this.#ended.push(ticket)
   }
 
@@ -16,8 +19,11 @@ export class CallbackQueue {
     this.#calling = true
     try {
       for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
-        if (ticket.rejection !== undefined) ticket.waiter.reject(ticket.rejection)
-        else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt!)
+        const rejection = this.#rejections.size === 0 ? undefined : this.#rejections.get(ticket)
+        if (rejection !== undefined) {
+          this.#rejections.delete(ticket)
+          ticket.waiter.reject(rejection)
+        } else if (ticket.slot === undefined) ticket.waiter.expire(ticket.leftAt!)
         else {
           ticket.waiter.release(ticket.slot, ticket.leftAt!)
           released(ticket)

@@ -38,6 +38,11 @@ export class DueHeap<E extends Timed> {
     return this.#nextDue
   }
 
+  /** When an entry is due, in ms. Infinity: it is not in here. */
+  dueOf({ place }: E): number {
+    return place < 0 ? Infinity : this.#dues[this.#positions[place]!]!
+  }
+
   /** One of the entries, in no order. */
   find(test: (entry: E) => boolean): E | undefined {
     return this.#entries.find(entry => entry !== undefined && test(entry))
