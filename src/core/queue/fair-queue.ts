@@ -86,12 +86,13 @@ export class FairQueue {
   enter(contender: Contender): void {
     if (contender.list !== undefined) return
     this.#notice(contender.weight)
+    const grant = this.#grant(contender)
     // The weight of a group may have shrunk since it was granted.
-    contender.deficit = Math.min(contender.deficit, this.#grant(contender) + this.#largest)
+    contender.deficit = Math.min(contender.deficit, grant + this.#largest)
     if (contender.deficit + LEVEL_TOLERANCE >= contender.advance()) {
       this.#contenders.unshift(contender)
     } else {
-      contender.deficit += this.#grant(contender)
+      contender.deficit += grant
       // One that missed its turn because its own bucket had to drain still has it. A newcomer waits for the next round.
       const missed = contender.round > 0 && contender.round < this.#round
       if (!missed) this.#pushLater(contender)

@@ -32,6 +32,7 @@ import { openLane } from '../queue/tree.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
+import type { LinkedList } from '../structures/linked-list.js'
 import { ArmedReleases } from './armed-releases.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
@@ -202,13 +203,7 @@ export class Engine {
     for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
       at.fairQueue.learn(cost, lane.weight)
     }
-    // A store may answer the requests of one client in another order than that of their arrival.
-    const { tickets } = lane
-    let before: Ticket | undefined
-    if (tickets.first !== undefined && tickets.first.arrivedAt > arrivedAt) before = tickets.first
-    else for (let at = tickets.last; at !== undefined && at.arrivedAt > arrivedAt; at = at.previous) before = at
-    if (before === undefined) tickets.push(ticket)
-    else tickets.insert(ticket, before)
+    insertByArrival(lane.tickets, ticket)
     lane.queued += cost
     updateRank(lane)
     this.setDeadline(ticket, arrivedAt + maxWait)
@@ -432,6 +427,18 @@ export class Engine {
     const claimed = this.#claims?.due ?? Infinity
     this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#deadlines.nextDue, claimed, this.#pauses.nextDue))
   }
+}
+
+/** A store may answer the requests of one client in another order than that of their arrival. */
+function insertByArrival(tickets: LinkedList<Ticket>, ticket: Ticket): void {
+  const { arrivedAt } = ticket
+  const { first, last } = tickets
+  if (last === undefined || last.arrivedAt <= arrivedAt) return tickets.push(ticket)
+  let before = last
+  // A request that comes back is mostly before all others.
+  if (first!.arrivedAt > arrivedAt) before = first!
+  else while (before.previous !== undefined && before.previous.arrivedAt > arrivedAt) before = before.previous
+  tickets.insert(ticket, before)
 }
 
 /** The rate of all instances together, in cost units per ms. */
