@@ -11,6 +11,7 @@ import {
   type Lane,
   type Rejection,
   type SharedBucket,
+  StoredTicket,
   Ticket,
   type Waiter,
 } from './queue/lane.js'
@@ -101,7 +102,7 @@ export class Shaper {
     const ticket = this.#join(arrival, waiter, patience, arrivedAt)
     if (!(ticket instanceof Ticket)) return ticket
     const { lane } = ticket
-    ticket.counted = true
+    if (ticket instanceof StoredTicket) ticket.counted = true
     const first = lane.tickets.first === ticket
     if (claim !== undefined) this.#engine.offer(lane, arrival.cost, claim, arrivedAt)
     if (first && lane.tickets.first === ticket) this.#engine.contend(ticket, now)
@@ -187,15 +188,13 @@ export class Shaper {
    * @param arrivedAt ms. When the request came first.
    */
   putBack(ticket: Ticket, arrival: Arrival, maxWait: number, arrivedAt: number): Ticket | undefined {
-    const { counted, waiter } = ticket
-    ticket.counted = false
+    const counted = ticket instanceof StoredTicket && ticket.counted
+    if (counted) ticket.counted = false
     this.giveBack(ticket)
-    const again = this.requeue(arrival, waiter, maxWait, arrivedAt)
-    if (again !== undefined) again.counted = counted
-    else {
-      ticket.counted = counted
-      this.#engine.uncount(ticket)
-    }
+    const again = this.requeue(arrival, ticket.waiter, maxWait, arrivedAt)
+    const counts = again ?? ticket
+    if (counts instanceof StoredTicket) counts.counted = counted
+    if (again === undefined) this.#engine.uncount(ticket)
     return again
   }
 

@@ -123,12 +123,8 @@ export class Ticket implements Linked<Ticket>, Timed {
   slot: number | undefined = undefined
   /** When it left the lane by itself, released or expired, in ms. */
   leftAt: number | undefined = undefined
-  /** A store has counted it. */
-  counted = false
   /** It belongs to a dry run. */
   shadow = false
-  /** The slot that a store has granted it. */
-  granted: Slot | undefined = undefined
   /** Its release, while that is armed. */
   armed: ArmedSend | undefined = undefined
   readonly lane: Lane
@@ -142,6 +138,14 @@ export class Ticket implements Linked<Ticket>, Timed {
     this.arrivedAt = arrivedAt
     this.waiter = waiter
   }
+}
+
+/** With a store all tickets are such. */
+export class StoredTicket extends Ticket {
+  /** The store has counted it. */
+  counted = false
+  /** The slot that the store has granted it. */
+  granted: Slot | undefined = undefined
 }
 
 /** The requests of one key of one route that wait, in order: the list of their tickets. It exists while there are any. */

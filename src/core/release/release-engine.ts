@@ -24,6 +24,7 @@ import {
   type Rejection,
   type SharedBucket,
   type ShareNode,
+  StoredTicket,
   Ticket,
   type Waiter,
 } from '../queue/lane.js'
@@ -196,7 +197,8 @@ export class Engine {
     arrivedAt: number,
   ): Ticket {
     const lane = openLane(route, stack, weight ?? 1)
-    const ticket = new Ticket(lane, cost, arrivedAt, waiter)
+    const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
+    const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     this.#count(ticket, 1)
     for (const bucket of stack) bucket.enqueue(cost)

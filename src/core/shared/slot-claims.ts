@@ -15,7 +15,7 @@
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import type { Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import { type Gate, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
 import { isFree } from '../queue/ready-lanes.js'
 import { type BucketRef, type ClaimAnswer, SLOT_GRACE, type Slot, type Store } from '../store.js'
@@ -164,7 +164,7 @@ export class Claims {
     this.#grants.remove(grant)
     lane.claims -= 1
     lane.claiming!.remove(ticket)
-    ticket.granted = slot
+    if (ticket instanceof StoredTicket) ticket.granted = slot
     this.#claimant.leave(ticket, slot, now)
   }
 
@@ -175,6 +175,7 @@ export class Claims {
 
   /** Gives back to the store what it has counted for a ticket, and its slot. */
   giveBack(ticket: Ticket): void {
+    if (!(ticket instanceof StoredTicket)) return
     const { counted, lane, granted: slot } = ticket
     if (!counted && slot === undefined) return
     ticket.counted = false
