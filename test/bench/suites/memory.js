@@ -10,7 +10,7 @@ const HELD = 10_000
 
 const KEYS = 1_000_000
 
-const TARGETS = { held: 1.25, key: 80 }
+const TARGETS = { held: 1.25, nginx: 0.75, key: 80 }
 
 /**
  * @param {{ load: Program, proxy: Program, held: number }} setup
@@ -31,6 +31,16 @@ async function perHeld({ load, proxy, held }) {
     throw new Error(`${proxy.name}: of ${held} not all were held (${JSON.stringify(told)})`)
   }
   return bytes
+}
+
+/** @param {number} value */
+function againstNginx(value) {
+  return {
+    figure: 'RSS per held request against nginx limit_req',
+    value: ratio(value),
+    target: `<= ${TARGETS.nginx}x`,
+    met: value <= TARGETS.nginx,
+  }
 }
 
 /** @param {import('../main.js').Context} context */
@@ -90,6 +100,7 @@ export async function memory({ quick, rounds: wanted, missing, progress }) {
         target: `<= ${TARGETS.held}x`,
         met: value <= TARGETS.held,
       },
+      ...(raw['nginx limit_req'] === undefined ? [] : [againstNginx(ours / median(raw['nginx limit_req']))]),
       { figure: 'bytes per idle key', value: fixed(key, 0), target: `<= ${TARGETS.key}`, met: key <= TARGETS.key },
     ],
     tables: [
