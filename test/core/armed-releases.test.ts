@@ -419,6 +419,41 @@ t.test('a waiter that calls back in while the one behind it, armed, is too late'
   t.end()
 })
 
+t.test('a request that cannot be armed leaves in its slot behind one that is', t => {
+  const virtual = createVirtualClock()
+  // Nobody wakes the core where some ms do not matter.
+  const timer = { now: virtual.now, at: () => () => false }
+  const shaper = new Shaper({ clock: virtual, timer })
+  const bucket: SharedBucket = new QueuedBucket(limits(1_000, 8))
+  const route = { name: 'route', gate: new Gate() }
+  const left: string[] = []
+  function waiter(name: string, isAble: boolean): Waiter {
+    return {
+      release: (slot, now) => left.push(`${name} ${slot} ${now}`),
+      expire: () => left.push(`${name} expired`),
+      reject: () => left.push(`${name} rejected`),
+      arm({ slot }) {
+        if (!isAble) return undefined
+        const sentAt = (): number | undefined => (virtual.now() >= slot ? slot : undefined)
+        return {
+          slot,
+          get sentAt() {
+            return sentAt()
+          },
+          revoke: () => sentAt() === undefined,
+          close: () => undefined,
+        }
+      },
+    }
+  }
+  shaper.admit({ route, stack: [bucket], cost: 1 }, waiter('first', true), 1_000)
+  shaper.admit({ route, stack: [bucket], cost: 1 }, waiter('second', true), 1_000)
+  shaper.admit({ route, stack: [bucket], cost: 1 }, waiter('third', false), 1_000)
+  virtual.runUntil(10)
+  t.same(left, ['second 1 1', 'third 2 2'])
+  t.end()
+})
+
 function described({ id, slot }: Sent): string {
   return `${id}@${slot.toFixed(5)}`
 }

@@ -79,7 +79,11 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#home = home
     this.encrypted = 'encrypted' in accepted
     this.socket = this.encrypted ? accepted : shareInput(accepted, this)
-    if (this.encrypted) this.socket.on('data', this.#readChunks())
+    if (this.encrypted) {
+      // TLS brings chunks of its own.
+      this.#readChunk = chunk => void this.read(chunk, chunk.length)
+      this.socket.on('data', this.#readChunk)
+    }
     this.peer = readAddress(this.socket.remoteAddress ?? '') ?? '0.0.0.0'
     this.peerKey = addressKey(this.peer)
     this.#parser = new RequestParser(this, home.maxHeaderSize)
@@ -116,12 +120,6 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     if (this.#deadlines !== deadlines) this.#deadlines?.unwatch(this)
     this.#deadlines = deadlines
     deadlines?.watch(this)
-  }
-
-  /** TLS brings chunks of its own. */
-  #readChunks(): (chunk: Buffer) => void {
-    this.#readChunk = chunk => void this.read(chunk, chunk.length)
-    return this.#readChunk
   }
 
   /** @returns false if the stream of a tunnel takes no more */
