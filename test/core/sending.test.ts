@@ -66,3 +66,73 @@ t.test('a pause in sending within the grace costs no rate', t => {
   t.ok(sent.at(-1)! <= 100 + 2, `the last of 100 at 1000/s was sent at ${sent.at(-1)} ms`)
   t.end()
 })
+
+t.test('no window exceeds the bound, however long requests wait for their connections', t => {
+  const rate = fc.constantFrom(100, 500, 1_000, 5_000)
+  const waits = fc.array(fc.constantFrom(0, 0, 0, 0.05, 0.3, 1.1, 2.2, 4.5, 30), { minLength: 60, maxLength: 60 })
+  fc.assert(
+    fc.property(rate, waits, (rate, waits) => {
+      const clock = createVirtualClock()
+      const shaper = new Shaper({ clock })
+      const route = { name: 'route', gate: new Gate() }
+      const everyone = new QueuedBucket<ShareNode, Lane>(limits(rate, 1_000))
+      const sent: number[] = []
+      const passed: string[] = []
+      const queue = (client: string, own: QueuedBucket<ShareNode, Lane>): void => {
+        const stack = [own, everyone]
+        const release = (): void => {
+          const wait = waits[passed.length]!
+          passed.push(client)
+          if (wait === 0) return void sent.push(clock.now())
+          if (!shaper.control.hold(stack)) throw new Error('not held')
+          clock.at(clock.now() + wait, () => {
+            sent.push(clock.now())
+            shaper.control.unhold(stack, 1)
+          })
+        }
+        const waiter = { release, expire: () => t.fail('expired'), reject: () => t.fail('rejected') }
+        if (shaper.admit({ route, stack, cost: 1 }, waiter) === 'released') release()
+      }
+      const own = [
+        new QueuedBucket<ShareNode, Lane>(limits(1e6, 1e6)),
+        new QueuedBucket<ShareNode, Lane>(limits(1e6, 1e6)),
+      ]
+      for (let nth = 0; nth < waits.length; nth += 1) queue(`client ${nth % 2}`, own[nth % 2]!)
+      clock.runAll()
+      if (sent.length !== waits.length) throw new Error(`${sent.length} sent of ${waits.length}`)
+      const excess = worstExcess(sent, rate)
+      if (excess > 1e-6) throw new Error(`${excess} above the bound`)
+    }),
+    { numRuns: 300 },
+  )
+  t.end()
+})
+
+t.test('a request that is never sent after all holds its buckets no longer', t => {
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock })
+  const route = { name: 'route', gate: new Gate() }
+  const stack = [new QueuedBucket<ShareNode, Lane>(limits(10, 10))]
+  const released: number[] = []
+  const waiter = {
+    release: () => released.push(clock.now()),
+    expire: () => t.fail('expired'),
+    reject: () => t.fail('rejected'),
+  }
+  t.equal(shaper.admit({ route, stack, cost: 1 }, waiter), 'released')
+  t.ok(shaper.control.hold(stack))
+  shaper.admit({ route, stack, cost: 1 }, waiter)
+  shaper.admit({ route, stack, cost: 1 }, waiter)
+  clock.runUntil(1_000)
+  t.same(released, [], 'nothing passes')
+  t.equal(stack[0]!.freeAt, 100, 'the forecast stays finite')
+  shaper.control.unhold(stack)
+  clock.runUntil(1_000)
+  t.same(released, [1_000, 1_000], 'what was due while they were held, up to a period of it')
+  shaper.admit({ route, stack, cost: 1 }, waiter)
+  clock.runUntil(1_099)
+  t.equal(released.length, 2)
+  clock.runUntil(1_100)
+  t.equal(released.length, 3)
+  t.end()
+})

@@ -46,6 +46,7 @@ function send(pool: ConnectionPool): Promise<number> {
     const request = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
     pool.send(request, {
       sending: () => undefined,
+      sentLate: () => undefined,
       interim: () => undefined,
       responseStarted: head => {
         status = head.status

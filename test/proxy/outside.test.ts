@@ -3,12 +3,12 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { createServer as createPlainServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import { createServer } from 'node:https'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect as connectTo, createServer as createRelay, type Socket } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { type Certificate, makeCertificate } from '../servers/certificate.js'
-import { askOnce, get, OFF, startRig } from './harness.js'
+import { askOnce, connect, get, OFF, startRig, turns } from './harness.js'
 
 const file = (name: string) => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
 const CA = file('upgrade-cert.pem')
@@ -146,4 +146,55 @@ t.test('clients that ask for different hosts share the connections to an upstrea
     seen.map(({ connection }) => connection),
     [0, 0, 0, 0],
   )
+})
+
+/** Passes connections on to a port, but nothing of them before `open`. */
+async function slowDoor(t: { teardown(run: () => unknown): void }, to: number) {
+  const held: (() => void)[] = []
+  const sockets: Socket[] = []
+  const relay = createRelay(socket => {
+    sockets.push(socket.on('error', () => undefined))
+    held.push(() => {
+      const onward = connectTo(to, '127.0.0.1')
+      sockets.push(onward.on('error', () => undefined))
+      socket.pipe(onward).pipe(socket)
+    })
+  })
+  relay.listen(0, '127.0.0.1')
+  await once(relay, 'listening')
+  t.teardown(() => {
+    for (const socket of sockets) socket.destroy()
+    relay.close()
+  })
+  return {
+    port: (relay.address() as AddressInfo).port,
+    open: () => {
+      for (const pass of held.splice(0)) pass()
+    },
+  }
+}
+
+t.test('requests that wait for a connection do not leave together when one opens', async t => {
+  const { port, seen } = await outside(t)
+  const door = await slowDoor(t, port)
+  const rig = await startRig(t, {
+    upstream: { url: `https://localhost:${door.port}`, tls: { ca: CA } },
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 9 } },
+    routes: [{ name: 'all' }],
+  })
+  const clients = [await connect(t, rig), await connect(t, rig), await connect(t, rig)]
+  for (const client of clients) client.send(get())
+  await rig.until(({ queued }) => queued.length === 2)
+  rig.pacer.runUntil(1_000)
+  await turns()
+  t.same(rig.released.length, 1, 'the first has its turn and waits for the connection: no other is released')
+  const opening = setInterval(door.open, 5)
+  t.teardown(() => clearInterval(opening))
+  t.equal((await clients[0]!.answer()).status, 200)
+  t.equal((await clients[1]!.answer()).status, 200, 'lateness of one period is made up for')
+  rig.pacer.runUntil(1_099)
+  await turns()
+  t.equal(seen.length, 2)
+  rig.pacer.runUntil(1_100)
+  t.equal((await clients[2]!.answer()).status, 200)
 })

@@ -96,6 +96,19 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras?.pinnedFreeAt ?? super.freeAt
   }
 
+  /** Whether the request that passed last is not on the wire yet. Nothing passes until it is. */
+  get unsent(): boolean {
+    return this.extras?.unsent === true
+  }
+
+  set unsent(unsent: boolean) {
+    if (unsent) this.openExtras().unsent = true
+    else if (this.extras !== undefined) {
+      this.extras.unsent = false
+      this.closeExtras()
+    }
+  }
+
   /** Adds a metered cost, which passes at once. It takes room, but does not delay requests that wait already. */
   override fill(cost: number, now: number): void {
     this.endBlock(now)
@@ -172,11 +185,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras
   }
 
-  /** Drops the extras once nobody waits. While a block lasts they stay, without the waiting requests. */
+  /** Drops the extras once nobody waits. While they say more they stay, without the waiting requests. */
   closeExtras(): void {
     const { extras } = this
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
-    if (extras.blockedUntil === undefined) this.extras = undefined
+    if (extras.blockedUntil === undefined && !extras.unsent) this.extras = undefined
     else extras.heaviest = undefined
   }
 

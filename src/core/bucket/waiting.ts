@@ -19,6 +19,8 @@ export class WaitingExtras<Source, Lane> {
   pinnedFreeAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
+  /** The request that passed last is not on the wire yet. */
+  unsent = false
   /** When a block ends, in ms. Infinity: when the bucket has drained. */
   blockedUntil: number | undefined = undefined
 }

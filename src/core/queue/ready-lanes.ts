@@ -14,7 +14,7 @@ import { closeLane } from './tree.js'
 export const SAME_TIME = 1e-6
 
 export function isFree(bucket: SharedBucket, now: number): boolean {
-  return bucket.freeAt <= now + SAME_TIME
+  return bucket.freeAt <= now + SAME_TIME && !bucket.unsent
 }
 
 export class ReadyLanes {
@@ -105,10 +105,17 @@ export class ReadyLanes {
 
   /** Puts the moment at which a bucket becomes free into the heap. */
   plan(bucket: SharedBucket): void {
-    if (bucket.source === undefined) return
+    if (bucket.source === undefined || bucket.unsent) return
     const frees = this.#heapOf(bucket)
     if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
     else frees.add(bucket, bucket.freeAt)
+  }
+
+  /** What passed a bucket last is not on the wire yet. It is planned again when it is. */
+  hold(bucket: SharedBucket): void {
+    bucket.unsent = true
+    this.occupied(bucket)
+    this.#heapOf(bucket).remove(bucket)
   }
 
   /** A gate may have opened. */

@@ -199,7 +199,9 @@ function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open) return false
   if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
-  return lane.stack.every(bucket => bucket.extras?.pinnedFreeAt === undefined && laneAlone(bucket) === lane)
+  return lane.stack.every(
+    bucket => bucket.extras?.pinnedFreeAt === undefined && !bucket.unsent && laneAlone(bucket) === lane,
+  )
 }
 
 /** When the first request of a lane that is alone can leave, in ms. */

@@ -1,4 +1,4 @@
-/** Changes to buckets and gates while requests wait for them: limits, resets, pauses. */
+/** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
 import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
@@ -81,6 +81,30 @@ export class Control {
     gate.closed = false
     this.#engine.openGate(gate, now)
     this.#engine.notify()
+  }
+
+  /**
+   * What passed these buckets last is not on the wire yet, because its connection has to open. Nothing else passes them
+   * until `unhold`. To be called before anything else happens.
+   *
+   * @returns false if they are not held, because a store grants the slots
+   */
+  hold(stack: readonly SharedBucket[]): boolean {
+    return this.#engine.hold(stack)
+  }
+
+  /**
+   * What these buckets were held for is on the wire now. The next slots are counted from now, up to the forfeit rule.
+   *
+   * @param cost undefined: it will never be sent
+   */
+  unhold(stack: readonly SharedBucket[], cost?: number): void {
+    const now = this.#engine.settle()
+    for (const bucket of stack) {
+      if (cost !== undefined) this.#engine.postpone(bucket, cost, now, now)
+      this.#engine.unhold(bucket)
+    }
+    this.#engine.wake()
   }
 
   /**

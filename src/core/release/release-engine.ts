@@ -333,6 +333,27 @@ export class Engine {
     if (postponed) this.#readyLanes.occupied(bucket)
   }
 
+  /**
+   * What passed these buckets last is not on the wire yet: nothing else passes them until `unhold`.
+   *
+   * @returns false if a store grants the slots: it knows nothing of this
+   */
+  hold(stack: readonly SharedBucket[]): boolean {
+    if (this.#claims !== undefined) return false
+    for (const bucket of stack) {
+      // None of it has been sent: it goes only after what is held.
+      this.#armed?.recallBucket(bucket)
+      this.#readyLanes.hold(bucket)
+    }
+    return true
+  }
+
+  /** It is on the wire, or will never be. */
+  unhold(bucket: SharedBucket): void {
+    bucket.unsent = false
+    this.#readyLanes.plan(bucket)
+  }
+
   /** Nothing happens by itself any more. */
   close(): void {
     this.#armed?.recallAll()

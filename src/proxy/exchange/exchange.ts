@@ -36,6 +36,15 @@ const NOTHING: readonly never[] = []
 
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
+/** A request on its way to the upstream. */
+export interface Sending {
+  /** It waits for a connection. */
+  readonly connecting?: boolean
+  abort(): void
+  /** The client has all of the answer. */
+  flushed?(): void
+}
+
 export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
@@ -56,7 +65,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #preferredWait: number | undefined
   /** Set if the route has `explain`. */
   #explanation: Explanation | undefined
-  #forwarding: { abort(): void; flushed?(): void } | undefined
+  #forwarding: Sending | undefined
   #body: RequestBody | null = null
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
@@ -177,6 +186,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     const hides = mayHideHangUp(this.facts)
     if (how === 'at-once' || !(hides || unread)) return this.forward()
     this.#state = 'released'
+    this.#visit!.hold()
     if (!hides) {
       // An empty write fails if the client has reset the connection. The failure ends this exchange.
       socket.write('', error => {
@@ -225,7 +235,14 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
     if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
-    this.#forwarding = this.send(sent)
+    const forwarding = this.send(sent)
+    this.#forwarding = forwarding
+    if (forwarding.connecting) this.#visit?.hold()
+    else this.#visit?.sent()
+  }
+
+  connected(): void {
+    this.#visit?.sent()
   }
 
   /** A reload may have changed the upstream while the request waited. */
@@ -238,7 +255,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     requestEnded(route.upstream)
   }
 
-  protected send(sent?: ArmedRequest): { abort(): void; flushed?(): void } {
+  protected send(sent?: ArmedRequest): Sending {
     const { facts, res } = this
     this.#body ??= this.#mayHaveBody() ? res.openBody(this.context.bodyBytes) : null
     const { upstream } = this.matched!

@@ -33,6 +33,8 @@ export interface Failure {
 
 /** The exchange that is being forwarded. */
 export interface ForwardOwner {
+  /** The request has waited for a connection, and is on the wire now. */
+  connected(): void
   /** Headers to add to the answer: names and values in turn. */
   answerHeaders(status: number): readonly string[]
   /**
@@ -104,6 +106,11 @@ export class Forwarding implements ResponseHandler, Watched {
     if (this.#phase === 'flushing') this.#finish()
   }
 
+  /** It waits for a connection. */
+  get connecting(): boolean {
+    return this.#leave !== undefined
+  }
+
   sending(connection: UpstreamConnection): void {
     this.#leave = undefined
     this.#connection = connection
@@ -114,6 +121,10 @@ export class Forwarding implements ResponseHandler, Watched {
       this.#phase = 'uploading'
       upstream.progress.watch(this)
     }
+  }
+
+  sentLate(): void {
+    if (this.#phase !== 'over') this.#options.owner.connected()
   }
 
   interim(status: number, fields: readonly string[]): void {

@@ -40,6 +40,8 @@ export class QueueVisit implements Candidate, ArmedOwner {
   #ticket: Ticket | undefined
   /** How long the request was queued when it last left its queue, in ms. */
   #waited = 0
+  /** It has passed and is not on the wire yet. Nothing else passes its buckets. */
+  #held = false
 
   constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival) {
     this.#context = context
@@ -227,10 +229,28 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#rest(stack)
   }
 
+  /** The request has passed and is not sent at once. The next one waits until it is, so what is sent keeps its distance. */
+  hold(): void {
+    if (this.#held || this.#route.settings.mode !== 'shape') return
+    this.#held = this.#context.shaper.control.hold(this.arrival.stack)
+  }
+
+  /** The request is on the wire. */
+  sent(): void {
+    this.#unhold(this.arrival.cost)
+  }
+
+  #unhold(cost?: number): void {
+    if (!this.#held) return
+    this.#held = false
+    this.#context.shaper.control.unhold(this.arrival.stack, cost)
+  }
+
   /** Ends the visit wherever it is. Its place becomes free. */
   end(): void {
     const state = this.#state
     this.#state = 'over'
+    this.#unhold()
     if (state === 'waiting') {
       this.#unqueue(this.#context.clock.now())
       this.#context.shaper.cancel(this.#ticket!)

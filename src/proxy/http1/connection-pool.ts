@@ -9,8 +9,9 @@ import {
   type UpstreamRequest,
 } from './upstream-connection.js'
 
-/** Most spare connections that are kept ready for coming releases. */
+/** Spare connections that are kept ready for coming releases, at most. More are kept while these are too few. */
 const READY = 4
+const MOST_READY = 256
 
 /** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
 const UNUSED = 1_000
@@ -66,6 +67,10 @@ export class ConnectionPool implements ConnectionOwner {
   #closed = false
   /** ms of the clock. */
   #restUntil = -Infinity
+  /** How many spare connections are kept ready, at most. */
+  #ahead = READY
+  /** A connection has opened since that number grew last. */
+  #mayGrow = true
 
   constructor({ opener, clock, connectTimeout, most }: PoolOptions) {
     this.#opener = opener
@@ -92,7 +97,7 @@ export class ConnectionPool implements ConnectionOwner {
       connection.send(request, handler)
       return undefined
     }
-    this.#restUntil = -Infinity
+    this.#miss()
     const waiting = new Waiting(request, handler)
     this.#waiting.push(waiting)
     if (this.#closed) process.nextTick(this.#failWaiting)
@@ -108,7 +113,7 @@ export class ConnectionPool implements ConnectionOwner {
   reserve(until: number): UpstreamConnection | undefined {
     const connection = this.#take()
     if (connection === undefined) {
-      this.#restUntil = -Infinity
+      this.#miss()
       return undefined
     }
     if (connection.descriptor !== undefined && connection.usableUntil > until) return connection
@@ -119,22 +124,23 @@ export class ConnectionPool implements ConnectionOwner {
   /** Gives back a reserved connection that was not used. It does not live longer for it. */
   putBack(connection: UpstreamConnection): void {
     if (!connection.usable) return connection.close()
-    const waiting = this.#waiting.shift()
-    if (waiting !== undefined) connection.send(waiting.request, waiting.handler)
-    else if (this.#clock.now() >= connection.usableUntil) connection.close()
+    if (this.#serveWaiting(connection)) return
+    if (this.#clock.now() >= connection.usableUntil) connection.close()
     else if (connection.served) this.#idle.watch(connection)
     else this.#spare.watch(connection)
   }
 
   /**
-   * Opens a connection in advance if few are ready for the next releases.
+   * Opens connections in advance if few are ready for the next releases.
    *
    * @param queued requests that wait for their release
    */
   keepReady(queued: number): void {
-    if (this.#closed || this.#all.size >= this.#most || this.#clock.now() < this.#restUntil) return
-    const ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
-    if (ready < Math.min(READY, queued)) this.#open()
+    if (this.#closed || this.#clock.now() < this.#restUntil) return
+    let ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
+    for (const enough = Math.min(this.#ahead, queued); ready < enough && this.#all.size < this.#most; ready += 1) {
+      this.#open()
+    }
   }
 
   /** Opens new connections in another way. Those opened in advance are closed; those that have served stay. */
@@ -155,8 +161,8 @@ export class ConnectionPool implements ConnectionOwner {
 
   ready(connection: UpstreamConnection): void {
     this.#opening.unwatch(connection)
-    const waiting = this.#waiting.shift()
-    if (waiting !== undefined) return connection.send(waiting.request, waiting.handler)
+    if (!connection.served) this.#mayGrow = true
+    if (this.#serveWaiting(connection)) return
     if (!connection.served) {
       connection.usableUntil = this.#clock.now() + UNUSED
       return this.#spare.watch(connection)
@@ -171,10 +177,22 @@ export class ConnectionPool implements ConnectionOwner {
     for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
     this.#all.delete(connection)
     if (this.#closed) return
-    if (connection.opened && !connection.served) this.#restUntil = this.#clock.now() + REST
+    if (connection.opened && !connection.served) {
+      this.#restUntil = this.#clock.now() + REST
+      this.#ahead = READY
+    }
     // The request that this connection was opened for. One opened ahead fails silently.
     if (error !== undefined && this.#waiting.size > this.#opening.size) this.#waiting.shift()?.handler.failed(error)
     this.#openForWaiting()
+  }
+
+  /** @returns false if no request waits for a connection */
+  #serveWaiting(connection: UpstreamConnection): boolean {
+    const waiting = this.#waiting.shift()
+    if (waiting === undefined) return false
+    connection.send(waiting.request, waiting.handler)
+    waiting.handler.sentLate()
+    return true
   }
 
   #take(): UpstreamConnection | undefined {
@@ -184,6 +202,14 @@ export class ConnectionPool implements ConnectionOwner {
       if (connection.usable && this.#clock.now() < connection.usableUntil) return connection
       connection.close()
     }
+  }
+
+  /** A request finds no connection ready. If others are being opened already, that takes too long for so few. */
+  #miss(): void {
+    this.#restUntil = -Infinity
+    if (this.#opening.size < this.#ahead || !this.#mayGrow) return
+    this.#mayGrow = false
+    this.#ahead = Math.min(MOST_READY, 2 * this.#ahead)
   }
 
   readonly #failWaiting = (): void => {

@@ -34,6 +34,8 @@ export interface ResponseHandler {
    * @param connection to abort, pause and resume
    */
   sending(connection: UpstreamConnection): void
+  /** The head has been written, after the request had waited for a connection. */
+  sentLate(): void
   interim(status: number, fields: readonly string[]): void
   responseStarted(head: ResponseHead): void
   /** Part of the body. The buffer is valid only during the call. */
