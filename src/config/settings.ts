@@ -19,8 +19,6 @@ export interface Settings {
   dryRun: boolean
   /** Also folded into each route's own `headers`. */
   headers: boolean
-  /** Who serves clients: our own server or Node's. Takes effect at start. */
-  http: 'own' | 'node'
   /** How releases are timed. Takes effect at start. */
   pacing: 'precise' | 'timer'
   /** Undefined: no admin server. Takes effect at start. */

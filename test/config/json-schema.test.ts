@@ -116,7 +116,7 @@ t.test('every key of the file has a description with an example', async t => {
   t.strictSame(
     new Set(keys.map(([path]) => path)),
     new Set([
-      ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'http', 'pacing'],
+      ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'pacing'],
       ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key'],
       ...upstream.map(key => `upstream${key}`),
       ...[

@@ -57,7 +57,6 @@ t.test('the smallest valid file gets every default', async t => {
     accessLog: true,
     dryRun: false,
     headers: true,
-    http: 'own',
     pacing: 'precise',
   })
 })

@@ -211,6 +211,10 @@ t.test('unknown keys', async t => {
     'buckets.a.foo: unknown key; known keys: key, rate, capacity, maxDelay, status, overflow, blockFor, tiers, weight',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
+  t.same(faults(top({ http: 'node' })), [
+    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, ' +
+      'accessLog, dryRun, headers, pacing',
+  ])
   t.same(faults(route({ nmae: 'x', match: { pth: '/' } })), [
     'routes[0].match.pth: unknown key; did you mean "path"?',
     'routes[0].nmae: unknown key; did you mean "name"?',

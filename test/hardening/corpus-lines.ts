@@ -1,5 +1,4 @@
 /** Request lines, targets, Host and fields. */
-import { HTTP } from '../proxy/harness.js'
 import { bad, get, good, head, host, last, post, type Section, SMUGGLED, section, several, target } from './cases.js'
 
 export const LINES: readonly Section[] = [
@@ -38,10 +37,7 @@ export const LINES: readonly Section[] = [
     bad('HTTP/1,1', head('GET / HTTP/1,1', 'Host: h')),
     bad('HTTP 1.1', head('GET / HTTP 1.1', 'Host: h')),
     bad('the preface of HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
-    // Node takes it for HTTP/1.0.
-    HTTP === 'own'
-      ? bad('RTSP/1.0', head('GET / RTSP/1.0', 'Host: h'))
-      : last('RTSP/1.0', head('GET / RTSP/1.0', 'Host: h')),
+    bad('RTSP/1.0', head('GET / RTSP/1.0', 'Host: h')),
     bad('a TLS hello', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03'),
   ),
   section(

@@ -15,9 +15,6 @@ import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 /** After this long an event that is waited for does not come any more, in ms. */
 const PATIENCE = 10_000
 
-/** Who serves clients in the tests. `SHAPER_TEST_HTTP=node`: Node, to compare with. */
-export const HTTP = process.env.SHAPER_TEST_HTTP === 'node' ? 'node' : 'own'
-
 /** Nothing is limited. */
 export const OFF = { routes: [{ name: 'all', mode: 'off' }] }
 
@@ -127,7 +124,7 @@ export interface RigOptions {
  * @param config as in shaper.config.json; listens on a free port
  */
 export async function startRig(t: Teardown, config: object, options: RigOptions = {}): Promise<Rig> {
-  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', http: HTTP, ...config }))
+  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }))
   const pacer = createVirtualClock()
   const clock = createVirtualClock()
   const signal = new Signal()

@@ -1,12 +1,10 @@
-/** Clients that leave, or send slowly, at moments that only our own server for clients sees. */
+/** Clients that leave, or send slowly, at moments that only the connection sees. */
 import t from 'tap'
 import { connect, get, httpUpstream, OFF, ONE_A_SECOND, occupy, post, stalled, startRig, turns } from './harness.js'
 
-const OWN = { http: 'own' }
-
 t.test('requests behind a FIN are not sent to the upstream', async t => {
   const upstream = await httpUpstream(t, (_req, res) => res.end('x'.repeat(10_000)))
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
   client.socket.pause()
   // The answers fill the buffers of the kernel. The last one waits for the client, and many requests behind it.
@@ -28,7 +26,7 @@ for (const [title, behind] of [
 ]) {
   t.test(`a hang-up behind a body that has come whole is noticed at once${title}`, async t => {
     const upstream = await httpUpstream(t)
-    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, ...OWN })
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
     await occupy(t, rig)
     const client = await connect(t, rig)
     client.send(post('x'.repeat(70_000)) + behind)
@@ -41,7 +39,7 @@ for (const [title, behind] of [
 
 t.test('an upload that nobody wants is read as long as the client sends', async t => {
   const upstream = await httpUpstream(t)
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF, ...OWN }, { virtualClock: true })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF }, { virtualClock: true })
   const client = await connect(t, rig)
   client.send('OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n')
   t.equal((await client.answer()).status, 501)

@@ -1,8 +1,7 @@
-/** What only our own server for clients promises, or has to do by itself. */
+/** The server for clients: writes, timeouts, memory, TLS handshakes. */
 import { connect as tcpConnect } from 'node:net'
 import t from 'tap'
 import {
-  askOnce,
   connect,
   get,
   httpUpstream,
@@ -18,13 +17,11 @@ import {
   turns,
 } from './harness.js'
 
-const OWN = { http: 'own' }
-
 t.test('a request and its answer take one write each way', async t => {
   const upstream = await rawUpstream(t, incoming => {
     incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
   })
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
   await client.ask(get())
   const pieces: string[] = []
@@ -37,7 +34,7 @@ t.test('a request and its answer take one write each way', async t => {
 t.test('keepAliveTimeout and headersTimeout run on the clock of the proxy, to the millisecond', async t => {
   const upstream = await httpUpstream(t)
   const limits = { keepAliveTimeout: '7s', headersTimeout: '3s' }
-  const rig = await startRig(t, { upstream: upstream.url, limits, ...OFF, ...OWN }, { virtualClock: true })
+  const rig = await startRig(t, { upstream: upstream.url, limits, ...OFF }, { virtualClock: true })
   const pass = async (ms: number): Promise<void> => {
     rig.clock.runUntil(rig.clock.now() + ms)
     await turns()
@@ -68,7 +65,6 @@ t.test('a reload changes the timeouts of what begins later', async t => {
     upstream: upstream.url,
     limits: { keepAliveTimeout },
     ...OFF,
-    ...OWN,
   })
   const rig = await startRig(t, config('5s'), { virtualClock: true })
   const [early, late, begun] = [await connect(t, rig), await connect(t, rig), await connect(t, rig)]
@@ -92,7 +88,7 @@ t.test('what waits unparsed or unread is counted, and given back', async t => {
     req.resume()
     req.on('end', () => res.end('ok'))
   })
-  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   const { bodyBytes } = rig.proxy.context
   await occupy(t, rig)
   const behind = await connect(t, rig)
@@ -130,7 +126,7 @@ t.test('bytes that come one by one, behind a request or as chunks, cost little m
     })
     req.on('end', () => res.end(String(bytes)))
   })
-  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
   const chunks = await connect(t, rig)
   const count = 60_000
@@ -150,7 +146,7 @@ t.test('bytes that come one by one, behind a request or as chunks, cost little m
 t.test('a client that sends a whole request and a FIN after its answer has begun to flow gets all of it', async t => {
   const size = 3_000_000
   const upstream = await httpUpstream(t, (_req, res) => res.end('x'.repeat(size)))
-  const rig = await startRig(t, { upstream: upstream.url, ...OFF, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const client = await connect(t, rig)
   client.socket.pause()
   client.send(get('/'))
@@ -164,7 +160,7 @@ t.test('a client that sends a whole request and a FIN after its answer has begun
 
 t.test('TLS: a client that never says hello, and one that says something else, are left', async t => {
   const upstream = await httpUpstream(t)
-  const rig = await startRig(t, { ...TLS, upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...OFF, ...OWN })
+  const rig = await startRig(t, { ...TLS, upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...OFF })
   for (const bytes of ['', 'GET / HTTP/1.1\r\nHost: h\r\n\r\n']) {
     const socket = tcpConnect({ port: rig.port, host: '127.0.0.1' }).on('error', () => undefined)
     if (bytes !== '') socket.write(bytes)
@@ -175,7 +171,7 @@ t.test('TLS: a client that never says hello, and one that says something else, a
 
 t.test('a body that comes with its head is sent on in order with what follows', async t => {
   const upstream = await httpUpstream(t, (req, res) => req.pipe(res))
-  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, ...OWN })
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
   const client = await connect(t, rig)
   client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
@@ -185,15 +181,4 @@ t.test('a body that comes with its head is sent on in order with what follows', 
   rig.pacer.runUntil(1_000)
   client.send('ghi')
   t.equal((await client.answer()).text, 'abcdefghi')
-})
-
-t.test('the file says who serves clients; only Node knows another protocol for HTTP', async t => {
-  const upstream = await httpUpstream(t)
-  for (const [http, status] of [
-    ['own', 400],
-    ['node', 200],
-  ] as const) {
-    const rig = await startRig(t, { upstream: upstream.url, ...OFF, http })
-    t.equal((await askOnce(t, rig, 'GET / RTSP/1.0\r\nHost: h\r\n\r\n')).status, status)
-  }
 })

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { answering, connect, get, HTTP, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
+import { answering, connect, get, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
 
 const BUCKETS = { all: { key: 'all', rate: '1/s', capacity: 5 } }
 
@@ -233,9 +233,8 @@ t.test('a bad chunk in a pipelined request: the request before is answered, then
   t.equal((await client.answer()).status, 400)
   await client.end()
   t.equal(upstream.requests, 2)
-  // Our own server reads the head first, and finds its route.
-  const refused = HTTP === 'own' ? 'default refused 400' : ' refused 400'
-  t.same((await rig.finished(3)).slice(1).sort(), [refused, 'default forwarded 200'].sort())
+  // Its head has come before, and has a route.
+  t.same((await rig.finished(3)).slice(1), ['default forwarded 200', 'default refused 400'])
 })
 
 t.test('garbage in several pieces is counted once; behind a request it waits for its turn', async t => {

@@ -5,7 +5,7 @@ import { changes } from '../../config/report/changes.js'
 import type { Settings } from '../../config/settings.js'
 
 /** Settings that take effect at start only. */
-const FIXED_AT_START = /^(listen|http|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
+const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
 
 export interface Reloader {
   /** Reads the configuration and puts it into effect. A bad one is logged and changes nothing. Calls run one at a time. */

@@ -248,14 +248,13 @@ export class Workers {
 
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */
   #settings(): Settings {
-    const { listen, store, http, pacing, admin, accessLog, limits } = this.#first
+    const { listen, store, pacing, admin, accessLog, limits } = this.#first
     const { maxHeaderSize } = limits
     const { admin: _, ...current } = this.#current
     return {
       ...current,
       listen: { ...listen, port: this.#port },
       store,
-      http,
       pacing,
       ...(admin && { admin }),
       accessLog,

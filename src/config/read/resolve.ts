@@ -19,7 +19,7 @@ export function resolve(valid: File): Settings {
     { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
   ]
   const names = routeNames(routes)
-  const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, http, pacing } = valid
+  const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
   return {
     listen,
     store,
@@ -29,7 +29,6 @@ export function resolve(valid: File): Settings {
     limits,
     dryRun,
     headers,
-    http,
     pacing,
     ...(admin && { admin }),
     accessLog,

@@ -19,8 +19,7 @@ import { exactDuration, exactRate } from './exact-units.js'
  * @param secrets `clear` keeps keys of tiers and headers, for comparisons; never show that
  */
 export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'masked'): object {
-  const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, http, pacing } =
-    settings
+  const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
   return {
     listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
@@ -43,8 +42,6 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
     accessLog,
     dryRun,
     headers,
-    // A fallback that few people need: shown only where it is set.
-    ...(http !== 'own' && { http }),
     pacing,
   }
 }

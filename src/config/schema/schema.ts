@@ -91,9 +91,6 @@ export const file = object(
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),
-    http: oneOf(['own', 'node'], 'a server for clients')
-      .prefault('own')
-      .describe('Who serves clients, e.g. "own", or for a while as a fallback "node": the HTTP server of Node.'),
     pacing: oneOf(['precise', 'timer'], 'a kind of pacing')
       .prefault('precise')
       .describe('How releases are timed, e.g. "precise" (to microseconds) or "timer" (to 1-2 ms, without a thread).'),

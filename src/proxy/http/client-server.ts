@@ -7,7 +7,7 @@ import type { ClientConnection } from './client-connection.js'
 /** Connections above `maxConnections` that still get a 503. Further ones are closed without an answer. */
 export const EXCESS = 256
 
-/** A server for clients: our own or Node's. */
+/** A server for clients. */
 export interface ClientServer {
   /** It listens. */
   readonly server: Server

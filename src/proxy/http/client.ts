@@ -1,4 +1,4 @@
-/** What an exchange knows of its client. Our own server implements it, and Node's (`"http": "node"`). */
+/** What an exchange knows of its client. The server for clients implements it (`proxy/client`). */
 import type { Readable } from 'node:stream'
 import type { Deadlines } from '../deadlines.js'
 import type { ByteBudget } from './byte-budget.js'

@@ -12,25 +12,19 @@ export interface LingerDeadlines {
   readonly total: Deadlines
 }
 
-/** Ends a connection, but reads until the client ends it too, for a limited time. */
-export function closeSoftly(socket: Socket, deadlines: Deadlines): void {
-  socket.once('close', watchOver(socket, deadlines))
-  socket.end()
-  socket.resume()
-}
-
 /**
  * Destroys the socket when the time is over.
  *
  * @returns stops watching
  */
 export function watchOver(socket: Socket, deadlines: Deadlines): () => void {
-  const watched = destroying(socket)
+  const watched: Watched = {
+    list: undefined,
+    previous: undefined,
+    next: undefined,
+    dueAt: 0,
+    expired: () => socket.destroy(),
+  }
   deadlines.watch(watched)
   return () => deadlines.unwatch(watched)
-}
-
-/** A deadline that destroys the socket. */
-export function destroying(socket: Socket): Watched {
-  return { list: undefined, previous: undefined, next: undefined, dueAt: 0, expired: () => socket.destroy() }
 }

@@ -40,7 +40,7 @@ export interface TunnelTarget {
 
 export interface TunnelOptions {
   readonly target: TunnelTarget
-  readonly socket: Duplex // the client's, from Node's 'upgrade' event
+  readonly socket: Duplex // the client's, no longer read as HTTP
   readonly head: Buffer // bytes that came behind the request
   readonly path: string // byte for byte
   readonly headers: readonly string[] // names and values in turn, no hop-by-hop ones, Host first

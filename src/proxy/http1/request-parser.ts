@@ -39,7 +39,7 @@ export interface RequestSink extends ContentSink {
 }
 
 /** Most header fields of a request. */
-export const MAX_FIELDS = 2_000
+const MAX_FIELDS = 2_000
 
 /** Bytes. The longest line with the size of a chunk, its extensions and its CRLF. */
 const MAX_SIZE_LINE = 16 * 1024

@@ -22,7 +22,6 @@ import { LINGER } from '../http/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
 import { applyLearned, applyLimits } from '../live-limits.js'
-import { createNodeServer } from '../node/node-server.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
 import { Upstreams } from '../upstream/upstreams.js'
@@ -71,7 +70,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { settings, pacer, clock, observer = {}, id = createId(), shared } = options
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
-  const clients = settings.http === 'own' ? createOwnServer(settings, pair, clock) : createNodeServer(settings, pair)
+  const clients = createOwnServer(settings, pair, clock)
   const upstreams = new Upstreams(clock)
   const prepare = async (next: Settings): Promise<() => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
