@@ -74,6 +74,10 @@ export interface UpstreamSettings {
   hostHeader: 'preserve' | 'upstream'
   /** Infinity when the file sets none. */
   maxInFlight: number
+  /** Bytes of a body that are read before its request is sent. */
+  requestBuffer: number
+  /** Bytes of an answer that are read ahead of its client. */
+  responseBuffer: number
   connectTimeout: number
   responseTimeout: number
   idleTimeout: number
@@ -170,6 +174,12 @@ export interface ServerLimits {
   headersTimeout: number
   keepAliveTimeout: number
   tunnelIdleTimeout: number
+  /** How long the body of a request may take from its turn on, in ms. */
+  bodyTimeout: number
+  /** Bytes/s that a client must send or take while we wait for it. 0: none. */
+  minBodyRate: number
+  /** Bytes of all buffers together. */
+  bufferMemory: number
   /** Bytes. */
   maxHeaderSize: number
   shutdownTimeout: number

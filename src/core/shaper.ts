@@ -19,6 +19,7 @@ import { isFree, SAME_TIME } from './queue/ready-lanes.js'
 import { findLane } from './queue/tree.js'
 import { Control } from './release/reconfigure.js'
 import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
+import { SetAside } from './release/set-aside.js'
 import type { ClaimAnswer } from './store.js'
 
 export type { Arrival, Rejection } from './queue/lane.js'
@@ -43,12 +44,14 @@ export class Shaper {
   /** The most requests that may wait. As many shadows of dry runs may be in lanes besides. */
   maxQueued: number
   readonly control: Control
+  readonly aside: SetAside
   readonly #engine: Engine
 
   constructor(options: EngineOptions & { readonly maxQueued?: number }) {
     this.maxQueued = options.maxQueued ?? Infinity
     this.#engine = new Engine(options)
     this.control = new Control(this.#engine)
+    this.aside = new SetAside(this.#engine)
   }
 
   /** How requests whose turn it is pass. */

@@ -4,8 +4,10 @@ import type { Shaper } from '../core/shaper.js'
 import type { Pacer } from '../pacing/pacer.js'
 import type { Sharing } from '../sharing/sharing.js'
 import type { Deadlines } from './deadlines.js'
+import type { BodyDeadlines, OpenBodies } from './exchange/body-arrival.js'
 import type { ByteBudget } from './http/byte-budget.js'
 import type { Trust } from './http/client-address.js'
+import type { LeastRate } from './http/least-rate.js'
 import type { LingerDeadlines } from './http/linger.js'
 import type { Via } from './http/via.js'
 import type { LearnedLimits } from './learned-limits.js'
@@ -31,6 +33,10 @@ export interface ProxyContext {
   readonly observer: Observer
   /** Bytes of bodies that are held in memory. */
   readonly bodyBytes: ByteBudget
+  /** Undefined: clients may be as slow as they like. */
+  leastRate: LeastRate | undefined
+  bodyDeadlines: BodyDeadlines
+  readonly openBodies: OpenBodies
   /** For clients that are still sending a body after their answer. */
   readonly linger: LingerDeadlines
   /** For clients that do not read our answers. */

@@ -35,6 +35,9 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
       headersTimeout: exactDuration(limits.headersTimeout),
       keepAliveTimeout: exactDuration(limits.keepAliveTimeout),
       tunnelIdleTimeout: exactDuration(limits.tunnelIdleTimeout),
+      bodyTimeout: exactDuration(limits.bodyTimeout),
+      minBodyRate: limits.minBodyRate,
+      bufferMemory: limits.bufferMemory,
       maxHeaderSize: limits.maxHeaderSize,
       shutdownTimeout: exactDuration(limits.shutdownTimeout),
     },
@@ -72,12 +75,15 @@ function formatStore(store: StoreSettings): object {
 }
 
 function formatUpstream(upstream: UpstreamSettings): object {
-  const { url, hostHeader, maxInFlight, connectTimeout, responseTimeout, idleTimeout, tls } = upstream
+  const { url, hostHeader, maxInFlight, requestBuffer, responseBuffer, tls } = upstream
+  const { connectTimeout, responseTimeout, idleTimeout } = upstream
   const { pauseOn, retry, via, learn } = upstream
   return {
     url,
     hostHeader,
     ...(Number.isFinite(maxInFlight) && { maxInFlight }),
+    requestBuffer,
+    responseBuffer,
     connectTimeout: exactDuration(connectTimeout),
     responseTimeout: exactDuration(responseTimeout),
     idleTimeout: exactDuration(idleTimeout),

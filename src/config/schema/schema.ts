@@ -5,7 +5,7 @@ import { buckets } from './buckets.js'
 import { route } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { flag, object, oneOf, timeout, timerDuration, whole } from './values.js'
+import { bytes, flag, object, oneOf, timeout, timerDuration, whole } from './values.js'
 
 const count = (remedy: string) => whole('a count', remedy, 1)
 
@@ -23,6 +23,13 @@ const limits = object(
     headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
     keepAliveTimeout: timeout.prefault('75s').describe('How long an idle client connection is kept, e.g. "75s".'),
     tunnelIdleTimeout: timeout.prefault('1h').describe('How long a WebSocket may be silent, e.g. "1h".'),
+    bodyTimeout: timeout.prefault('10s').describe('How long a request\'s body may take from its turn on, e.g. "10s".'),
+    minBodyRate: bytes('a rate', 'use bytes/s, e.g. 240; 0 for none')
+      .prefault(240)
+      .describe('The least bytes/s of a client that we wait for, over 20 s, e.g. 240; 0 for none.'),
+    bufferMemory: whole('a size of memory', 'use at least 65536 bytes, e.g. 67108864', 65_536)
+      .prefault(67_108_864)
+      .describe('The most bytes of bodies in all buffers together, e.g. 67108864.'),
     maxHeaderSize: whole('a size of headers', 'use 1 to 1048576 bytes, e.g. 16384', 1, 1_048_576)
       .prefault(16_384)
       .describe("The most bytes of a request's headers, e.g. 16384."),

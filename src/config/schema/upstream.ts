@@ -2,7 +2,7 @@ import * as z from 'zod'
 import { quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { UpstreamSettings } from '../settings.js'
 import { parseUpstreamUrl } from './address.js'
-import { flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
+import { bytes, flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
 
 const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 const urlError = ({ input }: RefusedValue) =>
@@ -46,6 +46,12 @@ const options = {
   maxInFlight: whole('a number of requests', 'use a whole number above 0, e.g. 100', 1)
     .exactOptional()
     .describe('The most requests under way at once, e.g. 100; no bound when absent.'),
+  requestBuffer: bytes('a size', 'use bytes, e.g. 65536; 0 to stream every body')
+    .prefault(65_536)
+    .describe('The bytes of a body that are read before its request is sent, e.g. 65536; 0 to stream.'),
+  responseBuffer: bytes('a size', 'use bytes, e.g. 262144')
+    .prefault(262_144)
+    .describe('The bytes of an answer that are read ahead of its client, e.g. 262144.'),
   connectTimeout: timeout.prefault('5s').describe('How long a connection may take, e.g. "5s".'),
   responseTimeout: timeout
     .prefault('60s')

@@ -96,6 +96,11 @@ export function whole(noun: string, remedy: string, min: number, max = Number.MA
   return z.int({ error }).min(min, { error }).max(max, { error })
 }
 
+/** A number of bytes, at most 1 GiB. */
+export function bytes(noun: string, remedy: string) {
+  return whole(noun, remedy, 0, 2 ** 30)
+}
+
 export const flag = z.boolean({ error: wants('true or false', 'write true or false, without quotes') })
 
 export function text(noun: string, remedy: string) {

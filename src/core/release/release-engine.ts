@@ -19,6 +19,7 @@ import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
 import {
   type Arrival,
+  type Demand,
   type Gate,
   type Lane,
   type Rejection,
@@ -275,11 +276,25 @@ export class Engine {
   /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */
   returnSlot(ticket: Ticket, slot: number): void {
     this.#claims?.giveBack(ticket)
-    for (const bucket of ticket.lane.stack) {
-      bucket.restore(ticket.cost, slot, ticket.leftAt!)
+    this.restore({ stack: ticket.lane.stack, cost: ticket.cost }, slot, ticket.leftAt!)
+    ticket.slot = undefined
+  }
+
+  /** Makes the slot of what has passed free again, in buckets of which it was the last. Times are in ms. */
+  restore({ stack, cost }: Demand, slot: number, leftAt: number): void {
+    for (const bucket of stack) {
+      bucket.restore(cost, slot, leftAt)
       this.#readyLanes.plan(bucket)
     }
-    ticket.slot = undefined
+  }
+
+  /** A request counts as queued although it is in no lane (1), or no more (-1). */
+  countAside({ stack, cost }: Demand, change: 1 | -1): void {
+    this.#queued += change
+    for (const bucket of stack) {
+      if (change === 1) bucket.enqueue(cost)
+      else bucket.dequeue(cost)
+    }
   }
 
   /** A ticket that left will not be sent: a store no longer counts it. */

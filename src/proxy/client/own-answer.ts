@@ -1,8 +1,9 @@
 import type { Socket } from 'node:net'
-import type { Deadlines } from '../deadlines.js'
-import type { ByteBudget } from '../http/byte-budget.js'
+import type { Deadlines, Watched } from '../deadlines.js'
+import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
 import type { AnswerHead, AnswerOwner, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
 import { httpDate } from '../http/http-date.js'
+import { bytesTaken, type LeastRate } from '../http/least-rate.js'
 import { watchOver } from '../http/linger.js'
 import { fieldLines, isNamed } from '../http1/fields.js'
 import type { RequestHead } from '../http1/request-parser.js'
@@ -27,9 +28,84 @@ export interface AnsweredConnection {
   readonly socket: Socket
   readonly encrypted: boolean
   readonly timeouts: ClientTimeouts
-  openBody(budget: ByteBudget): RequestBody
+  readonly budget: ByteBudget
+  /** Undefined: the client may be as slow as it likes. */
+  readonly leastRate: LeastRate | undefined
+  openBody(client: string): RequestBody
   /** From now on nobody wants the rest of the body. */
   discardBody(): void
+}
+
+/**
+ * The bytes of an answer that its client has not taken. They are read ahead of it, so that the upstream is free sooner. A
+ * client that takes too few of them loses its connection.
+ */
+class Backlog implements Watched {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  readonly #socket: Socket
+  readonly #held: HeldBytes
+  readonly #most: number
+  readonly #leastRate: LeastRate | undefined
+  /** Bytes that the kernel had taken when the rate was measured last. */
+  #measured = 0
+  /** Called once, when the client has taken all. */
+  onDrained: (() => void) | undefined
+  #isWaiting = false
+
+  constructor({ socket, budget, leastRate }: AnsweredConnection, client: string, most: number) {
+    this.#socket = socket
+    this.#held = new HeldBytes(budget, client)
+    this.#most = most
+    this.#leastRate = leastRate
+  }
+
+  /**
+   * More has been written to the socket.
+   *
+   * @returns whether more may follow
+   */
+  grown(): boolean {
+    const waiting = this.#socket.writableLength
+    this.#held.hold(waiting)
+    if (waiting > 0 && !this.#isWaiting) {
+      this.#isWaiting = true
+      this.#watch()
+      this.#socket.write('', 'latin1', this.#taken)
+    }
+    return waiting === 0 || (waiting < this.#most && this.#held.hasRoom)
+  }
+
+  readonly #taken = (error?: Error | null): void => {
+    this.#isWaiting = false
+    if (error) return
+    this.grown()
+    if (!this.#isWaiting) this.#leastRate?.windows.unwatch(this)
+    const { onDrained } = this
+    this.onDrained = undefined
+    onDrained?.()
+  }
+
+  #watch(): void {
+    this.#measured = bytesTaken(this.#socket)
+    this.#leastRate?.windows.watch(this)
+  }
+
+  /** The client has taken all, or never will. */
+  end(): void {
+    this.#held.hold(0)
+    this.#leastRate?.windows.unwatch(this)
+  }
+
+  expired(): void {
+    const waiting = this.#socket.writableLength
+    this.#held.hold(waiting)
+    if (waiting === 0) return
+    if (bytesTaken(this.#socket) - this.#measured < this.#leastRate!.bytes) this.#socket.destroy()
+    else this.#watch()
+  }
 }
 
 /** An answer that our own server sends. A head and a small body leave in one write. */
@@ -49,6 +125,10 @@ export class OwnAnswer implements ClientAnswer {
   /** The client has been told to send its body. */
   #continued = false
   #unwatch: (() => void) | undefined
+  /** Set once the client has not taken something at once. */
+  #backlog: Backlog | undefined
+  #ahead = 0
+  #client = ''
 
   constructor(connection: AnsweredConnection, request: RequestHead) {
     this.#connection = connection
@@ -56,8 +136,8 @@ export class OwnAnswer implements ClientAnswer {
     this.isLast = !request.framing.persistent
   }
 
-  openBody(budget: ByteBudget): RequestBody {
-    return this.#connection.openBody(budget)
+  openBody(client: string): RequestBody {
+    return this.#connection.openBody(client)
   }
 
   writeContinue(): void {
@@ -101,8 +181,10 @@ export class OwnAnswer implements ClientAnswer {
     socket.once('close', unwatch)
   }
 
-  start({ status, reason, headers, length }: AnswerHead): void {
+  start({ status, reason, headers, length, ahead, client }: AnswerHead): void {
     this.statusCode = status
+    this.#ahead = ahead
+    this.#client = client
     this.#chunked = length === undefined && this.#request.httpVersionMinor === 1
     // Only the end of the connection tells a client of HTTP/1.0 where the body ends.
     if (length === undefined && !this.#chunked) this.isLast = true
@@ -130,25 +212,33 @@ export class OwnAnswer implements ClientAnswer {
     const head = this.#takeHead()
     const size = this.#chunked ? `${(to - from).toString(16)}\r\n` : ''
     const end = this.#chunked ? '\r\n' : ''
-    if (to - from <= SMALL) {
-      return socket.write(head + size + buffer.toString('latin1', from, to) + end, 'latin1')
+    if (to - from <= SMALL) socket.write(head + size + buffer.toString('latin1', from, to) + end, 'latin1')
+    else {
+      socket.cork()
+      if (head !== '' || size !== '') socket.write(head + size, 'latin1')
+      socket.write(Buffer.from(buffer.subarray(from, to)))
+      if (end !== '') socket.write(end, 'latin1')
+      socket.uncork()
     }
-    socket.cork()
-    if (head !== '' || size !== '') socket.write(head + size, 'latin1')
-    let taken = socket.write(Buffer.from(buffer.subarray(from, to)))
-    if (end !== '') taken = socket.write(end, 'latin1')
-    socket.uncork()
-    return taken
+    if (socket.writableLength === 0) return true
+    this.#backlog ??= new Backlog(this.#connection, this.#client, this.#ahead)
+    return this.#backlog.grown()
   }
 
   onceDrained(run: () => void): void {
-    this.#connection.socket.once('drain', run)
+    this.#backlog!.onDrained = run
+  }
+
+  /** The connection has ended. */
+  closed(): void {
+    this.#backlog?.end()
   }
 
   complete(trailers: readonly string[]): void {
     const end = this.#chunked ? `0\r\n${fieldLines(trailers)}\r\n` : ''
     const text = this.#takeHead() + end
     if (text !== '') this.#connection.socket.write(text, 'latin1')
+    this.#backlog?.grown()
     this.#finish()
   }
 
@@ -163,6 +253,7 @@ export class OwnAnswer implements ClientAnswer {
   }
 
   #finished(): void {
+    this.#backlog?.end()
     if (this.#unwatch !== undefined) {
       this.#unwatch()
       this.#connection.socket.off('close', this.#unwatch)

@@ -15,6 +15,7 @@ import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
 import { BODY_BUFFER, type ByteBudget, HeldBytes } from '../http/byte-budget.js'
 import { addressKey, readAddress } from '../http/client-address.js'
 import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
+import type { LeastRate } from '../http/least-rate.js'
 import { watchOver } from '../http/linger.js'
 import { joinedFields, ProtocolError } from '../http1/fields.js'
 import { type RequestHead, RequestParser, type RequestSink } from '../http1/request-parser.js'
@@ -55,6 +56,8 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   #request: RequestHead | undefined
   #answer: OwnAnswer | undefined
   #body: OwnBody | undefined
+  /** Its head has come. It starts when all that came with it has been parsed. */
+  #starting: Exchange | undefined
   /** Bytes of the body that came before somebody wanted it. */
   #early: KeptBytes | undefined
   /** Bytes that came behind the request. */
@@ -93,6 +96,14 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
 
   get timeouts(): ClientTimeouts {
     return this.#home.timeouts
+  }
+
+  get budget(): ByteBudget {
+    return this.#home.context.bodyBytes
+  }
+
+  get leastRate(): LeastRate | undefined {
+    return this.#home.context.leastRate
   }
 
   get unread(): boolean {
@@ -147,8 +158,10 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error
       const { status, message } = error
-      return this.#refuse(status, DETAILS[status] ?? message)
+      this.#refuse(status, DETAILS[status] ?? message)
+      return this.#start()
     }
+    this.#start()
     if (this.#mode === 'stream') return this.#startUpgrade(Buffer.from(buffer.subarray(at, end)))
     if (this.#mode === 'ending') return
     if (at < end && !this.full) {
@@ -162,7 +175,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#behind ??= new KeptBytes()
     this.#behind.add(bytes)
     this.#keep(bytes.length)
-    if (this.#behind.length >= MOST_WAITING) this.#pause()
+    if (this.#behind.length >= MOST_WAITING || this.#held?.hasRoom === false) this.#pause()
   }
 
   /** Yields to other connections first, so that a client that sends ahead without end gets only its share. */
@@ -201,7 +214,15 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#answer = new OwnAnswer(this, head)
     const exchange = new Exchange(this.#home.context, this, head, this.#answer)
     this.current = exchange
-    exchange.start(false)
+    // A body, or the part of it, that has come with its head counts in the decision.
+    if (head.framing.length === 0) exchange.start(false)
+    else this.#starting = exchange
+  }
+
+  #start(): void {
+    const starting = this.#starting
+    this.#starting = undefined
+    starting?.start(false)
   }
 
   body(buffer: Buffer, from: number, to: number): void {
@@ -211,7 +232,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#early ??= new KeptBytes()
     this.#early.add(bytes)
     this.#keep(bytes.length)
-    if (this.#early.length >= BODY_BUFFER) this.#pause()
+    if (this.#early.length >= BODY_BUFFER || this.#held?.hasRoom === false) this.#pause()
   }
 
   end(): void {
@@ -223,13 +244,21 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     if (this.current === undefined) this.#requestOver()
   }
 
-  openBody(budget: ByteBudget): OwnBody {
-    const body = new OwnBody(this, budget)
+  openBody(client: string): OwnBody {
+    const { budget } = this
+    const isSized = this.#request!.framing.length !== undefined
+    const leastRate = isSized && !this.#request!.complete ? this.leastRate : undefined
+    const body = new OwnBody(this, { budget, client, leastRate })
     this.#body = body
     const early = this.#takeEarly()
     if (early !== undefined) body.receive(early.joined())
     if (this.#request!.complete) body.finish()
+    else if (!body.ready) this.resumeBody()
     return body
+  }
+
+  bodyTooSlow(): void {
+    this.#refuse(408, 'the request body came too slowly')
   }
 
   pauseBody(): void {
@@ -382,6 +411,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#mode = 'ending'
     this.#watch(undefined)
     this.#unwatchTotal?.()
+    this.#answer?.closed()
     this.#gone()
     this.#held?.hold(0)
     this.#home.closed(this)
@@ -401,7 +431,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
 
   #keep(bytes: number): void {
     if (bytes === 0) return
-    this.#held ??= new HeldBytes(this.#home.context.bodyBytes, Infinity)
+    this.#held ??= new HeldBytes(this.budget, this.peerKey)
     this.#held.hold(this.#held.held + bytes)
   }
 }

@@ -1,10 +1,11 @@
 /**
  * One request, from its arrival to its outcome.
  *
- *     arrived --> waiting --> released --> sent --> over
+ *     arrived --> waiting | buffered --> released --> sent --> over
  *
- * It has `arrived` until its turn on the connection. It is `waiting` in its queue (queue-visit.ts), `released` while it is
- * checked whether its client is still there, and `sent` until the answer has ended. If it has to be sent again, it goes from
+ * It has `arrived` until its turn on the connection. It is `waiting` in its queue (queue-visit.ts), where its body is read
+ * meanwhile, or `buffered` while its body comes, if it has no queue. It is `released` while it is checked whether its client
+ * is still there, and `sent` until the answer has ended. If it has to be sent again, it goes from
  * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
  * exactly once.
  */
@@ -24,7 +25,8 @@ import { currentUpstream, type Route } from '../routing/route.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
-import { findStack } from './find-stack.js'
+import { BodyArrival } from './body-arrival.js'
+import { clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
@@ -33,6 +35,8 @@ import { ClientResponse } from './response.js'
 const LONG_BODY = 1024 * 1024
 
 const NOTHING: readonly never[] = []
+
+const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come in time', close: true }
 
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
@@ -57,7 +61,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   cost = 0
   upstreamTime: number | undefined
   readonly #response: ClientResponse
-  #state: 'arrived' | 'waiting' | 'released' | 'sent' | 'over' = 'arrived'
+  #state: 'arrived' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
   /** ms */
   #sentAt = 0
@@ -67,6 +71,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #explanation: Explanation | undefined
   #forwarding: Sending | undefined
   #body: RequestBody | null = null
+  /** Set if its body is buffered before it is sent. */
+  #arrival: BodyArrival | undefined
+  #client: string | undefined
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
   /** How often it was sent again because a connection broke. `retry.max` does not count these. */
@@ -74,6 +81,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
+  /** The client has been told to send its body. */
+  #continued = false
 
   constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
     this.context = context
@@ -90,6 +99,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   get route(): string {
     return this.matched?.name ?? ''
+  }
+
+  get client(): string {
+    this.#client ??= clientKey(this.context, this.connection, this.facts)
+    return this.#client
   }
 
   get method(): string {
@@ -139,13 +153,14 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
       return this.#refuse(LOOP)
     }
-    if (route.settings.mode === 'off') return this.forward()
+    if (route.settings.mode === 'off') return this.#forwardUnqueued()
     const stack = findStack(this.context, this.connection, route, facts)
     if (stack instanceof Refusal) {
       if (!route.settings.dryRun) return this.#refuse(stack)
       this.context.observer.rehearsed?.(this, 'would_reject', '', 0)
-      return this.forward()
+      return this.#forwardUnqueued()
     }
+    this.#client = stack.client
     this.stack = stack.buckets
     this.keys = stack.keys
     this.cost = route.cost(facts)
@@ -154,7 +169,54 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
     rehearse(this.context, route, arrival, this)
-    this.forward()
+    this.#forwardUnqueued()
+  }
+
+  #forwardUnqueued(): void {
+    this.admitted()
+    if (this.ready) return this.forward()
+    this.#state = 'buffered'
+    this.awaitBody()
+  }
+
+  admitted(): void {
+    const { upstream, settings } = this.matched!
+    const { requestBuffer } = upstream.settings
+    const { contentLength, chunked } = this.facts
+    if (!this.#mayHaveBody() || (contentLength ?? 0) > requestBuffer || requestBuffer === 0 || isGrpc(this.req)) return
+    this.#continue()
+    const body = this.res.openBody(this.client)
+    this.#body = body
+    body.buffer(requestBuffer)
+    if (body.ready) return
+    const { bodyDeadlines: deadlines, openBodies: open } = this.context
+    this.#arrival = new BodyArrival({
+      body,
+      client: this.client,
+      sized: !chunked,
+      deadlines,
+      open,
+      onReady: () => {
+        if (this.#state === 'buffered') this.forward()
+        else if (settings.mode !== 'off') this.#visit!.comeBack()
+      },
+      onLate: () => this.#stop('failed', LATE_BODY),
+    })
+  }
+
+  get ready(): boolean {
+    return this.#arrival?.ready ?? true
+  }
+
+  awaitBody(): void {
+    this.#arrival!.awaitRest()
+  }
+
+  /** Tells a client that waits for it to send its body. */
+  #continue(): void {
+    if (!this.facts.expectContinue || this.#continued || this.req.httpVersionMinor === 0) return
+    this.#continued = true
+    this.res.writeContinue()
   }
 
   #startVisit(route: Route, arrival: Arrival): void {
@@ -183,7 +245,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   passed(how: 'at-once' | 'queued' | ArmedRequest): void {
     if (how instanceof ArmedRequest) return this.forward(how)
     const { unread, socket } = this.connection
-    const hides = mayHideHangUp(this.facts)
+    const hides = this.#body?.whole !== true && mayHideHangUp(this.facts)
     if (how === 'at-once' || !(hides || unread)) return this.forward()
     this.#state = 'released'
     this.#visit!.hold()
@@ -194,7 +256,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
       })
       return
     }
-    this.#body = this.res.openBody(this.context.bodyBytes)
+    this.#body ??= this.res.openBody(this.client)
     this.#body.readAhead(() => this.#state === 'released' && this.forward())
   }
 
@@ -214,7 +276,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   onMalformed(reply: Reply): void {
     if (this.#state === 'arrived') this.#malformed = reply
     else if (this.#state === 'over') this.connection.socket.destroy()
-    else this.#stop(this.#state === 'sent' ? 'failed' : 'refused', reply)
+    else this.#stop(this.#state === 'sent' || reply.status === 408 ? 'failed' : 'refused', reply)
   }
 
   cutOff(): void {
@@ -234,7 +296,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
-    if (this.facts.expectContinue && this.retries === 0 && this.req.httpVersionMinor > 0) this.res.writeContinue()
+    this.#continue()
     const forwarding = this.send(sent)
     this.#forwarding = forwarding
     if (forwarding.connecting) this.#visit?.hold()
@@ -257,7 +319,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   protected send(sent?: ArmedRequest): Sending {
     const { facts, res } = this
-    this.#body ??= this.#mayHaveBody() ? res.openBody(this.context.bodyBytes) : null
+    this.#body ??= this.#mayHaveBody() ? res.openBody(this.client) : null
     const { upstream } = this.matched!
     const { pool, ungatedPool } = upstream
     const forwarding = new Forwarding({ upstream, facts, body: this.#body, res, owner: this })
@@ -415,6 +477,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     const state = this.#state
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
+    this.#arrival?.end()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
@@ -434,4 +497,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.context.inProgress -= 1
     if (this.context.inProgress === 0) this.context.idle()
   }
+}
+
+/** Its body may be a conversation, so nothing is to be waited for. */
+function isGrpc({ rawHeaders }: ClientRequest): boolean {
+  return /^application\/grpc(?![\w.-])/i.test(headerValue(rawHeaders, 'content-type') ?? '')
 }

@@ -12,17 +12,29 @@ export interface Stack {
   readonly buckets: SharedBucket[]
   readonly keys: readonly string[]
   readonly weight: number
+  /** The client's address as its key `ip`. */
+  readonly client: string
+}
+
+/** The address of a request's client as its key `ip`: the peer's, or behind trusted hops the forwarded one. */
+export function clientKey(
+  { trust }: Pick<ProxyContext, 'trust'>,
+  { peer, peerKey }: ClientConnection,
+  { forwardedFor }: RequestFacts,
+): string {
+  const address = forwardedFor.length === 0 ? peer : clientAddress(peer, forwardedFor, trust)
+  return address === peer ? peerKey : addressKey(address)
 }
 
 /** Finds the bucket instances of a request and holds them. Creates none before every key is known. */
 export function findStack(
   context: ProxyContext,
-  { peer, peerKey }: ClientConnection,
+  connection: ClientConnection,
   route: Route,
   facts: RequestFacts,
 ): Stack | Refusal {
-  const address = facts.forwardedFor.length === 0 ? peer : clientAddress(peer, facts.forwardedFor, context.trust)
-  const keyContext = { facts, ip: address === peer ? peerKey : addressKey(address), route: route.name }
+  const client = clientKey(context, connection, facts)
+  const keyContext = { facts, ip: client, route: route.name }
   const keys: string[] = []
   for (const { key, settings } of route.buckets) {
     const value = key(keyContext)
@@ -46,7 +58,7 @@ export function findStack(
     }
   }
   // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
-  return { buckets: buckets.slice(), keys: keys.slice(), weight }
+  return { buckets: buckets.slice(), keys: keys.slice(), weight, client }
 }
 
 /** Adds the instance of a key, held. False: there is no room for it, and those before it are held no more. */

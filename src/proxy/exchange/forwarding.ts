@@ -33,6 +33,8 @@ export interface Failure {
 
 /** The exchange that is being forwarded. */
 export interface ForwardOwner {
+  /** The client's address as its key `ip`. */
+  readonly client: string
   /** The request has waited for a connection, and is on the wire now. */
   connected(): void
   /** Headers to add to the answer: names and values in turn. */
@@ -150,7 +152,8 @@ export class Forwarding implements ResponseHandler, Watched {
     const known = /[^\t\x20-\x7e]/.test(reason) ? '' : reason
     this.#phase = 'answering'
     upstream.answer.unwatch(this)
-    res.start({ status, reason: known, headers: answer, length: bodiless ? 0 : length })
+    const { responseBuffer: ahead } = upstream.settings
+    res.start({ status, reason: known, headers: answer, length: bodiless ? 0 : length, ahead, client: owner.client })
     if (bodiless) {
       this.#complete()
       res.complete(NONE)

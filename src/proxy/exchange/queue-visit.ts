@@ -1,11 +1,12 @@
 /**
  * A request's way through the buckets of its route to the gate of its upstream.
  *
- * A visit is `deciding` while a store is asked, `waiting` in a lane, `through`, or `over`. It gives back its place in a
- * lane or in the gate exactly once.
+ * A visit is `deciding` while a store is asked, `waiting` in a lane, `aside` while its body is still coming although it has
+ * had its turn, `through`, or `over`. It gives back its place in a lane or in the gate exactly once.
  */
-import { decide } from '../../core/admission/decide.js'
+import { decide, shutOut } from '../../core/admission/decide.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import type { AsideRequest } from '../../core/release/set-aside.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
@@ -17,6 +18,12 @@ import { rejectionReply } from './rejection-reply.js'
 
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
+  /** Its body has come as far as it has to before it is sent. */
+  readonly ready: boolean
+  /** It has been admitted. Called once, before anything else. */
+  admitted(): void
+  /** It is its turn, and it is not ready. It is to call `comeBack` when it is. */
+  awaitBody(): void
   /** The request may be sent now, after waiting or not. Or it has been sent already. */
   passed(how: 'at-once' | 'queued' | ArmedRequest): void
   /** Arms the request: it will be sent without `passed`. Undefined: that is not possible. */
@@ -36,8 +43,12 @@ export class QueueVisit implements Candidate, ArmedOwner {
   readonly #route: Route
   readonly #visitor: Visitor
   readonly #arrivedAt: number
-  #state: 'deciding' | 'waiting' | 'through' | 'over' = 'deciding'
+  #state: 'deciding' | 'waiting' | 'aside' | 'through' | 'over' = 'deciding'
   #ticket: Ticket | undefined
+  /** In `shape`, while it is aside. */
+  #aside: AsideRequest | undefined
+  /** When it was set aside, in ms. */
+  #asideAt = 0
   /** How long the request was queued when it last left its queue, in ms. */
   #waited = 0
   /** It has passed and is not on the wire yet. Nothing else passes its buckets. */
@@ -53,7 +64,8 @@ export class QueueVisit implements Candidate, ArmedOwner {
 
   /** How long the request was queued, or has been so far, in ms. */
   get wait(): number {
-    return this.#state === 'waiting' ? this.#context.clock.now() - this.#arrivedAt : this.#waited
+    const waits = this.#state === 'waiting' || this.#state === 'aside'
+    return waits ? this.#context.clock.now() - this.#arrivedAt : this.#waited
   }
 
   /** @param maxWait ms */
@@ -63,14 +75,24 @@ export class QueueVisit implements Candidate, ArmedOwner {
   }
 
   decided(verdict: Verdict): void {
-    const { observer } = this.#context
     if (this.#state === 'over') this.#undo(verdict)
-    else if (verdict === 'released') {
-      this.#state = 'through'
-      if (this.#route.settings.mode === 'shape') observer.released?.(this.#visitor, 0)
-      this.#visitor.passed('at-once')
-    } else if (verdict instanceof Ticket) this.#wait(verdict)
-    else this.reject(verdict)
+    else if (verdict === 'released') this.#passAtOnce()
+    else if (verdict instanceof Ticket) {
+      if (this.retries === 0) this.#visitor.admitted()
+      this.#wait(verdict)
+    } else this.reject(verdict)
+  }
+
+  #passAtOnce(): void {
+    const { observer, clock } = this.#context
+    if (this.retries === 0) this.#visitor.admitted()
+    if (!this.#visitor.ready) {
+      this.#queued()
+      return this.#setAside(clock.now())
+    }
+    this.#state = 'through'
+    if (this.#route.settings.mode === 'shape') observer.released?.(this.#visitor, 0)
+    this.#visitor.passed('at-once')
   }
 
   /** The request ended before the decision came: undoes the decision. */
@@ -82,9 +104,49 @@ export class QueueVisit implements Candidate, ArmedOwner {
   #wait(ticket: Ticket): void {
     this.#ticket = ticket
     this.#state = 'waiting'
+    this.#queued()
+    this.#keepReady()
+  }
+
+  #queued(): void {
     this.#route.upstream.queued += 1
     this.#context.observer.queued?.(this.#visitor)
-    this.#keepReady()
+  }
+
+  /**
+   * It has had its turn, and its body is still coming. Others go first.
+   *
+   * @param passed its released ticket, or when it passed at once, in ms
+   */
+  #setAside(passed: Ticket | number): void {
+    const { shaper, clock } = this.#context
+    this.#state = 'aside'
+    this.#asideAt = clock.now()
+    if (this.#route.settings.mode === 'shape') this.#aside = shaper.aside.add(this.arrival, passed)
+    else leaveGate(this.#context, this.#route.lane.gate)
+    this.#visitor.awaitBody()
+  }
+
+  /** Its body has come. In `shape` it is the first of its lane again, in `meter` it passes the gate if that is open. */
+  comeBack(): void {
+    const { shaper, clock } = this.#context
+    const now = clock.now()
+    if (this.#aside === undefined) {
+      const { gate } = this.#route.lane
+      const rejection = shutOut(gate, now)
+      if (rejection !== undefined) return this.reject(rejection)
+      gate.enter()
+      this.#unqueue(now)
+      this.#state = 'through'
+      return this.#visitor.passed('at-once')
+    }
+    const aside = this.#aside
+    this.#aside = undefined
+    this.#state = 'waiting'
+    // The time in which it waited for its body does not count against the longest wait.
+    this.maxWait += now - this.#asideAt
+    this.#ticket = shaper.aside.comeBack(aside, this, this.maxWait, this.#arrivedAt)
+    shaper.wake()
   }
 
   #unqueue(now: number): void {
@@ -115,6 +177,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
       this.#route.lane.gate.leave()
       return sent === undefined ? this.#context.shaper.giveBack(this.#ticket!) : sent.discard()
     }
+    if (!this.#visitor.ready) return this.#setAside(this.#ticket!)
     this.#state = 'through'
     this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
@@ -131,7 +194,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
 
   reject(rejection: Rejection): void {
     const now = this.#context.clock.now()
-    if (this.#state === 'waiting') this.#unqueue(now)
+    if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
     this.#state = 'over'
     const reply = rejectionReply(rejection, this.#route, this.arrival, now)
     this.#visitor.turnedAway('rejected', reply)
@@ -254,6 +317,9 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (state === 'waiting') {
       this.#unqueue(this.#context.clock.now())
       this.#context.shaper.cancel(this.#ticket!)
+    } else if (state === 'aside') {
+      this.#unqueue(this.#context.clock.now())
+      if (this.#aside !== undefined) this.#context.shaper.aside.drop(this.#aside)
     } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
   }
 

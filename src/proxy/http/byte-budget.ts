@@ -1,48 +1,67 @@
+/** One client may hold this part of the budget while others hold some, and half of it else. */
+const SHARE = 1 / 16
+const ALONE = 1 / 2
+
 /**
- * The bytes that exchanges hold in memory, each and all together. Code that keeps bytes of a body for later counts them here.
- * Reading ahead asks here first whether there is room.
+ * The bytes that are buffered, of each client and of all together. Code that keeps bytes for later counts them here, and asks
+ * before it reads more.
  */
 export class ByteBudget {
-  /** Bytes that may be held in all. */
-  readonly most: number
+  /** Bytes that may be held in all. A reload may change it. */
+  most: number
   /** Bytes held now. */
   used = 0
+  /** Bytes held by each client that holds any. */
+  readonly #clients = new Map<string, number>()
 
   constructor(most: number) {
     this.most = most
   }
+
+  /** How many more bytes a client may hold. */
+  room(client: string): number {
+    const held = this.#clients.get(client) ?? 0
+    const isAlone = this.#clients.size === (held > 0 ? 1 : 0)
+    return Math.min(this.most - this.used, this.most * (isAlone ? ALONE : SHARE) - held)
+  }
+
+  /** A client holds so many bytes more, or fewer. */
+  change(client: string, by: number): void {
+    if (by === 0) return
+    this.used += by
+    const held = (this.#clients.get(client) ?? 0) + by
+    if (held > 0) this.#clients.set(client, held)
+    else this.#clients.delete(client)
+  }
 }
 
-/** What one exchange holds of a budget. */
+/** What one body, answer or connection holds of a budget. */
 export class HeldBytes {
   /** Bytes. */
   held = 0
   readonly #budget: ByteBudget
-  readonly #most: number
+  readonly #client: string
 
-  /** @param most bytes that this exchange may hold */
-  constructor(budget: ByteBudget, most: number) {
+  /** @param client whose share it counts in */
+  constructor(budget: ByteBudget, client: string) {
     this.#budget = budget
-    this.#most = most
+    this.#client = client
   }
 
-  /** Whether so many more bytes may be held. */
-  hasRoom(bytes: number): boolean {
-    return this.held + bytes <= this.#most && this.#budget.used + bytes <= this.#budget.most
+  /** Whether more bytes may be held. */
+  get hasRoom(): boolean {
+    return this.#budget.room(this.#client) > 0
   }
 
   /** Tells how many bytes are held from now on. */
   hold(bytes: number): void {
-    this.#budget.used += bytes - this.held
+    this.#budget.change(this.#client, bytes - this.held)
     this.held = bytes
   }
 }
 
 /** Most bytes of a body to read in search of a hang-up: about as much as the kernels hold. */
 export const MOST_AHEAD = 4 * 1024 * 1024
-
-/** Most bytes that all bodies together may hold. Above it a body is read up to `BODY_BUFFER` only. */
-export const ALL_AHEAD = 32 * 1024 * 1024
 
 /** Most turns of the event loop spent on reading ahead. A client may send one byte in each. */
 export const MOST_TURNS = 256

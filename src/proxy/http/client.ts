@@ -1,7 +1,6 @@
 /** What an exchange knows of its client. The server for clients implements it (`proxy/client`). */
 import type { Readable } from 'node:stream'
 import type { Deadlines } from '../deadlines.js'
-import type { ByteBudget } from './byte-budget.js'
 import type { LingerDeadlines } from './linger.js'
 
 /** A request as it comes. The names are those of Node. */
@@ -23,6 +22,14 @@ export interface RequestBody extends Readable {
   readonly held: boolean
   /** Called when bytes have come from the client, and when the upstream has taken some. */
   onProgress: () => void
+  /** All of it has come. */
+  readonly whole: boolean
+  /** All of it has come, or no more is read before some is taken. */
+  readonly ready: boolean
+  /** Called when it becomes ready. */
+  onReady: () => void
+  /** Reads up to this many bytes before any are taken. */
+  buffer(bytes: number): void
   /**
    * Reads on where a hang-up may be hidden: until the body ends, enough has come, or nothing more comes at once. It
    * notices a reset at once. It notices a FIN only behind what it reads.
@@ -40,6 +47,10 @@ export interface AnswerHead {
   readonly headers: readonly string[]
   /** Bytes of the body. 0: there is none, whatever the headers say. Undefined: its end is not known yet. */
   readonly length: number | undefined
+  /** Bytes that may be read ahead of the client. */
+  readonly ahead: number
+  /** The client, whose share of the buffers counts. */
+  readonly client: string
 }
 
 /** An answer with a known length. */
@@ -66,8 +77,12 @@ export interface ClientAnswer {
   owner: AnswerOwner | undefined
   /** Runs once when the client takes more again. To be called after `data` has returned false. */
   onceDrained(run: () => void): void
-  /** The body of the request, for one reader. */
-  openBody(budget: ByteBudget): RequestBody
+  /**
+   * The body of the request, for one reader.
+   *
+   * @param client whose share of the buffers it counts in
+   */
+  openBody(client: string): RequestBody
   writeContinue(): void
   /** Sends a whole interim response, unless the client has unread data: it must not pile up. */
   interim(text: string): void

@@ -16,8 +16,10 @@ import { Sharing } from '../../sharing/sharing.js'
 import { createOwnServer } from '../client/own-server.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
-import { ALL_AHEAD, ByteBudget } from '../http/byte-budget.js'
+import { type BodyDeadlines, OpenBodies, UNENDED } from '../exchange/body-arrival.js'
+import { ByteBudget } from '../http/byte-budget.js'
 import { createTrust } from '../http/client-address.js'
+import { LeastRate } from '../http/least-rate.js'
 import { LINGER } from '../http/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
@@ -81,6 +83,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
     }
   }
+  const bodyDeadlines = ({ limits }: Settings): BodyDeadlines => ({
+    whole: new Deadlines(clock, limits.bodyTimeout),
+    unended: new Deadlines(clock, UNENDED),
+  })
   let drained = (): void => undefined
   const sharing =
     shared &&
@@ -110,7 +116,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
     observer,
-    bodyBytes: new ByteBudget(ALL_AHEAD),
+    bodyBytes: new ByteBudget(settings.limits.bufferMemory),
+    leastRate: LeastRate.of(clock, settings.limits.minBodyRate),
+    bodyDeadlines: bodyDeadlines(settings),
+    openBodies: new OpenBodies(),
     linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
     flush: new Deadlines(clock, FLUSH),
     maxConnections: settings.limits.maxConnections,
@@ -126,6 +135,9 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const close = async (): Promise<void> => {
     context.linger.silence.close()
     context.linger.total.close()
+    context.leastRate?.windows.close()
+    context.bodyDeadlines.whole.close()
+    context.bodyDeadlines.unended.close()
     context.shaper.control.close()
     context.flush.close()
     await Promise.all([upstreams.close(), sharing?.close()])
@@ -190,6 +202,9 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.bucketTable.maxKeys = next.limits.maxKeys
       context.maxConnections = next.limits.maxConnections
       context.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
+      context.bodyBytes.most = next.limits.bufferMemory
+      context.leastRate = LeastRate.of(clock, next.limits.minBodyRate)
+      context.bodyDeadlines = bodyDeadlines(next)
       clients.limit(next.limits)
       return applyLimits(context, next, upstreams)
     },
