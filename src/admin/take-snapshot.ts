@@ -160,12 +160,13 @@ function routeSnapshots({ routes }: ProxyContext, tally: TrafficTally): RouteSna
   return tally.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...tally.route('') }] : known
 }
 
-function upstreamSnapshot({ settings, gate, quota }: Upstream, now: number): UpstreamSnapshot {
+function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {
   const allows = (quota?.rate ?? Infinity) * 1_000
   return {
     url: settings.url,
     inFlight: gate.inFlight,
     pausedMs: gate.pausedFor(now),
+    ...(breaker?.isOpen && { probeMs: breaker.retryAfter }),
     ...(Number.isFinite(allows) && { allows }),
   }
 }

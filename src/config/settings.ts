@@ -83,6 +83,8 @@ export interface UpstreamSettings {
   idleTimeout: number
   /** `ca` is a file path. */
   tls: { ca?: string; servername?: string }
+  /** Undefined: none. */
+  breaker?: BreakerSettings
   /** Answers that pause all releases. Durations in ms. */
   pauseOn?: { status: readonly number[]; default: number; max: number }
   /** Answers after which a request goes back to the head of its lane. */
@@ -91,6 +93,19 @@ export interface UpstreamSettings {
   via: boolean
   /** Whether the rate follows the rate limit headers of its answers. */
   learn: boolean
+}
+
+/** When requests are kept away from an upstream that fails. Durations in ms. */
+export interface BreakerSettings {
+  /** So many failures in a row open it. */
+  failures: number
+  /** Answers that count as failures. */
+  status: readonly number[]
+  /** From the opening to the first probe. Each further one is twice as long after the one before. */
+  probe: number
+  maxProbe: number
+  /** How long requests wait for it to close. */
+  hold: number
 }
 
 /** Header names are lower-cased. */

@@ -95,6 +95,14 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       },
     })
     new Gauge({
+      name: 'shaper_upstreams_failing',
+      help: 'Upstreams whose breaker is open',
+      registers,
+      collect() {
+        this.set(tally.failing.size)
+      },
+    })
+    new Gauge({
       name: 'shaper_keys',
       help: 'Bucket instances',
       labelNames: ['bucket'],

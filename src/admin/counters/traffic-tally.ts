@@ -39,6 +39,8 @@ export interface TallyOptions {
 /** An observer of the proxy. */
 export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
+  /** URLs of upstreams whose breaker is open. */
+  readonly failing = new Set<string>()
   readonly routes = new Map<string, RouteTally>()
   readonly buckets = new Map<string, BucketTally>()
   readonly waits = new SlidingQuantiles()
@@ -162,10 +164,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
+  broken(upstream: string, isOpen: boolean): void {
+    if (isOpen) this.failing.add(upstream)
+    else this.failing.delete(upstream)
+  }
+
   rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
     this.route(request.route).rehearsed[decision] += 1
     this.dryRuns.add(request, decision, bucket, wait)
   }
 }
 
-type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed'
+type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed' | 'broken'

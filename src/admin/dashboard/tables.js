@@ -123,12 +123,14 @@ export function fillUpstreams(upstreams) {
   list(byId('upstreams'), upstreams, {
     nameOf: upstream => upstream.url,
     create,
-    fill({ parts }, { url, inFlight, pausedMs, allows }) {
+    fill({ parts }, { url, inFlight, pausedMs, probeMs, allows }) {
       put(parts.name, url)
       put(parts.note, `${count(inFlight)} in flight`)
       const learned = allows === undefined ? '' : `; allows ${perSecond(allows)}`
-      put(parts.state, (pausedMs > 0 ? `asked for a pause: ${duration(pausedMs)} more` : 'open') + learned)
-      parts.state.classList.toggle('warn', pausedMs > 0)
+      const paused = pausedMs > 0 ? `asked for a pause: ${duration(pausedMs)} more` : 'open'
+      const failing = probeMs !== undefined && `fails: tried again in ${duration(probeMs)}`
+      put(parts.state, (failing || paused) + learned)
+      parts.state.classList.toggle('warn', pausedMs > 0 || probeMs !== undefined)
     },
   })
 }

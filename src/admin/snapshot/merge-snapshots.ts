@@ -110,7 +110,12 @@ function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] 
     if (known === undefined) found.set(part.url, part)
     else {
       const { inFlight, pausedMs } = known
-      found.set(part.url, { ...part, inFlight: inFlight + part.inFlight, pausedMs: Math.max(pausedMs, part.pausedMs) })
+      found.set(part.url, {
+        ...known,
+        ...part,
+        inFlight: inFlight + part.inFlight,
+        pausedMs: Math.max(pausedMs, part.pausedMs),
+      })
     }
   }
   return [...found.values()]

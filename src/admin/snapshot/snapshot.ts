@@ -100,6 +100,8 @@ export interface UpstreamSnapshot {
   readonly inFlight: number
   /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
+  /** It fails, and is tried again in so many ms. Absent: it does not. */
+  readonly probeMs?: number
   /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number
 }

@@ -156,6 +156,9 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
   const paused = upstreams
     .filter(({ pausedMs }) => pausedMs > 0)
     .map(({ url, pausedMs }) => `${url} pauses for ${milliseconds(pausedMs)}`)
+  const failing = upstreams
+    .filter(({ probeMs }) => probeMs !== undefined)
+    .map(({ url, probeMs }) => `${url} fails, tried again in ${milliseconds(probeMs!)}`)
   return [
     `${queued} queued, ${inFlight} in flight; wait p50 ${milliseconds(wait.p50)}, p99 ${milliseconds(wait.p99)}, ` +
       `max ${milliseconds(wait.max)}; late p99 ${milliseconds(lateness.p99)}`,
@@ -164,6 +167,7 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
       ...(store.type === 'memory' ? [] : [`${store.type}: ${store.ready ? `${store.instances} instances` : 'away'}`]),
       ...(draining ? ['shutting down'] : []),
       ...paused,
+      ...failing,
     ].join('; '),
   ].filter(line => line !== '')
 }

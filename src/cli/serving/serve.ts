@@ -99,6 +99,10 @@ function createLogObserver(log: Logger, now: () => number): Observer {
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
     },
+    broken(upstream, isOpen) {
+      if (isOpen) log.warn({ upstream }, 'the upstream fails: requests wait, and one from time to time tries it')
+      else log.info({ upstream }, 'the upstream answers again')
+    },
     rehearsed: ({ route }, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
     failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),

@@ -77,7 +77,7 @@ function formatStore(store: StoreSettings): object {
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, requestBuffer, responseBuffer, tls } = upstream
   const { connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { pauseOn, retry, via, learn } = upstream
+  const { breaker, pauseOn, retry, via, learn } = upstream
   return {
     url,
     hostHeader,
@@ -88,6 +88,14 @@ function formatUpstream(upstream: UpstreamSettings): object {
     responseTimeout: exactDuration(responseTimeout),
     idleTimeout: exactDuration(idleTimeout),
     ...(Object.keys(tls).length > 0 && { tls }),
+    breaker: breaker
+      ? {
+          ...breaker,
+          probe: exactDuration(breaker.probe),
+          maxProbe: exactDuration(breaker.maxProbe),
+          hold: exactDuration(breaker.hold),
+        }
+      : false,
     ...(pauseOn && {
       pauseOn: { ...pauseOn, default: exactDuration(pauseOn.default), max: exactDuration(pauseOn.max) },
     }),

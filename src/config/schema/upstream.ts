@@ -39,6 +39,27 @@ const retry = object(
   'use e.g. { "status": [502, 503], "max": 3 }',
 )
 
+const breakerObject = object(
+  {
+    failures: whole('a number of failures', 'use a whole number above 0, e.g. 5', 1)
+      .prefault(5)
+      .describe('How many failures in a row open it, e.g. 5.'),
+    status: z
+      .array(status, { error: wants('a list of statuses', 'use e.g. [500, 503]') })
+      .prefault([])
+      .describe('The statuses that count as failures, e.g. [500, 503].'),
+    probe: timeout.prefault('1s').describe('From the opening to the first probe, e.g. "1s".'),
+    maxProbe: timeout.prefault('30s').describe('The longest time between two probes, e.g. "30s".'),
+    hold: timerDuration.prefault('5s').describe('How long requests wait for the upstream to come back, e.g. "5s".'),
+  },
+  'an object or false',
+  'use e.g. { "failures": 5, "hold": "5s" } or false',
+)
+
+const breaker = z.union([breakerObject, z.literal(false)], {
+  error: wants('an object or false', 'use e.g. { "failures": 5, "hold": "5s" } or false'),
+})
+
 const options = {
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
@@ -71,6 +92,9 @@ const options = {
   )
     .prefault({})
     .describe('How to verify an https upstream, e.g. { "ca": "ca.pem" }.'),
+  breaker: breaker
+    .prefault({})
+    .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
   pauseOn: pauseOn
     .exactOptional()
     .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),
@@ -88,8 +112,8 @@ const upstreamObject = object(
 const defaults = z.strictObject(options).parse({})
 
 function settings({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
-  const { url, hostHeader, ...others } = rest
-  return { url, hostHeader, maxInFlight, ...others }
+  const { url, hostHeader, breaker, ...others } = rest
+  return { url, hostHeader, maxInFlight, ...others, ...(breaker !== false && { breaker }) }
 }
 
 export const upstream = z.union(

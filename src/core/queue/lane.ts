@@ -36,8 +36,9 @@ export interface Rejection {
    * - `crowded`: `maxQueued` requests wait, or (in `meter`) `maxInFlight` are in flight.
    * - `paused`: its upstream has asked for a pause, and it may not wait.
    * - `unavailable`: the store decides, and does not answer.
+   * - `down`: its upstream fails.
    */
-  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable'
+  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable' | 'down'
   /** The buckets that are full, blocked, too small or too slow. */
   readonly buckets: readonly SharedBucket[]
   /**
@@ -247,6 +248,12 @@ export class Gate implements Timed {
   place = -1
   /** Closed for a moment: what has passed is not on the wire yet. */
   closed = false
+  /** Nothing passes but a probe, because the upstream fails. */
+  blocked = false
+  /** While it is blocked: the next request passes, as the probe. */
+  probe = false
+  /** The probe has passed. What becomes of it is not known yet. */
+  probing = false
   readonly root = new ShareNode(this)
   /** May change at any time. After a raise wake the gate. */
   maxInFlight: number
@@ -259,7 +266,7 @@ export class Gate implements Timed {
   }
 
   get open(): boolean {
-    return this.place < 0 && !this.closed && this.#inFlight < this.maxInFlight
+    return this.place < 0 && !this.closed && (!this.blocked || this.probe) && this.#inFlight < this.maxInFlight
   }
 
   get paused(): boolean {
@@ -282,6 +289,16 @@ export class Gate implements Timed {
 
   enter(): void {
     this.#inFlight += 1
+    if (!this.blocked) return
+    this.probe = false
+    this.probing = true
+  }
+
+  /** The probe was not sent after all. Another may pass. */
+  unprobe(): void {
+    if (!this.probing) return
+    this.probing = false
+    this.probe = this.blocked
   }
 
   leave(): void {

@@ -197,7 +197,7 @@ function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean 
 
 function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
-  if (lane.first === undefined || lane.stack.length === 0 || !gate.open) return false
+  if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
   if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
   return lane.stack.every(
     bucket => bucket.extras?.pinnedFreeAt === undefined && !bucket.unsent && laneAlone(bucket) === lane,

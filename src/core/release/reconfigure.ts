@@ -65,6 +65,43 @@ export class Control {
     this.#engine.notify()
   }
 
+  /** Closes a gate until `unblock`: nothing passes but the probes. */
+  block(gate: Gate): void {
+    this.#engine.settleBefore(armed => armed.recallAll(gate))
+    this.#engine.block(gate)
+    this.#engine.notify()
+  }
+
+  /** Lets one request pass a blocked gate: the first that waits, or the next that comes. */
+  allowProbe(gate: Gate): void {
+    gate.probe = gate.blocked
+    this.#openGate(gate)
+  }
+
+  unblock(gate: Gate): void {
+    gate.blocked = false
+    gate.probe = false
+    gate.probing = false
+    this.#openGate(gate)
+  }
+
+  #openGate(gate: Gate): void {
+    const now = this.#engine.settle()
+    this.#engine.openGate(gate, now)
+    this.#engine.notify()
+  }
+
+  /** Rejects every request that waits at a gate. They hear that they may come again in so many ms. */
+  refuseAll(gate: Gate, retryAfterMs: number): void {
+    this.#engine.settle()
+    for (const lane of lanesBelow(gate.root)) {
+      for (const ticket of [...(lane.claiming ?? []), ...lane.tickets]) {
+        if (!ticket.shadow) this.#engine.reject(ticket, { reason: 'down', buckets: [], retryAfterMs })
+      }
+    }
+    this.#engine.wake()
+  }
+
   /**
    * The request that passed these buckets last is on the wire now, and its gate may open again.
    *

@@ -316,6 +316,12 @@ export class Engine {
     this.#claims?.recall(gate)
   }
 
+  /** Closes a gate. Nothing of it is armed. */
+  block(gate: Gate): void {
+    gate.blocked = true
+    this.#claims?.recall(gate)
+  }
+
   /** Ends a pause. What waited for it can leave with the next `releaseReady`. */
   resume(gate: Gate): void {
     this.#pauses.remove(gate)

@@ -40,6 +40,7 @@ export class SetAside {
     else engine.restore(arrival, passed, passed)
     engine.countAside(arrival, 1)
     route.gate.leave()
+    route.gate.unprobe()
     const now = engine.settle()
     engine.openGate(route.gate, now)
     engine.notify()

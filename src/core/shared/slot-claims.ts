@@ -305,6 +305,7 @@ export class Claims {
   #stopClaiming(lane: Lane): void {
     lane.claims -= 1
     lane.route.gate.leave()
+    lane.route.gate.unprobe()
     this.#readyLanes.gateOpened(lane.route.gate)
     const { claiming } = lane
     const ticket = claiming?.last

@@ -32,12 +32,16 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   const { settings } = route
   const { gate } = route.lane
   const slowest = longestWait(arrival.stack, context.clock.now())
+  const leave = (): void => {
+    gate.unprobe()
+    leaveGate(context, gate)
+  }
   const shadow: Candidate = {
     ...NO_CALLBACKS,
     maxWait: settings.maxWait,
-    release: () => leaveGate(context, gate),
+    release: leave,
     decided(verdict) {
-      if (verdict === 'released') leaveGate(context, gate)
+      if (verdict === 'released') leave()
       else if (verdict instanceof Ticket) context.observer.rehearsed?.(request, 'would_delay', ...slowest)
       else context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },

@@ -17,17 +17,26 @@ import type { AnswerOwner, ClientAnswer, ClientRequest, RequestBody } from '../h
 import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
-import { limitHeaders, RETRY_SOON_MS, type Reply, SHUTTING_DOWN, TOO_MANY_CONNECTIONS } from '../http/reply.js'
+import {
+  limitHeaders,
+  RETRY_SOON_MS,
+  type Reply,
+  SHUTTING_DOWN,
+  TOO_MANY_CONNECTIONS,
+  upstreamDown,
+} from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import type { Outcome } from '../observe/observer.js'
 import { type Explanation, explainHeader } from '../routing/explain-header.js'
 import { currentUpstream, type Route } from '../routing/route.js'
+import type { Attempt, Breaker } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
 import { BodyArrival } from './body-arrival.js'
 import { clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
+import { Patience } from './patience.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
 
@@ -76,8 +85,12 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #client: string | undefined
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
-  /** How often it was sent again because a connection broke. `retry.max` does not count these. */
+  /** How often it was sent again because a connection broke or could not be opened. `retry.max` does not count these. */
   #resends = 0
+  /** Its way to the upstream, of whose end the breaker has not heard. */
+  #attempt: Attempt | undefined
+  /** Set once there was no connection for it: until when it may wait for one. */
+  #patience: Patience | undefined
   /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
@@ -174,9 +187,17 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   #forwardUnqueued(): void {
     this.admitted()
-    if (this.ready) return this.forward()
+    if (this.ready) return this.#forwardUnlessDown()
     this.#state = 'buffered'
     this.awaitBody()
+  }
+
+  #forwardUnlessDown(): void {
+    this.#followUpstream()
+    const { breaker } = this.matched!.upstream
+    if (breaker?.refuses(false)) return this.#answer('failed', upstreamDown(breaker.retryAfter))
+    breaker?.passUngated()
+    this.forward()
   }
 
   admitted(): void {
@@ -197,7 +218,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
       deadlines,
       open,
       onReady: () => {
-        if (this.#state === 'buffered') this.forward()
+        if (this.#state === 'buffered') this.#forwardUnlessDown()
         else if (settings.mode !== 'off') this.#visit!.comeBack()
       },
       onLate: () => this.#stop('failed', LATE_BODY),
@@ -260,9 +281,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#body.readAhead(() => this.#state === 'released' && this.forward())
   }
 
-  turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void {
+  turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void {
     // It has been sent, so "still queued" or "too many" would not be the truth.
-    if (this.#resentAfter !== undefined) this.#fail(this.#resentAfter)
+    if (this.#resentAfter !== undefined && outcome !== 'failed') this.#fail(this.#resentAfter)
     else this.#answer(outcome, reply)
   }
 
@@ -293,6 +314,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   protected forward(sent?: ArmedRequest): void {
     this.#state = 'sent'
     if (sent === undefined) this.#followUpstream()
+    this.#attempt = this.matched!.upstream.breaker?.attempt()
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
@@ -305,6 +327,17 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   connected(): void {
     this.#visit?.sent()
+  }
+
+  heard(status: number): void {
+    this.#tellBreaker((breaker, attempt) => breaker.answered(attempt, status, this.client))
+  }
+
+  /** The breaker hears once how an attempt ended. */
+  #tellBreaker(tell: (breaker: Breaker, attempt: Attempt) => void): void {
+    const attempt = this.#attempt
+    this.#attempt = undefined
+    if (attempt !== undefined) tell(this.matched!.upstream.breaker!, attempt)
   }
 
   /** A reload may have changed the upstream while the request waited. */
@@ -387,7 +420,13 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
       return this.#response.linger(this.#mayHaveBody())
     }
     if (end.kind === 'failed') {
-      if (!this.#sendAgain(end)) this.#fail(end)
+      if (this.#awaitConnection(end) || this.#sendAgain(end)) return
+      this.#tellBreaker((breaker, attempt) => {
+        if (end.status === 408) breaker.dropped(attempt)
+        else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
+      })
+      this.#body?.destroy()
+      this.#fail(end)
       return
     }
     this.context.observer.failed?.(this.route, end.detail)
@@ -402,14 +441,39 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
+    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     if (this.#visit === undefined) {
       this.#forwarding = this.send()
       return true
     }
-    this.#state = 'waiting'
     this.#forwarding = undefined
+    return this.#passAgain(end.status)
+  }
+
+  /**
+   * Puts a request that could not be sent for want of a connection back into its queue, for a limited time.
+   *
+   * @returns false if the failure stands
+   */
+  #awaitConnection(end: Failure): boolean {
+    const { breaker, clock } = this.matched!.upstream
+    if (!end.unconnected || breaker === undefined || this.#visit === undefined) return false
+    if (this.matched!.settings.mode !== 'shape') return false
+    this.context.observer.failed?.(this.route, end.detail, end.cause)
+    this.#tellBreaker((_breaker, attempt) => breaker.failed(attempt, 'unconnected', this.client))
+    this.#patience ??= new Patience(clock, breaker.settings.hold, () => {
+      if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
+    })
+    this.#forwarding = undefined
+    if (this.#patience.isOver || !this.#passAgain(end.status)) this.#answer('failed', upstreamDown(breaker.retryAfter))
+    return true
+  }
+
+  /** @returns false if it is not sent again: its state is as before */
+  #passAgain(status: number): boolean {
+    this.#state = 'waiting'
     this.#resends += 1
-    if (this.#visit.passAgain(end.status)) return true
+    if (this.#visit!.passAgain(status)) return true
     this.#resends -= 1
     this.#state = 'sent'
     return false
@@ -478,6 +542,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
     this.#arrival?.end()
+    this.#patience?.end()
+    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)

@@ -24,6 +24,8 @@ export interface Failure {
   readonly status: 408 | 502 | 504
   readonly detail: string
   readonly cause?: Error
+  /** Nothing of the request has been sent: there was no connection. Its body is as it was. */
+  readonly unconnected?: boolean
   /**
    * The request may be sent once more (RFC 9110 9.2.2). It is idempotent, has no body, and may have met the close of an
    * idle connection.
@@ -37,6 +39,8 @@ export interface ForwardOwner {
   readonly client: string
   /** The request has waited for a connection, and is on the wire now. */
   connected(): void
+  /** The head of an answer has arrived. */
+  heard(status: number): void
   /** Headers to add to the answer: names and values in turn. */
   answerHeaders(status: number): readonly string[]
   /**
@@ -138,6 +142,7 @@ export class Forwarding implements ResponseHandler, Watched {
 
   responseStarted({ status, reason, fields, length }: ResponseHead): void {
     const { res, upstream, facts, owner } = this.#options
+    owner.heard(status)
     this.#onDiscarded = upstream.quota && owner.answered(status, joinedFields(fields))
     if (this.#onDiscarded !== undefined) {
       this.#phase = 'discarding'
@@ -241,9 +246,11 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   #fail(status: 408 | 502 | 504, detail: string, cause?: Error): void {
-    this.#finish()
+    const unconnected = this.#phase === 'starting'
+    this.#finish(unconnected)
     const repeatable = cause !== undefined && this.#isRepeatable(cause)
-    this.#options.owner.forwarded({ kind: 'failed', status, detail, repeatable, ...(cause !== undefined && { cause }) })
+    const { owner } = this.#options
+    owner.forwarded({ kind: 'failed', status, detail, unconnected, repeatable, ...(cause !== undefined && { cause }) })
   }
 
   /** The client has part of the answer. Only a closed connection tells it that the rest will not come. */
@@ -255,13 +262,14 @@ export class Forwarding implements ResponseHandler, Watched {
     if (!answered) owner.forwarded({ kind: 'broken', detail })
   }
 
-  #finish(): void {
+  /** @param keepsBody somebody else may send the body */
+  #finish(keepsBody = false): void {
     this.#phase = 'over'
     const { upstream } = this.#options
     upstream.answer.unwatch(this)
     upstream.progress.unwatch(this)
     this.#unwanted?.ended()
-    this.#releaseBody()
+    if (!keepsBody) this.#releaseBody()
     this.#onDiscarded?.()
     this.#onDiscarded = undefined
   }

@@ -30,7 +30,7 @@ export interface Visitor extends RequestRecord {
   arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined
   stack: readonly SharedBucket[]
   /** The request may not be sent; answer with this reply. */
-  turnedAway(outcome: 'rejected' | 'expired', reply: Reply): void
+  turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void
 }
 
 export class QueueVisit implements Candidate, ArmedOwner {
@@ -71,7 +71,17 @@ export class QueueVisit implements Candidate, ArmedOwner {
   /** @param maxWait ms */
   start(maxWait: number): void {
     this.maxWait = maxWait
+    if (this.#isRefused()) return
     admit(this.#context, this.#route, this.arrival, this)
+  }
+
+  /** Its upstream fails, and it may not wait, or no longer. */
+  #isRefused(): boolean {
+    const { settings } = this.#route
+    const { breaker } = currentUpstream(this.#route, this.#context.routes)
+    if (breaker === undefined || !breaker.refuses(settings.mode === 'shape')) return false
+    this.reject({ reason: 'down', buckets: [], retryAfterMs: breaker.retryAfter })
+    return true
   }
 
   decided(verdict: Verdict): void {
@@ -98,7 +108,13 @@ export class QueueVisit implements Candidate, ArmedOwner {
   /** The request ended before the decision came: undoes the decision. */
   #undo(verdict: Verdict): void {
     if (verdict instanceof Ticket) this.#context.shaper.cancel(verdict)
-    else if (verdict === 'released') leaveGate(this.#context, this.#route.lane.gate)
+    else if (verdict === 'released') this.#leaveUnsent()
+  }
+
+  /** It has passed the gate and was not sent. */
+  #leaveUnsent(): void {
+    this.#route.lane.gate.unprobe()
+    leaveGate(this.#context, this.#route.lane.gate)
   }
 
   #wait(ticket: Ticket): void {
@@ -123,7 +139,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#state = 'aside'
     this.#asideAt = clock.now()
     if (this.#route.settings.mode === 'shape') this.#aside = shaper.aside.add(this.arrival, passed)
-    else leaveGate(this.#context, this.#route.lane.gate)
+    else this.#leaveUnsent()
     this.#visitor.awaitBody()
   }
 
@@ -131,6 +147,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   comeBack(): void {
     const { shaper, clock } = this.#context
     const now = clock.now()
+    if (this.#isRefused()) return
     if (this.#aside === undefined) {
       const { gate } = this.#route.lane
       const rejection = shutOut(gate, now)
@@ -175,6 +192,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
       // The request ended while its release was on the way. Leave the gate first, so that the next request for this
       // slot finds it open.
       this.#route.lane.gate.leave()
+      this.#route.lane.gate.unprobe()
       return sent === undefined ? this.#context.shaper.giveBack(this.#ticket!) : sent.discard()
     }
     if (!this.#visitor.ready) return this.#setAside(this.#ticket!)
@@ -195,9 +213,11 @@ export class QueueVisit implements Candidate, ArmedOwner {
   reject(rejection: Rejection): void {
     const now = this.#context.clock.now()
     if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
+    if (this.#aside !== undefined) this.#context.shaper.aside.drop(this.#aside)
+    this.#aside = undefined
     this.#state = 'over'
     const reply = rejectionReply(rejection, this.#route, this.arrival, now)
-    this.#visitor.turnedAway('rejected', reply)
+    this.#visitor.turnedAway(rejection.reason === 'down' ? 'failed' : 'rejected', reply)
   }
 
   /**
@@ -232,6 +252,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
    * @returns false if it is not sent again. With a store the rejection may come later
    */
   passAgain(status: number): boolean {
+    this.#unhold()
     if (this.#route.settings.mode === 'shape') {
       const over = this.goBack(status)
       over?.()
@@ -325,6 +346,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
 
   /** Ends the visit of a request that was released and not sent. Its slot is given back. */
   endUnsent(): void {
+    this.#route.lane.gate.unprobe()
     this.end()
     this.#context.shaper.giveBack(this.#ticket!)
   }

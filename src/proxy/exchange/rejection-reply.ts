@@ -1,6 +1,6 @@
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
-import { limitHeaders, RETRY_SOON_MS, type Reply } from '../http/reply.js'
+import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
 import type { Route } from '../routing/route.js'
 
 /** The answer to a request that was not admitted. */
@@ -13,6 +13,7 @@ export function rejectionReply(
   if (reason === 'crowded') {
     return { status: 503, detail: 'too many requests are waiting or in flight', retryAfterMs: RETRY_SOON_MS }
   }
+  if (reason === 'down') return upstreamDown(retryAfterMs!)
   if (reason === 'paused') return { status: 503, detail: 'the upstream asks for a pause', retryAfterMs }
   if (reason === 'unavailable') {
     return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }

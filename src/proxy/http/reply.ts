@@ -46,6 +46,15 @@ export function tooLate(waited: number): Reply {
 }
 
 /**
+ * Answers a request whose upstream fails.
+ *
+ * @param probe ms until the upstream is tried again
+ */
+export function upstreamDown(probe: number): Reply {
+  return { status: 503, detail: 'the upstream fails; it is tried again from time to time', retryAfterMs: probe }
+}
+
+/**
  * Answers a request whose upstream pauses longer than the request may wait.
  *
  * @param pause ms until the pause ends

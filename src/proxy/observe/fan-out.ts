@@ -34,5 +34,6 @@ const EVENTS = [
   'shared',
   'paused',
   'learned',
+  'broken',
   'failed',
 ] as const satisfies readonly (keyof Observer)[]

@@ -78,7 +78,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const prepared = await upstreams.prepare(next.routes)
     return () => {
       upstreams.commit(prepared)
-      for (const { quota } of upstreams) quota?.join(context)
+      for (const { quota, breaker } of upstreams) {
+        quota?.join(context)
+        breaker?.join(context)
+      }
       const previous = new Map(context.routes.map(route => [route.name, route]))
       return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
     }

@@ -7,6 +7,7 @@ import { Gate } from '../../core/queue/lane.js'
 import { Deadlines } from '../deadlines.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { type ConnectOptions, Opener } from '../http1/open-connection.js'
+import { Breaker } from './breaker.js'
 import type { UpstreamQuota } from './upstream-quota.js'
 
 /** An upstream: its connections, its gate and its deadlines. */
@@ -37,6 +38,8 @@ export interface Upstream {
   readonly clock: Clock
   /** Its announced limits; undefined: they are not used. */
   quota: UpstreamQuota | undefined
+  /** Undefined: requests are never kept away from it. */
+  readonly breaker: Breaker | undefined
   /** The content of the file `tls.ca`. */
   readonly ca: Buffer | undefined
   /** Replaces `ca` for new connections. Open ones stay. */
@@ -71,7 +74,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
   const ungatedPool = maxInFlight < Infinity ? new ConnectionPool({ ...pooling, most: Infinity }) : pool
   const answer = new Deadlines(clock, settings.responseTimeout)
   const progress = new Deadlines(clock, settings.idleTimeout)
-  return {
+  const upstream: Upstream = {
     settings,
     url,
     authority: new URL(url).host,
@@ -86,6 +89,9 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     progress,
     clock,
     quota: undefined,
+    get breaker() {
+      return breaker
+    },
     get ca() {
       return ca
     },
@@ -99,6 +105,8 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
       for (const each of new Set([pool, ungatedPool])) each.close()
     },
   }
+  const breaker = settings.breaker && new Breaker(settings.breaker, upstream)
+  return upstream
 }
 
 function connectOptions(url: string, identity: Identity, ca: Buffer | undefined): ConnectOptions {

@@ -98,6 +98,7 @@ export class Upstreams {
     const take = (heir: Upstream, from: Upstream | undefined): void => {
       if (from === undefined || from.url !== heir.url || !heirs.has(heir) || !free.delete(from.gate)) return
       heirs.delete(heir)
+      from.breaker?.close()
       heir.gate = from.gate
       heir.gate.maxInFlight = heir.settings.maxInFlight
     }

@@ -1,0 +1,178 @@
+/**
+ * Keeps requests away from an upstream that fails (contract 8.4).
+ *
+ * After `failures` in a row the breaker opens: it blocks the gate of the upstream. From time to time one request passes as a
+ * probe, each twice as long after the one before. The first answer closes the breaker. Requests wait meanwhile. `hold` after
+ * the opening all that wait are refused, and so is everyone who comes later, but for the next probe.
+ *
+ * Failures to connect count alone. Others count only if they come from two clients or more, as one client may be able to
+ * cause them.
+ */
+import type { BreakerSettings } from '../../config/settings.js'
+import type { Cancel, Clock } from '../../core/clock.js'
+import type { Gate } from '../../core/queue/lane.js'
+import type { Shaper } from '../../core/shaper.js'
+import type { Observer } from '../observe/observer.js'
+
+/** A request on its way to the upstream. Its end is told once. */
+export interface Attempt {
+  readonly isProbe: boolean
+}
+
+const USUAL: Attempt = { isProbe: false }
+const PROBE: Attempt = { isProbe: true }
+
+/** The part of the ProxyContext that it needs. */
+export interface BreakerContext {
+  readonly shaper: Shaper
+  readonly observer: Observer
+}
+
+/** What a breaker belongs to. */
+export interface Protected {
+  readonly url: string
+  /** A reload may hand it on. */
+  readonly gate: Gate
+  readonly clock: Clock
+}
+
+export class Breaker {
+  readonly settings: BreakerSettings
+  readonly #upstream: Protected
+  #context: BreakerContext | undefined
+  /** Failures in a row: to connect, and of requests that were sent, with the client that caused the first of these. */
+  #unconnected = 0
+  #unanswered = 0
+  #client: string | undefined
+  #hasOthers = false
+  /** When it opened, in ms. Undefined: it is closed. */
+  #openedAt: number | undefined
+  /** From one probe to the next, in ms. */
+  #interval = 0
+  #nextProbeAt = 0
+  #isGivenUp = false
+  #cancelProbe: Cancel = () => false
+  #cancelHold: Cancel = () => false
+
+  constructor(settings: BreakerSettings, upstream: Protected) {
+    this.settings = settings
+    this.#upstream = upstream
+  }
+
+  /** To be called before it is used. */
+  join(context: BreakerContext): void {
+    this.#context ??= context
+  }
+
+  get isOpen(): boolean {
+    return this.#openedAt !== undefined
+  }
+
+  /** ms until the next probe. */
+  get retryAfter(): number {
+    return Math.max(0, this.#nextProbeAt - this.#upstream.clock.now())
+  }
+
+  /**
+   * Whether a request that comes now is refused.
+   *
+   * @param mayWait whether it can wait for the breaker to close
+   */
+  refuses(mayWait: boolean): boolean {
+    if (this.#openedAt === undefined || this.#upstream.gate.probe) return false
+    return !mayWait || this.#isGivenUp
+  }
+
+  /** A request without a place in the gate is about to be sent. If the breaker is open, it is the probe. */
+  passUngated(): void {
+    const { gate } = this.#upstream
+    if (!gate.blocked) return
+    gate.probe = false
+    gate.probing = true
+  }
+
+  /** A request is being sent. */
+  attempt(): Attempt {
+    return this.#upstream.gate.probing ? PROBE : USUAL
+  }
+
+  /** The head of an answer has arrived. */
+  answered(attempt: Attempt, status: number, client: string): void {
+    if (this.settings.status.includes(status)) return this.failed(attempt, 'unanswered', client)
+    this.#unconnected = 0
+    this.#unanswered = 0
+    this.#client = undefined
+    this.#hasOthers = false
+    if (this.#openedAt !== undefined) this.#close()
+  }
+
+  /** A request could not be sent, or has failed after it was. */
+  failed(attempt: Attempt, how: 'unconnected' | 'unanswered', client: string): void {
+    if (this.#openedAt !== undefined) {
+      if (attempt.isProbe) this.#probeFailed()
+      return
+    }
+    if (how === 'unconnected') this.#unconnected += 1
+    else {
+      this.#unanswered += 1
+      this.#client ??= client
+      this.#hasOthers ||= this.#client !== client
+    }
+    if (this.#unconnected + (this.#hasOthers ? this.#unanswered : 0) >= this.settings.failures) this.#open()
+  }
+
+  /** A request was given up. Nothing is known. */
+  dropped(attempt: Attempt): void {
+    const { gate } = this.#upstream
+    if (!attempt.isProbe || !gate.probing) return
+    gate.unprobe()
+    this.#context!.shaper.wake(gate)
+  }
+
+  /** It is no longer used. */
+  close(): void {
+    if (this.#openedAt !== undefined) this.#close()
+  }
+
+  #open(): void {
+    const { clock, gate, url } = this.#upstream
+    const now = clock.now()
+    this.#openedAt = now
+    this.#interval = this.settings.probe
+    this.#cancelHold = clock.at(now + this.settings.hold, () => {
+      this.#isGivenUp = true
+      this.#refuseAll()
+    })
+    this.#context!.shaper.control.block(gate)
+    this.#planProbe(now)
+    this.#context!.observer.broken?.(url, true)
+  }
+
+  #planProbe(now: number): void {
+    const { clock, gate } = this.#upstream
+    this.#nextProbeAt = now + this.#interval
+    this.#cancelProbe = clock.at(this.#nextProbeAt, () => this.#context!.shaper.control.allowProbe(gate))
+  }
+
+  #probeFailed(): void {
+    const { clock, gate } = this.#upstream
+    gate.probing = false
+    this.#interval = Math.min(this.settings.maxProbe, 2 * this.#interval)
+    this.#planProbe(clock.now())
+    if (this.#isGivenUp) this.#refuseAll()
+  }
+
+  #refuseAll(): void {
+    this.#context!.shaper.control.refuseAll(this.#upstream.gate, this.retryAfter)
+  }
+
+  #close(): void {
+    const { gate, url } = this.#upstream
+    this.#openedAt = undefined
+    this.#isGivenUp = false
+    this.#cancelProbe()
+    this.#cancelHold()
+    this.#context!.shaper.control.unblock(gate)
+    this.#context!.observer.broken?.(url, false)
+  }
+}
