@@ -1,12 +1,31 @@
 /** Our own HTTP server for clients: it accepts their connections, and knows them until they are closed. */
-import { createServer, type Socket } from 'node:net'
+import { createServer, type Server, type Socket } from 'node:net'
 import { createServer as createTlsServer } from 'node:tls'
 import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { ServerLimits, Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
-import { type ClientServer, EXCESS } from '../http/client-server.js'
+import type { ProxyContext } from '../context.js'
+import type { ClientConnection } from '../http/client-connection.js'
 import { ClientTimeouts } from './client-timeouts.js'
 import { type ConnectionHome, OwnConnection } from './own-connection.js'
+
+/** Connections above `maxConnections` that still get a 503. Further ones are closed without an answer. */
+const EXCESS = 256
+
+export interface ClientServer {
+  /** It listens. */
+  readonly server: Server
+  /** The open connections. */
+  readonly connections: ReadonlySet<ClientConnection>
+  /** Hands everything that clients send to exchanges. Called once, before it listens. */
+  accept(context: ProxyContext): void
+  /** Puts changed limits into effect. */
+  limit(limits: ServerLimits): void
+  /** Uses this certificate for new connections. */
+  renew(pair: KeyPair): void
+  /** Accepts no more, and ends idle connections. Resolves when all are closed. */
+  close(): Promise<void>
+}
 
 /**
  * @param pair certificate and key for TLS; undefined: plain HTTP

@@ -8,8 +8,6 @@ export class ClientResponse {
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
   readonly #res: ClientAnswer
-  /** The connection closes after this answer. */
-  #last = false
 
   constructor(context: ProxyContext, connection: ClientConnection, res: ClientAnswer) {
     this.#context = context
@@ -31,7 +29,6 @@ export class ClientResponse {
   closing(must = false): readonly string[] {
     const { alone, full } = this.#connection
     if (!must && !(alone && (full || this.#context.draining))) return NOTHING
-    this.#last = true
     this.#connection.last()
     return CLOSE
   }
@@ -42,7 +39,7 @@ export class ClientResponse {
    * @param hasBody whether the request may have a body
    */
   linger(hasBody: boolean): void {
-    if (hasBody) this.#res.readRest(this.#last ? 'close' : 'keep', this.#context.linger)
+    if (hasBody) this.#res.readRest()
   }
 }
 

@@ -1,5 +1,4 @@
 import type { Socket } from 'node:net'
-import type { Deadlines } from '../deadlines.js'
 import type { Reply } from './reply.js'
 
 /** A client's connection. It handles one request at a time, however many the client sends ahead. */
@@ -23,17 +22,15 @@ export interface ClientConnection {
   /** The current request has been answered: the next may start. */
   done(): void
   /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
-  endConnection(linger: Deadlines): void
+  endConnection(): void
   /** Ends the current request. Nothing follows it. */
   cutOff(): void
-  /** For sockets that are no longer read as HTTP: the client is gone. */
+  /** The client of a connection that is no longer read as HTTP is gone. */
   hangUp(): void
 }
 
 /** A request that a connection handles in its turn. */
 export interface PipelinedRequest {
-  /** The client is still sending it. */
-  readonly receiving: boolean
   /** It is at the upstream. */
   readonly inFlight: boolean
   /**

@@ -1,15 +1,14 @@
 /** What an exchange knows of its client. The server for clients implements it (`proxy/client`). */
 import type { Readable } from 'node:stream'
 import type { Deadlines } from '../deadlines.js'
-import type { LingerDeadlines } from './linger.js'
 
-/** A request as it comes. The names are those of Node. */
+/** A request as it comes. */
 export interface ClientRequest {
-  readonly method?: string | undefined
+  readonly method: string
   /** The target, as it came. */
-  readonly url?: string | undefined
-  readonly httpVersionMajor: number
-  readonly httpVersionMinor: number
+  readonly url: string
+  /** The second number of HTTP/1.x. */
+  readonly httpVersionMinor: 0 | 1
   /** Names and values in turn, as they came. */
   readonly rawHeaders: readonly string[]
   /** All of it has come. */
@@ -111,8 +110,6 @@ export interface ClientAnswer {
   /**
    * Reads what the client still sends of its request. Unread bytes would hide its next request, and closing with unread
    * bytes would cost it this answer.
-   *
-   * @param then what becomes of the connection
    */
-  readRest(then: 'keep' | 'close', deadlines: LingerDeadlines): void
+  readRest(): void
 }

@@ -1,6 +1,4 @@
-/**
- * Reads what a client still sends after its answer. Closing at once could cost the client that answer (RFC 9112 9.6).
- */
+/** Bounds on reading what a client still sends after its answer. Closing at once could cost it the answer (RFC 9112 9.6). */
 import type { Socket } from 'node:net'
 import type { Deadlines, Watched } from '../deadlines.js'
 

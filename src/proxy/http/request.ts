@@ -1,6 +1,6 @@
 /**
  * Reads a request into plain facts, before anything is counted. Requests that we and the upstream could read
- * differently are refused here (RFC 9112 sections 3.2 and 6.3). llhttp refuses others before.
+ * differently are refused here (RFC 9112 sections 3.2 and 6.3). The parser refuses others before.
  */
 import { isNamed } from '../http1/fields.js'
 import { NameSet } from '../http1/name-set.js'
@@ -74,9 +74,8 @@ const NONE: string[] = []
 const SLASH = 47
 
 export function readRequest(req: ClientRequest): RequestFacts | Refusal {
-  if (req.httpVersionMajor !== 1) return new Refusal(505, 'only HTTP/1.0 and HTTP/1.1 are supported', 'close')
   const head = new RequestHead(req)
-  return head.checkFraming() ?? head.checkHost() ?? head.readTarget(req.url!) ?? head
+  return head.checkFraming() ?? head.checkHost() ?? head.readTarget(req.url) ?? head
 }
 
 class RequestHead implements RequestFacts {
@@ -102,7 +101,7 @@ class RequestHead implements RequestFacts {
   #expectOther = false
 
   constructor({ method, httpVersionMinor, rawHeaders }: ClientRequest) {
-    this.method = method!
+    this.method = method
     this.oldHttp = httpVersionMinor === 0
     this.rawHeaders = rawHeaders
     for (let at = 0; at < rawHeaders.length; at += 2) {
@@ -159,13 +158,9 @@ class RequestHead implements RequestFacts {
   }
 
   checkFraming(): Refusal | undefined {
-    if (this.#codings !== undefined) {
-      if (this.oldHttp) return new Refusal(400, 'the HTTP/1.0 request has a Transfer-Encoding', 'close')
-      if (this.#codings.toLowerCase() !== 'chunked') {
-        return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
-      }
-      if (this.contentLength !== undefined)
-        return new Refusal(400, 'the request has both Content-Length and Transfer-Encoding', 'close')
+    // The parser has refused it in HTTP/1.0, and beside a Content-Length.
+    if (this.#codings !== undefined && this.#codings.toLowerCase() !== 'chunked') {
+      return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
     }
     if (this.#options > MAX_OPTIONS) {
       return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, 'close')

@@ -22,7 +22,6 @@ export interface RequestHead {
   /** The target, as it came. */
   readonly url: string
   /** The second number of HTTP/1.x. */
-  readonly httpVersionMajor: 1
   readonly httpVersionMinor: 0 | 1
   /** Names and values in turn, as they came. */
   readonly rawHeaders: string[]
@@ -199,7 +198,7 @@ function readHead(text: string): RequestHead {
   const framing = new RequestFraming(rawHeaders, httpVersionMinor)
   if (method === 'CONNECT') throw new ProtocolError('CONNECT is not supported', 405)
   const complete = framing.length === 0
-  return { method, url, httpVersionMajor: 1, httpVersionMinor, rawHeaders, framing, complete }
+  return { method, url, httpVersionMinor, rawHeaders, framing, complete }
 }
 
 type RequestLine = readonly [method: string, url: string, version: 0 | 1]

@@ -6,7 +6,6 @@ import type { RequestRecord } from '../observe/observer.js'
 
 /** Ends a connection whose bytes are no valid request: sends a problem document in its turn, as the last answer. */
 export class RefusedConnection implements PipelinedRequest {
-  readonly receiving = false
   readonly inFlight = false
   readonly #context: ProxyContext
   readonly #connection: ClientConnection
@@ -22,7 +21,6 @@ export class RefusedConnection implements PipelinedRequest {
     const { socket } = this.#connection
     const { status, detail } = this.reply
     if (!socket.writable) return
-    this.#connection.last()
     this.#context.observer.finished?.(UNREADABLE, 'refused', status)
     const title = STATUS_CODES[status]!
     const body = JSON.stringify({ type: 'about:blank', title, status, detail })
@@ -30,7 +28,7 @@ export class RefusedConnection implements PipelinedRequest {
       `HTTP/1.1 ${status} ${title}\r\nContent-Type: application/problem+json\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
     )
-    this.#connection.endConnection(this.#context.linger.silence)
+    this.#connection.endConnection()
   }
 
   abandon(): void {}
