@@ -85,6 +85,8 @@ export interface UpstreamSettings {
   tls: { ca?: string; servername?: string }
   /** Undefined: none. */
   breaker?: BreakerSettings
+  /** After it failed or paused, its rate climbs from a tenth in so many ms. Undefined: at once. */
+  warmUp?: number
   /** Answers that pause all releases. Durations in ms. */
   pauseOn?: { status: readonly number[]; default: number; max: number }
   /** Answers after which a request goes back to the head of its lane. */

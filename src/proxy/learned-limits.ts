@@ -1,20 +1,27 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Route } from './routing/route.js'
 
-/** Bucket limits, lowered to what the upstreams behind the buckets allow. */
+/** Bucket limits, lowered to what the upstreams behind the buckets allow, and while these warm up. */
 export class LearnedLimits {
   /** Cost units per ms, by bucket name. */
   readonly #rates = new Map<string, number>()
+  /** The part of its rate that a bucket has while an upstream warms up, by bucket name. */
+  readonly #parts = new Map<string, number>()
   #lowered = new WeakMap<BucketLimits, BucketLimits>()
 
   /**
-   * Reads the rates of the upstreams of these routes, as far as they have `learn`. A bucket in front of several upstreams
-   * takes the lowest rate.
+   * Reads the rates of the upstreams of these routes, as far as they have `learn`, and how far these have warmed up. A bucket
+   * in front of several upstreams takes the lowest rate.
    */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
+    this.#parts.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
+      const part = upstream.warmUp?.part ?? 1
+      if (part < 1) {
+        for (const { name } of settings.buckets) this.#parts.set(name, Math.min(part, this.#parts.get(name) ?? 1))
+      }
       const rate = upstream.quota?.rate ?? Infinity
       if (rate === Infinity || !settings.upstream.learn) continue
       for (const { name } of settings.buckets) this.#rates.set(name, Math.min(rate, this.#rates.get(name) ?? Infinity))
@@ -23,8 +30,9 @@ export class LearnedLimits {
 
   /** The limits to use. The rate is never above the configured one. */
   limitsOf(limits: BucketLimits): BucketLimits {
-    const rate = this.#rates.size === 0 ? undefined : this.#rates.get(limits.name)
-    if (rate === undefined || rate >= limits.rate) return limits
+    if (this.#rates.size + this.#parts.size === 0) return limits
+    const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * (this.#parts.get(limits.name) ?? 1))
+    if (rate >= limits.rate) return limits
     const known = this.#lowered.get(limits)
     if (known !== undefined) return known
     const lowered = { ...limits, rate }

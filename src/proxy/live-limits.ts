@@ -3,7 +3,6 @@ import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { ProxyContext } from './context.js'
 import type { Upstream } from './upstream/upstream.js'
-import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
 /**
  * Gives every bucket instance the limits of a new configuration, and plans the waiting requests anew. An instance stays
@@ -28,10 +27,10 @@ export function applyLimits(
   return expired
 }
 
-/** Adapts the buckets in front of an upstream to the rate that it allows. */
-export function applyLearned(context: ProxyContext, quota: UpstreamQuota): void {
+/** Adapts the buckets of routes, by their upstreams, to the rates that these allow. */
+export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) => boolean): void {
   context.learned.adjust(context.routes)
-  const routes = context.routes.filter(({ upstream }) => upstream.quota === quota)
+  const routes = context.routes.filter(({ upstream }) => isOf(upstream))
   for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
     for (const [, instance] of context.bucketTable.entries(bucket.name)) {
       // The others get the new limits with their next request.

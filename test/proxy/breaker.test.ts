@@ -215,3 +215,44 @@ t.test('an answer with a status of the list counts as a failure', async t => {
   await pass(rig, 1_000)
   t.equal((await askOnce(t, rig, get())).status, 200)
 })
+
+t.test('warmUp: after a pause, and after it failed, the rate climbs evenly from a tenth', async t => {
+  let status = 200
+  const upstream = await httpUpstream(t, (_req, res) => {
+    res.statusCode = status
+    res.end()
+  })
+  const rig = await startRig(
+    t,
+    {
+      upstream: { url: upstream.url, warmUp: '10s', pauseOn: { status: [429], default: '1s' } },
+      buckets: { all: { key: 'all', rate: '20/s', capacity: 300 } },
+      routes: [{ name: 'all' }],
+    },
+    { virtualClock: true },
+  )
+  status = 429
+  t.equal((await askOnce(t, rig, get())).status, 429)
+  status = 200
+  const clients = await Promise.all(Array.from({ length: 250 }, () => connect(t, rig)))
+  for (const client of clients) client.send(get())
+  await rig.until(({ queued }) => queued.length === 250)
+  const perSecond: number[] = []
+  let before = rig.released.length
+  for (let second = 0; second < 13; second += 1) {
+    await pass(rig, 1_000, 10)
+    perSecond.push(rig.released.length - before)
+    before = rig.released.length
+  }
+  t.ok(perSecond[0]! <= 1, 'the pause, to its last moment')
+  t.ok(perSecond[1]! >= 1 && perSecond[1]! <= 4, `a tenth at first: ${perSecond.join(' ')}`)
+  const climb = perSecond.slice(1, 11)
+  const sum = climb.reduce((total, count) => total + count, 0)
+  t.ok(Math.abs(sum - 110) <= 6, `the mean of a tenth and all, for 10 s: ${sum}`)
+  t.same(
+    climb,
+    climb.toSorted((a, b) => a - b),
+    'evenly',
+  )
+  t.same(perSecond.slice(11), [20, 20], 'then all of it')
+})

@@ -164,8 +164,8 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  broken(upstream: string, isOpen: boolean): void {
-    if (isOpen) this.failing.add(upstream)
+  broken(upstream: string, state: 'failing' | 'answering'): void {
+    if (state === 'failing') this.failing.add(upstream)
     else this.failing.delete(upstream)
   }
 

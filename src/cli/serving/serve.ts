@@ -99,8 +99,9 @@ function createLogObserver(log: Logger, now: () => number): Observer {
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
     },
-    broken(upstream, isOpen) {
-      if (isOpen) log.warn({ upstream }, 'the upstream fails: requests wait, and one from time to time tries it')
+    broken(upstream, state) {
+      if (state === 'failing')
+        log.warn({ upstream }, 'the upstream fails: requests wait, and one from time to time tries it')
       else log.info({ upstream }, 'the upstream answers again')
     },
     rehearsed: ({ route }, decision, bucket, wait) =>

@@ -77,7 +77,7 @@ function formatStore(store: StoreSettings): object {
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, requestBuffer, responseBuffer, tls } = upstream
   const { connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { breaker, pauseOn, retry, via, learn } = upstream
+  const { breaker, warmUp, pauseOn, retry, via, learn } = upstream
   return {
     url,
     hostHeader,
@@ -96,6 +96,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
           hold: exactDuration(breaker.hold),
         }
       : false,
+    ...(warmUp !== undefined && { warmUp: exactDuration(warmUp) }),
     ...(pauseOn && {
       pauseOn: { ...pauseOn, default: exactDuration(pauseOn.default), max: exactDuration(pauseOn.max) },
     }),

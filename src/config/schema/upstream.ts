@@ -95,6 +95,9 @@ const options = {
   breaker: breaker
     .prefault({})
     .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
+  warmUp: timeout
+    .exactOptional()
+    .describe('How long the rate climbs from a tenth after a failure or a pause, e.g. "10s"; at once when absent.'),
   pauseOn: pauseOn
     .exactOptional()
     .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),

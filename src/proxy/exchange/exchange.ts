@@ -29,14 +29,14 @@ import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } fr
 import type { Outcome } from '../observe/observer.js'
 import { type Explanation, explainHeader } from '../routing/explain-header.js'
 import { currentUpstream, type Route } from '../routing/route.js'
-import type { Attempt, Breaker } from '../upstream/breaker.js'
+import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
 import { BodyArrival } from './body-arrival.js'
+import { ConnectionWait } from './connection-wait.js'
 import { clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
-import { Patience } from './patience.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
 
@@ -88,9 +88,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   /** How often it was sent again because a connection broke or could not be opened. `retry.max` does not count these. */
   #resends = 0
   /** Its way to the upstream, of whose end the breaker has not heard. */
-  #attempt: Attempt | undefined
+  #attempt: UpstreamAttempt | undefined
   /** Set once there was no connection for it: until when it may wait for one. */
-  #patience: Patience | undefined
+  #connectionWait: ConnectionWait | undefined
   /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
@@ -334,7 +334,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   }
 
   /** The breaker hears once how an attempt ended. */
-  #tellBreaker(tell: (breaker: Breaker, attempt: Attempt) => void): void {
+  #tellBreaker(tell: (breaker: Breaker, attempt: UpstreamAttempt) => void): void {
     const attempt = this.#attempt
     this.#attempt = undefined
     if (attempt !== undefined) tell(this.matched!.upstream.breaker!, attempt)
@@ -461,11 +461,12 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     if (this.matched!.settings.mode !== 'shape') return false
     this.context.observer.failed?.(this.route, end.detail, end.cause)
     this.#tellBreaker((_breaker, attempt) => breaker.failed(attempt, 'unconnected', this.client))
-    this.#patience ??= new Patience(clock, breaker.settings.hold, () => {
+    this.#connectionWait ??= new ConnectionWait(clock, breaker.settings.hold, () => {
       if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
     })
     this.#forwarding = undefined
-    if (this.#patience.isOver || !this.#passAgain(end.status)) this.#answer('failed', upstreamDown(breaker.retryAfter))
+    if (this.#connectionWait.isOver || !this.#passAgain(end.status))
+      this.#answer('failed', upstreamDown(breaker.retryAfter))
     return true
   }
 
@@ -542,7 +543,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
     this.#arrival?.end()
-    this.#patience?.end()
+    this.#connectionWait?.end()
     this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()

@@ -50,7 +50,7 @@ export interface Observer {
   /** An upstream asked for a pause of `ms`. `expired` waiting requests would wait too long and were answered. */
   paused?(upstream: string, ms: number, expired: number): void
   /** An upstream fails, and requests are kept away from it. Or it answers again. */
-  broken?(upstream: string, isOpen: boolean): void
+  broken?(upstream: string, state: 'failing' | 'answering'): void
   /** An upstream's announced rate has changed: cost units per second, Infinity if it announces none. */
   learned?(upstream: string, rate: number): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */

@@ -78,9 +78,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     const prepared = await upstreams.prepare(next.routes)
     return () => {
       upstreams.commit(prepared)
-      for (const { quota, breaker } of upstreams) {
+      for (const { quota, breaker, warmUp } of upstreams) {
         quota?.join(context)
         breaker?.join(context)
+        warmUp?.join(pacer, () => applyLearned(context, upstream => upstream.warmUp === warmUp))
       }
       const previous = new Map(context.routes.map(route => [route.name, route]))
       return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
@@ -114,7 +115,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     ),
     sharing,
     learned: new LearnedLimits(),
-    rateLearned: quota => applyLearned(context, quota),
+    rateLearned: quota => applyLearned(context, upstream => upstream.quota === quota),
     routes: [],
     trust: createTrust(settings.trustProxy),
     via: new Via(id),

@@ -13,14 +13,15 @@ import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
 import type { Observer } from '../observe/observer.js'
+import type { WarmUp } from './warm-up.js'
 
 /** A request on its way to the upstream. Its end is told once. */
-export interface Attempt {
+export interface UpstreamAttempt {
   readonly isProbe: boolean
 }
 
-const USUAL: Attempt = { isProbe: false }
-const PROBE: Attempt = { isProbe: true }
+const USUAL: UpstreamAttempt = { isProbe: false }
+const PROBE: UpstreamAttempt = { isProbe: true }
 
 /** The part of the ProxyContext that it needs. */
 export interface BreakerContext {
@@ -34,6 +35,7 @@ export interface Protected {
   /** A reload may hand it on. */
   readonly gate: Gate
   readonly clock: Clock
+  readonly warmUp: WarmUp | undefined
 }
 
 export class Breaker {
@@ -92,22 +94,22 @@ export class Breaker {
   }
 
   /** A request is being sent. */
-  attempt(): Attempt {
+  attempt(): UpstreamAttempt {
     return this.#upstream.gate.probing ? PROBE : USUAL
   }
 
   /** The head of an answer has arrived. */
-  answered(attempt: Attempt, status: number, client: string): void {
+  answered(attempt: UpstreamAttempt, status: number, client: string): void {
     if (this.settings.status.includes(status)) return this.failed(attempt, 'unanswered', client)
     this.#unconnected = 0
     this.#unanswered = 0
     this.#client = undefined
     this.#hasOthers = false
-    if (this.#openedAt !== undefined) this.#close()
+    if (this.#openedAt !== undefined) this.#close('answered')
   }
 
   /** A request could not be sent, or has failed after it was. */
-  failed(attempt: Attempt, how: 'unconnected' | 'unanswered', client: string): void {
+  failed(attempt: UpstreamAttempt, how: 'unconnected' | 'unanswered', client: string): void {
     if (this.#openedAt !== undefined) {
       if (attempt.isProbe) this.#probeFailed()
       return
@@ -122,7 +124,7 @@ export class Breaker {
   }
 
   /** A request was given up. Nothing is known. */
-  dropped(attempt: Attempt): void {
+  dropped(attempt: UpstreamAttempt): void {
     const { gate } = this.#upstream
     if (!attempt.isProbe || !gate.probing) return
     gate.unprobe()
@@ -131,7 +133,7 @@ export class Breaker {
 
   /** It is no longer used. */
   close(): void {
-    if (this.#openedAt !== undefined) this.#close()
+    if (this.#openedAt !== undefined) this.#close('handed-on')
   }
 
   #open(): void {
@@ -145,7 +147,7 @@ export class Breaker {
     })
     this.#context!.shaper.control.block(gate)
     this.#planProbe(now)
-    this.#context!.observer.broken?.(url, true)
+    this.#context!.observer.broken?.(url, 'failing')
   }
 
   #planProbe(now: number): void {
@@ -166,13 +168,14 @@ export class Breaker {
     this.#context!.shaper.control.refuseAll(this.#upstream.gate, this.retryAfter)
   }
 
-  #close(): void {
+  #close(why: 'answered' | 'handed-on'): void {
     const { gate, url } = this.#upstream
     this.#openedAt = undefined
     this.#isGivenUp = false
     this.#cancelProbe()
     this.#cancelHold()
+    if (why === 'answered') this.#upstream.warmUp?.begin()
     this.#context!.shaper.control.unblock(gate)
-    this.#context!.observer.broken?.(url, false)
+    this.#context!.observer.broken?.(url, 'answering')
   }
 }

@@ -17,6 +17,7 @@ import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
+import type { WarmUp } from './warm-up.js'
 
 /** Smaller relative changes of the rate are ignored, because every change plans the waiting requests anew. */
 const NOTABLE_CHANGE = 0.01
@@ -43,6 +44,8 @@ type QuotaSettings = Pick<UpstreamSettings, 'pauseOn' | 'retry' | 'learn'>
 export class UpstreamQuota {
   readonly #url: string
   readonly #gates = new Set<Gate>()
+  /** Upstreams that warm up after a pause. */
+  readonly warmUps = new Set<WarmUp>()
   readonly #learned = new LearnedRate()
   #context: QuotaContext | undefined
   /** ms */
@@ -120,6 +123,8 @@ export class UpstreamQuota {
     if (ms <= left) return false
     this.#pausedUntil = now + growPause(left, ms)
     const { shaper, observer } = this.#context!
+    // First: at the end of the pause the rates fall before the gates open.
+    for (const warmUp of this.warmUps) warmUp.begin(this.#pausedUntil)
     let expired = 0
     for (const gate of this.#gates) {
       for (const count of shaper.control.pause(gate, this.#pausedUntil - now).values()) expired += count

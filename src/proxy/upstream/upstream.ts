@@ -9,6 +9,7 @@ import { ConnectionPool } from '../http1/connection-pool.js'
 import { type ConnectOptions, Opener } from '../http1/open-connection.js'
 import { Breaker } from './breaker.js'
 import type { UpstreamQuota } from './upstream-quota.js'
+import { WarmUp } from './warm-up.js'
 
 /** An upstream: its connections, its gate and its deadlines. */
 export interface Upstream {
@@ -40,6 +41,8 @@ export interface Upstream {
   quota: UpstreamQuota | undefined
   /** Undefined: requests are never kept away from it. */
   readonly breaker: Breaker | undefined
+  /** Undefined: it gets its full rate at once. */
+  readonly warmUp: WarmUp | undefined
   /** The content of the file `tls.ca`. */
   readonly ca: Buffer | undefined
   /** Replaces `ca` for new connections. Open ones stay. */
@@ -92,6 +95,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     get breaker() {
       return breaker
     },
+    warmUp: settings.warmUp === undefined ? undefined : new WarmUp(settings.warmUp),
     get ca() {
       return ca
     },
@@ -100,6 +104,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
       for (const each of new Set([pool, ungatedPool])) each.change(opener())
     },
     close() {
+      upstream.warmUp?.close()
       answer.close()
       progress.close()
       for (const each of new Set([pool, ungatedPool])) each.close()

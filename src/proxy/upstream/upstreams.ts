@@ -107,8 +107,9 @@ export class Upstreams {
   }
 
   #close(upstream: Upstream): void {
-    const { gate, quota } = upstream
+    const { gate, quota, warmUp } = upstream
     this.#retired.delete(upstream)
+    if (warmUp !== undefined) quota?.warmUps.delete(warmUp)
     if (![...this].some(other => other.gate === gate)) quota?.detach(gate)
     upstream.close()
   }
@@ -122,7 +123,9 @@ export class Upstreams {
     }
     for (const upstream of all) {
       upstream.quota = quotas.get(upstream.url)
-      upstream.quota?.attach(upstream.gate)
+      const { quota, warmUp } = upstream
+      quota?.attach(upstream.gate)
+      if (warmUp !== undefined) quota?.warmUps.add(warmUp)
     }
   }
 

@@ -1,7 +1,7 @@
 import type { Cancel, Clock } from '../../core/clock.js'
 
 /** How long a request waits for a connection to its upstream, from its first failure on. */
-export class Patience {
+export class ConnectionWait {
   isOver = false
   readonly #cancel: Cancel
 
