@@ -454,6 +454,47 @@ t.test('a request that cannot be armed leaves in its slot behind one that is', t
   t.end()
 })
 
+t.test('what was sent just before its bucket is held is taken note of', t => {
+  const virtual = createVirtualClock()
+  // Nobody wakes the core where some ms do not matter.
+  const timer = { now: virtual.now, at: () => () => false }
+  const shaper = new Shaper({ clock: virtual, timer })
+  const [everyone, bob, alice] = [5_000, 1_000, 1_000].map(rate => new QueuedBucket(limits(rate, 8)) as SharedBucket)
+  const route = { name: 'route', gate: new Gate() }
+  const left: string[] = []
+  const sends: { slot: number; sentAt: number | undefined }[] = []
+  const waiter: Waiter = {
+    release: (slot, now) => left.push(`${slot.toFixed(1)} ${now.toFixed(1)}`),
+    expire: () => left.push('expired'),
+    reject: () => left.push('rejected'),
+    arm({ slot }) {
+      const send = { slot, sentAt: undefined, revoke: () => send.sentAt === undefined, close: () => undefined }
+      sends.push(send)
+      return send
+    },
+  }
+  const bobs = { route, stack: [bob!, everyone!], cost: 1 }
+  const alices = { route, stack: [alice!, everyone!], cost: 1 }
+  t.equal(shaper.admit(bobs, waiter), 'released')
+  shaper.admit(bobs, waiter)
+  virtual.runUntil(0.9)
+  t.equal(shaper.admit(alices, waiter), 'released')
+  // Alice's finds no connection. Before that is known, Bob's second one is sent in its slot.
+  virtual.runUntil(1.2)
+  const { slot } = Object.assign(sends.at(-1)!, { sentAt: sends.at(-1)!.slot })
+  t.ok(shaper.control.hold(alices.stack))
+  t.same(left, [`${slot.toFixed(1)} ${slot.toFixed(1)}`])
+  t.equal(route.gate.armed, 0)
+  shaper.admit(bobs, waiter)
+  virtual.runUntil(50)
+  shaper.control.recall()
+  t.equal(left.length, 1, 'nothing passes while they are held')
+  shaper.control.unhold(alices.stack, 1)
+  virtual.runUntil(60)
+  t.equal(left.length, 2)
+  t.end()
+})
+
 function described({ id, slot }: Sent): string {
   return `${id}@${slot.toFixed(5)}`
 }

@@ -1,4 +1,5 @@
 /** Requests that are armed: the test is the pacing thread, and writes what it finds armed. */
+import dns from 'node:dns'
 import { writeSync } from 'node:fs'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
@@ -385,4 +386,38 @@ t.test('a shutdown answers what is armed and not sent', async t => {
   rig.clock.runUntil(rig.clock.now() + 60_000)
   await drained
   t.same(upstream.requests, ['GET /alice'])
+})
+
+t.test('a request that is written while the one before it finds no connection is answered', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const config = {
+    buckets: { ...CLIENTS.buckets, all: { key: 'all', rate: '1000/s', capacity: 50 } },
+    routes: [{ name: 'all', buckets: ['client', 'all'] }],
+  }
+  const { rig, hand } = await start(t, `http://localhost:${upstream.port}`, config)
+  await queue(t, rig, [], 'bob')
+  const connecting: (() => void)[] = []
+  const { lookup } = dns
+  t.teardown(() => Object.assign(dns, { lookup }))
+  // No other connection opens yet.
+  const held = (...args: Parameters<typeof lookup>): void => void connecting.push(() => lookup(...args))
+  Object.assign(dns, { lookup: held })
+  const bob = await connect(t, rig)
+  bob.send(get('/2', 'X-Key: bob'))
+  await untilArmed(rig, hand, 1)
+  rig.pacer.runUntil(rig.pacer.now() + 9.5)
+  const { shaper } = rig.proxy.context
+  const admit = shaper.admit.bind(shaper)
+  shaper.admit = (...args) => {
+    const verdict = admit(...args)
+    // It passes at once, and the thread is faster than the search for a connection.
+    hand.send(rig)
+    return verdict
+  }
+  const alice = await connect(t, rig)
+  alice.send(get('/alice', 'X-Key: alice'))
+  t.equal((await bob.answer()).status, 200)
+  for (const open of connecting) open()
+  t.equal((await alice.answer()).status, 200)
+  t.equal((upstream.text.match(/GET \/2 /g) ?? []).length, 1, 'it was sent once')
 })

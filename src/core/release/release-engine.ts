@@ -361,11 +361,10 @@ export class Engine {
    */
   hold(stack: readonly SharedBucket[]): boolean {
     if (this.#claims !== undefined) return false
-    for (const bucket of stack) {
-      // None of it has been sent: it goes only after what is held.
-      this.#armed?.recallBucket(bucket)
-      this.#readyLanes.hold(bucket)
-    }
+    // What is armed goes only after what is held. What has been sent meanwhile passes now: while held nobody takes note of it.
+    const recall: Recall = armed => stack.every(bucket => armed.recallBucket(bucket))
+    if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
+    for (const bucket of stack) this.#readyLanes.hold(bucket)
     return true
   }
 
