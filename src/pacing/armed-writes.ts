@@ -43,6 +43,9 @@ const ENTRY_BYTES = 4_096
 const STATE_BITS = 3
 const STATE_MASK = (1 << STATE_BITS) - 1
 
+/** A state word is never negative. After the last generation comes the first one again. */
+const WORD_MASK = 0x7fffffff
+
 export const STATES = { free: 0, armed: 1, writing: 2, written: 3, revoked: 4 } as const
 
 /**
@@ -194,7 +197,7 @@ export class ArmedWrites {
 
   /** Lets an entry be armed anew. It was written, or taken back. */
   free(index: number, generation: number): void {
-    Atomics.store(this.memory.states, index, ((generation + 1) << STATE_BITS) | STATES.free)
+    Atomics.store(this.memory.states, index, (((generation + 1) << STATE_BITS) & WORD_MASK) | STATES.free)
     this.#free.push(index)
   }
 }

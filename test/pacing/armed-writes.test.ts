@@ -298,3 +298,27 @@ t.test('what does not fit is not armed', async t => {
   while (writes.arm(order) !== undefined) armed += 1
   t.equal(armed, writes.memory.states.length, 'all entries are taken')
 })
+
+t.test('an entry that has been used so often that its generation starts again is still written', t => {
+  const writes = new ArmedWrites(1)
+  const { memory } = writes
+  Atomics.store(memory.controls, CONTROLS.running, 1)
+  const order = { text: 'a', descriptor: 1, slot: 0, latest: 0, after: undefined }
+  // The state word of the last generation: the next one does not fit.
+  Atomics.store(memory.states, 0, 2 ** 31 - 8)
+  const generations = new Set<number>()
+  for (let use = 0; use < 3; use += 1) {
+    const write = writes.arm(order)!
+    Atomics.store(memory.controls, CONTROLS.read, use + 1)
+    const entry = { index: 0, word: armedWord(memory, 0) }
+    t.ok(entry.word >= 0, 'the thread reads it')
+    t.ok(mayClaim(memory, entry) && claim(memory, entry), 'and writes it')
+    finish(memory, entry, 1, 7)
+    t.type(write.sentAt, 'number')
+    t.equal(write.revoke(), false)
+    write.free()
+    generations.add(write.generation)
+  }
+  t.equal(generations.size, 3)
+  t.end()
+})
