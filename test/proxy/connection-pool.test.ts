@@ -1,9 +1,11 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
+import { Readable } from 'node:stream'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
+import type { UpstreamRequest } from '../../src/proxy/http1/upstream-connection.js'
 import { freePort } from '../servers/free-port.js'
 import { askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig, turns } from './harness.js'
 
@@ -40,10 +42,11 @@ function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirt
 }
 
 /** Sends a request. Resolves with the status, rejects with the error. */
-function send(pool: ConnectionPool): Promise<number> {
+function send(pool: ConnectionPool, parts: Partial<UpstreamRequest> = {}): Promise<number> {
   return new Promise((resolve, reject) => {
     let status = 0
-    const request = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
+    const plain = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
+    const request = { ...plain, ...parts }
     pool.send(request, {
       sending: () => undefined,
       sentLate: () => undefined,
@@ -115,6 +118,37 @@ t.test('the next request gets the connection that is being opened', async t => {
   t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
   await until(2)
   t.equal(sockets.length, 2, 'and there are no more than there may be')
+})
+
+t.test('no other thread writes to a connection while bytes of an upload wait to be written', async t => {
+  let bytes = 0
+  const server = createServer(socket => {
+    socket.on('error', () => undefined)
+    // It answers at once and reads the body later.
+    socket.once('data', () => socket.pause().write(OK))
+    socket.on('data', chunk => {
+      bytes += chunk.length
+    })
+  }).listen(0, '127.0.0.1')
+  const sockets: Socket[] = []
+  server.on('connection', socket => sockets.push(socket))
+  await once(server, 'listening')
+  t.teardown(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  const pool = poolTo(t, (server.address() as AddressInfo).port)
+  const contentLength = 32 * 1024 * 1024
+  const body = Readable.from([Buffer.alloc(contentLength, 'x')], { objectMode: false })
+  t.equal(await send(pool, { method: 'POST', body, contentLength }), 200)
+  t.equal(pool.reserve(100), undefined, 'what it wrote would come into the middle of the body')
+  for (const socket of sockets) socket.resume()
+  while (bytes < contentLength) await turns()
+  await turns()
+  const connection = pool.reserve(100)
+  t.type(connection?.descriptor, 'number')
+  if (connection !== undefined) pool.putBack(connection)
+  t.equal(sockets.length, 1)
 })
 
 t.test('a connection that the other end closes is not used', async t => {

@@ -105,10 +105,13 @@ export class UpstreamConnection implements ResponseSink, Watched {
     return this.opened && !this.#closed && this.#handler === undefined && this.#socket.writable
   }
 
-  /** What another thread writes to; undefined: it may not. The number is free for others after `beforeClose`. */
+  /**
+   * What another thread writes to. The number is free for others after `beforeClose`. Undefined: it may not, as with TLS, or
+   * while the end of an upload that was answered early still waits to be written.
+   */
   get descriptor(): number | undefined {
     const { fd = -1 } = (this.#socket as Undeclared)._handle ?? {}
-    return fd < 0 || 'encrypted' in this.#socket ? undefined : fd
+    return fd < 0 || this.#socket.writableLength > 0 || 'encrypted' in this.#socket ? undefined : fd
   }
 
   send(request: UpstreamRequest, handler: ResponseHandler): void {
