@@ -269,7 +269,7 @@ export class Shaper {
   #isNext({ route, stack }: Arrival, now: number): boolean {
     if (stack.length === 0) return findLane(route, stack) === undefined
     if (!this.#engine.direct) return false
-    for (const bucket of stack) if (!isFree(bucket, now)) return false
+    for (const bucket of stack) if (!isFree(bucket, now) || bucket.isHeldBefore(route.gate)) return false
     return true
   }
 }

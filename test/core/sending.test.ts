@@ -79,19 +79,19 @@ t.test('no window exceeds the bound, however long requests wait for their connec
       const sent: number[] = []
       const passed: string[] = []
       const queue = (client: string, own: QueuedBucket<ShareNode, Lane>): void => {
-        const stack = [own, everyone]
+        const request = { route, stack: [own, everyone], cost: 1 }
         const release = (): void => {
           const wait = waits[passed.length]!
           passed.push(client)
           if (wait === 0) return void sent.push(clock.now())
-          if (!shaper.control.hold(stack)) throw new Error('not held')
+          if (!shaper.control.hold(request)) throw new Error('not held')
           clock.at(clock.now() + wait, () => {
             sent.push(clock.now())
-            shaper.control.unhold(stack, 1)
+            shaper.control.unhold(request, 'sent')
           })
         }
         const waiter = { release, expire: () => t.fail('expired'), reject: () => t.fail('rejected') }
-        if (shaper.admit({ route, stack, cost: 1 }, waiter) === 'released') release()
+        if (shaper.admit(request, waiter) === 'released') release()
       }
       const own = [
         new QueuedBucket<ShareNode, Lane>(limits(1e6, 1e6)),
@@ -119,14 +119,15 @@ t.test('a request that is never sent after all holds its buckets no longer', t =
     expire: () => t.fail('expired'),
     reject: () => t.fail('rejected'),
   }
-  t.equal(shaper.admit({ route, stack, cost: 1 }, waiter), 'released')
-  t.ok(shaper.control.hold(stack))
+  const first = { route, stack, cost: 1 }
+  t.equal(shaper.admit(first, waiter), 'released')
+  t.ok(shaper.control.hold(first))
   shaper.admit({ route, stack, cost: 1 }, waiter)
   shaper.admit({ route, stack, cost: 1 }, waiter)
   clock.runUntil(1_000)
   t.same(released, [], 'nothing passes')
   t.equal(stack[0]!.freeAt, 100, 'the forecast stays finite')
-  shaper.control.unhold(stack)
+  shaper.control.unhold(first, 'never-sent')
   clock.runUntil(1_000)
   t.same(released, [1_000, 1_000], 'what was due while they were held, up to a period of it')
   shaper.admit({ route, stack, cost: 1 }, waiter)

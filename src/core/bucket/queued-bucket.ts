@@ -23,10 +23,11 @@
  * the bound is that of what is sent.
  */
 
+import { withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import type { BucketLimits } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
-import { WaitingExtras } from './waiting.js'
+import { type Held, WaitingExtras } from './waiting.js'
 
 export type { BucketLimits } from './limits.js'
 
@@ -96,17 +97,22 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras?.pinnedFreeAt ?? super.freeAt
   }
 
-  /** Whether the request that passed last is not on the wire yet. Nothing passes until it is. */
-  get unsent(): boolean {
-    return this.extras?.unsent === true
+  /** Whether a request that passed towards this gate is not on the wire yet. No other passes towards it until it is. */
+  isHeldBefore(gate: object): boolean {
+    return this.extras?.held.some(({ route }) => route.gate === gate) === true
   }
 
-  set unsent(unsent: boolean) {
-    if (unsent) this.openExtras().unsent = true
-    else if (this.extras !== undefined) {
-      this.extras.unsent = false
-      this.closeExtras()
-    }
+  /** A request has passed and is not on the wire yet. */
+  addHeld(request: Held): void {
+    const extras = this.openExtras()
+    extras.held = withEntry(extras.held, request)
+  }
+
+  dropHeld(request: Held): void {
+    const { extras } = this
+    if (extras === undefined) return
+    extras.held = withoutEntry(extras.held, request)
+    this.closeExtras()
   }
 
   /** Adds a metered cost, which passes at once. It takes room, but does not delay requests that wait already. */
@@ -189,7 +195,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   closeExtras(): void {
     const { extras } = this
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
-    if (extras.blockedUntil === undefined && !extras.unsent) this.extras = undefined
+    if (extras.blockedUntil === undefined && extras.held.length === 0) this.extras = undefined
     else extras.heaviest = undefined
   }
 

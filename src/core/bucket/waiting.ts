@@ -9,6 +9,11 @@ export interface LaneRank<Lane> extends Timed {
   readonly among: DueHeap<LaneRank<Lane>>
 }
 
+/** A request, as far as the upstream is concerned to which it goes. */
+export interface Held {
+  readonly route: { readonly gate: object }
+}
+
 /** What few buckets need, while requests wait for them or a block lasts. So it is an object of its own. */
 export class WaitingExtras<Source, Lane> {
   /** All sources but the first. Replaced, not changed. */
@@ -19,8 +24,8 @@ export class WaitingExtras<Source, Lane> {
   pinnedFreeAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
-  /** The request that passed last is not on the wire yet. */
-  unsent = false
+  /** Requests that have passed and are not on the wire yet. */
+  held: readonly Held[] = NONE
   /** When a block ends, in ms. Infinity: when the bucket has drained. */
   blockedUntil: number | undefined = undefined
 }

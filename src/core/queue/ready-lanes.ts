@@ -7,14 +7,14 @@
 
 import { allSources, dropSource } from '../bucket/waiting.js'
 import { DueHeap } from '../structures/due-heap.js'
-import { type Gate, Lane, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
+import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
 import { closeLane } from './tree.js'
 
 /** ms. Times closer than this are one: the rounding of sums of periods. */
 export const SAME_TIME = 1e-6
 
 export function isFree(bucket: SharedBucket, now: number): boolean {
-  return bucket.freeAt <= now + SAME_TIME && !bucket.unsent
+  return bucket.freeAt <= now + SAME_TIME
 }
 
 export class ReadyLanes {
@@ -105,17 +105,22 @@ export class ReadyLanes {
 
   /** Puts the moment at which a bucket becomes free into the heap. */
   plan(bucket: SharedBucket): void {
-    if (bucket.source === undefined || bucket.unsent) return
+    if (bucket.source === undefined) return
     const frees = this.#heapOf(bucket)
     if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
     else frees.add(bucket, bucket.freeAt)
   }
 
-  /** What passed a bucket last is not on the wire yet. It is planned again when it is. */
-  hold(bucket: SharedBucket): void {
-    bucket.unsent = true
+  /** A request that passed a bucket is not on the wire yet. */
+  hold(bucket: SharedBucket, request: Arrival): void {
+    bucket.addHeld(request)
     this.occupied(bucket)
-    this.#heapOf(bucket).remove(bucket)
+  }
+
+  /** It is on the wire, or will never be. */
+  unhold(bucket: SharedBucket, request: Arrival): void {
+    bucket.dropHeld(request)
+    this.plan(bucket)
   }
 
   /** A gate may have opened. */
@@ -154,6 +159,7 @@ export class ReadyLanes {
         this.plan(bucket)
         return
       }
+      if (bucket?.isHeldBefore(at.gate)) return
       if (parent === undefined) {
         this.#ready.push(at.gate)
         return

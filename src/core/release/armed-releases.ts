@@ -111,10 +111,11 @@ export class ArmedReleases {
     return last === undefined
   }
 
-  /** As `recall`, for the lane that waits alone for a bucket. */
-  recallBucket(bucket: SharedBucket): boolean {
+  /** As `recall`, for the lane that waits alone for a bucket, if it is at this gate. */
+  recallBucket(bucket: SharedBucket, gate?: Gate): boolean {
     const lane = laneAlone(bucket)
-    return lane?.lastArmed === undefined || this.recall(lane)
+    if (lane?.lastArmed === undefined || (gate !== undefined && lane.gate !== gate)) return true
+    return this.recall(lane)
   }
 
   /** As `recall`, for all lanes, or those at a gate. */
@@ -200,7 +201,7 @@ function isForeseeable(lane: Lane): boolean {
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
   if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
   return lane.stack.every(
-    bucket => bucket.extras?.pinnedFreeAt === undefined && !bucket.unsent && laneAlone(bucket) === lane,
+    bucket => bucket.extras?.pinnedFreeAt === undefined && !bucket.isHeldBefore(gate) && laneAlone(bucket) === lane,
   )
 }
 

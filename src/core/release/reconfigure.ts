@@ -1,7 +1,7 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
 import type { BucketLimits } from '../bucket/queued-bucket.js'
-import type { Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
+import type { Arrival, Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { lanesBelow } from '../queue/tree.js'
 import type { Engine } from './release-engine.js'
@@ -121,25 +121,26 @@ export class Control {
   }
 
   /**
-   * What passed these buckets last is not on the wire yet, because its connection has to open. Nothing else passes them
-   * until `unhold`. To be called before anything else happens.
+   * A request that has passed is not on the wire yet, because its connection has to open. Nothing else passes its buckets
+   * towards its gate until `unhold`. To be called before anything else happens.
    *
    * @returns false if they are not held, because a store grants the slots
    */
-  hold(stack: readonly SharedBucket[]): boolean {
-    return this.#engine.hold(stack)
+  hold(request: Arrival): boolean {
+    return this.#engine.hold(request)
   }
 
   /**
-   * What these buckets were held for is on the wire now. The next slots are counted from now, up to the forfeit rule.
-   *
-   * @param cost undefined: it will never be sent
+   * What is held for a request is so no longer: it is on the wire now, and the next slots are counted from now, up to the
+   * forfeit rule. Or it will never be sent.
    */
-  unhold(stack: readonly SharedBucket[], cost?: number): void {
-    const now = this.#engine.settle()
+  unhold(request: Arrival, fate: 'sent' | 'never-sent'): void {
+    const { stack } = request
+    // What is armed towards other gates has slots of before.
+    const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
     for (const bucket of stack) {
-      if (cost !== undefined) this.#engine.postpone(bucket, cost, now, now)
-      this.#engine.unhold(bucket)
+      if (fate === 'sent') this.#engine.postpone(bucket, request.cost, now, now)
+      this.#engine.unhold(bucket, request)
     }
     this.#engine.wake()
   }

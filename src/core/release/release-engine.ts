@@ -355,23 +355,26 @@ export class Engine {
   }
 
   /**
-   * What passed these buckets last is not on the wire yet: nothing else passes them until `unhold`.
+   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until `unhold`.
+   * Another upstream need not wait until this one takes a connection.
    *
    * @returns false if a store grants the slots: it knows nothing of this
    */
-  hold(stack: readonly SharedBucket[]): boolean {
+  hold(request: Arrival): boolean {
     if (this.#claims !== undefined) return false
+    const { stack, route } = request
     // What is armed goes only after what is held. What has been sent meanwhile passes now: while held nobody takes note of it.
-    const recall: Recall = armed => stack.every(bucket => armed.recallBucket(bucket))
-    if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
-    for (const bucket of stack) this.#readyLanes.hold(bucket)
+    const recall: Recall = armed => stack.every(bucket => armed.recallBucket(bucket, route.gate))
+    const settles = this.#armed !== undefined && !recall(this.#armed)
+    if (settles) this.#settleAgain(recall)
+    for (const bucket of stack) this.#readyLanes.hold(bucket, request)
+    if (settles) this.notify()
     return true
   }
 
   /** It is on the wire, or will never be. */
-  unhold(bucket: SharedBucket): void {
-    bucket.unsent = false
-    this.#readyLanes.plan(bucket)
+  unhold(bucket: SharedBucket, request: Arrival): void {
+    this.#readyLanes.unhold(bucket, request)
   }
 
   /** Nothing happens by itself any more. */

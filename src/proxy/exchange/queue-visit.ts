@@ -316,25 +316,25 @@ export class QueueVisit implements Candidate, ArmedOwner {
   /** The request has passed and is not sent at once. The next one waits until it is, so what is sent keeps its distance. */
   hold(): void {
     if (this.#held || this.#route.settings.mode !== 'shape') return
-    this.#held = this.#context.shaper.control.hold(this.arrival.stack)
+    this.#held = this.#context.shaper.control.hold(this.arrival)
   }
 
   /** The request is on the wire. */
   sent(): void {
-    this.#unhold(this.arrival.cost)
+    this.#unhold('sent')
   }
 
-  #unhold(cost?: number): void {
+  #unhold(fate: 'sent' | 'never-sent'): void {
     if (!this.#held) return
     this.#held = false
-    this.#context.shaper.control.unhold(this.arrival.stack, cost)
+    this.#context.shaper.control.unhold(this.arrival, fate)
   }
 
   /** Ends the visit wherever it is. Its place becomes free. */
   end(): void {
     const state = this.#state
     this.#state = 'over'
-    this.#unhold()
+    this.#unhold('never-sent')
     if (state === 'waiting') {
       this.#unqueue(this.#context.clock.now())
       this.#context.shaper.cancel(this.#ticket!)
