@@ -252,7 +252,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
    * @returns false if it is not sent again. With a store the rejection may come later
    */
   passAgain(status: number): boolean {
-    this.#unhold()
+    this.#unhold('never-sent')
     if (this.#route.settings.mode === 'shape') {
       const over = this.goBack(status)
       over?.()
