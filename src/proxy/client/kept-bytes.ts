@@ -22,6 +22,22 @@ export class KeptBytes {
     }
   }
 
+  /** Takes out all of them, or if these are more than `most`, some of the first. There are some. */
+  take(most: number): Buffer {
+    if (this.length <= most) {
+      const all = this.joined()
+      this.#pieces = []
+      this.length = 0
+      return all
+    }
+    const first = this.#pieces[0]!
+    if (first.length <= most) this.#pieces.shift()
+    else this.#pieces[0] = first.subarray(most)
+    const taken = first.length <= most ? first : first.subarray(0, most)
+    this.length -= taken.length
+    return taken
+  }
+
   /** All of them, in one piece. */
   joined(): Buffer {
     return this.#pieces.length === 1 ? this.#pieces[0]! : Buffer.concat(this.#pieces)

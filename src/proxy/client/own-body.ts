@@ -73,7 +73,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   /** Takes bytes that have come. */
   receive(bytes: Buffer): void {
     this.#measured += bytes.length
-    if (this.#wanted) this.#wanted = this.push(bytes)
+    if (this.#wanted && this.#kept.length === 0) this.#wanted = this.push(bytes)
     else this.#kept.add(bytes)
     this.#held.hold(this.#waiting)
     if (this.#isFull()) this.#pause()
@@ -105,7 +105,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   finish(): void {
     this.whole = true
     this.#leastRate?.windows.unwatch(this)
-    if (this.#wanted) this.push(null)
+    if (this.#wanted && this.#kept.length === 0) this.push(null)
     this.onReady()
   }
 
@@ -143,11 +143,9 @@ export class OwnBody extends Readable implements RequestBody, Watched {
 
   override _read(): void {
     this.#wanted = true
-    if (this.#kept.length > 0) {
-      const bytes = this.#kept.joined()
-      this.#kept = new KeptBytes()
-      this.#wanted = this.push(bytes)
-    }
+    // What is taken waits in the upstream's socket, where nobody counts it.
+    if (this.#kept.length > 0) this.#wanted = this.push(this.#kept.take(BODY_BUFFER))
+    if (this.#kept.length > 0) return
     if (this.whole) this.push(null)
     else this.#resume()
   }
