@@ -188,6 +188,8 @@ export interface ServerLimits {
   maxQueued: number
   /** Open client connections. */
   maxConnections: number
+  /** Open connections of one address. */
+  connectionsPerClient: number
   headersTimeout: number
   keepAliveTimeout: number
   tunnelIdleTimeout: number

@@ -43,6 +43,8 @@ export interface ProxyContext {
   readonly flush: Deadlines
   /** Connections above this number are answered 503. */
   maxConnections: number
+  /** So are those of one peer above this number, unless it is a trusted hop. */
+  connectionsPerClient: number
   /** Time in ms after which a WebSocket without traffic is closed. */
   tunnelIdleTimeout: number
   /**

@@ -76,6 +76,7 @@ t.test('the effective configuration in the words of the file', async t => {
       maxKeys: 100_000,
       maxQueued: 10_000,
       maxConnections: 20_000,
+      connectionsPerClient: 512,
       headersTimeout: '10s',
       keepAliveTimeout: '75s',
       tunnelIdleTimeout: '60m',

@@ -132,6 +132,7 @@ t.test('every key of the file has a description with an example', async t => {
         'limits.maxKeys',
         'limits.maxQueued',
         'limits.maxConnections',
+        'limits.connectionsPerClient',
         'limits.headersTimeout',
         'limits.keepAliveTimeout',
         'limits.tunnelIdleTimeout',

@@ -48,6 +48,7 @@ t.test('the smallest valid file gets every default', async t => {
       maxKeys: 100_000,
       maxQueued: 10_000,
       maxConnections: 20_000,
+      connectionsPerClient: 512,
       headersTimeout: 10_000,
       keepAliveTimeout: 75_000,
       tunnelIdleTimeout: 3_600_000,

@@ -65,7 +65,7 @@ async function main(count) {
           upstream: { url: `http://127.0.0.1:${upstreamPort}`, maxInFlight: 64 },
           buckets: { all: { key: 'all', rate, capacity: count + 1 } },
           routes: [{ name: 'held', buckets: ['all'] }],
-          limits: { maxQueued: count, headersTimeout: '5m' },
+          limits: { maxQueued: count, connectionsPerClient: count, headersTimeout: '5m' },
         }),
       )
     write('1/h')

@@ -392,10 +392,10 @@ export interface Client {
 export async function connect(
   t: Teardown,
   { port }: { port: number },
-  { tls = false }: { tls?: boolean } = {},
+  { tls = false, from = '127.0.0.1' }: { tls?: boolean; from?: string } = {},
 ): Promise<Client> {
   const signal = new Signal()
-  const tcp = tcpConnect({ port, host: '127.0.0.1', noDelay: true, allowHalfOpen: true })
+  const tcp = tcpConnect({ port, host: '127.0.0.1', localAddress: from, noDelay: true, allowHalfOpen: true })
   const socket = tls ? tlsConnect({ socket: tcp, rejectUnauthorized: false }) : tcp
   let parts: Buffer[] = []
   let bytes = 0

@@ -73,6 +73,8 @@ export function configuration({ maxKeys }, upstreamPort, turn) {
     limits: {
       maxKeys,
       maxQueued: LIMITS.maxQueued,
+      // All clients have one address.
+      connectionsPerClient: 20_000,
       headersTimeout: '2s',
       shutdownTimeout: `${LIMITS.shutdownTimeout}ms`,
     },

@@ -32,6 +32,7 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
       maxKeys: limits.maxKeys,
       maxQueued: limits.maxQueued,
       maxConnections: limits.maxConnections,
+      connectionsPerClient: limits.connectionsPerClient,
       headersTimeout: exactDuration(limits.headersTimeout),
       keepAliveTimeout: exactDuration(limits.keepAliveTimeout),
       tunnelIdleTimeout: exactDuration(limits.tunnelIdleTimeout),

@@ -20,6 +20,9 @@ const limits = object(
     maxConnections: count('use a whole number above 0, e.g. 20000')
       .prefault(20_000)
       .describe('The most client connections open, e.g. 20000.'),
+    connectionsPerClient: count('use a whole number above 0, e.g. 512')
+      .prefault(512)
+      .describe('The most client connections open from one address, e.g. 512.'),
     headersTimeout: timeout.prefault('10s').describe('How long a request\'s headers may take, e.g. "10s".'),
     keepAliveTimeout: timeout.prefault('75s').describe('How long an idle client connection is kept, e.g. "75s".'),
     tunnelIdleTimeout: timeout.prefault('1h').describe('How long a WebSocket may be silent, e.g. "1h".'),

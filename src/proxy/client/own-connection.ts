@@ -12,7 +12,7 @@ import type { Deadlines, Watched } from '../deadlines.js'
 import { Exchange } from '../exchange/exchange.js'
 import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
 import { BODY_BUFFER, type ByteBudget, HeldBytes } from '../http/byte-budget.js'
-import { addressKey, readAddress } from '../http/client-address.js'
+import type { PeerAddress } from '../http/client-address.js'
 import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import type { LeastRate } from '../http/least-rate.js'
 import { watchOver } from '../http/linger.js'
@@ -78,7 +78,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   #readChunk: ((chunk: Buffer) => void) | undefined
   #unwatchTotal: (() => void) | undefined
 
-  constructor(home: ConnectionHome, accepted: Socket) {
+  constructor(home: ConnectionHome, accepted: Socket, { peer, peerKey }: PeerAddress) {
     this.#home = home
     this.encrypted = 'encrypted' in accepted
     this.socket = this.encrypted ? accepted : shareInput(accepted, this)
@@ -87,8 +87,8 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
       this.#readChunk = chunk => void this.read(chunk, chunk.length)
       this.socket.on('data', this.#readChunk)
     }
-    this.peer = readAddress(this.socket.remoteAddress ?? '') ?? '0.0.0.0'
-    this.peerKey = addressKey(this.peer)
+    this.peer = peer
+    this.peerKey = peerKey
     this.#parser = new RequestParser(this, home.maxHeaderSize)
     this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
     this.#watchHead()

@@ -5,12 +5,11 @@ import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { ServerLimits, Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import type { ProxyContext } from '../context.js'
+import { peerOf } from '../http/client-address.js'
 import type { ClientConnection } from '../http/client-connection.js'
+import { Handshakes, OpenConnections } from '../http/open-connections.js'
 import { ClientTimeouts } from './client-timeouts.js'
 import { type ConnectionHome, OwnConnection } from './own-connection.js'
-
-/** Connections above `maxConnections` that still get a 503. Further ones are closed without an answer. */
-const EXCESS = 256
 
 export interface ClientServer {
   /** It listens. */
@@ -32,7 +31,7 @@ export interface ClientServer {
  * @param clock for timeouts
  */
 export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined, clock: Clock): ClientServer {
-  const connections = new Set<OwnConnection>()
+  const open = new OpenConnections<OwnConnection>()
   // Over TLS a client that leaves during the handshake has to be noticed, so no half-open sockets there.
   const tlsOptions = { noDelay: true, ...pair, ALPNProtocols: ['http/1.1'], handshakeTimeout: limits.headersTimeout }
   const tls = pair === undefined ? undefined : createTlsServer(tlsOptions)
@@ -45,7 +44,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
   let empty = (): void => undefined
   return {
     server,
-    connections,
+    connections: open.all,
     accept(context) {
       const home: ConnectionHome = {
         context,
@@ -54,17 +53,20 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
           return allTimeouts.at(-1)!
         },
         closed(connection) {
-          connections.delete(connection)
-          if (connections.size === 0) empty()
+          open.delete(connection)
+          if (open.all.size === 0) empty()
         },
       }
       server.on(tls === undefined ? 'connection' : 'secureConnection', (socket: Socket) => {
-        if (context.draining || connections.size >= context.maxConnections + EXCESS) return void socket.destroy()
-        const excess = connections.size >= context.maxConnections
-        const connection = new OwnConnection(home, socket)
-        connection.excess = excess
-        connections.add(connection)
+        const peer = peerOf(socket)
+        const room = context.draining ? 'none' : open.roomFor(peer, context)
+        if (room === 'none') return void socket.destroy()
+        const connection = new OwnConnection(home, socket, peer)
+        connection.excess = room === 'excess'
+        open.add(connection)
       })
+      const handshakes = new Handshakes()
+      tls?.on('connection', socket => handshakes.add(socket, context))
     },
     limit(changed) {
       const { headersTimeout, keepAliveTimeout } = changed
@@ -77,9 +79,9 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
     async close() {
       await new Promise<void>(resolve => {
         server.close(() => resolve())
-        for (const connection of connections) if (connection.idle) connection.socket.destroySoon()
+        for (const connection of open.all) if (connection.idle) connection.socket.destroySoon()
       })
-      if (connections.size > 0) await new Promise<void>(resolve => (empty = resolve))
+      if (open.all.size > 0) await new Promise<void>(resolve => (empty = resolve))
       for (const timeouts of allTimeouts) timeouts.close()
     },
   }

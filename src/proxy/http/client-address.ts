@@ -1,4 +1,4 @@
-import { BlockList, isIP } from 'node:net'
+import { BlockList, isIP, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 
 const NAMED_NETWORKS: Record<string, readonly string[]> = {
@@ -40,6 +40,19 @@ export function addressKey(address: string): string {
   if (isIP(address) !== 6) return address
   const network = (ipaddr.parse(address) as ipaddr.IPv6).parts.slice(0, 4)
   return `${network.map(part => part.toString(16)).join(':')}::/64`
+}
+
+/** The other end of a connection. */
+export interface PeerAddress {
+  /** Its address. */
+  readonly peer: string
+  /** Its key `ip`. */
+  readonly peerKey: string
+}
+
+export function peerOf({ remoteAddress = '' }: Socket): PeerAddress {
+  const peer = readAddress(remoteAddress) ?? '0.0.0.0'
+  return { peer, peerKey: addressKey(peer) }
 }
 
 /** Whether the hop at `distance` (0: the peer itself) may name the hop before it. */

@@ -1,12 +1,10 @@
 import type { Socket } from 'node:net'
+import type { PeerAddress } from './client-address.js'
 import type { Reply } from './reply.js'
 
 /** A client's connection. It handles one request at a time, however many the client sends ahead. */
-export interface ClientConnection {
+export interface ClientConnection extends PeerAddress {
   readonly socket: Socket
-  /** The peer's address and its key `ip`. */
-  readonly peer: string
-  readonly peerKey: string
   readonly encrypted: boolean
   /** There are too many connections: its requests are answered 503. */
   readonly excess: boolean

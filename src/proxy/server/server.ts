@@ -127,6 +127,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
     flush: new Deadlines(clock, FLUSH),
     maxConnections: settings.limits.maxConnections,
+    connectionsPerClient: settings.limits.connectionsPerClient,
     tunnelIdleTimeout: settings.limits.tunnelIdleTimeout,
     draining: false,
     inProgress: 0,
@@ -205,6 +206,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.shaper.maxQueued = next.limits.maxQueued
       context.bucketTable.maxKeys = next.limits.maxKeys
       context.maxConnections = next.limits.maxConnections
+      context.connectionsPerClient = next.limits.connectionsPerClient
       context.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
       context.bodyBytes.most = next.limits.bufferMemory
       context.leastRate = LeastRate.of(clock, next.limits.minBodyRate)

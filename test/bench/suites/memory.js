@@ -54,7 +54,7 @@ export async function memory({ quick, rounds: wanted, missing, progress }) {
       start: () =>
         startShaper({
           upstream: `http://127.0.0.1:${sink.port}`,
-          limits: { maxQueued: 2 * HELD, shutdownTimeout: '100ms' },
+          limits: { maxQueued: 2 * HELD, connectionsPerClient: 2 * HELD, shutdownTimeout: '100ms' },
           buckets: { client: { key: 'header:x-key', rate: '1/h', capacity: 2 * HELD } },
           routes: [{ name: 'held', buckets: ['client'] }],
         }),

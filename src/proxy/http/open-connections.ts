@@ -1,0 +1,85 @@
+/** The open connections of clients, and whether there is room for another one. */
+import type { Socket } from 'node:net'
+import type { ProxyContext } from '../context.js'
+import { type PeerAddress, peerOf } from './client-address.js'
+import type { ClientConnection } from './client-connection.js'
+
+/** Connections above a limit that still get a 503. Further ones are closed without an answer. */
+export const EXCESS = 256
+
+/** `excess`: its requests are answered 503. `none`: it is closed without an answer. */
+export type Room = 'free' | 'excess' | 'none'
+
+type Limits = Pick<ProxyContext, 'maxConnections' | 'connectionsPerClient' | 'trust'>
+
+export class OpenConnections<C extends ClientConnection> {
+  readonly all = new Set<C>()
+  readonly #byClient = new Tally()
+
+  /** How many clients have any. */
+  get clients(): number {
+    return this.#byClient.size
+  }
+
+  add(connection: C): void {
+    this.all.add(connection)
+    this.#byClient.add(connection.peerKey)
+  }
+
+  delete(connection: C): void {
+    if (this.all.delete(connection)) this.#byClient.remove(connection.peerKey)
+  }
+
+  /** What a newcomer finds. */
+  roomFor(peer: PeerAddress, limits: Limits): Room {
+    const { maxConnections } = limits
+    const own = this.#byClient.of(peer.peerKey)
+    const most = shareOf(peer, limits)
+    if (this.all.size >= maxConnections + EXCESS || own >= most + EXCESS) return 'none'
+    return this.all.size >= maxConnections || own >= most ? 'excess' : 'free'
+  }
+}
+
+/**
+ * Bounds the connections of each client whose TLS handshake goes on. They are no open connections yet, and take as much of
+ * the system.
+ */
+export class Handshakes {
+  readonly #byClient = new Tally()
+
+  /** @param socket of a connection that was just accepted */
+  add(socket: Socket, limits: Limits): void {
+    const peer = peerOf(socket)
+    if (this.#byClient.of(peer.peerKey) >= shareOf(peer, limits) + EXCESS) return void socket.destroy()
+    this.#byClient.add(peer.peerKey)
+    socket.once('close', () => this.#byClient.remove(peer.peerKey))
+  }
+}
+
+/** Connections are counted by peer. Behind a trusted hop there are many clients. */
+function shareOf({ peer }: PeerAddress, { connectionsPerClient, trust }: Limits): number {
+  return trust(peer, 0) ? Infinity : connectionsPerClient
+}
+
+/** Counts by key. Keys with a count of 0 take no memory. */
+class Tally {
+  readonly #counts = new Map<string, number>()
+
+  get size(): number {
+    return this.#counts.size
+  }
+
+  of(key: string): number {
+    return this.#counts.get(key) ?? 0
+  }
+
+  add(key: string): void {
+    this.#counts.set(key, this.of(key) + 1)
+  }
+
+  remove(key: string): void {
+    const left = this.of(key) - 1
+    if (left > 0) this.#counts.set(key, left)
+    else this.#counts.delete(key)
+  }
+}
