@@ -41,9 +41,9 @@ export interface ProxyContext {
   readonly linger: LingerDeadlines
   /** For clients that do not read our answers. */
   readonly flush: Deadlines
-  /** Connections above this number are answered 503. */
+  /** At this number an idle connection makes room for the next one. If none is idle, that is answered 503. */
   maxConnections: number
-  /** So are those of one peer above this number, unless it is a trusted hop. */
+  /** Connections of one peer above this number are answered 503, unless it is a trusted hop. */
   connectionsPerClient: number
   /** Time in ms after which a WebSocket without traffic is closed. */
   tunnelIdleTimeout: number

@@ -44,6 +44,11 @@ export class Deadlines<E extends Watched = Watched> {
     return this.#watched.size
   }
 
+  /** Takes out the entry whose deadline passes first. */
+  takeOldest(): E | undefined {
+    return this.#watched.shift() as E | undefined
+  }
+
   /** Takes out the entry whose deadline started last. */
   takeNewest(): E | undefined {
     const entry = this.#watched.last as E | undefined

@@ -1,4 +1,5 @@
 /** What a client could make grow, or last, and how far it goes. */
+import type { ServerResponse } from 'node:http'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t from 'tap'
@@ -170,11 +171,13 @@ t.test('a client that reads our answers late, but all of them, may go on', async
   await client.until(({ rest }) => rest.endsWith('ok'))
 })
 
-t.test('connections above maxConnections get 503 for any request; existing ones stay', async t => {
-  const upstream = await httpUpstream(t)
+t.test('while none is idle, connections above maxConnections get 503 for any request; existing ones stay', async t => {
+  const waiting: ServerResponse[] = []
+  const upstream = await httpUpstream(t, (_req, res) => void waiting.push(res))
   const rig = await startRig(t, { upstream: upstream.url, limits: { maxConnections: 2 }, ...OFF })
   const early = [await connect(t, rig), await connect(t, rig)]
-  for (const client of early) t.equal((await client.ask(get('/early'))).status, 200)
+  for (const client of early) client.send(get('/early'))
+  await upstream.until(({ requests }) => requests.length === 2)
   for (const text of [get('/late'), post('body', '/late'), HANDSHAKE, get('/late', ...H2C), get('/late').repeat(3)]) {
     const late = await connect(t, rig)
     const answer = await late.ask(text)
@@ -186,30 +189,39 @@ t.test('connections above maxConnections get 503 for any request; existing ones 
     t.equal(late.rest, '')
     late.hangUp()
   }
-  t.ok(rig.outcomes.slice(2).every(outcome => / refused 503| cancelled 499/.test(outcome)))
-  for (const client of early) t.equal((await client.ask(get('/early'))).status, 200)
+  t.ok(rig.outcomes.every(outcome => / refused 503| cancelled 499/.test(outcome)))
+  for (const res of waiting) res.end()
+  for (const client of early) t.equal((await client.answer()).status, 200)
   t.ok(upstream.requests.every(request => request === 'GET /early'))
 
   early[0]!.hangUp()
   await turns(50)
   const next = await connect(t, rig)
-  t.equal((await next.ask(get('/early'))).status, 200, 'one has left, so one is accepted')
+  next.send(get('/early'))
+  await upstream.until(({ requests }) => requests.length === 3)
+  waiting[2]!.end()
+  t.equal((await next.answer()).status, 200, 'one has left, so one is accepted')
 })
 
 t.test('maxConnections follows a reload; existing connections stay', async t => {
-  const upstream = await httpUpstream(t)
+  // None of the connections is idle.
+  const waiting: ServerResponse[] = []
+  const upstream = await httpUpstream(t, (_req, res) => void waiting.push(res))
   const config = (maxConnections: number) => ({ upstream: upstream.url, limits: { maxConnections }, ...OFF })
   const settings = (maxConnections: number) => parseConfig(JSON.stringify(config(maxConnections)))
   const rig = await startRig(t, config(1))
   const first = await connect(t, rig)
-  await first.ask(get())
+  first.send(get())
+  await upstream.until(({ requests }) => requests.length === 1)
   t.equal((await (await connect(t, rig)).ask(get())).status, 503)
   await rig.proxy.reload(settings(10))
   const second = await connect(t, rig)
-  t.equal((await second.ask(get())).status, 200)
+  second.send(get())
+  await upstream.until(({ requests }) => requests.length === 2)
   await rig.proxy.reload(settings(1))
-  t.equal((await second.ask(get())).status, 200)
   t.equal((await (await connect(t, rig)).ask(get())).status, 503)
+  waiting[1]!.end()
+  t.equal((await second.answer()).status, 200)
 })
 
 t.test('far above maxConnections connections are closed unread; after they end, others are accepted', async t => {

@@ -5,7 +5,7 @@ import { parseConfig } from '../../src/config/load.js'
 import { createTrust, peerOf } from '../../src/proxy/http/client-address.js'
 import type { ClientConnection } from '../../src/proxy/http/client-connection.js'
 import { OpenConnections } from '../../src/proxy/http/open-connections.js'
-import { type Client, connect, get, httpUpstream, OFF, startRig, TLS, turns } from './harness.js'
+import { type Client, connect, get, httpUpstream, OFF, ONE_A_SECOND, occupy, startRig, TLS, turns } from './harness.js'
 
 const OTHER = { from: '127.0.0.2' }
 
@@ -88,13 +88,98 @@ for (const http of ['own', 'node']) {
       t.equal((await (await connect(t, rig, { tls: true })).ask(get())).status, status)
     }
   })
+
+  t.test(`${http}: at maxConnections the connection that has been idle longest makes room`, async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, http, limits: { maxConnections: 40 }, ...OFF })
+    const idle: Client[] = []
+    for (let count = 0; count < 40; count += 1) {
+      const client = await connect(t, rig)
+      await client.ask(get())
+      idle.push(client)
+    }
+    t.equal((await idle[0]!.ask(get())).status, 200)
+    const next = await connect(t, rig, OTHER)
+    t.equal((await next.ask(get())).status, 200)
+    await idle[1]!.end()
+    t.equal(idle[1]!.rest, '')
+    const others = await Promise.all(Array.from({ length: 9 }, () => connect(t, rig, OTHER)))
+    for (const client of others) t.equal((await client.ask(get())).status, 200)
+    for (const client of idle.slice(2, 11)) await client.end()
+    await turns(50)
+    t.notOk(idle[0]!.ended, 'it has been used since')
+    t.notOk(
+      idle.slice(11).some(({ ended }) => ended),
+      'as many as have come were closed',
+    )
+    t.ok(rig.outcomes.every(outcome => outcome === 'all forwarded 200'))
+  })
+
+  t.test(`${http}: no connection makes room in the middle of a request, or for a client above its share`, async t => {
+    const upstream = await httpUpstream(t)
+    const limits = { maxConnections: 4, connectionsPerClient: 4 }
+    const routes = [{ name: 'off', match: { path: '/off' }, mode: 'off' }, { name: 'all' }]
+    const rig = await startRig(t, { upstream: upstream.url, http, limits, ...ONE_A_SECOND, routes })
+    await occupy(t, rig)
+    await turns(50)
+    const [queued, head, body, idle] = [
+      await connect(t, rig),
+      await connect(t, rig),
+      await connect(t, rig),
+      await connect(t, rig),
+    ] as const
+    for (const client of [queued, head, body, idle]) t.equal((await client.ask(get('/off'))).status, 200)
+    queued.send(get('/queued'))
+    head.send('GET /off HTTP/1.1\r\nHost:')
+    body.send('POST /off HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na')
+    await rig.until(({ queued }) => queued.length === 1)
+    await turns(50)
+    const fifth = await connect(t, rig)
+    t.equal((await fifth.ask(get('/off'))).status, 503, 'four of this address are open')
+    await fifth.end()
+    t.notOk(idle.ended)
+    const other = await connect(t, rig, OTHER)
+    t.equal((await other.ask(get('/off'))).status, 200)
+    await idle.end()
+    other.send('GET')
+    await turns(50)
+    const late = await connect(t, rig, OTHER)
+    t.equal((await late.ask(get('/off'))).status, 503, 'none is idle')
+    head.send(' h\r\n\r\n')
+    t.equal((await head.answer()).status, 200)
+    body.send('bc')
+    t.equal((await body.answer()).status, 200)
+    rig.pacer.runUntil(1_000)
+    t.equal((await queued.answer()).status, 200)
+  })
 }
 
+t.test('own: connections that are idle since before a reload of the timeouts make room first', async t => {
+  const upstream = await httpUpstream(t)
+  const config = (keepAliveTimeout: string) => {
+    const limits = { maxConnections: 3, keepAliveTimeout }
+    return { listen: '127.0.0.1:0', upstream: upstream.url, http: 'own', limits, ...OFF }
+  }
+  const rig = await startRig(t, config('60s'))
+  const clients: Client[] = []
+  for (const timeout of ['61s', '62s', '63s']) {
+    const client = await connect(t, rig)
+    await client.ask(get())
+    clients.push(client)
+    await rig.proxy.reload(parseConfig(JSON.stringify(config(timeout))))
+  }
+  for (const client of clients) {
+    t.notOk(client.ended)
+    t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200)
+    await client.end()
+  }
+})
+
 t.test('IPv6 connections are counted by /64, and clients without any take no memory', async t => {
-  const open = new OpenConnections<ClientConnection>()
+  const open = new OpenConnections<ClientConnection>(() => undefined)
   const limits = { maxConnections: 100, connectionsPerClient: 2, trust: createTrust(['2001:db8:9::/48']) }
   const from = (remoteAddress: string) => peerOf({ remoteAddress } as never)
-  const roomFor = (address: string) => open.roomFor(from(address), limits)
+  const roomFor = (address: string) => open.makeRoomFor(from(address), limits)
   const connections = ['2001:db8::1', '2001:db8::2'].map(address => from(address) as ClientConnection)
   for (const connection of connections) open.add(connection)
   t.equal(roomFor('2001:db8::3'), 'excess')
@@ -106,4 +191,19 @@ t.test('IPv6 connections are counted by /64, and clients without any take no mem
   t.equal(roomFor('2001:db8:9::1'), 'free', 'a trusted hop')
   for (const connection of open.all) open.delete(connection)
   t.equal(open.clients, 0)
+})
+
+t.test('the place of an idle connection is free before its socket has closed', async t => {
+  const limits = { maxConnections: 2, connectionsPerClient: 9, trust: createTrust(false) }
+  const peer = peerOf({ remoteAddress: '192.0.2.1' } as never)
+  const idle: ClientConnection[] = []
+  const open = new OpenConnections(() => idle.shift())
+  const newcomer = () => ({ ...peer, socket: { destroy() {} } }) as unknown as ClientConnection
+  open.add(newcomer())
+  idle.push(newcomer())
+  open.add(idle[0]!)
+  t.equal(open.makeRoomFor(peer, limits), 'free')
+  t.equal(open.all.size, 1)
+  open.add(newcomer())
+  t.equal(open.makeRoomFor(peer, limits), 'excess')
 })

@@ -5,7 +5,7 @@ import { Deadlines } from '../deadlines.js'
 export class ClientTimeouts {
   /** For the head of a request, from its first byte. The first also from the opening of the connection. */
   readonly headers: Deadlines
-  /** From an answer to the next request. Undefined: as long as it likes. */
+  /** From an answer to the first byte of the next request. Undefined: as long as it likes. */
   readonly idle: Deadlines | undefined
   /** The header lines of an answer after which the connection stays open. */
   readonly keepAlive: string

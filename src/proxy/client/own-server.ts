@@ -31,7 +31,6 @@ export interface ClientServer {
  * @param clock for timeouts
  */
 export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined, clock: Clock): ClientServer {
-  const open = new OpenConnections<OwnConnection>()
   // Over TLS a client that leaves during the handshake has to be noticed, so no half-open sockets there.
   const tlsOptions = { noDelay: true, ...pair, ALPNProtocols: ['http/1.1'], handshakeTimeout: limits.headersTimeout }
   const tls = pair === undefined ? undefined : createTlsServer(tlsOptions)
@@ -40,6 +39,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
   const server = tls ?? createServer({ allowHalfOpen: true, noDelay: true })
   /** The last ones are in use. */
   const allTimeouts = [timeoutsOf(limits, clock)]
+  const open = new OpenConnections(() => takeIdle(allTimeouts))
   let inUse = limits
   let empty = (): void => undefined
   return {
@@ -59,7 +59,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       }
       server.on(tls === undefined ? 'connection' : 'secureConnection', (socket: Socket) => {
         const peer = peerOf(socket)
-        const room = context.draining ? 'none' : open.roomFor(peer, context)
+        const room = context.draining ? 'none' : open.makeRoomFor(peer, context)
         if (room === 'none') return void socket.destroy()
         const connection = new OwnConnection(home, socket, peer)
         connection.excess = room === 'excess'
@@ -85,6 +85,15 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       for (const timeouts of allTimeouts) timeouts.close()
     },
   }
+}
+
+/** Takes out the connection that has been idle longest. It has no request under way, and no part of the next. */
+function takeIdle(allTimeouts: readonly ClientTimeouts[]): OwnConnection | undefined {
+  for (const { idle } of allTimeouts) {
+    const connection = idle?.takeOldest()
+    if (connection !== undefined) return connection as OwnConnection
+  }
+  return undefined
 }
 
 function timeoutsOf({ headersTimeout, keepAliveTimeout }: ServerLimits, clock: Clock): ClientTimeouts {

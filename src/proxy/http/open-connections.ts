@@ -15,6 +15,12 @@ type Limits = Pick<ProxyContext, 'maxConnections' | 'connectionsPerClient' | 'tr
 export class OpenConnections<C extends ClientConnection> {
   readonly all = new Set<C>()
   readonly #byClient = new Tally()
+  readonly #takeIdle: () => C | undefined
+
+  /** @param takeIdle takes out the connection that has been idle longest: it may be closed without loss */
+  constructor(takeIdle: () => C | undefined) {
+    this.#takeIdle = takeIdle
+  }
 
   /** How many clients have any. */
   get clients(): number {
@@ -30,13 +36,24 @@ export class OpenConnections<C extends ClientConnection> {
     if (this.all.delete(connection)) this.#byClient.remove(connection.peerKey)
   }
 
-  /** What a newcomer finds. */
-  roomFor(peer: PeerAddress, limits: Limits): Room {
+  /** Finds room for a newcomer. If there are too many in all, an idle one is closed for it. */
+  makeRoomFor(peer: PeerAddress, limits: Limits): Room {
     const { maxConnections } = limits
     const own = this.#byClient.of(peer.peerKey)
     const most = shareOf(peer, limits)
-    if (this.all.size >= maxConnections + EXCESS || own >= most + EXCESS) return 'none'
-    return this.all.size >= maxConnections || own >= most ? 'excess' : 'free'
+    if (own >= most + EXCESS) return 'none'
+    if (own < most && (this.all.size < maxConnections || this.#closeIdle())) return 'free'
+    return this.all.size < maxConnections + EXCESS ? 'excess' : 'none'
+  }
+
+  /** False: there is none. */
+  #closeIdle(): boolean {
+    const idle = this.#takeIdle()
+    if (idle === undefined) return false
+    // Its socket closes a little later. Its place is free now.
+    this.delete(idle)
+    idle.socket.destroy()
+    return true
   }
 }
 
