@@ -41,7 +41,10 @@ export interface AdmittedArrival {
 const TOO_MANY_WAITING: Rejection = { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 
 export class Shaper {
-  /** The most requests that may wait. As many shadows of dry runs may be in lanes besides. */
+  /**
+   * The most requests that may wait. A newcomer takes the place of the newest one of the client that has most, if that has
+   * more than its own. As many shadows of dry runs may be in lanes besides.
+   */
   maxQueued: number
   readonly control: Control
   readonly aside: SetAside
@@ -76,7 +79,7 @@ export class Shaper {
    * @param arrivedAt ms. Earlier than now where a store was asked first.
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
-    const now = this.#engine.settleFor(arrival, 'behind')
+    const now = this.#isCrowded(arrival) ? this.#settleForPlace(arrival) : this.#engine.settleFor(arrival, 'behind')
     const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
     const victims = rejection && this.#withdrawHeavier(arrival, rejection, maxWait, now)
     let verdict: Verdict
@@ -221,8 +224,15 @@ export class Shaper {
     maxWait: number,
     now: number,
   ): readonly Ticket[] | undefined {
-    if (reason !== 'overflow' || this.#isCrowded(arrival)) return undefined
-    const victims = makeRoom(arrival, buckets, { maxWait, pause: arrival.route.gate.pausedFor(now) }, now)
+    if (reason !== 'overflow') return undefined
+    const patience = { maxWait, pause: arrival.route.gate.pausedFor(now) }
+    const newest = this.#isCrowded(arrival) ? this.#newestOfHeavier(arrival) : undefined
+    if (newest === undefined && this.#isCrowded(arrival)) return undefined
+    let victims = makeRoom(arrival, buckets, patience, now)
+    if (victims === undefined && newest !== undefined) {
+      victims = makeRoom(arrival, buckets, { ...patience, leaving: newest }, now)
+      if (victims !== undefined) this.#engine.reject(newest, TOO_MANY_WAITING)
+    }
     for (const ticket of victims ?? []) this.#engine.withdraw(ticket)
     return victims
   }
@@ -256,13 +266,30 @@ export class Shaper {
 
   /** It takes part once it contends. */
   #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
-    if (this.#isCrowded(arrival)) return TOO_MANY_WAITING
+    if (this.#isCrowded(arrival)) {
+      const newest = this.#newestOfHeavier(arrival)
+      if (newest === undefined) return TOO_MANY_WAITING
+      this.#engine.reject(newest, TOO_MANY_WAITING)
+    }
     return this.#engine.join(arrival, waiter, maxWait, arrivedAt)
   }
 
-  #isCrowded({ shadow }: Arrival): boolean {
-    const { queued, shadows } = this.#engine
-    return (shadow ? shadows : queued) >= this.maxQueued
+  #isCrowded(arrival: Arrival): boolean {
+    return this.#engine.waitingLike(arrival).size >= this.maxQueued
+  }
+
+  /** The request that gives up its place to a newcomer if too many wait. */
+  #newestOfHeavier(arrival: Arrival): Ticket | undefined {
+    return this.#engine.waitingLike(arrival).newestOfHeavier(arrival.client)
+  }
+
+  /** As `settleFor`, where that request may be armed. */
+  #settleForPlace(arrival: Arrival): number {
+    return this.#engine.settleBefore(armed => {
+      if (!armed.recallFor(arrival, 'behind')) return false
+      const newest = this.#newestOfHeavier(arrival)
+      return newest?.armed === undefined || armed.recall(newest.lane)
+    })
   }
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */

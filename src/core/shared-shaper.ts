@@ -196,10 +196,10 @@ export class SharedShaper {
   /** A request without buckets waits only for the gate: for the end of a pause, or for a place. */
   #admitPastBuckets(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { shaper, clock } = this.#options
-    const { route, stack, cost, shadow = false } = arrival
+    const { route, stack } = arrival
     const pause = route.gate.pausedFor(clock.now())
     if (pause > maxWait) return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - maxWait }
-    return shaper.admit({ route, stack: [], cost, shadow }, waiter, maxWait, arrivedAt)
+    return shaper.admit({ ...arrival, stack: [], weight: 1 }, waiter, maxWait, arrivedAt)
   }
 
   #meterAlone(arrival: Arrival): 'released' | Rejection {

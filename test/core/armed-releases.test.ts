@@ -25,7 +25,13 @@ const BOBS_SHARE = 0.93
 const EVERYONE = 97
 
 type Step = { readonly at: number } & (
-  | { readonly kind: 'arrive'; readonly route: string; readonly key: string; readonly cost: number }
+  | {
+      readonly kind: 'arrive'
+      readonly route: string
+      readonly key: string
+      readonly cost: number
+      readonly client: string
+    }
   | { readonly kind: 'meter'; readonly key: string }
   | { readonly kind: 'cancel'; readonly nth: number }
   | { readonly kind: 'sendAgain'; readonly nth: number }
@@ -40,6 +46,7 @@ interface World {
   readonly everyone: number
   readonly overflow: 'reject' | 'fill' | 'fair'
   readonly maxInFlight: number
+  readonly maxQueued: number
   /** ms from a release to the end of its answer. */
   readonly service: number
   readonly maxWait: number
@@ -82,7 +89,7 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
   const now = (): number => virtual.now() + jumped
   const clock = { now, at: (due: number, run: () => void) => virtual.at(due - jumped, run) }
   const timer = sender && clock
-  const shaper = new Shaper({ clock, ...(timer && { timer }) })
+  const shaper = new Shaper({ clock, maxQueued: world.maxQueued, ...(timer && { timer }) })
   const buckets = new Map<string, SharedBucket>()
   const gate = new Gate(world.maxInFlight)
   const routes = new Map(['a', 'b'].map(name => [name, { name, gate }]))
@@ -207,7 +214,7 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
   }
 
   function arrive(step: Extract<Step, { kind: 'arrive' }>, id: number): void {
-    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost: step.cost }
+    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost: step.cost, client: step.client }
     const verdict = shaper.admit(arrival, waiterOf(id, step.key, step.cost), world.maxWait)
     if (verdict instanceof Ticket) tickets.set(id, verdict)
     else if (verdict !== 'released') over(id, verdict.reason)
@@ -278,6 +285,8 @@ const arrival = fc.record({
   kind: fc.constant('arrive' as const),
   route: fc.constantFrom('a', 'a', 'a', 'b'),
   key,
+  // Two only: of more, two may have the same number waiting, and either may make room.
+  client: fc.constantFrom('x', 'x', 'y'),
   cost: fc.constantFrom(1, 1, 1, 2, 0.5),
 })
 const change = fc.oneof(
@@ -308,6 +317,7 @@ const world: fc.Arbitrary<World> = fc.record({
   everyone: fc.constantFrom(0, 0, EVERYONE),
   overflow: fc.constantFrom('reject', 'fill', 'fair'),
   maxInFlight: fc.constantFrom(Infinity, Infinity, 1, 2),
+  maxQueued: fc.constantFrom(Infinity, Infinity, 1, 2, 4),
   service: fc.constantFrom(0, 0, 7, 40),
   maxWait: fc.constantFrom(60_000, 60_000, 35),
 })

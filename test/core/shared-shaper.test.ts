@@ -3,7 +3,7 @@ import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket } from '../../src/core/queue/lane.js'
-import { Shaper, type Verdict } from '../../src/core/shaper.js'
+import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import { SharedShaper } from '../../src/core/shared-shaper.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
@@ -15,13 +15,14 @@ interface Request {
   stack: SharedBucket[]
   cost?: number
   maxWait?: number
+  client?: string
 }
 
 /** One instance on a store. `log` says what became of each request, in order. */
-function instance() {
+function instance(maxQueued = Infinity) {
   const clock = createVirtualClock()
   const store = createMemoryStore({ clock })
-  const shaper = new Shaper({ clock, store })
+  const shaper = new Shaper({ clock, store, maxQueued })
   const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
   shared.asking = true
   shaper.releaseMode = 'claimed'
@@ -30,7 +31,7 @@ function instance() {
     decided: (verdict: Verdict) => log.push(`${name} ${describe(verdict)}`),
     release: () => log.push(`${name} released`),
     expire: () => log.push(`${name} expired`),
-    reject: () => log.push(`${name} displaced`),
+    reject: ({ reason }: Rejection) => log.push(`${name} displaced${reason === 'overflow' ? '' : `: ${reason}`}`),
   })
   return {
     clock,
@@ -39,8 +40,8 @@ function instance() {
     log,
     bucket: (limits: BucketLimits, key: string) =>
       new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }),
-    admit({ name, route, stack, cost = 1, maxWait = Infinity }: Request) {
-      shared.admit({ route, stack, cost }, callbacks(name), maxWait)
+    admit({ name, route, stack, cost = 1, maxWait = Infinity, ...client }: Request) {
+      shared.admit({ route, stack, cost, ...client }, callbacks(name), maxWait)
     },
     meter({ name, route, stack, cost = 1 }: Request) {
       shared.meter({ route, stack, cost }, callbacks(name))
@@ -208,4 +209,38 @@ t.test('a changed share or capacity sends nothing to the store, a changed rate d
     shaper.control.setLimits(own, changed)
     t.same(sent, wanted)
   }
+})
+
+t.test('at maxQueued the displaced request leaves the store, too', async t => {
+  const { clock, log, admit, bucket, store } = instance(2)
+  const everyone = bucket(limits(1, 10, 'everyone'), 'all')
+  const route: LaneRoute = { name: 'api', gate: new Gate() }
+  const send = (name: string) =>
+    admit({ name, route, stack: [bucket(limits(100, 100), name), everyone], client: name[0]! })
+  for (const name of ['a0', 'a1', 'a2']) send(name)
+  clock.runUntil(1)
+  t.same(log.splice(0), ['a0 queued', 'a0 released', 'a1 queued', 'a2 queued'])
+  send('b0')
+  t.same(log.splice(0), ['b0 queued', 'a2 displaced: crowded'])
+  send('a3')
+  t.same(log.splice(0), ['a3 crowded of '])
+  const one = { stack: [everyone.ref], cost: 1, maxWait: Infinity, claim: false }
+  t.ok(Math.abs((await store.admit(one)).levels[0]! - 3.999) < 1e-6, 'a0, a1, b0 and this one')
+  clock.runAll()
+  t.same(log, ['a1 released', 'b0 released'])
+})
+
+t.test('at maxQueued the slot of a displaced request is used by another', async t => {
+  const { clock, log, admit, bucket } = instance(1)
+  const everyone = bucket(limits(1, 10, 'everyone'), 'all')
+  const route: LaneRoute = { name: 'api', gate: new Gate() }
+  const send = (name: string) =>
+    admit({ name, route, stack: [bucket(limits(100, 100), name), everyone], client: name[0]! })
+  for (const name of ['a0', 'a1']) send(name)
+  clock.runUntil(999)
+  t.equal(route.gate.inFlight, 2, 'a1 has claimed its slot')
+  log.length = 0
+  send('b0')
+  clock.runUntil(1_001)
+  t.same(log, ['b0 queued', 'a1 displaced: crowded', 'b0 released'])
 })

@@ -5,7 +5,21 @@ import { parseConfig } from '../../src/config/load.js'
 import { createTrust, peerOf } from '../../src/proxy/http/client-address.js'
 import type { ClientConnection } from '../../src/proxy/http/client-connection.js'
 import { OpenConnections } from '../../src/proxy/http/open-connections.js'
-import { type Client, connect, get, httpUpstream, OFF, ONE_A_SECOND, occupy, startRig, TLS, turns } from './harness.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import {
+  askOnce,
+  type Client,
+  connect,
+  get,
+  httpUpstream,
+  OFF,
+  ONE_A_SECOND,
+  occupy,
+  type RigOptions,
+  startRig,
+  TLS,
+  turns,
+} from './harness.js'
 
 const OTHER = { from: '127.0.0.2' }
 
@@ -151,6 +165,58 @@ for (const http of ['own', 'node']) {
     t.equal((await body.answer()).status, 200)
     rig.pacer.runUntil(1_000)
     t.equal((await queued.answer()).status, 200)
+  })
+}
+
+const KEYED = {
+  limits: { maxQueued: 12 },
+  trustProxy: ['127.0.0.9'],
+  buckets: {
+    user: { key: 'header:x-user', rate: '1/s', capacity: 10 },
+    everyone: { key: 'all', rate: '1/s', capacity: 100, overflow: 'fair' },
+  },
+}
+
+for (const [where, options] of [
+  ['in memory', {}],
+  ['with a store', { shared: clock => ({ store: createMemoryStore({ clock }), onOutage: 'local' }) }],
+] as [string, RigOptions][]) {
+  t.test(`${where}: a client with many keys does not fill maxQueued for the others`, async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, ...KEYED }, options)
+    await askOnce(t, rig, get('/first'))
+    const flood: Client[] = []
+    const send = async (text: string, from: string): Promise<Client> => {
+      const client = await connect(t, rig, { from })
+      const decided = (): number => rig.queued.length + rig.outcomes.length
+      const before = decided()
+      client.send(text)
+      await rig.until(() => decided() > before)
+      return client
+    }
+    for (let key = 0; key < 12; key += 1) flood.push(await send(get('/flood', `X-User: ${key % 4}`), '127.0.0.2'))
+    const others = [
+      await send(get('/other'), '127.0.0.3'),
+      await send(get('/other', 'X-User: 1'), '127.0.0.4'),
+      await send(get('/other', 'X-Forwarded-For: 192.0.2.1'), '127.0.0.9'),
+      await send(get('/other', 'X-Forwarded-For: 192.0.2.2, 192.0.2.3'), '127.0.0.9'),
+    ]
+    for (const client of flood.slice(8)) {
+      const answer = await client.answer()
+      t.equal(answer.status, 503, 'the newest of the flood')
+      t.equal(answer.header('retry-after'), '1')
+      t.equal(answer.json().detail, 'too many requests are waiting or in flight')
+    }
+    const late = await send(get('/flood', 'X-User: new'), '127.0.0.2')
+    t.equal((await late.answer()).status, 503, 'a client displaces no other for itself')
+    t.same(rig.outcomes.slice(1), Array(5).fill('default rejected 503'))
+    t.equal(rig.proxy.context.shaper.queued, 12)
+    for (let second = 0; second < 30; second += 1) {
+      rig.pacer.runUntil(rig.pacer.now() + 500)
+      await turns(5)
+    }
+    for (const client of [...others, ...flood.slice(0, 8)]) t.equal((await client.answer()).status, 200)
+    t.equal(upstream.requests.filter(request => request === 'GET /flood').length, 8)
   })
 }
 

@@ -32,10 +32,14 @@ export function dropRank(lane: Lane): void {
   for (const rank of lane.ranks) rank.among.remove(rank)
 }
 
-/** How long a newcomer may wait, and how long its upstream pauses, in ms. */
-export interface Patience {
+/** What a newcomer finds. */
+export interface Circumstances {
+  /** ms. How long it may wait. */
   readonly maxWait: number
+  /** ms. How long its upstream pauses. */
   readonly pause: number
+  /** A request that gives up its place in any case. */
+  readonly leaving?: Ticket
 }
 
 /**
@@ -45,15 +49,17 @@ export interface Patience {
 export function makeRoom(
   arrival: Arrival,
   full: readonly SharedBucket[],
-  { maxWait, pause }: Patience,
+  { maxWait, pause, leaving }: Circumstances,
   now: number,
 ): readonly Ticket[] | undefined {
-  const victims: Ticket[] = []
+  const victims: Ticket[] = leaving === undefined ? [] : [leaving]
   for (const bucket of full) {
-    if (bucket.limits.overflow !== 'fair') return undefined
-    const excess = bucket.excess(arrival.cost, now) - costIn(bucket, victims)
+    const freed = costIn(bucket, victims)
+    const isFair = bucket.limits.overflow === 'fair'
+    if (!isFair && freed === 0) return undefined
+    const excess = bucket.excess(arrival.cost, now) - freed
     if (excess <= LEVEL_TOLERANCE) continue
-    const found = findVictims(bucket, arrival, excess, victims)
+    const found = isFair ? findVictims(bucket, arrival, excess, victims) : undefined
     if (found === undefined) return undefined
     victims.push(...found)
   }
@@ -63,7 +69,7 @@ export function makeRoom(
     // A store's level may be lower than what is queued here.
     return waitOf(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
   })
-  return isLate ? undefined : victims
+  return isLate ? undefined : victims.filter(ticket => ticket !== leaving)
 }
 
 /** What these requests cost a bucket, in cost units. */

@@ -25,6 +25,7 @@ import { NONE } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
 import { type Contender, FairQueue } from './fair-queue.js'
+import type { ClientChain, ClientEntry } from './waiting-clients.js'
 
 /** Why a request is not admitted, or not kept. */
 export interface Rejection {
@@ -33,7 +34,8 @@ export interface Rejection {
    * - `blocked`: it overflowed before and its `blockFor` lasts.
    * - `too-costly`: the cost is above a bucket's capacity, so it can never pass.
    * - `max-wait`: the predicted wait is too long.
-   * - `crowded`: `maxQueued` requests wait, or (in `meter`) `maxInFlight` are in flight.
+   * - `crowded`: `maxQueued` requests wait and no client has more than this one, or it makes room for a client with fewer, or
+   *   (in `meter`) `maxInFlight` are in flight.
    * - `paused`: its upstream has asked for a pause, and it may not wait.
    * - `unavailable`: the store decides, and does not answer.
    * - `down`: its upstream fails.
@@ -56,7 +58,7 @@ export interface Waiter {
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
   expire(now: number): void
-  /** It makes room for a lane with less than its share. */
+  /** It makes room for a lane with less than its share, or for a client with fewer requests. */
   reject(rejection: Rejection): void
   /**
    * Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. The sender wakes the
@@ -111,10 +113,12 @@ export interface Arrival extends Demand {
   readonly weight?: number
   /** It belongs to a dry run: nobody waits for it. */
   readonly shadow?: boolean
+  /** Stands for its client, which has its share of `maxQueued`. Absent: it has none. */
+  readonly client?: string
 }
 
 /** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
-export class Ticket implements Linked<Ticket>, Timed {
+export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket> {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
@@ -128,6 +132,9 @@ export class Ticket implements Linked<Ticket>, Timed {
   shadow = false
   /** Its release, while that is armed. */
   armed: ArmedSend | undefined = undefined
+  client: string | ClientChain<Ticket> | undefined = undefined
+  older: Ticket | undefined = undefined
+  newer: Ticket | undefined = undefined
   readonly lane: Lane
   readonly cost: number
   readonly arrivedAt: number

@@ -31,6 +31,7 @@ import {
 } from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { openLane } from '../queue/tree.js'
+import { WaitingClients } from '../queue/waiting-clients.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
@@ -71,8 +72,8 @@ export class Engine {
   readonly #callbacks = new CallbackQueue()
   readonly #claims: Claims | undefined
   readonly #sending = new SendLatency()
-  #queued = 0
-  #shadows = 0
+  readonly #waiting = new WaitingClients<Ticket>()
+  readonly #shadows = new WaitingClients<Ticket>()
   /** For what happens by itself. */
   readonly #wakeUp: WakeUp
   readonly #armed: ArmedReleases | undefined
@@ -104,12 +105,12 @@ export class Engine {
 
   /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
-    return this.#queued
+    return this.#waiting.size
   }
 
-  /** How many shadows of dry runs are in lanes. */
-  get shadows(): number {
-    return this.#shadows
+  /** All that wait. Shadows of dry runs are apart. */
+  waitingLike({ shadow }: { readonly shadow?: boolean }): WaitingClients<Ticket> {
+    return shadow ? this.#shadows : this.#waiting
   }
 
   /** Whether requests pass without a claim. Requests that have claimed a slot came first, so they leave before. */
@@ -192,7 +193,7 @@ export class Engine {
    * @param maxWait ms since `arrivedAt`, when it expires
    */
   join(
-    { route, stack, cost, weight, shadow = false }: Arrival,
+    { route, stack, cost, weight, shadow = false, client }: Arrival,
     waiter: Waiter,
     maxWait: number,
     arrivedAt: number,
@@ -201,7 +202,7 @@ export class Engine {
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
-    this.#count(ticket, 1)
+    this.waitingLike(ticket).add(ticket, client)
     for (const bucket of stack) bucket.enqueue(cost)
     for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
       at.fairQueue.learn(cost, lane.weight)
@@ -426,15 +427,10 @@ export class Engine {
     this.#callbacks.push(ticket)
   }
 
-  #count({ shadow }: Ticket, change: number): void {
-    if (shadow) this.#shadows += change
-    else this.#queued += change
-  }
-
   /** A ticket is no longer in its lane. */
   #left(ticket: Ticket): void {
     const { lane, cost } = ticket
-    this.#count(ticket, -1)
+    this.waitingLike(ticket).remove(ticket)
     this.#deadlines.remove(ticket)
     lane.queued -= cost
     for (const bucket of lane.stack) bucket.dequeue(cost)

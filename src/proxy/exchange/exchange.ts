@@ -177,7 +177,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.stack = stack.buckets
     this.keys = stack.keys
     this.cost = route.cost(facts)
-    const arrival = { route: route.lane, stack: stack.buckets, cost: this.cost, weight: stack.weight }
+    const { buckets, weight, client } = stack
+    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client }
     if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
