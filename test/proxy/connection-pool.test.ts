@@ -111,6 +111,38 @@ t.test('after a connection was opened in vain none is opened ahead for ten secon
   t.equal(sockets.length, 5, 'a request had none, so others may have none')
 })
 
+<<<<<<< HEAD
+=======
+t.test('an idle connection is kept for keepAlive', async t => {
+  const clock = createVirtualClock()
+  const { port, sockets, settled } = await listener(t)
+  const pool = poolTo(t, port, { clock, keepAlive: 20_000 })
+  t.equal(await send(pool), 200)
+  clock.runUntil(19_999)
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 1)
+  clock.runUntil(39_998)
+  t.equal(await settled(1), 1)
+  clock.runUntil(39_999)
+  t.equal(await settled(0), 0)
+})
+
+t.test('keepAlive false: each connection serves one request, which says so, and none is opened ahead', async t => {
+  const { port, sockets, seen, settled, until } = await listener(t)
+  const pool = poolTo(t, port, { keepAlive: 0, most: 2 })
+  pool.keepReady(5)
+  await turns()
+  t.equal(sockets.length, 0)
+  t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
+  t.equal(sockets.length, 3)
+  t.equal(await settled(0), 0, 'closed here, as the upstream keeps them')
+  t.equal(seen.text.match(/^Connection: close\r$/gm)?.length, 3)
+  pool.send(REQUEST, IGNORING)!()
+  await until(4)
+  t.equal(await settled(0), 0, 'one whose request has gone is of no use')
+})
+
+>>>>>>> e799612 (A test for a single-use connection whose request has gone)
 t.test('the next request gets the connection that is being opened', async t => {
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port, { most: 2 })

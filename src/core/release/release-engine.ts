@@ -291,7 +291,7 @@ export class Engine {
 
   /** A request counts as queued although it is in no lane (1), or no more (-1). */
   countAside({ stack, cost }: Demand, change: 1 | -1): void {
-    this.#queued += change
+    this.#waiting.size += change
     for (const bucket of stack) {
       if (change === 1) bucket.enqueue(cost)
       else bucket.dequeue(cost)
