@@ -74,6 +74,8 @@ export interface UpstreamSettings {
   hostHeader: 'preserve' | 'upstream'
   /** Infinity when the file sets none. */
   maxInFlight: number
+  /** Most connections, those of `off` routes and dry runs included. Absent when the file sets none. */
+  connections?: number
   /** Bytes of a body that are read before its request is sent. */
   requestBuffer: number
   /** Bytes of an answer that are read ahead of its client. */

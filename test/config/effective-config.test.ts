@@ -15,7 +15,13 @@ t.test('the effective configuration in the words of the file', async t => {
       { cost: { header: 'X-Cost', max: 9 } },
       {
         mode: 'off',
-        upstream: { url: 'echo:', maxInFlight: 3, retry: { status: [503] }, pauseOn: { status: [429], max: '9s' } },
+        upstream: {
+          url: 'echo:',
+          maxInFlight: 3,
+          connections: 4,
+          retry: { status: [503] },
+          pauseOn: { status: [429], max: '9s' },
+        },
         maxWait: '1500ms',
       },
     ],
@@ -67,6 +73,7 @@ t.test('the effective configuration in the words of the file', async t => {
           ...upstream,
           url: 'echo:',
           maxInFlight: 3,
+          connections: 4,
           pauseOn: { status: [429], default: '1s', max: '9s' },
           retry: { status: [503], max: 3 },
         },

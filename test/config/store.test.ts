@@ -154,7 +154,7 @@ t.test('settings that change their meaning with a shared store are warned about'
     routes: [
       { name: 'm', match: { path: '/m' }, mode: 'meter', buckets: ['c'] },
       { name: 's', buckets: ['a', 'b'] },
-      { name: 'o', match: { path: '/o' }, mode: 'off', upstream: { url: 'http://o', maxInFlight: 3 } },
+      { name: 'o', match: { path: '/o' }, mode: 'off', upstream: { url: 'http://o', maxInFlight: 3, connections: 3 } },
     ],
   }
   const paths = (more: object) =>
@@ -166,5 +166,6 @@ t.test('settings that change their meaning with a shared store are warned about'
     'buckets.b.overflow',
     'upstream.maxInFlight',
     'routes[2].upstream.maxInFlight',
+    'routes[2].upstream.connections',
   ])
 })

@@ -258,7 +258,7 @@ t.test('no message comes from zod', async t => {
     ),
     ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
     ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
-    ...['hostHeader', 'maxInFlight', 'tls', 'pauseOn', 'retry', 'learn'].map(
+    ...['hostHeader', 'maxInFlight', 'connections', 'tls', 'pauseOn', 'retry', 'learn'].map(
       key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } }),
     ),
   ]

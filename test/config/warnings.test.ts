@@ -245,6 +245,7 @@ t.test('a maxWait without effect', async t => {
     [],
     'a full upstream keeps requests longer',
   )
+  t.same(ofBucket({}, { maxWait: '10s', upstream: { url: 'echo:', connections: 5 } }), [])
   t.same(
     lines({ buckets: { a: bucket }, routes: [{ ...own, maxWait: '10s' }, {}] }),
     [],
@@ -254,6 +255,17 @@ t.test('a maxWait without effect', async t => {
     `routes[0].maxWait: has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
   t.same(ofBucket({}, { maxWait: '1s', mode: 'meter' }), [nothing('meter')])
   t.same(lines({ routes: [{ mode: 'off', maxWait: '1s' }] }), [nothing('off')])
+})
+
+t.test('a maxInFlight above what connections allow', async t => {
+  const of = (upstream: object) => lines({ upstream: { url: 'echo:', ...upstream }, buckets: { a: bucket } })
+  t.same(of({ maxInFlight: 6, connections: 5 }), [
+    'upstream.maxInFlight: has no effect, as each request needs a connection and there are only 5 (connections); lower it below that, or remove it',
+  ])
+  t.same(of({ maxInFlight: 5, connections: 5 }), [])
+  t.same(of({ connections: 5 }), [])
+  const routes = [{ match: { path: '/a' } }, { upstream: { url: 'http://b', maxInFlight: 9, connections: 1 } }]
+  t.match(lines({ buckets: { a: bucket }, routes }), [/^routes\[1\]\.upstream\.maxInFlight: has no effect/])
 })
 
 t.test('a header that may cost more than there is room for', async t => {

@@ -1,11 +1,10 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
-import { Readable } from 'node:stream'
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
+import { ConnectionBudget } from '../../src/proxy/http1/connection-budget.js'
 import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
-import type { UpstreamRequest } from '../../src/proxy/http1/upstream-connection.js'
 import { freePort } from '../servers/free-port.js'
 import { askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig, turns } from './harness.js'
 
@@ -36,17 +35,18 @@ async function listener(t: Teardown) {
 
 function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirtualClock() } = {}) {
   const opener = new Opener({ host: '127.0.0.1', port, tls: undefined })
-  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, most })
+  const budget = new ConnectionBudget()
+  budget.limit(most)
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, budget })
   t.teardown(() => pool.close())
   return pool
 }
 
 /** Sends a request. Resolves with the status, rejects with the error. */
-function send(pool: ConnectionPool, parts: Partial<UpstreamRequest> = {}): Promise<number> {
+function send(pool: ConnectionPool): Promise<number> {
   return new Promise((resolve, reject) => {
     let status = 0
-    const plain = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
-    const request = { ...plain, ...parts }
+    const request = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
     pool.send(request, {
       sending: () => undefined,
       sentLate: () => undefined,
@@ -111,38 +111,6 @@ t.test('after a connection was opened in vain none is opened ahead for ten secon
   t.equal(sockets.length, 5, 'a request had none, so others may have none')
 })
 
-<<<<<<< HEAD
-=======
-t.test('an idle connection is kept for keepAlive', async t => {
-  const clock = createVirtualClock()
-  const { port, sockets, settled } = await listener(t)
-  const pool = poolTo(t, port, { clock, keepAlive: 20_000 })
-  t.equal(await send(pool), 200)
-  clock.runUntil(19_999)
-  t.equal(await send(pool), 200)
-  t.equal(sockets.length, 1)
-  clock.runUntil(39_998)
-  t.equal(await settled(1), 1)
-  clock.runUntil(39_999)
-  t.equal(await settled(0), 0)
-})
-
-t.test('keepAlive false: each connection serves one request, which says so, and none is opened ahead', async t => {
-  const { port, sockets, seen, settled, until } = await listener(t)
-  const pool = poolTo(t, port, { keepAlive: 0, most: 2 })
-  pool.keepReady(5)
-  await turns()
-  t.equal(sockets.length, 0)
-  t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
-  t.equal(sockets.length, 3)
-  t.equal(await settled(0), 0, 'closed here, as the upstream keeps them')
-  t.equal(seen.text.match(/^Connection: close\r$/gm)?.length, 3)
-  pool.send(REQUEST, IGNORING)!()
-  await until(4)
-  t.equal(await settled(0), 0, 'one whose request has gone is of no use')
-})
-
->>>>>>> e799612 (A test for a single-use connection whose request has gone)
 t.test('the next request gets the connection that is being opened', async t => {
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port, { most: 2 })
@@ -150,37 +118,6 @@ t.test('the next request gets the connection that is being opened', async t => {
   t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
   await until(2)
   t.equal(sockets.length, 2, 'and there are no more than there may be')
-})
-
-t.test('no other thread writes to a connection while bytes of an upload wait to be written', async t => {
-  let bytes = 0
-  const server = createServer(socket => {
-    socket.on('error', () => undefined)
-    // It answers at once and reads the body later.
-    socket.once('data', () => socket.pause().write(OK))
-    socket.on('data', chunk => {
-      bytes += chunk.length
-    })
-  }).listen(0, '127.0.0.1')
-  const sockets: Socket[] = []
-  server.on('connection', socket => sockets.push(socket))
-  await once(server, 'listening')
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-    server.close()
-  })
-  const pool = poolTo(t, (server.address() as AddressInfo).port)
-  const contentLength = 32 * 1024 * 1024
-  const body = Readable.from([Buffer.alloc(contentLength, 'x')], { objectMode: false })
-  t.equal(await send(pool, { method: 'POST', body, contentLength }), 200)
-  t.equal(pool.reserve(100), undefined, 'what it wrote would come into the middle of the body')
-  for (const socket of sockets) socket.resume()
-  while (bytes < contentLength) await turns()
-  await turns()
-  const connection = pool.reserve(100)
-  t.type(connection?.descriptor, 'number')
-  if (connection !== undefined) pool.putBack(connection)
-  t.equal(sockets.length, 1)
 })
 
 t.test('a connection that the other end closes is not used', async t => {
@@ -227,7 +164,7 @@ t.test('a connection that is not established in time', async t => {
   const clock = createVirtualClock()
   // Addresses for documentation (RFC 5737) have no hosts.
   const opener = new Opener({ host: '192.0.2.1', port: 9, tls: undefined })
-  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, most: 1 })
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, budget: new ConnectionBudget() })
   t.teardown(() => pool.close())
   const failed = t.rejects(send(pool), { code: /^(?:ETIMEDOUT|ENETUNREACH)$/ })
   clock.runUntil(1_000)
@@ -343,7 +280,7 @@ t.test('an upstream that comes back has no more connections than maxInFlight all
   const rig = await startRig(
     t,
     {
-      upstream: { url: `http://127.0.0.1:${port}`, maxInFlight: 2, breaker: false },
+      upstream: { url: `http://127.0.0.1:${port}`, maxInFlight: 2 },
       buckets: { all: { key: 'all', rate: '500/s', capacity: 100 } },
       routes: [{ name: 'all' }],
     },

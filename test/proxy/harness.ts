@@ -8,6 +8,7 @@ import { type Clock, createVirtualClock, type VirtualClock } from '../../src/cor
 import type { OnOutage } from '../../src/core/shared-shaper.js'
 import type { Store } from '../../src/core/store.js'
 import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
+import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 import type { Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
@@ -108,8 +109,8 @@ export interface Rig {
 }
 
 export interface RigOptions {
-  /** Real time for releases. */
-  readonly realPacer?: boolean
+  /** Real time for releases, with or without the thread that sends them. */
+  readonly realPacer?: boolean | 'precise'
   /** Virtual time for timeouts. */
   readonly virtualClock?: boolean
   /** Releases are armed here. Somebody has to write them. */
@@ -151,7 +152,12 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const real: Clock = createTimerClock()
   const proxy = await startProxy({
     settings,
-    pacer: options.realPacer ? real : { ...pacer, writes: options.writes },
+    pacer:
+      options.realPacer === 'precise'
+        ? createPreciseClock()
+        : options.realPacer
+          ? real
+          : { ...pacer, writes: options.writes },
     clock: options.virtualClock ? clock : real,
     observer,
     ...(options.shared && { shared: options.shared(pacer) }),

@@ -76,13 +76,14 @@ function formatStore(store: StoreSettings): object {
 }
 
 function formatUpstream(upstream: UpstreamSettings): object {
-  const { url, hostHeader, maxInFlight, requestBuffer, responseBuffer, tls } = upstream
+  const { url, hostHeader, maxInFlight, connections, requestBuffer, responseBuffer, tls } = upstream
   const { connectTimeout, responseTimeout, idleTimeout } = upstream
   const { breaker, warmUp, pauseOn, retry, via, learn } = upstream
   return {
     url,
     hostHeader,
     ...(Number.isFinite(maxInFlight) && { maxInFlight }),
+    ...(connections !== undefined && { connections }),
     requestBuffer,
     responseBuffer,
     connectTimeout: exactDuration(connectTimeout),

@@ -67,6 +67,9 @@ const options = {
   maxInFlight: whole('a number of requests', 'use a whole number above 0, e.g. 100', 1)
     .exactOptional()
     .describe('The most requests under way at once, e.g. 100; no bound when absent.'),
+  connections: whole('a number of connections', 'use a whole number above 0, e.g. 100', 1)
+    .exactOptional()
+    .describe('The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.'),
   requestBuffer: bytes('a size', 'use bytes, e.g. 65536; 0 to stream every body')
     .prefault(65_536)
     .describe('The bytes of a body that are read before its request is sent, e.g. 65536; 0 to stream.'),

@@ -15,6 +15,7 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
     ]),
+    ...idleInFlight(routes),
     ...onlyRehearsed(settings),
   ]
 }
@@ -44,6 +45,19 @@ function isFifo({ buckets, upstream }: RouteSettings, settings: Settings): boole
   return buckets.length === 1 && usersOf(buckets[0]!, settings).length === 1 && isPrompt(upstream)
 }
 
+/** Reported once for each upstream. */
+function idleInFlight(routes: readonly RouteSettings[]): Warning[] {
+  const common = routes[0]?.upstream
+  const upstreams = new Map(routes.map(({ upstream }, index) => [upstream, index]))
+  return [...upstreams].flatMap(([upstream, index]) => {
+    const { maxInFlight, connections = Infinity } = upstream
+    if (maxInFlight === Infinity || maxInFlight <= connections) return []
+    const path = [...(upstream === common ? [] : ['routes', index]), 'upstream', 'maxInFlight']
+    const message = `has no effect, as each request needs a connection and there are only ${connections} (connections); lower it below that, or remove it`
+    return [{ path, message }]
+  })
+}
+
 function idleRetry({ mode, upstream }: RouteSettings): string[] {
   if (upstream.retry === undefined || mode === 'shape') return []
   return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
@@ -64,8 +78,8 @@ function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: re
 }
 
 /** Whether only the buckets delay requests to it. */
-function isPrompt({ maxInFlight, pauseOn, learn }: UpstreamSettings): boolean {
-  return maxInFlight === Infinity && pauseOn === undefined && !learn
+function isPrompt({ maxInFlight, connections, pauseOn, learn }: UpstreamSettings): boolean {
+  return maxInFlight === Infinity && connections === undefined && pauseOn === undefined && !learn
 }
 
 /** Warns of a cost header that may ask for more than the capacity. */

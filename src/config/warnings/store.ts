@@ -16,16 +16,22 @@ function fairAmongOwn(settings: Settings): Warning[] {
   })
 }
 
-/** Reported once for each upstream. */
+/** Reported once for each URL. */
 function ownInFlight({ routes }: Settings): Warning[] {
   const [common] = routes
   const reported = new Set<string>()
   return routes.flatMap(({ upstream }, index) => {
-    const { url, maxInFlight } = upstream
-    if (maxInFlight === Infinity || reported.has(url)) return []
+    const { url, maxInFlight, connections = Infinity } = upstream
+    if (Math.min(maxInFlight, connections) === Infinity || reported.has(url)) return []
     reported.add(url)
-    const top = upstream === common?.upstream
-    const message = `a hint: each instance counts its own, so N instances have up to N x ${maxInFlight} requests in flight; divide it by how many there are`
-    return [{ path: [...(top ? [] : ['routes', index]), 'upstream', 'maxInFlight'], message }]
+    const path = [...(upstream === common?.upstream ? [] : ['routes', index]), 'upstream']
+    const hint = (key: string, many: string) => ({
+      path: [...path, key],
+      message: `a hint: each instance counts its own, so N instances have up to N x ${many}; divide it by how many there are`,
+    })
+    return [
+      ...(maxInFlight < Infinity ? [hint('maxInFlight', `${maxInFlight} requests in flight`)] : []),
+      ...(connections < Infinity ? [hint('connections', `${connections} connections`)] : []),
+    ]
   })
 }

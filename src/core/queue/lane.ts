@@ -262,10 +262,12 @@ export class Gate implements Timed {
   /** The probe has passed. What becomes of it is not known yet. */
   probing = false
   readonly root = new ShareNode(this)
-  /** May change at any time. After a raise wake the gate. */
+  /** May change at any time, while releases are armed not below what is in flight and armed. After a raise wake the gate. */
   maxInFlight: number
   /** How many releases to it are armed. They will take a place each. */
   armed = 0
+  /** Called when a place is free that was taken or armed for. It must not call the core. */
+  onRoom: (() => void) | undefined = undefined
   #inFlight = 0
 
   constructor(maxInFlight = Infinity) {
@@ -310,5 +312,12 @@ export class Gate implements Timed {
 
   leave(): void {
     this.#inFlight -= 1
+    this.onRoom?.()
+  }
+
+  /** An armed release was taken back. */
+  disarm(): void {
+    this.armed -= 1
+    this.onRoom?.()
   }
 }

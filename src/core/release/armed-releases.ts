@@ -104,7 +104,7 @@ export class ArmedReleases {
       if (!last.armed.revoke()) break
       last.armed.close()
       last.armed = undefined
-      lane.route.gate.armed -= 1
+      lane.route.gate.disarm()
     }
     this.#setLast(lane, last)
     this.changed(lane)

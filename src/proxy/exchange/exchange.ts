@@ -351,14 +351,19 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     requestEnded(route.upstream)
   }
 
+  /** It has a place in the gate. */
+  protected get gated(): boolean {
+    return this.#visit !== undefined
+  }
+
   protected send(sent?: ArmedRequest): Sending {
     const { facts, res } = this
     this.#body ??= this.#mayHaveBody() ? res.openBody(this.client) : null
     const { upstream } = this.matched!
-    const { pool, ungatedPool } = upstream
+    const { pool, ungated } = upstream
     const forwarding = new Forwarding({ upstream, facts, body: this.#body, res, owner: this })
     if (sent !== undefined) sent.adopt(forwarding)
-    else forwarding.start(this.#visit === undefined ? ungatedPool : pool, this.upstreamHeaders())
+    else forwarding.start(this.gated ? pool : ungated, this.upstreamHeaders())
     return forwarding
   }
 

@@ -6,7 +6,7 @@ import type { ClientAnswer, RequestBody } from '../http/client.js'
 import { earlyHints, MAX_HINTS } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
-import type { ConnectionPool } from '../http1/connection-pool.js'
+import type { RequestSender } from '../http1/connection-pool.js'
 import { joinedFields } from '../http1/fields.js'
 import type { ResponseHead } from '../http1/response-parser.js'
 import type { ResponseHandler, UpstreamConnection } from '../http1/upstream-connection.js'
@@ -95,10 +95,10 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   /** @param headers for the upstream: names and values in turn */
-  start(pool: ConnectionPool, headers: string[]): void {
+  start(sender: RequestSender, headers: string[]): void {
     const { facts, body } = this.#options
     const { method, target, contentLength } = facts
-    this.#leave = pool.send({ method, target, headers, body, contentLength }, this)
+    this.#leave = sender.send({ method, target, headers, body, contentLength }, this)
   }
 
   /** Gives up. The upstream's connection is closed, or the upstream never sees the request. */

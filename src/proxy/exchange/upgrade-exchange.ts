@@ -3,10 +3,11 @@ import { fieldsOf } from '../../http/quota/field-values.js'
 import type { ProxyContext } from '../context.js'
 import type { ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection } from '../http/client-connection.js'
-import { openTunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
+import { openTunnel, type Tunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
+import { TunnelPlace } from '../upstream/tunnel-place.js'
 import { hostOf } from '../upstream/upstream.js'
 import { describeError } from '../upstream/upstream-error.js'
-import { Exchange } from './exchange.js'
+import { Exchange, type Sending } from './exchange.js'
 
 /** A request for a WebSocket. Its connection is no longer read as HTTP. */
 export interface UpgradeRequest {
@@ -18,7 +19,7 @@ export interface UpgradeRequest {
 
 /**
  * A WebSocket handshake. It is admitted and queued like any request, then becomes a tunnel. It is in flight until it is
- * answered.
+ * answered. Its connection counts until the tunnel is closed.
  */
 export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
@@ -34,13 +35,27 @@ export class UpgradeExchange extends Exchange {
     return undefined
   }
 
-  protected override send(): { abort(): void } {
+  protected override send(): Sending {
+    let tunnel: Tunnel | undefined
+    let waited = false
+    const place = new TunnelPlace(this.matched!.upstream.limit, this.gated ? 'gate' : 'outside', () => {
+      tunnel = this.#open({ answered: () => place.answered(), ended: () => place.close() })
+      if (waited) this.connected()
+    })
+    waited = true
+    return {
+      connecting: tunnel === undefined,
+      abort: () => (tunnel === undefined ? place.close() : tunnel.close()),
+    }
+  }
+
+  #open(place: { answered(): void; ended(): void }): Tunnel {
     this.#unwatch()
     const { upstream } = this.matched!
     const { settings, ca } = upstream
     const { tunnelIdleTimeout, observer } = this.context
     const url = new URL(upstream.url)
-    const tunnel = openTunnel({
+    return openTunnel({
       target: {
         protocol: url.protocol as 'http:' | 'https:',
         host: hostOf(upstream.url),
@@ -58,12 +73,15 @@ export class UpgradeExchange extends Exchange {
       tunnelIdleTimeout,
       answerHeaders: () => this.answerHeaders(101),
       onResponse: (status, headers) => {
+        // Before the request leaves its place to the next one.
+        place.answered()
         upstream.quota?.received(settings, status, fieldsOf(headers))
         this.markAnswered()
         this.over('forwarded', status)
         this.settle()
       },
       onEnd: end => {
+        place.ended()
         if (end.kind === 'closed' && end.idle) {
           const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
           observer.failed?.(this.route, `a WebSocket was closed after ${silence}`)
@@ -75,7 +93,6 @@ export class UpgradeExchange extends Exchange {
         this.forwarded({ kind: 'failed', status: end.status, detail })
       },
     })
-    return { abort: () => tunnel.close() }
   }
 
   protected override beforeReply(): void {

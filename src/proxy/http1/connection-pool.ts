@@ -1,6 +1,7 @@
 import type { Clock } from '../../core/clock.js'
 import { type Linked, LinkedList } from '../../core/structures/linked-list.js'
 import { Deadlines } from '../deadlines.js'
+import type { BudgetUser, ConnectionBudget } from './connection-budget.js'
 import type { Opener } from './open-connection.js'
 import {
   type ConnectionOwner,
@@ -30,9 +31,12 @@ export interface PoolOptions {
   readonly clock: Clock
   /** ms */
   readonly connectTimeout: number
-  /** Most connections at a time, those that are being opened included. */
-  readonly most: number
+  /** Bounds its connections, with those of other pools. */
+  readonly budget: ConnectionBudget
 }
+
+/** Sends requests to an upstream. */
+export type RequestSender = Pick<ConnectionPool, 'send'>
 
 /** A request that has no connection yet. */
 class Waiting implements Linked<Waiting> {
@@ -41,10 +45,12 @@ class Waiting implements Linked<Waiting> {
   next: Waiting | undefined = undefined
   readonly request: UpstreamRequest
   readonly handler: ResponseHandler
+  readonly onFree: (() => void) | undefined
 
-  constructor(request: UpstreamRequest, handler: ResponseHandler) {
+  constructor(request: UpstreamRequest, handler: ResponseHandler, onFree: (() => void) | undefined) {
     this.request = request
     this.handler = handler
+    this.onFree = onFree
   }
 }
 
@@ -52,10 +58,10 @@ class Waiting implements Linked<Waiting> {
  * The connections to one upstream. A request takes the connection that has been idle for the shortest time. Without one
  * it waits, first come, first served, and a connection is opened for it if there may be another.
  */
-export class ConnectionPool implements ConnectionOwner {
+export class ConnectionPool implements ConnectionOwner, BudgetUser {
   readonly #clock: Clock
-  readonly #most: number
   #opener: Opener
+  #budget: ConnectionBudget
   /** Connections that are being opened. They all have the same time for it. */
   readonly #opening: Deadlines<UpstreamConnection>
   /** Connections that have served a request and wait for the next. */
@@ -65,6 +71,7 @@ export class ConnectionPool implements ConnectionOwner {
   readonly #all = new Set<UpstreamConnection>()
   readonly #waiting = new LinkedList<Waiting>()
   #closed = false
+  #keepsNone = false
   /** ms of the clock. */
   #restUntil = -Infinity
   /** How many spare connections are kept ready, at most. */
@@ -72,10 +79,11 @@ export class ConnectionPool implements ConnectionOwner {
   /** A connection has opened since that number grew last. */
   #mayGrow = true
 
-  constructor({ opener, clock, connectTimeout, most }: PoolOptions) {
+  constructor({ opener, clock, connectTimeout, budget }: PoolOptions) {
     this.#opener = opener
     this.#clock = clock
-    this.#most = most
+    this.#budget = budget
+    budget.join(this)
     this.#opening = new Deadlines(clock, connectTimeout)
     this.#idle = new Deadlines(clock, KEEP_ALIVE)
     this.#spare = new Deadlines(clock, UNUSED)
@@ -86,23 +94,34 @@ export class ConnectionPool implements ConnectionOwner {
     return this.#waiting.size + this.#all.size - this.#opening.size - this.#idle.size - this.#spare.size
   }
 
+  /** Shares another budget from now on. To be called before it has a connection. */
+  share(budget: ConnectionBudget): void {
+    this.#budget.leave(this)
+    this.#budget = budget
+    budget.join(this)
+  }
+
   /**
    * Sends a request. What becomes of it is told to the handler, never before this returns if no connection is idle.
    *
+   * @param onFree called when the request has no connection any more and waits for none
    * @returns gives up the request if it still waits for a connection; undefined: it has one
    */
-  send(request: UpstreamRequest, handler: ResponseHandler): (() => void) | undefined {
+  send(request: UpstreamRequest, handler: ResponseHandler, onFree?: () => void): (() => void) | undefined {
     const connection = this.#take()
     if (connection !== undefined) {
+      connection.onFree = onFree
       connection.send(request, handler)
       return undefined
     }
     this.#miss()
-    const waiting = new Waiting(request, handler)
+    const waiting = new Waiting(request, handler, onFree)
     this.#waiting.push(waiting)
     if (this.#closed) process.nextTick(this.#failWaiting)
-    else this.#openForWaiting()
-    return () => void this.#waiting.remove(waiting)
+    else this.useRoom()
+    return () => {
+      if (this.#waiting.remove(waiting)) onFree?.()
+    }
   }
 
   /**
@@ -125,7 +144,7 @@ export class ConnectionPool implements ConnectionOwner {
   putBack(connection: UpstreamConnection): void {
     if (!connection.usable) return connection.close()
     if (this.#serveWaiting(connection)) return
-    if (this.#clock.now() >= connection.usableUntil) connection.close()
+    if (this.#keepsNone || this.#budget.crowded || this.#clock.now() >= connection.usableUntil) connection.close()
     else if (connection.served) this.#idle.watch(connection)
     else this.#spare.watch(connection)
   }
@@ -138,9 +157,13 @@ export class ConnectionPool implements ConnectionOwner {
   keepReady(queued: number): void {
     if (this.#closed || this.#clock.now() < this.#restUntil) return
     let ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
-    for (const enough = Math.min(this.#ahead, queued); ready < enough && this.#all.size < this.#most; ready += 1) {
-      this.#open()
-    }
+    for (const enough = Math.min(this.#ahead, queued); ready < enough && this.#budget.hasRoom; ready += 1) this.#open()
+  }
+
+  /** Closes what is not in use, and keeps no connection after its request: another pool needs the room. */
+  keepNone(): void {
+    this.#keepsNone = true
+    while (this.closeUnused());
   }
 
   /** Opens new connections in another way. Those opened in advance are closed; those that have served stay. */
@@ -148,21 +171,56 @@ export class ConnectionPool implements ConnectionOwner {
     this.#opener = opener
     for (const connection of [...this.#all]) if (!connection.opened) connection.close()
     for (let spare = this.#spare.takeNewest(); spare !== undefined; spare = this.#spare.takeNewest()) spare.close()
-    this.#openForWaiting()
+    this.useRoom()
   }
 
   /** Ends all connections. Requests that wait for one fail. */
   close(): void {
     this.#closed = true
+    this.#budget.leave(this)
     for (const connection of [...this.#all]) connection.close()
     for (const each of [this.#opening, this.#idle, this.#spare]) each.close()
     this.#failWaiting()
   }
 
   ready(connection: UpstreamConnection): void {
+    const { onFree } = connection
+    connection.onFree = undefined
     this.#opening.unwatch(connection)
     if (!connection.served) this.#mayGrow = true
-    if (this.#serveWaiting(connection)) return
+    if (!this.#serveWaiting(connection)) this.#keep(connection)
+    onFree?.()
+  }
+
+  closed(connection: UpstreamConnection, error: Error | undefined): void {
+    for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
+    this.#all.delete(connection)
+    if (!this.#closed && connection.opened && !connection.served) {
+      this.#restUntil = this.#clock.now() + REST
+      this.#ahead = READY
+    }
+    // The request that this connection was opened for. One opened ahead fails silently.
+    if (!this.#closed && error !== undefined && this.#waiting.size > this.#opening.size) this.#failFirst(error)
+    this.#budget.closed()
+    connection.onFree?.()
+  }
+
+  useRoom(): void {
+    while (this.#opening.size < this.#waiting.size && this.#budget.hasRoom) this.#open()
+  }
+
+  closeUnused(): boolean {
+    const unused =
+      this.#idle.takeNewest() ??
+      this.#spare.takeNewest() ??
+      (this.#opening.size > this.#waiting.size ? this.#opening.takeNewest() : undefined)
+    unused?.close()
+    return unused !== undefined
+  }
+
+  /** Keeps a connection that has no request for the next one. */
+  #keep(connection: UpstreamConnection): void {
+    if (this.#keepsNone || this.#budget.crowded) return connection.close()
     if (!connection.served) {
       connection.usableUntil = this.#clock.now() + UNUSED
       return this.#spare.watch(connection)
@@ -173,23 +231,11 @@ export class ConnectionPool implements ConnectionOwner {
     else this.#idle.watch(connection)
   }
 
-  closed(connection: UpstreamConnection, error: Error | undefined): void {
-    for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(connection)
-    this.#all.delete(connection)
-    if (this.#closed) return
-    if (connection.opened && !connection.served) {
-      this.#restUntil = this.#clock.now() + REST
-      this.#ahead = READY
-    }
-    // The request that this connection was opened for. One opened ahead fails silently.
-    if (error !== undefined && this.#waiting.size > this.#opening.size) this.#waiting.shift()?.handler.failed(error)
-    this.#openForWaiting()
-  }
-
   /** @returns false if no request waits for a connection */
   #serveWaiting(connection: UpstreamConnection): boolean {
     const waiting = this.#waiting.shift()
     if (waiting === undefined) return false
+    connection.onFree = waiting.onFree
     connection.send(waiting.request, waiting.handler)
     waiting.handler.sentLate()
     return true
@@ -213,18 +259,19 @@ export class ConnectionPool implements ConnectionOwner {
   }
 
   readonly #failWaiting = (): void => {
-    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
-      waiting.handler.failed(new Error('the upstream is no longer used'))
-    }
+    while (this.#waiting.size > 0) this.#failFirst(new Error('the upstream is no longer used'))
   }
 
-  #openForWaiting(): void {
-    while (this.#opening.size < this.#waiting.size && this.#all.size < this.#most) this.#open()
+  #failFirst(error: Error): void {
+    const waiting = this.#waiting.shift()
+    waiting?.onFree?.()
+    waiting?.handler.failed(error)
   }
 
   #open(): void {
     const connection = new UpstreamConnection(this.#opener, this)
     this.#all.add(connection)
+    this.#budget.opened()
     this.#opening.watch(connection)
   }
 }

@@ -76,6 +76,8 @@ export class UpstreamConnection implements ResponseSink, Watched {
   usableUntil = Infinity
   /** It has had a request. */
   served = false
+  /** Called when its request does not need it any more. */
+  onFree: (() => void) | undefined = undefined
   readonly #owner: ConnectionOwner
   readonly #socket: Socket
   readonly #parser = new ResponseParser(this)

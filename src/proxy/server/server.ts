@@ -73,7 +73,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
   const clients = createOwnServer(settings, pair, clock)
-  const upstreams = new Upstreams(clock)
+  const upstreams = new Upstreams({ clock, wake: gate => context.shaper.wake(gate) })
   const prepare = async (next: Settings): Promise<() => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
     return () => {

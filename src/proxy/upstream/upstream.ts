@@ -3,13 +3,22 @@ import { checkServerIdentity } from 'node:tls'
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { UpstreamSettings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
-import { Gate } from '../../core/queue/lane.js'
+import type { Gate } from '../../core/queue/lane.js'
 import { Deadlines } from '../deadlines.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { type ConnectOptions, Opener } from '../http1/open-connection.js'
 import { Breaker } from './breaker.js'
+import { ConnectionLimit } from './connection-limit.js'
+import { UngatedSender } from './ungated-sender.js'
 import type { UpstreamQuota } from './upstream-quota.js'
 import { WarmUp } from './warm-up.js'
+
+/** What upstreams share. */
+export interface UpstreamsOptions {
+  readonly clock: Clock
+  /** Lets the core look at a gate that has more places. */
+  readonly wake: (gate: Gate) => void
+}
 
 /** An upstream: its connections, its gate and its deadlines. */
 export interface Upstream {
@@ -19,12 +28,13 @@ export interface Upstream {
   /** Its Host header with `hostHeader: "upstream"`. */
   readonly authority: string
   readonly identity: Identity
-  /** For requests with a place in the gate. It has no more connections than the gate has places. */
+  /** For requests with a place in the gate. */
   readonly pool: ConnectionPool
-  /** For requests without a place in the gate (`off`, dry runs), which never wait. */
-  readonly ungatedPool: ConnectionPool
+  /** For requests without a place in the gate. With `connections` they share its pool, else they have their own. */
+  readonly ungated: UngatedSender
   /** It may have been another upstream's before a reload, and may serve requests of both. */
-  gate: Gate
+  readonly limit: ConnectionLimit
+  readonly gate: Gate
   /** Requests that wait for their release to it. */
   queued: number
   /** All its requests, from their arrival to the end of their answers. */
@@ -47,6 +57,10 @@ export interface Upstream {
   readonly ca: Buffer | undefined
   /** Replaces `ca` for new connections. Open ones stay. */
   trust(ca: Buffer): void
+  /** Goes on with the limit of an upstream that it replaces, which has no more need of idle connections. */
+  replace(former: Upstream): void
+  /** Closes the connections that are not in use, and each other one after its request. */
+  keepNone(): void
   close(): void
 }
 
@@ -65,16 +79,20 @@ export interface Identity {
  * @param url the URL to connect to: that of the settings, or of the built-in echo upstream
  * @throws if the file of `tls.ca` cannot be read or is bad
  */
-export function createUpstream(settings: UpstreamSettings, url: string, clock: Clock): Upstream {
+export function createUpstream(settings: UpstreamSettings, url: string, { clock, wake }: UpstreamsOptions): Upstream {
   const { tls } = settings
   let ca = tls.ca === undefined ? undefined : readAuthorities(tls.ca)
   const identity = identityOf(settings, url)
-  const { maxInFlight, connectTimeout } = settings
+  const { maxInFlight, connections, connectTimeout } = settings
   const opener = (): Opener => new Opener(connectOptions(url, identity, ca))
   const pooling = { opener: opener(), clock, connectTimeout }
-  // With a limit, a request waits for the connection of the request before it instead of opening another.
-  const pool = new ConnectionPool({ ...pooling, most: maxInFlight })
-  const ungatedPool = maxInFlight < Infinity ? new ConnectionPool({ ...pooling, most: Infinity }) : pool
+  let limit = new ConnectionLimit(wake)
+  limit.apply(settings)
+  const pool = new ConnectionPool({ ...pooling, budget: limit.budget })
+  const apart = connections === undefined && maxInFlight < Infinity
+  const ungatedPool = apart ? new ConnectionPool({ ...pooling, budget: limit.unbounded }) : pool
+  const pools = new Set([pool, ungatedPool])
+  const ungated = new UngatedSender(ungatedPool, limit)
   const answer = new Deadlines(clock, settings.responseTimeout)
   const progress = new Deadlines(clock, settings.idleTimeout)
   const upstream: Upstream = {
@@ -83,8 +101,13 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     authority: new URL(url).host,
     identity,
     pool,
-    ungatedPool,
-    gate: new Gate(settings.maxInFlight),
+    ungated,
+    get limit() {
+      return limit
+    },
+    get gate() {
+      return limit.gate
+    },
     queued: 0,
     requests: 0,
     onUnused: undefined,
@@ -101,13 +124,24 @@ export function createUpstream(settings: UpstreamSettings, url: string, clock: C
     },
     trust(renewed) {
       ca = renewed
-      for (const each of new Set([pool, ungatedPool])) each.change(opener())
+      for (const each of pools) each.change(opener())
+    },
+    replace(former) {
+      former.keepNone()
+      limit = former.limit
+      ungated.limit = limit
+      pool.share(limit.budget)
+      if (apart) ungatedPool.share(limit.unbounded)
+      limit.apply(settings)
+    },
+    keepNone() {
+      for (const each of pools) each.keepNone()
     },
     close() {
       upstream.warmUp?.close()
       answer.close()
       progress.close()
-      for (const each of new Set([pool, ungatedPool])) each.close()
+      for (const each of pools) each.close()
     },
   }
   const breaker = settings.breaker && new Breaker(settings.breaker, upstream)

@@ -1,8 +1,7 @@
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
-import type { Clock } from '../../core/clock.js'
 import { type Echo, startEcho } from './echo.js'
-import { createUpstream, type Upstream } from './upstream.js'
+import { createUpstream, type Upstream, type UpstreamsOptions } from './upstream.js'
 import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
 /** Upstreams for new settings, not in use yet. */
@@ -15,18 +14,19 @@ export interface Prepared {
 
 /**
  * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections. One whose
- * settings change is replaced, and hands its gate on with the requests that wait at it. An upstream that is no longer in
+ * settings change is replaced, and hands its limit on: its gate with the requests that wait at it, and its count of
+ * connections. An upstream that is no longer in
  * use is closed after its last request.
  */
 export class Upstreams {
-  readonly #clock: Clock
+  readonly #options: UpstreamsOptions
   readonly #retired = new Set<Upstream>()
   /** The upstreams in use, by the name of their route. */
   #byRoute: ReadonlyMap<string, Upstream> = new Map()
   #echo: Promise<Echo> | undefined
 
-  constructor(clock: Clock) {
-    this.#clock = clock
+  constructor(options: UpstreamsOptions) {
+    this.#options = options
   }
 
   /**
@@ -42,7 +42,7 @@ export class Upstreams {
     for (const { name, upstream: settings } of routes) {
       const key = JSON.stringify(settings)
       const url = await this.#urlOf(settings)
-      const upstream = byKey.get(key) ?? known.get(key) ?? createUpstream(settings, url, this.#clock)
+      const upstream = byKey.get(key) ?? known.get(key) ?? createUpstream(settings, url, this.#options)
       if (upstream.ca !== undefined && !byKey.has(key)) {
         const ca = readAuthorities(settings.tls.ca!)
         if (!ca.equals(upstream.ca)) authorities.set(upstream, ca)
@@ -87,8 +87,8 @@ export class Upstreams {
 
   /**
    * A new upstream takes over a gate that nobody uses any more, of an upstream with the same URL: that of its route if it
-   * can, else the first. So the order of those that wait and `maxInFlight` hold across a reload. A gate that is still in
-   * use is not shared: then the new upstream has its own.
+   * can, else the first. So the order of those that wait, `maxInFlight` and `connections` hold across a reload. A gate that
+   * is still in use is not shared: then the new upstream has its own, and its own connections.
    */
   #handGatesOn(byRoute: ReadonlyMap<string, Upstream>): void {
     const before = [...this]
@@ -99,8 +99,7 @@ export class Upstreams {
       if (from === undefined || from.url !== heir.url || !heirs.has(heir) || !free.delete(from.gate)) return
       heirs.delete(heir)
       from.breaker?.close()
-      heir.gate = from.gate
-      heir.gate.maxInFlight = heir.settings.maxInFlight
+      heir.replace(from)
     }
     for (const [route, heir] of byRoute) take(heir, this.#byRoute.get(route))
     for (const heir of heirs) for (const from of before) take(heir, from)
