@@ -76,6 +76,8 @@ export interface UpstreamSettings {
   maxInFlight: number
   /** Most connections, those of `off` routes and dry runs included. Absent when the file sets none. */
   connections?: number
+  /** How long an idle connection is kept. 0: each serves one request. */
+  keepAlive: number
   /** Bytes of a body that are read before its request is sent. */
   requestBuffer: number
   /** Bytes of an answer that are read ahead of its client. */

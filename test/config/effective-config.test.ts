@@ -19,6 +19,7 @@ t.test('the effective configuration in the words of the file', async t => {
           url: 'echo:',
           maxInFlight: 3,
           connections: 4,
+          keepAlive: false,
           retry: { status: [503] },
           pauseOn: { status: [429], max: '9s' },
         },
@@ -29,6 +30,7 @@ t.test('the effective configuration in the words of the file', async t => {
   const upstream = {
     url: 'https://h',
     hostHeader: 'preserve',
+    keepAlive: '4s',
     connectTimeout: '5s',
     responseTimeout: '60s',
     idleTimeout: '60s',
@@ -74,6 +76,7 @@ t.test('the effective configuration in the words of the file', async t => {
           url: 'echo:',
           maxInFlight: 3,
           connections: 4,
+          keepAlive: false,
           pauseOn: { status: [429], default: '1s', max: '9s' },
           retry: { status: [503], max: 3 },
         },

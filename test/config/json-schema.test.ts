@@ -92,9 +92,16 @@ t.test('every key of the file has a description with an example', async t => {
   const keys = [...keysOf(schema, '')]
   const upstream = [
     '',
-    ...['url', 'hostHeader', 'maxInFlight', 'connections', 'connectTimeout', 'responseTimeout', 'idleTimeout'].map(
-      key => `.${key}`,
-    ),
+    ...[
+      'url',
+      'hostHeader',
+      'maxInFlight',
+      'connections',
+      'keepAlive',
+      'connectTimeout',
+      'responseTimeout',
+      'idleTimeout',
+    ].map(key => `.${key}`),
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),

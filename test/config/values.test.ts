@@ -39,6 +39,11 @@ t.test('every invalid value has its own message', async t => {
       'buckets.a.overflow: "drop" is not a choice for overflow; use "reject", "fill" or "fair"',
     ],
     [bucket({ blockFor: 30 }), 'buckets.a.blockFor: 30 is not a time to block for; use e.g. "30s" or "drain"'],
+    [
+      top({ upstream: { url: 'echo:', keepAlive: true } }),
+      'upstream.keepAlive: true is not a time to keep idle connections for; use e.g. "4s" or false',
+    ],
+    [top({ upstream: { url: 'echo:', keepAlive: '0s' } }), 'upstream.keepAlive: "0s" is not above 0; use e.g. "10s"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
@@ -258,7 +263,7 @@ t.test('no message comes from zod', async t => {
     ),
     ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
     ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
-    ...['hostHeader', 'maxInFlight', 'connections', 'tls', 'pauseOn', 'retry', 'learn'].map(
+    ...['hostHeader', 'maxInFlight', 'connections', 'keepAlive', 'tls', 'pauseOn', 'retry', 'learn'].map(
       key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } }),
     ),
   ]

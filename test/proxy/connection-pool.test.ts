@@ -5,17 +5,22 @@ import { createVirtualClock } from '../../src/core/clock.js'
 import { ConnectionBudget } from '../../src/proxy/http1/connection-budget.js'
 import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
+import type { ResponseHandler } from '../../src/proxy/http1/upstream-connection.js'
 import { freePort } from '../servers/free-port.js'
-import { askOnce, connect, get, httpUpstream, OK, rawUpstream, startRig, turns } from './harness.js'
+import { askOnce, connect, get, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
 
 type Teardown = { teardown(run: () => unknown): unknown }
 
 /** A server that keeps its connections and answers each request. */
 async function listener(t: Teardown) {
   const sockets: Socket[] = []
+  const seen = { text: '' }
   const server = createServer(socket => {
     sockets.push(socket.on('error', () => undefined))
-    socket.on('data', () => void socket.write(OK))
+    socket.on('data', data => {
+      seen.text += data.toString('latin1')
+      socket.write(OK)
+    })
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => {
@@ -26,6 +31,13 @@ async function listener(t: Teardown) {
   return {
     port,
     sockets,
+    seen,
+    /** Waits until so many connections are open. */
+    async settled(count: number) {
+      const open = (): number => sockets.filter(({ destroyed }) => !destroyed).length
+      for (let tries = 0; tries < 200 && open() !== count; tries += 1) await turns(2)
+      return open()
+    },
     async until(count: number) {
       while (sockets.length < count) await once(server, 'connection')
       await turns()
@@ -33,28 +45,35 @@ async function listener(t: Teardown) {
   }
 }
 
-function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirtualClock() } = {}) {
+function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirtualClock(), keepAlive = 4_000 } = {}) {
   const opener = new Opener({ host: '127.0.0.1', port, tls: undefined })
   const budget = new ConnectionBudget()
   budget.limit(most)
-  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, budget })
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, keepAlive, budget })
   t.teardown(() => pool.close())
   return pool
+}
+
+const REQUEST = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
+const IGNORING: ResponseHandler = {
+  sending: () => undefined,
+  sentLate: () => undefined,
+  interim: () => undefined,
+  responseStarted: () => undefined,
+  responseData: () => undefined,
+  responseEnded: () => undefined,
+  failed: () => undefined,
 }
 
 /** Sends a request. Resolves with the status, rejects with the error. */
 function send(pool: ConnectionPool): Promise<number> {
   return new Promise((resolve, reject) => {
     let status = 0
-    const request = { method: 'GET', target: '/', headers: ['Host', 'x'], body: null, contentLength: undefined }
-    pool.send(request, {
-      sending: () => undefined,
-      sentLate: () => undefined,
-      interim: () => undefined,
+    pool.send(REQUEST, {
+      ...IGNORING,
       responseStarted: head => {
         status = head.status
       },
-      responseData: () => undefined,
       responseEnded: () => resolve(status),
       failed: reject,
     })
@@ -111,6 +130,36 @@ t.test('after a connection was opened in vain none is opened ahead for ten secon
   t.equal(sockets.length, 5, 'a request had none, so others may have none')
 })
 
+t.test('an idle connection is kept for keepAlive', async t => {
+  const clock = createVirtualClock()
+  const { port, sockets, settled } = await listener(t)
+  const pool = poolTo(t, port, { clock, keepAlive: 20_000 })
+  t.equal(await send(pool), 200)
+  clock.runUntil(19_999)
+  t.equal(await send(pool), 200)
+  t.equal(sockets.length, 1)
+  clock.runUntil(39_998)
+  t.equal(await settled(1), 1)
+  clock.runUntil(39_999)
+  t.equal(await settled(0), 0)
+})
+
+t.test('keepAlive false: each connection serves one request, which says so, and none is opened ahead', async t => {
+  const { port, sockets, seen, settled } = await listener(t)
+  const pool = poolTo(t, port, { keepAlive: 0, most: 2 })
+  pool.keepReady(5)
+  await turns()
+  t.equal(sockets.length, 0)
+  t.same(await Promise.all([send(pool), send(pool), send(pool)]), [200, 200, 200])
+  t.equal(sockets.length, 3)
+  t.equal(await settled(0), 0, 'closed here, as the upstream keeps them')
+  t.equal(seen.text.match(/^Connection: close\r$/gm)?.length, 3)
+  const given = pool.send(REQUEST, IGNORING)
+  await turns(1)
+  given!()
+  t.equal(await settled(0), 0, 'one whose request has gone is of no use')
+})
+
 t.test('the next request gets the connection that is being opened', async t => {
   const { port, sockets, until } = await listener(t)
   const pool = poolTo(t, port, { most: 2 })
@@ -164,7 +213,13 @@ t.test('a connection that is not established in time', async t => {
   const clock = createVirtualClock()
   // Addresses for documentation (RFC 5737) have no hosts.
   const opener = new Opener({ host: '192.0.2.1', port: 9, tls: undefined })
-  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, budget: new ConnectionBudget() })
+  const pool = new ConnectionPool({
+    opener,
+    clock,
+    connectTimeout: 1_000,
+    keepAlive: 4_000,
+    budget: new ConnectionBudget(),
+  })
   t.teardown(() => pool.close())
   const failed = t.rejects(send(pool), { code: /^(?:ETIMEDOUT|ENETUNREACH)$/ })
   clock.runUntil(1_000)
@@ -238,6 +293,32 @@ t.test('an upstream that keeps connections open has no more of them than maxInFl
   t.ok(answers.every(({ status }) => status === 200))
   t.equal(upstream.requests, 40)
   t.equal(upstream.most, 2)
+})
+
+t.test('keepAlive false: requests that wait, with and without a body, leave on connections of their own', async t => {
+  const upstream = await rawUpstream(
+    t,
+    incoming => void (/x{9}$|^GET/.test(incoming.text) && incoming.socket.write(OK)),
+  )
+  const rig = await startRig(
+    t,
+    {
+      upstream: { url: upstream.url, keepAlive: false, connections: 1 },
+      buckets: { all: { key: 'all', rate: '100/s', capacity: 20 } },
+      routes: [{ name: 'all' }],
+    },
+    { realPacer: 'precise' },
+  )
+  const client = await connect(t, rig)
+  for (let count = 0; count < 3; count += 1) {
+    const answers = [client.ask(get()), askOnce(t, rig, post('x'.repeat(9))), askOnce(t, rig, get())]
+    for (const answer of await Promise.all(answers)) {
+      t.equal(answer.status, 200)
+      t.not(answer.header('connection'), 'close', 'the client keeps its connection')
+    }
+  }
+  t.equal(upstream.connections.length, 9)
+  for (const { text } of upstream.connections) t.match(text, /^Connection: close\r$/m)
 })
 
 t.test('requests without maxInFlight (off, dry runs) do not wait', async t => {

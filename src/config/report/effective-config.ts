@@ -76,7 +76,7 @@ function formatStore(store: StoreSettings): object {
 }
 
 function formatUpstream(upstream: UpstreamSettings): object {
-  const { url, hostHeader, maxInFlight, connections, requestBuffer, responseBuffer, tls } = upstream
+  const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
   const { connectTimeout, responseTimeout, idleTimeout } = upstream
   const { breaker, warmUp, pauseOn, retry, via, learn } = upstream
   return {
@@ -84,6 +84,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
     hostHeader,
     ...(Number.isFinite(maxInFlight) && { maxInFlight }),
     ...(connections !== undefined && { connections }),
+    keepAlive: keepAlive > 0 && exactDuration(keepAlive),
     requestBuffer,
     responseBuffer,
     connectTimeout: exactDuration(connectTimeout),

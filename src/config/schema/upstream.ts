@@ -70,6 +70,12 @@ const options = {
   connections: whole('a number of connections', 'use a whole number above 0, e.g. 100', 1)
     .exactOptional()
     .describe('The most connections open at once, WebSockets included, e.g. 100; when absent, maxInFlight.'),
+  keepAlive: z
+    .union([z.literal(false).transform(() => 0), timeout], {
+      error: wants('a time to keep idle connections for', 'use e.g. "4s" or false'),
+    })
+    .prefault('4s')
+    .describe('How long an idle connection is kept, e.g. "4s"; false: each serves one request.'),
   requestBuffer: bytes('a size', 'use bytes, e.g. 65536; 0 to stream every body')
     .prefault(65_536)
     .describe('The bytes of a body that are read before its request is sent, e.g. 65536; 0 to stream.'),

@@ -20,9 +20,6 @@ const UNUSED = 1_000
 /** ms. No connection is opened ahead for this time after one was not used, unless one is missed. */
 const REST = 10_000
 
-/** ms. Shorter than servers commonly keep idle connections (Node: 5 s), so that reuse seldom meets their close. */
-const KEEP_ALIVE = 4_000
-
 /** ms. An idle connection is not reused if the upstream announced to close it within this time. */
 const KEEP_ALIVE_MARGIN = 1_000
 
@@ -31,6 +28,8 @@ export interface PoolOptions {
   readonly clock: Clock
   /** ms */
   readonly connectTimeout: number
+  /** How long an idle connection is kept, in ms. 0: each serves one request, and none is opened ahead. */
+  readonly keepAlive: number
   /** Bounds its connections, with those of other pools. */
   readonly budget: ConnectionBudget
 }
@@ -59,7 +58,9 @@ class Waiting implements Linked<Waiting> {
  * it waits, first come, first served, and a connection is opened for it if there may be another.
  */
 export class ConnectionPool implements ConnectionOwner, BudgetUser {
+  readonly single: boolean
   readonly #clock: Clock
+  readonly #keepAlive: number
   #opener: Opener
   #budget: ConnectionBudget
   /** Connections that are being opened. They all have the same time for it. */
@@ -79,13 +80,15 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   /** A connection has opened since that number grew last. */
   #mayGrow = true
 
-  constructor({ opener, clock, connectTimeout, budget }: PoolOptions) {
+  constructor({ opener, clock, connectTimeout, keepAlive, budget }: PoolOptions) {
     this.#opener = opener
     this.#clock = clock
     this.#budget = budget
     budget.join(this)
+    this.single = keepAlive === 0
+    this.#keepAlive = keepAlive
     this.#opening = new Deadlines(clock, connectTimeout)
-    this.#idle = new Deadlines(clock, KEEP_ALIVE)
+    this.#idle = new Deadlines(clock, keepAlive)
     this.#spare = new Deadlines(clock, UNUSED)
   }
 
@@ -155,7 +158,7 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
    * @param queued requests that wait for their release
    */
   keepReady(queued: number): void {
-    if (this.#closed || this.#clock.now() < this.#restUntil) return
+    if (this.#closed || this.single || this.#clock.now() < this.#restUntil) return
     let ready = this.#opening.size - this.#waiting.size + this.#spare.size + this.#idle.size
     for (const enough = Math.min(this.#ahead, queued); ready < enough && this.#budget.hasRoom; ready += 1) this.#open()
   }
@@ -220,13 +223,13 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
 
   /** Keeps a connection that has no request for the next one. */
   #keep(connection: UpstreamConnection): void {
-    if (this.#keepsNone || this.#budget.crowded) return connection.close()
+    if (this.single || this.#keepsNone || this.#budget.crowded) return connection.close()
     if (!connection.served) {
       connection.usableUntil = this.#clock.now() + UNUSED
       return this.#spare.watch(connection)
     }
     const { keepAlive = Infinity } = connection
-    connection.usableUntil = this.#clock.now() + Math.min(KEEP_ALIVE, keepAlive - KEEP_ALIVE_MARGIN)
+    connection.usableUntil = this.#clock.now() + Math.min(this.#keepAlive, keepAlive - KEEP_ALIVE_MARGIN)
     if (keepAlive <= KEEP_ALIVE_MARGIN) connection.close()
     else this.#idle.watch(connection)
   }

@@ -56,6 +56,8 @@ export interface WriteGuard {
 
 /** What a connection tells its pool. */
 export interface ConnectionOwner {
+  /** Each connection takes one request, and the upstream is told so. */
+  readonly single: boolean
   /** It is open and has no request. */
   ready(connection: UpstreamConnection): void
   /** It has ended. `error`: why it could not be opened. Undefined: it was open, or closed on purpose. */
@@ -119,7 +121,7 @@ export class UpstreamConnection implements ResponseSink, Watched {
   send(request: UpstreamRequest, handler: ResponseHandler): void {
     const { body } = request
     if (!this.#begin(request.method, handler)) return
-    const head = requestHead(request)
+    const head = requestHead(request, this.#owner.single ? 'Connection: close\r\n' : '')
     if (body === null) this.#socket.write(head, 'latin1')
     else {
       this.#upload = new Upload(this.#socket, head, body, request.contentLength === undefined ? 'chunked' : 'sized')
@@ -207,7 +209,8 @@ export class UpstreamConnection implements ResponseSink, Watched {
 
   end(trailers: readonly string[]): void {
     const handler = this.#handler!
-    const reusable = this.#parser.persistent && (this.#upload === undefined || this.#upload.ended)
+    const reusable =
+      !this.#owner.single && this.#parser.persistent && (this.#upload === undefined || this.#upload.ended)
     this.#release()
     // The last piece may have been more than the client took.
     if (this.#socket.isPaused()) this.#socket.resume()
@@ -273,9 +276,12 @@ export class UpstreamConnection implements ResponseSink, Watched {
   }
 }
 
-/** @returns all that comes before the body */
-export function requestHead({ method, target, headers, body, contentLength }: UpstreamRequest): string {
-  let head = `${method} ${target} HTTP/1.1\r\n${fieldLines(headers)}`
+/**
+ * @param more further header lines
+ * @returns all that comes before the body
+ */
+export function requestHead({ method, target, headers, body, contentLength }: UpstreamRequest, more = ''): string {
+  let head = `${method} ${target} HTTP/1.1\r\n${fieldLines(headers)}${more}`
   // RFC 9110 8.6: some servers insist on a length.
   if (contentLength === undefined && body === null && HAVE_CONTENT.has(method)) head += 'Content-Length: 0\r\n'
   else if (contentLength === undefined && body !== null) head += 'Transfer-Encoding: chunked\r\n'
