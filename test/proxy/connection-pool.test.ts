@@ -360,7 +360,7 @@ t.test('an upstream that comes back has no more connections than maxInFlight all
   const rig = await startRig(
     t,
     {
-      upstream: { url: `http://127.0.0.1:${port}`, maxInFlight: 2 },
+      upstream: { url: `http://127.0.0.1:${port}`, maxInFlight: 2, breaker: false },
       buckets: { all: { key: 'all', rate: '500/s', capacity: 100 } },
       routes: [{ name: 'all' }],
     },
