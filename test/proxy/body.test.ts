@@ -16,8 +16,10 @@ import {
   OK,
   ONE_A_SECOND,
   occupy,
+  pass,
   post,
   rawUpstream,
+  STREAMED,
   stalled,
   startRig,
   taken,
@@ -66,7 +68,7 @@ t.test(
     await rig.until(({ queued }) => queued.length === count)
     await stalled(() => clients.reduce((sum, client) => sum + taken(client), 0))
     const before = held()
-    rig.pacer.runUntil(1_000)
+    await pass(rig, 10 * count, 1)
     await rig.until(({ released }) => released.length === count + 1)
     // Each is sent upstream once it has been found that its client is still there.
     while (arrived.length <= count) await turns()
@@ -241,7 +243,7 @@ t.test('early hints are bounded, even if the client does not read', async t => {
   }
 })
 
-t.test('100 Continue is sent at the release, not before', async t => {
+t.test('100 Continue is sent on admission if the body is read then, else at the release', async t => {
   const upstream = await httpUpstream(t, (req, res) => {
     let body = ''
     req.on('data', chunk => {
@@ -251,16 +253,23 @@ t.test('100 Continue is sent at the release, not before', async t => {
   })
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
   await occupy(t, rig)
-  const client = await connect(t, rig)
-  client.send('POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n')
-  await rig.until(rig => rig.queued.length === 1)
-  rig.pacer.runUntil(999)
-  await turns()
-  t.equal(client.rest, '', 'not before')
+  const short = await connect(t, rig)
+  short.send('POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n')
+  t.equal((await short.answer()).status, 100, 'while it waits for its turn')
+  t.same(rig.queued, ['all'])
+  short.send('body')
+  const long = await connect(t, rig)
+  long.send(`POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: ${STREAMED}\r\n\r\n`)
+  await rig.until(rig => rig.queued.length === 2)
   rig.pacer.runUntil(1_000)
-  t.equal((await client.answer()).status, 100)
-  client.send('body')
-  t.equal((await client.answer()).text, 'no expect body')
+  t.equal((await short.answer()).text, 'no expect body')
+  rig.pacer.runUntil(1_999)
+  await turns()
+  t.equal(long.rest, '', 'not before')
+  rig.pacer.runUntil(2_000)
+  t.equal((await long.answer()).status, 100)
+  long.send('x'.repeat(STREAMED))
+  t.equal((await long.answer()).text, `no expect ${'x'.repeat(STREAMED)}`)
 })
 
 t.test('Expect with a rejection: no 100, and the client may send its body or leave it out', async t => {
@@ -507,7 +516,8 @@ t.test('an answer may start before the upload ends, and both go on', async t => 
     req.on('data', chunk => res.write(chunk))
     req.on('end', () => res.end('.'))
   })
-  const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '1s' }, ...OFF }, { virtualClock: true })
+  const upstreamSettings = { url: upstream.url, idleTimeout: '1s', requestBuffer: 0 }
+  const rig = await startRig(t, { upstream: upstreamSettings, ...OFF }, { virtualClock: true })
   const client = await connect(t, rig)
   client.send(`${CHUNKED_POST}1\r\n \r\n`)
   await client.until(client => client.rest.includes('early'))
@@ -522,16 +532,22 @@ t.test('an answer may start before the upload ends, and both go on', async t => 
 
 t.test('the head of an upload leaves before its first byte: the client may wait for the answer', async t => {
   const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n'
-  for (const framing of ['Content-Length: 4', 'Transfer-Encoding: chunked']) {
+  const long = 'body'.padEnd(STREAMED, '-')
+  for (const [framing, requestBuffer, body] of [
+    [`Content-Length: ${STREAMED}`, 65_536, long],
+    ['Content-Length: 4', 0, 'body'],
+    ['Transfer-Encoding: chunked', 0, '4\r\nbody\r\n0\r\n\r\n'],
+  ] as const) {
     const upstream = await rawUpstream(t, incoming => {
-      if (!incoming.text.includes('body')) incoming.socket.write(answer)
-      else if (/body$|0\r\n\r\n$/.test(incoming.text)) incoming.socket.write('done')
+      const [, sent] = incoming.text.split('\r\n\r\n')
+      if (sent === '') incoming.socket.write(answer)
+      else if (incoming.text.endsWith(body)) incoming.socket.write('done')
     })
-    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+    const rig = await startRig(t, { upstream: { url: upstream.url, requestBuffer }, ...ONE_A_SECOND })
     const client = await connect(t, rig)
     client.send(`POST / HTTP/1.1\r\nHost: h\r\n${framing}\r\n\r\n`)
     await client.until(({ rest }) => rest.endsWith('\r\n\r\n'))
-    client.send(framing.startsWith('C') ? 'body' : '4\r\nbody\r\n0\r\n\r\n')
+    client.send(body)
     t.match(await client.answer(), { status: 200, text: 'done', whole: true }, framing)
   }
 })

@@ -19,6 +19,9 @@ const PATIENCE = 10_000
 /** Nothing is limited. */
 export const OFF = { routes: [{ name: 'all', mode: 'off' }] }
 
+/** Bytes of a body that is too long to be read before its request is sent. */
+export const STREAMED = 65_537
+
 /** One bucket for everyone, one request a second, the first at once. */
 export const ONE_A_SECOND = { buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } }, routes: [{ name: 'all' }] }
 
@@ -70,6 +73,14 @@ class Signal {
 /** Turns of the event loop: what was to happen at once has happened. */
 export async function turns(count = 20): Promise<void> {
   for (let turn = 0; turn < count; turn += 1) await new Promise(resolve => setImmediate(resolve))
+}
+
+/** Lets time pass in steps of `step` ms, up to `until`. Between them requests are sent: opening a connection takes real time. */
+export async function pass({ pacer }: { pacer: VirtualClock }, until: number, step: number): Promise<void> {
+  while (pacer.now() < until) {
+    pacer.runUntil(Math.min(until, pacer.now() + step))
+    await turns()
+  }
 }
 
 /** Waits until a count that real buffers bound has not moved for a while. */

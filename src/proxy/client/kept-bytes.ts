@@ -1,45 +1,69 @@
-/** Bytes. Larger pieces are not copied to be joined with others. */
-const LARGE = 64 * 1024
+/** Bytes. Pieces of this size are kept as they are. Smaller ones are copied together. */
+const LARGE = 4 * 1024
 
-/** Bytes that are kept for later. In however small pieces they come, they take little more memory than their number. */
+/** Bytes. The first room for small pieces. */
+const SMALLEST = 256
+
+/** Bytes. The most room for small pieces that is copied to grow. */
+const MOST = 64 * 1024
+
+/**
+ * Bytes that are kept for later. In however small pieces they come, they take at most twice their number in memory, and each
+ * is copied a few times at most.
+ */
 export class KeptBytes {
   /** How many there are. */
   length = 0
-  #pieces: Buffer[] = []
+  readonly #pieces: Buffer[] = []
+  /** Room for small pieces, after all others. It is not from Node's pool: a byte would keep 8 kB of that. */
+  #room: Buffer | undefined
+  /** Bytes used of it. */
+  #used = 0
 
-  /**
-   * Joins pieces of like size, as a binary counter carries: each byte is copied at most once for each doubling.
-   *
-   * @param bytes nobody else changes them
-   */
+  /** @param bytes nobody else changes them */
   add(bytes: Buffer): void {
-    const pieces = this.#pieces
     this.length += bytes.length
-    pieces.push(bytes)
-    while (pieces.length > 1 && pieces.at(-2)!.length <= Math.min(LARGE, pieces.at(-1)!.length)) {
-      const last = pieces.pop()!
-      pieces.push(Buffer.concat([pieces.pop()!, last]))
-    }
+    if (bytes.length < LARGE) return this.#copy(bytes)
+    this.#seal()
+    this.#pieces.push(bytes)
   }
 
-  /** Takes out all of them, or if these are more than `most`, some of the first. There are some. */
-  take(most: number): Buffer {
-    if (this.length <= most) {
-      const all = this.joined()
-      this.#pieces = []
-      this.length = 0
-      return all
-    }
-    const first = this.#pieces[0]!
-    if (first.length <= most) this.#pieces.shift()
-    else this.#pieces[0] = first.subarray(most)
-    const taken = first.length <= most ? first : first.subarray(0, most)
-    this.length -= taken.length
-    return taken
+  /** Takes out the first piece. Undefined: there is none. */
+  take(): Buffer | undefined {
+    this.#seal()
+    const piece = this.#pieces.shift()
+    this.length -= piece?.length ?? 0
+    return piece
   }
 
   /** All of them, in one piece. */
   joined(): Buffer {
+    this.#seal()
     return this.#pieces.length === 1 ? this.#pieces[0]! : Buffer.concat(this.#pieces)
+  }
+
+  #copy(bytes: Buffer): void {
+    const used = this.#used + bytes.length
+    if (used > MOST) {
+      this.#seal()
+      return this.#copy(bytes)
+    }
+    if (this.#room === undefined || used > this.#room.length) this.#grow(used)
+    bytes.copy(this.#room!, this.#used)
+    this.#used = used
+  }
+
+  #grow(least: number): void {
+    const size = Math.max(SMALLEST, least, Math.min(MOST, 2 * this.#used))
+    const room = Buffer.allocUnsafeSlow(size)
+    this.#room?.copy(room, 0, 0, this.#used)
+    this.#room = room
+  }
+
+  /** What comes now begins another piece. */
+  #seal(): void {
+    if (this.#room !== undefined) this.#pieces.push(this.#room.subarray(0, this.#used))
+    this.#room = undefined
+    this.#used = 0
   }
 }

@@ -23,9 +23,7 @@ export interface BodyOptions {
   readonly leastRate: LeastRate | undefined
 }
 
-/**
- * The body of a request that our own server reads. Its bytes are kept until they are wanted: one piece, however many came.
- */
+/** The body of a request that our own server reads. Its bytes are kept until they are wanted. */
 export class OwnBody extends Readable implements RequestBody, Watched {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
@@ -41,9 +39,11 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   #kept = new KeptBytes()
   /** Bytes that may wait here before the source is paused. */
   #reach = BODY_BUFFER
-  /** The reader wants more. */
+  /** The reader wants more, and nothing is kept. */
   #wanted = false
   #paused = false
+  /** Bytes that have come and that the upstream's connection has not sent. */
+  #unsent = 0
   /** Bytes that have come since the rate was measured last. */
   #measured = 0
 
@@ -57,13 +57,14 @@ export class OwnBody extends Readable implements RequestBody, Watched {
     leastRate?.windows.watch(this)
   }
 
-  /** Bytes that have come and were not taken. */
+  /** Bytes that have come and were not read. */
   get #waiting(): number {
     return this.#kept.length + this.readableLength
   }
 
   get held(): boolean {
-    return this.#waiting >= BODY_BUFFER
+    const waiting = this.#waiting
+    return this.whole || waiting >= BODY_BUFFER || this.#unsent > waiting
   }
 
   get ready(): boolean {
@@ -73,11 +74,16 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   /** Takes bytes that have come. */
   receive(bytes: Buffer): void {
     this.#measured += bytes.length
-    if (this.#wanted && this.#kept.length === 0) this.#wanted = this.push(bytes)
+    this.#count(bytes.length)
+    if (this.#wanted) this.#wanted = this.push(bytes)
     else this.#kept.add(bytes)
-    this.#held.hold(this.#waiting)
     if (this.#isFull()) this.#pause()
     this.onProgress()
+  }
+
+  #count(change: number): void {
+    this.#unsent += change
+    this.#held.hold(this.#unsent)
   }
 
   #isFull(): boolean {
@@ -105,7 +111,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   finish(): void {
     this.whole = true
     this.#leastRate?.windows.unwatch(this)
-    if (this.#wanted && this.#kept.length === 0) this.push(null)
+    if (this.#wanted) this.push(null)
     this.onReady()
   }
 
@@ -126,7 +132,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
     let quiet = 0
     let turn = 0
     this.#reach = MOST_AHEAD
-    this.#resume()
+    if (!this.#isFull()) this.#resume()
     const look = (): void => {
       if (this.destroyed) return
       quiet = this.#waiting === buffered ? quiet + 1 : 0
@@ -142,27 +148,28 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   }
 
   override _read(): void {
-    this.#wanted = true
-    // What is taken waits in the upstream's socket, where nobody counts it.
-    if (this.#kept.length > 0) this.#wanted = this.push(this.#kept.take(BODY_BUFFER))
+    const piece = this.#kept.take()
+    this.#wanted = (piece === undefined || this.push(piece)) && this.#kept.length === 0
     if (this.#kept.length > 0) return
     if (this.whole) this.push(null)
-    else this.#resume()
+    else if (!this.#isFull()) this.#resume()
   }
 
   override read(size?: number): unknown {
     const chunk: unknown = super.read(size)
-    const waiting = this.#waiting
-    if (this.#held.held > waiting) {
-      this.#held.hold(waiting)
-      this.onProgress()
-    }
+    // It asks for more before it takes out what it returns.
+    if (this.#wanted && this.#paused && !this.#isFull()) this.#resume()
     return chunk
   }
 
+  written(bytes: number): void {
+    this.#count(-bytes)
+    if (!this.destroyed) this.onProgress()
+  }
+
   override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
+    this.#count(-this.#waiting)
     this.#kept = new KeptBytes()
-    this.#held.hold(0)
     this.#leastRate?.windows.unwatch(this)
     super._destroy(error, callback)
   }

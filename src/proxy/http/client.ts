@@ -1,6 +1,6 @@
 /** What an exchange knows of its client. The server for clients implements it (`proxy/client`). */
-import type { Readable } from 'node:stream'
 import type { Deadlines } from '../deadlines.js'
+import type { UploadBody } from '../http1/upload.js'
 
 /** A request as it comes. */
 export interface ClientRequest {
@@ -16,10 +16,10 @@ export interface ClientRequest {
 }
 
 /** The body of a request on its way to the upstream. It is read from the client only as fast as it is taken. */
-export interface RequestBody extends Readable {
+export interface RequestBody extends UploadBody {
   /** The upstream does not take what has come. */
   readonly held: boolean
-  /** Called when bytes have come from the client, and when the upstream has taken some. */
+  /** Called when bytes have come from the client, and when the upstream's connection has taken some. */
   onProgress: () => void
   /** All of it has come. */
   readonly whole: boolean

@@ -1,12 +1,18 @@
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 
+/** The body of a request to an upstream. */
+export interface UploadBody extends Readable {
+  /** The connection has taken this many bytes that were read before, or it never will. */
+  written?(bytes: number): void
+}
+
 /** Writes a request with its body to a connection, with backpressure. */
 export class Upload {
   /** The whole body has been written. */
   ended = false
   readonly #socket: Socket
-  readonly #body: Readable
+  readonly #body: UploadBody
   readonly #chunked: boolean
   /** The head has not left yet. */
   #starting = true
@@ -21,7 +27,7 @@ export class Upload {
    *
    * @param framing `sized`: the head has a Content-Length, and the body has that many bytes
    */
-  constructor(socket: Socket, head: string, body: Readable, framing: 'sized' | 'chunked') {
+  constructor(socket: Socket, head: string, body: UploadBody, framing: 'sized' | 'chunked') {
     this.#socket = socket
     this.#body = body
     this.#chunked = framing === 'chunked'
@@ -58,7 +64,7 @@ export class Upload {
   readonly #writeChunk = (): void => {
     const chunk = this.#chunk!
     this.#chunk = undefined
-    if (this.#stopped) return
+    if (this.#stopped) return this.#body.written?.(chunk.length)
     this.#body.resume()
     this.#write(chunk)
     if (this.#isLast) this.#finish()
@@ -66,14 +72,16 @@ export class Upload {
 
   #write(chunk: Buffer): void {
     const socket = this.#socket
+    // Also called if the connection ends before.
+    const written = (): void => this.#body.written?.(chunk.length)
     let taken: boolean
     if (this.#chunked) {
       socket.cork()
       socket.write(`${chunk.length.toString(16)}\r\n`, 'latin1')
-      socket.write(chunk)
+      socket.write(chunk, written)
       taken = socket.write('\r\n', 'latin1')
       socket.uncork()
-    } else taken = socket.write(chunk)
+    } else taken = socket.write(chunk, written)
     if (!taken) this.#body.pause()
   }
 

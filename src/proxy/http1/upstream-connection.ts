@@ -1,10 +1,9 @@
 import type { Socket } from 'node:net'
-import type { Readable } from 'node:stream'
 import type { Watched } from '../deadlines.js'
 import { fieldLines, ProtocolError } from './fields.js'
 import type { Opener } from './open-connection.js'
 import { type ResponseHead, ResponseParser, type ResponseSink } from './response-parser.js'
-import { Upload } from './upload.js'
+import { Upload, type UploadBody } from './upload.js'
 
 /** Methods whose requests have content, if only an empty one. */
 const HAVE_CONTENT = new Set(['POST', 'PUT', 'PATCH'])
@@ -21,7 +20,7 @@ export interface UpstreamRequest {
   /** Names and values in turn. They go out as they are. */
   readonly headers: readonly string[]
   /** Null: there is none. */
-  readonly body: Readable | null
+  readonly body: UploadBody | null
   /** The length of the body that the headers tell. Undefined: they tell none. A body is then sent in chunks. */
   readonly contentLength: number | undefined
 }
