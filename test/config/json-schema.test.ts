@@ -92,16 +92,11 @@ t.test('every key of the file has a description with an example', async t => {
   const keys = [...keysOf(schema, '')]
   const upstream = [
     '',
-    ...[
-      'url',
-      'hostHeader',
-      'maxInFlight',
-      'connections',
-      'keepAlive',
-      'connectTimeout',
-      'responseTimeout',
-      'idleTimeout',
-    ].map(key => `.${key}`),
+    ...['url', 'hostHeader', 'maxInFlight', 'connections', 'keepAlive', 'requestBuffer', 'responseBuffer'].map(
+      key => `.${key}`,
+    ),
+    ...['connectTimeout', 'responseTimeout', 'idleTimeout', 'warmUp'].map(key => `.${key}`),
+    ...['', '.failures', '.status', '.probe', '.maxProbe', '.hold'].map(key => `.breaker${key}`),
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
@@ -145,6 +140,9 @@ t.test('every key of the file has a description with an example', async t => {
         'limits.headersTimeout',
         'limits.keepAliveTimeout',
         'limits.tunnelIdleTimeout',
+        'limits.bodyTimeout',
+        'limits.minBodyRate',
+        'limits.bufferMemory',
       ],
       ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],

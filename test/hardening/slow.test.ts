@@ -8,6 +8,7 @@ import {
   type RawUpstream,
   type Rig,
   rawUpstream,
+  STREAMED,
   stalled,
   startRig,
   turns,
@@ -17,7 +18,7 @@ import {
 const HEADERS = 400
 const IDLE = 5_000
 
-const POST = 'POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n'
+const POST = `POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ${STREAMED}\r\n\r\n`
 const LONG = 'HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n'
 
 interface Scene {
@@ -39,7 +40,7 @@ function play(name: string, outcomes: string[], run: (t: Test, scene: Scene) => 
     const upstream = await rawUpstream(t)
     const config = {
       upstream: { url: upstream.url, idleTimeout: `${IDLE}ms`, responseTimeout: '10s' },
-      limits: { headersTimeout: `${HEADERS}ms` },
+      limits: { headersTimeout: `${HEADERS}ms`, minBodyRate: 0 },
       buckets: { all: { key: 'all', rate: '1000/s', capacity: 10 } },
       routes: [{ name: 'all' }],
     }

@@ -23,150 +23,148 @@ import {
 
 const OTHER = { from: '127.0.0.2' }
 
-for (const http of ['own', 'node']) {
-  t.test(`${http}: connectionsPerClient bounds the connections of one address, and of no other`, async t => {
-    const upstream = await httpUpstream(t)
-    const rig = await startRig(t, { upstream: upstream.url, http, limits: { connectionsPerClient: 3 }, ...OFF })
-    const early: Client[] = []
-    for (let count = 0; count < 3; count += 1) early.push(await connect(t, rig))
-    for (const client of early) t.equal((await client.ask(get())).status, 200)
-    const late = await connect(t, rig)
-    const answer = await late.ask(get('/late'))
-    t.equal(answer.status, 503)
-    t.equal(answer.header('retry-after'), '1')
-    t.equal(answer.header('connection'), 'close')
-    t.equal(answer.json().detail, 'there are too many connections')
-    await late.end()
-    for (let count = 0; count < 3; count += 1) {
-      t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200, 'another address has its own share')
-    }
-    t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 503)
-    for (const client of early) t.equal((await client.ask(get())).status, 200, 'those that are open stay')
-    early[0]!.hangUp()
-    await turns(50)
-    t.equal((await (await connect(t, rig)).ask(get())).status, 200, 'one has left')
-    t.notOk(upstream.requests.includes('GET /late'))
-  })
+t.test(`connectionsPerClient bounds the connections of one address, and of no other`, async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { connectionsPerClient: 3 }, ...OFF })
+  const early: Client[] = []
+  for (let count = 0; count < 3; count += 1) early.push(await connect(t, rig))
+  for (const client of early) t.equal((await client.ask(get())).status, 200)
+  const late = await connect(t, rig)
+  const answer = await late.ask(get('/late'))
+  t.equal(answer.status, 503)
+  t.equal(answer.header('retry-after'), '1')
+  t.equal(answer.header('connection'), 'close')
+  t.equal(answer.json().detail, 'there are too many connections')
+  await late.end()
+  for (let count = 0; count < 3; count += 1) {
+    t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200, 'another address has its own share')
+  }
+  t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 503)
+  for (const client of early) t.equal((await client.ask(get())).status, 200, 'those that are open stay')
+  early[0]!.hangUp()
+  await turns(50)
+  t.equal((await (await connect(t, rig)).ask(get())).status, 200, 'one has left')
+  t.notOk(upstream.requests.includes('GET /late'))
+})
 
-  t.test(`${http}: connectionsPerClient follows a reload, and does not apply to trusted hops`, async t => {
-    const upstream = await httpUpstream(t)
-    const config = (connectionsPerClient: number, trustProxy: unknown = false) => {
-      const limits = { connectionsPerClient }
-      return { listen: '127.0.0.1:0', upstream: upstream.url, http, trustProxy, limits, ...OFF }
-    }
-    const rig = await startRig(t, config(1))
-    const reload = (next: object) => rig.proxy.reload(parseConfig(JSON.stringify(next)))
-    const ask = async () => (await (await connect(t, rig)).ask(get())).status
-    t.equal(await ask(), 200)
-    t.equal(await ask(), 503)
-    await reload(config(2))
-    t.equal(await ask(), 200)
-    t.equal(await ask(), 503)
-    await reload(config(2, ['loopback']))
-    for (let count = 0; count < 5; count += 1) t.equal(await ask(), 200)
-    await reload(config(2, 1))
-    t.equal(await ask(), 200)
-    await reload(config(2))
-    t.equal(await ask(), 503, 'those that came while it was trusted count')
-  })
+t.test(`connectionsPerClient follows a reload, and does not apply to trusted hops`, async t => {
+  const upstream = await httpUpstream(t)
+  const config = (connectionsPerClient: number, trustProxy: unknown = false) => {
+    const limits = { connectionsPerClient }
+    return { listen: '127.0.0.1:0', upstream: upstream.url, trustProxy, limits, ...OFF }
+  }
+  const rig = await startRig(t, config(1))
+  const reload = (next: object) => rig.proxy.reload(parseConfig(JSON.stringify(next)))
+  const ask = async () => (await (await connect(t, rig)).ask(get())).status
+  t.equal(await ask(), 200)
+  t.equal(await ask(), 503)
+  await reload(config(2))
+  t.equal(await ask(), 200)
+  t.equal(await ask(), 503)
+  await reload(config(2, ['loopback']))
+  for (let count = 0; count < 5; count += 1) t.equal(await ask(), 200)
+  await reload(config(2, 1))
+  t.equal(await ask(), 200)
+  await reload(config(2))
+  t.equal(await ask(), 503, 'those that came while it was trusted count')
+})
 
-  t.test(`${http}: far above connectionsPerClient, connections of that address are closed unread`, async t => {
-    const upstream = await httpUpstream(t)
-    const rig = await startRig(t, { upstream: upstream.url, http, limits: { connectionsPerClient: 2 }, ...OFF })
-    const silent = await Promise.all(Array.from({ length: 2 + 256 }, () => connect(t, rig)))
-    await turns(50)
-    const unheard = await connect(t, rig)
-    await unheard.end()
-    t.equal(unheard.bytes, 0)
-    t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200)
-    for (const client of silent) client.hangUp()
-    await turns(50)
-    t.equal((await (await connect(t, rig)).ask(get())).status, 200)
-  })
+t.test(`far above connectionsPerClient, connections of that address are closed unread`, async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { connectionsPerClient: 2 }, ...OFF })
+  const silent = await Promise.all(Array.from({ length: 2 + 256 }, () => connect(t, rig)))
+  await turns(50)
+  const unheard = await connect(t, rig)
+  await unheard.end()
+  t.equal(unheard.bytes, 0)
+  t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200)
+  for (const client of silent) client.hangUp()
+  await turns(50)
+  t.equal((await (await connect(t, rig)).ask(get())).status, 200)
+})
 
-  t.test(`${http}: far above connectionsPerClient, TLS handshakes of that address are not begun`, async t => {
-    const upstream = await httpUpstream(t)
-    const limits = { connectionsPerClient: 2, headersTimeout: '5m' }
-    const rig = await startRig(t, { ...TLS, upstream: upstream.url, http, limits, ...OFF })
-    const silent = await Promise.all(Array.from({ length: 2 + 256 }, () => connect(t, rig)))
-    await turns(50)
-    const ended = new Promise<void>(resolve => {
-      const socket = tcpConnect({ port: rig.port, host: '127.0.0.1' }).on('error', () => undefined)
-      socket.resume().once('close', () => resolve())
-    })
-    await ended
-    t.equal((await (await connect(t, rig, { tls: true, ...OTHER })).ask(get())).status, 200)
-    for (const client of silent) client.hangUp()
-    await turns(50)
-    for (const status of [200, 200, 503]) {
-      t.equal((await (await connect(t, rig, { tls: true })).ask(get())).status, status)
-    }
+t.test(`far above connectionsPerClient, TLS handshakes of that address are not begun`, async t => {
+  const upstream = await httpUpstream(t)
+  const limits = { connectionsPerClient: 2, headersTimeout: '5m' }
+  const rig = await startRig(t, { ...TLS, upstream: upstream.url, limits, ...OFF })
+  const silent = await Promise.all(Array.from({ length: 2 + 256 }, () => connect(t, rig)))
+  await turns(50)
+  const ended = new Promise<void>(resolve => {
+    const socket = tcpConnect({ port: rig.port, host: '127.0.0.1' }).on('error', () => undefined)
+    socket.resume().once('close', () => resolve())
   })
+  await ended
+  t.equal((await (await connect(t, rig, { tls: true, ...OTHER })).ask(get())).status, 200)
+  for (const client of silent) client.hangUp()
+  await turns(50)
+  for (const status of [200, 200, 503]) {
+    t.equal((await (await connect(t, rig, { tls: true })).ask(get())).status, status)
+  }
+})
 
-  t.test(`${http}: at maxConnections the connection that has been idle longest makes room`, async t => {
-    const upstream = await httpUpstream(t)
-    const rig = await startRig(t, { upstream: upstream.url, http, limits: { maxConnections: 40 }, ...OFF })
-    const idle: Client[] = []
-    for (let count = 0; count < 40; count += 1) {
-      const client = await connect(t, rig)
-      await client.ask(get())
-      idle.push(client)
-    }
-    t.equal((await idle[0]!.ask(get())).status, 200)
-    const next = await connect(t, rig, OTHER)
-    t.equal((await next.ask(get())).status, 200)
-    await idle[1]!.end()
-    t.equal(idle[1]!.rest, '')
-    const others = await Promise.all(Array.from({ length: 9 }, () => connect(t, rig, OTHER)))
-    for (const client of others) t.equal((await client.ask(get())).status, 200)
-    for (const client of idle.slice(2, 11)) await client.end()
-    await turns(50)
-    t.notOk(idle[0]!.ended, 'it has been used since')
-    t.notOk(
-      idle.slice(11).some(({ ended }) => ended),
-      'as many as have come were closed',
-    )
-    t.ok(rig.outcomes.every(outcome => outcome === 'all forwarded 200'))
-  })
+t.test(`at maxConnections the connection that has been idle longest makes room`, async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { maxConnections: 40 }, ...OFF })
+  const idle: Client[] = []
+  for (let count = 0; count < 40; count += 1) {
+    const client = await connect(t, rig)
+    await client.ask(get())
+    idle.push(client)
+  }
+  t.equal((await idle[0]!.ask(get())).status, 200)
+  const next = await connect(t, rig, OTHER)
+  t.equal((await next.ask(get())).status, 200)
+  await idle[1]!.end()
+  t.equal(idle[1]!.rest, '')
+  const others = await Promise.all(Array.from({ length: 9 }, () => connect(t, rig, OTHER)))
+  for (const client of others) t.equal((await client.ask(get())).status, 200)
+  for (const client of idle.slice(2, 11)) await client.end()
+  await turns(50)
+  t.notOk(idle[0]!.ended, 'it has been used since')
+  t.notOk(
+    idle.slice(11).some(({ ended }) => ended),
+    'as many as have come were closed',
+  )
+  t.ok(rig.outcomes.every(outcome => outcome === 'all forwarded 200'))
+})
 
-  t.test(`${http}: no connection makes room in the middle of a request, or for a client above its share`, async t => {
-    const upstream = await httpUpstream(t)
-    const limits = { maxConnections: 4, connectionsPerClient: 4 }
-    const routes = [{ name: 'off', match: { path: '/off' }, mode: 'off' }, { name: 'all' }]
-    const rig = await startRig(t, { upstream: upstream.url, http, limits, ...ONE_A_SECOND, routes })
-    await occupy(t, rig)
-    await turns(50)
-    const [queued, head, body, idle] = [
-      await connect(t, rig),
-      await connect(t, rig),
-      await connect(t, rig),
-      await connect(t, rig),
-    ] as const
-    for (const client of [queued, head, body, idle]) t.equal((await client.ask(get('/off'))).status, 200)
-    queued.send(get('/queued'))
-    head.send('GET /off HTTP/1.1\r\nHost:')
-    body.send('POST /off HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na')
-    await rig.until(({ queued }) => queued.length === 1)
-    await turns(50)
-    const fifth = await connect(t, rig)
-    t.equal((await fifth.ask(get('/off'))).status, 503, 'four of this address are open')
-    await fifth.end()
-    t.notOk(idle.ended)
-    const other = await connect(t, rig, OTHER)
-    t.equal((await other.ask(get('/off'))).status, 200)
-    await idle.end()
-    other.send('GET')
-    await turns(50)
-    const late = await connect(t, rig, OTHER)
-    t.equal((await late.ask(get('/off'))).status, 503, 'none is idle')
-    head.send(' h\r\n\r\n')
-    t.equal((await head.answer()).status, 200)
-    body.send('bc')
-    t.equal((await body.answer()).status, 200)
-    rig.pacer.runUntil(1_000)
-    t.equal((await queued.answer()).status, 200)
-  })
-}
+t.test(`no connection makes room in the middle of a request, or for a client above its share`, async t => {
+  const upstream = await httpUpstream(t)
+  const limits = { maxConnections: 4, connectionsPerClient: 4 }
+  const routes = [{ name: 'off', match: { path: '/off' }, mode: 'off' }, { name: 'all' }]
+  const rig = await startRig(t, { upstream: upstream.url, limits, ...ONE_A_SECOND, routes })
+  await occupy(t, rig)
+  await turns(50)
+  const [queued, head, body, idle] = [
+    await connect(t, rig),
+    await connect(t, rig),
+    await connect(t, rig),
+    await connect(t, rig),
+  ] as const
+  for (const client of [queued, head, body, idle]) t.equal((await client.ask(get('/off'))).status, 200)
+  queued.send(get('/queued'))
+  head.send('GET /off HTTP/1.1\r\nHost:')
+  body.send('POST /off HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na')
+  await rig.until(({ queued }) => queued.length === 1)
+  await turns(50)
+  const fifth = await connect(t, rig)
+  t.equal((await fifth.ask(get('/off'))).status, 503, 'four of this address are open')
+  await fifth.end()
+  t.notOk(idle.ended)
+  const other = await connect(t, rig, OTHER)
+  t.equal((await other.ask(get('/off'))).status, 200)
+  await idle.end()
+  other.send('GET')
+  await turns(50)
+  const late = await connect(t, rig, OTHER)
+  t.equal((await late.ask(get('/off'))).status, 503, 'none is idle')
+  head.send(' h\r\n\r\n')
+  t.equal((await head.answer()).status, 200)
+  body.send('bc')
+  t.equal((await body.answer()).status, 200)
+  rig.pacer.runUntil(1_000)
+  t.equal((await queued.answer()).status, 200)
+})
 
 const KEYED = {
   limits: { maxQueued: 12 },
@@ -224,7 +222,7 @@ t.test('own: connections that are idle since before a reload of the timeouts mak
   const upstream = await httpUpstream(t)
   const config = (keepAliveTimeout: string) => {
     const limits = { maxConnections: 3, keepAliveTimeout }
-    return { listen: '127.0.0.1:0', upstream: upstream.url, http: 'own', limits, ...OFF }
+    return { listen: '127.0.0.1:0', upstream: upstream.url, limits, ...OFF }
   }
   const rig = await startRig(t, config('60s'))
   const clients: Client[] = []

@@ -14,6 +14,7 @@ import {
   ONE_A_SECOND,
   post,
   rawUpstream,
+  STREAMED,
   stalled,
   startRig,
   taken,
@@ -65,7 +66,7 @@ t.test('slow headers: 504 after responseTimeout, which runs from the end of the 
   const upstream = await rawUpstream(t)
   const rig = await startRig(
     t,
-    { upstream: { url: upstream.url, responseTimeout: '3s', idleTimeout: '5s' }, ...OFF },
+    { upstream: { url: upstream.url, responseTimeout: '3s', idleTimeout: '5s', requestBuffer: 0 }, ...OFF },
     { virtualClock: true },
   )
   const client = await connect(t, rig)
@@ -106,7 +107,7 @@ t.test('a client that stops sending its body: 408, then its connection is closed
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, { upstream: { url: upstream.url, idleTimeout: '5s' }, ...OFF }, { virtualClock: true })
   const client = await connect(t, rig)
-  client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
+  client.send(`POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ${STREAMED}\r\n\r\nabc`)
   const incoming = await upstream.connection(0)
   await incoming.until(/abc$/)
   rig.clock.runUntil(5_000)
@@ -320,7 +321,7 @@ t.test('a client that hangs up during its upload or its answer: the connection t
   })
   const rig = await startRig(t, { upstream: upstream.url, ...OFF })
   const uploading = await connect(t, rig)
-  uploading.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc')
+  uploading.send(`POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ${STREAMED}\r\n\r\nabc`)
   await (await upstream.connection(0)).until(/abc$/)
   uploading.hangUp()
   await upstream.connections[0]!.until(incoming => incoming.closed)

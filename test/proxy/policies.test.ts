@@ -1,6 +1,6 @@
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { askOnce, type Client, connect, get, httpUpstream, type Rig, startRig } from './harness.js'
+import { askOnce, type Client, connect, get, httpUpstream, pass, type Rig, startRig } from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
 
@@ -92,7 +92,7 @@ t.test('weights: three to one', async t => {
     rig,
     Array.from({ length: 40 }, (_, index) => byUser(index % 2 === 0 ? 'g' : 'b')),
   )
-  rig.pacer.runUntil(2_000)
+  await pass(rig, 2_000, 100)
   await upstream.until(({ requests }) => requests.length === 21)
   const gold = upstream.requests.slice(1).filter(request => request.endsWith('/g')).length
   t.equal(gold, 15, upstream.requests.join(' '))

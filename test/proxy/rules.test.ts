@@ -7,6 +7,7 @@ import {
   get,
   type HttpUpstream,
   httpUpstream,
+  pass,
   post,
   type Rig,
   startRig,
@@ -38,15 +39,6 @@ async function queue(t: Teardown, rig: Rig, texts: readonly string[]): Promise<C
     clients.push(client)
   }
   return clients
-}
-
-/** Lets time pass in steps, so that connections open in between. Nothing passes while a request waits for one. */
-async function passTime(rig: Rig, until: number): Promise<void> {
-  for (let at = rig.pacer.now() + 100; at < until; at += 100) {
-    rig.pacer.runUntil(at)
-    await turns()
-  }
-  rig.pacer.runUntil(until)
 }
 
 /** An upstream that holds every request until `release`. */
@@ -546,7 +538,7 @@ t.test(
       t.equal((await askOnce(t, rig, get())).status, 429, 'not a ms before')
       rig.pacer.runUntil(13 + 187)
       const [late] = await queue(t, rig, [get()])
-      await passTime(rig, 10_000)
+      await pass(rig, 3_000, 200)
       t.equal((await late!.answer()).status, 200, 'that much later it is admitted')
       for (const client of clients) t.equal((await client.answer()).status, 200)
     }
@@ -646,7 +638,7 @@ t.test('Prefer: wait lowers maxWait for one request, and Preference-Applied says
     ignored.map(each => get('/', `Prefer: ${each}`)),
   )
   t.equal(rig.queued.length, before + ignored.length, 'invalid preferences are ignored')
-  await passTime(rig, 20_000)
+  await pass(rig, 20_000, 1_000)
   for (const client of odd) t.equal((await client.answer()).header('preference-applied'), undefined)
   const answer = await waits!.answer()
   t.same([answer.status, answer.header('preference-applied')], [200, 'wait=1'])
