@@ -78,6 +78,8 @@ export interface UpstreamSettings {
   connections?: number
   /** How long an idle connection is kept. 0: each serves one request. */
   keepAlive: number
+  /** No connection serves another request after this age. */
+  maxConnectionAge: number
   /** Bytes of a body that are read before its request is sent. */
   requestBuffer: number
   /** Bytes of an answer that are read ahead of its client. */

@@ -31,11 +31,13 @@ t.test('the effective configuration in the words of the file', async t => {
     url: 'https://h',
     hostHeader: 'preserve',
     keepAlive: '4s',
+    maxConnectionAge: '5m',
     requestBuffer: 65_536,
     responseBuffer: 262_144,
     connectTimeout: '5s',
     responseTimeout: '60s',
     idleTimeout: '60s',
+    breaker: { failures: 5, status: [], probe: '1s', maxProbe: '30s', hold: '5s' },
     via: true,
     learn: false,
   }

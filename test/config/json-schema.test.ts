@@ -95,7 +95,7 @@ t.test('every key of the file has a description with an example', async t => {
     ...['url', 'hostHeader', 'maxInFlight', 'connections', 'keepAlive', 'requestBuffer', 'responseBuffer'].map(
       key => `.${key}`,
     ),
-    ...['connectTimeout', 'responseTimeout', 'idleTimeout', 'warmUp'].map(key => `.${key}`),
+    ...['connectTimeout', 'responseTimeout', 'idleTimeout', 'warmUp', 'maxConnectionAge'].map(key => `.${key}`),
     ...['', '.failures', '.status', '.probe', '.maxProbe', '.hold'].map(key => `.breaker${key}`),
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,

@@ -263,9 +263,17 @@ t.test('no message comes from zod', async t => {
     ),
     ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
     ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
-    ...['hostHeader', 'maxInFlight', 'connections', 'keepAlive', 'tls', 'pauseOn', 'retry', 'learn'].map(
-      key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } }),
-    ),
+    ...[
+      'hostHeader',
+      'maxInFlight',
+      'connections',
+      'keepAlive',
+      'maxConnectionAge',
+      'tls',
+      'pauseOn',
+      'retry',
+      'learn',
+    ].map(key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } })),
   ]
   let refused = 0
   for (const file of wrap) {

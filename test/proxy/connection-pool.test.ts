@@ -1,7 +1,8 @@
+import dns, { type LookupOptions } from 'node:dns'
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import t from 'tap'
-import { createVirtualClock } from '../../src/core/clock.js'
+import { type Clock, createVirtualClock } from '../../src/core/clock.js'
 import { ConnectionBudget } from '../../src/proxy/http1/connection-budget.js'
 import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
@@ -45,11 +46,33 @@ async function listener(t: Teardown) {
   }
 }
 
-function poolTo(t: Teardown, port: number, { most = Infinity, clock = createVirtualClock(), keepAlive = 4_000 } = {}) {
-  const opener = new Opener({ host: '127.0.0.1', port, tls: undefined })
+/** All names resolve to this machine. Returns those that were asked for. */
+function resolving(t: Teardown): string[] {
+  const names: string[] = []
+  const { lookup } = dns
+  const answer = { address: '127.0.0.1', family: 4 }
+  dns.lookup = ((name: string, { all }: LookupOptions, done: (error: null, ...found: unknown[]) => void): void => {
+    names.push(name)
+    process.nextTick(() => (all ? done(null, [answer]) : done(null, answer.address, answer.family)))
+  }) as typeof lookup
+  t.teardown(() => {
+    dns.lookup = lookup
+  })
+  return names
+}
+
+const POOL = { host: '127.0.0.1', most: Infinity, keepAlive: 4_000, maxAge: 300_000 }
+
+function poolTo(
+  t: Teardown,
+  port: number,
+  { clock = createVirtualClock(), ...options }: Partial<typeof POOL> & { clock?: Clock } = {},
+) {
+  const { host, most, keepAlive, maxAge } = { ...POOL, ...options }
+  const opener = new Opener({ host, port, tls: undefined })
   const budget = new ConnectionBudget()
   budget.limit(most)
-  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, keepAlive, budget })
+  const pool = new ConnectionPool({ opener, clock, connectTimeout: 1_000, keepAlive, maxAge, budget })
   t.teardown(() => pool.close())
   return pool
 }
@@ -144,6 +167,28 @@ t.test('an idle connection is kept for keepAlive', async t => {
   t.equal(await settled(0), 0)
 })
 
+t.test('no connection is reused after maxConnectionAge, and a new one looks its name up anew', async t => {
+  const clock = createVirtualClock()
+  const { port, sockets, settled } = await listener(t)
+  const names = resolving(t)
+  const pool = poolTo(t, port, { host: 'upstream.test', clock, keepAlive: 60_000, most: 1 })
+  const sendUntil = async (end: number): Promise<void> => {
+    for (; clock.now() < end; clock.runUntil(clock.now() + 30_000)) t.equal(await send(pool), 200)
+  }
+  await sendUntil(300_000)
+  t.same([sockets.length, names], [1, ['upstream.test']])
+  t.equal(await send(pool), 200)
+  t.same([sockets.length, names.length], [2, 2], 'although it was in use all the time')
+  t.equal(await settled(1), 1)
+  await sendUntil(570_000)
+  clock.runUntil(599_999)
+  const answers = [send(pool), send(pool)]
+  t.equal(pool.requests, 2)
+  clock.runUntil(600_000)
+  t.same(await Promise.all(answers), [200, 200])
+  t.same([sockets.length, names.length], [3, 3], 'also if a request waits for it')
+})
+
 t.test('keepAlive false: each connection serves one request, which says so, and none is opened ahead', async t => {
   const { port, sockets, seen, settled, until } = await listener(t)
   const pool = poolTo(t, port, { keepAlive: 0, most: 2 })
@@ -211,15 +256,7 @@ t.test('a closed pool fails requests, those that wait and later ones', async t =
 t.test('a connection that is not established in time', async t => {
   const clock = createVirtualClock()
   // Addresses for documentation (RFC 5737) have no hosts.
-  const opener = new Opener({ host: '192.0.2.1', port: 9, tls: undefined })
-  const pool = new ConnectionPool({
-    opener,
-    clock,
-    connectTimeout: 1_000,
-    keepAlive: 4_000,
-    budget: new ConnectionBudget(),
-  })
-  t.teardown(() => pool.close())
+  const pool = poolTo(t, 9, { host: '192.0.2.1', clock, most: 1 })
   const failed = t.rejects(send(pool), { code: /^(?:ETIMEDOUT|ENETUNREACH)$/ })
   clock.runUntil(1_000)
   await failed

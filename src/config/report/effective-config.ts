@@ -77,7 +77,7 @@ function formatStore(store: StoreSettings): object {
 
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
-  const { connectTimeout, responseTimeout, idleTimeout } = upstream
+  const { maxConnectionAge, connectTimeout, responseTimeout, idleTimeout } = upstream
   const { breaker, warmUp, pauseOn, retry, via, learn } = upstream
   return {
     url,
@@ -85,6 +85,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
     ...(Number.isFinite(maxInFlight) && { maxInFlight }),
     ...(connections !== undefined && { connections }),
     keepAlive: keepAlive > 0 && exactDuration(keepAlive),
+    maxConnectionAge: exactDuration(maxConnectionAge),
     requestBuffer,
     responseBuffer,
     connectTimeout: exactDuration(connectTimeout),

@@ -76,6 +76,11 @@ const options = {
     })
     .prefault('4s')
     .describe('How long an idle connection is kept, e.g. "4s"; false: each serves one request.'),
+  maxConnectionAge: timeout
+    .prefault('5m')
+    .describe(
+      'How old a connection may be to serve another request, e.g. "5m", so that a changed DNS answer is followed.',
+    ),
   requestBuffer: bytes('a size', 'use bytes, e.g. 65536; 0 to stream every body')
     .prefault(65_536)
     .describe('The bytes of a body that are read before its request is sent, e.g. 65536; 0 to stream.'),

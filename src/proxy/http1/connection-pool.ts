@@ -30,6 +30,8 @@ export interface PoolOptions {
   readonly connectTimeout: number
   /** How long an idle connection is kept, in ms. 0: each serves one request, and none is opened ahead. */
   readonly keepAlive: number
+  /** The age at which a connection serves no other request, in ms. */
+  readonly maxAge: number
   /** Bounds its connections, with those of other pools. */
   readonly budget: ConnectionBudget
 }
@@ -61,6 +63,7 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   readonly single: boolean
   readonly #clock: Clock
   readonly #keepAlive: number
+  readonly #maxAge: number
   #opener: Opener
   #budget: ConnectionBudget
   /** Connections that are being opened. They all have the same time for it. */
@@ -80,13 +83,14 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   /** A connection has opened since that number grew last. */
   #mayGrow = true
 
-  constructor({ opener, clock, connectTimeout, keepAlive, budget }: PoolOptions) {
+  constructor({ opener, clock, connectTimeout, keepAlive, maxAge, budget }: PoolOptions) {
     this.#opener = opener
     this.#clock = clock
     this.#budget = budget
     budget.join(this)
     this.single = keepAlive === 0
     this.#keepAlive = keepAlive
+    this.#maxAge = maxAge
     this.#opening = new Deadlines(clock, connectTimeout)
     this.#idle = new Deadlines(clock, keepAlive)
     this.#spare = new Deadlines(clock, UNUSED)
@@ -145,9 +149,9 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
 
   /** Gives back a reserved connection that was not used. It does not live longer for it. */
   putBack(connection: UpstreamConnection): void {
-    if (!connection.usable) return connection.close()
+    if (!connection.usable || this.#clock.now() >= connection.usableUntil) return connection.close()
     if (this.#serveWaiting(connection)) return
-    if (this.#keepsNone || this.#budget.crowded || this.#clock.now() >= connection.usableUntil) connection.close()
+    if (this.#keepsNone || this.#budget.crowded) connection.close()
     else if (connection.served) this.#idle.watch(connection)
     else this.#spare.watch(connection)
   }
@@ -191,7 +195,9 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
     connection.onFree = undefined
     this.#opening.unwatch(connection)
     if (!connection.served) this.#mayGrow = true
-    if (!this.#serveWaiting(connection)) this.#keep(connection)
+    const now = this.#clock.now()
+    if (connection.served && now >= connection.oldAt) connection.close()
+    else if (!this.#serveWaiting(connection)) this.#keep(connection, now)
     onFree?.()
   }
 
@@ -222,14 +228,14 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
   }
 
   /** Keeps a connection that has no request for the next one. */
-  #keep(connection: UpstreamConnection): void {
+  #keep(connection: UpstreamConnection, now: number): void {
     if (this.single || this.#keepsNone || this.#budget.crowded) return connection.close()
     if (!connection.served) {
-      connection.usableUntil = this.#clock.now() + UNUSED
+      connection.usableUntil = now + UNUSED
       return this.#spare.watch(connection)
     }
     const { keepAlive = Infinity } = connection
-    connection.usableUntil = this.#clock.now() + Math.min(this.#keepAlive, keepAlive - KEEP_ALIVE_MARGIN)
+    connection.usableUntil = Math.min(now + this.#keepAlive, now + keepAlive - KEEP_ALIVE_MARGIN, connection.oldAt)
     if (keepAlive <= KEEP_ALIVE_MARGIN) connection.close()
     else this.#idle.watch(connection)
   }
@@ -273,6 +279,7 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
 
   #open(): void {
     const connection = new UpstreamConnection(this.#opener, this)
+    connection.oldAt = this.#clock.now() + this.#maxAge
     this.#all.add(connection)
     this.#budget.opened()
     this.#opening.watch(connection)

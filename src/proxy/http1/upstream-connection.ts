@@ -75,6 +75,8 @@ export class UpstreamConnection implements ResponseSink, Watched {
   reused = false
   /** ms of the clock. It is not used for another request after this time. */
   usableUntil = Infinity
+  /** ms of the clock. From then on it serves no other request. */
+  oldAt = Infinity
   /** It has had a request. */
   served = false
   /** Called when its request does not need it any more. */

@@ -83,9 +83,9 @@ export function createUpstream(settings: UpstreamSettings, url: string, { clock,
   const { tls } = settings
   let ca = tls.ca === undefined ? undefined : readAuthorities(tls.ca)
   const identity = identityOf(settings, url)
-  const { maxInFlight, connections, keepAlive, connectTimeout } = settings
+  const { maxInFlight, connections, keepAlive, maxConnectionAge: maxAge, connectTimeout } = settings
   const opener = (): Opener => new Opener(connectOptions(url, identity, ca))
-  const pooling = { opener: opener(), clock, connectTimeout, keepAlive }
+  const pooling = { opener: opener(), clock, connectTimeout, keepAlive, maxAge }
   let limit = new ConnectionLimit(wake)
   limit.apply(settings)
   const pool = new ConnectionPool({ ...pooling, budget: limit.budget })
