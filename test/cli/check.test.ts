@@ -1,7 +1,9 @@
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { join } from 'node:path'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { shaperHere } from './command.js'
+import { ROOT, shaperHere } from './command.js'
 
 const config = {
   listen: '0.0.0.0:8080',
@@ -17,7 +19,7 @@ const config = {
     { name: 'quick', match: { path: '/quick/*' }, buckets: ['client'], maxWait: '500ms' },
     { name: 'api', buckets: ['client', 'everyone'] },
   ],
-  limits: { maxQueued: 500, maxKeys: 1000 },
+  limits: { maxQueued: 500, maxKeys: 1000, maxConnections: 100 },
 }
 
 t.test('check prints the configuration, its effect, and warnings', async t => {
@@ -45,13 +47,32 @@ ${file}: valid
   )
 })
 
+t.test('check and start warn where fewer files may be open than the limits need', async t => {
+  const file = join(t.testdir({ 'a.json': JSON.stringify({ ...config, listen: '127.0.0.1:0', limits: {} }) }), 'a.json')
+  const command = `ulimit -n 5000 && exec ${process.execPath} ${ROOT}/bin/shaper.js`
+  const expected = 'limits.maxConnections: up to 40320 files can be open'
+  const checked = spawnSync('sh', ['-c', `${command} check -c ${file}`], { encoding: 'utf8' })
+  t.ok(checked.stderr.includes(`warning: ${expected}`), checked.stderr)
+  t.match(checked.stderr, /may open 5000: .* or lower this to 2340\n/)
+  const started = spawn('sh', ['-c', `${command} start -c ${file}`], { stdio: ['ignore', 'pipe', 'pipe'] })
+  t.teardown(() => started.kill())
+  let log = ''
+  started.stderr.on('data', chunk => {
+    log += chunk
+  })
+  await once(started.stdout, 'data')
+  started.kill()
+  await once(started, 'close')
+  t.ok(log.includes(expected), log)
+})
+
 t.test('flags alone', async t => {
   const flags = ['--upstream', 'echo:', '--rate', '5/s', '--listen', '0.0.0.0:1']
   const { code, stdout, stderr } = await shaperHere(['check', ...flags], { cwd: t.testdir() })
   t.equal(code, 0)
   t.match(JSON.parse(stdout), { buckets: { client: { rate: '5/s' } } })
   t.ok(stderr.includes('\ndefault  shape  client   800ms\n'))
-  t.ok(stderr.endsWith('the longest wait is 800ms\nthe flags: valid\n'))
+  t.match(stderr, /the longest wait is 800ms\n(?:warning: limits\.maxConnections: up to .*\n)?the flags: valid\n$/)
 })
 
 t.test('problems are reported: exit 2, and nothing on stdout', async t => {

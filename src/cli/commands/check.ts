@@ -3,6 +3,7 @@ import { effective } from '../../config/report/effective-config.js'
 import { type LongestWait, longestWaitOf, longestWaits } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { warnings } from '../../config/warnings/index.js'
+import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { formatDuration } from '../../core/units.js'
 import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
@@ -26,7 +27,9 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
     '',
     memory(settings),
     ...longestWaits(settings).flatMap(bucketLines),
-    ...warnings(settings).map(({ path, message }) => `warning: ${path}: ${message}`),
+    ...[...warnings(settings), ...openFileWarnings(settings, openFileLimit())].map(
+      ({ path, message }) => `warning: ${path}: ${message}`,
+    ),
     `${file ?? 'the flags'}: valid`,
   ]
   terminal.stderr.write(`${lines.join('\n')}\n`)

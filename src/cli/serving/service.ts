@@ -6,6 +6,7 @@ import { watchFiles } from '../../config/read/file-watch.js'
 import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
 import { warnings } from '../../config/warnings/index.js'
+import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
@@ -52,7 +53,8 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   const log = createLog(null, { isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
   const admin = await serveAdmin(settings, service, log)
-  for (const { path, message } of warnings(settings)) log.warn(`${path}: ${message}`)
+  const warned = [...warnings(settings), ...openFileWarnings(settings, openFileLimit())]
+  for (const { path, message } of warned) log.warn(`${path}: ${message}`)
   const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
     const expired = await service.reload(next)
     watchAll(next)

@@ -1,0 +1,64 @@
+import t from 'tap'
+import { openFileLimit, openFileWarnings } from '../../src/config/warnings/open-files.js'
+import { least, parse } from './sample.js'
+
+const lines = (file: object, allowed?: number): string[] =>
+  openFileWarnings(parse({ ...least(), ...file }), allowed).map(({ path, message }) => `${path}: ${message}`)
+
+/** How many files a configuration needs. */
+function needed(file: object): number {
+  const [, figure] = /up to (\d+) files/.exec(lines({ limits: { maxConnections: 1_000 }, ...file }, 1)[0] ?? '') ?? []
+  return Number(figure)
+}
+
+t.test('limits that need more files than may be open: the figure and the remedy', async t => {
+  t.same(lines({}, 20_000), [
+    'limits.maxConnections: up to 40320 files can be open (20000 connections of clients, 20000 to upstreams, 320 others), and this process may open 20000: clients can leave none for the upstream; raise that limit, e.g. "ulimit -n 40320", or "LimitNOFILE=40320" in systemd, or lower this to 9840',
+  ])
+  t.same(lines({}, 40_320), [])
+  t.same(lines({}, Infinity), [])
+  t.same(lines({}, undefined), [], 'where the limit cannot be read there is no warning')
+  t.match(lines({}, 300), [/in systemd$/], 'no number of clients would fit')
+})
+
+t.test('what it says to lower it to is enough', async t => {
+  for (const connections of [1, 50, 700, undefined]) {
+    const upstream = { url: 'echo:', ...(connections && { connections }) }
+    for (const allowed of [322, 1_024, 1_500]) {
+      const [line] = lines({ upstream }, allowed)
+      const lower = Number(/lower this to (\d+)/.exec(line!)![1])
+      t.same(lines({ upstream, limits: { maxConnections: lower } }, allowed), [], `${connections} ${allowed}`)
+      t.equal(lines({ upstream, limits: { maxConnections: lower + 1 } }, allowed).length, 1)
+    }
+  }
+})
+
+t.test('connections to upstreams: as many as each may have, and no more than there are clients', async t => {
+  t.equal(needed({}), 2_320)
+  t.equal(needed({ upstream: { url: 'echo:', connections: 5 } }), 1_325)
+  t.equal(needed({ upstream: { url: 'echo:', connections: 5_000 } }), 2_320)
+  t.equal(needed({ upstream: { url: 'echo:', maxInFlight: 7 } }), 1_327)
+  const off = [{ mode: 'off', match: { path: '/a' } }, {}]
+  t.equal(needed({ upstream: { url: 'echo:', maxInFlight: 7 }, routes: off }), 2_320, 'off routes have no bound')
+  t.equal(needed({ upstream: { url: 'echo:', maxInFlight: 7 }, dryRun: true }), 2_320)
+  t.equal(needed({ upstream: { url: 'echo:', connections: 7 }, routes: off }), 1_327)
+  const own = [{ match: { path: '/a' }, upstream: { url: 'http://a', connections: 3 } }, {}]
+  t.equal(needed({ upstream: { url: 'echo:', connections: 5 }, routes: own }), 1_328)
+})
+
+t.test('how many files this process may open, from /proc and from a report', async t => {
+  const networkLeftOut = (): unknown => Reflect.get(process.report, 'excludeNetwork')
+  const before = networkLeftOut()
+  const reported = openFileLimit('/nowhere')
+  t.equal(networkLeftOut(), before, 'the setting of reports is as it was')
+  if (process.platform !== 'win32') t.type(reported, 'number')
+  t.equal(openFileLimit(), reported)
+  const told = (limit: string): number | undefined => {
+    const name = 'limits'
+    return openFileLimit(
+      `${t.testdir({ [name]: `Max processes  9 9\nMax open files            ${limit}  files\n` })}/${name}`,
+    )
+  }
+  t.equal(told('1024                 4096'), 1_024)
+  t.equal(told('unlimited            unlimited'), Infinity)
+})
