@@ -2,7 +2,7 @@
 import t from 'tap'
 import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket } from '../../src/core/queue/lane.js'
+import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import { SharedShaper } from '../../src/core/shared-shaper.js'
@@ -27,8 +27,12 @@ function instance(maxQueued = Infinity) {
   shared.asking = true
   shaper.releaseMode = 'claimed'
   const log: string[] = []
+  const tickets = new Map<string, Ticket>()
   const callbacks = (name: string) => ({
-    decided: (verdict: Verdict) => log.push(`${name} ${describe(verdict)}`),
+    decided(verdict: Verdict) {
+      if (verdict instanceof Ticket) tickets.set(name, verdict)
+      log.push(`${name} ${describe(verdict)}`)
+    },
     release: () => log.push(`${name} released`),
     expire: () => log.push(`${name} expired`),
     reject: ({ reason }: Rejection) => log.push(`${name} displaced${reason === 'overflow' ? '' : `: ${reason}`}`),
@@ -38,6 +42,7 @@ function instance(maxQueued = Infinity) {
     store,
     shaper,
     log,
+    tickets,
     bucket: (limits: BucketLimits, key: string) =>
       new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }),
     admit({ name, route, stack, cost = 1, maxWait = Infinity, ...client }: Request) {
@@ -243,4 +248,19 @@ t.test('at maxQueued the slot of a displaced request is used by another', async 
   send('b0')
   clock.runUntil(1_001)
   t.same(log, ['b0 queued', 'a1 displaced: crowded', 'b0 released'])
+})
+
+t.test('a request that hangs up with its slot granted leaves others of its client where they wait', async t => {
+  const { clock, shaper, log, admit, bucket, tickets } = instance()
+  const everyone = bucket(limits(1_000, 100, 'everyone'), 'all')
+  const a = bucket(limits(5, 20), 'a')
+  const gate = new Gate()
+  const [api, web] = ['api', 'web'].map(name => ({ name, gate }))
+  // Its slot is granted at the same moment as it is asked for.
+  admit({ name: 'b0', route: api!, stack: [bucket(limits(5, 20), 'b'), everyone] })
+  admit({ name: 'a0', route: api!, stack: [a, everyone] })
+  admit({ name: 'a1', route: web!, stack: [a, everyone] })
+  t.ok(shaper.cancel(tickets.get('a0')!))
+  clock.runAll()
+  t.same(log, ['b0 queued', 'b0 released', 'a0 queued', 'a1 queued', 'a1 released'])
 })

@@ -146,7 +146,7 @@ export class Claims {
     } else {
       // A claim that is on its way is given back when it is answered.
       const surplus = this.#grants.find(grant => grant.lane === lane)
-      if (surplus !== undefined) this.#drop(surplus)
+      if (surplus !== undefined) this.#giveUp(surplus)
     }
     return true
   }
@@ -280,14 +280,18 @@ export class Claims {
     for (let grant = this.#grants.find(test); grant !== undefined; grant = this.#grants.find(test)) this.#drop(grant)
   }
 
-  /** Gives back a slot that no request takes. */
   #drop(grant: Grant): void {
+    this.#giveUp(grant)
+    this.close(grant.lane)
+  }
+
+  /** Gives back a slot that no request takes. Its lane may be empty then, and is to be closed, once. */
+  #giveUp(grant: Grant): void {
     const { lane, cost, slot } = grant
     this.#grants.remove(grant)
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
     this.#free(lane)
     this.#stopClaiming(lane)
-    this.close(lane)
   }
 
   /** A slot was given back: the store may have another one soon. */
