@@ -124,6 +124,8 @@ export type KeyPart =
 export interface KeySettings {
   parts: readonly KeyPart[]
   missing: 'ip' | 'reject' | 'all'
+  /** What to do with a header of the key that has several lines: the first counts, or 400. */
+  duplicates: 'first' | 'reject'
 }
 
 export interface BucketSettings {

@@ -9,6 +9,7 @@ import pino from 'pino'
 import t from 'tap'
 import { Agent, request } from 'undici'
 import { createAccessLog } from '../../src/cli/logging/access-log.js'
+import { createLogObserver } from '../../src/cli/serving/serve.js'
 import type { SharedBucket } from '../../src/core/queue/lane.js'
 import type { Outcome, RequestRecord } from '../../src/proxy/observe/observer.js'
 import { freePort } from '../servers/free-port.js'
@@ -400,6 +401,56 @@ t.test('what a client sends cannot break out of its line', { buffered: true }, a
     key: /^[0-9a-f]{12}$/,
   })
   t.equal(told.path, path)
+})
+
+t.test('several lines of a key header: a warning, at most once a minute for a route', { buffered: true }, async t => {
+  const warned: unknown[] = []
+  let now = 0
+  const { duplicated } = createLogObserver({ info() {}, warn: (facts: unknown) => void warned.push(facts) }, () => now)
+  for (const [at, route] of [
+    [0, 'a'],
+    [1, 'a'],
+    [2, 'b'],
+    [59_999, 'a'],
+    [60_000, 'a'],
+    [60_001, 'b'],
+  ] as const) {
+    now = at
+    duplicated!(route, 'x-key')
+  }
+  t.same(
+    warned,
+    ['a', 'b', 'a'].map(route => ({ route, header: 'x-key' })),
+  )
+})
+
+t.test('the warning of several lines of a key header reaches the log', { buffered: true }, async t => {
+  const config = {
+    upstream: 'echo:',
+    listen: '127.0.0.1:0',
+    buckets: { client: { key: 'header:x-key', rate: '1000/s' } },
+    accessLog: false,
+  }
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
+  const command = shaper(['start'], { cwd })
+  t.teardown(() => command.child.kill('SIGKILL'))
+  const { port } = new URL(await command.url)
+  const socket = connect(Number(port), '127.0.0.1')
+  const asked = (lines: string) => `GET / HTTP/1.1\r\nHost: a\r\n${lines}\r\n`
+  const twice = 'X-Key: a\r\nX-Key: b\r\n'
+  socket.write(asked('X-Key: a\r\n') + asked(twice) + asked(twice) + asked('Connection: close\r\n'))
+  socket.resume()
+  await once(socket, 'close')
+  command.child.kill('SIGTERM')
+  const { stderr } = await command.finished
+  const lines = stderr.split('\n').filter(line => line.includes('several lines'))
+  t.equal(lines.length, 1)
+  t.match(JSON.parse(lines[0]!), {
+    level: 40,
+    route: 'default',
+    header: 'x-key',
+    msg: /the first counts; "duplicates": "reject" refuses such requests$/,
+  })
 })
 
 t.test(

@@ -124,6 +124,7 @@ t.test('it parses to the same settings', async t => {
     trustProxy: 3,
     buckets: {
       client: {
+        key: { from: ['ip', 'header:x-key'], duplicates: 'reject' },
         rate: '5/s',
         overflow: 'fair',
         blockFor: '1500ms',

@@ -7,7 +7,7 @@ const route = (values: object) => parse({ ...least(), routes: [values] }).routes
 t.test('the smallest valid file gets every default', async t => {
   const client = {
     name: 'client',
-    key: { parts: [{ kind: 'ip' }], missing: 'ip' },
+    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first' },
     status: 429,
     limits: { name: 'client', rate: 0.005, capacity: 5, overflow: 'reject' },
     rate: 0.005,
@@ -83,7 +83,7 @@ t.test('capacities', async t => {
 t.test('overflow and blockFor', async t => {
   t.strictSame(bucket({ capacity: 10, overflow: 'fair', blockFor: '90s', weight: 2 }), {
     name: 'a',
-    key: { parts: [{ kind: 'ip' }], missing: 'ip' },
+    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first' },
     status: 429,
     weight: 2,
     limits: { name: 'a', rate: 0.005, capacity: 10, overflow: 'fair', blockFor: 90_000 },
@@ -100,6 +100,7 @@ t.test('keys', async t => {
   t.strictSame(bucket({ key: 'header:X-Api-Key' }).key, {
     parts: [{ kind: 'header', name: 'x-api-key' }],
     missing: 'ip',
+    duplicates: 'first',
   })
   t.strictSame(bucket({ key: ['all', 'cookie:Sid', 'query:Q x', 'method', 'host', 'route'] }).key.parts, [
     { kind: 'all' },
@@ -112,8 +113,13 @@ t.test('keys', async t => {
   t.strictSame(bucket({ key: { from: ['ip', 'header:a'], missing: 'reject' } }).key, {
     parts: [{ kind: 'ip' }, { kind: 'header', name: 'a' }],
     missing: 'reject',
+    duplicates: 'first',
   })
-  t.strictSame(bucket({ key: { from: 'header:a' } }).key, { parts: [{ kind: 'header', name: 'a' }], missing: 'ip' })
+  t.strictSame(bucket({ key: { from: 'header:a', duplicates: 'reject' } }).key, {
+    parts: [{ kind: 'header', name: 'a' }],
+    missing: 'ip',
+    duplicates: 'reject',
+  })
 })
 
 t.test('addresses to listen on', async t => {

@@ -69,6 +69,14 @@ t.test('every invalid value has its own message', async t => {
       bucket({ key: { from: 'ip', missing: 'drop' } }),
       'buckets.a.key.missing: "drop" is not a choice for a missing key; use "ip", "reject" or "all"',
     ],
+    [
+      bucket({ key: { from: 'header:a', duplicates: 'last' } }),
+      'buckets.a.key.duplicates: "last" is not a choice for a header with several lines; use "first" or "reject"',
+    ],
+    [
+      bucket({ key: { from: ['ip', 'cookie:a'], duplicates: 'reject' } }),
+      'buckets.a.key.duplicates: the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"',
+    ],
     [bucket({ key: { missing: 'ip' } }), `buckets.a.key.from: missing; use ${KEYS}, or a list of these`],
     [route({ mode: 'on' }), 'routes[0].mode: "on" is not a mode; use "shape", "meter" or "off"'],
     [route({ name: 'a b' }), 'routes[0].name: "a b" is not a name; use 1 to 64 letters, digits, "_", "." or "-"'],

@@ -199,6 +199,16 @@ t.test('keys: which requests share a bucket', async t => {
       [get('/'), get('/', 'Cookie: sid='), get('/', 'Cookie: sid=1')],
       [400, 400, 200],
     ],
+    [
+      { from: 'header:x-key', duplicates: 'reject' },
+      [get('/', 'x-key: a'), get('/', 'x-key: b', 'X-KEY: a'), get('/', 'x-key: c', 'x-key: c'), get('/', 'x-key: b')],
+      [200, 400, 400, 200],
+    ],
+    [
+      { from: ['ip', 'header:x-key'], duplicates: 'reject' },
+      [get('/', 'x-key:', 'x-other: 1', 'x-key:'), get('/', 'x-other: 1', 'x-other: 2'), get('/')],
+      [400, 200, 429],
+    ],
     [{ from: ['ip', 'query:k'], missing: 'reject' }, [get('/'), get('/?k=1'), get('/?k=1')], [400, 200, 429]],
   ]
   for (const [key, texts, wanted] of cases) {
@@ -230,6 +240,19 @@ t.test('a missing key that is rejected is a 400, refused, before any bucket', as
   const answer = await askOnce(t, rig, get('/'))
   t.equal(answer.status, 400)
   t.match(answer.json(), { type: 'about:blank', detail: /"mine"/ })
+  t.same(await rig.finished(1), ['default refused 400'])
+  t.equal(rig.proxy.context.bucketTable.size(), 0)
+})
+
+t.test('a key header with several lines that is rejected is a 400, refused, before any bucket', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { everyone: once('all'), mine: once({ from: 'header:x-key', duplicates: 'reject' }) },
+  })
+  const answer = await askOnce(t, rig, get('/', 'x-key: a', 'X-Key: b'))
+  t.equal(answer.status, 400)
+  t.equal(answer.json().detail, 'bucket "mine" needs one x-key header, and the request has several')
   t.same(await rig.finished(1), ['default refused 400'])
   t.equal(rig.proxy.context.bucketTable.size(), 0)
 })

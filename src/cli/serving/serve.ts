@@ -17,8 +17,14 @@ import type { Instrumentation } from './instrumentation.js'
 
 const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms late, as with "pacing": "timer"'
 
+const DUPLICATED =
+  'a request has several lines of a header that is its key, and the first counts; "duplicates": "reject" refuses such requests'
+
 /** ms between two lines about the same upstream. */
 const QUIET_MS = 10_000
+
+/** ms between two lines about what clients of the same route send. */
+const QUIET_CLIENTS_MS = 60_000
 
 /** A proxy, and the data for its admin server. */
 export interface Served extends RunningProxy {
@@ -88,14 +94,24 @@ function unreachable(type: string, reason: string | undefined): CommandError {
   return new CommandError(`the store ${type} does not answer${why}; start it, or set "onOutage" to "local" or "open"`)
 }
 
-function createLogObserver(log: Logger, now: () => number): Observer {
+/**
+ * Writes a line for what operators should know.
+ *
+ * @param now ms
+ */
+export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () => number): Observer {
   const learnedAt = new Map<string, number>()
+  const duplicatedAt = new Map<string, number>()
+  const isDue = (toldAt: Map<string, number>, about: string, quiet: number): boolean => {
+    if (now() - (toldAt.get(about) ?? -Infinity) < quiet) return false
+    toldAt.set(about, now())
+    return true
+  }
   return {
     paused: (upstream, ms, expired) =>
       log.warn({ upstream, pauseMs: Math.ceil(ms), expired }, 'the upstream asks for a pause'),
     learned(upstream, rate) {
-      if (now() - (learnedAt.get(upstream) ?? -Infinity) < QUIET_MS) return
-      learnedAt.set(upstream, now())
+      if (!isDue(learnedAt, upstream, QUIET_MS)) return
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
     },
@@ -103,6 +119,9 @@ function createLogObserver(log: Logger, now: () => number): Observer {
       if (state === 'failing')
         log.warn({ upstream }, 'the upstream fails: requests wait, and one from time to time tries it')
       else log.info({ upstream }, 'the upstream answers again')
+    },
+    duplicated(route, header) {
+      if (isDue(duplicatedAt, route, QUIET_CLIENTS_MS)) log.warn({ route, header }, DUPLICATED)
     },
     rehearsed: ({ route }, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),

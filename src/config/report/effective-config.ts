@@ -4,6 +4,7 @@ import { formatKeyPart } from '../schema/key.js'
 import type {
   BucketSettings,
   CostSettings,
+  KeySettings,
   RouteSettings,
   Settings,
   StoreSettings,
@@ -112,10 +113,9 @@ function formatUpstream(upstream: UpstreamSettings): object {
 
 function formatBucket({ key, limits, status, weight, tiers }: BucketSettings, secrets: Secrets): object {
   const { rate, capacity, overflow, blockFor } = limits
-  const parts = key.parts.map(formatKeyPart)
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
-    key: { from: parts.length === 1 ? parts[0] : parts, missing: key.missing },
+    key: formatKey(key),
     rate: exactRate(rate),
     capacity,
     status,
@@ -123,6 +123,16 @@ function formatBucket({ key, limits, status, weight, tiers }: BucketSettings, se
     ...(blockFor !== undefined && { blockFor: blockFor === 'drain' ? blockFor : exactDuration(blockFor) }),
     ...(weight !== undefined && { weight }),
     ...(tiers.length > 0 && { tiers: tiers.map(tier => formatTier(tier, isSecret ? secrets : 'clear', secrets)) }),
+  }
+}
+
+/** Settings that could never apply are left out. */
+function formatKey({ parts, missing, duplicates }: KeySettings): object {
+  const from = parts.map(formatKeyPart)
+  return {
+    from: from.length === 1 ? from[0] : from,
+    missing,
+    ...(parts.some(({ kind }) => kind === 'header') && { duplicates }),
   }
 }
 

@@ -48,20 +48,35 @@ const parts = [
 
 const missing = oneOf(['ip', 'reject', 'all'], 'a choice for a missing key')
 
+const duplicates = oneOf(['first', 'reject'], 'a choice for a header with several lines')
+
 const keyObject = object(
   {
     from: z.union(parts, { error: keyError }).describe('The key, e.g. "header:x-api-key" or ["ip", "route"].'),
     missing: missing.prefault('ip').describe('What to do when the key is missing, e.g. "reject" answers 400.'),
+    duplicates: duplicates
+      .prefault('first')
+      .describe('What to do when a header of the key has several lines, e.g. "reject" answers 400.'),
   },
   'an object',
   'use { "from": "header:NAME", "missing": "reject" }',
-)
+).transform(({ from, ...choices }, ctx): KeySettings => {
+  const settings = { parts: from, ...choices }
+  for (const { at, message } of withoutEffect(settings)) {
+    ctx.issues.push({ code: 'custom', path: [at], message, input: choices[at] })
+  }
+  return settings
+})
 
-export const key = z.union(
-  [
-    parts[0].transform((list): KeySettings => ({ parts: list, missing: 'ip' })),
-    parts[1].transform((list): KeySettings => ({ parts: list, missing: 'ip' })),
-    keyObject.transform(({ from, missing }): KeySettings => ({ parts: from, missing })),
-  ],
-  { error: keyError },
-)
+/** The settings of a key that could never apply. */
+function withoutEffect({ parts, duplicates }: KeySettings): { at: 'duplicates'; message: string }[] {
+  if (duplicates === 'first' || parts.some(({ kind }) => kind === 'header')) return []
+  const message = 'the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"'
+  return [{ at: 'duplicates', message }]
+}
+
+function plainKey(list: KeyPart[]): KeySettings {
+  return { parts: list, missing: 'ip', duplicates: 'first' }
+}
+
+export const key = z.union([parts[0].transform(plainKey), parts[1].transform(plainKey), keyObject], { error: keyError })

@@ -36,7 +36,14 @@ export function findStack(
   const client = clientKey(context, connection, facts)
   const keyContext = { facts, ip: client, route: route.name }
   const keys: string[] = []
-  for (const { key, settings } of route.buckets) {
+  for (const { key, duplicate, settings } of route.buckets) {
+    const header = duplicate?.(facts)
+    if (header !== undefined) {
+      if (settings.key.duplicates === 'reject') {
+        return new Refusal(400, `bucket "${settings.name}" needs one ${header} header, and the request has several`)
+      }
+      context.observer.duplicated?.(route.name, header)
+    }
     const value = key(keyContext)
     if (value === undefined) {
       return new Refusal(400, `bucket "${settings.name}" needs a key that the request does not have`)

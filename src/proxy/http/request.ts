@@ -232,6 +232,12 @@ export function firstLine(rawHeaders: readonly string[], lowerName: string): str
   return at < 0 ? undefined : rawHeaders[at + 1]!
 }
 
+/** Whether a header has more than one line. */
+export function hasSeveralLines(rawHeaders: readonly string[], lowerName: string): boolean {
+  const first = nextLine(rawHeaders, lowerName, 0)
+  return first >= 0 && nextLine(rawHeaders, lowerName, first + 2) >= 0
+}
+
 /** The index of a header's next line; -1: there is none. */
 function nextLine(rawHeaders: readonly string[], lowerName: string, from: number): number {
   for (let at = from; at < rawHeaders.length; at += 2) {

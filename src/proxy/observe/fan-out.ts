@@ -35,5 +35,6 @@ const EVENTS = [
   'paused',
   'learned',
   'broken',
+  'duplicated',
   'failed',
 ] as const satisfies readonly (keyof Observer)[]

@@ -55,6 +55,8 @@ export interface Observer {
   learned?(upstream: string, rate: number): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */
   retried?(request: RequestRecord, status: number): void
+  /** A request has several lines of a header that is a bucket's key. The first counted. */
+  duplicated?(route: string, header: string): void
   /** The upstream could not be used, or an idle WebSocket to it was closed. */
   failed?(route: string, detail: string, cause?: Error): void
 }

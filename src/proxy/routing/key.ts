@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
-import { firstLine, headerValue, type RequestFacts } from '../http/request.js'
+import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../http/request.js'
 
 /** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
 const LONGEST_KEY = 128
@@ -42,6 +42,16 @@ export function createKeyReader({ parts, missing }: KeySettings): KeyReader {
     }
     return bounded(values.join('\n'))
   }
+}
+
+/** The first header of a key that a request has on more than one line; undefined: none. */
+export type DuplicateFinder = (facts: RequestFacts) => string | undefined
+
+/** @returns undefined if the key has no header */
+export function createDuplicateFinder({ parts }: KeySettings): DuplicateFinder | undefined {
+  const names = parts.flatMap(part => (part.kind === 'header' ? [part.name] : []))
+  if (names.length === 0) return undefined
+  return ({ rawHeaders }) => names.find(name => hasSeveralLines(rawHeaders, name))
 }
 
 function createPartReader(part: KeyPart): (context: KeyContext) => string | undefined {

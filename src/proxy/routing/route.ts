@@ -3,12 +3,14 @@ import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSe
 import type { LaneRoute } from '../../core/queue/lane.js'
 import { headerValue, matchingPath, type RequestFacts } from '../http/request.js'
 import type { Upstream } from '../upstream/upstream.js'
-import { createKeyReader, hostName, type KeyReader } from './key.js'
+import { createDuplicateFinder, createKeyReader, type DuplicateFinder, hostName, type KeyReader } from './key.js'
 
 /** A bucket as a route uses it. */
 export interface RouteBucket {
   readonly settings: BucketSettings
   readonly key: KeyReader
+  /** Undefined: the key has no header. */
+  readonly duplicate: DuplicateFinder | undefined
   /** The tier of a request with this key; undefined: none. */
   readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
   /** Position in the file. The first bucket that has a weight sets the lane's weight. */
@@ -62,6 +64,7 @@ export function createRule(settings: RouteSettings): Rule {
   const buckets = settings.buckets.map((bucket, place) => ({
     settings: bucket,
     key: createKeyReader(bucket.key),
+    duplicate: createDuplicateFinder(bucket.key),
     tier: createTierFinder(bucket.tiers),
     place,
     breadth: breadth(bucket.key.parts.map(part => part.kind)),
