@@ -126,6 +126,8 @@ export interface KeySettings {
   missing: 'ip' | 'reject' | 'all'
   /** What to do with a header of the key that has several lines: the first counts, or 400. */
   duplicates: 'first' | 'reject'
+  /** Bits of an IPv6 network in the key, 1 to 128. */
+  ipv6: number
 }
 
 export interface BucketSettings {

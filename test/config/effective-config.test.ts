@@ -47,9 +47,9 @@ t.test('the effective configuration in the words of the file', async t => {
     trustProxy: false,
     store: 'memory',
     buckets: {
-      a: { key: { from: 'ip', missing: 'ip' }, rate: '12/m', capacity: 1, status: 429, overflow: 'reject' },
+      a: { key: { from: 'ip', missing: 'ip', ipv6: 64 }, rate: '12/m', capacity: 1, status: 429, overflow: 'reject' },
       b: {
-        key: { from: ['ip', 'query:q'], missing: 'ip' },
+        key: { from: ['ip', 'query:q'], missing: 'ip', ipv6: 64 },
         rate: '100/3d',
         capacity: 9,
         status: 503,
@@ -124,7 +124,7 @@ t.test('it parses to the same settings', async t => {
     trustProxy: 3,
     buckets: {
       client: {
-        key: { from: ['ip', 'header:x-key'], duplicates: 'reject' },
+        key: { from: ['ip', 'header:x-client'], duplicates: 'reject', ipv6: 56 },
         rate: '5/s',
         overflow: 'fair',
         blockFor: '1500ms',

@@ -7,7 +7,7 @@ const route = (values: object) => parse({ ...least(), routes: [values] }).routes
 t.test('the smallest valid file gets every default', async t => {
   const client = {
     name: 'client',
-    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first' },
+    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first', ipv6: 64 },
     status: 429,
     limits: { name: 'client', rate: 0.005, capacity: 5, overflow: 'reject' },
     rate: 0.005,
@@ -83,7 +83,7 @@ t.test('capacities', async t => {
 t.test('overflow and blockFor', async t => {
   t.strictSame(bucket({ capacity: 10, overflow: 'fair', blockFor: '90s', weight: 2 }), {
     name: 'a',
-    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first' },
+    key: { parts: [{ kind: 'ip' }], missing: 'ip', duplicates: 'first', ipv6: 64 },
     status: 429,
     weight: 2,
     limits: { name: 'a', rate: 0.005, capacity: 10, overflow: 'fair', blockFor: 90_000 },
@@ -101,6 +101,7 @@ t.test('keys', async t => {
     parts: [{ kind: 'header', name: 'x-api-key' }],
     missing: 'ip',
     duplicates: 'first',
+    ipv6: 64,
   })
   t.strictSame(bucket({ key: ['all', 'cookie:Sid', 'query:Q x', 'method', 'host', 'route'] }).key.parts, [
     { kind: 'all' },
@@ -114,11 +115,13 @@ t.test('keys', async t => {
     parts: [{ kind: 'ip' }, { kind: 'header', name: 'a' }],
     missing: 'reject',
     duplicates: 'first',
+    ipv6: 64,
   })
-  t.strictSame(bucket({ key: { from: 'header:a', duplicates: 'reject' } }).key, {
+  t.strictSame(bucket({ key: { from: 'header:a', duplicates: 'reject', ipv6: 48 } }).key, {
     parts: [{ kind: 'header', name: 'a' }],
     missing: 'ip',
     duplicates: 'reject',
+    ipv6: 48,
   })
 })
 

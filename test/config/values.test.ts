@@ -77,6 +77,18 @@ t.test('every invalid value has its own message', async t => {
       bucket({ key: { from: ['ip', 'cookie:a'], duplicates: 'reject' } }),
       'buckets.a.key.duplicates: the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"',
     ],
+    ...[0, 129, 56.5, '56', null].map((ipv6): [file: object, line: string] => [
+      bucket({ key: { from: 'ip', ipv6 } }),
+      `buckets.a.key.ipv6: ${JSON.stringify(ipv6)} is not a prefix length of IPv6; use 1 to 128, e.g. 56`,
+    ]),
+    ...[
+      { from: 'all', ipv6: 56 },
+      { from: 'header:a', missing: 'reject', ipv6: 56 },
+      { from: ['method', 'route'], ipv6: 128 },
+    ].map((key): [file: object, line: string] => [
+      bucket({ key }),
+      'buckets.a.key.ipv6: the key has no address, so this has no effect; remove it, or use a key such as "ip"',
+    ]),
     [bucket({ key: { missing: 'ip' } }), `buckets.a.key.from: missing; use ${KEYS}, or a list of these`],
     [route({ mode: 'on' }), 'routes[0].mode: "on" is not a mode; use "shape", "meter" or "off"'],
     [route({ name: 'a b' }), 'routes[0].name: "a b" is not a name; use 1 to 64 letters, digits, "_", "." or "-"'],

@@ -108,6 +108,14 @@ t.test('tiers with addresses that no request has', async t => {
   for (const key of ['acme', '192.0.2.1:80', '192.0.2.*', '192.0.2.0/33', '*']) {
     t.same(told(key), [`${at}it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"`], key)
   }
+  const wide = { from: 'ip', ipv6: 56 }
+  t.same(told('2001:db8:0:ab00::/56', wide), [])
+  for (const key of ['2001:db8:0:abcd::7', '2001:db8:0:abcd::/64', '2001:DB8:0:ab00::/56']) {
+    t.same(told(key, wide), [`${at}the key "ip" of IPv6 is the network of 56 bits; use "2001:db8:0:ab00::/56"`], key)
+  }
+  t.same(told('2001:db8::/48', wide), [
+    `${at}the key "ip" is one address, and no range is looked into; list the networks of 56 bits, e.g. "2001:db8:0:0::/56"`,
+  ])
   t.match(told('192.0.2.0/24\napi', ['ip', 'route']).at(-1), /keys\[1\]: never matches: /)
   t.same(told('acme', 'header:k'), [])
 })

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { findStack, type Stack } from '../../src/proxy/exchange/find-stack.js'
 import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/http/client-address.js'
 import {
   askOnce,
@@ -15,6 +16,22 @@ import {
 } from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
+
+const NO_FACTS = {
+  method: 'GET',
+  oldHttp: false,
+  target: '/',
+  path: '/',
+  host: 'h',
+  rawHeaders: [],
+  connection: undefined,
+  via: undefined,
+  contentLength: undefined,
+  chunked: false,
+  expectContinue: false,
+  maxForwards: undefined,
+  preferWait: undefined,
+}
 
 /** Buckets that admit one request per key in a time that no test takes. */
 const once = (key: unknown) => ({ key, rate: '1/h', capacity: 1 })
@@ -286,6 +303,66 @@ t.test('addresses: valid and invalid ones, and their keys', async t => {
   t.equal(addressKey('1.2.3.4'), '1.2.3.4')
   t.equal(addressKey('2001:db8:1:2:3:4:5:6'), addressKey('2001:db8:1:2:ffff::'))
   t.not(addressKey('2001:db8:1:2::1'), addressKey('2001:db8:1:3::1'))
+  for (const [prefix, wanted] of [
+    [1, '8000::/1'],
+    [16, 'fedc::/16'],
+    [32, 'fedc:0::/32'],
+    [56, 'fedc:0:1:ab00::/56'],
+    [60, 'fedc:0:1:abc0::/60'],
+    [64, 'fedc:0:1:abcd::/64'],
+    [112, 'fedc:0:1:abcd:0:0:0::/112'],
+    [127, 'fedc:0:1:abcd:0:0:0:fffe/127'],
+    [128, 'fedc:0:1:abcd:0:0:0:ffff/128'],
+  ] as const) {
+    t.equal(addressKey('fedc:0:1:abcd::ffff', prefix), wanted)
+    t.equal(addressKey('1.2.3.4', prefix), '1.2.3.4')
+  }
+})
+
+t.test('ipv6: the networks that share a bucket, also where the address stands for a missing key', async t => {
+  const upstream = await httpUpstream(t)
+  const from = (address: string) => get('/', `X-Forwarded-For: ${address}`)
+  const cases: [key: object, second: string, third: string][] = [
+    [{ from: 'ip' }, '2001:db8:0:100:9::1', '2001:db8:0:101::1'],
+    [{ from: 'ip', ipv6: 56 }, '2001:db8:0:1ff:9::1', '2001:db8:0:200::1'],
+    [{ from: ['ip', 'method'], ipv6: 48 }, '2001:db8:0:fff::1', '2001:db8:1:100::1'],
+    [{ from: 'header:x-key', ipv6: 56 }, '2001:db8:0:1ff:9::1', '2001:db8:0:200::1'],
+    [{ from: 'ip', ipv6: 128 }, '2001:db8:0:100:0::1', '2001:db8:0:100::2'],
+  ]
+  for (const [key, second, third] of cases) {
+    const rig = await startRig(t, { upstream: upstream.url, trustProxy: ['loopback'], buckets: { one: once(key) } })
+    t.same(
+      await statuses(t, rig, [from('2001:db8:0:100::1'), from(second), from(third)]),
+      [200, 429, 200],
+      JSON.stringify(key),
+    )
+  }
+  // IPv4 addresses have no such networks.
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    trustProxy: ['loopback'],
+    buckets: { one: once({ from: 'ip', ipv6: 8 }) },
+  })
+  t.same(await statuses(t, rig, [from('1.2.3.4'), from('1.2.3.5'), from('::ffff:1.2.3.4')]), [200, 200, 429])
+})
+
+t.test("shares of our own resources stay those of an IPv6 client's /64, whatever ipv6 says", async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    trustProxy: ['loopback'],
+    buckets: { one: { key: { from: 'ip', ipv6: 56 }, rate: '1/s', capacity: 5 } },
+  })
+  const [route] = rig.proxy.context.routes
+  const facts = { ...NO_FACTS, forwardedFor: ['2001:db8:0:1ff::1'] }
+  const { keys, client } = findStack(
+    rig.proxy.context,
+    { peer: '127.0.0.1', peerKey: '127.0.0.1' } as never,
+    route!,
+    facts,
+  ) as Stack
+  t.same(keys, ['2001:db8:0:100::/56'])
+  t.equal(client, '2001:db8:0:1ff::/64')
 })
 
 t.test('trustProxy: the address of the client', async t => {

@@ -1,6 +1,6 @@
 import { maskUrl } from '../messages.js'
 import { formatListen } from '../schema/address.js'
-import { formatKeyPart } from '../schema/key.js'
+import { formatKeyPart, hasHeader, mayHaveAddress } from '../schema/key.js'
 import type {
   BucketSettings,
   CostSettings,
@@ -127,12 +127,14 @@ function formatBucket({ key, limits, status, weight, tiers }: BucketSettings, se
 }
 
 /** Settings that could never apply are left out. */
-function formatKey({ parts, missing, duplicates }: KeySettings): object {
+function formatKey(key: KeySettings): object {
+  const { parts, missing, duplicates, ipv6 } = key
   const from = parts.map(formatKeyPart)
   return {
     from: from.length === 1 ? from[0] : from,
     missing,
-    ...(parts.some(({ kind }) => kind === 'header') && { duplicates }),
+    ...(hasHeader(key) && { duplicates }),
+    ...(mayHaveAddress(key) && { ipv6 }),
   }
 }
 

@@ -2,7 +2,7 @@
 import * as z from 'zod'
 import { nearest, quote, wants } from '../messages.js'
 import type { KeyPart, KeySettings } from '../settings.js'
-import { cookieName, headerName, object, oneOf, read } from './values.js'
+import { cookieName, headerName, object, oneOf, read, whole } from './values.js'
 
 const PLAIN = ['all', 'ip', 'route', 'method', 'host'] as const
 const FORMS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
@@ -50,6 +50,11 @@ const missing = oneOf(['ip', 'reject', 'all'], 'a choice for a missing key')
 
 const duplicates = oneOf(['first', 'reject'], 'a choice for a header with several lines')
 
+/** Bits. An IPv6 host usually has such a network to itself. */
+const IPV6 = 64
+
+const ipv6 = whole('a prefix length of IPv6', 'use 1 to 128, e.g. 56', 1, 128)
+
 const keyObject = object(
   {
     from: z.union(parts, { error: keyError }).describe('The key, e.g. "header:x-api-key" or ["ip", "route"].'),
@@ -57,6 +62,7 @@ const keyObject = object(
     duplicates: duplicates
       .prefault('first')
       .describe('What to do when a header of the key has several lines, e.g. "reject" answers 400.'),
+    ipv6: ipv6.prefault(IPV6).describe('The prefix length of the IPv6 networks in an "ip" key, e.g. 56.'),
   },
   'an object',
   'use { "from": "header:NAME", "missing": "reject" }',
@@ -68,15 +74,28 @@ const keyObject = object(
   return settings
 })
 
+const NO_HEADER = 'the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"'
+const NO_ADDRESS = 'the key has no address, so this has no effect; remove it, or use a key such as "ip"'
+
 /** The settings of a key that could never apply. */
-function withoutEffect({ parts, duplicates }: KeySettings): { at: 'duplicates'; message: string }[] {
-  if (duplicates === 'first' || parts.some(({ kind }) => kind === 'header')) return []
-  const message = 'the key has no header, so "reject" has no effect; remove it, or use a key such as "header:NAME"'
-  return [{ at: 'duplicates', message }]
+function withoutEffect(key: KeySettings): { at: 'duplicates' | 'ipv6'; message: string }[] {
+  return [
+    ...(key.duplicates === 'first' || hasHeader(key) ? [] : [{ at: 'duplicates' as const, message: NO_HEADER }]),
+    ...(key.ipv6 === IPV6 || mayHaveAddress(key) ? [] : [{ at: 'ipv6' as const, message: NO_ADDRESS }]),
+  ]
+}
+
+export function hasHeader({ parts }: KeySettings): boolean {
+  return parts.some(({ kind }) => kind === 'header')
+}
+
+/** Whether the address of a client is part of a key, or takes the place of a part that is missing. */
+export function mayHaveAddress({ parts, missing }: KeySettings): boolean {
+  return parts.some(part => part.kind === 'ip' || (missing === 'ip' && ('name' in part || part.kind === 'host')))
 }
 
 function plainKey(list: KeyPart[]): KeySettings {
-  return { parts: list, missing: 'ip', duplicates: 'first' }
+  return { parts: list, missing: 'ip', duplicates: 'first', ipv6: IPV6 }
 }
 
 export const key = z.union([parts[0].transform(plainKey), parts[1].transform(plainKey), keyObject], { error: keyError })

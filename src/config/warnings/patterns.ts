@@ -4,12 +4,10 @@
  */
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
+import { ipv6Network } from '../../http/ipv6-network.js'
 import { quote } from '../messages.js'
 import type { BucketSettings, Settings } from '../settings.js'
 import type { Warning } from './key-scope.js'
-
-/** An IPv6 network as the key `ip` writes it. */
-const NETWORK = /^(?:(?:0|[1-9a-f][0-9a-f]{0,3}):){4}:\/64$/
 
 /** Headers whose values may contain `*`, such as `*\/*`. */
 const WITH_STARS = /^(?:accept|if-)/
@@ -35,11 +33,11 @@ export function patternWarnings({ buckets, routes }: Settings): Warning[] {
 }
 
 /** Why no request can have the address in the key of a tier. */
-function oddAddress(key: string, { key: { parts } }: BucketSettings): string[] {
+function oddAddress(key: string, { key: { parts, ipv6 } }: BucketSettings): string[] {
   const values = key.split('\n')
   const address = values[parts.findIndex(({ kind }) => kind === 'ip')]
   if (address === undefined || values.length !== parts.length) return []
-  if (isIP(address) === 4 || NETWORK.test(address)) return []
+  if (isIP(address) === 4) return []
   if (isIP(address) === 0 && !ipaddr.isValidCIDR(address)) {
     return ['it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"']
   }
@@ -50,11 +48,11 @@ function oddAddress(key: string, { key: { parts } }: BucketSettings): string[] {
     const own = parsed.toString()
     return bits < 32 ? [range('addresses', own)] : [`the key "ip" writes it differently; use ${quote(own)}`]
   }
-  const groups = (parsed as ipaddr.IPv6).parts.slice(0, 4).map(part => part.toString(16))
-  const network = `${groups.join(':')}::/64`
-  return bits < 64
-    ? [range('networks of 64 bits', network)]
-    : [`the key "ip" of IPv6 is the network of 64 bits; use ${quote(network)}`]
+  const network = ipv6Network((parsed as ipaddr.IPv6).parts, ipv6)
+  if (address === network) return []
+  return bits < ipv6
+    ? [range(`networks of ${ipv6} bits`, network)]
+    : [`the key "ip" of IPv6 is the network of ${ipv6} bits; use ${quote(network)}`]
 }
 
 function range(members: string, first: string): string {

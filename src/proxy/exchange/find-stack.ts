@@ -12,17 +12,29 @@ export interface Stack {
   readonly buckets: SharedBucket[]
   readonly keys: readonly string[]
   readonly weight: number
-  /** The client's address as its key `ip`. */
+  /** The client's address as its share of our own resources is counted: IPv6 by /64. */
   readonly client: string
 }
 
-/** The address of a request's client as its key `ip`: the peer's, or behind trusted hops the forwarded one. */
+/** The address of a request's client as its share of our own resources is counted: IPv6 by /64. */
 export function clientKey(
+  context: Pick<ProxyContext, 'trust'>,
+  connection: ClientConnection,
+  facts: RequestFacts,
+): string {
+  return keyOf(addressOfClient(context, connection, facts), connection)
+}
+
+/** The peer's address, or behind trusted hops the forwarded one. */
+function addressOfClient(
   { trust }: Pick<ProxyContext, 'trust'>,
-  { peer, peerKey }: ClientConnection,
+  { peer }: ClientConnection,
   { forwardedFor }: RequestFacts,
 ): string {
-  const address = forwardedFor.length === 0 ? peer : clientAddress(peer, forwardedFor, trust)
+  return forwardedFor.length === 0 ? peer : clientAddress(peer, forwardedFor, trust)
+}
+
+function keyOf(address: string, { peer, peerKey }: ClientConnection): string {
   return address === peer ? peerKey : addressKey(address)
 }
 
@@ -33,8 +45,9 @@ export function findStack(
   route: Route,
   facts: RequestFacts,
 ): Stack | Refusal {
-  const client = clientKey(context, connection, facts)
-  const keyContext = { facts, ip: client, route: route.name }
+  const address = addressOfClient(context, connection, facts)
+  const client = keyOf(address, connection)
+  const keyContext = { facts, address, ip: client, route: route.name }
   const keys: string[] = []
   for (const { key, duplicate, settings } of route.buckets) {
     const header = duplicate?.(facts)

@@ -1,5 +1,6 @@
 import { BlockList, isIP, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
+import { ipv6Network } from '../../http/ipv6-network.js'
 
 const NAMED_NETWORKS: Record<string, readonly string[]> = {
   loopback: ['127.0.0.0/8', '::1/128'],
@@ -35,11 +36,14 @@ function canonical(address: string): string {
   return isIP(address) === 6 ? ipaddr.process(address).toString() : address
 }
 
-/** The key `ip` of an address. IPv6 hosts own a whole /64, so the key is that network. */
-export function addressKey(address: string): string {
+/**
+ * The key `ip` of an address. IPv6 hosts own a whole /64, so the key is that network.
+ *
+ * @param prefix bits of another network, for IPv6
+ */
+export function addressKey(address: string, prefix = 64): string {
   if (isIP(address) !== 6) return address
-  const network = (ipaddr.parse(address) as ipaddr.IPv6).parts.slice(0, 4)
-  return `${network.map(part => part.toString(16)).join(':')}::/64`
+  return ipv6Network((ipaddr.parse(address) as ipaddr.IPv6).parts, prefix)
 }
 
 /** The other end of a connection. */

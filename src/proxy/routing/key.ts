@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
+import { addressKey } from '../http/client-address.js'
 import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../http/request.js'
 
 /** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
@@ -8,7 +9,9 @@ const LONGEST_KEY = 128
 /** What a key is made from. */
 export interface KeyContext {
   readonly facts: RequestFacts
-  /** The client's address, IPv6 by /64. */
+  /** The client's address. */
+  readonly address: string
+  /** The same, IPv6 by /64. */
   readonly ip: string
   readonly route: string
 }
@@ -16,14 +19,15 @@ export interface KeyContext {
 /** The key of a request. Undefined: a part is missing and the bucket rejects such requests. */
 export type KeyReader = (context: KeyContext) => string | undefined
 
-export function createKeyReader({ parts, missing }: KeySettings): KeyReader {
+export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReader {
+  const ip = ipv6 === 64 ? ofClient : (context: KeyContext) => addressKey(context.address, ipv6)
   // A value that replaces a missing one starts with a space. No received value does.
   const standIn = (context: KeyContext): string | undefined => {
     if (missing === 'reject') return undefined
-    return missing === 'ip' ? ` ${context.ip}` : ' '
+    return missing === 'ip' ? ` ${ip(context)}` : ' '
   }
   const readers = parts.map(part => {
-    const read = createPartReader(part)
+    const read = createPartReader(part, ip)
     return (context: KeyContext) => read(context)?.trim() || standIn(context)
   })
   const [only] = readers
@@ -54,12 +58,20 @@ export function createDuplicateFinder({ parts }: KeySettings): DuplicateFinder |
   return ({ rawHeaders }) => names.find(name => hasSeveralLines(rawHeaders, name))
 }
 
-function createPartReader(part: KeyPart): (context: KeyContext) => string | undefined {
+/** The network that the proxy has found for its own bounds already. */
+function ofClient({ ip }: KeyContext): string {
+  return ip
+}
+
+function createPartReader(
+  part: KeyPart,
+  ip: (context: KeyContext) => string,
+): (context: KeyContext) => string | undefined {
   switch (part.kind) {
     case 'all':
       return () => 'all'
     case 'ip':
-      return context => context.ip
+      return ip
     case 'route':
       return context => context.route
     case 'method':

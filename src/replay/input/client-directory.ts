@@ -85,7 +85,9 @@ export class RouteDirectory implements Directory {
 
   identify(parser: LineParser): number {
     const facts = this.#factsOf(parser)
-    const ip = addressOf(textOf(parser, parser.addressFrom, parser.addressTo))
+    const written = textOf(parser, parser.addressFrom, parser.addressTo)
+    const address = readAddress(written) ?? written
+    const ip = addressKey(address)
     const rule = this.#rules.find(candidate => candidate.matches(facts))
     if (rule === undefined || rule.settings.mode === 'off')
       return this.#kindOf(`${rule?.name ?? ''}\n\n${ip}`, () => ({
@@ -96,7 +98,7 @@ export class RouteDirectory implements Directory {
         weight: 1,
         client: this.#clientId(ip),
       }))
-    const context = { facts, ip, route: rule.name }
+    const context = { facts, address, ip, route: rule.name }
     const keys: string[] = []
     for (const { key } of rule.buckets) {
       const value = key(context)
