@@ -148,6 +148,57 @@ t.test('Connection options never remove headers that identify the client, in pla
   }
 })
 
+t.test('names that CGI takes for headers of ours, or for those that the route reads, are not passed on', async t => {
+  const dropped = [
+    'X_Forwarded_For: 6.6.6.6',
+    'x-forwarded_for: 6.6.6.6',
+    'X_FORWARDED-PROTO: https',
+    'X_Forwarded_Host: bank',
+    'X_Real_IP: 6.6.6.6',
+    'Proxy_Authorization: secret',
+    'X_Key: other',
+    'X_PLAN: gold',
+    'x_version: 3',
+    'x_cost: 1',
+  ]
+  const passed = ['X_Other: 1', '_: 1', 'X__Key: 1', 'My_Id: mine', 'X-Key: one', 'X-Version: 2']
+  const upgrade = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Key: eA==', 'Sec-WebSocket-Version: 13']
+  for (const lines of [[], upgrade]) {
+    const upstream = await rawUpstream(t, answering(OK))
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      trustProxy: ['loopback'],
+      buckets: {
+        key: {
+          key: ['header:x-key', 'header:my_id'],
+          rate: '5/s',
+          tiers: [{ name: 'gold', header: { 'x-plan': 'gold' }, rate: '9/s' }],
+        },
+      },
+      routes: [{ match: { header: { 'x-version': '2' } }, cost: { header: 'x-cost', max: 5 } }],
+    })
+    t.equal((await askOnce(t, rig, get('/', ...lines, ...dropped, ...passed))).status, 200)
+    const names = head(upstream.text).map(line => line.split(':')[0])
+    t.same(
+      dropped.filter(line => names.includes(line.split(':')[0])),
+      [],
+    )
+    for (const line of [...passed, 'X-Forwarded-For: 127.0.0.1']) t.ok(head(upstream.text).includes(line), line)
+  }
+})
+
+t.test('Content_Length and Transfer_Encoding are refused: a CGI would read the body as they say', async t => {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, { upstream: upstream.url, ...OFF })
+  for (const line of ['Content_Length: 5', 'TRANSFER_ENCODING: chunked', 'transfer_encoding: x']) {
+    const answer = await askOnce(t, rig, get('/', line))
+    t.equal(answer.status, 400, line)
+    t.match(answer.json(), { detail: /an upstream could take (content_length|transfer_encoding) for the length/ })
+    t.equal(answer.header('connection'), 'close')
+  }
+  t.equal(upstream.requests, 0)
+})
+
 t.test('more than 64 Connection options, over all lines, are refused before any bucket', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, { upstream: upstream.url, buckets: BUCKETS, routes: [{ mode: 'meter' }] })

@@ -372,10 +372,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     const matched = this.matched!
     const { peer: address, encrypted } = connection
     const peer = { address, encrypted, trusted: context.trust(address, 0) }
-    const { upstream, reads } = matched
+    const { upstream, reads, lookAlikes } = matched
     const host = hostTowards(upstream, facts.host)
     const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
-    return upstreamHeaders(facts, peer, { host, via, kept: reads })
+    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes })
   }
 
   /** Headers to add to an answer with this status: names and values in turn. */

@@ -1,6 +1,7 @@
 /** Changes to headers in both directions. Everything else passes unchanged: order, case, duplicates. */
 
 import { isNamed } from '../http1/fields.js'
+import type { LookAlikes } from '../http1/look-alikes.js'
 import { NameSet } from '../http1/name-set.js'
 import { HOP_BY_HOP, isHopByHop, withNamed } from './hop-by-hop.js'
 import { firstLine, type RequestFacts } from './request.js'
@@ -26,16 +27,19 @@ export interface HeaderRules {
   readonly via: string | undefined
   /** Lower-case names of headers that the route reads. Connection options do not remove them. */
   readonly kept: ReadonlySet<string>
+  /** Names that are not passed on, because the upstream could take them for others. */
+  readonly lookAlikes: LookAlikes
 }
 
 /** Headers for the upstream: names and values in turn, Host first. */
-export function upstreamHeaders(facts: RequestFacts, peer: Peer, { host, via, kept }: HeaderRules): string[] {
+export function upstreamHeaders(facts: RequestFacts, peer: Peer, rules: HeaderRules): string[] {
   const { rawHeaders, connection } = facts
+  const { host, via, kept, lookAlikes } = rules
   const headers: string[] = host === undefined ? [] : ['Host', host]
   let forwardedFor = -1
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!
-    if (NOT_UPSTREAM.has(name)) continue
+    if (NOT_UPSTREAM.has(name) || lookAlikes.has(name)) continue
     if (connection !== undefined && isRemoved(name.toLowerCase(), connection, kept)) continue
     const changed = CHANGED_UPSTREAM.find(name)
     if (changed === 'x-forwarded-for') forwardedFor = headers.length + 1

@@ -32,6 +32,13 @@ const LASTING = new Set([
   'fastly-client-ip',
 ])
 
+/** Names of which no look-alike is passed on: an upstream could take it for ours, or for that of the proxy before us. */
+export const UNMISTAKABLE = [
+  ...HOP_BY_HOP,
+  ...LASTING,
+  ...['for', 'proto', 'host', 'port', 'prefix', 'server', 'scheme', 'ssl', 'by'].map(end => `x-forwarded-${end}`),
+]
+
 const NAMES = new NameSet(HOP_BY_HOP)
 
 /** @param name in any case */

@@ -67,6 +67,8 @@ const READ = new NameSet([
   'prefer',
   'via',
   'x-forwarded-for',
+  'content_length',
+  'transfer_encoding',
 ])
 
 /** Nothing is ever added to it. */
@@ -99,6 +101,8 @@ class RequestHead implements RequestFacts {
   /** All values of Transfer-Encoding, joined. */
   #codings: string | undefined = undefined
   #expectOther = false
+  /** A name that CGI and WSGI take for one that frames the body. */
+  #mistakable: string | undefined = undefined
 
   constructor({ method, httpVersionMinor, rawHeaders }: ClientRequest) {
     this.method = method
@@ -125,6 +129,10 @@ class RequestHead implements RequestFacts {
         break
       case 'transfer-encoding':
         this.#codings = joined(this.#codings, value)
+        break
+      case 'content_length':
+      case 'transfer_encoding':
+        this.#mistakable = lowerName
         break
       case 'expect':
         this.expectContinue = value.toLowerCase() === '100-continue'
@@ -161,6 +169,9 @@ class RequestHead implements RequestFacts {
     // The parser has refused it in HTTP/1.0, and beside a Content-Length.
     if (this.#codings !== undefined && this.#codings.toLowerCase() !== 'chunked') {
       return new Refusal(501, 'the only supported Transfer-Encoding is chunked', 'close')
+    }
+    if (this.#mistakable !== undefined) {
+      return new Refusal(400, `an upstream could take ${this.#mistakable} for the length of the body`, 'close')
     }
     if (this.#options > MAX_OPTIONS) {
       return new Refusal(400, `Connection lists more than ${MAX_OPTIONS} options`, 'close')

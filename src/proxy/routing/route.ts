@@ -1,7 +1,9 @@
 import { needsOf } from '../../config/header-needs.js'
 import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSettings } from '../../config/settings.js'
 import type { LaneRoute } from '../../core/queue/lane.js'
+import { UNMISTAKABLE } from '../http/hop-by-hop.js'
 import { headerValue, matchingPath, type RequestFacts } from '../http/request.js'
+import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { createDuplicateFinder, createKeyReader, type DuplicateFinder, hostName, type KeyReader } from './key.js'
 
@@ -27,6 +29,7 @@ export interface Rule {
   readonly cost: (facts: RequestFacts) => number
   /** Lower-case names of the headers that the route reads. */
   readonly reads: ReadonlySet<string>
+  readonly lookAlikes: LookAlikes
 }
 
 /** A route in front of its upstream. */
@@ -71,13 +74,15 @@ export function createRule(settings: RouteSettings): Rule {
   }))
   // Lanes meet at the end of their stacks, so the bucket with the fewest instances comes last (core/queue/lane.ts).
   buckets.sort((a, b) => a.breadth - b.breadth)
+  const reads = new Set(needsOf([settings]).map(({ name }) => name))
   return {
     name: settings.name,
     settings,
     buckets,
     matches: createMatcher(settings.match),
     cost: createCost(settings.cost),
-    reads: new Set(needsOf([settings]).map(({ name }) => name)),
+    reads,
+    lookAlikes: new LookAlikes([...UNMISTAKABLE, ...reads]),
   }
 }
 
