@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
 import type { Watched } from '../deadlines.js'
-import { BODY_BUFFER, type ByteBudget, HeldBytes, MOST_AHEAD, MOST_TURNS, QUIET_TURNS } from '../http/byte-budget.js'
+import { BODY_BUFFER, type ByteBudget, FEW, HeldBytes, MOST_AHEAD, MOST_TURNS, QUIET_TURNS } from '../http/byte-budget.js'
 import type { RequestBody } from '../http/client.js'
 import type { LeastRate } from '../http/least-rate.js'
 import { KeptBytes } from './kept-bytes.js'
@@ -128,14 +128,14 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   }
 
   readAhead(done: () => void): void {
-    let buffered = -1
+    let buffered = -FEW
     let quiet = 0
     let turn = 0
     this.#reach = MOST_AHEAD
     if (!this.#isFull()) this.#resume()
     const look = (): void => {
       if (this.destroyed) return
-      quiet = this.#waiting === buffered ? quiet + 1 : 0
+      quiet = this.#waiting - buffered < FEW ? quiet + 1 : 0
       buffered = this.#waiting
       turn += 1
       const goesOn = quiet < QUIET_TURNS && turn <= MOST_TURNS && !this.whole && !this.#isFull()

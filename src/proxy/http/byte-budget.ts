@@ -66,7 +66,10 @@ export const MOST_AHEAD = 4 * 1024 * 1024
 /** Most turns of the event loop spent on reading ahead. A client may send one byte in each. */
 export const MOST_TURNS = 256
 
-/** After this many turns without a byte nothing more is expected soon. */
+/** Bytes. A client that sends fewer in a turn sends on: what the kernel has kept comes in larger pieces. */
+export const FEW = 16 * 1024
+
+/** After this many turns with so few bytes nothing more is expected soon. */
 export const QUIET_TURNS = 3
 
 /** Bytes of a body that are read before the upstream takes it. */
