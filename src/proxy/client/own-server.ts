@@ -7,7 +7,7 @@ import type { Clock } from '../../core/clock.js'
 import type { ProxyContext } from '../context.js'
 import { peerOf } from '../http/client-address.js'
 import type { ClientConnection } from '../http/client-connection.js'
-import { Handshakes, OpenConnections } from '../http/open-connections.js'
+import { EXCESS, Handshakes, OpenConnections } from '../http/open-connections.js'
 import { ClientTimeouts } from './client-timeouts.js'
 import { type ConnectionHome, OwnConnection } from './own-connection.js'
 
