@@ -49,6 +49,18 @@ t.test('without an idle instance the emptiest one is dropped', async t => {
   t.same(keys(keyspace), ['a', 'b', 'd'])
 })
 
+t.test('an instance is not dropped while what has passed it is not on the wire', async t => {
+  const table = new BucketTable(2)
+  const bucket = table.find(CLIENT, 'a', 0)!
+  const request = { route: { gate: {} } }
+  bucket.addHeld(request)
+  for (const key of ['b', 'c', 'd', 'e']) table.find(CLIENT, key, 60_000)
+  t.equal(table.find(CLIENT, 'a', 60_000), bucket)
+  bucket.dropHeld(request)
+  for (const key of ['b', 'c', 'd', 'e']) table.find(CLIENT, key, 60_000)
+  t.notOk(keys(table).includes('a'))
+})
+
 t.test('an instance with waiters is never dropped', async t => {
   const keyspace = new BucketTable(2)
   keyspace.find(CLIENT, 'a', 0)!.enqueue(0.1)

@@ -72,7 +72,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
 
   /** Whether somebody counts on this very instance. */
   get engaged(): boolean {
-    return this.waiting > 0
+    return this.waiting > 0 || (this.extras !== undefined && this.extras.held.length > 0)
   }
 
   /** Whether it is no more than a meter: nobody waits for it, and no block is kept. */
