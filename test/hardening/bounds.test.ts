@@ -16,6 +16,7 @@ import {
   rawUpstream,
   stalled,
   startRig,
+  TLS,
   taken,
   turns,
 } from '../proxy/harness.js'
@@ -236,6 +237,27 @@ t.test('far above maxConnections connections are closed unread; after they end, 
   for (const client of silent) client.hangUp()
   await turns(50)
   t.equal((await (await connect(t, rig)).ask(get())).status, 200)
+})
+
+t.test('over TLS, connections whose handshake is not over count too', async t => {
+  const upstream = await httpUpstream(t)
+  const config = (maxConnections: number) => ({ ...TLS, upstream: upstream.url, limits: { maxConnections }, ...OFF })
+  const rig = await startRig(t, config(1))
+  const silent = await Promise.all(Array.from({ length: 1 + 256 }, () => connect(t, rig)))
+  await turns(50)
+  const unheard = await connect(t, rig)
+  await unheard.end()
+  await rig.proxy.reload(parseConfig(JSON.stringify(config(10))))
+  const heard = await connect(t, rig, { tls: true })
+  t.equal((await heard.ask(get())).status, 200)
+  for (const client of silent) client.hangUp()
+  await turns(50)
+  for (let count = 0; count < 20; count += 1) {
+    const client = await connect(t, rig, { tls: true })
+    t.equal((await client.ask(get())).status, 200)
+    client.hangUp()
+    await turns()
+  }
 })
 
 /** Sends requests of the same size that differ in one way, in turn. Returns the least time of each, in ms. */

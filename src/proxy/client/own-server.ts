@@ -57,6 +57,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
           if (open.all.size === 0) empty()
         },
       }
+      server.maxConnections = context.maxConnections + EXCESS
       server.on(tls === undefined ? 'connection' : 'secureConnection', (socket: Socket) => {
         const peer = peerOf(socket)
         const room = context.draining ? 'none' : open.makeRoomFor(peer, context)
@@ -69,7 +70,9 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       tls?.on('connection', socket => handshakes.add(socket, context))
     },
     limit(changed) {
-      const { headersTimeout, keepAliveTimeout } = changed
+      const { headersTimeout, keepAliveTimeout, maxConnections } = changed
+      // Node counts what it accepts, over TLS also before the handshake is over.
+      server.maxConnections = maxConnections + EXCESS
       if (headersTimeout === inUse.headersTimeout && keepAliveTimeout === inUse.keepAliveTimeout) return
       inUse = changed
       // What runs ends in the old time.
