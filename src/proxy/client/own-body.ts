@@ -1,6 +1,14 @@
 import { Readable } from 'node:stream'
 import type { Watched } from '../deadlines.js'
-import { BODY_BUFFER, type ByteBudget, FEW, HeldBytes, MOST_AHEAD, MOST_TURNS, QUIET_TURNS } from '../http/byte-budget.js'
+import {
+  BODY_BUFFER,
+  type ByteBudget,
+  FEW,
+  HeldBytes,
+  MOST_AHEAD,
+  MOST_TURNS,
+  QUIET_TURNS,
+} from '../http/byte-budget.js'
 import type { RequestBody } from '../http/client.js'
 import type { LeastRate } from '../http/least-rate.js'
 import { KeptBytes } from './kept-bytes.js'
