@@ -35,7 +35,7 @@ login   meter  client            -
 quick   shape  client            500ms (maxWait)
 api     shape  client, everyone  2.95s
 
-memory: up to about 5.5 MB for 500 held requests (maxQueued) and 0.2 MB for 1000 keys (maxKeys)
+memory: up to about 4 MB for 500 held requests (maxQueued), 0.2 MB for 1000 keys (maxKeys) and 67 MB for bodies (bufferMemory)
 bucket "client" (5/s, capacity 10): the longest wait is 1.8s
   tier "gold" (50/s, capacity 10): the longest wait is 180ms
 bucket "everyone" (20/s, capacity 60): the longest wait is 2.95s

@@ -10,7 +10,7 @@ import { type CommandOptions, sourcesOf } from './common-options.js'
 import { aligned } from './table.js'
 
 /** The measured memory of a queued request and of a bucket instance, in kB. */
-const QUEUED_KB = 11
+const QUEUED_KB = 8
 const INSTANCE_KB = 0.2
 
 /**
@@ -55,7 +55,8 @@ function longestWait(route: RouteSettings): string {
 function memory({ limits }: Settings): string {
   const queued = `${megabytes(limits.maxQueued * QUEUED_KB)} for ${limits.maxQueued} held requests (maxQueued)`
   const instances = `${megabytes(limits.maxKeys * INSTANCE_KB)} for ${limits.maxKeys} keys (maxKeys)`
-  return `memory: up to about ${queued} and ${instances}`
+  const buffers = `${megabytes(limits.bufferMemory / 1_000)} for bodies (bufferMemory)`
+  return `memory: up to about ${queued}, ${instances} and ${buffers}`
 }
 
 function megabytes(kilobytes: number): string {
