@@ -220,6 +220,67 @@ t.test(
   },
 )
 
+/** An upstream that sends part of an answer, and resets once all of that has left. */
+async function resettingUpstream(t: Parameters<typeof rawUpstream>[0], part: number, framing: string) {
+  const begun = new WeakSet<object>()
+  return rawUpstream(t, incoming => {
+    if (begun.has(incoming)) return
+    begun.add(incoming)
+    const { socket } = incoming
+    socket.write(`HTTP/1.1 200 OK\r\n${framing}\r\n\r\n`)
+    if (framing.startsWith('T')) socket.write(`${(2 * part).toString(16)}\r\n`)
+    socket.write(Buffer.alloc(part, 'x'))
+    socket.end()
+  })
+}
+
+t.test('an answer that breaks off reaches a slow client as far as it came', async t => {
+  // More than the kernel takes; and as much as it takes, behind an upload that nobody reads.
+  const upload = `POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 40000000\r\n\r\n${'y'.repeat(4_000_000)}`
+  for (const [part, framing, request] of [
+    [12_000_000, 'Content-Length: 24000000', get()],
+    [12_000_000, 'Transfer-Encoding: chunked', get()],
+    [3_000_000, 'Content-Length: 6000000', upload],
+  ] as const) {
+    const upstream = await resettingUpstream(t, part, framing)
+    const rig = await startRig(t, { upstream: { url: upstream.url, responseBuffer: 16_000_000 }, ...OFF })
+    const client = await connect(t, rig)
+    client.socket.pause()
+    client.send(request)
+    t.same(await rig.finished(1), ['all failed 200'])
+    await turns()
+    client.socket.resume()
+    await client.end()
+    t.notOk(client.reset)
+    t.equal(client.rest.replaceAll(/[^x]+/g, '').length, part, framing)
+    t.notOk((await client.answer()).whole)
+  }
+})
+
+t.test('an answer that breaks off: a client that does not read it is cut off after idleTimeout', async t => {
+  const upstream = await resettingUpstream(t, 12_000_000, 'Content-Length: 24000000')
+  const rig = await startRig(
+    t,
+    {
+      upstream: { url: upstream.url, responseBuffer: 16_000_000, idleTimeout: '5s' },
+      limits: { minBodyRate: 0 },
+      ...OFF,
+    },
+    { virtualClock: true },
+  )
+  const client = await connect(t, rig)
+  client.socket.pause()
+  client.send(get())
+  await rig.finished(1)
+  const { context } = rig.proxy
+  rig.clock.runUntil(rig.clock.now() + 4_900)
+  await turns()
+  t.equal(context.inProgress, 1)
+  rig.clock.runUntil(rig.clock.now() + 200)
+  await turns()
+  t.equal(context.inProgress, 0)
+})
+
 t.test('silence between body bytes: the answer is cut off after idleTimeout, not before', async t => {
   const upstream = await rawUpstream(t, incoming =>
     incoming.socket.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc'),

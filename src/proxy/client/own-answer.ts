@@ -268,12 +268,19 @@ export class OwnAnswer implements ClientAnswer {
     return true
   }
 
-  cut(): void {
+  cut(flush?: Deadlines): void {
     this.#head = ''
     const { socket, encrypted } = this.#connection
+    const isOld = this.#request.httpVersionMinor === 0
     // For a client of HTTP/1.0 a FIN would look like the end of the body. Only plain TCP can send a reset.
-    if (this.#request.httpVersionMinor === 0 && !encrypted) socket.resetAndDestroy()
-    else socket.destroy()
+    if (isOld && !encrypted) socket.resetAndDestroy()
+    else if (isOld || flush === undefined) socket.destroy()
+    else {
+      // The length, or the last chunk, says that the answer is not whole.
+      this.isLast = true
+      this.limitFlush(flush)
+      this.#finish()
+    }
   }
 
   readRest(): void {

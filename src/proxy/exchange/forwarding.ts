@@ -1,7 +1,7 @@
 /** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
-import type { Watched } from '../deadlines.js'
+import type { Deadlines, Watched } from '../deadlines.js'
 import type { ClientAnswer, RequestBody } from '../http/client.js'
 import { earlyHints, MAX_HINTS } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
@@ -14,8 +14,7 @@ import type { Upstream } from '../upstream/upstream.js'
 import { describeError, isDisconnect } from '../upstream/upstream-error.js'
 
 /**
- * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's socket is
- * destroyed.
+ * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's connection ends.
  */
 export type ForwardEnd = { readonly kind: 'answered' } | Failure | { readonly kind: 'broken'; readonly detail: string }
 
@@ -195,7 +194,7 @@ export class Forwarding implements ResponseHandler, Watched {
     if (this.#phase === 'discarding') this.#finish()
     else if (this.#phase !== 'answering') this.#fail(...describeError(error), error)
     else if (this.#options.res.recall()) this.#fail(502, `the answer broke off: ${error.message}`)
-    else this.#break(`the answer broke off: ${error.message}`)
+    else this.#break(`the answer broke off: ${error.message}`, this.#options.upstream.progress)
   }
 
   /** The deadline of the current phase has passed. */
@@ -204,7 +203,8 @@ export class Forwarding implements ResponseHandler, Watched {
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
     else if (this.#phase === 'uploading' && body?.held) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
-    else this.#break('the answer stopped coming, or its client stopped reading')
+    else if (this.#paused || this.#phase === 'flushing') this.#break('the client of the answer stopped reading')
+    else this.#break('the answer stopped coming', this.#options.upstream.progress)
     this.#drop()
   }
 
@@ -253,13 +253,17 @@ export class Forwarding implements ResponseHandler, Watched {
     owner.forwarded({ kind: 'failed', status, detail, unconnected, repeatable, ...(cause !== undefined && { cause }) })
   }
 
-  /** The client has part of the answer. Only a closed connection tells it that the rest will not come. */
-  #break(detail: string): void {
+  /**
+   * The client has part of the answer. Only the end of its connection tells it that the rest will not come.
+   *
+   * @param flush how long it may take for what has come; undefined: it does not read
+   */
+  #break(detail: string, flush?: Deadlines): void {
     const answered = this.#phase === 'flushing'
     const { res, owner } = this.#options
     this.#finish()
-    res.cut()
     if (!answered) owner.forwarded({ kind: 'broken', detail })
+    res.cut(flush)
   }
 
   /** @param keepsBody somebody else may send the body */

@@ -105,8 +105,13 @@ export interface ClientAnswer {
    * @returns false if part of it may have left
    */
   recall(): boolean
-  /** Breaks the connection off. The client cannot take what it has for a whole answer. */
-  cut(): void
+  /**
+   * Ends the connection in the middle of an answer. The client cannot take what it has for a whole one.
+   *
+   * @param flush how long the client may take for what has come of the answer; undefined: what has not left is dropped.
+   *   Over HTTP/1.0 it always is, because only a broken connection tells that the answer is not whole
+   */
+  cut(flush?: Deadlines): void
   /**
    * Reads what the client still sends of its request. Unread bytes would hide its next request, and closing with unread
    * bytes would cost it this answer.
