@@ -294,7 +294,7 @@ export class Shaper {
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
   #isNext({ route, stack }: Arrival, now: number): boolean {
-    if (stack.length === 0) return findLane(route, stack) === undefined
+    if (stack.length === 0) return findLane(route, stack)?.awaited !== true
     if (!this.#engine.direct) return false
     for (const bucket of stack) if (!isFree(bucket, now) || bucket.isHeldBefore(route.gate)) return false
     return true

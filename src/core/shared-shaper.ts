@@ -216,9 +216,10 @@ export class SharedShaper {
 
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
 
-/** Whether no request here goes before it. */
+/** Whether no request here goes before it. Those that are set aside do not. */
 function mayGo({ route, stack }: Arrival): boolean {
-  return route.gate.open && stack.every(bucket => bucket.waiting === 0) && findLane(route, stack) === undefined
+  if (!route.gate.open || stack.some(({ waiting, aside }) => waiting > aside)) return false
+  return stack.length > 0 || findLane(route, stack)?.awaited !== true
 }
 
 /** Whether a cost does not fit the queue here. */

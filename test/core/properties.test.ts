@@ -20,7 +20,13 @@ const stackOfTwo = fc
 const anyStack = fc.oneof(oneBucket, stackOfTwo)
 
 function arrivalsOf(
-  options: { costs?: fc.Arbitrary<number>; cancels?: boolean; routes?: string[]; keys?: string[] } = {},
+  options: {
+    costs?: fc.Arbitrary<number>
+    cancels?: boolean
+    bodies?: boolean
+    routes?: string[]
+    keys?: string[]
+  } = {},
 ): fc.Arbitrary<Arrival[]> {
   const one = fc.record({
     gap,
@@ -28,13 +34,15 @@ function arrivalsOf(
     cost: options.costs ?? cost,
     route: fc.constantFrom(...(options.routes ?? ['route'])),
     hangsUpAfter: options.cancels ? fc.option(gap, { freq: 2 }) : fc.constant(null),
+    readyAfter: options.bodies ? fc.option(gap, { freq: 1 }) : fc.constant(null),
   })
   return fc.array(one, { minLength: 1, maxLength: 60, size: 'max' }).map(gaps => {
     let at = 0
-    return gaps.map(({ gap, key, cost, route, hangsUpAfter }) => {
+    return gaps.map(({ gap, key, cost, route, hangsUpAfter, readyAfter }) => {
       at += gap
       const cancel = hangsUpAfter === null ? {} : { cancelAt: at + hangsUpAfter }
-      return { at, keys: [key, 'all'], cost, route, ...cancel }
+      const ready = readyAfter === null ? {} : { readyAt: at + readyAfter }
+      return { at, keys: [key, 'all'], cost, route, ...cancel, ...ready }
     })
   })
 }
@@ -123,22 +131,25 @@ t.test('lateness within the grace changes neither verdicts nor slots', async () 
   )
 })
 
-t.test('never more than r x (W + max(1/r, 2 ms)) + c through a bucket, with late wake-ups and hang-ups', async () => {
-  fc.assert(
-    fc.property(anyStack, arrivalsOf({ cancels: true }), lateness, (stack, arrivals, late) => {
-      const outcome = run(stack, arrivals, { lateness: late })
-      for (const [bucket, released] of throughBuckets(stack, outcome)) {
-        if (worstExcess(bucket, released) > EPSILON) return false
-      }
-      return true
-    }),
-    { seed: 14, numRuns: 2000 },
-  )
-})
+t.test(
+  'never more than r x (W + max(1/r, 2 ms)) + c through a bucket, with late wake-ups, bodies and hang-ups',
+  async () => {
+    fc.assert(
+      fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), lateness, (stack, arrivals, late) => {
+        const outcome = run(stack, arrivals, { lateness: late })
+        for (const [bucket, released] of throughBuckets(stack, outcome)) {
+          if (worstExcess(bucket, released) > EPSILON) return false
+        }
+        return true
+      }),
+      { seed: 14, numRuns: 2000 },
+    )
+  },
+)
 
 t.test('on time: never more than r x W + c', async () => {
   fc.assert(
-    fc.property(anyStack, arrivalsOf({ cancels: true }), (stack, arrivals) => {
+    fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), (stack, arrivals) => {
       const outcome = run(stack, arrivals)
       for (const [bucket, released] of throughBuckets(stack, outcome)) {
         // In any window the costs before the last are at least their periods apart.
@@ -159,7 +170,7 @@ t.test('on time: never more than r x W + c', async () => {
 
 t.test('no release before its slot, no slot before the arrival or before the bucket is free', async () => {
   fc.assert(
-    fc.property(anyStack, arrivalsOf({ cancels: true }), lateness, (stack, arrivals, late) => {
+    fc.property(anyStack, arrivalsOf({ cancels: true, bodies: true }), lateness, (stack, arrivals, late) => {
       const outcome = run(stack, arrivals, { lateness: late })
       for (const { slot, releasedAt, arrival } of outcome.released) {
         if (releasedAt! < slot! - EPSILON || slot! < arrival.at - EPSILON) return false
@@ -183,7 +194,7 @@ t.test('every request is in exactly one place at any moment, and the levels matc
     maxInFlight: fc.constantFrom(Infinity, 1, 3),
     service: fc.constantFrom(0, 50, 700),
   })
-  const arrivals = arrivalsOf({ cancels: true, routes: ['x', 'y'] })
+  const arrivals = arrivalsOf({ cancels: true, bodies: true, routes: ['x', 'y'] })
   fc.assert(
     fc.property(anyStack, arrivals, lateness, options, (stack, arrivals, late, options) => {
       const { shaper, bucketTable, outcomes, end } = run(stack, arrivals, {

@@ -2,8 +2,8 @@
 import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket, type Ticket } from '../../src/core/queue/lane.js'
-import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
+import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../src/core/queue/lane.js'
+import { type Arrival as CoreArrival, type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 
 export interface Arrival {
   at: number
@@ -12,6 +12,8 @@ export interface Arrival {
   cost?: number
   /** The request hangs up at this time if it is still queued. */
   cancelAt?: number
+  /** It cannot be sent before this time: at its turn it is set aside. */
+  readyAt?: number
   route?: string
 }
 
@@ -24,6 +26,8 @@ export interface Outcome {
   releasedAt?: number
   cancelled?: boolean
   expired?: boolean
+  /** When it was set aside. */
+  asideAt?: number
   /** It was queued and had to make room. */
   displaced?: boolean
 }
@@ -36,6 +40,7 @@ export interface Run {
   released: Outcome[]
   bucketTable: BucketTable
   shaper: Shaper
+  gate: Gate
   /** The time of the last event. */
   end: number
 }
@@ -97,7 +102,10 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     })
   }
 
-  function arrive(outcome: Outcome): Ticket | undefined {
+  /** Its ticket, once it is queued. */
+  const tickets = new Map<Outcome, Ticket>()
+
+  function arrive(outcome: Outcome): void {
     const { arrival } = outcome
     const name = arrival.route ?? 'route'
     const route = routes.get(name) ?? { name, gate }
@@ -108,7 +116,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     )
     const request = { route, stack: buckets, cost: arrival.cost ?? 1 }
     const waiter = {
-      release: (slot: number) => release(outcome, slot),
+      release: (slot: number) => pass(outcome, slot, request, waiter),
       expire: () => {
         outcome.expired = true
       },
@@ -121,37 +129,52 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     const verdict = options.mode === 'meter' ? shaper.meter(request) : shaper.admit(request, waiter, options.maxWait)
     watched?.(verdict)
     if (verdict === 'released') {
-      outcome.verdict = 'released'
-      release(outcome, clock.now())
+      pass(outcome, clock.now(), request, waiter)
+      outcome.verdict = outcome.asideAt === undefined ? 'released' : 'queued'
     } else if ('reason' in verdict) {
       outcome.verdict = 'rejected'
       outcome.rejection = verdict
     } else {
       outcome.verdict = 'queued'
-      return verdict
+      tickets.set(outcome, verdict)
     }
-    return undefined
+  }
+
+  /** Its turn has come. */
+  function pass(outcome: Outcome, slot: number, request: CoreArrival, waiter: Waiter): void {
+    const { at, readyAt = at } = outcome.arrival
+    if (readyAt <= clock.now() || options.mode === 'meter') return release(outcome, slot)
+    outcome.asideAt = clock.now()
+    tickets.set(outcome, shaper.aside.add(request, waiter, tickets.get(outcome), at))
+    shaper.wake(gate)
+  }
+
+  /** What it has waited for is there. */
+  function ready(outcome: Outcome): void {
+    const { asideAt, cancelled, rejection } = outcome
+    if (asideAt === undefined || cancelled || rejection !== undefined) return
+    const { maxWait = Infinity } = options
+    shaper.aside.comeBack(tickets.get(outcome)!, clock.now() + maxWait)
+    shaper.wake()
   }
 
   const steps: { at: number; order: number; step: () => void }[] = []
   outcomes.forEach((outcome, index) => {
-    const { at, cancelAt } = outcome.arrival
-    let ticket: Ticket | undefined
-    steps.push({
-      at,
-      order: index,
-      step: () => {
-        ticket = arrive(outcome)
-      },
-    })
-    if (cancelAt === undefined) return
-    steps.push({
-      at: cancelAt,
-      order: outcomes.length + index,
-      step: () => {
-        if (ticket !== undefined) outcome.cancelled = shaper.cancel(ticket)
-      },
-    })
+    const { at, cancelAt, readyAt } = outcome.arrival
+    steps.push({ at, order: index, step: () => arrive(outcome) })
+    if (cancelAt !== undefined) {
+      steps.push({
+        at: cancelAt,
+        order: outcomes.length + index,
+        step: () => {
+          const ticket = tickets.get(outcome)
+          if (ticket !== undefined) outcome.cancelled = shaper.cancel(ticket)
+        },
+      })
+    }
+    if (readyAt !== undefined && readyAt > at) {
+      steps.push({ at: readyAt, order: 2 * outcomes.length + index, step: () => ready(outcome) })
+    }
   })
   steps.sort((a, b) => a.at - b.at || a.order - b.order)
   for (const { at, step } of steps) {
@@ -161,7 +184,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
   }
   const end = clock.runAll()
   const admitted = outcomes.flatMap((outcome, index) => (outcome.verdict === 'rejected' ? [] : [index]))
-  return { outcomes, admitted, released, bucketTable, shaper, end }
+  return { outcomes, admitted, released, bucketTable, shaper, gate, end }
 }
 
 export function limits(perSecond: number, capacity: number, name = 'client'): BucketLimits {

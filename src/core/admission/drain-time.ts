@@ -19,15 +19,14 @@ export function timeUntilLevel(bucket: SharedBucket, target: number, now: number
   const { rate } = bucket.limits
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
-  // What counts in the bucket and is in no lane is set aside: it may come back at any time.
-  if (beyondHold <= LEVEL_TOLERANCE || bucket.source === undefined) return excess / rate
+  if (beyondHold <= LEVEL_TOLERANCE || bucket.waiting === 0) return excess / rate
   return timeUntilReleases(bucket, bucket.leastCost, beyondHold, now) + beyondHold / rate
 }
 
 /** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
-  if (beyond <= LEVEL_TOLERANCE || bucket.source === undefined) return 0
+  if (beyond <= LEVEL_TOLERANCE || bucket.waiting === 0) return 0
   const { leastCost } = bucket
   const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= LEVEL_TOLERANCE
   // The last of them leaves when those before it have drained.

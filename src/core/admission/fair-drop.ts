@@ -1,8 +1,8 @@
 /**
  * Which lane of a shared bucket is the heaviest, and which requests make room for a newcomer with less than its share.
  *
- * Lanes are compared by the cost that they have queued, divided by their weight. One whose requests all claim slots has none
- * to give and comes last. A bucket keeps them in a heap once it was asked for the heaviest (`overflow: "fair"`).
+ * Lanes are compared by the cost that they have queued, divided by their weight, requests that are set aside included. One
+ * whose requests all claim slots has none to give and comes last. A bucket keeps them in a heap once it was asked for the heaviest (`overflow: "fair"`).
  */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
@@ -23,8 +23,8 @@ export function updateRank(lane: Lane): void {
 }
 
 /** The heaviest is the lowest. */
-function rankOf({ tickets, queued, weight }: Lane): number {
-  return tickets.size === 0 ? 0 : -queued / weight
+function rankOf({ tickets, hasAside, queued, weight }: Lane): number {
+  return tickets.size === 0 && !hasAside ? 0 : -queued / weight
 }
 
 /** A lane is gone. */
@@ -98,7 +98,7 @@ function findVictims(
   const victims: Ticket[] = []
   let gone = 0
   let freed = 0
-  for (let ticket = heaviest.tickets.last; ticket !== undefined; ticket = ticket.previous) {
+  for (const ticket of newestFirst(heaviest)) {
     if ((heaviest.queued - gone) / heaviest.weight <= (queued + cost) / weight + LEVEL_TOLERANCE) return undefined
     gone += ticket.cost
     if (already.includes(ticket)) continue
@@ -107,6 +107,21 @@ function findVictims(
     if (freed + LEVEL_TOLERANCE >= excess) return victims
   }
   return undefined
+}
+
+/** The requests of a lane that can make room. */
+function* newestFirst({ tickets, aside }: Lane): Generator<Ticket> {
+  let queued = tickets.last
+  let other = aside?.last
+  while (queued !== undefined || other !== undefined) {
+    if (other === undefined || (queued !== undefined && queued.arrivedAt >= other.arrivedAt)) {
+      yield queued!
+      queued = queued!.previous
+    } else {
+      yield other
+      other = other.previous
+    }
+  }
 }
 
 function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {

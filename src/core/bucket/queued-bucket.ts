@@ -97,6 +97,15 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras?.pinnedFreeAt ?? super.freeAt
   }
 
+  /** How many of the requests that wait are set aside: they do not want a slot now. */
+  get aside(): number {
+    return this.extras?.aside ?? 0
+  }
+
+  set aside(aside: number) {
+    this.openExtras().aside = aside
+  }
+
   /** Whether a request that passed towards this gate is not on the wire yet. No other passes towards it until it is. */
   isHeldBefore(gate: object): boolean {
     return this.extras?.held.some(({ route }) => route.gate === gate) === true
@@ -236,7 +245,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
 
   /** Makes the slot of a release free again, if nothing has passed since. */
   restore(cost: number, slot: number, releasedAt: number): void {
-    if (this.held === cost && this.heldAt === onGrid(slot, releasedAt, this.limits)) this.held = 0
+    if (this.held < cost || this.heldAt !== onGrid(slot, releasedAt, this.limits)) return
+    this.held = this.held === cost ? 0 : this.held - cost
+    // What had been metered before does not delay those that wait.
+    if (this.held > 0 && this.waiting > 0) this.openExtras().pinnedFreeAt = this.heldAt
   }
 }
 

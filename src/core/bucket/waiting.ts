@@ -24,6 +24,8 @@ export class WaitingExtras<Source, Lane> {
   pinnedFreeAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
+  /** Of the requests that wait, how many are set aside. */
+  aside = 0
   /** Requests that have passed and are not on the wire yet. */
   held: readonly Held[] = NONE
   /** When a block ends, in ms. Infinity: when the bucket has drained. */

@@ -54,6 +54,8 @@ export interface Rejection {
 export interface Waiter {
   /** Its `maxWait` is its own and may be longer than that of all. A change of that does not apply to it. */
   readonly hasOwnMaxWait?: boolean
+  /** ms after its arrival. Its `maxWait` counts from then on. Undefined: from its arrival. */
+  readonly maxWaitFrom?: number | undefined
   /** Send it now. `slot` is the moment it became possible, `now` is at or after it. */
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
@@ -156,7 +158,10 @@ export class StoredTicket extends Ticket {
   granted: Slot | undefined = undefined
 }
 
-/** The requests of one key of one route that wait, in order: the list of their tickets. It exists while there are any. */
+/**
+ * The requests of one key of one route that wait, in order: the list of their tickets. It exists while there are any, or some
+ * that claim a slot or are set aside.
+ */
 export class Lane extends LinkedList<Ticket> implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
@@ -173,6 +178,8 @@ export class Lane extends LinkedList<Ticket> implements Contender {
   claiming: LinkedList<Ticket> | undefined = undefined
   /** How many slots are claimed, whether granted yet or not. */
   claims = 0
+  /** Tickets that have had their turn and could not be sent yet (release/set-aside.ts), in the order of their arrival. */
+  aside: LinkedList<Ticket> | undefined = undefined
   /** The last of the tickets whose releases are armed. They are the first of the lane. */
   lastArmed: Ticket | undefined = undefined
   readonly route: LaneRoute
@@ -204,6 +211,10 @@ export class Lane extends LinkedList<Ticket> implements Contender {
   /** Whether a request waits here for a slot. */
   get awaited(): boolean {
     return this.size > 0
+  }
+
+  get hasAside(): boolean {
+    return this.aside !== undefined && this.aside.size > 0
   }
 
   advance(): number {

@@ -176,7 +176,9 @@ export class Control {
   #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
     let ahead = 0
     return [...(claiming ?? []), ...tickets].map(ticket => {
-      const due = Math.min(ticket.arrivedAt + maxWaitOf(route, ticket.waiter), this.#engine.deadlineOf(ticket))
+      const { arrivedAt, waiter } = ticket
+      const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
+      const due = Math.min(since + maxWaitOf(route, waiter), this.#engine.deadlineOf(ticket))
       const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
       const tooLate = Math.max(start, ...times) > due + SAME_TIME
       if (!tooLate) ahead += ticket.cost

@@ -35,7 +35,7 @@ import { WaitingClients } from '../queue/waiting-clients.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
-import type { LinkedList } from '../structures/linked-list.js'
+import { LinkedList } from '../structures/linked-list.js'
 import { ArmedReleases } from './armed-releases.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
@@ -65,6 +65,8 @@ export interface EngineOptions {
 
 export class Engine {
   releaseMode: ReleaseMode = 'direct'
+  /** When the last arrival passed at once, in ms. */
+  passedAt = -Infinity
   readonly #clock: Clock
   readonly #readyLanes = new ReadyLanes()
   readonly #deadlines = new DueHeap<Ticket>()
@@ -142,6 +144,12 @@ export class Engine {
     return this.#armed === undefined || recall(this.#armed) ? now : this.#settleAgain(recall)
   }
 
+  /** Takes back what is armed and what a change to an earlier moment could touch. Settles only if some has been sent. */
+  recallFor(arrival: Arrival): void {
+    const recall: Recall = armed => armed.recallFor(arrival, 'before')
+    if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
+  }
+
   /** Some of what was to be taken back has been sent in the meantime. */
   #settleAgain(recall: Recall): number {
     for (let tries = 0; tries < MOST_RECALLS; tries += 1) {
@@ -183,6 +191,7 @@ export class Engine {
 
   /** Lets an arrival pass now, without waiting. */
   passAtOnce({ route, stack, cost }: Arrival, now: number): void {
+    this.passedAt = now
     this.#pass(stack, cost, now, now)
     route.gate.enter()
   }
@@ -192,27 +201,51 @@ export class Engine {
    *
    * @param maxWait ms since `arrivedAt`, when it expires
    */
-  join(
-    { route, stack, cost, weight, shadow = false, client }: Arrival,
-    waiter: Waiter,
-    maxWait: number,
-    arrivedAt: number,
-  ): Ticket {
+  join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
+    const ticket = this.enter(arrival, waiter, arrivedAt)
+    this.lineUp(ticket, arrivedAt + maxWait)
+    return ticket
+  }
+
+  /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
+  enter({ route, stack, cost, weight, shadow = false, client }: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
     const lane = openLane(route, stack, weight ?? 1)
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     this.waitingLike(ticket).add(ticket, client)
     for (const bucket of stack) bucket.enqueue(cost)
+    lane.queued += cost
+    return ticket
+  }
+
+  /** Lets a ticket that has entered stand in its lane, behind those that came before it. `due` in ms: it expires then. */
+  lineUp(ticket: Ticket, due: number): void {
+    const { lane, cost } = ticket
     for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
       at.fairQueue.learn(cost, lane.weight)
     }
     insertByArrival(lane.tickets, ticket)
-    lane.queued += cost
     updateRank(lane)
-    this.setDeadline(ticket, arrivedAt + maxWait)
+    this.setDeadline(ticket, due)
     this.#armed?.changed(lane)
-    return ticket
+  }
+
+  /** Lets a ticket that has entered stand aside: it takes part after `lineUp`. */
+  setAside(ticket: Ticket): void {
+    const { lane } = ticket
+    lane.aside ??= new LinkedList()
+    insertByArrival(lane.aside, ticket)
+    for (const bucket of lane.stack) bucket.aside += 1
+    updateRank(lane)
+  }
+
+  /** False: it does not stand aside. */
+  leaveAside(ticket: Ticket): boolean {
+    const { lane } = ticket
+    if (!lane.aside?.remove(ticket)) return false
+    for (const bucket of lane.stack) bucket.aside -= 1
+    return true
   }
 
   /** Lets the lane of a ticket that is first in it contend for slots. */
@@ -245,7 +278,7 @@ export class Engine {
   /** Takes a waiter out of its lane without calling it. False: it has left already. */
   withdraw(ticket: Ticket): boolean {
     const { lane } = ticket
-    if (!lane.tickets.remove(ticket) && !this.#claims?.remove(ticket)) return false
+    if (!lane.tickets.remove(ticket) && !this.leaveAside(ticket) && !this.#claims?.remove(ticket)) return false
     this.#left(ticket)
     return true
   }
@@ -286,15 +319,6 @@ export class Engine {
     for (const bucket of stack) {
       bucket.restore(cost, slot, leftAt)
       this.#readyLanes.plan(bucket)
-    }
-  }
-
-  /** A request counts as queued although it is in no lane (1), or no more (-1). */
-  countAside({ stack, cost }: Demand, change: 1 | -1): void {
-    this.#waiting.size += change
-    for (const bucket of stack) {
-      if (change === 1) bucket.enqueue(cost)
-      else bucket.dequeue(cost)
     }
   }
 
@@ -436,7 +460,10 @@ export class Engine {
     for (const bucket of lane.stack) bucket.dequeue(cost)
     if (lane.tickets.size > 0) updateRank(lane)
     else if (this.#claims !== undefined) this.#claims.close(lane)
-    else {
+    else if (lane.hasAside) {
+      this.#readyLanes.rest(lane)
+      updateRank(lane)
+    } else {
       dropRank(lane)
       this.#readyLanes.closed(lane)
     }

@@ -1,21 +1,12 @@
 /**
  * Requests that have had their turn and could not be sent: their bodies are still coming. Their slots and their places in
- * the gate are free for those behind them. They count in their buckets as if they were queued, until they come back to the
- * head of their lane or are dropped.
+ * the gate are free for those behind them. They go on counting in their lanes and buckets, until they come back to the head
+ * of their lane or are cancelled.
  */
 
-import { type Arrival, StoredTicket, Ticket, type Waiter } from '../queue/lane.js'
+import { type Arrival, StoredTicket, type Ticket, type Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import type { Engine } from './release-engine.js'
-
-/** A request that is set aside. */
-export interface AsideRequest {
-  readonly arrival: Arrival
-  /** Its last ticket. Undefined: it had passed at once. */
-  readonly ticket: Ticket | undefined
-  /** A store counts it. */
-  readonly counted: boolean
-}
 
 export class SetAside {
   readonly #engine: Engine
@@ -25,49 +16,48 @@ export class SetAside {
   }
 
   /**
-   * Takes back a release.
+   * Takes back a release. To be called from `Waiter.release`, or as soon as an arrival was `released`, and followed by `wake`
+   * with its gate.
    *
-   * @param passed its released ticket, or when it passed at once, in ms
+   * @param passed its released ticket. Undefined: it has passed at once
+   * @param arrivedAt ms
+   * @returns its ticket from now on
    */
-  add(arrival: Arrival, passed: Ticket | number): AsideRequest {
+  add(arrival: Arrival, waiter: Waiter, passed: Ticket | undefined, arrivedAt: number): Ticket {
     const engine = this.#engine
-    const { stack, route } = arrival
-    engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    const ticket = passed instanceof Ticket ? passed : undefined
-    const counted = ticket instanceof StoredTicket && ticket.counted
-    if (ticket instanceof StoredTicket) ticket.counted = false
-    if (passed instanceof Ticket) engine.returnSlot(passed, passed.slot!)
-    else engine.restore(arrival, passed, passed)
-    engine.countAside(arrival, 1)
-    route.gate.leave()
-    route.gate.unprobe()
-    const now = engine.settle()
-    engine.openGate(route.gate, now)
-    engine.notify()
-    return { arrival, ticket, counted }
+    // What has become due since its slot comes after it.
+    engine.recallFor(arrival)
+    // It will leave before those that came in the same moment.
+    const ticket = engine.enter(arrival, waiter, arrivedAt - SAME_TIME)
+    engine.setAside(ticket)
+    if (passed === undefined) engine.restore(arrival, engine.passedAt, engine.passedAt)
+    else {
+      keepCounted(passed, ticket)
+      engine.returnSlot(passed, passed.slot!)
+    }
+    arrival.route.gate.leave()
+    arrival.route.gate.unprobe()
+    return ticket
   }
 
   /**
    * Puts a request back at the head of its lane. Its waiter is called after the next `wake`.
    *
-   * @param maxWait ms since `arrivedAt`, when it expires
+   * @param due ms. It expires then
    */
-  comeBack({ arrival, counted }: AsideRequest, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
+  comeBack(ticket: Ticket, due: number): void {
     const engine = this.#engine
-    const now = engine.settleFor(arrival, 'before')
-    // Also before those that came in the same moment.
-    const ticket = engine.join(arrival, waiter, maxWait, arrivedAt - SAME_TIME)
-    engine.countAside(arrival, -1)
-    if (ticket instanceof StoredTicket) ticket.counted = counted
+    const { lane, cost } = ticket
+    const now = engine.settleFor({ route: lane.route, stack: lane.stack, cost }, 'before')
+    engine.leaveAside(ticket)
+    engine.lineUp(ticket, due)
     engine.contend(ticket, now)
-    return ticket
   }
+}
 
-  /** A request will not come back. */
-  drop({ arrival, ticket, counted }: AsideRequest): void {
-    this.#engine.countAside(arrival, -1)
-    if (!(ticket instanceof StoredTicket)) return
-    ticket.counted = counted
-    this.#engine.uncount(ticket)
-  }
+/** A store goes on counting the request. */
+function keepCounted(passed: Ticket, ticket: Ticket): void {
+  if (!(passed instanceof StoredTicket && ticket instanceof StoredTicket)) return
+  ticket.counted = passed.counted
+  passed.counted = false
 }

@@ -185,11 +185,11 @@ export class Claims {
     if (slot !== undefined) this.#free(lane)
   }
 
-  /** Closes a lane in which nobody waits any more, unless some claim. */
+  /** Closes a lane in which nobody waits any more, unless some claim or are set aside. */
   close(lane: Lane): void {
     if (lane.tickets.size > 0) return
     this.#readyLanes.rest(lane)
-    if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0) return updateRank(lane)
+    if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0 || lane.hasAside) return updateRank(lane)
     dropRank(lane)
     this.#readyLanes.closed(lane)
     for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)

@@ -6,7 +6,6 @@
  */
 import { decide, shutOut } from '../../core/admission/decide.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
-import type { AsideRequest } from '../../core/release/set-aside.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import { leaveGate, type ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
@@ -35,8 +34,9 @@ export interface Visitor extends RequestRecord {
 
 export class QueueVisit implements Candidate, ArmedOwner {
   arrival: Arrival
-  /** ms */
+  /** ms since its arrival */
   maxWait = Infinity
+  maxWaitFrom: number | undefined = undefined
   /** How often the request was put back into its queue. */
   retries = 0
   readonly #context: ProxyContext
@@ -45,10 +45,6 @@ export class QueueVisit implements Candidate, ArmedOwner {
   readonly #arrivedAt: number
   #state: 'deciding' | 'waiting' | 'aside' | 'through' | 'over' = 'deciding'
   #ticket: Ticket | undefined
-  /** In `shape`, while it is aside. */
-  #aside: AsideRequest | undefined
-  /** When it was set aside, in ms. */
-  #asideAt = 0
   /** How long the request was queued when it last left its queue, in ms. */
   #waited = 0
   /** It has passed and is not on the wire yet. Nothing else passes its buckets. */
@@ -94,14 +90,13 @@ export class QueueVisit implements Candidate, ArmedOwner {
   }
 
   #passAtOnce(): void {
-    const { observer, clock } = this.#context
     if (this.retries === 0) this.#visitor.admitted()
     if (!this.#visitor.ready) {
       this.#queued()
-      return this.#setAside(clock.now())
+      return this.#setAside()
     }
     this.#state = 'through'
-    if (this.#route.settings.mode === 'shape') observer.released?.(this.#visitor, 0)
+    if (this.#route.settings.mode === 'shape') this.#context.observer.released?.(this.#visitor, 0)
     this.#visitor.passed('at-once')
   }
 
@@ -129,40 +124,40 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#context.observer.queued?.(this.#visitor)
   }
 
-  /**
-   * It has had its turn, and its body is still coming. Others go first.
-   *
-   * @param passed its released ticket, or when it passed at once, in ms
-   */
-  #setAside(passed: Ticket | number): void {
-    const { shaper, clock } = this.#context
+  /** It has had its turn, and its body is still coming. Others go first. */
+  #setAside(): void {
+    const { shaper } = this.#context
+    const { gate } = this.#route.lane
     this.#state = 'aside'
-    this.#asideAt = clock.now()
-    if (this.#route.settings.mode === 'shape') this.#aside = shaper.aside.add(this.arrival, passed)
-    else this.#leaveUnsent()
     this.#visitor.awaitBody()
+    if (this.#route.settings.mode !== 'shape') return this.#leaveUnsent()
+    this.#ticket = shaper.aside.add(this.arrival, this, this.#ticket, this.#arrivedAt)
+    shaper.wake(gate)
   }
 
   /** Its body has come. In `shape` it is the first of its lane again, in `meter` it passes the gate if that is open. */
   comeBack(): void {
-    const { shaper, clock } = this.#context
+    const { shaper, clock, routes } = this.#context
+    const { name, lane } = this.#route
     const now = clock.now()
-    if (this.#isRefused()) return
-    if (this.#aside === undefined) {
-      const { gate } = this.#route.lane
-      const rejection = shutOut(gate, now)
+    if (this.#isRefused()) {
+      if (this.#ticket !== undefined) shaper.cancel(this.#ticket)
+      return
+    }
+    if (this.#ticket === undefined) {
+      const rejection = shutOut(lane.gate, now)
       if (rejection !== undefined) return this.reject(rejection)
-      gate.enter()
+      lane.gate.enter()
       this.#unqueue(now)
       this.#state = 'through'
       return this.#visitor.passed('at-once')
     }
-    const aside = this.#aside
-    this.#aside = undefined
     this.#state = 'waiting'
-    // The time in which it waited for its body does not count against the longest wait.
-    this.maxWait += now - this.#asideAt
-    this.#ticket = shaper.aside.comeBack(aside, this, this.maxWait, this.#arrivedAt)
+    // Its turn came in time. From now on it waits for the upstream again.
+    const current = routes.find(route => route.name === name)?.settings.maxWait ?? Infinity
+    this.maxWaitFrom = now - this.#arrivedAt
+    this.maxWait = this.maxWaitFrom + Math.min(this.maxWait, current)
+    shaper.aside.comeBack(this.#ticket, this.#arrivedAt + this.maxWait)
     shaper.wake()
   }
 
@@ -195,7 +190,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
       this.#route.lane.gate.unprobe()
       return sent === undefined ? this.#context.shaper.giveBack(this.#ticket!) : sent.discard()
     }
-    if (!this.#visitor.ready) return this.#setAside(this.#ticket!)
+    if (!this.#visitor.ready) return this.#setAside()
     this.#state = 'through'
     this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
@@ -213,8 +208,6 @@ export class QueueVisit implements Candidate, ArmedOwner {
   reject(rejection: Rejection): void {
     const now = this.#context.clock.now()
     if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
-    if (this.#aside !== undefined) this.#context.shaper.aside.drop(this.#aside)
-    this.#aside = undefined
     this.#state = 'over'
     const reply = rejectionReply(rejection, this.#route, this.arrival, now)
     this.#visitor.turnedAway(rejection.reason === 'down' ? 'failed' : 'rejected', reply)
@@ -335,12 +328,9 @@ export class QueueVisit implements Candidate, ArmedOwner {
     const state = this.#state
     this.#state = 'over'
     this.#unhold('never-sent')
-    if (state === 'waiting') {
+    if (state === 'waiting' || state === 'aside') {
       this.#unqueue(this.#context.clock.now())
-      this.#context.shaper.cancel(this.#ticket!)
-    } else if (state === 'aside') {
-      this.#unqueue(this.#context.clock.now())
-      if (this.#aside !== undefined) this.#context.shaper.aside.drop(this.#aside)
+      if (this.#ticket !== undefined) this.#context.shaper.cancel(this.#ticket)
     } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
   }
 
