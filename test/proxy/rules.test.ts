@@ -385,6 +385,7 @@ t.test('trustProxy: the address of the client', async t => {
     [['loopback', '10.0.0.1'], '127.0.0.1', ['1.1.1.1, unknown, 10.0.0.1'], '10.0.0.1'],
     // Empty elements are none (RFC 9110 5.6.1).
     [true, '127.0.0.1', ['1.1.1.1,,'], '1.1.1.1'],
+    [true, '127.0.0.1', ['1.1.1.1,1.1.1.1,,'], '1.1.1.1'],
     [true, '127.0.0.1', ['1.1.1.1, ,2.2.2.2 ,\t'], '1.1.1.1'],
     [1, '127.0.0.1', ['1.1.1.1, 2.2.2.2', '', ' '], '2.2.2.2'],
     [['loopback'], '127.0.0.1', ['203.0.113.30 ,'], '203.0.113.30'],
@@ -403,6 +404,32 @@ t.test('trustProxy: the address of the client', async t => {
       JSON.stringify([setting, peer, lines]).slice(0, 120),
     )
   }
+})
+
+t.test('trustProxy: thousands of hops cost no more than a hundred, on one line or on many', async t => {
+  /** How many lines are read, and how many hops are judged. */
+  const work = (lines: string[]) => {
+    let read = 0
+    let judged = 0
+    const counted = new Proxy(lines, {
+      get(target, name) {
+        if (typeof name === 'string' && /^\d+$/.test(name)) read += 1
+        return Reflect.get(target, name)
+      },
+    })
+    const address = clientAddress('127.0.0.1', counted, () => {
+      judged += 1
+      return true
+    })
+    return { read, judged, address }
+  }
+  const hops = (count: number) => Array<string>(count).fill('2.2.2.2')
+  t.same(work([hops(10).join()]), { read: 1, judged: 10, address: '2.2.2.2' })
+  t.same(work([hops(5_000).join()]), { read: 1, judged: 100, address: '2.2.2.2' })
+  t.same(work(hops(10)), { read: 10, judged: 10, address: '2.2.2.2' })
+  t.same(work(hops(5_000)), { read: 100, judged: 100, address: '2.2.2.2' })
+  // Empty elements count as read.
+  t.same(work(['1.1.1.1', ','.repeat(5_000)]), { read: 1, judged: 0, address: '127.0.0.1' })
 })
 
 t.test('trustProxy over the wire: a trusted hop chooses the bucket, an untrusted client cannot', async t => {

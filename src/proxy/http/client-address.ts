@@ -100,7 +100,7 @@ export function clientAddress(peer: string, forwardedFor: readonly string[], tru
 /** The entries of consecutive lists, last first, at most `MAX_HOPS`. */
 function* fromTheRight(lists: readonly string[]): Generator<string> {
   let hops = 0
-  for (let at = lists.length - 1; at >= 0; at -= 1) {
+  for (let at = lists.length - 1; at >= 0 && hops < MAX_HOPS; at -= 1) {
     const list = lists[at]!
     for (let end = list.length; end >= 0 && hops < MAX_HOPS; hops += 1) {
       const comma = end === 0 ? -1 : list.lastIndexOf(',', end - 1)
