@@ -106,6 +106,8 @@ t.test('every key of the file has a description with an example', async t => {
     'key',
     'key.from',
     'key.missing',
+    'key.duplicates',
+    'key.ipv6',
     'rate',
     'capacity',
     'maxDelay',
