@@ -77,6 +77,8 @@ export function configuration({ maxKeys }, upstreamPort, turn) {
       maxQueued: LIMITS.maxQueued,
       // All clients have one address.
       connectionsPerClient: 20_000,
+      // As many files as any machine lets a process open.
+      maxConnections: 9_000,
       headersTimeout: '2s',
       shutdownTimeout: `${LIMITS.shutdownTimeout}ms`,
     },
