@@ -24,6 +24,10 @@ const PROGRAMS = [
     ],
     places: versions('/Applications', 'Contents/MacOS', /^(Chromium|Google Chrome)\.app$/),
   },
+  { name: 'gunicorn', variants: [['gunicorn']], places: [] },
+  { name: 'Apache', variants: [['apache2'], ['httpd']], places: versions('/usr', '', /^sbin$/) },
+  { name: 'PHP', variants: [['php']], places: [] },
+  { name: 'Python', variants: [['python3']], places: [] },
 ]
 
 /** Package managers and their packages of each program. The first installed manager is used. */
@@ -32,17 +36,41 @@ const MANAGERS = [
     program: 'apt-get',
     prepare: ['update'],
     install: ['install', '-y', '--no-install-recommends'],
-    packages: { 'redis-server': 'redis-server', PostgreSQL: 'postgresql', Chromium: 'chromium' },
+    packages: {
+      'redis-server': 'redis-server',
+      PostgreSQL: 'postgresql',
+      Chromium: 'chromium',
+      gunicorn: 'gunicorn',
+      Apache: 'apache2',
+      PHP: 'php-cli',
+      Python: 'python3',
+    },
   },
   {
     program: 'dnf',
     install: ['install', '-y'],
-    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql-server', Chromium: 'chromium' },
+    packages: {
+      'redis-server': 'redis',
+      PostgreSQL: 'postgresql-server',
+      Chromium: 'chromium',
+      gunicorn: 'python3-gunicorn',
+      Apache: 'httpd',
+      PHP: 'php-cli',
+      Python: 'python3',
+    },
   },
   {
     program: 'brew',
     install: ['install'],
-    packages: { 'redis-server': 'redis', PostgreSQL: 'postgresql', Chromium: 'google-chrome' },
+    packages: {
+      'redis-server': 'redis',
+      PostgreSQL: 'postgresql',
+      Chromium: 'google-chrome',
+      gunicorn: 'gunicorn',
+      Apache: 'httpd',
+      PHP: 'php',
+      Python: 'python',
+    },
   },
 ]
 

@@ -38,9 +38,10 @@ export const TIERS = [
   },
   {
     name: 'system',
-    holds: 'several instances, outages, rude traffic, ten thousand held; alone on the machine',
+    holds:
+      'several instances, outages, rude traffic, ten thousand held, upstreams of few workers; alone on the machine',
     jobs: 1,
-    paths: ['instances/', 'soak/', 'hardening/held', 'cli/store', 'cli/workers.test'],
+    paths: ['instances/', 'soak/', 'upstreams/', 'hardening/held', 'cli/store', 'cli/workers.test'],
   },
 ]
 
