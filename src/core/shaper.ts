@@ -3,7 +3,7 @@
  * decides when they leave (release-engine.ts). Changes of limits and pauses are in reconfigure.ts.
  */
 
-import { decide, shutOut, timeUntilFit } from './admission/decide.js'
+import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { makeRoom } from './admission/fair-drop.js'
 import {
   type Arrival,
@@ -21,6 +21,7 @@ import { Control } from './release/reconfigure.js'
 import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
 import { SetAside } from './release/set-aside.js'
 import type { ClaimAnswer } from './store.js'
+import { NONE } from './structures/compact-list.js'
 
 export type { Arrival, Rejection } from './queue/lane.js'
 export type { ReleaseMode } from './release/release-engine.js'
@@ -157,16 +158,16 @@ export class Shaper {
   }
 
   /**
-   * Decides on an arrival in a `meter` route: the same arithmetic, no waiting. After `released` it has a place in the gate:
-   * it takes it before more is armed.
+   * Decides on an arrival in a `meter` route: the same arithmetic, no waiting. After `released` it is in flight: it takes its
+   * place in the gate before more is armed.
    */
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#engine.settleFor(arrival, 'before')
     const { gate } = arrival.route
-    const rejection = shutOut(gate, now) ?? decide(arrival, Infinity, now)
+    const rejection = shutOut(gate, now) ?? decide(arrival, Infinity, now) ?? placeless(arrival)
     if (rejection === undefined) {
       for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
-      gate.enter()
+      this.#engine.enter(gate, arrival.stack)
     }
     const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(arrival, rejection, Infinity, now)
     this.#engine.notify()
@@ -210,11 +211,27 @@ export class Shaper {
     this.#engine.notify()
   }
 
-  /** Releases what has become possible. To be called with a gate that opens. */
-  wake(gate?: Gate): void {
+  /** Releases what has become possible. To be called with a gate that opens, and with buckets that requests have left. */
+  wake(gate?: Gate, stack: readonly SharedBucket[] = NONE): void {
     const now = this.#engine.settle()
-    if (gate !== undefined) this.#engine.openGate(gate, now)
+    if (gate !== undefined || stack.length > 0) this.#engine.open(gate, stack, now)
     this.#engine.notify()
+  }
+
+  /** A request passes that was decided on elsewhere. It is in flight from now on. */
+  enter(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
+    this.#engine.enter(gate, stack)
+  }
+
+  /** A request that has passed is over: its places in the gate and in its buckets are free. */
+  leave(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
+    gate?.leave()
+    let isAwaited = gate?.awaited ?? false
+    for (const bucket of stack) {
+      if (!bucket.hasPlace && bucket.waiting > 0) isAwaited = true
+      bucket.leave()
+    }
+    if (isAwaited) this.wake(gate, stack)
   }
 
   /** Takes out the requests that make room for a newcomer. Undefined: it stays rejected. */

@@ -4,7 +4,7 @@
  * this instance decides, as `onOutage` says.
  */
 
-import { decide, shutOut } from './admission/decide.js'
+import { decide, placeless, shutOut } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
@@ -85,9 +85,9 @@ export class SharedShaper {
   /** As `Shaper.meter`. */
   meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
     if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
-    const { clock } = this.#options
+    const { clock, shaper } = this.#options
     const { gate } = arrival.route
-    const shutBefore = shutOut(gate, clock.now())
+    const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
     // Nobody makes room for a request that does not wait.
     this.#askOnce(
@@ -96,8 +96,8 @@ export class SharedShaper {
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
-        const shut = shutOut(gate, clock.now())
-        if (shut === undefined) gate.enter()
+        const shut = shutOut(gate, clock.now()) ?? placeless(arrival)
+        if (shut === undefined) shaper.enter(gate, arrival.stack)
         else this.#giveBack(arrival, admission)
         callbacks.decided(shut ?? 'released')
       },
@@ -193,13 +193,25 @@ export class SharedShaper {
     return onOutage === 'closed' ? UNAVAILABLE : this.#admitPastBuckets(arrival, waiter, maxWait, arrivedAt)
   }
 
-  /** A request without buckets waits only for the gate: for the end of a pause, or for a place. */
+  /** A request without buckets waits only for the gate: for the end of a pause, or for a place. Its buckets count it. */
   #admitPastBuckets(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { shaper, clock } = this.#options
     const { route, stack } = arrival
     const pause = route.gate.pausedFor(clock.now())
     if (pause > maxWait) return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - maxWait }
-    return shaper.admit({ ...arrival, stack: [], weight: 1 }, waiter, maxWait, arrivedAt)
+    const enter = (): void => shaper.enter(undefined, stack)
+    const entering: Waiter = {
+      ...(waiter.hasOwnMaxWait && { hasOwnMaxWait: true }),
+      release(slot, now) {
+        enter()
+        waiter.release(slot, now)
+      },
+      expire: now => waiter.expire(now),
+      reject: rejection => waiter.reject(rejection),
+    }
+    const verdict = shaper.admit({ ...arrival, stack: [], weight: 1 }, entering, maxWait, arrivedAt)
+    if (verdict === 'released') enter()
+    return verdict
   }
 
   #meterAlone(arrival: Arrival): 'released' | Rejection {
@@ -209,7 +221,7 @@ export class SharedShaper {
     const shut = shutOut(gate, clock.now())
     if (shut !== undefined) return shut
     if (onOutage === 'closed') return UNAVAILABLE
-    gate.enter()
+    shaper.enter(gate, arrival.stack)
     return 'released'
   }
 }
@@ -218,7 +230,7 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
 
 /** Whether no request here goes before it. Those that are set aside do not. */
 function mayGo({ route, stack }: Arrival): boolean {
-  if (!route.gate.open || stack.some(({ waiting, aside }) => waiting > aside)) return false
+  if (!route.gate.open || stack.some(bucket => bucket.waiting > bucket.aside || bucket.shut)) return false
   return stack.length > 0 || findLane(route, stack)?.awaited !== true
 }
 

@@ -1,5 +1,4 @@
 import type { BucketTable } from '../core/bucket-table.js'
-import type { Gate } from '../core/queue/lane.js'
 import type { Shaper } from '../core/shaper.js'
 import type { Pacer } from '../pacing/pacer.js'
 import type { Sharing } from '../sharing/sharing.js'
@@ -55,10 +54,4 @@ export interface ProxyContext {
   inProgress: number
   /** Called when `inProgress` falls to 0. */
   idle(): void
-}
-
-/** Frees a request's place in the gate and wakes the next one. */
-export function leaveGate({ shaper }: ProxyContext, gate: Gate): void {
-  gate.leave()
-  if (gate.awaited) shaper.wake(gate)
 }

@@ -129,9 +129,10 @@ t.test('it parses to the same settings', async t => {
         overflow: 'fair',
         blockFor: '1500ms',
         weight: 2,
+        maxInFlight: 3,
         tiers: [
           { name: 'gold', keys: ['a', 'b'], rate: '1000/30d', capacity: 20 },
-          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5 },
+          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5, maxInFlight: 9 },
         ],
       },
       other: { rate: 1, maxDelay: '3s', blockFor: 'drain', tiers: [{ name: 'a', keys: ['a'], rate: '7/3s' }] },

@@ -116,8 +116,9 @@ t.test('every key of the file has a description with an example', async t => {
     'blockFor',
     'tiers',
     'weight',
+    'maxInFlight',
   ]
-  const tier = ['name', 'keys', 'header', 'rate', 'capacity', 'weight']
+  const tier = ['name', 'keys', 'header', 'rate', 'capacity', 'maxInFlight', 'weight']
   const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'explain']
   t.strictSame(
     new Set(keys.map(([path]) => path)),

@@ -45,6 +45,14 @@ t.test('every invalid value has its own message', async t => {
     ],
     [top({ upstream: { url: 'echo:', keepAlive: '0s' } }), 'upstream.keepAlive: "0s" is not above 0; use e.g. "10s"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
+    [
+      bucket({ maxInFlight: 1.5 }),
+      'buckets.a.maxInFlight: 1.5 is not a number of requests; use a whole number above 0, e.g. 4',
+    ],
+    [
+      bucket({ maxInFlight: 0 }),
+      'buckets.a.maxInFlight: 0 is not a number of requests; use a whole number above 0, e.g. 4',
+    ],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
       bucket({ tiers: {} }),
@@ -233,7 +241,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, capacity, maxDelay, status, overflow, blockFor, tiers, weight',
+    'buckets.a.foo: unknown key; known keys: key, rate, capacity, maxDelay, maxInFlight, status, overflow, blockFor, tiers, weight',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [

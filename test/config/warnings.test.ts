@@ -254,6 +254,8 @@ t.test('a maxWait without effect', async t => {
     'a full upstream keeps requests longer',
   )
   t.same(ofBucket({}, { maxWait: '10s', upstream: { url: 'echo:', connections: 5 } }), [])
+  t.same(ofBucket({ maxInFlight: 1 }, { maxWait: '10s' }), [], 'and so do those in flight')
+  t.same(ofBucket({ tiers: [{ name: 'x', keys: ['y'], maxInFlight: 1 }] }, { maxWait: '10s' }), [])
   t.same(
     lines({ buckets: { a: bucket }, routes: [{ ...own, maxWait: '10s' }, {}] }),
     [],

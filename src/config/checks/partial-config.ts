@@ -92,7 +92,7 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay }: Cap
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: hasCapacity || 'rate' in given || 'weight' in given,
+    hasLimits: ['rate', 'capacity', 'maxInFlight', 'weight'].some(limit => limit in given),
     capacity: !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : 'rate',
   }

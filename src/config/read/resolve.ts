@@ -39,12 +39,14 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
   const { key, status, overflow, blockFor, weight, maxDelay, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
     const rate = tier?.rate ?? bucket.rate
+    const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
       name,
       ...(tier && { tier: tier.name }),
       rate,
       capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay }),
       overflow,
+      ...(maxInFlight !== undefined && { maxInFlight }),
       ...(blockFor !== undefined && { blockFor }),
     }
   }

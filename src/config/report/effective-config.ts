@@ -112,12 +112,13 @@ function formatUpstream(upstream: UpstreamSettings): object {
 }
 
 function formatBucket({ key, limits, status, weight, tiers }: BucketSettings, secrets: Secrets): object {
-  const { rate, capacity, overflow, blockFor } = limits
+  const { rate, capacity, overflow, blockFor, maxInFlight } = limits
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
     rate: exactRate(rate),
     capacity,
+    ...(maxInFlight !== undefined && { maxInFlight }),
     status,
     overflow,
     ...(blockFor !== undefined && { blockFor: blockFor === 'drain' ? blockFor : exactDuration(blockFor) }),
@@ -145,6 +146,7 @@ function formatTier({ name, keys, header, limits, weight }: TierSettings, ofKeys
     ...(header && { header: formatHeader(header, secrets) }),
     rate: exactRate(limits.rate),
     capacity: limits.capacity,
+    ...(limits.maxInFlight !== undefined && { maxInFlight: limits.maxInFlight }),
     ...(weight !== undefined && { weight }),
   }
 }

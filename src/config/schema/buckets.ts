@@ -11,6 +11,7 @@ const EXAMPLE = 'use e.g. { "key": "ip", "rate": "5/s", "capacity": 10 }'
 
 const aKey = wantsSecret('a key', 'use e.g. "customer-1"')
 const capacity = positive('a capacity', CAPACITY)
+const maxInFlight = whole('a number of requests', 'use a whole number above 0, e.g. 4', 1)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
 
 export const tier = object(
@@ -27,6 +28,9 @@ export const tier = object(
       .describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
     rate: rate.exactOptional().describe('The rate of this tier, e.g. "50/s"; inherited when absent.'),
     capacity: capacity.exactOptional().describe('The capacity of this tier, e.g. 100; inherited when absent.'),
+    maxInFlight: maxInFlight
+      .exactOptional()
+      .describe('The most requests of one key in flight in this tier, e.g. 8; inherited when absent.'),
     weight: weight.exactOptional().describe('The weight of this tier, e.g. 4; inherited when absent.'),
   },
   'a tier',
@@ -44,6 +48,9 @@ export const bucket = object(
     maxDelay: duration
       .exactOptional()
       .describe('Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.'),
+    maxInFlight: maxInFlight
+      .exactOptional()
+      .describe('The most requests of one key in flight, e.g. 4; any number when absent.'),
     status: whole('a status for rejections', 'use a status from 400 to 599, e.g. 429', 400, 599)
       .prefault(429)
       .describe('The HTTP status of a rejection, e.g. 429.'),

@@ -1,7 +1,7 @@
 /** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
 import { covers } from '../checks/match-coverage.js'
-import { longestWaitOf } from '../report/longest-waits.js'
+import { allLimits, longestWaitOf } from '../report/longest-waits.js'
 import type { RouteSettings, Settings, UpstreamSettings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
@@ -39,10 +39,12 @@ function idleMaxWait(route: RouteSettings, settings: Settings): string[] {
 
 /**
  * Whether the longest wait is exactly that of the bucket. It may be longer when several lanes share the bucket, because
- * lanes take turns, and when the upstream is full.
+ * lanes take turns, and when the upstream is full or too many requests are in flight.
  */
 function isFifo({ buckets, upstream }: RouteSettings, settings: Settings): boolean {
-  return buckets.length === 1 && usersOf(buckets[0]!, settings).length === 1 && isPrompt(upstream)
+  const [only] = buckets
+  if (only === undefined || buckets.length > 1 || usersOf(only, settings).length > 1) return false
+  return isPrompt(upstream) && allLimits(only).every(({ maxInFlight }) => maxInFlight === undefined)
 }
 
 /** Reported once for each upstream. */

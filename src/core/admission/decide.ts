@@ -28,6 +28,12 @@ export function shutOut(gate: Gate, now: number): Rejection | undefined {
   return gate.open ? undefined : { reason: 'crowded', buckets: [], retryAfterMs: undefined }
 }
 
+/** Why a request that may not wait cannot be in flight besides the others of its buckets. Undefined: it can. */
+export function placeless({ stack }: Demand): Rejection | undefined {
+  const buckets = stack.filter(bucket => !bucket.hasPlace)
+  return buckets.length === 0 ? undefined : { reason: 'in-flight', buckets, retryAfterMs: undefined }
+}
+
 /**
  * How long, in ms, the level of a bucket takes to leave, less what rounding may add.
  *

@@ -14,6 +14,8 @@ export interface BucketLimits {
   readonly overflow?: 'reject' | 'fill' | 'fair'
   /** How long an overflow blocks the key: ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
+  /** How many requests may be in flight: between their release and the end of their answer. Absent: any number. */
+  readonly maxInFlight?: number
   /** ms. A release that is later than this counts from when it happens, any other from its slot. */
   readonly grace?: number
   /** The common limits, where these are one instance's share of them. */

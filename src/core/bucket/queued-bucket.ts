@@ -56,6 +56,8 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   declare source: Source | undefined
   /** Its next releases are armed: the core need not wake for them in time. */
   declare covered: boolean
+  /** How many requests have passed and are not over. Meaningless where nobody tells that they are (the library). */
+  declare inFlight: number
   /** Undefined while nobody waits and no block lasts, and mostly else. */
   declare extras: WaitingExtras<Source, Lane> | undefined
 
@@ -67,17 +69,19 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.leastCost = 0
     this.source = undefined
     this.covered = false
+    this.inFlight = 0
     this.extras = undefined
   }
 
   /** Whether somebody counts on this very instance. */
   get engaged(): boolean {
-    return this.waiting > 0 || (this.extras !== undefined && this.extras.held.length > 0)
+    if (this.waiting > 0 || (this.inFlight > 0 && this.allowed.maxInFlight !== undefined)) return true
+    return this.extras !== undefined && this.extras.held.length > 0
   }
 
-  /** Whether it is no more than a meter: nobody waits for it, and no block is kept. */
+  /** Whether it is no more than a meter: nobody counts on it, and no block is kept. */
   get isPlain(): boolean {
-    return this.source === undefined && this.extras === undefined && this.waiting === 0 && this.place < 0
+    return this.source === undefined && this.extras === undefined && !this.engaged && this.place < 0
   }
 
   override setLimits(limits: BucketLimits, now: number): void {
@@ -122,6 +126,27 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     if (extras === undefined) return
     extras.held = withoutEntry(extras.held, request)
     this.closeExtras()
+  }
+
+  /** Whether one more request may be in flight. */
+  get hasPlace(): boolean {
+    const { maxInFlight } = this.allowed
+    return maxInFlight === undefined || this.inFlight < maxInFlight
+  }
+
+  /** Nothing can pass, whenever it is free. */
+  get shut(): boolean {
+    return !this.hasPlace
+  }
+
+  /** A request has passed, and is in flight. */
+  enter(): void {
+    this.inFlight += 1
+  }
+
+  /** A request that has passed is over. */
+  leave(): void {
+    this.inFlight -= 1
   }
 
   /** Adds a metered cost, which passes at once. It takes room, but does not delay requests that wait already. */

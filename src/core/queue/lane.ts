@@ -36,12 +36,22 @@ export interface Rejection {
    * - `max-wait`: the predicted wait is too long.
    * - `crowded`: `maxQueued` requests wait and no client has more than this one, or it makes room for a client with fewer, or
    *   (in `meter`) `maxInFlight` are in flight.
+   * - `in-flight`: (in `meter`) a bucket has as many requests in flight as it may.
    * - `paused`: its upstream has asked for a pause, and it may not wait.
    * - `unavailable`: the store decides, and does not answer.
    * - `down`: its upstream fails.
    */
-  readonly reason: 'overflow' | 'blocked' | 'too-costly' | 'max-wait' | 'crowded' | 'paused' | 'unavailable' | 'down'
-  /** The buckets that are full, blocked, too small or too slow. */
+  readonly reason:
+    | 'overflow'
+    | 'blocked'
+    | 'too-costly'
+    | 'max-wait'
+    | 'crowded'
+    | 'in-flight'
+    | 'paused'
+    | 'unavailable'
+    | 'down'
+  /** The buckets that are full, blocked, too small, too slow or have too many in flight. */
   readonly buckets: readonly SharedBucket[]
   /**
    * A request of the same cost is admitted this much later if nobody else comes. Undefined: never (`too-costly`), or

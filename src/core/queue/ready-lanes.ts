@@ -14,7 +14,7 @@ import { closeLane } from './tree.js'
 export const SAME_TIME = 1e-6
 
 export function isFree(bucket: SharedBucket, now: number): boolean {
-  return bucket.freeAt <= now + SAME_TIME
+  return bucket.freeAt <= now + SAME_TIME && !bucket.shut
 }
 
 export class ReadyLanes {
@@ -103,11 +103,12 @@ export class ReadyLanes {
     this.plan(bucket)
   }
 
-  /** Puts the moment at which a bucket becomes free into the heap. */
+  /** Puts the moment at which a bucket becomes free into the heap. One that is shut is planned again when it is not. */
   plan(bucket: SharedBucket): void {
     if (bucket.source === undefined) return
     const frees = this.#heapOf(bucket)
-    if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
+    if (bucket.shut) frees.remove(bucket)
+    else if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
     else frees.add(bucket, bucket.freeAt)
   }
 
@@ -123,6 +124,12 @@ export class ReadyLanes {
     this.plan(bucket)
   }
 
+  /** A bucket is shut no more. */
+  reopened(bucket: SharedBucket, now: number): void {
+    if (isFree(bucket, now)) this.#activateAll(bucket, now)
+    else this.plan(bucket)
+  }
+
   /** A gate may have opened. */
   gateOpened(gate: Gate): void {
     this.#ready.push(gate)
@@ -135,11 +142,14 @@ export class ReadyLanes {
       const bucket = frees.next!
       slot = frees.nextDue
       frees.remove(bucket)
-      const { source, extras } = bucket
-      if (source?.awaited) this.#activate(source, slot)
-      if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, slot)
+      this.#activateAll(bucket, slot)
     }
     return slot
+  }
+
+  #activateAll({ source, extras }: SharedBucket, now: number): void {
+    if (source?.awaited) this.#activate(source, now)
+    if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, now)
   }
 
   /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. */

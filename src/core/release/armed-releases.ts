@@ -11,6 +11,7 @@
  *    Nothing metered may be left in its buckets, as that delays the slots behind it.
  * 2. Its gate is open and will be: it has no limit, or it has room for all that is armed and nobody else waits at it.
  * 3. No request expires before its slot.
+ * 4. None of its buckets bounds the requests in flight: when they end is not known.
  * Whatever could change one of these takes back first what is armed, from the last to the first: a reload, a pause, a new
  * lane at one of the buckets, a metered cost in one, a cancellation in the lane, an arrival that takes the last place in
  * flight. If one of them has been sent in the meantime, its slot has passed: the caller has to settle once more, which takes
@@ -201,7 +202,11 @@ function isForeseeable(lane: Lane): boolean {
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
   if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
   return lane.stack.every(
-    bucket => bucket.extras?.pinnedFreeAt === undefined && !bucket.isHeldBefore(gate) && laneAlone(bucket) === lane,
+    bucket =>
+      bucket.limits.maxInFlight === undefined &&
+      bucket.extras?.pinnedFreeAt === undefined &&
+      !bucket.isHeldBefore(gate) &&
+      laneAlone(bucket) === lane,
   )
 }
 

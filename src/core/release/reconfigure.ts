@@ -87,7 +87,7 @@ export class Control {
 
   #openGate(gate: Gate): void {
     const now = this.#engine.settle()
-    this.#engine.openGate(gate, now)
+    this.#engine.open(gate, [], now)
     this.#engine.notify()
   }
 
@@ -116,7 +116,7 @@ export class Control {
     }
     for (const bucket of stack) this.#engine.postpone(bucket, cost, passedAt, sentAt)
     gate.closed = false
-    this.#engine.openGate(gate, now)
+    this.#engine.open(gate, [], now)
     this.#engine.notify()
   }
 

@@ -202,13 +202,13 @@ export class Engine {
    * @param maxWait ms since `arrivedAt`, when it expires
    */
   join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket {
-    const ticket = this.enter(arrival, waiter, arrivedAt)
+    const ticket = this.countIn(arrival, waiter, arrivedAt)
     this.lineUp(ticket, arrivedAt + maxWait)
     return ticket
   }
 
   /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
-  enter({ route, stack, cost, weight, shadow = false, client }: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
+  countIn({ route, stack, cost, weight, shadow = false, client }: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
     const lane = openLane(route, stack, weight ?? 1)
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
@@ -219,7 +219,7 @@ export class Engine {
     return ticket
   }
 
-  /** Lets a ticket that has entered stand in its lane, behind those that came before it. `due` in ms: it expires then. */
+  /** Lets a ticket that is counted in stand in its lane, behind those that came before it. `due` in ms: it expires then. */
   lineUp(ticket: Ticket, due: number): void {
     const { lane, cost } = ticket
     for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
@@ -231,7 +231,7 @@ export class Engine {
     this.#armed?.changed(lane)
   }
 
-  /** Lets a ticket that has entered stand aside: it takes part after `lineUp`. */
+  /** Lets a ticket that is counted in stand aside: it takes part after `lineUp`. */
   setAside(ticket: Ticket): void {
     const { lane } = ticket
     lane.aside ??= new LinkedList()
@@ -327,10 +327,20 @@ export class Engine {
     this.#claims?.giveBack(ticket)
   }
 
-  /** A gate may have opened. */
-  openGate(gate: Gate, now: number): void {
-    this.#readyLanes.gateOpened(gate)
+  /** A gate may have opened, and some buckets may no longer be shut. */
+  open(gate: Gate | undefined, stack: readonly SharedBucket[], now: number): void {
+    for (const bucket of stack) this.#readyLanes.reopened(bucket, now)
+    if (gate !== undefined) this.#readyLanes.gateOpened(gate)
     this.releaseReady(now, now)
+  }
+
+  /** A request has passed, and is in flight. */
+  enter(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
+    gate?.enter()
+    for (const bucket of stack) {
+      bucket.enter()
+      if (bucket.shut) this.#readyLanes.occupied(bucket)
+    }
   }
 
   /** Closes a gate until then, in ms. */
@@ -356,10 +366,13 @@ export class Engine {
   /** Changes what a bucket allows. */
   setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
     const known = rateOfAll(bucket.limits)
+    const wasShut = bucket.shut
     bucket.setLimits(limits, now)
     // The store knows nothing of shares.
     if (this.releaseMode === 'claimed' && rateOfAll(limits) !== known) this.#claims!.rateChanged(bucket)
-    this.#readyLanes.plan(bucket)
+    if (bucket.shut === wasShut) this.#readyLanes.plan(bucket)
+    else if (wasShut) this.open(undefined, [bucket], now)
+    else this.#readyLanes.occupied(bucket)
   }
 
   /** Forgets what has passed a bucket, and its block. */
@@ -441,6 +454,7 @@ export class Engine {
   #pass(stack: readonly SharedBucket[], cost: number, slot: number, now: number): void {
     for (const bucket of stack) {
       bucket.pass(cost, slot, now)
+      bucket.enter()
       this.#readyLanes.occupied(bucket)
     }
   }

@@ -17,7 +17,7 @@ export class SetAside {
 
   /**
    * Takes back a release. To be called from `Waiter.release`, or as soon as an arrival was `released`, and followed by `wake`
-   * with its gate.
+   * with its gate and its stack.
    *
    * @param passed its released ticket. Undefined: it has passed at once
    * @param arrivedAt ms
@@ -28,7 +28,7 @@ export class SetAside {
     // What has become due since its slot comes after it.
     engine.recallFor(arrival)
     // It will leave before those that came in the same moment.
-    const ticket = engine.enter(arrival, waiter, arrivedAt - SAME_TIME)
+    const ticket = engine.countIn(arrival, waiter, arrivedAt - SAME_TIME)
     engine.setAside(ticket)
     if (passed === undefined) engine.restore(arrival, engine.passedAt, engine.passedAt)
     else {
@@ -37,6 +37,7 @@ export class SetAside {
     }
     arrival.route.gate.leave()
     arrival.route.gate.unprobe()
+    for (const bucket of arrival.stack) bucket.leave()
     return ticket
   }
 

@@ -109,6 +109,8 @@ export class Claims {
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
+    // Others may have passed meanwhile.
+    if (claim.granted && lane.stack.some(bucket => !bucket.hasPlace)) return this.#return(lane, cost, claim.slot)
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#applyAnswer(lane, cost, claim, askedAt)
   }
@@ -202,6 +204,7 @@ export class Claims {
     lane.claiming.push(ticket)
     lane.claims += 1
     lane.route.gate.enter()
+    for (const bucket of lane.stack) bucket.enter()
     if (lane.tickets.size > 0) return
     this.#readyLanes.rest(lane)
     updateRank(lane)
@@ -289,9 +292,13 @@ export class Claims {
   #giveUp(grant: Grant): void {
     const { lane, cost, slot } = grant
     this.#grants.remove(grant)
+    this.#return(lane, cost, slot)
+    this.#stopClaiming(lane)
+  }
+
+  #return(lane: Lane, cost: number, slot: Slot): void {
     ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
     this.#free(lane)
-    this.#stopClaiming(lane)
   }
 
   /** A slot was given back: the store may have another one soon. */
@@ -311,13 +318,19 @@ export class Claims {
     lane.route.gate.leave()
     lane.route.gate.unprobe()
     this.#readyLanes.gateOpened(lane.route.gate)
+    const now = this.#claimant.now()
+    for (const bucket of lane.stack) {
+      const wasShut = bucket.shut
+      bucket.leave()
+      if (wasShut) this.#readyLanes.reopened(bucket, now)
+    }
     const { claiming } = lane
     const ticket = claiming?.last
     if (claiming === undefined || ticket === undefined || claiming.size <= lane.claims) return
     claiming.remove(ticket)
     lane.tickets.unshift(ticket)
     if (lane.tickets.size > 1) return
-    this.#readyLanes.opened(lane, this.#claimant.now())
+    this.#readyLanes.opened(lane, now)
     updateRank(lane)
   }
 }

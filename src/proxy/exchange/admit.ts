@@ -2,7 +2,8 @@
 import { type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
-import { leaveGate, type ProxyContext } from '../context.js'
+import { NONE } from '../../core/structures/compact-list.js'
+import type { ProxyContext } from '../context.js'
 import type { RequestRecord } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
@@ -27,31 +28,44 @@ export function admit(context: ProxyContext, route: Route, arrival: Arrival, can
   else sharing.shaper.meter(arrival, candidate)
 }
 
-/** A dry run. A shadow of the request goes through the buckets and lanes. The request itself is forwarded at once. */
-export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): void {
+/**
+ * A dry run. A shadow of the request goes through the buckets and lanes. The request itself is forwarded at once. The shadow
+ * takes no place in the gate. In its buckets it is in flight until the request is over.
+ *
+ * @returns a function: call it when the request is over
+ */
+export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, request: RequestRecord): () => void {
+  const { shaper } = context
   const { settings } = route
   const { gate } = route.lane
   const slowest = longestWait(arrival.stack, context.clock.now())
-  const leave = (): void => {
+  let isOver = false
+  let isInFlight = false
+  const pass = (): void => {
     gate.unprobe()
-    leaveGate(context, gate)
+    isInFlight = !isOver
+    shaper.leave(gate, isOver ? arrival.stack : NONE)
   }
   const shadow: Candidate = {
     ...NO_CALLBACKS,
     maxWait: settings.maxWait,
-    release: leave,
+    release: pass,
     decided(verdict) {
-      if (verdict === 'released') leave()
+      if (verdict === 'released') pass()
       else if (verdict instanceof Ticket) context.observer.rehearsed?.(request, 'would_delay', ...slowest)
       else context.observer.rehearsed?.(request, 'would_reject', verdict.buckets[0]?.limits.name ?? '', 0)
     },
   }
   admit(context, route, { ...arrival, shadow: true }, shadow)
+  return () => {
+    isOver = true
+    if (isInFlight) shaper.leave(undefined, arrival.stack)
+  }
 }
 
-/** The bucket that takes longest to drain, and its time in ms. */
+/** The bucket that takes longest to drain, and its time in ms. If all have drained: one that has too many in flight. */
 function longestWait(stack: readonly SharedBucket[], now: number): [bucket: string, wait: number] {
-  let slowest: [string, number] = ['', 0]
+  let slowest: [string, number] = [stack.find(bucket => !bucket.hasPlace)?.limits.name ?? '', 0]
   for (const bucket of stack) {
     const wait = bucket.level(now) / bucket.limits.rate
     if (wait > slowest[1]) slowest = [bucket.limits.name, wait]

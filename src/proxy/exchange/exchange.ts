@@ -72,6 +72,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   readonly #response: ClientResponse
   #state: 'arrived' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
+  /** Ends its dry run. */
+  #endRehearsal: (() => void) | undefined
   /** ms */
   #sentAt = 0
   /** The `Prefer: wait` that applies, in seconds. */
@@ -182,7 +184,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
-    rehearse(this.context, route, arrival, this)
+    this.#endRehearsal = rehearse(this.context, route, arrival, this)
     this.#forwardUnqueued()
   }
 
@@ -553,6 +555,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
+    this.#endRehearsal?.()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
   }
 

@@ -4,10 +4,10 @@
  * A visit is `deciding` while a store is asked, `waiting` in a lane, `aside` while its body is still coming although it has
  * had its turn, `through`, or `over`. It gives back its place in a lane or in the gate exactly once.
  */
-import { decide, shutOut } from '../../core/admission/decide.js'
+import { decide, placeless, shutOut } from '../../core/admission/decide.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
-import { leaveGate, type ProxyContext } from '../context.js'
+import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
@@ -109,7 +109,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   /** It has passed the gate and was not sent. */
   #leaveUnsent(): void {
     this.#route.lane.gate.unprobe()
-    leaveGate(this.#context, this.#route.lane.gate)
+    this.#context.shaper.leave(this.#route.lane.gate, this.arrival.stack)
   }
 
   #wait(ticket: Ticket): void {
@@ -132,7 +132,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#visitor.awaitBody()
     if (this.#route.settings.mode !== 'shape') return this.#leaveUnsent()
     this.#ticket = shaper.aside.add(this.arrival, this, this.#ticket, this.#arrivedAt)
-    shaper.wake(gate)
+    shaper.wake(gate, this.arrival.stack)
   }
 
   /** Its body has come. In `shape` it is the first of its lane again, in `meter` it passes the gate if that is open. */
@@ -145,9 +145,10 @@ export class QueueVisit implements Candidate, ArmedOwner {
       return
     }
     if (this.#ticket === undefined) {
-      const rejection = shutOut(lane.gate, now)
+      const { stack } = this.arrival
+      const rejection = shutOut(lane.gate, now) ?? placeless(this.arrival)
       if (rejection !== undefined) return this.reject(rejection)
-      lane.gate.enter()
+      shaper.enter(lane.gate, stack)
       this.#unqueue(now)
       this.#state = 'through'
       return this.#visitor.passed('at-once')
@@ -184,11 +185,15 @@ export class QueueVisit implements Candidate, ArmedOwner {
     const sent = armed?.sentAt === undefined ? undefined : armed
     if (sent === undefined) armed?.giveBack()
     if (this.#state === 'over') {
-      // The request ended while its release was on the way. Leave the gate first, so that the next request for this
-      // slot finds it open.
-      this.#route.lane.gate.leave()
-      this.#route.lane.gate.unprobe()
-      return sent === undefined ? this.#context.shaper.giveBack(this.#ticket!) : sent.discard()
+      // The request ended while its release was on the way. Its places are free first, so that the next request for this
+      // slot finds them.
+      if (sent === undefined) {
+        this.#route.lane.gate.unprobe()
+        this.#leaveQuietly()
+        return this.#context.shaper.giveBack(this.#ticket!)
+      }
+      sent.discard()
+      return this.#context.shaper.leave(this.#route.lane.gate, this.arrival.stack)
     }
     if (!this.#visitor.ready) return this.#setAside()
     this.#state = 'through'
@@ -217,13 +222,14 @@ export class QueueVisit implements Candidate, ArmedOwner {
    * Puts the request back at the head of its lane after the upstream refused it with this status.
    *
    * @returns undefined if it has no lane, or could not be sent again in time. Else a function: call it when the
-   *   refusing answer is over. Until then the request keeps its place in the gate
+   *   refusing answer is over. Until then the request stays in flight
    */
   goBack(status: number): (() => void) | undefined {
     const { shaper, observer } = this.#context
     const stack = this.#route.settings.mode === 'shape' ? this.#presentStack() : undefined
     if (stack === undefined) return undefined
-    const arrival = { ...this.arrival, stack }
+    const before = this.arrival
+    const arrival = { ...before, stack }
     const ticket = shaper.requeue(arrival, this, this.maxWait, this.#arrivedAt)
     if (ticket === undefined) {
       this.#rest(stack)
@@ -234,12 +240,12 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.retries += 1
     this.#wait(ticket)
     shaper.wake()
-    return () => leaveGate(this.#context, arrival.route.gate)
+    return () => shaper.leave(before.route.gate, before.stack)
   }
 
   /**
    * Sends the request once more in a slot of its own: in `shape` from the head of its lane, in `meter` after another
-   * admission. Its place in the gate is free at once, because its connection has broken.
+   * admission. Its places are free at once, because its connection has broken.
    *
    * @param status what is answered if it is not sent again
    * @returns false if it is not sent again. With a store the rejection may come later
@@ -260,15 +266,21 @@ export class QueueVisit implements Candidate, ArmedOwner {
       this.#rest(stack)
       return false
     }
-    const { gate } = this.#route.lane
+    const before = this.arrival
+    this.#leaveQuietly()
     this.#replaceStack(arrival)
     observer.retried?.(this.#visitor, status)
     this.retries += 1
     this.#state = 'deciding'
-    gate.leave()
     this.start(this.maxWait)
-    if (gate.awaited) shaper.wake(gate)
+    shaper.wake(this.#route.lane.gate, before.stack)
     return true
+  }
+
+  /** Its places are free, and nobody is woken. */
+  #leaveQuietly(): void {
+    this.#route.lane.gate.leave()
+    for (const bucket of this.arrival.stack) bucket.leave()
   }
 
   /**
@@ -331,7 +343,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (state === 'waiting' || state === 'aside') {
       this.#unqueue(this.#context.clock.now())
       if (this.#ticket !== undefined) this.#context.shaper.cancel(this.#ticket)
-    } else if (state === 'through') leaveGate(this.#context, this.#route.lane.gate)
+    } else if (state === 'through') this.#context.shaper.leave(this.#route.lane.gate, this.arrival.stack)
   }
 
   /** Ends the visit of a request that was released and not sent. Its slot is given back. */

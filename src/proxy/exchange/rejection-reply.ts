@@ -19,12 +19,13 @@ export function rejectionReply(
     return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }
   }
   const first = buckets[0]!
+  const retry = reason === 'in-flight' ? RETRY_SOON_MS : retryAfterMs
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
     detail: reason === 'max-wait' ? explainWait(route, first, now) : explain(reason, first, cost, now),
     violated: buckets,
-    retryAfterMs,
-    headers: limitHeaders(stack, buckets, now, retryAfterMs),
+    retryAfterMs: retry,
+    headers: limitHeaders(stack, buckets, now, retry),
   }
 }
 
@@ -39,6 +40,8 @@ function explainWait(route: Route, bucket: SharedBucket, now: number): string {
 function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {
   const { name, capacity } = bucket.limits
   const level = bucket.level(now)
+  if (reason === 'in-flight')
+    return `bucket "${name}" has ${bucket.inFlight} in flight and may have ${bucket.limits.maxInFlight}`
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
   return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`

@@ -43,7 +43,10 @@ export class ShaperRun implements ReplayRun {
       return tally.reject(client, agent)
     }
     const waiter: Waiter = {
-      release: slot => tally.delay(slot + start, slot - now, client, agent),
+      release: slot => {
+        this.#answered(arrival)
+        tally.delay(slot + start, slot - now, client, agent)
+      },
       expire: () => {
         tally.expired += 1
         tally.reject(client, agent)
@@ -52,8 +55,10 @@ export class ShaperRun implements ReplayRun {
     }
     const { mode, maxWait } = rule.settings
     const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
-    if (verdict === 'released') tally.pass(at)
-    else if ('reason' in verdict) {
+    if (verdict === 'released') {
+      this.#answered(arrival)
+      tally.pass(at)
+    } else if ('reason' in verdict) {
       if (verdict.reason === 'crowded') this.notByBuckets += 1
       tally.reject(client, agent)
     }
@@ -62,6 +67,11 @@ export class ShaperRun implements ReplayRun {
   end(): void {
     this.#clock.runAll()
     this.tally.series.end()
+  }
+
+  /** An answer takes no time: a log does not say how long others would take. */
+  #answered({ route, stack }: Arrival): void {
+    this.#shaper.leave(route.gate, stack)
   }
 
   #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
