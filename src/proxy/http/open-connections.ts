@@ -58,8 +58,8 @@ export class OpenConnections<C extends ClientConnection> {
 }
 
 /**
- * Bounds the connections of each client whose TLS handshake goes on. They are no open connections yet, and take as much of
- * the system.
+ * Bounds the sockets of each client of a TLS server. While its handshake goes on, a socket is no open connection yet, and
+ * takes a file descriptor all the same.
  */
 export class Handshakes {
   readonly #byClient = new Tally()
