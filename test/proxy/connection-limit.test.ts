@@ -310,6 +310,17 @@ t.test('a reload that takes the bound away lets all go that wait', async t => {
   for (const client of clients) t.equal((await client.answer()).status, 200)
 })
 
+t.test('the end of shutdownTimeout: those who wait for a connection are answered 503, and never sent', async t => {
+  const upstream = await upstreamOf(t)
+  const rig = await startRig(t, config({ url: upstream.url, connections: 1 }), REAL)
+  const clients = [await asking(t, rig, '/off1'), await asking(t, rig, '/off2'), await tunnel(t, rig, '/off/ws')]
+  await upstream.came(1)
+  await rig.proxy.drain(0)
+  for (const client of clients) t.equal((await client.answer()).status, 503)
+  t.same(upstream.paths, ['/off1'])
+  t.equal(rig.outcomes.length, 3)
+})
+
 /** Not a random number each time, so that a failure can be repeated. */
 function createRandom(seed: number): () => number {
   let state = seed
