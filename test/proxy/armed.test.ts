@@ -388,6 +388,38 @@ t.test('a shutdown answers what is armed and not sent', async t => {
   t.same(upstream.requests, ['GET /alice'])
 })
 
+t.test('a request that takes the connection of what was armed behind it does not hold that up', async t => {
+  const answer = answering(OK)
+  const upstream = await rawUpstream(t, incoming => {
+    if (!incoming.text.includes('/slow')) answer(incoming)
+  })
+  const config = {
+    buckets: { ...CLIENTS.buckets, all: { key: 'all', rate: '1000/s', capacity: 50 } },
+    routes: [{ name: 'all', buckets: ['client', 'all'] }],
+  }
+  const { rig, hand } = await start(t, `http://localhost:${upstream.port}`, config)
+  await queue(t, rig, [], 'bob')
+  const connecting: (() => void)[] = []
+  const { lookup } = dns
+  t.teardown(() => Object.assign(dns, { lookup }))
+  // No other connection opens yet.
+  const held = (...args: Parameters<typeof lookup>): void => void connecting.push(() => lookup(...args))
+  Object.assign(dns, { lookup: held })
+  const bob = await connect(t, rig)
+  bob.send(get('/2', 'X-Key: bob'))
+  await untilArmed(rig, hand, 1)
+  rig.pacer.runUntil(rig.pacer.now() + 5)
+  const alice = await connect(t, rig)
+  alice.send(get('/slow', 'X-Key: alice'))
+  await upstream.until(({ text }) => text.includes('/slow'))
+  for (const open of connecting) open()
+  await untilArmed(rig, hand, 1)
+  t.same(hand.paths, ['/2'])
+  hand.send(rig)
+  t.equal((await bob.answer()).status, 200)
+  alice.hangUp()
+})
+
 t.test('a request that is written while the one before it finds no connection is answered', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const config = {

@@ -325,7 +325,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     const forwarding = this.send(sent)
     this.#forwarding = forwarding
     if (forwarding.connecting) this.#visit?.hold()
-    else this.#visit?.sent()
+    // The hold may have taken back what was armed, and so have brought it a connection.
+    if (!forwarding.connecting) this.#visit?.sent()
   }
 
   connected(): void {
