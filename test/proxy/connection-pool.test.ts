@@ -263,6 +263,26 @@ t.test('a connection that is not established in time', async t => {
   t.equal(pool.requests, 0)
 })
 
+t.test('a request does not wait for one connection after another that is not established', async t => {
+  const clock = createVirtualClock()
+  const { lookup } = dns
+  t.teardown(() => Object.assign(dns, { lookup }))
+  // No address is ever found.
+  Object.assign(dns, { lookup: () => undefined })
+  const pool = poolTo(t, 9, { host: 'nowhere.test', clock })
+  const failedAt: number[] = []
+  for (let at = 0; at < 4_000; at += 100) {
+    clock.runUntil(at)
+    const sentAt = at
+    // Some are always opened ahead.
+    pool.keepReady(9)
+    void send(pool).catch(() => failedAt.push(clock.now() - sentAt))
+    await turns(1)
+  }
+  t.ok(failedAt.length > 15, `${failedAt.length} have failed`)
+  t.ok(Math.max(...failedAt) <= 2_000, `the longest wait is ${Math.max(...failedAt)} ms`)
+})
+
 /** An upstream that gives a worker to each connection, until it has answered one request on it or the other end closes it. */
 async function syncWorkers(t: Teardown, close = true) {
   const busy = new Set<Socket>()

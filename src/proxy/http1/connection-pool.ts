@@ -47,11 +47,14 @@ class Waiting implements Linked<Waiting> {
   readonly request: UpstreamRequest
   readonly handler: ResponseHandler
   readonly onFree: (() => void) | undefined
+  /** ms of the clock. */
+  readonly since: number
 
-  constructor(request: UpstreamRequest, handler: ResponseHandler, onFree: (() => void) | undefined) {
+  constructor(request: UpstreamRequest, handler: ResponseHandler, onFree: (() => void) | undefined, since: number) {
     this.request = request
     this.handler = handler
     this.onFree = onFree
+    this.since = since
   }
 }
 
@@ -62,6 +65,8 @@ class Waiting implements Linked<Waiting> {
 export class ConnectionPool implements ConnectionOwner, BudgetUser {
   readonly single: boolean
   readonly #clock: Clock
+  /** ms */
+  readonly #connectTimeout: number
   readonly #keepAlive: number
   readonly #maxAge: number
   #opener: Opener
@@ -89,6 +94,7 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
     this.#budget = budget
     budget.join(this)
     this.single = keepAlive === 0
+    this.#connectTimeout = connectTimeout
     this.#keepAlive = keepAlive
     this.#maxAge = maxAge
     this.#opening = new Deadlines(clock, connectTimeout)
@@ -122,7 +128,7 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
       return undefined
     }
     this.#miss()
-    const waiting = new Waiting(request, handler, onFree)
+    const waiting = new Waiting(request, handler, onFree, this.#clock.now())
     this.#waiting.push(waiting)
     if (this.#closed) process.nextTick(this.#failWaiting)
     else this.useRoom()
@@ -208,10 +214,19 @@ export class ConnectionPool implements ConnectionOwner, BudgetUser {
       this.#restUntil = this.#clock.now() + REST
       this.#ahead = READY
     }
-    // The request that this connection was opened for. One opened ahead fails silently.
-    if (!this.#closed && error !== undefined && this.#waiting.size > this.#opening.size) this.#failFirst(error)
+    if (!this.#closed && error !== undefined && this.#isForFirst()) this.#failFirst(error)
     this.#budget.closed()
     connection.onFree?.()
+  }
+
+  /**
+   * Whether a connection that could not be opened was the first request's that waits. One opened ahead fails silently, unless
+   * that request has waited for so long that it had a connection of its own.
+   */
+  #isForFirst(): boolean {
+    const { first } = this.#waiting
+    if (first === undefined) return false
+    return this.#waiting.size > this.#opening.size || this.#clock.now() - first.since >= this.#connectTimeout
   }
 
   useRoom(): void {
