@@ -47,7 +47,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   #kept = new KeptBytes()
   /** Bytes that may wait here before the source is paused. */
   #reach = BODY_BUFFER
-  /** The reader wants more, and nothing is kept. */
+  /** The reader wants more. What is kept follows when it has taken all. */
   #wanted = false
   #paused = false
   /** Bytes that have come and that the upstream's connection has not sent. */
@@ -83,7 +83,8 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   receive(bytes: Buffer): void {
     this.#measured += bytes.length
     this.#count(bytes.length)
-    if (this.#wanted) this.#wanted = this.push(bytes)
+    // A stream takes 100 bytes for each piece. So while some wait there, the others are kept together.
+    if (this.#wanted && this.readableLength === 0) this.#wanted = this.push(bytes)
     else this.#kept.add(bytes)
     if (this.#isFull()) this.#pause()
     this.onProgress()
@@ -119,7 +120,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
   finish(): void {
     this.whole = true
     this.#leastRate?.windows.unwatch(this)
-    if (this.#wanted) this.push(null)
+    if (this.#wanted) this._read()
     this.onReady()
   }
 
@@ -165,6 +166,7 @@ export class OwnBody extends Readable implements RequestBody, Watched {
 
   override read(size?: number): unknown {
     const chunk: unknown = super.read(size)
+    if (this.#wanted && this.readableLength === 0 && this.#kept.length > 0) this._read()
     // It asks for more before it takes out what it returns.
     if (this.#wanted && this.#paused && !this.#isFull()) this.#resume()
     return chunk
