@@ -27,7 +27,7 @@ t.test('bytes that come one by one while nobody reads are read as one piece', as
   t.ok(pieces.length < 5, `${pieces.length} pieces`)
 })
 
-t.test('whatever comes is read in order and to its end, however the reader pauses', async t => {
+t.test('whatever comes is read in order and to its end, however the reader pauses', async () => {
   const step = fc.oneof(
     { weight: 3, arbitrary: fc.record({ bytes: fc.constantFrom(1, 1, 7, 5_000, 70_000) }) },
     { weight: 1, arbitrary: fc.constantFrom('pause' as const, 'resume' as const, 'turn' as const) },
