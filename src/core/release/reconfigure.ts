@@ -122,7 +122,7 @@ export class Control {
 
   /**
    * A request that has passed is not on the wire yet, because its connection has to open. Nothing else passes its buckets
-   * towards its gate until `unhold`. To be called before anything else happens.
+   * towards its gate until `unhold`, or for a second. To be called before anything else happens.
    *
    * @returns false if they are not held, because a store grants the slots
    */
@@ -138,10 +138,8 @@ export class Control {
     const { stack } = request
     // What is armed towards other gates has slots of before.
     const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    for (const bucket of stack) {
-      if (fate === 'sent') this.#engine.postpone(bucket, request.cost, now, now)
-      this.#engine.unhold(bucket, request)
-    }
+    if (fate === 'sent') for (const bucket of stack) this.#engine.postpone(bucket, request.cost, now, now)
+    this.#engine.unhold(request)
     this.#engine.wake()
   }
 

@@ -16,7 +16,7 @@
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import type { BucketLimits } from '../bucket/queued-bucket.js'
-import type { Clock } from '../clock.js'
+import type { Cancel, Clock } from '../clock.js'
 import {
   type Arrival,
   type Demand,
@@ -53,6 +53,12 @@ type Recall = (armed: ArmedReleases) => boolean
 /** Each further try takes note of a release that was sent after the one before. */
 const MOST_RECALLS = 1_000
 
+/**
+ * ms. A request that waits longer for its connection holds nobody up any more. So several notice that an upstream takes no
+ * connections.
+ */
+const LONGEST_HOLD = 1_000
+
 export interface EngineOptions {
   readonly clock: Clock
   /** Wakes the core where some ms do not matter. With it, and without a store, releases are armed (armed-releases.ts). */
@@ -76,6 +82,8 @@ export class Engine {
   readonly #sending = new SendLatency()
   readonly #waiting = new WaitingClients<Ticket>()
   readonly #shadows = new WaitingClients<Ticket>()
+  /** Requests for which buckets are held. Each keeps what cancels the end of its hold. */
+  readonly #holds = new Map<Arrival, Cancel>()
   /** For what happens by itself. */
   readonly #wakeUp: WakeUp
   readonly #armed: ArmedReleases | undefined
@@ -393,7 +401,8 @@ export class Engine {
   }
 
   /**
-   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until `unhold`.
+   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until
+   * `unhold`, or for a second.
    * Another upstream need not wait until this one takes a connection.
    *
    * @returns false if a store grants the slots: it knows nothing of this
@@ -406,18 +415,26 @@ export class Engine {
     const settles = this.#armed !== undefined && !recall(this.#armed)
     if (settles) this.#settleAgain(recall)
     for (const bucket of stack) this.#readyLanes.hold(bucket, request)
+    const end = (): void => {
+      this.unhold(request)
+      this.wake()
+    }
+    this.#holds.set(request, this.#clock.at(this.#clock.now() + LONGEST_HOLD, end))
     if (settles) this.notify()
     return true
   }
 
   /** It is on the wire, or will never be. */
-  unhold(bucket: SharedBucket, request: Arrival): void {
-    this.#readyLanes.unhold(bucket, request)
+  unhold(request: Arrival): void {
+    this.#holds.get(request)?.()
+    this.#holds.delete(request)
+    for (const bucket of request.stack) this.#readyLanes.unhold(bucket, request)
   }
 
   /** Nothing happens by itself any more. */
   close(): void {
     this.#armed?.recallAll()
+    for (const cancel of this.#holds.values()) cancel()
     this.#wakeUp.close()
     this.#look?.close()
   }
