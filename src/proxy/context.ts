@@ -3,10 +3,10 @@ import type { Shaper } from '../core/shaper.js'
 import type { Pacer } from '../pacing/pacer.js'
 import type { Sharing } from '../sharing/sharing.js'
 import type { Deadlines } from './deadlines.js'
-import type { BodyDeadlines, OpenBodies } from './exchange/body-arrival.js'
+import type { BodyLimits } from './exchange/body-limits.js'
+import type { OpenBodies } from './exchange/open-bodies.js'
 import type { ByteBudget } from './http/byte-budget.js'
 import type { Trust } from './http/client-address.js'
-import type { LeastRate } from './http/least-rate.js'
 import type { LingerDeadlines } from './http/linger.js'
 import type { Via } from './http/via.js'
 import type { LearnedLimits } from './learned-limits.js'
@@ -30,11 +30,9 @@ export interface ProxyContext {
   trust: Trust
   readonly via: Via
   readonly observer: Observer
-  /** Bytes of bodies that are held in memory. */
+  /** Bytes of bodies and answers that are held in memory. */
   readonly bodyBytes: ByteBudget
-  /** Undefined: clients may be as slow as they like. */
-  leastRate: LeastRate | undefined
-  bodyDeadlines: BodyDeadlines
+  bodyLimits: BodyLimits
   readonly openBodies: OpenBodies
   /** For clients that are still sending a body after their answer. */
   readonly linger: LingerDeadlines

@@ -1,12 +1,13 @@
 import type { Socket } from 'node:net'
-import type { Deadlines, Watched } from '../deadlines.js'
-import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
+import type { Deadlines } from '../deadlines.js'
+import type { ByteBudget } from '../http/byte-budget.js'
 import type { AnswerHead, AnswerOwner, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
 import { httpDate } from '../http/http-date.js'
 import { bytesTaken, type LeastRate } from '../http/least-rate.js'
 import { watchOver } from '../http/linger.js'
 import { fieldLines, isNamed } from '../http1/fields.js'
 import type { RequestHead } from '../http1/request-parser.js'
+import { Backlog } from './backlog.js'
 import type { ClientTimeouts } from './client-timeouts.js'
 
 /** Bytes. A body up to this size is copied into the text of its head, or of its chunk. */
@@ -34,78 +35,6 @@ export interface AnsweredConnection {
   openBody(client: string): RequestBody
   /** From now on nobody wants the rest of the body. */
   discardBody(): void
-}
-
-/**
- * The bytes of an answer that its client has not taken. They are read ahead of it, so that the upstream is free sooner. A
- * client that takes too few of them loses its connection.
- */
-class Backlog implements Watched {
-  list: object | undefined = undefined
-  previous: Watched | undefined = undefined
-  next: Watched | undefined = undefined
-  dueAt = 0
-  readonly #socket: Socket
-  readonly #held: HeldBytes
-  readonly #most: number
-  readonly #leastRate: LeastRate | undefined
-  /** Bytes that the kernel had taken when the rate was measured last. */
-  #measured = 0
-  /** Called once, when the client has taken all. */
-  onDrained: (() => void) | undefined
-  #isWaiting = false
-
-  constructor({ socket, budget, leastRate }: AnsweredConnection, client: string, most: number) {
-    this.#socket = socket
-    this.#held = new HeldBytes(budget, client)
-    this.#most = most
-    this.#leastRate = leastRate
-  }
-
-  /**
-   * More has been written to the socket.
-   *
-   * @returns whether more may follow
-   */
-  grown(): boolean {
-    const waiting = this.#socket.writableLength
-    this.#held.hold(waiting)
-    if (waiting > 0 && !this.#isWaiting) {
-      this.#isWaiting = true
-      this.#watch()
-      this.#socket.write('', 'latin1', this.#taken)
-    }
-    return waiting === 0 || (waiting < this.#most && this.#held.hasRoom)
-  }
-
-  readonly #taken = (error?: Error | null): void => {
-    this.#isWaiting = false
-    if (error) return
-    this.grown()
-    if (!this.#isWaiting) this.#leastRate?.windows.unwatch(this)
-    const { onDrained } = this
-    this.onDrained = undefined
-    onDrained?.()
-  }
-
-  #watch(): void {
-    this.#measured = bytesTaken(this.#socket)
-    this.#leastRate?.windows.watch(this)
-  }
-
-  /** The client has taken all, or never will. */
-  end(): void {
-    this.#held.hold(0)
-    this.#leastRate?.windows.unwatch(this)
-  }
-
-  expired(): void {
-    const waiting = this.#socket.writableLength
-    this.#held.hold(waiting)
-    if (waiting === 0) return
-    if (bytesTaken(this.#socket) - this.#measured < this.#leastRate!.bytes) this.#socket.destroy()
-    else this.#watch()
-  }
 }
 
 /** An answer that our own server sends. A head and a small body leave in one write. */
@@ -221,8 +150,17 @@ export class OwnAnswer implements ClientAnswer {
       socket.uncork()
     }
     if (socket.writableLength === 0) return true
-    this.#backlog ??= new Backlog(this.#connection, this.#client, this.#ahead)
+    this.#backlog ??= this.#openBacklog()
     return this.#backlog.grown()
+  }
+
+  #openBacklog(): Backlog {
+    const { socket, encrypted, budget, leastRate } = this.#connection
+    return new Backlog({ socket, encrypted, budget, leastRate, client: this.#client, most: this.#ahead })
+  }
+
+  get taken(): number {
+    return this.#backlog === undefined ? 0 : bytesTaken(this.#connection.socket)
   }
 
   onceDrained(run: () => void): void {

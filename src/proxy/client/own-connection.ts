@@ -103,7 +103,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   }
 
   get leastRate(): LeastRate | undefined {
-    return this.#home.context.leastRate
+    return this.#home.context.bodyLimits.leastRate
   }
 
   get unread(): boolean {
@@ -241,7 +241,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     if (this.#body?.destroyed === false) this.#body.finish()
     // Nothing more of the body can pile up, and only a read notices a hang-up.
     this.#resume()
-    if (this.current === undefined) this.#requestOver()
+    if (this.current === undefined && this.#request !== undefined) this.#requestOver()
   }
 
   openBody(client: string): OwnBody {
@@ -412,8 +412,8 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#watch(undefined)
     this.#unwatchTotal?.()
     this.#answer?.closed()
+    this.#takeEarly()
     this.#gone()
-    this.#held?.hold(0)
     this.#home.closed(this)
   }
 

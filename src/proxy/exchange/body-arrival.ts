@@ -5,51 +5,10 @@
  * unless it is longer than the buffer, or has not ended some time after the turn of its request: it may be one that waits for
  * the answer. Then it is sent as it comes, but only one such of each client at a time.
  */
-import type { Deadlines, Watched } from '../deadlines.js'
+import type { Watched } from '../deadlines.js'
 import type { RequestBody } from '../http/client.js'
-
-/** Deadlines of bodies that are still coming when it is the turn of their requests. */
-export interface BodyDeadlines {
-  /** From the turn until it has to be there (`limits.bodyTimeout`). */
-  readonly whole: Deadlines
-  /** From the turn until a body of unknown length is sent as it comes. */
-  readonly unended: Deadlines
-}
-
-/** ms. */
-export const UNENDED = 1_000
-
-/** Clients with a body that is sent as it comes, and their requests that wait to be the next. */
-export class OpenBodies {
-  readonly #open = new Map<string, Set<() => void>>()
-
-  /**
-   * @param next called if it is this body's turn later
-   * @returns false if the client has such a body already
-   */
-  take(client: string, next: () => void): boolean {
-    const waiting = this.#open.get(client)
-    if (waiting === undefined) this.#open.set(client, new Set())
-    else waiting.add(next)
-    return waiting === undefined
-  }
-
-  /** No longer waits. */
-  leave(client: string, next: () => void): void {
-    this.#open.get(client)?.delete(next)
-  }
-
-  /** The body has ended. The next one takes its place. */
-  end(client: string): void {
-    const waiting = this.#open.get(client)!
-    const [next] = waiting
-    if (next === undefined) this.#open.delete(client)
-    else {
-      waiting.delete(next)
-      next()
-    }
-  }
-}
+import type { BodyLimits } from './body-limits.js'
+import type { OpenBodies } from './open-bodies.js'
 
 export interface BodyArrivalOptions {
   readonly body: RequestBody
@@ -57,7 +16,7 @@ export interface BodyArrivalOptions {
   readonly client: string
   /** Whether its length is known. */
   readonly sized: boolean
-  readonly deadlines: BodyDeadlines
+  readonly limits: BodyLimits
   readonly open: OpenBodies
   /** It is the request's turn, and now it can be sent. Called once. */
   onReady(): void
@@ -79,6 +38,7 @@ export class BodyArrival implements Watched {
 
   constructor(options: BodyArrivalOptions) {
     this.#options = options
+    options.body.onReady = () => this.#isReady()
     const expired = (): void => this.#sendOpen()
     this.#unended = { list: undefined, previous: undefined, next: undefined, dueAt: 0, expired }
   }
@@ -91,55 +51,57 @@ export class BodyArrival implements Watched {
   /** It is the request's turn, and it is not ready. */
   awaitRest(): void {
     if (this.#state !== 'coming') return
-    const { body, sized, deadlines } = this.#options
+    const { sized, limits } = this.#options
     this.#state = 'late'
-    body.onReady = () => this.#isReady()
-    deadlines.whole.watch(this)
-    if (!sized) deadlines.unended.watch(this.#unended)
+    limits.whole.watch(this)
+    if (!sized) limits.unended.watch(this.#unended)
   }
 
-  /** The request is over, or all of its body has been sent. */
+  /** The request is over. */
   end(): void {
-    const { client, open } = this.#options
     this.#unwatch()
     this.#leave()
     this.#state = 'ready'
-    if (this.#open !== 'open') return
-    this.#open = 'no'
-    open.end(client)
   }
 
   expired(): void {
     if (this.#state === 'late') this.#options.onLate()
   }
 
+  /** As much of it has come as has to, or all of one that is sent as it comes. */
   #isReady(): void {
-    if (this.#state !== 'late') return
-    this.#state = 'ready'
-    this.#unwatch()
-    this.#leave()
-    this.#options.onReady()
+    if (this.#state === 'late') {
+      this.#state = 'ready'
+      this.#unwatch()
+      this.#leave()
+      this.#options.onReady()
+    } else if (this.#options.body.whole) this.#leave()
   }
 
   #sendOpen(): void {
     const { client, open } = this.#options
-    this.#open = open.take(client, this.#next) ? 'open' : 'waiting'
-    if (this.#open === 'open') this.#isReady()
+    if (open.take(client, this.#takePlace)) this.#takePlace()
+    else this.#open = 'waiting'
   }
 
-  readonly #next = (): void => {
+  readonly #takePlace = (): void => {
     this.#open = 'open'
-    this.#isReady()
+    this.#state = 'ready'
+    this.#unwatch()
+    this.#options.onReady()
   }
 
+  /** It is not, or no longer, sent as it comes. */
   #leave(): void {
-    if (this.#open !== 'waiting') return
-    this.#options.open.leave(this.#options.client, this.#next)
+    const { client, open } = this.#options
+    const wasOpen = this.#open === 'open'
+    if (this.#open === 'waiting') open.leave(client, this.#takePlace)
     this.#open = 'no'
+    if (wasOpen) open.end(client)
   }
 
   #unwatch(): void {
-    const { whole, unended } = this.#options.deadlines
+    const { whole, unended } = this.#options.limits
     whole.unwatch(this)
     unended.unwatch(this.#unended)
   }

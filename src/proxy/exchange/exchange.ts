@@ -213,12 +213,12 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#body = body
     body.buffer(requestBuffer)
     if (body.ready) return
-    const { bodyDeadlines: deadlines, openBodies: open } = this.context
+    const { bodyLimits: limits, openBodies: open } = this.context
     this.#arrival = new BodyArrival({
       body,
       client: this.client,
       sized: !chunked,
-      deadlines,
+      limits,
       open,
       onReady: () => {
         if (this.#state === 'buffered') this.#forwardUnlessDown()
@@ -502,7 +502,6 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #leave(outcome: Outcome, status: number): void {
     this.over(outcome, status)
     this.#forwarding?.abort()
-    this.#body?.destroy()
   }
 
   /** Ends the request wherever it is. A client that has part of an answer notices because its connection closes. */
@@ -554,6 +553,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#arrival?.end()
     this.#connectionWait?.end()
     this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
+    // Nobody reads it any more.
+    this.#body?.destroy()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     this.#endRehearsal?.()

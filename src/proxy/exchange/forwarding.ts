@@ -83,6 +83,8 @@ export class Forwarding implements ResponseHandler, Watched {
   #onDiscarded: (() => void) | undefined
   /** The client takes less than the upstream sends. */
   #paused = false
+  /** Bytes that it had taken when it was waited for last. */
+  #taken = 0
 
   constructor(options: ForwardOptions) {
     this.#options = options
@@ -172,6 +174,7 @@ export class Forwarding implements ResponseHandler, Watched {
     // A pause stops the reading, not the rest of what has been read.
     if (res.data(buffer, from, to) || this.#paused) return
     this.#paused = true
+    this.#taken = res.taken
     this.#connection!.pause(this)
     res.onceDrained(() => {
       this.#paused = false
@@ -200,12 +203,24 @@ export class Forwarding implements ResponseHandler, Watched {
   /** The deadline of the current phase has passed. */
   expired(): void {
     const { body } = this.#options
+    if (this.#clientTakes()) return
     if (this.#phase === 'waiting') this.#fail(504, 'the upstream did not answer in time')
     else if (this.#phase === 'uploading' && body?.held) this.#fail(504, 'the upstream stopped reading')
     else if (this.#phase === 'uploading') this.#fail(408, 'the request body stopped coming')
     else if (this.#paused || this.#phase === 'flushing') this.#break('the client of the answer stopped reading')
     else this.#break('the answer stopped coming', this.#options.upstream.progress)
     this.#drop()
+  }
+
+  /** Whether the client is waited for and has taken something since. Then it goes on. */
+  #clientTakes(): boolean {
+    if (this.#phase !== 'flushing' && !(this.#phase === 'answering' && this.#paused)) return false
+    const { res, upstream } = this.#options
+    const { taken } = res
+    if (taken === this.#taken) return false
+    this.#taken = taken
+    upstream.progress.watch(this)
+    return true
   }
 
   /** Drops the rest of an unwanted answer. */
@@ -240,6 +255,7 @@ export class Forwarding implements ResponseHandler, Watched {
     upstream.answer.unwatch(this)
     // A client that stops reading must not hold the connection for ever.
     upstream.progress.watch(this)
+    this.#taken = this.#options.res.taken
     this.#phase = 'flushing'
     this.#releaseBody()
     owner.forwarded({ kind: 'answered' })

@@ -74,6 +74,8 @@ export interface ClientAnswer {
   /** The head has been given to the connection, so there can be no other answer. */
   readonly headersSent: boolean
   owner: AnswerOwner | undefined
+  /** Bytes that the client has taken, of all that its connection was given. 0 until something had to wait for it. */
+  readonly taken: number
   /** Runs once when the client takes more again. To be called after `data` has returned false. */
   onceDrained(run: () => void): void
   /**

@@ -5,7 +5,7 @@ import { Deadlines } from '../deadlines.js'
 /** ms over which the rate of a client is measured. */
 const WINDOW = 20_000
 
-/** How slow a client may be while we wait for it (`limits.minBodyRate`). A reload replaces it for what begins later. */
+/** How slow a client may be while we wait for it (`limits.minBodyRate`). */
 export class LeastRate {
   readonly windows: Deadlines
   /** The least bytes in a window. */
@@ -16,20 +16,20 @@ export class LeastRate {
     this.windows = new Deadlines(clock, WINDOW)
     this.bytes = (rate * WINDOW) / 1_000
   }
-
-  /** @returns undefined if clients may be as slow as they like */
-  static of(clock: Clock, rate: number): LeastRate | undefined {
-    return rate === 0 ? undefined : new LeastRate(clock, rate)
-  }
 }
 
 /** Fields that Node does not declare. They are the same in Node 20, 22 and 24. */
-interface Undeclared {
-  readonly _handle?: { readonly bytesWritten?: number; readonly writeQueueSize?: number } | null
+interface Handle {
+  readonly bytesWritten?: number
+  readonly writeQueueSize?: number
+  /** The TCP connection below TLS. */
+  readonly _parent?: Handle
 }
 
-/** How many bytes the kernel has taken from a socket. */
+/** How many bytes the kernel has taken from a socket, encrypted ones over TLS. */
 export function bytesTaken(socket: Socket): number {
-  const { bytesWritten = 0, writeQueueSize = 0 } = (socket as Undeclared)._handle ?? {}
+  const { _handle: handle } = socket as { readonly _handle?: Handle | null }
+  // TLS knows only of whole writes.
+  const { bytesWritten = 0, writeQueueSize = 0 } = handle?._parent ?? handle ?? {}
   return bytesWritten - writeQueueSize
 }

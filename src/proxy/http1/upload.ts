@@ -35,7 +35,8 @@ export class Upload {
     socket.write(head, 'latin1')
     body.on('data', this.#take).once('end', this.#finish)
     socket.on('drain', this.#resume)
-    process.nextTick(this.#started)
+    // What the body has comes in the next tick, and its end in the tick after.
+    process.nextTick(() => process.nextTick(this.#started))
   }
 
   /** Reads no more of the body. */

@@ -16,10 +16,10 @@ import { Sharing } from '../../sharing/sharing.js'
 import { createOwnServer } from '../client/own-server.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
-import { type BodyDeadlines, OpenBodies, UNENDED } from '../exchange/body-arrival.js'
+import { BodyLimits } from '../exchange/body-limits.js'
+import { OpenBodies } from '../exchange/open-bodies.js'
 import { ByteBudget } from '../http/byte-budget.js'
 import { createTrust } from '../http/client-address.js'
-import { LeastRate } from '../http/least-rate.js'
 import { LINGER } from '../http/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
@@ -87,10 +87,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
     }
   }
-  const bodyDeadlines = ({ limits }: Settings): BodyDeadlines => ({
-    whole: new Deadlines(clock, limits.bodyTimeout),
-    unended: new Deadlines(clock, UNENDED),
-  })
+  /** The last ones are in use. */
+  const allBodyLimits = [new BodyLimits(clock, settings.limits)]
   let drained = (): void => undefined
   const sharing =
     shared &&
@@ -121,8 +119,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     via: new Via(id),
     observer,
     bodyBytes: new ByteBudget(settings.limits.bufferMemory),
-    leastRate: LeastRate.of(clock, settings.limits.minBodyRate),
-    bodyDeadlines: bodyDeadlines(settings),
+    bodyLimits: allBodyLimits[0]!,
     openBodies: new OpenBodies(),
     linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
     flush: new Deadlines(clock, FLUSH),
@@ -140,9 +137,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const close = async (): Promise<void> => {
     context.linger.silence.close()
     context.linger.total.close()
-    context.leastRate?.windows.close()
-    context.bodyDeadlines.whole.close()
-    context.bodyDeadlines.unended.close()
+    for (const limits of allBodyLimits) limits.close()
     context.shaper.control.close()
     context.flush.close()
     await Promise.all([upstreams.close(), sharing?.close()])
@@ -209,8 +204,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       context.connectionsPerClient = next.limits.connectionsPerClient
       context.tunnelIdleTimeout = next.limits.tunnelIdleTimeout
       context.bodyBytes.most = next.limits.bufferMemory
-      context.leastRate = LeastRate.of(clock, next.limits.minBodyRate)
-      context.bodyDeadlines = bodyDeadlines(next)
+      if (!context.bodyLimits.are(next.limits)) {
+        context.bodyLimits = new BodyLimits(clock, next.limits)
+        allBodyLimits.push(context.bodyLimits)
+      }
       clients.limit(next.limits)
       return applyLimits(context, next, upstreams)
     },

@@ -1,0 +1,96 @@
+import type { Socket } from 'node:net'
+import type { Watched } from '../deadlines.js'
+import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
+import { bytesTaken, type LeastRate } from '../http/least-rate.js'
+
+export interface BacklogOptions {
+  readonly socket: Socket
+  /** What waits is kept twice, as it is and encrypted. */
+  readonly encrypted: boolean
+  readonly budget: ByteBudget
+  /** The client, whose share of the budget counts. */
+  readonly client: string
+  /** Bytes that may wait. */
+  readonly most: number
+  /** Undefined: the client may be as slow as it likes. */
+  readonly leastRate: LeastRate | undefined
+}
+
+/**
+ * The bytes of an answer that its client has not taken. They are read ahead of it, so that the upstream is free sooner. A
+ * client that takes too few of them loses its connection.
+ */
+export class Backlog implements Watched {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  /** Called once, when the client has taken all that waits now. */
+  onDrained: (() => void) | undefined
+  readonly #options: BacklogOptions
+  readonly #held: HeldBytes
+  /** Bytes that the kernel had taken when the rate was measured last. */
+  #measured = 0
+  /** Hears when what waits has been taken. */
+  #isWaiting = false
+  #ended = false
+
+  constructor(options: BacklogOptions) {
+    this.#options = options
+    this.#held = new HeldBytes(options.budget, options.client)
+  }
+
+  /**
+   * More has been written to the socket.
+   *
+   * @returns whether more may follow
+   */
+  grown(): boolean {
+    const { socket, most } = this.#options
+    const waiting = socket.writableLength
+    this.#count(waiting)
+    if (waiting > 0 && !this.#isWaiting) {
+      this.#isWaiting = true
+      this.#watch()
+      socket.write('', 'latin1', this.#taken)
+    }
+    return waiting === 0 || (waiting < most && this.#held.hasRoom)
+  }
+
+  #count(waiting: number): void {
+    this.#held.hold(this.#options.encrypted ? 2 * waiting : waiting)
+  }
+
+  readonly #taken = (error?: Error | null): void => {
+    this.#isWaiting = false
+    if (error || this.#ended) return
+    this.grown()
+    if (!this.#isWaiting) this.#options.leastRate?.windows.unwatch(this)
+    const { onDrained } = this
+    this.onDrained = undefined
+    onDrained?.()
+  }
+
+  #watch(): void {
+    const { socket, leastRate } = this.#options
+    this.#measured = bytesTaken(socket)
+    leastRate?.windows.watch(this)
+  }
+
+  /** The answer is over: the client has taken all, or never will. */
+  end(): void {
+    this.#ended = true
+    this.#held.hold(0)
+    this.#options.leastRate?.windows.unwatch(this)
+  }
+
+  /** The time over which the rate is measured has passed. */
+  expired(): void {
+    const { socket, leastRate } = this.#options
+    const waiting = socket.writableLength
+    this.#count(waiting)
+    if (waiting === 0) return
+    if (bytesTaken(socket) - this.#measured < leastRate!.bytes) socket.destroy()
+    else this.#watch()
+  }
+}
