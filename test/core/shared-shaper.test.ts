@@ -41,6 +41,7 @@ function instance(maxQueued = Infinity) {
     clock,
     store,
     shaper,
+    shared,
     log,
     tickets,
     bucket: (limits: BucketLimits, key: string) =>
@@ -263,4 +264,69 @@ t.test('a request that hangs up with its slot granted leaves others of its clien
   t.ok(shaper.cancel(tickets.get('a0')!))
   clock.runAll()
   t.same(log, ['b0 queued', 'b0 released', 'a0 queued', 'a1 queued', 'a1 released'])
+})
+
+/** An instance with a request that passed and was set aside. Nothing else waits. */
+function oneAside() {
+  const one = instance()
+  const own = one.bucket(limits(1, 3), 'a')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  const arrival = { route: api, stack: [own], cost: 1 }
+  let ticket: Ticket | undefined
+  const waiter = {
+    decided(verdict: Verdict) {
+      if (verdict instanceof Ticket) ticket = verdict
+    },
+    release() {
+      ticket = one.shaper.aside.add(arrival, waiter, ticket, 0)
+      one.shaper.wake(api.gate)
+    },
+    expire: () => undefined,
+    reject: () => undefined,
+  }
+  one.shared.admit(arrival, waiter, Infinity)
+  one.clock.runUntil(1)
+  return { ...one, own, api, ticket: ticket! }
+}
+
+t.test('the slot of a request that is set aside goes back to the store, and its cost stays there', async t => {
+  const { admit, api, own, log, store, clock, shaper, ticket } = oneAside()
+  t.same([own.aside, api.gate.inFlight], [1, 0])
+  const given: number[] = []
+  const { giveBack } = store
+  store.giveBack = request => {
+    given.push(request.cost)
+    giveBack(request)
+  }
+  admit({ name: 'next', route: api, stack: [own] })
+  clock.runUntil(2)
+  t.same(log, ['next queued', 'next released'], 'in the slot that was free again')
+  for (const name of ['third', 'fourth']) admit({ name, route: api, stack: [own] })
+  t.same(log.slice(2), ['third queued', 'fourth overflow of client'])
+  t.same(given, [])
+  shaper.cancel(ticket)
+  t.same(given, [1], 'its cost is given back once it is gone')
+  admit({ name: 'fifth', route: api, stack: [own] })
+  t.equal(log.at(-1), 'fifth queued')
+})
+
+t.test('what is set aside is not waited for: a request claims its slot as it is admitted', async t => {
+  const { admit, api, own, log, store, clock, ticket, shaper } = oneAside()
+  let claims = 0
+  const { claim } = store
+  store.claim = request => {
+    claims += 1
+    return claim(request)
+  }
+  clock.runUntil(5_000)
+  admit({ name: 'next', route: api, stack: [own] })
+  clock.runUntil(5_002)
+  t.same([log, claims], [['next queued', 'next released'], 0])
+  clock.runUntil(10_000)
+  shaper.aside.comeBack(ticket, Infinity)
+  shaper.wake()
+  t.equal(claims, 1)
+  admit({ name: 'behind', route: api, stack: [own] })
+  clock.runUntil(10_010)
+  t.same(log.slice(2), ['behind queued', 'behind released'], 'it is not ready this time either, and its slot is free')
 })
