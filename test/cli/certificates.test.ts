@@ -127,7 +127,7 @@ t.test('a renewed authority of an upstream is believed, and only it', { buffered
   const ca = `${cwd}/ca.pem`
   copyFileSync(other.cert, ca)
   const { port } = server.address() as AddressInfo
-  const command = start(t, cwd, { upstream: { url: `https://localhost:${port}`, tls: { ca } } })
+  const command = start(t, cwd, { upstream: { url: `https://localhost:${port}`, tls: { ca }, breaker: false } })
   const url = await command.url
   const logged = reader(command)
   const ask = async (): Promise<number> => {

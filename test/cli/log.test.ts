@@ -20,22 +20,20 @@ import { ROOT, shaper } from './command.js'
 t.jobs = 3
 
 /** A dry run before an upstream that is not there: two lines for each request. */
-function start(t: { teardown(run: () => unknown): void }) {
-  const child = spawn(
-    process.execPath,
-    [
-      `${ROOT}/bin/shaper.js`,
-      'start',
-      '--upstream',
-      'http://127.0.0.1:1',
-      '--rate',
-      '100000/s',
-      '--listen',
-      '127.0.0.1:0',
-      '--dry-run',
-    ],
-    { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, NODE_V8_COVERAGE: '' } },
-  )
+/** Starts shaper with an upstream that refuses: each request writes two lines. */
+function start(t: { teardown(run: () => unknown): void; testdir(files: Record<string, string>): string }) {
+  const directory = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      listen: '127.0.0.1:0',
+      upstream: { url: 'http://127.0.0.1:1', breaker: false },
+      buckets: { client: { key: 'ip', rate: '100000/s' } },
+      dryRun: true,
+    }),
+  })
+  const child = spawn(process.execPath, [`${ROOT}/bin/shaper.js`, 'start', '-c', `${directory}/shaper.config.json`], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, NODE_V8_COVERAGE: '' },
+  })
   t.teardown(() => child.kill('SIGKILL'))
   return child
 }
