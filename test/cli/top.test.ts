@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { bucketTable, dryRunTable } from '../../src/cli/commands/top.js'
 import { startAdminRig } from '../admin/rig.js'
-import { httpUpstream, turns } from '../proxy/harness.js'
+import { httpUpstream, pass, turns } from '../proxy/harness.js'
 import { shaper, shaperHere } from './command.js'
 
 const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
@@ -32,7 +32,7 @@ t.test('a table of queues, levels and rates since the last table', async t => {
   ])
   t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', 'key', '9', '6', '0.5', '1'])
   t.match(lines[at + 2], /al\?2Jice +############ 10\/10 +9 +200 ms$/)
-  rig.pacer.runUntil(3_000)
+  await pass(rig, 3_000, 200)
   await Promise.all(answers)
 })
 

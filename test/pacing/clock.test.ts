@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { performance } from 'node:perf_hooks'
 import t from 'tap'
 import type { Clock } from '../../src/core/clock.js'
+import { CONTROLS } from '../../src/pacing/armed-writes.js'
 import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 
@@ -149,8 +150,12 @@ t.test('precise: the thread tells when it has written the last of a lane, or fin
   const second = writes.arm({ text: 'second ', descriptor, slot: slot + 5, latest: Infinity, after: first })!
   await news()
   t.ok(second.sentAt !== undefined, 'not before the last of them')
-  const third = writes.arm({ text: 'third ', descriptor, slot: clock.now() + 5, latest: Infinity, after: second })!
+  const third = writes.arm({ text: 'third ', descriptor, slot: clock.now() + 300, latest: Infinity, after: second })!
   const next = news()
+  // What is taken back before the thread has read it, it never sees.
+  const { controls } = writes.memory
+  const isRead = (): boolean => Atomics.load(controls, CONTROLS.read) === Atomics.load(controls, CONTROLS.armed)
+  while (!isRead()) await new Promise(resolve => setImmediate(resolve))
   t.equal(third.revoke(), true)
   await next
   for (const write of [third, second, first]) write.free()
