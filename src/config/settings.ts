@@ -1,4 +1,5 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
+import type { Normalisation } from '../http/matching/path-pattern.js'
 
 /**
  * The effective configuration, as the other folders read it: defaults are filled in, names resolved, durations in ms,
@@ -91,7 +92,7 @@ export interface UpstreamSettings {
   tls: { ca?: string; servername?: string }
   /** Undefined: none. */
   breaker?: BreakerSettings
-  /** After it failed or paused, its rate climbs from a tenth in so many ms. Undefined: at once. */
+  /** How long the rate climbs from a tenth after a failure or a pause. Undefined: no climb. */
   warmUp?: number
   /** Answers that pause all releases. Durations in ms. */
   pauseOn?: { status: readonly number[]; default: number; max: number }
@@ -123,7 +124,8 @@ export type KeyPart =
 
 export interface KeySettings {
   parts: readonly KeyPart[]
-  missing: 'ip' | 'reject' | 'all'
+  /** What to do with a request without a part of it. `skip`: the bucket does not apply to it. */
+  missing: 'ip' | 'reject' | 'all' | 'skip'
   /** What to do with a header of the key that has several lines: the first counts, or 400. */
   duplicates: 'first' | 'reject'
   /** Bits of an IPv6 network in the key, 1 to 128. */
@@ -137,8 +139,12 @@ export interface BucketSettings {
   status: number
   /** The weight of a lane, unless an earlier bucket of its stack has one. Absent when the file sets none. */
   weight?: number
-  /** The limits of keys in no tier. `overflow` is always set. */
+  /** The limits of keys in no tier. `overflow` is always set. With a schedule `rate` is its lowest, or the present one. */
   limits: BucketLimits
+  /** Absent: the rate is always the same. */
+  schedule?: RateSchedule
+  /** Absent when the file sets none. */
+  timeZone?: string
   /** Cost units per millisecond, as in `limits`. */
   rate: number
   /** Cost units, as in `limits`. */
@@ -147,28 +153,49 @@ export interface BucketSettings {
   tiers: readonly TierSettings[]
 }
 
+/** A rate by the time of day. The first entry whose time it is counts; the last has no times. */
+export interface RateSchedule {
+  /** IANA */
+  timeZone: string
+  entries: readonly RateEntry[]
+}
+
+export interface RateEntry {
+  /** Minutes since midnight. The end is not within, and may be on the next day. Both or none are set. */
+  from?: number
+  to?: number
+  /** Cost units per millisecond. */
+  rate: number
+}
+
 /** Other limits for requests with one of the keys, or with all of the headers. */
 export interface TierSettings {
   name: string
-  /** Values of the bucket's key. */
+  /** Values of the bucket's key. Where that is the address alone, CIDRs too. */
   keys?: readonly string[]
   /** Names lower-cased, values exact. A request needs all of them. */
   header?: Readonly<Record<string, string>>
   /** Named like the bucket, and complete: a limit that the tier leaves out is that of the bucket. */
   limits: BucketLimits
+  /** That of the bucket when the tier sets no rate. */
+  schedule?: RateSchedule
   /** The weight of the bucket when the tier sets none. */
   weight?: number
 }
 
 export interface MatchSettings {
-  /** Exact, or a prefix if it ends in `*`. */
+  /** Text in which `*` stands for any text, or `~ ` and a regular expression. */
   path?: string
+  /** Differences in the path that do not count. Only set beside a path. */
+  normalise?: readonly Normalisation[]
   /** Upper-cased. */
   method?: readonly string[]
-  /** Lower-cased. */
+  /** Lower-cased; `*` stands for any text. */
   host?: string
-  /** Names lower-cased, values exact. */
+  /** Names lower-cased; in values `*` stands for any text. */
   header?: Readonly<Record<string, string>>
+  /** Addresses and CIDRs of clients. */
+  ip?: readonly string[]
 }
 
 export type CostSettings =
@@ -184,6 +211,8 @@ export interface RouteSettings {
   cost: CostSettings
   /** Milliseconds; Infinity when the file sets none. */
   maxWait: number
+  /** How long clients wait for an answer: ms, learnt, or for ever. */
+  patience: number | 'auto' | 'none'
   dryRun: boolean
   /** Whether answers explain their decision. */
   explain: boolean

@@ -55,7 +55,7 @@ export class Shaper {
     this.maxQueued = options.maxQueued ?? Infinity
     this.#engine = new Engine(options)
     this.control = new Control(this.#engine)
-    this.aside = new SetAside(this.#engine)
+    this.aside = new SetAside(this.#engine, arrival => this.#makePlace(arrival))
   }
 
   /** How requests whose turn it is pass. */
@@ -81,11 +81,12 @@ export class Shaper {
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
     const now = this.#isCrowded(arrival) ? this.#settleForPlace(arrival) : this.#engine.settleFor(arrival, 'behind')
-    const rejection = decide(arrival, maxWait, now, arrival.route.gate.pausedFor(now))
-    const victims = rejection && this.#withdrawHeavier(arrival, rejection, maxWait, now)
+    const longest = Math.min(maxWait, arrival.patience ?? Infinity)
+    const rejection = decide(arrival, longest, now, arrival.route.gate.pausedFor(now))
+    const victims = rejection && this.#withdrawHeavier(arrival, rejection, longest, now)
     let verdict: Verdict
     if (rejection !== undefined && victims === undefined)
-      verdict = this.#rejectOverflow(arrival, rejection, maxWait, now)
+      verdict = this.#rejectOverflow(arrival, rejection, longest, now)
     else if (this.#passAtOnce(arrival, now)) verdict = 'released'
     else {
       verdict = this.#join(arrival, waiter, maxWait, arrivedAt ?? now)
@@ -283,12 +284,21 @@ export class Shaper {
 
   /** It takes part once it contends. */
   #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
-    if (this.#isCrowded(arrival)) {
-      const newest = this.#newestOfHeavier(arrival)
-      if (newest === undefined) return TOO_MANY_WAITING
-      this.#engine.reject(newest, TOO_MANY_WAITING)
+    return this.#makePlace(arrival) ?? this.#engine.join(arrival, waiter, maxWait, arrivedAt)
+  }
+
+  /** Lets one more request wait, if need be in the place of another. A rejection: there is no place. */
+  #makePlace(arrival: Arrival): Rejection | undefined {
+    if (!this.#isCrowded(arrival)) return undefined
+    const newest = this.#newestOfHeavier(arrival)
+    if (newest === undefined) return TOO_MANY_WAITING
+    if (newest.armed !== undefined) {
+      // It may leave meanwhile.
+      this.#engine.settleBefore(armed => armed.recall(newest.lane))
+      return this.#makePlace(arrival)
     }
-    return this.#engine.join(arrival, waiter, maxWait, arrivedAt)
+    this.#engine.reject(newest, TOO_MANY_WAITING)
+    return undefined
   }
 
   #isCrowded(arrival: Arrival): boolean {

@@ -45,6 +45,8 @@ export class SharedShaper {
   admit(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number): void {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
+    // The store has no part in it.
+    if (arrival.stack.length === 0) return callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
     if (!this.asking) {
       const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
       const own = arrival.stack[0] as StoredBucket
@@ -57,10 +59,11 @@ export class SharedShaper {
       return
     }
     const pause = arrival.route.gate.pausedFor(arrivedAt)
-    const late = pause > maxWait ? decide(arrival, maxWait, arrivedAt, pause) : undefined
+    const longest = Math.min(maxWait, arrival.patience ?? Infinity)
+    const late = pause > longest ? decide(arrival, longest, arrivedAt, pause) : undefined
     if (late !== undefined) return callbacks.decided(late)
     // The store knows of no pause.
-    const patience = maxWait - pause
+    const patience = longest - pause
     const localOverflow = this.#localOverflow(arrival)
     // Nobody makes room before the store has admitted the newcomer.
     if (localOverflow !== undefined && !shaper.couldMakeRoomFor(arrival, localOverflow.buckets, patience))
@@ -84,8 +87,9 @@ export class SharedShaper {
 
   /** As `Shaper.meter`. */
   meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
-    if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
     const { clock, shaper } = this.#options
+    if (arrival.stack.length === 0) return callbacks.decided(shaper.meter(arrival))
+    if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
     const { gate } = arrival.route
     const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)

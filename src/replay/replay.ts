@@ -74,7 +74,8 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
   const arrivals = new LogArrivals({ ...plan, directory, begin })
   const { reading, result } = await arrivals.read(() => {
     const run = createRun()
-    if (!sweeps || single === undefined) return { run, arrive: run.arrive.bind(run) }
+    const begin = run.begin?.bind(run)
+    if (!sweeps || single === undefined) return { run, ...(begin && { begin }), arrive: run.arrive.bind(run) }
     const trial = new Trial(plan, single.cost)
     const arrive = (at: number, id: number, agent: number): void => {
       run.arrive(at, id, agent)
@@ -118,12 +119,12 @@ function targetNotes(target: readonly Bound[], { found, grid }: SweepReport): st
 }
 
 /** Receives recorded arrivals. */
-interface ArrivalSink {
+interface RecordedSink {
   arrive(at: number, client: number): void
 }
 
 /** Passes all arrivals to `open()`: from the recording, or by reading the logs again. @throws InputError */
-type Repeat = <T extends ArrivalSink>(open: () => T) => Promise<T>
+type Repeat = <T extends RecordedSink>(open: () => T) => Promise<T>
 
 function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   return async open => {

@@ -14,6 +14,7 @@ import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
 import { decision } from './suites/decision.js'
 import { lanes } from './suites/lanes.js'
+import { leaving } from './suites/leaving.js'
 import { memory } from './suites/memory.js'
 import { outbound } from './suites/outbound.js'
 import { reject } from './suites/reject.js'
@@ -32,7 +33,7 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory, store, outbound, replay }
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory, leaving, store, outbound, replay }
 
 const PACKAGES = [
   'undici',

@@ -401,6 +401,26 @@ t.test('what a client sends cannot break out of its line', { buffered: true }, a
   t.equal(told.path, path)
 })
 
+t.test('a change of rates with the time of day is logged, and who expires by it', async t => {
+  const told: unknown[] = []
+  const log = {
+    info: (facts: unknown, text: string) => void told.push([facts, text]),
+    warn: (facts: unknown, text: string) => void told.push([facts, text]),
+  }
+  const { rescheduled } = createLogObserver(log as Parameters<typeof createLogObserver>[0], () => 0)
+  rescheduled!(
+    [
+      { bucket: 'everyone', tier: undefined, rate: 0.05 },
+      { bucket: 'client', tier: 'gold', rate: 0.1 },
+    ],
+    new Map([['api', 3]]),
+  )
+  t.same(told, [
+    [{ rates: ['everyone: 50/s', 'gold of client: 100/s'] }, 'the time of day has changed the rates'],
+    [{ route: 'api', count: 3 }, 'route api: 3 waiters now exceed maxWait and are answered 503'],
+  ])
+})
+
 t.test('several lines of a key header: a warning, at most once a minute for a route', { buffered: true }, async t => {
   const warned: unknown[] = []
   let now = 0

@@ -63,6 +63,7 @@ t.test('the effective configuration in the words of the file', async t => {
         mode: 'shape',
         buckets: ['a', 'b'],
         cost: { header: 'x-cost', min: 1, max: 9, default: 1 },
+        patience: 'auto',
         dryRun: false,
         explain: false,
       },
@@ -73,6 +74,7 @@ t.test('the effective configuration in the words of the file', async t => {
         buckets: [],
         cost: 1,
         maxWait: '1.5s',
+        patience: 'auto',
         dryRun: false,
         explain: false,
         upstream: {

@@ -109,6 +109,10 @@ t.test('every key of the file has a description with an example', async t => {
     'key.duplicates',
     'key.ipv6',
     'rate',
+    'rate.from',
+    'rate.to',
+    'rate.rate',
+    'timeZone',
     'capacity',
     'maxDelay',
     'status',
@@ -118,8 +122,19 @@ t.test('every key of the file has a description with an example', async t => {
     'weight',
     'maxInFlight',
   ]
-  const tier = ['name', 'keys', 'header', 'rate', 'capacity', 'maxInFlight', 'weight']
-  const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'explain']
+  const tier = [
+    'name',
+    'keys',
+    'header',
+    'rate',
+    'rate.from',
+    'rate.to',
+    'rate.rate',
+    'capacity',
+    'maxInFlight',
+    'weight',
+  ]
+  const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'patience', 'dryRun', 'explain']
   t.strictSame(
     new Set(keys.map(([path]) => path)),
     new Set([
@@ -132,7 +147,7 @@ t.test('every key of the file has a description with an example', async t => {
       ],
       ...['buckets', ...bucket.map(key => `buckets.${key}`), ...tier.map(key => `buckets.tiers.${key}`)],
       ...['routes', ...route.map(key => `routes.${key}`), ...upstream.map(key => `routes.upstream${key}`)],
-      ...['path', 'method', 'host', 'header'].map(key => `routes.match.${key}`),
+      ...['path', 'normalise', 'method', 'host', 'header', 'ip'].map(key => `routes.match.${key}`),
       ...['header', 'min', 'max', 'default'].map(key => `routes.cost.${key}`),
       ...[
         'limits',

@@ -43,6 +43,7 @@ t.test('the smallest valid file gets every default', async t => {
         buckets: [client],
         cost: { kind: 'fixed', cost: 1 },
         maxWait: Infinity,
+        patience: 'auto',
         dryRun: false,
         explain: false,
         headers: true,

@@ -1,6 +1,8 @@
 import t from 'tap'
 import { faults, least } from './sample.js'
 
+const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
+const RANGES = 'use e.g. "192.0.2.1", "10.0.0.0/8" or "2001:db8::/32"'
 const KEYS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'
 const bucket = (values: object) => ({ upstream: 'echo:', buckets: { a: { rate: '5/s', ...values } } })
 const route = (values: object) => ({ ...least(), routes: [values] })
@@ -75,7 +77,7 @@ t.test('every invalid value has its own message', async t => {
     [bucket({ key: ['ip', 'ip'] }), 'buckets.a.key: "ip" is listed twice; remove one'],
     [
       bucket({ key: { from: 'ip', missing: 'drop' } }),
-      'buckets.a.key.missing: "drop" is not a choice for a missing key; use "ip", "reject" or "all"',
+      'buckets.a.key.missing: "drop" is not a choice for a missing key; use "ip", "reject", "all" or "skip"',
     ],
     [
       bucket({ key: { from: 'header:a', duplicates: 'last' } }),
@@ -104,15 +106,55 @@ t.test('every invalid value has its own message', async t => {
       route({ name: 'a'.repeat(65) }),
       `routes[0].name: "${'a'.repeat(65)}" is not a name; use 1 to 64 letters, digits, "_", "." or "-"`,
     ],
-    [route({ match: { path: 'x' } }), 'routes[0].match.path: "x" does not start with "/"; use e.g. "/login", "/api/*"'],
-    [
-      route({ match: { path: '/*/x' } }),
-      'routes[0].match.path: "/*/x" has a "*" that is not at its end; use e.g. "/login", "/api/*"',
-    ],
+    [route({ match: { path: 'x' } }), `routes[0].match.path: "x" does not start with "/"; ${PATHS}`],
     [
       route({ match: { path: '/x?y' } }),
-      'routes[0].match.path: "/x?y" has a query, a fragment or a space, which no path has; use e.g. "/login", "/api/*"',
+      `routes[0].match.path: "/x?y" has a query, a fragment or a space, which no path has; ${PATHS}`,
     ],
+    [
+      route({ match: { path: '/ü' } }),
+      'routes[0].match.path: "/ü" has "ü", and the characters of a path are visible ASCII; write "%C3%BC"',
+    ],
+    [
+      route({ match: { path: '/*/../x' } }),
+      'routes[0].match.path: "/*/../x" has a "." or ".." after a "*", and no path has one when it is compared; write the path without it',
+    ],
+    [route({ match: { path: '~^/x' } }), 'routes[0].match.path: "~^/x" has no space after "~"; write "~ ^/x"'],
+    [route({ match: { path: '~ ' } }), `routes[0].match.path: "~ " has no expression after "~"; ${PATHS}`],
+    [
+      route({ match: { path: '~ (a' } }),
+      'routes[0].match.path: "~ (a" is not a regular expression: missing closing ): `(a`; write a regular expression of RE2, e.g. "~ ^/v[0-9]+/"',
+    ],
+    [
+      route({ match: { path: '~ ^/(?!a)' } }),
+      'routes[0].match.path: "~ ^/(?!a)" is not a regular expression: invalid or unsupported Perl syntax: `(?!`; there is no lookaround and no backreference, as these take more than linear time; write it without them',
+    ],
+    [
+      route({ match: { normalise: ['case'] } }),
+      'routes[0].match.normalise: there is no path to compare; add e.g. "path": "/api/*", or remove it',
+    ],
+    [
+      route({ match: { path: '/a', normalise: ['slash', 'slash'] } }),
+      'routes[0].match.normalise: "slash" is listed twice; remove one',
+    ],
+    [
+      route({ match: { path: '/a', normalise: ['slashes'] } }),
+      'routes[0].match.normalise[0]: "slashes" is not what to ignore in a path; use "case", "slash" or "params"',
+    ],
+    [
+      route({ match: { path: '/a;b', normalise: ['params'] } }),
+      'routes[0].match.path: "/a;b" has a ";", and "params" leaves out all of them; write the path without ";..."',
+    ],
+    [route({ match: { ip: '10.0.0' } }), `routes[0].match.ip: "10.0.0" is not an address or CIDR; ${RANGES}`],
+    [
+      route({ match: { ip: ['10.0.0.0/8', '10.0.0.0/40'] } }),
+      `routes[0].match.ip[1]: "10.0.0.0/40" is not an address or CIDR; ${RANGES}`,
+    ],
+    [
+      route({ match: { ip: '10.1.2.3/8' } }),
+      'routes[0].match.ip: "10.1.2.3/8" has bits set after its prefix; write "10.0.0.0/8", or the address alone',
+    ],
+    [route({ match: { ip: [] } }), 'routes[0].match.ip: the list is empty; use e.g. ["10.0.0.0/8"]'],
     [
       route({ match: { method: 'PSOT' } }),
       'routes[0].match.method: "PSOT" is not an HTTP method; did you mean "POST"?',
@@ -121,7 +163,7 @@ t.test('every invalid value has its own message', async t => {
     [route({ match: { method: [] } }), 'routes[0].match.method: the list is empty; use e.g. ["GET", "HEAD"]'],
     [
       route({ match: { host: 'http://a' } }),
-      'routes[0].match.host: "http://a" is not a host; use e.g. "api.example.com"',
+      'routes[0].match.host: "http://a" is not a host; use e.g. "api.example.com" or "*.example.com"',
     ],
     [
       route({ match: { header: { 'a b': 'x' } } }),
@@ -241,7 +283,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, capacity, maxDelay, maxInFlight, status, overflow, blockFor, tiers, weight',
+    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, maxInFlight, status, overflow, blockFor, tiers, weight',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
@@ -280,7 +322,7 @@ t.test('no message comes from zod', async t => {
       'pacing',
       '$schema',
     ].map(key => (value: unknown) => top({ [key]: value })),
-    ...['key', 'rate', 'capacity', 'maxDelay', 'status', 'overflow', 'blockFor', 'tiers', 'weight'].map(
+    ...['key', 'rate', 'timeZone', 'capacity', 'maxDelay', 'status', 'overflow', 'blockFor', 'tiers', 'weight'].map(
       key => (value: unknown) => bucket({ [key]: value }),
     ),
     ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain'].map(
@@ -289,7 +331,9 @@ t.test('no message comes from zod', async t => {
     ...['url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].flatMap(key =>
       ['redis', 'postgres'].map(type => (value: unknown) => top({ store: { type, [key]: value } })),
     ),
-    ...['path', 'method', 'host', 'header'].map(key => (value: unknown) => route({ match: { [key]: value } })),
+    ...['path', 'normalise', 'method', 'host', 'header', 'ip'].map(
+      key => (value: unknown) => route({ match: { [key]: value } }),
+    ),
     ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
     ...[
       'hostHeader',

@@ -92,35 +92,33 @@ t.test('tiers with addresses that no request has', async t => {
   // Without the key, which may be a credential.
   const at = 'buckets.a.tiers[0].keys[1]: never matches: '
   for (const key of ['192.0.2.7', '2001:db8:0:0::/64', 'fe80:0:0:0::/64']) t.same(told(key), [], key)
-  t.same(told('192.0.2.0/24'), [
-    `${at}the key "ip" is one address, and no range is looked into; list the addresses, e.g. "192.0.2.0"`,
-  ])
-  t.same(told('2001:db8::/32'), [
-    `${at}the key "ip" is one address, and no range is looked into; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`,
-  ])
-  t.same(told('192.0.2.9/32'), [`${at}the key "ip" writes it differently; use "192.0.2.9"`])
+  const ranges = ['192.0.2.0/24', '192.0.2.9/32', '::ffff:192.0.2.0/120', '2001:db8::/32', '2001:db8::/64', '0.0.0.0/0']
+  for (const key of ranges) t.same(told(key), [], key)
+  t.same(told('192.0.2.9/24'), [`${at}it has bits set after its prefix; use "192.0.2.0/24", or the address alone`])
+  t.same(told('2001:db8::7/64'), [`${at}it has bits set after its prefix; use "2001:db8::/64", or the address alone`])
   t.same(told('::ffff:192.0.2.9'), [`${at}the key "ip" writes it differently; use "192.0.2.9"`])
-  for (const key of ['2001:DB8::7', '2001:db8::7', '2001:db8::/64', '2001:db8::7/128', '2001:0db8:0:0::/64']) {
+  for (const key of ['2001:DB8::7', '2001:db8::7', '2001:db8::/80', '2001:db8::7/128']) {
     const network = addressKey('2001:db8::7')
     t.same(told(key), [`${at}the key "ip" of IPv6 is the network of 64 bits; use "${network}"`], key)
     t.same(told(network), [])
   }
   for (const key of ['acme', '192.0.2.1:80', '192.0.2.*', '192.0.2.0/33', '*']) {
-    t.same(told(key), [`${at}it is no address, and the key of the bucket is "ip"; use e.g. "192.0.2.1"`], key)
+    const remedy = 'use e.g. "192.0.2.1" or "192.0.2.0/24"'
+    t.same(told(key), [`${at}it is no address, and the key of the bucket is "ip"; ${remedy}`], key)
   }
   const wide = { from: 'ip', ipv6: 56 }
-  t.same(told('2001:db8:0:ab00::/56', wide), [])
-  for (const key of ['2001:db8:0:abcd::7', '2001:db8:0:abcd::/64', '2001:DB8:0:ab00::/56']) {
+  for (const key of ['2001:db8:0:ab00::/56', '2001:DB8:0:ab00::/56', '2001:db8::/48']) t.same(told(key, wide), [], key)
+  for (const key of ['2001:db8:0:abcd::7', '2001:db8:0:abcd::/64']) {
     t.same(told(key, wide), [`${at}the key "ip" of IPv6 is the network of 56 bits; use "2001:db8:0:ab00::/56"`], key)
   }
-  t.same(told('2001:db8::/48', wide), [
-    `${at}the key "ip" is one address, and no range is looked into; list the networks of 56 bits, e.g. "2001:db8:0:0::/56"`,
-  ])
-  t.match(told('192.0.2.0/24\napi', ['ip', 'route']).at(-1), /keys\[1\]: never matches: /)
+  const parts = ['ip', 'method']
+  const only = 'ranges are looked into only where the key of the bucket is "ip" and nothing else'
+  t.match(told('192.0.2.0/24\nGET', parts).at(-1), `${at}${only}; list the addresses, e.g. "192.0.2.0"`)
+  t.match(told('2001:db8::/32\nGET', parts).at(-1), `${only}; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`)
   t.same(told('acme', 'header:k'), [])
 })
 
-t.test('patterns in headers, which are compared literally', async t => {
+t.test('patterns in the headers of tiers, which are compared literally', async t => {
   const told = (header: Record<string, string>) =>
     lines({
       buckets: { a: { ...bucket, tiers: [{ name: 'bots', header, rate: 1 }] } },
@@ -128,14 +126,85 @@ t.test('patterns in headers, which are compared literally', async t => {
     })
   const line = (path: string) =>
     `${path}: this value is compared as a whole, and "*" stands for nothing but itself; write the exact value`
-  t.same(told({ 'user-agent': '*bot*' }), [
-    line('buckets.a.tiers[0].header.user-agent'),
-    line('routes[0].match.header.user-agent'),
-  ])
+  t.same(told({ 'user-agent': '*bot*' }), [line('buckets.a.tiers[0].header.user-agent')])
   t.same(told({ 'x-plan': 'gold' }), [])
   t.same(told({ accept: '*/*' }), [], 'a value that clients send')
   const any = told({ 'x-api-key': '*' })
   t.match(any[0], /header\.x-api-key: this value is compared as a whole, .*; write the exact value/)
+})
+
+t.test('addresses of routes that clients can choose', async t => {
+  const told = (trustProxy: unknown) =>
+    lines({
+      trustProxy,
+      buckets: { a: bucket },
+      routes: [{ name: 'office', match: { ip: '10.0.0.0/8' } }, { name: 'y' }],
+    })
+  t.match(told(true), [
+    /^trustProxy: with true clients can choose their own address for "match" of route "office", with/,
+  ])
+  t.same(told(['loopback']), [])
+})
+
+t.test('two tiers with the same range', async t => {
+  const told = (...keys: string[]) =>
+    lines({
+      listen: '0.0.0.0:8080',
+      buckets: {
+        a: { ...bucket, key: 'ip', tiers: keys.map((key, at) => ({ name: `t${at}`, keys: [key], weight: 2 })) },
+      },
+    })
+  t.same(told('2001:db8::/32', '10.0.0.0/8', '2001:0DB8::/32'), [
+    'buckets.a.tiers[2].keys[0]: never matches: it is the same range as tiers[0].keys[0]; remove one',
+  ])
+  t.same(told('10.0.0.0/8', '10.0.0.0/9'), [], 'the longer one counts')
+})
+
+t.test('expressions that no path matches', async t => {
+  const told = (path: string, normalise: string[] = []) =>
+    lines({ buckets: { a: bucket }, routes: [{ name: 'x', match: { path: `~ ${path}`, normalise } }] }).map(line =>
+      line.replace('routes[0].match.path: never matches: ', ''),
+    )
+  t.same(told('^api/'), ['every path starts with "/", and the expression with "api/"; write "^/"'])
+  const query = 'no path has "?"; leave it out: the path ends before a "?" or a "#"'
+  t.same(told('^/a\\?b=1'), [query])
+  t.same(told('[0-9]+\\?b'), [query])
+  t.same(told('/a b'), [query.replace('"?"', '" "')])
+  t.same(told('^/a//b'), ['"//" is "/" in the paths that are compared; write "/"'])
+  t.same(told('^/a/\\./b'), ['"/./" and "/../" are resolved in the paths that are compared; leave them out'])
+  t.same(told('/%2f'), ['"%2f" is "%2F" in the paths that are compared; write that'])
+  t.same(told('/%41'), ['"%41" is "A" in the paths that are compared; write that'])
+  t.same(told('/a;b', ['params']), ['no path has a ";", as "params" leaves out all of them; leave it out'])
+  const possible = [
+    '^/api(\\?|$)',
+    '\\??x',
+    '^a*/x',
+    '^(a|/b)',
+    'a|^b',
+    '^[a-z/]b',
+    '/a ?b',
+    '//?a',
+    '^/a/./b',
+    '/%2F',
+    ';',
+  ]
+  for (const path of [...possible, '(?i)^api', '^\\w', '(?:a\\?)?b', '^.+#{0,1}', '[?]*x']) t.same(told(path), [], path)
+  t.same(told('/%2f', ['case']), [])
+})
+
+t.test('buckets that may apply to no request of a route', async t => {
+  const skip = { from: 'header:x-key', missing: 'skip' }
+  const path = 'routes[0].buckets: a request without the key of '
+  const rest =
+    ' passes without any limit, as it says "missing": "skip"; add a bucket that every request has, e.g. with the key "ip"'
+  t.same(ofBucket({ key: skip }), [`${path}"a"${rest}`])
+  t.same(
+    ofBucket({ key: skip }, { mode: 'off' }).filter(line => line.includes('skip')),
+    [],
+  )
+  t.same(ofBucket({ key: { from: 'method', missing: 'skip' } }), [], 'it is never missing')
+  t.same(lines({ buckets: { a: { ...bucket, key: skip }, b: shared } }), [])
+  t.same(lines({ buckets: { a: { ...bucket, key: skip }, b: { ...bucket, key: skip } } }), [`${path}"a", "b"${rest}`])
 })
 
 t.test('buckets that no route uses', async t => {
@@ -219,6 +288,22 @@ t.test('routes that are never reached', async t => {
     [{ method: ['GET', 'POST'] }, { method: 'post' }],
     [{ host: 'h' }, { host: 'H:8080', path: '/x' }],
     [{ header: { 'X-A': '1' } }, { header: { 'x-a': '1', 'x-b': '2' } }],
+    [{ header: { 'X-A': '*' } }, { header: { 'x-a': 'b*' } }],
+    [{ host: '*.b' }, { host: 'a.*.b:80' }],
+    [{ path: '/a/*/c' }, { path: '/a/b*/x/c' }],
+    [{ path: '/a/../b*' }, { path: '/%62c' }],
+    [{ path: '/api/*' }, { path: '~ ^/api/v[0-9]+/' }],
+    [{ path: '*/admin/*' }, { path: '~ /admin/users$' }],
+    [{ path: '~ ^/v[0-9]/' }, { path: '/v1/a' }],
+    [{ path: '~ ^/v[0-9]/' }, { path: '~ ^/v[0-9]/', method: 'GET' }],
+    [{ path: '/A*', normalise: ['case'] }, { path: '/aB*' }],
+    [{ path: '/a', normalise: ['slash'] }, { path: '/a/' }],
+    [{ path: '/a/*', normalise: ['slash'] }, { path: '/a' }],
+    [
+      { path: '/a', normalise: ['params'] },
+      { path: '/a', normalise: ['params'] },
+    ],
+    [{ ip: ['10.0.0.0/8', '2001:db8::/32'] }, { ip: ['10.1.0.0/16', '2001:db8::1', '::ffff:10.0.0.1'] }],
   ] as const) {
     t.notOk(reached(first, second), JSON.stringify([first, second]))
   }
@@ -235,6 +320,25 @@ t.test('routes that are never reached', async t => {
     [{ host: 'h:1' }, { host: 'h' }],
     [{ header: { 'x-a': '1' } }, { header: { 'x-a': '2' } }],
     [{ header: { 'x-a': '1', 'x-b': '2' } }, { header: { 'x-a': '1' } }],
+    [{ header: { 'x-a': 'b*' } }, { header: { 'x-a': '*' } }],
+    [{ header: { 'x-a': '*' } }, {}],
+    [{ host: '*.b' }, { host: '*' }],
+    [{ path: '/a/*/c' }, { path: '/a/c' }],
+    [{ path: '/api/*' }, { path: '~ /api/v[0-9]+/' }],
+    [{ path: '/api/*' }, { path: '~ ^/(api/)?v[0-9]+/' }],
+    [{ path: '~ ^/V[0-9]/' }, { path: '/v1/a' }],
+    [{ path: '~ ^/v[0-9]/' }, { path: '~ ^/v[0-9]', method: 'GET' }],
+    [{ path: '/A*' }, { path: '/aB*' }],
+    [{ path: '/a' }, { path: '/a', normalise: ['case'] }],
+    [{ path: '/a' }, { path: '/a', normalise: ['slash'] }],
+    [{ path: '/a/*', normalise: ['params'] }, { path: '/a/*' }],
+    [
+      { path: '~ (?-i)^/API', normalise: ['case'] },
+      { path: '/API', normalise: ['case'] },
+    ],
+    [{ ip: '10.0.0.0/8' }, { ip: ['10.0.0.1', '11.0.0.1'] }],
+    [{ ip: '10.0.0.0/8' }, {}],
+    [{ ip: '10.0.0.0/9' }, { ip: '10.0.0.0/8' }],
   ] as const) {
     t.ok(reached(first, second), JSON.stringify([first, second]))
   }

@@ -130,7 +130,7 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     watched?.(verdict)
     if (verdict === 'released') {
       pass(outcome, clock.now(), request, waiter)
-      outcome.verdict = outcome.asideAt === undefined ? 'released' : 'queued'
+      outcome.verdict = verdictOf(outcome)
     } else if ('reason' in verdict) {
       outcome.verdict = 'rejected'
       outcome.rejection = verdict
@@ -145,7 +145,9 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     const { at, readyAt = at } = outcome.arrival
     if (readyAt <= clock.now() || options.mode === 'meter') return release(outcome, slot)
     outcome.asideAt = clock.now()
-    tickets.set(outcome, shaper.aside.add(request, waiter, tickets.get(outcome), at))
+    const aside = shaper.aside.add(request, waiter, tickets.get(outcome), at)
+    if ('reason' in aside) outcome.rejection = aside
+    else tickets.set(outcome, aside)
     shaper.wake(gate)
   }
 
@@ -185,6 +187,12 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
   const end = clock.runAll()
   const admitted = outcomes.flatMap((outcome, index) => (outcome.verdict === 'rejected' ? [] : [index]))
   return { outcomes, admitted, released, bucketTable, shaper, gate, end }
+}
+
+/** What became of a request that has passed at once: it may be set aside, or rejected instead. */
+function verdictOf({ rejection, asideAt }: Outcome): 'released' | 'queued' | 'rejected' {
+  if (rejection !== undefined) return 'rejected'
+  return asideAt === undefined ? 'released' : 'queued'
 }
 
 export function limits(perSecond: number, capacity: number, name = 'client'): BucketLimits {

@@ -113,6 +113,20 @@ t.test('its maxWait counts anew when it comes back', async t => {
   t.equal(busy.end, 4_999 + 60_000)
 })
 
+t.test('those that have passed at once count for maxQueued as others do', async t => {
+  const arrivals = Array.from({ length: 6 }, (_, index) => ({ at: index * 10, keys: [`${index}`], readyAt: 5_000 }))
+  const { outcomes, shaper, gate, bucketTable, released } = run([limits(1, 10)], arrivals, { maxQueued: 4 })
+  t.same(
+    outcomes.map(({ verdict, rejection }) => rejection?.reason ?? verdict),
+    ['queued', 'queued', 'queued', 'queued', 'crowded', 'crowded'],
+  )
+  t.equal(released.length, 4)
+  t.equal(shaper.queued, 0)
+  t.equal(gate.inFlight, 4, 'those that were released, and no other')
+  t.ok([...bucketTable.all()].every(bucket => bucket.waiting === 0 && bucket.level(1e6) === 0))
+  t.equal(bucketTable.find(limits(1, 10), '5', 60)!.level(60), 0, 'one that is rejected takes nothing of its bucket')
+})
+
 t.test('overflow "fair" takes from it as from those that are queued', async t => {
   const everyone = { ...limits(1, 6, 'everyone'), overflow: 'fair' as const }
   const stack = [limits(100, 100), everyone]

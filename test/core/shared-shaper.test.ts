@@ -278,7 +278,7 @@ function oneAside() {
       if (verdict instanceof Ticket) ticket = verdict
     },
     release() {
-      ticket = one.shaper.aside.add(arrival, waiter, ticket, 0)
+      ticket = one.shaper.aside.add(arrival, waiter, ticket, 0) as Ticket
       one.shaper.wake(api.gate)
     },
     expire: () => undefined,

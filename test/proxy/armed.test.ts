@@ -1,56 +1,11 @@
 /** Requests that are armed: the test is the pacing thread, and writes what it finds armed. */
 import dns from 'node:dns'
-import { writeSync } from 'node:fs'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { ArmedWrites, CONTROLS } from '../../src/pacing/armed-writes.js'
-import { armedWord, claim, type Entry, finish, mayClaim } from '../pacing/claims.js'
+import { Hand } from './hand.js'
 import { answering, connect, get, httpUpstream, OK, post, type Rig, rawUpstream, startRig, turns } from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
-
-/** Plays the pacing thread. */
-class Hand {
-  readonly writes = new ArmedWrites()
-
-  constructor() {
-    Atomics.store(this.writes.memory.controls, CONTROLS.running, 1)
-  }
-
-  /** What is armed, by slot. */
-  get armed(): Entry[] {
-    const { memory } = this.writes
-    const all = [...memory.states.keys()].map(index => ({ index, word: armedWord(memory, index) }))
-    return all.filter(({ word }) => word >= 0).sort((a, b) => memory.slots[a.index]! - memory.slots[b.index]!)
-  }
-
-  /** Paths of what is armed. */
-  get paths(): string[] {
-    return this.armed.map(entry => this.text(entry).split(' ')[1]!)
-  }
-
-  text({ index }: Entry): string {
-    const { bytes, entryBytes, lengths } = this.writes.memory
-    return Buffer.from(bytes.slice(index * entryBytes, index * entryBytes + lengths[index]!)).toString('latin1')
-  }
-
-  /** Writes one of them, or its first bytes only, and moves the pacer to its slot: no further than the thread would. */
-  send(rig: Rig, entry = this.armed[0]!, most = Infinity): void {
-    const { memory, toHrtime } = this.writes
-    if (!mayClaim(memory, entry) || !claim(memory, entry)) throw new Error('it cannot be claimed')
-    const { bytes, descriptors, entryBytes, lengths, slots } = memory
-    const length = Math.min(most, lengths[entry.index]!)
-    let result = -1
-    try {
-      result = length === 0 ? 0 : writeSync(descriptors[entry.index]!, bytes, entry.index * entryBytes, length)
-    } catch {
-      // The connection is broken.
-    }
-    finish(memory, entry, result, slots[entry.index]!)
-    // The main thread does not wake for what is armed.
-    rig.pacer.runUntil(slots[entry.index]! - toHrtime)
-  }
-}
 
 const CLIENTS = { buckets: { client: { key: 'header:x-key', rate: '100/s', capacity: 50 } }, routes: [{ name: 'all' }] }
 

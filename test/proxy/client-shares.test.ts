@@ -128,6 +128,23 @@ t.test(`at maxConnections the connection that has been idle longest makes room`,
   t.ok(rig.outcomes.every(outcome => outcome === 'all forwarded 200'))
 })
 
+t.test('at maxConnections connections that have never sent a byte make room, after those that have', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, limits: { maxConnections: 3 }, ...OFF })
+  const silent = [await connect(t, rig), await connect(t, rig)] as const
+  const idle = await connect(t, rig)
+  t.equal((await idle.ask(get())).status, 200)
+  await turns(50)
+  t.equal((await (await connect(t, rig, OTHER)).ask(get())).status, 200)
+  await idle.end()
+  const busy = await connect(t, rig, OTHER)
+  t.notOk(silent[0].ended, 'the one that had been used went first')
+  busy.send('GET / HTTP/1.1\r\n')
+  const last = await connect(t, rig, OTHER)
+  t.equal((await last.ask(get())).status, 200)
+  await silent[0].end()
+})
+
 t.test(`no connection makes room in the middle of a request, or for a client above its share`, async t => {
   const upstream = await httpUpstream(t)
   const limits = { maxConnections: 4, connectionsPerClient: 4 }

@@ -83,6 +83,16 @@ export async function pass({ pacer }: { pacer: VirtualClock }, until: number, st
   }
 }
 
+/** As `pass`, for a rig with virtual time on both clocks. */
+export async function passBoth({ pacer, clock }: Rig, ms: number, step = 50): Promise<void> {
+  for (const end = pacer.now() + ms; pacer.now() < end; ) {
+    const next = Math.min(end, pacer.now() + step)
+    pacer.runUntil(next)
+    clock.runUntil(next)
+    await turns(40)
+  }
+}
+
 /** Waits until a count that real buffers bound has not moved for a while. */
 export async function stalled(read: () => number): Promise<number> {
   let last = read()
@@ -126,6 +136,8 @@ export interface RigOptions {
   readonly virtualClock?: boolean
   /** Releases are armed here. Somebody has to write them. */
   readonly writes?: ArmedWrites
+  /** ms since 1970 */
+  readonly wallNow?: () => number
   /** Where buckets are kept for all instances, on the clock of releases. */
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
 }
@@ -171,6 +183,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
           : { ...pacer, writes: options.writes },
     clock: options.virtualClock ? clock : real,
     observer,
+    ...(options.wallNow && { wallNow: options.wallNow }),
     ...(options.shared && { shared: options.shared(pacer) }),
   })
   const rig: Rig = {
@@ -231,10 +244,12 @@ export interface RawUpstream {
  * An upstream that speaks bytes.
  *
  * @param script called with all bytes of a connection so far, when more arrive; `undefined`: no answer yet
+ * @param listenOn its port. 0: any
  */
 export async function rawUpstream(
   t: Teardown,
   script?: (incoming: Incoming, index: number) => void,
+  listenOn = 0,
 ): Promise<RawUpstream> {
   const signal = new Signal()
   const connections: Incoming[] = []
@@ -263,7 +278,7 @@ export async function rawUpstream(
     })
     signal.notify()
   })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>(resolve => server.listen(listenOn, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   const close = (): Promise<void> =>
     new Promise(resolve => {

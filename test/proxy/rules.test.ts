@@ -1,5 +1,5 @@
 import t from 'tap'
-import { findStack, type Stack } from '../../src/proxy/exchange/find-stack.js'
+import { addressOfClient, clientKey, findStack, type Stack } from '../../src/proxy/exchange/find-stack.js'
 import { addressKey, clientAddress, createTrust, readAddress } from '../../src/proxy/http/client-address.js'
 import {
   askOnce,
@@ -31,6 +31,8 @@ const NO_FACTS = {
   expectContinue: false,
   maxForwards: undefined,
   preferWait: undefined,
+  grpcTimeout: undefined,
+  expectedTimeout: undefined,
 }
 
 /** Buckets that admit one request per key in a time that no test takes. */
@@ -355,12 +357,10 @@ t.test("shares of our own resources stay those of an IPv6 client's /64, whatever
   })
   const [route] = rig.proxy.context.routes
   const facts = { ...NO_FACTS, forwardedFor: ['2001:db8:0:1ff::1'] }
-  const { keys, client } = findStack(
-    rig.proxy.context,
-    { peer: '127.0.0.1', peerKey: '127.0.0.1' } as never,
-    route!,
-    facts,
-  ) as Stack
+  const connection = { peer: '127.0.0.1', peerKey: '127.0.0.1' } as never
+  const address = addressOfClient(rig.proxy.context, connection, facts)
+  const client = clientKey(address, connection)
+  const { keys } = findStack(rig.proxy.context, route!, { facts, address, client }) as Stack
   t.same(keys, ['2001:db8:0:100::/56'])
   t.equal(client, '2001:db8:0:1ff::/64')
 })

@@ -289,6 +289,40 @@ t.test('requests that are set aside count: the (b+1)th is 429, and Retry-After i
   t.same(left(rig), NOTHING)
 })
 
+t.test('requests that are set aside count for maxQueued: the next client takes the place of the heaviest', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    trustProxy: ['loopback'],
+    limits: { maxQueued: 3 },
+    buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+    routes: [{ name: 'all' }],
+  })
+  const head = (from: number): string =>
+    `POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nX-Forwarded-For: 10.0.0.${from}\r\n\r\n`
+  const clients: Client[] = []
+  for (const from of [1, 1, 1, 2, 3, 3]) {
+    const client = await connect(t, rig)
+    client.send(head(from))
+    clients.push(client)
+    await turns()
+    rig.pacer.runUntil(rig.pacer.now() + 1)
+  }
+  t.equal(rig.proxy.context.shaper.queued, 3)
+  t.same(rig.outcomes, ['all rejected 503', 'all rejected 503', 'all rejected 503'])
+  t.equal((await clients[2]!.answer()).status, 503, 'the newest of the first client, for the second')
+  t.equal((await clients[1]!.answer()).status, 503, 'its next one, for the third')
+  t.equal((await clients[5]!.answer()).status, 503, 'nobody has more than the third, for its second')
+  for (const client of [clients[0]!, clients[3]!, clients[4]!]) {
+    client.send('0123456789')
+    await turns()
+    rig.pacer.runUntil(rig.pacer.now() + 1)
+    t.equal((await client.answer()).status, 200)
+  }
+  const { gate } = rig.proxy.context.routes[0]!.lane
+  t.same([rig.proxy.context.shaper.queued, gate.inFlight], [0, 0])
+})
+
 t.test('a client that hangs up while its request is set aside: nothing of it is left', async t => {
   const upstream = await httpUpstream(t)
   for (const mode of ['shape', 'meter', 'off']) {

@@ -1,5 +1,8 @@
 /** Answers are read ahead of slow clients, so that the upstream is free sooner. */
+import { once } from 'node:events'
+import { type AddressInfo, createServer, connect as tcpConnect } from 'node:net'
 import t from 'tap'
+import { unconfirmedBytes } from '../../src/proxy/http/send-queue.js'
 import {
   askOnce,
   type Client,
@@ -232,4 +235,62 @@ t.test('minBodyRate does not count the silence of the upstream, and 0 turns it o
   t.ok(lenient.proxy.context.bodyBytes.used > 0)
   t.equal(lenient.outcomes.length, 0)
   slow.hangUp()
+})
+
+const NOT_LINUX = process.platform === 'linux' ? false : 'only Linux tells what its kernel keeps'
+
+t.test(
+  'what the kernel keeps is not taken: a client that reads it slowly is not cut off',
+  { skip: NOT_LINUX },
+  async t => {
+    const upstream = await sending(t, LARGE)
+    const config = { upstream: { url: upstream.url, idleTimeout: '1h' }, limits: { bufferMemory: 1024 * MB }, ...OFF }
+    const rig = await startRig(t, config, { virtualClock: true })
+    const client = await reader(t, rig)
+    await settled(rig)
+    // Questions of one moment are answered together, in their order.
+    const asked = (): Promise<unknown> => unconfirmedBytes(client.socket)
+    const window = async (): Promise<void> => {
+      rig.clock.runUntil(rig.clock.now() + 20_000)
+      await asked()
+      await turns()
+    }
+    await window()
+    for (let number = 0; number < 5; number += 1) {
+      await asked()
+      // Less than the kernel frees before it takes more of us.
+      await read(client, 200_000)
+      await settled(rig)
+      await window()
+      t.notOk(client.ended, `window ${number}`)
+    }
+    client.socket.pause()
+    await window()
+    client.socket.resume()
+    await client.end()
+    t.same(await rig.finished(1), ['all cancelled 499'])
+  },
+)
+
+t.test('what the kernel keeps of a connection, as Linux tells it', { skip: NOT_LINUX }, async t => {
+  for (const [host, address] of [
+    ['127.0.0.1', '127.0.0.1'],
+    ['::1', '::1'],
+    ['::', '127.0.0.1'],
+  ] as const) {
+    const server = createServer(socket => void socket.on('error', () => undefined).pause())
+    server.listen(0, host)
+    await once(server, 'listening')
+    const { port } = server.address() as AddressInfo
+    const socket = tcpConnect(port, address)
+    await once(socket, 'connect')
+    t.equal(await unconfirmedBytes(socket), 0, `${address} to ${host}`)
+    socket.write(Buffer.alloc(LARGE))
+    await stalled(() => socket.writableLength)
+    const kept = (await unconfirmedBytes(socket))!
+    t.ok(kept > 10_000 && kept < LARGE, `${kept} bytes to ${host}`)
+    socket.destroy()
+    server.close()
+    t.equal(await unconfirmedBytes(socket), undefined)
+  }
 })

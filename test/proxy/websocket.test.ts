@@ -76,7 +76,7 @@ for (const how of ['FIN', 'RST']) {
 
 t.test('an upstream that refuses: 502, without its address', async t => {
   const { port, server } = await echoServer(t)
-  const rig = await startRig(t, limited(port))
+  const rig = await startRig(t, { ...limited(port), upstream: { url: `http://127.0.0.1:${port}`, breaker: false } })
   server.close()
   await once(server, 'close')
   const client = await connect(t, rig)

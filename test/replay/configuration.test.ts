@@ -85,6 +85,93 @@ t.test('a stack of buckets works as in the core', async t => {
   t.ok(Math.abs(report.wait.max - Math.max(...waits)) < 0.01)
 })
 
+t.test('rates by the time of day follow the times of the log', async t => {
+  // The log begins at 10:05:03 UTC, 297 s before the rate changes.
+  const change = 297_000
+  const of = async (mode: string, rate: unknown, requests: Parameters<typeof lines>[0], more: object = {}) =>
+    replay(
+      planOf(
+        lines(requests),
+        configured(t, {
+          buckets: { all: { key: 'all', rate, capacity: 30, ...more } },
+          routes: [{ mode, name: 'api' }],
+        }),
+      ),
+    )
+  const fast = [{ from: '10:10', to: '10:11', rate: '5/s' }, { rate: '1/s' }]
+  const burst = (at: number, count = 25) => Array.from({ length: count }, () => ({ at }))
+  t.match(await of('shape', fast, burst(0)), { atOnce: 1, delayed: 24, wait: { max: 24_000 } }, 'before')
+  t.match(await of('shape', fast, burst(change)), { atOnce: 1, delayed: 24, wait: { max: 4_800 } }, 'within')
+  // Ten leave at 1/s until the change, the rest at 5/s.
+  t.match(
+    await of('shape', fast, burst(change - 10_000)),
+    { delayed: 24, wait: { max: 12_800 } },
+    'across, without another line',
+  )
+  t.match(await of('shape', fast, [...burst(change - 10_000), { at: change + 40_000 }]), {
+    atOnce: 2,
+    wait: { max: 12_800 },
+  })
+  t.match(await of('shape', fast, burst(change + 58_000)), { wait: { max: 16_000 } }, 'ten at 5/s, fourteen at 1/s')
+  const berlin = [{ from: '12:10', to: '12:11', rate: '5/s' }, { rate: '1/s' }]
+  t.match(await of('shape', berlin, burst(change), { timeZone: 'Europe/Berlin' }), { wait: { max: 4_800 } })
+  // In `meter` what has leaked until the change has leaked at 1/s: 20 of 30 are left, and after 2 s 10.
+  const meter = [...burst(change - 10_000, 30), ...burst(change + 2_000, 30)]
+  t.match(await of('meter', fast, meter), { admitted: 50, rejected: 10 })
+  // Six leave at 5/s. At 1/s two more leave in time, and the rest expire at once. So there is room for one that comes then.
+  const limited = configured(t, {
+    buckets: {
+      all: { key: 'all', rate: [{ from: '10:09', to: '10:10', rate: '5/s' }, { rate: '1/s' }], capacity: 30 },
+    },
+    routes: [{ name: 'api', maxWait: '3s' }],
+  })
+  const late = [...burst(change - 1_000, 15), ...burst(change + 500, 3)]
+  t.match(await replay(planOf(lines(late), limited)), { admitted: 9, rejected: 9 })
+  // A tier has its own. A gap of days in the log costs nothing to speak of.
+  const tiers = [{ name: 'x', keys: ['all'], rate: fast }]
+  const days = 3 * 86_400_000
+  t.match(await of('shape', '1/h', [...burst(change, 1), ...burst(change + days, 25)], { tiers }), {
+    wait: { max: 4_800 },
+  })
+})
+
+t.test('patterns, ranges of addresses and buckets that do not apply', async t => {
+  const config = configured(t, {
+    buckets: {
+      client: {
+        key: 'ip',
+        rate: '1/h',
+        capacity: 2,
+        tiers: [{ name: 'office', keys: ['10.0.0.0/8'], capacity: 4 }],
+      },
+      user: { key: { from: 'header:x-user', missing: 'skip' }, rate: '1/h', capacity: 3 },
+    },
+    routes: [
+      { name: 'free', match: { ip: '198.51.100.0/24', path: '*.css' }, mode: 'off' },
+      { name: 'user', match: { path: '~ ^/u[0-9]$' }, buckets: ['user'], mode: 'meter' },
+      { name: 'api', mode: 'meter' },
+    ],
+  })
+  const of = (more: object) => replay(planOf(lines(burst(9, more)), config))
+  t.match(await of({ ip: '198.51.100.9', path: '/a.css' }), { admitted: 9 })
+  t.match(await of({ ip: '192.0.2.9', path: '/a.css' }), { admitted: 2 })
+  t.match(await of({ ip: '10.1.1.1' }), { admitted: 4 })
+  t.match(await of({ path: '/u1', more: { http_x_user: 'a' } }), { admitted: 3 })
+  t.match(await of({ path: '/u1', more: { http_x_user: '-' } }), { admitted: 9 }, 'no bucket applies')
+  const skipping = configured(t, {
+    buckets: {
+      user: { key: { from: 'header:x-user', missing: 'skip' }, rate: '1/h', capacity: 3 },
+      everyone: { key: 'all', rate: '1/h', capacity: 5 },
+    },
+  })
+  const report = await replay(planOf(lines(burst(9)), skipping))
+  t.match(
+    report,
+    { admitted: 5, clients: { hardest: [{ client: '192.0.2.1' }] } },
+    'the address stands in for the client',
+  )
+})
+
 t.test('tiers, penalties and keys of headers', async t => {
   const config = configured(t, {
     buckets: {

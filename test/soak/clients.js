@@ -1,6 +1,7 @@
 // @ts-check
 /** The clients, in their own process: mixed traffic until the order to stop. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import * as greedy from './greedy-actions.js'
 import { Ledger } from './ledger.js'
 import * as plain from './plain-actions.js'
 import { KEY_MARK, KEYS_PER_SECOND, randomFrom } from './plan.js'
@@ -30,6 +31,13 @@ const ACTIONS = [
   [1, rude.stopHead],
   [10, rude.nonsense],
   [2, rude.keyless],
+  [1, greedy.trickle],
+  [1, greedy.trickleOn],
+  [2, greedy.leaveAside],
+  [1, greedy.neverRead],
+  [1, greedy.hoard],
+  [1, greedy.flood],
+  [1, greedy.uploadToFull],
   [6, webSocket],
 ]
 const LOTS = ACTIONS.flatMap(([weight, action]) => Array.from({ length: weight }, () => action))

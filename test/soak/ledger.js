@@ -7,6 +7,8 @@ export const SEEN = { nothing: 0, once: 1, never: 2, perhaps: 3 }
 /** A flag: the request may have been sent twice, because its connection was closed. */
 export const REPEATABLE = 4
 
+const UPSTREAM_FAILS = 'the upstream fails'
+
 /** How many unexpected answers to report in full. */
 const TOLD = 20
 
@@ -116,8 +118,8 @@ function outcomeOf({ status, headers, body, complete }, method) {
   if (headers.has('x-upstream')) return [complete ? 'forwarded' : 'failed', SEEN.once]
   if (!complete || headers.get('content-type') !== 'application/problem+json') return ['', SEEN.perhaps]
   /** @type {string} */
-  // The answer to HEAD has a status only. HEAD is not used where a status has several meanings.
-  const detail = method === 'HEAD' ? '' : JSON.parse(body.toString()).detail
+  // The answer to HEAD has a status only. It goes to routes where 503 means that the upstream fails.
+  const detail = method === 'HEAD' ? UPSTREAM_FAILS : JSON.parse(body.toString()).detail
   if (status === 429) return ['rejected', SEEN.never]
   if (status === 502 || status === 504) return ['failed', SEEN.perhaps]
   if (status === 408) return detail.includes('body') ? ['failed', SEEN.perhaps] : ['refused', SEEN.never]
@@ -128,5 +130,7 @@ function outcomeOf({ status, headers, body, complete }, method) {
 /** @param {string} detail @returns {[outcome: string, seen: number]} of an answer 503 */
 function unavailable(detail) {
   if (detail.startsWith('still queued')) return ['expired', SEEN.never]
+  // It may have been sent once, over a connection that broke.
+  if (detail.startsWith(UPSTREAM_FAILS)) return ['failed', SEEN.perhaps]
   return detail.startsWith('too many requests') ? ['rejected', SEEN.never] : ['', SEEN.perhaps]
 }

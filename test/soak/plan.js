@@ -1,8 +1,8 @@
 // @ts-check
 /** The plan of a soak: its duration, its configuration, and its amounts. */
 
-/** Distinct keys per second: a million in ten minutes. */
-export const KEYS_PER_SECOND = 1_667
+/** Distinct keys per second: a million in four minutes. */
+export const KEYS_PER_SECOND = 4_200
 
 /** The prefix of every key, which must not appear in any log. */
 export const KEY_MARK = 'kx7q'
@@ -30,7 +30,7 @@ export function planFor(seconds, seed) {
     seed,
     slots: 48,
     // The limit is reached well before the end, also in a short run.
-    maxKeys: Math.min(100_000, Math.max(1_000, Math.floor((seconds * KEYS_PER_SECOND) / 10))),
+    maxKeys: Math.min(1_000_000, Math.max(1_000, Math.floor((seconds * KEYS_PER_SECOND) / 2.5))),
     episode: seconds < 30 ? 2 : seconds < 120 ? 6 : 15,
     reload: seconds < 30 ? 1.5 : 4,
     judgesMemory: seconds >= JUDGED,
@@ -50,8 +50,7 @@ export function configuration({ maxKeys }, upstreamPort, turn) {
     upstream: {
       url: `http://127.0.0.1:${upstreamPort}`,
       maxInFlight: 100,
-      // The upstream breaks off so often that it would open now and then, and nobody could foretell the outcomes.
-      breaker: false,
+      breaker: { probe: '300ms', hold: '2s' },
       connectTimeout: '2s',
       responseTimeout: '1500ms',
       idleTimeout: '2s',
@@ -80,6 +79,7 @@ export function configuration({ maxKeys }, upstreamPort, turn) {
       // As many files as any machine lets a process open.
       maxConnections: 9_000,
       headersTimeout: '2s',
+      bodyTimeout: '1500ms',
       shutdownTimeout: `${LIMITS.shutdownTimeout}ms`,
     },
     admin: { listen: '127.0.0.1:0' },

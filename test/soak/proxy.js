@@ -23,7 +23,10 @@ const EXPECTED = [
   /^the upstream could not be used or its answer not be understood$/,
   /^the connection to the upstream was not established in time$/,
   /^the request body stopped coming$/,
-  /^the answer (broke off: .*|or its reader stopped)$/,
+  /^the answer broke off: .*$/,
+  /^the client of the answer stopped reading$/,
+  /^the upstream fails: /,
+  /^the upstream answers again$/,
 ]
 
 /** How many unexpected lines to keep. */

@@ -117,6 +117,8 @@ const NONSENSE = [
   [400, 'POST /off/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n'],
   [400, 'POST /off/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc'],
   [400, 'GET /off/get HTTP/1.1\nHost: a\n\n'],
+  [400, `GET /off/get HTTP/1.1\r\nHost: a\r\nConnection: ${'close,'.repeat(2_000)}x\r\n\r\n`],
+  [400, 'POST /off/echo HTTP/1.1\r\nHost: a\r\nContent_Length: 3\r\n\r\n'],
   [400, 'GET /off/get HTTP/1.1\r\nHost : a\r\n\r\n'],
   [400, 'GET /off/get HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n'],
   [404, 'GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n'],

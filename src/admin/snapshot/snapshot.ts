@@ -100,7 +100,7 @@ export interface UpstreamSnapshot {
   readonly inFlight: number
   /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
-  /** It fails, and is tried again in so many ms. Absent: it does not. */
+  /** It fails: ms until the next probe. Absent: it does not fail. */
   readonly probeMs?: number
   /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number

@@ -1,6 +1,7 @@
 /** Starts a proxy in this process with its log. */
 import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
+import { exactRate } from '../../config/report/exact-units.js'
 import type { Settings } from '../../config/settings.js'
 import { StoreError } from '../../core/store.js'
 import { createPreciseClock } from '../../pacing/precise.js'
@@ -114,6 +115,15 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
       if (!isDue(learnedAt, upstream, QUIET_MS)) return
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
       log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
+    },
+    rescheduled(rates, expired) {
+      const shown = rates.map(
+        ({ bucket, tier, rate }) => `${tier === undefined ? '' : `${tier} of `}${bucket}: ${exactRate(rate)}`,
+      )
+      log.info({ rates: shown }, 'the time of day has changed the rates')
+      for (const [route, count] of expired) {
+        log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
+      }
     },
     broken(upstream, state) {
       if (state === 'failing')

@@ -1,20 +1,67 @@
+import { coversRange, parseRange } from '../../http/matching/address-ranges.js'
+import { matchingPath } from '../../http/matching/matching-path.js'
+import {
+  createPathMatcher,
+  expressionOf,
+  type PathMatcher,
+  spelledPattern,
+  withOtherEnd,
+} from '../../http/matching/path-pattern.js'
+import { coversWildcard } from '../../http/matching/wildcard.js'
 import type { MatchSettings } from '../settings.js'
+import { requiredText } from './required-text.js'
 
 /** Whether the match `wide` accepts every request that `narrow` accepts. Unsure is false. */
 export function covers(wide: MatchSettings, narrow: MatchSettings): boolean {
   return (
-    coversPath(wide.path, narrow.path) &&
+    coversPath(wide, narrow) &&
     coversMethods(wide.method, narrow.method) &&
     coversHost(wide.host, narrow.host) &&
-    Object.entries(wide.header ?? {}).every(([name, value]) => narrow.header?.[name] === value)
+    coversAddresses(wide.ip, narrow.ip) &&
+    Object.entries(wide.header ?? {}).every(([name, value]) => {
+      const own = narrow.header?.[name]
+      return own !== undefined && coversWildcard(value, own)
+    })
   )
 }
 
-function coversPath(wide = '*', narrow = '*'): boolean {
-  if (wide === narrow || wide === '*' || wide === '/*') return true
-  // Paths are matched in normal form, so patterns with other spellings are not compared.
-  if (!wide.endsWith('*') || /%|\/[./]/.test(wide + narrow)) return false
-  return narrow.startsWith(wide.slice(0, -1))
+function coversPath(wide: MatchSettings, narrow: MatchSettings): boolean {
+  const { path = '*', normalise = [] } = wide
+  const { path: narrowPath = '*', normalise: ownNormalise = [] } = narrow
+  if (path === '*' || path === '/*') return true
+  // Parameters that only one of both leaves out may hide what tells their paths apart.
+  if (normalise.includes('params') !== ownNormalise.includes('params')) return false
+  if (!ownNormalise.every(each => normalise.includes(each))) return false
+  const expression = expressionOf(path)
+  const ownExpression = expressionOf(narrowPath)
+  if (expression !== undefined && expression === ownExpression) {
+    return normalise.includes('case') === ownNormalise.includes('case')
+  }
+  if (ownExpression === undefined && !narrowPath.includes('*')) {
+    const target = matchingPath(narrowPath)
+    return matcherOf(wide)({ path: target, target })
+  }
+  if (expression !== undefined) return false
+  const fold = (text: string) => (normalise.includes('case') ? text.toLowerCase() : text)
+  const pattern = fold(spelledPattern(path))
+  const own = fold(ownExpression === undefined ? spelledPattern(narrowPath) : aroundExpression(ownExpression))
+  if (coversWildcard(pattern, own)) return true
+  return normalise.includes('slash') && !own.endsWith('*') && coversWildcard(pattern, withOtherEnd(own))
+}
+
+/** To read an expression takes longer than to use it. */
+const matchers = new WeakMap<MatchSettings, PathMatcher>()
+
+function matcherOf(match: MatchSettings): PathMatcher {
+  const known = matchers.get(match) ?? createPathMatcher(match.path!, match.normalise)
+  matchers.set(match, known)
+  return known
+}
+
+/** A pattern without expression that matches at least the same paths. */
+function aroundExpression(expression: string): string {
+  const { texts, isAtStart } = requiredText(expression)
+  return `${isAtStart ? '' : '*'}${texts.join('*')}*`
 }
 
 function coversMethods(wide: readonly string[] | undefined, narrow: readonly string[] | undefined): boolean {
@@ -23,5 +70,13 @@ function coversMethods(wide: readonly string[] | undefined, narrow: readonly str
 
 /** A host without a port covers that host on every port. */
 function coversHost(wide: string | undefined, narrow: string | undefined): boolean {
-  return wide === undefined || wide === narrow || wide === narrow?.replace(/:\d+$/, '')
+  if (wide === undefined) return true
+  if (narrow === undefined) return false
+  return coversWildcard(wide, narrow) || coversWildcard(wide, narrow.replace(/:\d+$/, ''))
+}
+
+function coversAddresses(wide: readonly string[] | undefined, narrow: readonly string[] | undefined): boolean {
+  if (wide === undefined) return true
+  const ranges = wide.map(text => parseRange(text)!)
+  return narrow?.map(text => parseRange(text)!).every(own => ranges.some(range => coversRange(range, own))) ?? false
 }

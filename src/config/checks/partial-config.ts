@@ -2,6 +2,7 @@
 import * as z from 'zod'
 import { capacityOf } from '../default-capacity.js'
 import { bucket, tier } from '../schema/buckets.js'
+import { slowest } from '../schema/rates.js'
 import { route } from '../schema/routes.js'
 import type { CostSettings } from '../settings.js'
 
@@ -65,7 +66,7 @@ function readBucket(name: string, value: unknown): PartialBucket {
   const given = isObject(value) ? value : {}
   const { rate, capacity, maxDelay } = validFields(bucket, given)
   const followsRate = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
-  const known = followsRate && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity
+  const known = followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay }) : capacity
   return {
     name,
     capacity: known,
@@ -93,7 +94,8 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay }: Cap
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
     hasLimits: ['rate', 'capacity', 'maxInFlight', 'weight'].some(limit => limit in given),
-    capacity: !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate, maxDelay }) : capacity,
+    capacity:
+      !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : 'rate',
   }
 }

@@ -2,6 +2,7 @@
 import type * as z from 'zod'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { capacityOf } from '../default-capacity.js'
+import { slowest } from '../schema/rates.js'
 import type { file } from '../schema/schema.js'
 import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'
 
@@ -16,7 +17,15 @@ const LONGEST_NAME = 64
 export function resolve(valid: File): Settings {
   const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
   const routes: readonly Route[] = valid.routes ?? [
-    { name: 'default', match: {}, mode: 'shape', cost: { kind: 'fixed', cost: 1 }, dryRun: false, explain: false },
+    {
+      name: 'default',
+      match: {},
+      mode: 'shape',
+      cost: { kind: 'fixed', cost: 1 },
+      patience: 'auto',
+      dryRun: false,
+      explain: false,
+    },
   ]
   const names = routeNames(routes)
   const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
@@ -36,9 +45,9 @@ export function resolve(valid: File): Settings {
 }
 
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
-  const { key, status, overflow, blockFor, weight, maxDelay, tiers = [] } = bucket
+  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
-    const rate = tier?.rate ?? bucket.rate
+    const rate = slowest(tier?.rate ?? bucket.rate)
     const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
       name,
@@ -50,6 +59,8 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       ...(blockFor !== undefined && { blockFor }),
     }
   }
+  const scheduleOf = (entries: Bucket['rate']) =>
+    typeof entries === 'number' ? {} : { schedule: { timeZone: timeZone ?? 'UTC', entries } }
   const weightOf = (own: number | undefined) => (own === undefined ? {} : { weight: own })
   const limits = limitsOf()
   return {
@@ -58,6 +69,8 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
     status,
     ...weightOf(weight),
     limits,
+    ...scheduleOf(bucket.rate),
+    ...(timeZone !== undefined && { timeZone }),
     rate: limits.rate,
     capacity: limits.capacity,
     tiers: tiers.map(tier => ({
@@ -65,13 +78,14 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       ...(tier.keys && { keys: tier.keys }),
       ...(tier.header && { header: tier.header }),
       limits: limitsOf(tier),
+      ...scheduleOf(tier.rate ?? bucket.rate),
       ...weightOf(tier.weight ?? weight),
     })),
   }
 }
 
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
-  const { match, mode, cost, maxWait = Infinity } = route
+  const { match, mode, cost, maxWait = Infinity, patience } = route
   const all = mode === 'off' ? [] : buckets
   return {
     name,
@@ -80,6 +94,7 @@ function resolveRoute(route: Route, name: string, buckets: readonly BucketSettin
     buckets: route.buckets?.map(each => buckets.find(bucket => bucket.name === each)!) ?? all,
     cost,
     maxWait,
+    patience,
     dryRun: valid.dryRun || route.dryRun,
     explain: route.explain,
     headers: valid.headers,
@@ -101,8 +116,8 @@ function routeNames(routes: readonly Route[]): string[] {
 }
 
 /** `{ method: ["POST"], path: "/v1/login" }` -> `post-v1-login` */
-function nameOf({ method = [], host = '', path = '', header = {} }: MatchSettings): string {
-  return [...method.map(each => each.toLowerCase()), host, path, ...Object.keys(header)]
+function nameOf({ method = [], host = '', path = '', header = {}, ip = [] }: MatchSettings): string {
+  return [...method.map(each => each.toLowerCase()), host, path, ...Object.keys(header), ...ip]
     .join('-')
     .replace(/[^A-Za-z0-9_.-]+/g, '-')
     .replace(/-{2,}/g, '-')

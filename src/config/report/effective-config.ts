@@ -1,10 +1,13 @@
 import { maskUrl } from '../messages.js'
+import { isScheduled } from '../schedule.js'
 import { formatListen } from '../schema/address.js'
 import { formatKeyPart, hasHeader, mayHaveAddress } from '../schema/key.js'
+import { formatTime } from '../schema/rates.js'
 import type {
   BucketSettings,
   CostSettings,
   KeySettings,
+  RateSchedule,
   RouteSettings,
   Settings,
   StoreSettings,
@@ -111,12 +114,14 @@ function formatUpstream(upstream: UpstreamSettings): object {
   }
 }
 
-function formatBucket({ key, limits, status, weight, tiers }: BucketSettings, secrets: Secrets): object {
-  const { rate, capacity, overflow, blockFor, maxInFlight } = limits
+function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
+  const { key, limits, schedule, timeZone, status, weight, tiers } = bucket
+  const { capacity, overflow, blockFor, maxInFlight } = limits
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
-    rate: exactRate(rate),
+    rate: formatRates(limits.rate, schedule),
+    ...((timeZone !== undefined || isScheduled(bucket)) && { timeZone: timeZone ?? 'UTC' }),
     capacity,
     ...(maxInFlight !== undefined && { maxInFlight }),
     status,
@@ -139,12 +144,22 @@ function formatKey(key: KeySettings): object {
   }
 }
 
-function formatTier({ name, keys, header, limits, weight }: TierSettings, ofKeys: Secrets, secrets: Secrets): object {
+function formatRates(rate: number, schedule: RateSchedule | undefined): unknown {
+  if (schedule === undefined) return exactRate(rate)
+  return schedule.entries.map(({ from, to, rate: own }) => ({
+    ...(from !== undefined && { from: formatTime(from) }),
+    ...(to !== undefined && { to: formatTime(to) }),
+    rate: exactRate(own),
+  }))
+}
+
+function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): object {
+  const { name, keys, header, limits, schedule, weight } = tier
   return {
     name,
     ...(keys && { keys: ofKeys === 'masked' ? keys.map(() => '***') : keys }),
     ...(header && { header: formatHeader(header, secrets) }),
-    rate: exactRate(limits.rate),
+    rate: formatRates(limits.rate, schedule),
     capacity: limits.capacity,
     ...(limits.maxInFlight !== undefined && { maxInFlight: limits.maxInFlight }),
     ...(weight !== undefined && { weight }),
@@ -152,7 +167,7 @@ function formatTier({ name, keys, header, limits, weight }: TierSettings, ofKeys
 }
 
 function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined, secrets: Secrets): object {
-  const { name, match, mode, buckets, cost, maxWait, dryRun, explain, upstream } = route
+  const { name, match, mode, buckets, cost, maxWait, patience, dryRun, explain, upstream } = route
   const own = formatUpstream(upstream)
   const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(formatUpstream(common))
   return {
@@ -162,6 +177,7 @@ function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined,
     buckets: buckets.map(bucket => bucket.name),
     cost: formatCost(cost),
     ...(Number.isFinite(maxWait) && { maxWait: exactDuration(maxWait) }),
+    patience: typeof patience === 'number' ? exactDuration(patience) : patience,
     dryRun,
     explain,
     ...(!isCommon && { upstream: own }),

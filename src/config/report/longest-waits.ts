@@ -1,13 +1,13 @@
 /** The longest waits that the limits allow. */
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { staticCosts } from '../checks/checks.js'
-import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
+import type { BucketSettings, RateSchedule, RouteSettings, Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'
 
 /** The longest wait of an admitted request on one bucket. */
 export interface LongestWait {
   name: string
-  /** E.g. `"5/s"`. */
+  /** E.g. `"5/s"`; where it depends on the time, the slowest. */
   rate: string
   /** Cost units. */
   capacity: number
@@ -19,18 +19,21 @@ export interface LongestWait {
  * Only routes in mode `shape` hold requests: without one the wait is 0.
  */
 export function longestWaits({ buckets, routes }: Settings): (LongestWait & { tiers: LongestWait[] })[] {
-  return buckets.map(({ name, limits, tiers }) => {
+  return buckets.map(({ name, limits, schedule, tiers }) => {
     const costs = routes
       .filter(route => route.mode === 'shape' && route.buckets.some(bucket => bucket.name === name))
       .map(smallestCost)
     const cost = Math.min(...costs)
-    const waitOf = (name: string, own: BucketLimits): LongestWait => ({
+    const waitOf = (name: string, own: BucketLimits, byTime?: RateSchedule): LongestWait => ({
       name,
-      rate: exactRate(own.rate),
+      rate: `${exactRate(own.rate)}${byTime === undefined ? '' : ' at the slowest'}`,
       capacity: own.capacity,
       longestWaitMs: waitFor(cost, own),
     })
-    return { ...waitOf(name, limits), tiers: tiers.map(tier => waitOf(tier.name, tier.limits)) }
+    return {
+      ...waitOf(name, limits, schedule),
+      tiers: tiers.map(tier => waitOf(tier.name, tier.limits, tier.schedule)),
+    }
   })
 }
 

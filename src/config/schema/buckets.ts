@@ -2,7 +2,8 @@ import * as z from 'zod'
 import { wants, wantsSecret } from '../messages.js'
 import { headers } from './case-insensitive.js'
 import { key } from './key.js'
-import { duration, NAME, name, object, oneOf, positive, rate, span, whole } from './values.js'
+import { bucketRate, timeZone } from './rates.js'
+import { duration, NAME, name, object, oneOf, positive, span, whole } from './values.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
 const KEYS = 'use e.g. ["customer-1"]'
@@ -26,7 +27,9 @@ export const tier = object(
       .refine(values => Object.keys(values).length > 0, { error: `the object is empty; ${HEADER}` })
       .exactOptional()
       .describe('The header that puts a request in this tier, e.g. { "x-plan": "gold" }.'),
-    rate: rate.exactOptional().describe('The rate of this tier, e.g. "50/s"; inherited when absent.'),
+    rate: bucketRate
+      .exactOptional()
+      .describe('The rate of this tier, or a list by the time of day, e.g. "50/s"; inherited when absent.'),
     capacity: capacity.exactOptional().describe('The capacity of this tier, e.g. 100; inherited when absent.'),
     maxInFlight: maxInFlight
       .exactOptional()
@@ -41,7 +44,12 @@ export const tier = object(
 export const bucket = object(
   {
     key: key.prefault('ip').describe('What tells clients apart, e.g. "ip", "header:x-api-key", ["ip", "route"].'),
-    rate: rate.describe('Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s".'),
+    rate: bucketRate.describe(
+      'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day.',
+    ),
+    timeZone: timeZone
+      .exactOptional()
+      .describe('Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.'),
     capacity: capacity
       .exactOptional()
       .describe("The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent."),

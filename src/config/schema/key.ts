@@ -46,7 +46,7 @@ const parts = [
   }),
 ] as const
 
-const missing = oneOf(['ip', 'reject', 'all'], 'a choice for a missing key')
+const missing = oneOf(['ip', 'reject', 'all', 'skip'], 'a choice for a missing key')
 
 const duplicates = oneOf(['first', 'reject'], 'a choice for a header with several lines')
 
@@ -58,7 +58,9 @@ const ipv6 = whole('a prefix length of IPv6', 'use 1 to 128, e.g. 56', 1, 128)
 const keyObject = object(
   {
     from: z.union(parts, { error: keyError }).describe('The key, e.g. "header:x-api-key" or ["ip", "route"].'),
-    missing: missing.prefault('ip').describe('What to do when the key is missing, e.g. "reject" answers 400.'),
+    missing: missing
+      .prefault('ip')
+      .describe('What to do when the key is missing, e.g. "reject" answers 400, "skip" leaves the bucket out.'),
     duplicates: duplicates
       .prefault('first')
       .describe('What to do when a header of the key has several lines, e.g. "reject" answers 400.'),

@@ -1,4 +1,6 @@
 import * as z from 'zod'
+import { parseRange } from '../../http/matching/address-ranges.js'
+import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
 import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import type { CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
@@ -11,22 +13,75 @@ const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
 
 const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"') }), methodName)
 
-const path = read(text('a path', 'use e.g. "/login", "/api/*"'), value => {
-  const fault = (reason: string) => new RangeError(`${quote(value)} ${reason}; use e.g. "/login", "/api/*"`)
-  if (!value.startsWith('/') && value !== '*') throw fault('does not start with "/"')
-  if (value.slice(0, -1).includes('*')) throw fault('has a "*" that is not at its end')
-  if (/[?#\s]/.test(value)) throw fault('has a query, a fragment or a space, which no path has')
+const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
+const path = read(text('a path', PATHS), value => {
+  const expression = expressionOf(value)
+  const fault = expression === undefined ? faultOfPattern(value) : faultOfExpression(value, expression)
+  if (fault !== undefined) throw new RangeError(`${quote(value)} ${fault}`)
   return value
 })
 
-const host = read(text('a host', 'use e.g. "api.example.com"'), value => {
-  if (/^(?:[A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\])(?::\d+)?$/.test(value)) return value.toLowerCase()
-  throw new RangeError(`${quote(value)} is not a host; use e.g. "api.example.com"`)
+function faultOfPattern(pattern: string): string | undefined {
+  if (!/^[/*]/.test(pattern)) return `does not start with "/"; ${PATHS}`
+  if (/[?#\s]/.test(pattern)) return `has a query, a fragment or a space, which no path has; ${PATHS}`
+  const odd = /[^\x21-\x7e]/u.exec(pattern)?.[0]
+  if (odd !== undefined) {
+    return `has ${quote(odd)}, and the characters of a path are visible ASCII; write ${quote(percentEncoded(odd))}`
+  }
+  if (/\*.*\/(?:\.|%2e){1,2}(?:\/|$)/i.test(pattern)) {
+    return 'has a "." or ".." after a "*", and no path has one when it is compared; write the path without it'
+  }
+  return undefined
+}
+
+/** UTF-8, as clients send it. */
+function percentEncoded(character: string): string {
+  return Buffer.from(character).toString('hex').toUpperCase().replace(/../g, '%$&')
+}
+
+function faultOfExpression(pattern: string, expression: string): string | undefined {
+  if (!/^~\s/.test(pattern)) return `has no space after "~"; write ${quote(`~ ${expression || '^/api/'}`)}`
+  if (expression === '') return `has no expression after "~"; ${PATHS}`
+  const fault = expressionFault(expression)
+  if (fault === undefined) return undefined
+  const limits = /Perl syntax|escape sequence/.test(fault)
+    ? 'there is no lookaround and no backreference, as these take more than linear time; write it without them'
+    : 'write a regular expression of RE2, e.g. "~ ^/v[0-9]+/"'
+  return `is not a regular expression: ${fault}; ${limits}`
+}
+
+const HOST_PATTERN = /^(?:[A-Za-z0-9_.*-]+|\[[0-9a-fA-F:.*]+\])(?::[\d*]+)?$/
+const host = read(text('a host', 'use e.g. "api.example.com" or "*.example.com"'), value => {
+  if (HOST_PATTERN.test(value)) return value.toLowerCase()
+  throw new RangeError(`${quote(value)} is not a host; use e.g. "api.example.com" or "*.example.com"`)
 })
+
+const RANGES = 'use e.g. "192.0.2.1", "10.0.0.0/8" or "2001:db8::/32"'
+const range = read(text('an address or CIDR', RANGES), value => {
+  const parsed = parseRange(value)
+  if (parsed === undefined) throw new RangeError(`${quote(value)} is not an address or CIDR; ${RANGES}`)
+  if (!parsed.hasHostBits) return value
+  throw new RangeError(
+    `${quote(value)} has bits set after its prefix; write ${quote(parsed.text)}, or the address alone`,
+  )
+})
+
+const normalisation = oneOf(['case', 'slash', 'params'], 'what to ignore in a path')
 
 const match = object(
   {
-    path: path.exactOptional().describe('The exact path, or a prefix that ends in "*", e.g. "/api/*".'),
+    path: path
+      .exactOptional()
+      .describe('The path, "*" for any text, e.g. "/api/*"; or "~ " and a regular expression, e.g. "~ ^/v[0-9]+/".'),
+    normalise: read(z.array(normalisation, { error: wants('a list', 'use e.g. ["case", "slash"]') }), list => {
+      const twice = list.find((each, index) => list.indexOf(each) < index)
+      if (twice !== undefined) throw new RangeError(`${quote(twice)} is listed twice; remove one`)
+      return list
+    })
+      .exactOptional()
+      .describe(
+        'What to ignore in the path: upper and lower case, a slash at the end, ";a=b", e.g. ["case", "slash"].',
+      ),
     method: z
       .union(
         [
@@ -37,14 +92,32 @@ const match = object(
       )
       .exactOptional()
       .describe('The method or methods, e.g. "POST" or ["GET", "HEAD"].'),
-    host: host.exactOptional().describe('The host asked for, in any case, e.g. "api.example.com".'),
+    host: host
+      .exactOptional()
+      .describe('The host asked for, in any case, "*" for any text, e.g. "api.example.com" or "*.example.com".'),
     header: headers('headers to match', 'use e.g. { "x-plan": "gold" }')
       .exactOptional()
-      .describe('Headers and their exact values, e.g. { "x-plan": "gold" }.'),
+      .describe('Headers and their values, "*" for any text, e.g. { "x-plan": "gold", "user-agent": "*bot*" }.'),
+    ip: z
+      .union(
+        [range.transform(one => [one]), z.array(range).min(1, { error: 'the list is empty; use e.g. ["10.0.0.0/8"]' })],
+        { error: wants('an address or CIDR', RANGES) },
+      )
+      .exactOptional()
+      .describe('The address of the client, or CIDRs, e.g. "10.0.0.0/8" or ["192.0.2.1", "2001:db8::/32"].'),
   },
   'an object',
   'use e.g. { "path": "/api/*", "method": "POST" }',
-)
+).superRefine(({ path: pattern, normalise = [] }, ctx) => {
+  const report = (at: string, message: string) =>
+    ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
+  if (normalise.length > 0 && pattern === undefined) {
+    report('normalise', 'there is no path to compare; add e.g. "path": "/api/*", or remove it')
+  }
+  if (normalise.includes('params') && pattern !== undefined && /^[^~].*;/.test(pattern)) {
+    report('path', `${quote(pattern)} has a ";", and "params" leaves out all of them; write the path without ";..."`)
+  }
+})
 
 const costError = ({ input }: RefusedValue) =>
   input === 0 ? '0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")' : costWants({ input })
@@ -122,6 +195,12 @@ export const route = object(
     maxWait: timerDuration
       .exactOptional()
       .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
+    patience: z
+      .union([z.enum(['auto', 'none']), timerDuration], {
+        error: wants('a patience', 'use e.g. "2s", "auto" or "none"'),
+      })
+      .prefault('auto')
+      .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
     upstream: upstream.exactOptional().describe('This route\'s own upstream, e.g. "http://127.0.0.1:9001".'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),

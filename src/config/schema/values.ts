@@ -55,7 +55,7 @@ const durationError = ({ input }: RefusedValue) =>
     : wants('a duration', 'use e.g. "250ms", "10s", "1m"')({ input })
 const durationText = z.string({ error: durationError })
 
-const rateError = (refused: RefusedValue) => wants('a rate', rateRemedy(refused.input))(refused)
+export const rateError = (refused: RefusedValue) => wants('a rate', rateRemedy(refused.input))(refused)
 export const rate = read(z.union([z.string(), z.number()], { error: rateError }), withMessage(parseRate, rateError))
 
 const readDuration = withMessage(parseDuration, durationError)

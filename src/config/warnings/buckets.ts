@@ -2,7 +2,8 @@
 import { formatDuration } from '../../core/units.js'
 import { exactDuration, exactRate } from '../report/exact-units.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
-import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
+import { isScheduled, unreachedEntries } from '../schedule.js'
+import type { BucketSettings, RateSchedule, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, type Place, placesOf, usersOf, type Warning } from './key-scope.js'
 
 /** How long HTTP clients, load balancers and people usually wait, in ms. */
@@ -13,10 +14,44 @@ export function bucketWarnings(settings: Settings): Warning[] {
     const users = usersOf(bucket, settings)
     if (users.length === 0) {
       return [
+        ...timesOf(bucket),
         { path: ['buckets', bucket.name], message: 'no route uses it; name it in "buckets" of one, or remove it' },
       ]
     }
-    return [...tooSmall(bucket, users), ...tooLarge(bucket, users), ...blocksAll(bucket), ...sharedTiers(bucket)]
+    return [
+      ...timesOf(bucket),
+      ...tooSmall(bucket, users),
+      ...tooLarge(bucket, users),
+      ...blocksAll(bucket),
+      ...sharedTiers(bucket),
+    ]
+  })
+}
+
+/** Warns of times of day without effect. */
+function timesOf(bucket: BucketSettings): Warning[] {
+  const { name, schedule, timeZone, tiers } = bucket
+  const path = ['buckets', name]
+  // A tier without a rate has the very schedule of its bucket.
+  const own = tiers.map(tier => (tier.schedule?.entries === schedule?.entries ? undefined : tier.schedule))
+  const idle = timeZone !== undefined && !isScheduled(bucket)
+  const message = 'has no effect, as no rate has a time of day; remove it, or write the rate as a list'
+  return [
+    ...(idle ? [{ path: [...path, 'timeZone'], message }] : []),
+    ...unreached(schedule, [...path, 'rate']),
+    ...own.flatMap((each, index) => unreached(each, [...path, 'tiers', index, 'rate'])),
+  ]
+}
+
+function unreached(schedule: RateSchedule | undefined, path: readonly PropertyKey[]): Warning[] {
+  const { entries = [] } = schedule ?? {}
+  return unreachedEntries(entries).map(index => {
+    // The last one has no times, and there has to be one without.
+    const isNeeded = index === entries.length - 1 && entries[index - 1]?.from !== undefined
+    const remedy = isNeeded
+      ? 'remove it, and "from" and "to" of the entry before it'
+      : 'move it before them, or remove it'
+    return { path: [...path, index], message: `never holds, as the entries before it take all of its time; ${remedy}` }
   })
 }
 

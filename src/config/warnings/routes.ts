@@ -2,7 +2,7 @@
 import { formatDuration } from '../../core/units.js'
 import { covers } from '../checks/match-coverage.js'
 import { allLimits, longestWaitOf } from '../report/longest-waits.js'
-import type { RouteSettings, Settings, UpstreamSettings } from '../settings.js'
+import type { BucketSettings, RouteSettings, Settings, UpstreamSettings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
 export function routeWarnings(settings: Settings): Warning[] {
@@ -10,6 +10,7 @@ export function routeWarnings(settings: Settings): Warning[] {
   return [
     ...routes.flatMap((route, index) => [
       ...unreachable(route, index, routes),
+      ...unlimited(route).map(message => ({ path: ['routes', index, 'buckets'], message })),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
       ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
@@ -25,6 +26,17 @@ function unreachable({ match }: RouteSettings, index: number, routes: readonly R
   if (first === index) return []
   const message = `can never be reached: routes[${first}] ("${routes[first]!.name}") comes first and matches all requests that this one matches; move this before it, or remove it`
   return [{ path: ['routes', index], message }]
+}
+
+/** Warns where a client chooses whether anything limits it. */
+function unlimited({ mode, buckets }: RouteSettings): string[] {
+  const isSkipped = ({ key: { parts, missing } }: BucketSettings) =>
+    missing === 'skip' && parts.some(part => 'name' in part || part.kind === 'host')
+  if (mode === 'off' || buckets.length === 0 || !buckets.every(isSkipped)) return []
+  const names = buckets.map(({ name }) => `"${name}"`).join(', ')
+  return [
+    `a request without the key of ${names} passes without any limit, as it says "missing": "skip"; add a bucket that every request has, e.g. with the key "ip"`,
+  ]
 }
 
 function idleMaxWait(route: RouteSettings, settings: Settings): string[] {

@@ -2,6 +2,7 @@
 
 import { exactRate } from '../report/exact-units.js'
 import { allLimits } from '../report/longest-waits.js'
+import { ratesOf } from '../schedule.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isInside, isPerClient, placesOf, type Warning } from './key-scope.js'
 
@@ -28,7 +29,7 @@ function pairsOf({ buckets }: RouteSettings): [narrow: BucketSettings, wide: Buc
 
 /** Warns of a rate that a wider bucket never lets through. */
 function unreachableRate(narrow: BucketSettings, wide: BucketSettings, { name }: RouteSettings): Warning[] {
-  const fastest = Math.max(...allLimits(wide).map(({ rate }) => rate))
+  const fastest = Math.max(...[wide, ...wide.tiers].flatMap(ratesOf))
   const place = placesOf(narrow).find(({ limits }) => limits.rate > fastest)
   if (place === undefined) return []
   const message = `${exactRate(place.limits.rate)} can never be reached: bucket "${wide.name}", which comes with it on route "${name}", lets ${exactRate(fastest)} pass for all its keys together; raise that one or lower this`

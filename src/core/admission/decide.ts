@@ -19,6 +19,9 @@ export function decide(demand: Demand, maxWait: number, now: number, pause = 0):
       return explainRejection(demand, maxWait, now, pause)
     }
   }
+  // Without a bucket the pause is all that it waits for as far as is known.
+  if (stack.length === 0 && pause > maxWait)
+    return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - maxWait }
   return undefined
 }
 

@@ -2,7 +2,8 @@
  * Which lane of a shared bucket is the heaviest, and which requests make room for a newcomer with less than its share.
  *
  * Lanes are compared by the cost that they have queued, divided by their weight, requests that are set aside included. One
- * whose requests all claim slots has none to give and comes last. A bucket keeps them in a heap once it was asked for the heaviest (`overflow: "fair"`).
+ * whose requests all claim slots has none to give and comes last. A bucket keeps them in a heap once it was asked for the
+ * heaviest (`overflow: "fair"`).
  */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'

@@ -127,6 +127,8 @@ export interface Arrival extends Demand {
   readonly shadow?: boolean
   /** Stands for its client, which has its share of `maxQueued`. Absent: it has none. */
   readonly client?: string
+  /** ms. It is not admitted to a longer predicted wait, and may wait longer once it is. Absent: any. */
+  readonly patience?: number | undefined
 }
 
 /** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */

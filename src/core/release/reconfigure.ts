@@ -91,7 +91,7 @@ export class Control {
     this.#engine.notify()
   }
 
-  /** Rejects every request that waits at a gate. They hear that they may come again in so many ms. */
+  /** Rejects every request that waits at a gate. */
   refuseAll(gate: Gate, retryAfterMs: number): void {
     this.#engine.settle()
     for (const lane of lanesBelow(gate.root)) {

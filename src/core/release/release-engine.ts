@@ -401,9 +401,8 @@ export class Engine {
   }
 
   /**
-   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until
-   * `unhold`, or for a second.
-   * Another upstream need not wait until this one takes a connection.
+   * A request that has passed is not on the wire yet: nothing else passes its buckets towards its gate until `unhold`, or for a
+   * second. Another upstream need not wait until this one takes a connection.
    *
    * @returns false if a store grants the slots: it knows nothing of this
    */

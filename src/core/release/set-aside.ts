@@ -4,15 +4,18 @@
  * of their lane or are cancelled.
  */
 
-import { type Arrival, StoredTicket, type Ticket, type Waiter } from '../queue/lane.js'
+import { type Arrival, type Rejection, StoredTicket, type Ticket, type Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import type { Engine } from './release-engine.js'
 
 export class SetAside {
   readonly #engine: Engine
+  readonly #makePlace: (arrival: Arrival) => Rejection | undefined
 
-  constructor(engine: Engine) {
+  /** @param makePlace lets one more request wait, if need be in the place of another. A rejection: there is no place */
+  constructor(engine: Engine, makePlace: (arrival: Arrival) => Rejection | undefined) {
     this.#engine = engine
+    this.#makePlace = makePlace
   }
 
   /**
@@ -21,23 +24,30 @@ export class SetAside {
    *
    * @param passed its released ticket. Undefined: it has passed at once
    * @param arrivedAt ms
-   * @returns its ticket from now on
+   * @returns its ticket from now on. A rejection: too many wait, and it is not one of them
    */
-  add(arrival: Arrival, waiter: Waiter, passed: Ticket | undefined, arrivedAt: number): Ticket {
+  add(arrival: Arrival, waiter: Waiter, passed: Ticket | undefined, arrivedAt: number): Ticket | Rejection {
     const engine = this.#engine
     // What has become due since its slot comes after it.
     engine.recallFor(arrival)
-    // It will leave before those that came in the same moment.
-    const ticket = engine.countIn(arrival, waiter, arrivedAt - SAME_TIME)
-    engine.setAside(ticket)
+    // One that has passed at once has not counted among those that wait.
+    const rejection = passed === undefined ? this.#makePlace(arrival) : undefined
+    const ticket = rejection ?? this.#standAside(arrival, waiter, arrivedAt)
     if (passed === undefined) engine.restore(arrival, engine.passedAt, engine.passedAt)
     else {
-      keepCounted(passed, ticket)
+      if (ticket instanceof StoredTicket) keepCounted(passed, ticket)
       engine.returnSlot(passed, passed.slot!)
     }
     arrival.route.gate.leave()
     arrival.route.gate.unprobe()
     for (const bucket of arrival.stack) bucket.leave()
+    return ticket
+  }
+
+  #standAside(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
+    // It will leave before those that came in the same moment.
+    const ticket = this.#engine.countIn(arrival, waiter, arrivedAt - SAME_TIME)
+    this.#engine.setAside(ticket)
     return ticket
   }
 
@@ -57,8 +67,8 @@ export class SetAside {
 }
 
 /** A store goes on counting the request. */
-function keepCounted(passed: Ticket, ticket: Ticket): void {
-  if (!(passed instanceof StoredTicket && ticket instanceof StoredTicket)) return
+function keepCounted(passed: Ticket, ticket: StoredTicket): void {
+  if (!(passed instanceof StoredTicket)) return
   ticket.counted = passed.counted
   passed.counted = false
 }

@@ -109,8 +109,9 @@ export class Claims {
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
-    // Others may have passed meanwhile.
-    if (claim.granted && lane.stack.some(bucket => !bucket.hasPlace)) return this.#return(lane, cost, claim.slot)
+    // Others may have passed meanwhile, or the upstream fails.
+    const mayPass = lane.route.gate.open && lane.stack.every(bucket => bucket.hasPlace)
+    if (claim.granted && !mayPass) return this.#return(lane, cost, claim.slot)
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#applyAnswer(lane, cost, claim, askedAt)
   }
@@ -244,7 +245,9 @@ export class Claims {
       this.#nextClaim(bucket, Math.max(share, slot.at + cost / rate - horizon + asked / rate), now)
     }
     this.#grants.add(grant, slot.at)
-    if (lane.claiming!.size < lane.claims || lane.route.gate.paused) this.#drop(grant)
+    const { gate } = lane.route
+    const shut = gate.paused || (gate.blocked && !gate.probing)
+    if (lane.claiming!.size < lane.claims || shut) this.#drop(grant)
   }
 
   /** The claims that are on their way will be refused, too. */

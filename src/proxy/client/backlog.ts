@@ -2,6 +2,7 @@ import type { Socket } from 'node:net'
 import type { Watched } from '../deadlines.js'
 import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
 import { bytesTaken, type LeastRate } from '../http/least-rate.js'
+import { unconfirmedBytes } from '../http/send-queue.js'
 
 export interface BacklogOptions {
   readonly socket: Socket
@@ -18,7 +19,8 @@ export interface BacklogOptions {
 
 /**
  * The bytes of an answer that its client has not taken. They are read ahead of it, so that the upstream is free sooner. A
- * client that takes too few of them loses its connection.
+ * client that takes too few of them loses its connection. The kernel takes megabytes at a time and then nothing for minutes,
+ * so what it still keeps is not taken.
  */
 export class Backlog implements Watched {
   list: object | undefined = undefined
@@ -31,6 +33,12 @@ export class Backlog implements Watched {
   readonly #held: HeldBytes
   /** Bytes that the kernel had taken when the rate was measured last. */
   #measured = 0
+  /** What the kernel kept of them then. Undefined: unknown. */
+  #kept: number | undefined
+  /** What the client has taken of that, seen at the end of measurements. */
+  #confirmed = 0
+  /** How often a measurement has begun. */
+  #measurements = 0
   /** Hears when what waits has been taken. */
   #isWaiting = false
   #ended = false
@@ -71,10 +79,22 @@ export class Backlog implements Watched {
     onDrained?.()
   }
 
+  /** It grows while the client takes something. */
+  get taken(): number {
+    return bytesTaken(this.#options.socket) + this.#confirmed
+  }
+
   #watch(): void {
     const { socket, leastRate } = this.#options
     this.#measured = bytesTaken(socket)
-    leastRate?.windows.watch(this)
+    this.#kept = undefined
+    this.#measurements += 1
+    if (leastRate === undefined) return
+    leastRate.windows.watch(this)
+    const measurement = this.#measurements
+    void unconfirmedBytes(socket).then(kept => {
+      if (this.#measurements === measurement) this.#kept = kept
+    })
   }
 
   /** The answer is over: the client has taken all, or never will. */
@@ -90,7 +110,21 @@ export class Backlog implements Watched {
     const waiting = socket.writableLength
     this.#count(waiting)
     if (waiting === 0) return
-    if (bytesTaken(socket) - this.#measured < leastRate!.bytes) socket.destroy()
-    else this.#watch()
+    const taken = bytesTaken(socket) - this.#measured
+    if (taken >= leastRate!.bytes) this.#watch()
+    else void this.#look(taken)
+  }
+
+  /** Cuts the connection off, unless the client has taken enough of what the kernel kept. */
+  async #look(taken: number): Promise<void> {
+    const { socket, leastRate } = this.#options
+    const before = this.#kept
+    const after = before === undefined ? undefined : await unconfirmedBytes(socket)
+    // It has been measured anew, or has taken all, in the meantime.
+    if (this.#ended || !this.#isWaiting || this.#kept !== before || socket.destroyed) return
+    const confirmed = before === undefined || after === undefined ? 0 : before - after
+    if (taken + confirmed < leastRate!.bytes) return void socket.destroy()
+    this.#confirmed += confirmed
+    this.#watch()
   }
 }

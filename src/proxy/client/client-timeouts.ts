@@ -3,7 +3,9 @@ import { Deadlines } from '../deadlines.js'
 
 /** How long connections may take. A reload replaces it for what begins later. */
 export class ClientTimeouts {
-  /** For the head of a request, from its first byte. The first also from the opening of the connection. */
+  /** From the opening of a connection to its first byte. */
+  readonly opening: Deadlines
+  /** For the head of a request, from its first byte. */
   readonly headers: Deadlines
   /** From an answer to the first byte of the next request. Undefined: as long as it likes. */
   readonly idle: Deadlines | undefined
@@ -15,6 +17,7 @@ export class ClientTimeouts {
    * @param idle ms; 0: for ever
    */
   constructor(clock: Clock, headers: number, idle: number) {
+    this.opening = new Deadlines(clock, headers)
     this.headers = new Deadlines(clock, headers)
     this.idle = idle === 0 ? undefined : new Deadlines(clock, idle)
     const lines = 'Connection: keep-alive\r\n'
@@ -22,6 +25,7 @@ export class ClientTimeouts {
   }
 
   close(): void {
+    this.opening.close()
     this.headers.close()
     this.idle?.close()
   }

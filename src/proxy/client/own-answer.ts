@@ -3,7 +3,7 @@ import type { Deadlines } from '../deadlines.js'
 import type { ByteBudget } from '../http/byte-budget.js'
 import type { AnswerHead, AnswerOwner, ClientAnswer, RequestBody, WholeAnswer } from '../http/client.js'
 import { httpDate } from '../http/http-date.js'
-import { bytesTaken, type LeastRate } from '../http/least-rate.js'
+import type { LeastRate } from '../http/least-rate.js'
 import { watchOver } from '../http/linger.js'
 import { fieldLines, isNamed } from '../http1/fields.js'
 import type { RequestHead } from '../http1/request-parser.js'
@@ -160,7 +160,7 @@ export class OwnAnswer implements ClientAnswer {
   }
 
   get taken(): number {
-    return this.#backlog === undefined ? 0 : bytesTaken(this.#connection.socket)
+    return this.#backlog?.taken ?? 0
   }
 
   onceDrained(run: () => void): void {

@@ -91,7 +91,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.peerKey = peerKey
     this.#parser = new RequestParser(this, home.maxHeaderSize)
     this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
-    this.#watchHead()
+    this.#watch(this.timeouts.opening)
   }
 
   get timeouts(): ClientTimeouts {
@@ -215,14 +215,14 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     const exchange = new Exchange(this.#home.context, this, head, this.#answer)
     this.current = exchange
     // A body, or the part of it, that has come with its head counts in the decision.
-    if (head.framing.length === 0) exchange.start(false)
+    if (head.framing.length === 0) exchange.start()
     else this.#starting = exchange
   }
 
   #start(): void {
     const starting = this.#starting
     this.#starting = undefined
-    starting?.start(false)
+    starting?.start()
   }
 
   body(buffer: Buffer, from: number, to: number): void {
@@ -294,7 +294,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.#answer = res
     const exchange = new UpgradeExchange(this.#home.context, this, { req: this.#request!, res, head: rest })
     this.current = exchange
-    exchange.start(false)
+    exchange.start()
   }
 
   #refuse(status: number, detail: string): void {

@@ -90,10 +90,14 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
   }
 }
 
-/** Takes out the connection that has been idle longest. It has no request under way, and no part of the next. */
+/**
+ * Takes out the connection that has been idle longest. It has no request under way, and no part of the next. One that has
+ * never sent a byte may be about to, so those that have had a request go first.
+ */
 function takeIdle(allTimeouts: readonly ClientTimeouts[]): OwnConnection | undefined {
-  for (const { idle } of allTimeouts) {
-    const connection = idle?.takeOldest()
+  const lists = [...allTimeouts.map(({ idle }) => idle), ...allTimeouts.map(({ opening }) => opening)]
+  for (const list of lists) {
+    const connection = list?.takeOldest()
     if (connection !== undefined) return connection as OwnConnection
   }
   return undefined

@@ -13,7 +13,7 @@ import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
-import type { AnswerOwner, ClientAnswer, ClientRequest, RequestBody } from '../http/client.js'
+import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
 import { mayHideHangUp } from '../http/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
@@ -33,15 +33,13 @@ import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
-import { BodyArrival } from './body-arrival.js'
 import { ConnectionWait } from './connection-wait.js'
-import { clientKey, findStack } from './find-stack.js'
+import { type Applicant, addressOfClient, clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
+import { IncomingBody } from './incoming-body.js'
+import { deadlineOf, Prospects } from './prospects.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
-
-/** Bytes. A longer body is not read to its end to save the connection: the answer says that the connection closes. */
-const LONG_BODY = 1024 * 1024
 
 const NOTHING: readonly never[] = []
 
@@ -58,18 +56,19 @@ export interface Sending {
   flushed?(): void
 }
 
-export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
+export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
   protected readonly req: ClientRequest
   protected readonly res: ClientAnswer
-  protected facts!: RequestFacts
+  facts!: RequestFacts
   protected matched: Route | undefined
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
   upstreamTime: number | undefined
   readonly #response: ClientResponse
+  prospects: Prospects | undefined
   #state: 'arrived' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
   /** Ends its dry run. */
@@ -81,9 +80,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   /** Set if the route has `explain`. */
   #explanation: Explanation | undefined
   #forwarding: Sending | undefined
-  #body: RequestBody | null = null
-  /** Set if its body is buffered before it is sent. */
-  #arrival: BodyArrival | undefined
+  readonly #body: IncomingBody
+  #address: string | undefined
   #client: string | undefined
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
@@ -96,8 +94,6 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
-  /** The client has been told to send its body. */
-  #continued = false
 
   constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
     this.context = context
@@ -105,28 +101,30 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.req = req
     this.res = res
     this.#response = new ClientResponse(context, connection, res)
+    this.#body = new IncomingBody(req, res)
     res.owner = this
-  }
-
-  get receiving(): boolean {
-    return !this.req.complete
   }
 
   get route(): string {
     return this.matched?.name ?? ''
   }
 
+  get address(): string {
+    this.#address ??= addressOfClient(this.context, this.connection, this.facts)
+    return this.#address
+  }
+
   get client(): string {
-    this.#client ??= clientKey(this.context, this.connection, this.facts)
+    this.#client ??= clientKey(this.address, this.connection)
     return this.#client
   }
 
   get method(): string {
-    return this.req.method ?? ''
+    return this.req.method
   }
 
   get target(): string {
-    return this.req.url ?? ''
+    return this.req.url
   }
 
   get wait(): number {
@@ -145,23 +143,17 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     return headerValue(this.req.rawHeaders, name)
   }
 
-  start(sentAhead: boolean): void {
+  start(): void {
     this.#counted = true
     this.context.inProgress += 1
-    if (!sentAhead) return this.#begin()
-    setImmediate(() => {
-      if (this.#state === 'arrived') this.#begin()
-    })
-  }
-
-  #begin(): void {
     if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
     const facts = readRequest(this.req)
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
+    this.#body.announced(facts)
     if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
     if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
-    const route = this.context.routes.find(candidate => candidate.matches(facts))
+    const route = this.context.routes.find(candidate => candidate.matches(this))
     if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
     this.matched = route
     route.upstream.requests += 1
@@ -169,23 +161,38 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
       return this.#refuse(LOOP)
     }
     if (route.settings.mode === 'off') return this.#forwardUnqueued()
-    const stack = findStack(this.context, this.connection, route, facts)
+    const stack = findStack(this.context, route, this)
     if (stack instanceof Refusal) {
       if (!route.settings.dryRun) return this.#refuse(stack)
       this.context.observer.rehearsed?.(this, 'would_reject', '', 0)
       return this.#forwardUnqueued()
     }
-    this.#client = stack.client
     this.stack = stack.buckets
     this.keys = stack.keys
     this.cost = route.cost(facts)
-    const { buckets, weight, client } = stack
-    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client }
+    const { client } = this
+    const { buckets, weight } = stack
+    const patience = this.#patience(route, client)
+    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client, patience }
     if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
     this.#endRehearsal = rehearse(this.context, route, arrival, this)
     this.#forwardUnqueued()
+  }
+
+  /** How long it may wait so that its client is there for the answer, in ms. Undefined: as long as it takes. */
+  #patience(route: Route, client: string): number | undefined {
+    const { mode, patience, dryRun } = route.settings
+    if (mode !== 'shape' || patience === 'none') return undefined
+    const { context, connection, facts } = this
+    const deadline = deadlineOf(facts, route, () => context.trust(connection.peer, 0))
+    const prospects = new Prospects(route, client, deadline)
+    // Nobody waits in a dry run, so nothing is learnt.
+    if (!dryRun) this.prospects = prospects
+    else if (deadline === undefined) return undefined
+    const longest = prospects.longestWait(context.clock.now())
+    return longest === Infinity ? undefined : longest
   }
 
   #forwardUnqueued(): void {
@@ -205,19 +212,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   admitted(): void {
     const { upstream, settings } = this.matched!
-    const { requestBuffer } = upstream.settings
-    const { contentLength, chunked } = this.facts
-    if (!this.#mayHaveBody() || (contentLength ?? 0) > requestBuffer || requestBuffer === 0 || isGrpc(this.req)) return
-    this.#continue()
-    const body = this.res.openBody(this.client)
-    this.#body = body
-    body.buffer(requestBuffer)
-    if (body.ready) return
     const { bodyLimits: limits, openBodies: open } = this.context
-    this.#arrival = new BodyArrival({
-      body,
+    this.#body.buffer({
       client: this.client,
-      sized: !chunked,
+      requestBuffer: upstream.settings.requestBuffer,
       limits,
       open,
       onReady: () => {
@@ -229,18 +227,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   }
 
   get ready(): boolean {
-    return this.#arrival?.ready ?? true
+    return this.#body.ready
   }
 
   awaitBody(): void {
-    this.#arrival!.awaitRest()
-  }
-
-  /** Tells a client that waits for it to send its body. */
-  #continue(): void {
-    if (!this.facts.expectContinue || this.#continued || this.req.httpVersionMinor === 0) return
-    this.#continued = true
-    this.res.writeContinue()
+    this.#body.awaitRest()
   }
 
   #startVisit(route: Route, arrival: Arrival): void {
@@ -258,7 +249,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined {
     const { writes } = this.context.clock
     // A body, an answer to Expect, or a search for a hang-up is the main thread's.
-    if (writes === undefined || this.#mayHaveBody() || this.facts.expectContinue || this.connection.unread)
+    if (writes === undefined || this.#body.expected || this.facts.expectContinue || this.connection.unread)
       return undefined
     this.#followUpstream()
     const { method, target, contentLength } = this.facts
@@ -269,7 +260,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   passed(how: 'at-once' | 'queued' | ArmedRequest): void {
     if (how instanceof ArmedRequest) return this.forward(how)
     const { unread, socket } = this.connection
-    const hides = this.#body?.whole !== true && mayHideHangUp(this.facts)
+    const hides = !this.#body.whole && mayHideHangUp(this.facts)
     if (how === 'at-once' || !(hides || unread)) return this.forward()
     this.#state = 'released'
     this.#visit!.hold()
@@ -280,8 +271,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
       })
       return
     }
-    this.#body ??= this.res.openBody(this.client)
-    this.#body.readAhead(() => this.#state === 'released' && this.forward())
+    this.#body.readAhead(this.client, () => this.#state === 'released' && this.forward())
   }
 
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void {
@@ -291,10 +281,16 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   }
 
   abandon(): void {
+    if (this.#state !== 'over' && !this.res.headersSent) this.#left()
     // First: `settle` may close an upstream that nobody uses any more, and that would fail the request.
     this.#forwarding?.abort()
     this.settle()
     if (this.#state !== 'over') this.#leave('cancelled', 499)
+  }
+
+  #left(): void {
+    const now = this.context.clock.now()
+    if (this.#visit !== undefined) this.prospects?.left(this.#visit.waited(now), now)
   }
 
   onMalformed(reply: Reply): void {
@@ -321,7 +317,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
     this.context.observer.sent?.(this)
-    this.#continue()
+    this.#body.continue()
     const forwarding = this.send(sent)
     this.#forwarding = forwarding
     if (forwarding.connecting) this.#visit?.hold()
@@ -334,6 +330,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   }
 
   heard(status: number): void {
+    const now = this.context.clock.now()
+    if (this.#visit !== undefined) this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
     this.#tellBreaker((breaker, attempt) => breaker.answered(attempt, status, this.client))
   }
 
@@ -361,10 +359,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
 
   protected send(sent?: ArmedRequest): Sending {
     const { facts, res } = this
-    this.#body ??= this.#mayHaveBody() ? res.openBody(this.client) : null
     const { upstream } = this.matched!
     const { pool, ungated } = upstream
-    const forwarding = new Forwarding({ upstream, facts, body: this.#body, res, owner: this })
+    const forwarding = new Forwarding({ upstream, facts, body: this.#body.open(this.client), res, owner: this })
     if (sent !== undefined) sent.adopt(forwarding)
     else forwarding.start(this.gated ? pool : ungated, this.upstreamHeaders())
     return forwarding
@@ -393,7 +390,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     }
     headers.push(...this.#extraHeaders())
     // The upstream refused in the middle of the upload. Other early answers may continue beside the upload.
-    headers.push(...this.#response.closing(status >= 300 && this.#hasLongRest()))
+    headers.push(...this.#response.closing(status >= 300 && this.#body.hasLongRest))
     return headers
   }
 
@@ -404,12 +401,14 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
    *   when the answer has been read to its end
    */
   answered(status: number, fields: Fields): (() => void) | undefined {
-    const { quota, settings } = this.matched!.upstream
+    const { quota, settings, breaker } = this.matched!.upstream
     quota?.received(settings, status, fields)
     const { retry } = settings
     if (retry === undefined || !retry.status.includes(status)) return undefined
+    // It would be refused if it came now.
+    if (breaker?.refuses(true)) return undefined
     if (this.retries - this.#resends >= retry.max) return undefined
-    if (this.#visit === undefined || this.#body !== null || !isIdempotent(this.facts.method)) return undefined
+    if (this.#visit === undefined || this.#body.opened || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
     this.#state = 'waiting'
     this.#forwarding = undefined
@@ -426,7 +425,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   forwarded(end: ForwardEnd): void {
     if (end.kind === 'answered') {
       this.over('forwarded', this.res.statusCode)
-      return this.#response.linger(this.#mayHaveBody())
+      return this.#body.linger()
     }
     if (end.kind === 'failed') {
       if (this.#awaitConnection(end) || this.#sendAgain(end)) return
@@ -434,7 +433,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
         if (end.status === 408) breaker.dropped(attempt)
         else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
       })
-      this.#body?.destroy()
+      this.#body.drop()
       this.#fail(end)
       return
     }
@@ -450,11 +449,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
-    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     if (this.#visit === undefined) {
       this.#forwarding = this.send()
       return true
     }
+    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
     this.#forwarding = undefined
     return this.#passAgain(end.status)
   }
@@ -519,21 +518,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
   #reply(reply: Reply): void {
     this.beforeReply()
     const more = this.#extraHeaders()
-    more.push(...this.#response.closing(reply.close === true || this.#hasLongRest()))
+    more.push(...this.#response.closing(reply.close === true || this.#body.hasLongRest))
     this.#response.reply(reply, more)
-    this.#response.linger(this.#mayHaveBody())
-  }
-
-  /** Whether the request may have a body. True before its headers are read. */
-  #mayHaveBody(): boolean {
-    const facts = this.facts as RequestFacts | undefined
-    return facts === undefined || facts.chunked || (facts.contentLength ?? 0) > 0
-  }
-
-  /** Whether so much of the body is still to come that the connection is not worth keeping. */
-  #hasLongRest(): boolean {
-    const facts = this.facts as RequestFacts | undefined
-    return (facts?.contentLength ?? 0) > LONG_BODY && !this.req.complete
+    this.#body.linger()
   }
 
   /** Headers about this request besides the limits: names and values in turn. */
@@ -543,18 +530,16 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     return headers
   }
 
-  /** Lets a subclass prepare a socket that the response does not have yet. */
+  /** An answer of our own is about to be sent: a subclass stops watching the socket. */
   protected beforeReply(): void {}
 
   protected over(outcome: Outcome, status: number): void {
     const state = this.#state
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
-    this.#arrival?.end()
     this.#connectionWait?.end()
     this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
-    // Nobody reads it any more.
-    this.#body?.destroy()
+    this.#body.end()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     this.#endRehearsal?.()
@@ -575,9 +560,4 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner {
     this.context.inProgress -= 1
     if (this.context.inProgress === 0) this.context.idle()
   }
-}
-
-/** Its body may be a conversation, so nothing is to be waited for. */
-function isGrpc({ rawHeaders }: ClientRequest): boolean {
-  return /^application\/grpc(?![\w.-])/i.test(headerValue(rawHeaders, 'content-type') ?? '')
 }

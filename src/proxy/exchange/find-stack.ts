@@ -5,28 +5,23 @@ import { addressKey, clientAddress } from '../http/client-address.js'
 import type { ClientConnection } from '../http/client-connection.js'
 import { Refusal, type RequestFacts } from '../http/request.js'
 import { limitsOf } from '../live-limits.js'
-import type { Route } from '../routing/route.js'
+import type { Route, RouteBucket, RoutedRequest } from '../routing/route.js'
 
 /** The bucket instances of a request, and the weight of its lane. */
 export interface Stack {
   readonly buckets: SharedBucket[]
   readonly keys: readonly string[]
   readonly weight: number
+}
+
+/** A request whose buckets are to be found. */
+export interface Applicant extends RoutedRequest {
   /** The client's address as its share of our own resources is counted: IPv6 by /64. */
   readonly client: string
 }
 
-/** The address of a request's client as its share of our own resources is counted: IPv6 by /64. */
-export function clientKey(
-  context: Pick<ProxyContext, 'trust'>,
-  connection: ClientConnection,
-  facts: RequestFacts,
-): string {
-  return keyOf(addressOfClient(context, connection, facts), connection)
-}
-
-/** The peer's address, or behind trusted hops the forwarded one. */
-function addressOfClient(
+/** The client's address: the peer's, or behind trusted hops the forwarded one. */
+export function addressOfClient(
   { trust }: Pick<ProxyContext, 'trust'>,
   { peer }: ClientConnection,
   { forwardedFor }: RequestFacts,
@@ -34,41 +29,28 @@ function addressOfClient(
   return forwardedFor.length === 0 ? peer : clientAddress(peer, forwardedFor, trust)
 }
 
-function keyOf(address: string, { peer, peerKey }: ClientConnection): string {
+/** An address of a client as its share of our own resources is counted: IPv6 by /64. */
+export function clientKey(address: string, { peer, peerKey }: ClientConnection): string {
   return address === peer ? peerKey : addressKey(address)
 }
 
 /** Finds the bucket instances of a request and holds them. Creates none before every key is known. */
-export function findStack(
-  context: ProxyContext,
-  connection: ClientConnection,
-  route: Route,
-  facts: RequestFacts,
-): Stack | Refusal {
-  const address = addressOfClient(context, connection, facts)
-  const client = keyOf(address, connection)
-  const keyContext = { facts, address, ip: client, route: route.name }
+export function findStack(context: ProxyContext, route: Route, applicant: Applicant): Stack | Refusal {
+  const used: RouteBucket[] = []
   const keys: string[] = []
-  for (const { key, duplicate, settings } of route.buckets) {
-    const header = duplicate?.(facts)
-    if (header !== undefined) {
-      if (settings.key.duplicates === 'reject') {
-        return new Refusal(400, `bucket "${settings.name}" needs one ${header} header, and the request has several`)
-      }
-      context.observer.duplicated?.(route.name, header)
-    }
-    const value = key(keyContext)
-    if (value === undefined) {
-      return new Refusal(400, `bucket "${settings.name}" needs a key that the request does not have`)
-    }
-    keys.push(value)
+  for (const bucket of route.buckets) {
+    const key = findKey(context, route, bucket, applicant)
+    if (key instanceof Refusal) return key
+    if (key === undefined) continue
+    used.push(bucket)
+    keys.push(key)
   }
   const buckets: SharedBucket[] = []
   let weight = 1
   let decides = Infinity
-  for (const { settings, tier, place } of route.buckets) {
+  for (const { settings, tier, place } of used) {
     const key = keys[buckets.length]!
-    const { limits, weight: own } = tier(key, facts) ?? settings
+    const { limits, weight: own } = tier(key, applicant.facts) ?? settings
     if (!addInstance(context, limits, key, buckets)) {
       return new Refusal(503, 'too many keys have waiting requests')
     }
@@ -78,7 +60,26 @@ export function findStack(
     }
   }
   // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
-  return { buckets: buckets.slice(), keys: keys.slice(), weight, client }
+  return { buckets: buckets.slice(), keys: keys.slice(), weight }
+}
+
+/** The key of a request in a bucket. Undefined: it has none, and the bucket does not apply to it. */
+function findKey(
+  { observer }: ProxyContext,
+  { name }: Route,
+  { key, duplicate, settings }: RouteBucket,
+  { facts, address, client }: Applicant,
+): string | undefined | Refusal {
+  const header = duplicate?.(facts)
+  if (header !== undefined) {
+    if (settings.key.duplicates === 'reject') {
+      return new Refusal(400, `bucket "${settings.name}" needs one ${header} header, and the request has several`)
+    }
+    observer.duplicated?.(name, header)
+  }
+  const value = key({ facts, address, ip: client, route: name })
+  if (value !== undefined || settings.key.missing === 'skip') return value
+  return new Refusal(400, `bucket "${settings.name}" needs a key that the request does not have`)
 }
 
 /** Adds the instance of a key, held. False: there is no room for it, and those before it are held no more. */

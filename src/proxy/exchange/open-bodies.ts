@@ -2,6 +2,11 @@
 export class OpenBodies {
   readonly #open = new Map<string, Set<() => void>>()
 
+  /** How many clients have one. */
+  get size(): number {
+    return this.#open.size
+  }
+
   /**
    * @param next called if it is this body's turn later
    * @returns false if the client has such a body already

@@ -4,21 +4,26 @@
  * A visit is `deciding` while a store is asked, `waiting` in a lane, `aside` while its body is still coming although it has
  * had its turn, `through`, or `over`. It gives back its place in a lane or in the gate exactly once.
  */
+
 import { decide, placeless, shutOut } from '../../core/admission/decide.js'
+import type { Cancel } from '../../core/clock.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { ProxyContext } from '../context.js'
-import { pausedTooLong, type Reply, tooLate } from '../http/reply.js'
+import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import { admit, type Candidate } from './admit.js'
 import type { ArmedOwner, ArmedRequest } from './armed-request.js'
+import type { Prospects } from './prospects.js'
 import { rejectionReply } from './rejection-reply.js'
 
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
   /** Its body has come as far as it has to before it is sent. */
   readonly ready: boolean
+  /** Undefined: its client waits for as long as it takes. */
+  readonly prospects: Prospects | undefined
   /** It has been admitted. Called once, before anything else. */
   admitted(): void
   /** It is its turn, and it is not ready. It is to call `comeBack` when it is. */
@@ -49,6 +54,8 @@ export class QueueVisit implements Candidate, ArmedOwner {
   #waited = 0
   /** It has passed and is not on the wire yet. Nothing else passes its buckets. */
   #held = false
+  /** Ends its trial. */
+  #cancelTrial: Cancel | undefined
 
   constructor(context: ProxyContext, route: Route, visitor: Visitor, arrival: Arrival) {
     this.#context = context
@@ -84,16 +91,28 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (this.#state === 'over') this.#undo(verdict)
     else if (verdict === 'released') this.#passAtOnce()
     else if (verdict instanceof Ticket) {
+      // The upstream may have been given up while a store was asked. During a probe, which this may be, its end decides.
+      if (!this.#route.lane.gate.probing && this.#isRefused()) return void this.#context.shaper.cancel(verdict)
       if (this.retries === 0) this.#visitor.admitted()
       this.#wait(verdict)
-    } else this.reject(verdict)
+    } else if (verdict.reason !== 'max-wait' || !this.#isOnTrial()) this.reject(verdict)
+  }
+
+  /** A request that would be rejected because its client will have left. Now and then one waits on. */
+  #isOnTrial(): boolean {
+    const { patience = Infinity } = this.arrival
+    const { prospects } = this.#visitor
+    if (patience >= this.maxWait || prospects?.sendAway(0, this.#context.clock.now()) !== 'trial') return false
+    this.arrival = { ...this.arrival, patience: Infinity }
+    admit(this.#context, this.#route, this.arrival, this)
+    return true
   }
 
   #passAtOnce(): void {
     if (this.retries === 0) this.#visitor.admitted()
     if (!this.#visitor.ready) {
       this.#queued()
-      return this.#setAside()
+      return this.#awaitBody()
     }
     this.#state = 'through'
     if (this.#route.settings.mode === 'shape') this.#context.observer.released?.(this.#visitor, 0)
@@ -124,14 +143,21 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#context.observer.queued?.(this.#visitor)
   }
 
-  /** It has had its turn, and its body is still coming. Others go first. */
+  /** It has had its turn, and its body is still coming. */
+  #awaitBody(): void {
+    this.#state = 'aside'
+    this.#visitor.awaitBody()
+    this.#setAside()
+  }
+
+  /** Others go first. */
   #setAside(): void {
     const { shaper } = this.#context
     const { gate } = this.#route.lane
-    this.#state = 'aside'
-    this.#visitor.awaitBody()
     if (this.#route.settings.mode !== 'shape') return this.#leaveUnsent()
-    this.#ticket = shaper.aside.add(this.arrival, this, this.#ticket, this.#arrivedAt)
+    const aside = shaper.aside.add(this.arrival, this, this.#ticket, this.#arrivedAt)
+    if (aside instanceof Ticket) this.#ticket = aside
+    else this.reject(aside)
     shaper.wake(gate, this.arrival.stack)
   }
 
@@ -153,12 +179,18 @@ export class QueueVisit implements Candidate, ArmedOwner {
       this.#state = 'through'
       return this.#visitor.passed('at-once')
     }
-    this.#state = 'waiting'
     // Its turn came in time. From now on it waits for the upstream again.
     const current = routes.find(route => route.name === name)?.settings.maxWait ?? Infinity
     this.maxWaitFrom = now - this.#arrivedAt
     this.maxWait = this.maxWaitFrom + Math.min(this.maxWait, current)
-    shaper.aside.comeBack(this.#ticket, this.#arrivedAt + this.maxWait)
+    this.#lineUp(this.#ticket)
+  }
+
+  /** It is the first of its lane again. */
+  #lineUp(ticket: Ticket): void {
+    const { shaper } = this.#context
+    this.#state = 'waiting'
+    shaper.aside.comeBack(ticket, this.#arrivedAt + this.maxWait)
     shaper.wake()
   }
 
@@ -169,6 +201,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   }
 
   arm(plan: ReleasePlan): ArmedRequest | undefined {
+    if (this.#isLost(plan.slot)) return undefined
     return this.#visitor.arm(plan, this)
   }
 
@@ -195,12 +228,44 @@ export class QueueVisit implements Candidate, ArmedOwner {
       sent.discard()
       return this.#context.shaper.leave(this.#route.lane.gate, this.arrival.stack)
     }
-    if (!this.#visitor.ready) return this.#setAside()
+    if (!this.#visitor.ready) return this.#awaitBody()
+    if (sent === undefined && this.#isLost(now)) return this.#giveUp(now)
     this.#state = 'through'
     this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
     this.#visitor.passed(sent ?? 'queued')
     this.#keepReady()
+  }
+
+  /** How long it has waited for its answer, in ms. The time in which its body came does not count. */
+  waited(now: number): number {
+    return now - this.#arrivedAt - (this.maxWaitFrom ?? 0)
+  }
+
+  #isLost(now: number): boolean {
+    return this.#visitor.prospects?.isLost(this.waited(now), now) === true
+  }
+
+  /** Its turn has come, and its client will not be there for the answer. Its slot is free for the next one. */
+  #giveUp(now: number): void {
+    const { shaper, clock } = this.#context
+    const prospects = this.#visitor.prospects!
+    if (prospects.sendAway(this.waited(now), now) === 'trial') {
+      const waited = this.waited(now)
+      this.#state = 'aside'
+      this.#cancelTrial = clock.at(now - waited + prospects.trialUntil(waited), () => {
+        this.#cancelTrial = undefined
+        prospects.proven()
+        this.#lineUp(this.#ticket!)
+      })
+      return this.#setAside()
+    }
+    this.#state = 'over'
+    this.#unqueue(now)
+    this.#route.lane.gate.unprobe()
+    this.#leaveQuietly()
+    this.#visitor.turnedAway('expired', unwanted(prospects.retryAfter(this.arrival, now)))
+    shaper.giveBack(this.#ticket!)
   }
 
   expire(now: number): void {
@@ -339,6 +404,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   end(): void {
     const state = this.#state
     this.#state = 'over'
+    this.#cancelTrial?.()
     this.#unhold('never-sent')
     if (state === 'waiting' || state === 'aside') {
       this.#unqueue(this.#context.clock.now())

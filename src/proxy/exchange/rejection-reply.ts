@@ -3,11 +3,13 @@ import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
 import type { Route } from '../routing/route.js'
 
+const LONG_PAUSE = 'the upstream asks for a pause, and the wait would be longer than maxWait'
+
 /** The answer to a request that was not admitted. */
 export function rejectionReply(
   { reason, buckets, retryAfterMs }: Rejection,
   route: Route,
-  { stack, cost }: Arrival,
+  { stack, cost, patience }: Arrival,
   now: number,
 ): Reply {
   if (reason === 'crowded') {
@@ -18,23 +20,26 @@ export function rejectionReply(
   if (reason === 'unavailable') {
     return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }
   }
-  const first = buckets[0]!
+  const [first] = buckets
+  // No bucket applies to it, and a pause is longer than its `maxWait`.
+  if (first === undefined) return { status: 429, detail: LONG_PAUSE, retryAfterMs }
   const retry = reason === 'in-flight' ? RETRY_SOON_MS : retryAfterMs
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
-    detail: reason === 'max-wait' ? explainWait(route, first, now) : explain(reason, first, cost, now),
+    detail: reason === 'max-wait' ? explainWait(route, first, now, patience) : explain(reason, first, cost, now),
     violated: buckets,
     retryAfterMs: retry,
     headers: limitHeaders(stack, buckets, now, retry),
   }
 }
 
-function explainWait(route: Route, bucket: SharedBucket, now: number): string {
+function explainWait(route: Route, bucket: SharedBucket, now: number, patience: number | undefined): string {
   if (route.lane.gate.pausedFor(now) > 0) {
-    return 'the upstream asks for a pause, and the wait would be longer than maxWait'
+    return LONG_PAUSE
   }
   const { name, rate } = bucket.limits
-  return `bucket "${name}" would make it wait ${short(bucket.level(now) / rate / 1_000)} s`
+  const wait = `bucket "${name}" would make it wait ${short(bucket.level(now) / rate / 1_000)} s`
+  return patience === undefined || patience === Infinity ? wait : `${wait}, and clients stop waiting before the answer`
 }
 
 function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {

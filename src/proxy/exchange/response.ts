@@ -32,15 +32,6 @@ export class ClientResponse {
     this.#connection.last()
     return CLOSE
   }
-
-  /**
-   * Reads what the client still sends after the answer. Unread bytes would hide its next request.
-   *
-   * @param hasBody whether the request may have a body
-   */
-  linger(hasBody: boolean): void {
-    if (hasBody) this.#res.readRest()
-  }
 }
 
 const NOTHING: readonly string[] = []

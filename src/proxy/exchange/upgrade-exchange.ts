@@ -23,11 +23,16 @@ export interface UpgradeRequest {
  */
 export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
-  readonly #unwatch: () => void
+  #unwatch: () => void = () => undefined
 
   constructor(context: ProxyContext, connection: ClientConnection, { req, res, head }: UpgradeRequest) {
     super(context, connection, req, res)
     this.#head = head
+    this.#watch()
+  }
+
+  #watch(): void {
+    const { connection } = this
     this.#unwatch = watchUpgradeSocket(connection.socket, () => connection.hangUp())
   }
 
@@ -77,6 +82,7 @@ export class UpgradeExchange extends Exchange {
         place.answered()
         upstream.quota?.received(settings, status, fieldsOf(headers))
         this.markAnswered()
+        this.heard(status)
         this.over('forwarded', status)
         this.settle()
       },
@@ -89,8 +95,11 @@ export class UpgradeExchange extends Exchange {
         // It is answered now, or its client is gone.
         if (end.kind === 'abandoned') return
         if (end.kind !== 'failed') return this.settle()
-        const [, detail] = end.status === 504 ? [504, 'the upstream did not answer in time'] : describeError(end.error)
-        this.forwarded({ kind: 'failed', status: end.status, detail })
+        const { status, unconnected } = end
+        const [, detail] = status === 504 ? [504, 'the upstream did not answer in time'] : describeError(end.error)
+        // It may wait for a connection.
+        if (unconnected) this.#watch()
+        this.forwarded({ kind: 'failed', status, detail, unconnected })
       },
     })
   }

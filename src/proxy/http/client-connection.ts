@@ -31,13 +31,7 @@ export interface ClientConnection extends PeerAddress {
 export interface PipelinedRequest {
   /** It is at the upstream. */
   readonly inFlight: boolean
-  /**
-   * Starts it.
-   *
-   * @param sentAhead it has waited behind another request. It first yields to other connections, so that a client that
-   *   sends ahead without end gets only its share
-   */
-  start(sentAhead: boolean): void
+  start(): void
   abandon(): void
   /**
    * The rest of the request is malformed.

@@ -46,6 +46,15 @@ export function tooLate(waited: number): Reply {
 }
 
 /**
+ * Answers a request whose client will have left before the upstream's answer.
+ *
+ * @param retryAfterMs ms until the wait is short enough
+ */
+export function unwanted(retryAfterMs: number): Reply {
+  return { status: 503, detail: 'the answer would come after clients have stopped waiting for it', retryAfterMs }
+}
+
+/**
  * Answers a request whose upstream fails.
  *
  * @param probe ms until the upstream is tried again

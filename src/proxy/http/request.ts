@@ -2,6 +2,7 @@
  * Reads a request into plain facts, before anything is counted. Requests that we and the upstream could read
  * differently are refused here (RFC 9112 sections 3.2 and 6.3). The parser refuses others before.
  */
+import { matchingPath } from '../../http/matching/matching-path.js'
 import { isNamed } from '../http1/fields.js'
 import { NameSet } from '../http1/name-set.js'
 import type { ClientRequest } from './client.js'
@@ -49,11 +50,14 @@ export interface RequestFacts {
   readonly maxForwards: number | undefined
   /** `Prefer: wait=N` (RFC 7240), in seconds. */
   readonly preferWait: number | undefined
+  /** `grpc-timeout`, in ms. */
+  readonly grpcTimeout: number | undefined
+  /** `X-Envoy-Expected-Rq-Timeout-Ms`. */
+  readonly expectedTimeout: number | undefined
 }
 
 const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
 const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
-const UNRESERVED = /[A-Za-z0-9\-._~]/
 const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
 /** The headers that become facts. */
@@ -65,6 +69,8 @@ const READ = new NameSet([
   'expect',
   'max-forwards',
   'prefer',
+  'grpc-timeout',
+  'x-envoy-expected-rq-timeout-ms',
   'via',
   'x-forwarded-for',
   'content_length',
@@ -95,6 +101,8 @@ class RequestHead implements RequestFacts {
   expectContinue = false
   maxForwards: number | undefined = undefined
   preferWait: number | undefined = undefined
+  grpcTimeout: number | undefined = undefined
+  expectedTimeout: number | undefined = undefined
   /** How many lines of Host, and options of Connection, there are. */
   #hosts = 0
   #options = 0
@@ -143,6 +151,12 @@ class RequestHead implements RequestFacts {
         break
       case 'prefer':
         this.preferWait ??= waitPreferred(value)
+        break
+      case 'grpc-timeout':
+        this.grpcTimeout ??= grpcTimeout(value)
+        break
+      case 'x-envoy-expected-rq-timeout-ms':
+        if (/^\d{1,9}$/.test(value)) this.expectedTimeout ??= Number(value)
         break
       case 'via':
         this.via = joined(this.via, value)
@@ -228,6 +242,15 @@ function waitPreferred(value: string): number | undefined {
   return seconds === undefined ? undefined : Number(seconds)
 }
 
+/** The units of `grpc-timeout` in ms. */
+const GRPC_UNITS: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1_000, m: 1, u: 1e-3, n: 1e-6 }
+
+/** As the gRPC protocol over HTTP/2 says. In ms. */
+function grpcTimeout(value: string): number | undefined {
+  const [, amount, unit] = /^(\d{1,8})([HMSmun])$/.exec(value) ?? []
+  return amount === undefined ? undefined : Number(amount) * GRPC_UNITS[unit!]!
+}
+
 /** All values of a header, joined as RFC 9110 5.3 says; undefined if there is none or it is empty. */
 export function headerValue(rawHeaders: readonly string[], lowerName: string, separator = ', '): string | undefined {
   let value: string | undefined
@@ -255,30 +278,6 @@ function nextLine(rawHeaders: readonly string[], lowerName: string, from: number
     if (isNamed(rawHeaders[at]!, lowerName)) return at
   }
   return -1
-}
-
-/** The path that routes compare: without query, in one spelling. */
-export function matchingPath(target: string): string {
-  const query = target.indexOf('?')
-  const path = query < 0 ? target : target.slice(0, query)
-  return /%|\/[./]/.test(path) ? normalized(path) : path
-}
-
-/** Applies RFC 3986 6.2.2 and 5.2.4 and merges empty segments, so that no spelling of a path evades its route. */
-function normalized(path: string): string {
-  const decoded = path.replace(/%[0-9A-Fa-f]{2}/g, code => {
-    const character = String.fromCharCode(Number.parseInt(code.slice(1), 16))
-    return UNRESERVED.test(character) ? character : code.toUpperCase()
-  })
-  const segments: string[] = []
-  const parts = decoded.split('/')
-  for (const part of parts) {
-    if (part === '..') segments.pop()
-    else if (part !== '.' && part !== '') segments.push(part)
-  }
-  const last = parts.at(-1)
-  const directory = segments.length > 0 && (last === '' || last === '.' || last === '..')
-  return `/${segments.join('/')}${directory ? '/' : ''}`
 }
 
 /** RFC 9110 9.2.2. */

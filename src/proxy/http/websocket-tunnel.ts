@@ -69,7 +69,13 @@ export type TunnelEnd =
   | { readonly kind: 'answered'; readonly status: number }
   | { readonly kind: 'client-gone' }
   | { readonly kind: 'abandoned' }
-  | { readonly kind: 'failed'; readonly status: 502 | 504; readonly error: Error }
+  | {
+      readonly kind: 'failed'
+      readonly status: 502 | 504
+      readonly error: Error
+      /** There was no connection: the upstream has seen nothing of it. */
+      readonly unconnected: boolean
+    }
 
 export interface Tunnel {
   /** Destroys both sides. Without an answer so far it ends as `abandoned`. */
@@ -81,6 +87,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   const { target, headers } = options
   const socket = options.socket as Socket
   let over = false
+  let connected = false
   let end: TunnelEnd = { kind: 'client-gone' } // until there is an answer
   let request: ClientRequest | undefined
   let timer: NodeJS.Timeout | undefined
@@ -99,7 +106,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   }
 
   function fail(status: 502 | 504, error: Error): void {
-    if (end.kind === 'client-gone') finish({ kind: 'failed', status, error })
+    if (end.kind === 'client-gone') finish({ kind: 'failed', status, error, unconnected: !connected })
   }
 
   function limit(ms: number, what: string): void {
@@ -160,7 +167,12 @@ export function openTunnel(options: TunnelOptions): Tunnel {
   function prepare(outgoing: ClientRequest): void {
     request = outgoing.on('error', ignore).once('upgrade', relay)
     const ready = target.protocol === 'https:' ? 'secureConnect' : 'connect'
-    outgoing.once('socket', to => to.once(ready, () => limit(options.handshakeTimeout, 'no answer of the upstream')))
+    outgoing.once('socket', to =>
+      to.once(ready, () => {
+        connected = true
+        limit(options.handshakeTimeout, 'no answer of the upstream')
+      }),
+    )
     // http-proxy would collapse slashes; Node does not check what is assigned.
     if (/[^\x21-\xff]/.test(options.path)) throw new TypeError('the path does not fit in a request line')
     outgoing.path = options.path

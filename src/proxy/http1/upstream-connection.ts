@@ -55,7 +55,7 @@ export interface WriteGuard {
 
 /** What a connection tells its pool. */
 export interface ConnectionOwner {
-  /** Each connection takes one request, and the upstream is told so. */
+  /** Each connection takes one request only. The request says `Connection: close`. */
   readonly single: boolean
   /** It is open and has no request. */
   ready(connection: UpstreamConnection): void

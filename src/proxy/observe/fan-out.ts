@@ -34,6 +34,7 @@ const EVENTS = [
   'shared',
   'paused',
   'learned',
+  'rescheduled',
   'broken',
   'duplicated',
   'failed',

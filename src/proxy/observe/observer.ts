@@ -1,3 +1,4 @@
+import type { PresentRate } from '../../config/schedule.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { MembershipState } from '../../sharing/membership.js'
 
@@ -49,10 +50,15 @@ export interface Observer {
   shared?(state: MembershipState, instances: number): void
   /** An upstream asked for a pause of `ms`. `expired` waiting requests would wait too long and were answered. */
   paused?(upstream: string, ms: number, expired: number): void
-  /** An upstream fails, and requests are kept away from it. Or it answers again. */
+  /** The breaker of an upstream has opened (`failing`) or closed (`answering`). */
   broken?(upstream: string, state: 'failing' | 'answering'): void
   /** An upstream's announced rate has changed: cost units per second, Infinity if it announces none. */
   learned?(upstream: string, rate: number): void
+  /**
+   * The time of day has changed rates. `rates` are all that depend on it, as they are now. `expired` waiting requests of each
+   * route would exceed their `maxWait` now and were answered.
+   */
+  rescheduled?(rates: readonly PresentRate[], expired: ReadonlyMap<string, number>): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */
   retried?(request: RequestRecord, status: number): void
   /** A request has several lines of a header that is a bucket's key. The first counted. */

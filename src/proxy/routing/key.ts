@@ -16,14 +16,14 @@ export interface KeyContext {
   readonly route: string
 }
 
-/** The key of a request. Undefined: a part is missing and the bucket rejects such requests. */
+/** The key of a request. Undefined: a part is missing, and the bucket rejects or skips such requests. */
 export type KeyReader = (context: KeyContext) => string | undefined
 
 export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReader {
   const ip = ipv6 === 64 ? ofClient : (context: KeyContext) => addressKey(context.address, ipv6)
   // A value that replaces a missing one starts with a space. No received value does.
   const standIn = (context: KeyContext): string | undefined => {
-    if (missing === 'reject') return undefined
+    if (missing === 'reject' || missing === 'skip') return undefined
     return missing === 'ip' ? ` ${ip(context)}` : ' '
   }
   const readers = parts.map(part => {

@@ -1,11 +1,23 @@
 import { needsOf } from '../../config/header-needs.js'
 import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSettings } from '../../config/settings.js'
+import { Patience } from '../../core/patience/patience.js'
+import { ServiceTime } from '../../core/patience/service-time.js'
 import type { LaneRoute } from '../../core/queue/lane.js'
+import { AddressRanges, parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
+import { createPathMatcher } from '../../http/matching/path-pattern.js'
+import { createWildcard } from '../../http/matching/wildcard.js'
 import { UNMISTAKABLE } from '../http/hop-by-hop.js'
-import { headerValue, matchingPath, type RequestFacts } from '../http/request.js'
+import { headerValue, type RequestFacts } from '../http/request.js'
 import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { createDuplicateFinder, createKeyReader, type DuplicateFinder, hostName, type KeyReader } from './key.js'
+
+/** What routes look at. */
+export interface RoutedRequest {
+  readonly facts: RequestFacts
+  /** The client's address, as for `ip` keys. */
+  readonly address: string
+}
 
 /** A bucket as a route uses it. */
 export interface RouteBucket {
@@ -25,7 +37,7 @@ export interface Rule {
   readonly settings: RouteSettings
   /** In order from the client's own bucket to the bucket for everyone. */
   readonly buckets: readonly RouteBucket[]
-  readonly matches: (facts: RequestFacts) => boolean
+  readonly matches: (request: RoutedRequest) => boolean
   readonly cost: (facts: RequestFacts) => number
   /** Lower-case names of the headers that the route reads. */
   readonly reads: ReadonlySet<string>
@@ -37,6 +49,13 @@ export interface Route extends Rule {
   readonly upstream: Upstream
   /** Identifies its lanes. The same across reloads. */
   readonly lane: LaneRoute
+  /** What is learnt of its clients' patience and of its upstream. The same across reloads. */
+  readonly waits: RouteWaits
+}
+
+export interface RouteWaits {
+  readonly patience: Patience
+  readonly service: ServiceTime
 }
 
 /**
@@ -51,6 +70,7 @@ export function createRoute(settings: RouteSettings, upstream: Upstream, previou
     ...createRule(settings),
     upstream,
     lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
+    waits: previous?.waits ?? { patience: new Patience(), service: new ServiceTime() },
   }
 }
 
@@ -68,7 +88,7 @@ export function createRule(settings: RouteSettings): Rule {
     settings: bucket,
     key: createKeyReader(bucket.key),
     duplicate: createDuplicateFinder(bucket.key),
-    tier: createTierFinder(bucket.tiers),
+    tier: createTierFinder(bucket),
     place,
     breadth: breadth(bucket.key.parts.map(part => part.kind)),
   }))
@@ -86,12 +106,22 @@ export function createRule(settings: RouteSettings): Rule {
   }
 }
 
-function createTierFinder(tiers: readonly TierSettings[]): RouteBucket['tier'] {
+function createTierFinder({ key: { parts, ipv6 }, tiers }: BucketSettings): RouteBucket['tier'] {
   if (tiers.length === 0) return () => undefined
-  const byKey = new Map(tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const)))
+  const members = tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const))
+  const byKey = new Map(members)
+  const ranges = parts.every(({ kind }) => kind === 'ip')
+    ? members.flatMap(([key, tier]) => {
+        const range = parseKeyRange(key, ipv6)
+        return range === undefined ? [] : [[range, tier] as const]
+      })
+    : []
+  const byAddress = ranges.length > 0 ? new AddressRanges(ranges) : undefined
   const byHeader = tiers.filter(({ header }) => header !== undefined)
   return (key, facts) =>
     byKey.get(key) ??
+    // A key of IPv6 is a network: its first address, a slash and its length.
+    byAddress?.find(key.split('/')[0]!) ??
     byHeader.find(({ header }) =>
       Object.entries(header!).every(([name, value]) => headerValue(facts.rawHeaders, name) === value),
     )
@@ -104,25 +134,32 @@ function breadth(kinds: readonly string[]): number {
   return -kinds.length
 }
 
-function createMatcher({ path, method, host, header }: MatchSettings): (facts: RequestFacts) => boolean {
-  const tests: ((facts: RequestFacts) => boolean)[] = []
+function createMatcher({ path, normalise, method, host, header, ip }: MatchSettings): Rule['matches'] {
+  const tests: ((request: RoutedRequest) => boolean)[] = []
   if (path !== undefined) {
-    const isPrefix = path.endsWith('*')
-    const wanted = isPrefix ? matchingPrefix(path.slice(0, -1)) : matchingPath(path)
-    tests.push(isPrefix ? facts => facts.path.startsWith(wanted) : facts => facts.path === wanted)
+    const isWanted = createPathMatcher(path, normalise)
+    tests.push(({ facts }) => isWanted(facts))
   }
-  if (method !== undefined) tests.push(facts => method.includes(facts.method))
-  if (host !== undefined) tests.push(facts => hostName(facts.host) === host || facts.host?.toLowerCase() === host)
+  if (method !== undefined) tests.push(({ facts }) => method.includes(facts.method))
+  if (host !== undefined) {
+    const isWanted = createWildcard(host)
+    tests.push(({ facts: { host: asked } }) => {
+      const name = hostName(asked)
+      return name !== undefined && (isWanted(name) || isWanted(asked!.toLowerCase()))
+    })
+  }
   for (const [name, value] of Object.entries(header ?? {})) {
-    tests.push(facts => headerValue(facts.rawHeaders, name) === value)
+    const isWanted = createWildcard(value)
+    tests.push(({ facts }) => {
+      const sent = headerValue(facts.rawHeaders, name)
+      return sent !== undefined && isWanted(sent)
+    })
   }
-  return facts => tests.every(test => test(facts))
-}
-
-/** A prefix in the spelling of paths. Its last segment may be incomplete. */
-function matchingPrefix(prefix: string): string {
-  const last = matchingPath(`${prefix}x`)
-  return last.slice(0, -1)
+  if (ip !== undefined) {
+    const ranges = new AddressRanges(ip.map(range => [parseRange(range)!, true]))
+    tests.push(({ address }) => ranges.find(address) === true)
+  }
+  return request => tests.every(test => test(request))
 }
 
 function createCost(settings: CostSettings): (facts: RequestFacts) => number {

@@ -2,6 +2,7 @@
 
 import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
+import { presentRates } from '../../config/schedule.js'
 import type { Settings } from '../../config/settings.js'
 import { groupsOf } from '../../config/store-groups.js'
 import { BucketTable } from '../../core/bucket-table.js'
@@ -26,6 +27,7 @@ import { LearnedLimits } from '../learned-limits.js'
 import { applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
+import { Timetable } from '../timetable.js'
 import { Upstreams } from '../upstream/upstreams.js'
 
 /** ms that a client may leave our own answer unread. */
@@ -57,6 +59,8 @@ export interface ProxyOptions {
   readonly pacer: Pacer
   /** For timeouts. A few ms do not matter here. */
   readonly clock: Clock
+  /** ms since 1970, for times of day and dates in headers. Default: that of the system. */
+  readonly wallNow?: () => number
   readonly observer?: Observer
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
@@ -69,24 +73,41 @@ export interface ProxyOptions {
  *   `onOutage` is `closed`
  */
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
-  const { settings, pacer, clock, observer = {}, id = createId(), shared } = options
+  const { settings, pacer, clock, wallNow = Date.now, observer = {}, id = createId(), shared } = options
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
   const clients = createOwnServer(settings, pair, clock)
   const upstreams = new Upstreams({ clock, wake: gate => context.shaper.wake(gate) })
-  const prepare = async (next: Settings): Promise<() => Route[]> => {
+  const prepare = async (next: Settings): Promise<(present: Settings) => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
-    return () => {
+    return present => {
       upstreams.commit(prepared)
       for (const { quota, breaker, warmUp } of upstreams) {
         quota?.join(context)
         breaker?.join(context)
         warmUp?.join(pacer, () => applyLearned(context, upstream => upstream.warmUp === warmUp))
       }
-      const previous = new Map(context.routes.map(route => [route.name, route]))
-      return next.routes.map(route => createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)))
+      const previous = routesByName()
+      return present.routes.map(route =>
+        createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)),
+      )
     }
   }
+  const routesByName = () => new Map(context.routes.map(route => [route.name, route]))
+  const timetable = new Timetable({
+    clock,
+    wallNow,
+    changed(present) {
+      context.shaper.control.recall()
+      const previous = routesByName()
+      context.routes = present.routes.map(route => {
+        const before = previous.get(route.name)!
+        return createRoute(route, before.upstream, before)
+      })
+      const expired = applyLimits(context, present, upstreams)
+      observer.rescheduled?.(presentRates(present, wallNow()), expired)
+    },
+  })
   /** The last ones are in use. */
   const allBodyLimits = [new BodyLimits(clock, settings.limits)]
   let drained = (): void => undefined
@@ -100,7 +121,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     })
   const context: ProxyContext = {
     clock: pacer,
-    wallNow: Date.now,
+    wallNow,
     shaper: new Shaper({
       clock: pacer,
       maxQueued: settings.limits.maxQueued,
@@ -131,13 +152,15 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     idle: () => drained(),
   }
   if (pacer.writes !== undefined) pacer.writes.onNews = () => context.shaper.wake()
-  context.routes = (await prepare(settings))()
+  const commitFirst = await prepare(settings)
+  context.routes = commitFirst(timetable.follow(settings))
   clients.accept(context)
   const { server, connections } = clients
   const close = async (): Promise<void> => {
     context.linger.silence.close()
     context.linger.total.close()
     for (const limits of allBodyLimits) limits.close()
+    timetable.close()
     context.shaper.control.close()
     context.flush.close()
     await Promise.all([upstreams.close(), sharing?.close()])
@@ -191,7 +214,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       const renewed = tls && readKeyPair(tls)
       const commit = await prepare(next)
       context.shaper.control.recall()
-      context.routes = commit()
+      const present = timetable.follow(next)
+      context.routes = commit(present)
       if (renewed && !(renewed.cert.equals(pair!.cert) && renewed.key.equals(pair!.key))) {
         pair = renewed
         clients.renew(renewed)
@@ -209,7 +233,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         allBodyLimits.push(context.bodyLimits)
       }
       clients.limit(next.limits)
-      return applyLimits(context, next, upstreams)
+      return applyLimits(context, present, upstreams)
     },
   }
 }

@@ -1,12 +1,12 @@
 /**
  * Keeps requests away from an upstream that fails (contract 8.4).
  *
- * After `failures` in a row the breaker opens: it blocks the gate of the upstream. From time to time one request passes as a
- * probe, each twice as long after the one before. The first answer closes the breaker. Requests wait meanwhile. `hold` after
- * the opening all that wait are refused, and so is everyone who comes later, but for the next probe.
+ * After `failures` in a row the breaker opens: it blocks the gate of the upstream. One request at a time passes as a probe.
+ * The time between probes doubles up to `maxProbe`. The first answer closes the breaker. Requests wait meanwhile. `hold` ms
+ * after the opening all waiting requests are refused. Later ones are refused at once, except the next probe.
  *
- * Failures to connect count alone. Others count only if they come from two clients or more, as one client may be able to
- * cause them.
+ * A single client can open the breaker by failures to connect only. It may be able to cause failures of other kinds by
+ * itself, so those count once two clients have had them.
  */
 import type { BreakerSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
@@ -53,6 +53,8 @@ export class Breaker {
   #interval = 0
   #nextProbeAt = 0
   #isGivenUp = false
+  /** It is no longer used. Its gate may be another upstream's. */
+  #isRetired = false
   #cancelProbe: Cancel = () => false
   #cancelHold: Cancel = () => false
 
@@ -95,7 +97,10 @@ export class Breaker {
 
   /** A request is being sent. */
   attempt(): UpstreamAttempt {
-    return this.#upstream.gate.probing ? PROBE : USUAL
+    if (!this.#upstream.gate.probing) return USUAL
+    // Others may have come while the probe waited for its bucket.
+    if (this.#isGivenUp) this.#refuseAll()
+    return PROBE
   }
 
   /** The head of an answer has arrived. */
@@ -110,6 +115,7 @@ export class Breaker {
 
   /** A request could not be sent, or has failed after it was. */
   failed(attempt: UpstreamAttempt, how: 'unconnected' | 'unanswered', client: string): void {
+    if (this.#isRetired) return
     if (this.#openedAt !== undefined) {
       if (attempt.isProbe) this.#probeFailed()
       return
@@ -126,14 +132,22 @@ export class Breaker {
   /** A request was given up. Nothing is known. */
   dropped(attempt: UpstreamAttempt): void {
     const { gate } = this.#upstream
-    if (!attempt.isProbe || !gate.probing) return
+    if (!attempt.isProbe || !gate.probing || this.#isRetired) return
     gate.unprobe()
     this.#context!.shaper.wake(gate)
   }
 
-  /** It is no longer used. */
-  close(): void {
+  /** Another upstream has its gate from now on. What becomes of requests that it has sent does not count there. */
+  retire(): void {
+    this.close()
     if (this.#openedAt !== undefined) this.#close('handed-on')
+  }
+
+  /** Nothing happens any more. */
+  close(): void {
+    this.#isRetired = true
+    this.#cancelProbe()
+    this.#cancelHold()
   }
 
   #open(): void {

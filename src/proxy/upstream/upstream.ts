@@ -139,6 +139,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, { clock,
     },
     close() {
       upstream.warmUp?.close()
+      upstream.breaker?.close()
       answer.close()
       progress.close()
       for (const each of pools) each.close()

@@ -15,8 +15,7 @@ export interface Prepared {
 /**
  * All upstreams of a process. An upstream whose settings stay the same across a reload keeps its connections. One whose
  * settings change is replaced, and hands its limit on: its gate with the requests that wait at it, and its count of
- * connections. An upstream that is no longer in
- * use is closed after its last request.
+ * connections. An upstream that is no longer in use is closed after its last request.
  */
 export class Upstreams {
   readonly #options: UpstreamsOptions
@@ -98,7 +97,7 @@ export class Upstreams {
     const take = (heir: Upstream, from: Upstream | undefined): void => {
       if (from === undefined || from.url !== heir.url || !heirs.has(heir) || !free.delete(from.gate)) return
       heirs.delete(heir)
-      from.breaker?.close()
+      for (const { gate, breaker } of before) if (gate === from.gate) breaker?.retire()
       heir.replace(from)
     }
     for (const [route, heir] of byRoute) take(heir, this.#byRoute.get(route))

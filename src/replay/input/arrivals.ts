@@ -58,6 +58,13 @@ export interface Reading {
   readonly errors: readonly InputError[]
 }
 
+/** Receives the requests of logs. */
+export interface ArrivalSink {
+  /** Called before the first arrival. @param origin ms since 1970 that arrivals count from */
+  begin?(origin: number): void
+  arrive: Arrive
+}
+
 export class LogArrivals {
   readonly #options: ArrivalsOptions
   #window = WINDOW
@@ -78,19 +85,19 @@ export class LogArrivals {
    *
    * @returns the result of the last attempt
    */
-  async read<T extends { arrive: Arrive }>(open: () => T): Promise<{ reading: Reading; result: T }> {
+  async read<T extends ArrivalSink>(open: () => T): Promise<{ reading: Reading; result: T }> {
     if (this.#logs.length > 1) this.#logs = await this.#sorted()
     for (;;) {
       const result = open()
-      const { reading, latest } = await this.#readOnce((at, id, agent) => result.arrive(at, id, agent))
+      const { reading, latest } = await this.#readOnce(result)
       // A time that is very far off is an error in the log, and no reason to sort everything.
       if (latest === 0 || latest > LONGEST_WINDOW || !this.repeatable) return { reading, result }
       this.#window += latest
     }
   }
 
-  async #readOnce(arrive: Arrive): Promise<{ reading: Reading; latest: number }> {
-    const pass = new Pass(this.#options, { window: this.#window, hasSeveral: this.#logs.length > 1, arrive })
+  async #readOnce(sink: ArrivalSink): Promise<{ reading: Reading; latest: number }> {
+    const pass = new Pass(this.#options, { window: this.#window, hasSeveral: this.#logs.length > 1, sink })
     for (const log of this.#logs) await pass.read(log)
     return pass.end()
   }
@@ -126,7 +133,7 @@ interface PassOptions {
   readonly window: number
   /** Whether several logs are put together. */
   readonly hasSeveral: boolean
-  readonly arrive: Arrive
+  readonly sink: ArrivalSink
 }
 
 /** One reading of all logs, from the first line of the first to the last of the last. */
@@ -208,10 +215,14 @@ class Pass {
 
   /** @param tag the client times 4, and the class of the user agent: the two lowest bits */
   #emit(at: number, tag: number): void {
-    if (this.#requests === 0) this.#first = at
+    const { sink } = this.#pass
+    if (this.#requests === 0) {
+      this.#first = at
+      sink.begin?.(this.#reorder!.origin * 1_000)
+    }
     this.#requests += 1
     this.#last = at
-    this.#pass.arrive(at, tag >>> 2, tag & 3)
+    sink.arrive(at, tag >>> 2, tag & 3)
   }
 
   async #scan(scanner: Scanner, head: readonly Buffer[], rest: AsyncIterable<Buffer>): Promise<void> {

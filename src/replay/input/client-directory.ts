@@ -2,9 +2,10 @@
 import { needsOf } from '../../config/header-needs.js'
 import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { matchingPath } from '../../http/matching/matching-path.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
-import { matchingPath, type RequestFacts } from '../../proxy/http/request.js'
-import { createRule, type Rule } from '../../proxy/routing/route.js'
+import type { RequestFacts } from '../../proxy/http/request.js'
+import { createRule, type RouteBucket, type Rule } from '../../proxy/routing/route.js'
 import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
 
@@ -88,7 +89,7 @@ export class RouteDirectory implements Directory {
     const written = textOf(parser, parser.addressFrom, parser.addressTo)
     const address = readAddress(written) ?? written
     const ip = addressKey(address)
-    const rule = this.#rules.find(candidate => candidate.matches(facts))
+    const rule = this.#rules.find(candidate => candidate.matches({ facts, address }))
     if (rule === undefined || rule.settings.mode === 'off')
       return this.#kindOf(`${rule?.name ?? ''}\n\n${ip}`, () => ({
         rule,
@@ -99,19 +100,25 @@ export class RouteDirectory implements Directory {
         client: this.#clientId(ip),
       }))
     const context = { facts, address, ip, route: rule.name }
+    const used: RouteBucket[] = []
     const keys: string[] = []
-    for (const { key } of rule.buckets) {
-      const value = key(context)
-      if (value === undefined) break
-      keys.push(value)
+    let isWhole = true
+    for (const bucket of rule.buckets) {
+      const value = bucket.key(context)
+      if (value === undefined && bucket.settings.key.missing === 'skip') continue
+      isWhole = value !== undefined
+      if (!isWhole) break
+      used.push(bucket)
+      keys.push(value!)
     }
-    const isWhole = keys.length === rule.buckets.length
     const cost = rule.cost(facts)
-    const tiers = rule.buckets.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
-    const owner = this.#client === 'address' || keys[0] === undefined ? ip : keys[0]
-    const id = `${rule.name}\n${cost}\n${tiers.map(tier => tier?.name).join()}\n${owner}\n${isWhole}\n${keys.join('\r')}`
+    const tiers = used.map(({ tier }, at) => (isWhole ? tier(keys[at]!, facts) : undefined))
+    const [first] = used[0] === rule.buckets[0] ? keys : []
+    const owner = this.#client === 'address' || first === undefined ? ip : first
+    const names = used.map(({ settings }, at) => `${settings.name} ${tiers[at]?.name}`).join()
+    const id = `${rule.name}\n${cost}\n${names}\n${owner}\n${isWhole}\n${keys.join('\r')}`
     return this.#kindOf(id, () => {
-      const settings = rule.buckets.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
+      const settings = used.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
       const weighing = settings.filter(({ own }) => own.weight !== undefined).sort((a, b) => a.place - b.place)
       return {
         rule,
@@ -169,6 +176,8 @@ const NO_FACTS: Omit<RequestFacts, 'method' | 'target' | 'path' | 'host' | 'rawH
   expectContinue: false,
   maxForwards: undefined,
   preferWait: undefined,
+  grpcTimeout: undefined,
+  expectedTimeout: undefined,
 }
 
 function textOf({ bytes }: LineParser, from: number, to: number): string {

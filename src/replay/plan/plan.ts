@@ -41,13 +41,15 @@ export function singleOf({ routes }: Settings): Single | undefined {
   const [bucket] = route?.buckets ?? []
   if (route === undefined || bucket === undefined || routes.length > 1 || route.buckets.length > 1) return undefined
   const { match, mode, cost, maxWait } = route
-  const { limits, tiers } = bucket
+  const { key, limits, tiers } = bucket
   const isPlain =
     Object.keys(match).length === 0 &&
     mode !== 'off' &&
     cost.kind === 'fixed' &&
     maxWait === Infinity &&
     tiers.length === 0 &&
+    key.missing !== 'skip' &&
+    bucket.schedule === undefined &&
     limits.blockFor === undefined &&
     (limits.overflow ?? 'reject') === 'reject'
   return isPlain ? { route, bucket, cost: cost.cost } : undefined

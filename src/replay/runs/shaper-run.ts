@@ -1,5 +1,8 @@
 /** A whole configuration: the shaper of the proxy, on a virtual clock that moves to each arrival in turn. */
+import { allLimits } from '../../config/report/longest-waits.js'
+import { hasSchedule, presentRates, settingsAt } from '../../config/schedule.js'
 import type { Settings } from '../../config/settings.js'
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
@@ -7,6 +10,9 @@ import { type Arrival, Shaper } from '../../core/shaper.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
 import type { ReplayRun } from './run.js'
 import { RunTally } from './run-tally.js'
+
+/** ms */
+const MINUTE = 60_000
 
 export class ShaperRun implements ReplayRun {
   readonly tally = new RunTally()
@@ -20,18 +26,37 @@ export class ShaperRun implements ReplayRun {
   readonly #lanes = new Map<string, LaneRoute>()
   /** The time of the first request, which is 0 for the core. */
   #start = Number.NaN
+  /** Undefined: no rate depends on the time. */
+  readonly #scheduled: Settings | undefined
+  /** ms since 1970 of the beginning of the log. */
+  #origin = 0
+  /** When the rates are looked up next, in ms of the core. */
+  #nextLook = Infinity
+  /** The present rates that depend on the time. */
+  #rates = ''
+  /** The present limits by those of the configuration, where they differ. */
+  #present = new Map<BucketLimits, BucketLimits>()
 
-  constructor({ limits }: Settings, directory: RouteDirectory) {
+  constructor(settings: Settings, directory: RouteDirectory) {
+    const { limits } = settings
+    if (hasSchedule(settings)) this.#scheduled = settings
     this.#directory = directory
     this.#shaper = new Shaper({ clock: this.#clock, maxQueued: limits.maxQueued })
     this.#bucketTable = new BucketTable(limits.maxKeys)
   }
 
+  begin(origin: number): void {
+    this.#origin = origin
+  }
+
   arrive(at: number, id: number, agent: number): void {
-    if (Number.isNaN(this.#start)) this.#start = at
+    if (Number.isNaN(this.#start)) {
+      this.#start = at
+      if (this.#scheduled !== undefined) this.#look(0)
+    }
     const start = this.#start
     const now = at - start
-    this.#clock.runUntil(now)
+    this.#runUntil(now)
     const kind = this.#directory.kinds[id]!
     const { rule, keys, client } = kind
     const { tally } = this
@@ -64,7 +89,47 @@ export class ShaperRun implements ReplayRun {
     }
   }
 
+  /** Lets time pass, with the changes of rates on the way. */
+  #runUntil(until: number): void {
+    while (this.#nextLook <= until) {
+      this.#clock.runUntil(this.#nextLook)
+      this.#look(this.#nextLook)
+    }
+    this.#clock.runUntil(until)
+  }
+
+  /** Sets the rates of a moment. They change at whole minutes only. */
+  #look(now: number): void {
+    const wall = this.#origin + this.#start + now
+    this.#nextLook = now + MINUTE - (wall % MINUTE)
+    const rates = presentRates(this.#scheduled!, wall)
+      .map(({ rate }) => rate)
+      .join()
+    if (rates === this.#rates) return
+    this.#rates = rates
+    const configured = this.#scheduled!.buckets
+    const present = settingsAt(this.#scheduled!, wall).buckets
+    const known = this.#present
+    this.#present = new Map()
+    for (const [place, bucket] of configured.entries()) {
+      const lists = [allLimits(bucket), allLimits(present[place]!)] as const
+      for (const [at, own] of lists[0].entries()) {
+        const before = known.get(own) ?? own
+        const after = lists[1][at]!
+        this.#present.set(own, before.rate === after.rate ? before : after)
+      }
+      for (const [, instance] of this.#bucketTable.entries(bucket.name)) {
+        const own = lists[0].find(({ tier }) => tier === instance.limits.tier)!
+        const limits = this.#present.get(own)!
+        if (instance.limits !== limits) this.#shaper.control.setLimits(instance, limits)
+      }
+    }
+    const maxWaits = new Map(this.#scheduled!.routes.map(({ name, maxWait }) => [name, maxWait]))
+    this.#shaper.control.replan(this.#gates.values(), ({ name }) => maxWaits.get(name)!)
+  }
+
   end(): void {
+    while (this.#scheduled !== undefined && this.#shaper.queued > 0) this.#runUntil(this.#nextLook)
     this.#clock.runAll()
     this.tally.series.end()
   }
@@ -76,7 +141,8 @@ export class ShaperRun implements ReplayRun {
 
   #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
-    for (const [place, own] of limits.entries()) {
+    for (const [place, configured] of limits.entries()) {
+      const own = this.#present.get(configured) ?? configured
       const bucket = this.#bucketTable.find(own, keys![place]!, now, stack)
       if (bucket === undefined) return undefined
       if (bucket.limits !== own) this.#shaper.control.setLimits(bucket, own)

@@ -1,0 +1,78 @@
+/** Rates of buckets: one, or a list by the time of day. */
+import * as z from 'zod'
+import { hint, quote, wants } from '../messages.js'
+import { MINUTES_PER_DAY } from '../schedule.js'
+import type { RateEntry } from '../settings.js'
+import { object, rate, rateError, read } from './values.js'
+
+const TIMES = 'use "00:00" to "23:59"'
+const ENTRIES = 'use e.g. [{ "from": "22:00", "to": "06:00", "rate": "50/s" }, { "rate": "10/s" }]'
+
+const time = (last: number, remedy: string) =>
+  read(z.string({ error: wants('a time of day', remedy) }), text => {
+    const [, hours, minutes] = /^(\d\d):([0-5]\d)$/.exec(text) ?? []
+    const minute = Number(hours) * 60 + Number(minutes)
+    if (minute <= last) return minute
+    throw new RangeError(`${quote(text)} is not a time of day; ${remedy}`)
+  })
+
+/** `1320` -> `22:00` */
+export function formatTime(minute: number): string {
+  const pad = (value: number) => String(value).padStart(2, '0')
+  return `${pad(Math.floor(minute / 60))}:${pad(minute % 60)}`
+}
+
+const entry = object(
+  {
+    from: time(MINUTES_PER_DAY - 1, TIMES)
+      .exactOptional()
+      .describe('From when on this rate holds, in the time zone of the bucket, e.g. "22:00".'),
+    to: time(MINUTES_PER_DAY, `${TIMES}, or "24:00"`)
+      .exactOptional()
+      .describe('Until when this rate holds, on the next day if that is before "from", e.g. "06:00".'),
+    rate: rate.describe('The rate in this time, e.g. "50/s".'),
+  },
+  'a rate with its time of day',
+  'use e.g. { "from": "22:00", "to": "06:00", "rate": "50/s" }',
+).superRefine(({ from, to }, ctx) => {
+  const report = (at: string, message: string) =>
+    ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
+  if (from === undefined && to !== undefined) report('from', 'missing; say from when on, e.g. "22:00"')
+  if (from !== undefined && to === undefined) report('to', 'missing; say until when, e.g. "06:00"')
+  if (from !== undefined && from === to) report('to', 'the same as "from"; for the whole day leave both out')
+})
+
+const entries = z
+  .array(entry)
+  .min(1, { error: `the list is empty; ${ENTRIES}` })
+  .superRefine((list, ctx) => {
+    const last = list.at(-1)
+    if (last === undefined || (last.from === undefined && last.to === undefined)) return
+    const message = `the last entry must be without "from" and "to", as it holds at all other times; add e.g. { "rate": "10/s" }`
+    ctx.issues.push({ code: 'custom', path: [list.length - 1], message, input: undefined })
+  })
+
+export const bucketRate = z.union([rate, entries.transform((list): RateEntry[] => list)], { error: rateError })
+
+/** The lowest rate of a bucket or tier. */
+export function slowest(given: number | readonly RateEntry[]): number {
+  return typeof given === 'number' ? given : Math.min(...given.map(each => each.rate))
+}
+
+const ZONE = 'use the name of an IANA time zone, e.g. "Europe/Berlin"'
+
+export const timeZone = read(z.string({ error: wants('a time zone', ZONE) }), text => {
+  // The name of a place follows its summer time. A distance to UTC does not.
+  if (/^[A-Za-z]/.test(text) && isKnownZone(text)) return text
+  const near = hint(text, ['UTC', ...Intl.supportedValuesOf('timeZone')], '')
+  throw new RangeError(`${quote(text)} is not a time zone; ${near.startsWith('did you') ? near : ZONE}`)
+})
+
+function isKnownZone(name: string): boolean {
+  try {
+    new Intl.DateTimeFormat('en', { timeZone: name })
+    return true
+  } catch {
+    return false
+  }
+}

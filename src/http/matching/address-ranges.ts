@@ -1,0 +1,98 @@
+import { isIP } from 'node:net'
+import ipaddr from 'ipaddr.js'
+
+/** An address, or all that begin with the same bits. An IPv4 range mapped into IPv6 is one of IPv4. */
+export interface AddressRange {
+  /** 4 or 16. */
+  readonly bytes: readonly number[]
+  /** How many bits of them count. */
+  readonly bits: number
+  /** Bits that do not count are set, as in `10.1.0.0/8`. */
+  readonly hasHostBits: boolean
+  /** The usual way to write it, without those bits. */
+  readonly text: string
+}
+
+const MAPPED_BITS = 96
+
+/** Reads an address or a CIDR. Undefined: the text is neither. */
+export function parseRange(text: string): AddressRange | undefined {
+  const [, address = '', prefix] = /^([0-9A-Fa-f:.]+)(?:\/(\d{1,3}))?$/.exec(text) ?? []
+  if (isIP(address) === 0) return undefined
+  const written = ipaddr.parse(address)
+  const parsed = ipaddr.process(address)
+  const bytes = parsed.toByteArray()
+  const mapped = written.kind() === parsed.kind() ? 0 : MAPPED_BITS
+  const bits = prefix === undefined ? 8 * bytes.length : Number(prefix) - mapped
+  if (bits < 0 || bits > 8 * bytes.length) return undefined
+  const network = masked(bytes, bits)
+  const first = ipaddr.fromByteArray(network).toString()
+  const hasHostBits = network.some((byte, at) => byte !== bytes[at])
+  return { bytes, bits, hasHostBits, text: bits === 8 * bytes.length ? first : `${first}/${bits}` }
+}
+
+/**
+ * Reads a CIDR among the keys `ip` of clients. Undefined: it is none, or it divides what is one key.
+ *
+ * @param ipv6 bits of the IPv6 networks in keys
+ */
+export function parseKeyRange(text: string, ipv6: number): AddressRange | undefined {
+  const range = text.includes('/') ? parseRange(text) : undefined
+  if (range === undefined || range.hasHostBits) return undefined
+  return range.bytes.length === 16 && range.bits > ipv6 ? undefined : range
+}
+
+/** Whether all addresses of the range `narrow` are in `wide`. */
+export function coversRange(wide: AddressRange, narrow: AddressRange): boolean {
+  if (wide.bytes.length !== narrow.bytes.length || wide.bits > narrow.bits) return false
+  return keyOf(wide.bytes, wide.bits) === keyOf(narrow.bytes, wide.bits)
+}
+
+/** What belongs to ranges of addresses, found by address. The time does not depend on how many ranges there are. */
+export class AddressRanges<T> {
+  /** The longest prefixes first, by the number of bytes of an address. */
+  readonly #byLength: ReadonlyMap<number, readonly Networks<T>[]>
+
+  /** Of entries with the same range the first counts. */
+  constructor(entries: Iterable<readonly [range: AddressRange, value: T]>) {
+    const byLength = new Map<number, Networks<T>[]>([
+      [4, []],
+      [16, []],
+    ])
+    for (const [{ bytes, bits }, value] of entries) {
+      const lists = byLength.get(bytes.length)!
+      const networks = lists.find(list => list.bits === bits) ?? { bits, values: new Map<string, T>() }
+      if (networks.values.size === 0) lists.push(networks)
+      const key = keyOf(bytes, bits)
+      if (!networks.values.has(key)) networks.values.set(key, value)
+    }
+    for (const lists of byLength.values()) lists.sort((a, b) => b.bits - a.bits)
+    this.#byLength = byLength
+  }
+
+  /** What belongs to the longest prefix that an address has; undefined: it is in no range, or no address. */
+  find(address: string): T | undefined {
+    if (isIP(address) === 0) return undefined
+    const bytes = ipaddr.parse(address).toByteArray()
+    for (const { bits, values } of this.#byLength.get(bytes.length)!) {
+      const found = values.get(keyOf(bytes, bits))
+      if (found !== undefined) return found
+    }
+    return undefined
+  }
+}
+
+interface Networks<T> {
+  readonly bits: number
+  /** By the first bits of the addresses. */
+  readonly values: Map<string, T>
+}
+
+function keyOf(bytes: readonly number[], bits: number): string {
+  return String.fromCharCode(...masked(bytes, bits).slice(0, Math.ceil(bits / 8)))
+}
+
+/** The bytes with all bits after the first `bits` cleared. */
+function masked(bytes: readonly number[], bits: number): number[] {
+  return bytes.map((byte, at) => byte & (0xff00 >> Math.min(8, Math.max(0, bits - 8 * at))) & 0xff)
+}

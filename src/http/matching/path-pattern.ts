@@ -1,0 +1,79 @@
+/**
+ * Patterns for paths: text in which `*` stands for any text, or `~ ` and a regular expression that may match any part of a
+ * path. Both take time that is linear in the path: RE2's automata never go back, while those of JavaScript may take
+ * exponential time.
+ */
+import { RE2JS, RE2JSSyntaxException } from 're2js'
+import { matchingPath, pathWithoutParameters } from './matching-path.js'
+import { createWildcard } from './wildcard.js'
+
+/** Differences between paths that a pattern does not see: upper and lower case, a slash at the end, `;name=value`. */
+export type Normalisation = 'case' | 'slash' | 'params'
+
+/** The paths of a request. */
+export interface RequestPath {
+  /** As `matchingPath` makes it. */
+  readonly path: string
+  /** As it was sent, with its query. */
+  readonly target: string
+}
+
+export type PathMatcher = (request: RequestPath) => boolean
+
+/** The expression of a pattern that has one, e.g. `^/v[12]/` of `~ ^/v[12]/`. */
+export function expressionOf(pattern: string): string | undefined {
+  return pattern.startsWith('~') ? pattern.slice(1).trim() : undefined
+}
+
+/** Why a text is no regular expression; undefined: it is one. */
+export function expressionFault(expression: string): string | undefined {
+  try {
+    RE2JS.compile(expression)
+    return undefined
+  } catch (error) {
+    if (!(error instanceof RE2JSSyntaxException)) throw error
+    return error.message.replace(/^error parsing regexp: /, '')
+  }
+}
+
+/** A pattern without expression in the spelling of paths, so that `/%61/../b*` is `/b*`. */
+export function spelledPattern(pattern: string): string {
+  return pattern.startsWith('*') ? matchingPath(`/${pattern}`).slice(1) : matchingPath(pattern)
+}
+
+/** Reads a valid pattern. */
+export function createPathMatcher(pattern: string, normalise: readonly Normalisation[] = []): PathMatcher {
+  const ignoresCase = normalise.includes('case')
+  const test = createTest(pattern, ignoresCase ? 'folded' : 'exact')
+  const read = normalise.includes('params') ? ofTarget : ofPath
+  const spelled: (request: RequestPath) => string = ignoresCase ? request => read(request).toLowerCase() : read
+  if (!normalise.includes('slash')) return request => test(spelled(request))
+  return request => {
+    const path = spelled(request)
+    return test(path) || (path !== '/' && test(withOtherEnd(path)))
+  }
+}
+
+/** A path without the slash at its end, or with one if it has none. */
+export function withOtherEnd(path: string): string {
+  return path.endsWith('/') ? path.slice(0, -1) : `${path}/`
+}
+
+/** @param letters `folded`: the case of letters does not count, and paths are in lower case */
+function createTest(pattern: string, letters: 'exact' | 'folded'): (path: string) => boolean {
+  const expression = expressionOf(pattern)
+  if (expression !== undefined) {
+    const compiled = RE2JS.compile(expression, letters === 'folded' ? RE2JS.CASE_INSENSITIVE : 0)
+    return path => compiled.test(path)
+  }
+  const spelled = spelledPattern(pattern)
+  return createWildcard(letters === 'folded' ? spelled.toLowerCase() : spelled)
+}
+
+function ofPath({ path }: RequestPath): string {
+  return path
+}
+
+function ofTarget({ target }: RequestPath): string {
+  return pathWithoutParameters(target)
+}

@@ -1,0 +1,107 @@
+/**
+ * Whether the client of a request will still be there for its answer: by the time that it has named, by its route's
+ * `patience`, or by what is learnt of clients (core/patience).
+ */
+import { timeUntilFit } from '../../core/admission/decide.js'
+import { ONE_IN } from '../../core/patience/patience.js'
+import type { Arrival } from '../../core/shaper.js'
+import type { RequestFacts } from '../http/request.js'
+import type { Route } from '../routing/route.js'
+
+export class Prospects {
+  readonly #route: Route
+  readonly #client: string
+  /** ms. How long its client waits for the answer. Undefined: that is learnt. */
+  readonly #deadline: number | undefined
+  /** It would have been sent away, and waits on to see whether its client does. */
+  #trial: 'none' | 'waits' | 'proven' = 'none'
+
+  /** @param deadline ms since its arrival. Undefined: that is learnt */
+  constructor(route: Route, client: string, deadline: number | undefined) {
+    this.#route = route
+    this.#client = client
+    this.#deadline = deadline
+  }
+
+  /** ms from its release to the head of its answer, as far as is known. */
+  get serviceTime(): number {
+    return this.#route.waits.service.of(this.#client)
+  }
+
+  get isTrial(): boolean {
+    return this.#trial === 'waits'
+  }
+
+  /** ms. After a longer wait for its release most of its like have left before the answer. */
+  longestWait(now: number): number {
+    const { patience } = this.#route.waits
+    const longest = this.#deadline ?? patience.longest(this.#client, now)
+    return longest === Infinity ? longest : longest - this.serviceTime
+  }
+
+  /** @param waited ms */
+  isLost(waited: number, now: number): boolean {
+    if (this.#trial === 'proven') return false
+    if (this.#deadline !== undefined) return waited + this.serviceTime > this.#deadline
+    const { patience } = this.#route.waits
+    return patience.isLost(this.#client, waited, () => waited + this.serviceTime, now)
+  }
+
+  /** It is to be sent away. After `trial` it waits on. */
+  sendAway(waited: number, now: number): 'lost' | 'trial' {
+    if (this.#deadline !== undefined) return 'lost'
+    if (this.#trial === 'waits' || this.#route.waits.patience.sendAway(this.#client, waited, now) === 'trial') {
+      this.#trial = 'waits'
+      return 'trial'
+    }
+    return 'lost'
+  }
+
+  /** How long a trial waits before it is sent, in ms since its arrival. */
+  trialUntil(waited: number): number {
+    return this.#route.waits.patience.trialUntil(waited + this.serviceTime)
+  }
+
+  /** Its client has waited on. */
+  proven(): void {
+    this.#trial = 'proven'
+  }
+
+  /** Its client has left before an answer. */
+  left(waited: number, now: number): void {
+    if (this.#deadline === undefined) this.#route.waits.patience.left(this.#client, waited, now, this.#weight)
+  }
+
+  /**
+   * The head of its answer has come.
+   *
+   * @param service ms since its release
+   */
+  answered(waited: number, service: number, now: number): void {
+    const { patience, service: times } = this.#route.waits
+    times.add(this.#client, service)
+    if (this.#deadline === undefined) patience.answered(this.#client, waited, now, this.#weight)
+  }
+
+  /** ms until a request like this one would be admitted if nobody else came. */
+  retryAfter(arrival: Arrival, now: number): number {
+    const { gate } = this.#route.lane
+    return timeUntilFit(arrival, Math.max(0, this.longestWait(now)), now, gate.pausedFor(now))
+  }
+
+  get #weight(): number {
+    return this.#trial === 'none' ? 1 : ONE_IN
+  }
+}
+
+/** How long the client of a request waits for its answer, in ms. Undefined: nobody has said so. */
+export function deadlineOf(facts: RequestFacts, route: Route, isTrusted: () => boolean): number | undefined {
+  const { patience } = route.settings
+  const { preferWait, grpcTimeout, expectedTimeout } = facts
+  let deadline = Infinity
+  if (preferWait !== undefined) deadline = Math.min(deadline, preferWait * 1_000)
+  if (grpcTimeout !== undefined) deadline = Math.min(deadline, grpcTimeout)
+  if (expectedTimeout !== undefined && isTrusted()) deadline = Math.min(deadline, expectedTimeout)
+  if (deadline < Infinity) return deadline
+  return typeof patience === 'number' ? patience : undefined
+}

@@ -1,0 +1,213 @@
+/** Deadlines and patience: what is not worth sending is not sent (contract 9.1). */
+import t from 'tap'
+import {
+  answering,
+  askOnce,
+  connect,
+  get,
+  httpUpstream,
+  OK,
+  ONE_A_SECOND,
+  occupy,
+  pass,
+  rawUpstream,
+  startRig,
+  turns,
+} from './harness.js'
+
+/** One request a second, the first at once; `waiting` others wait. */
+async function queue(
+  t: Parameters<typeof connect>[0],
+  { waiting, route = {}, config = {} }: { waiting: number; route?: object; config?: object },
+) {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    ...ONE_A_SECOND,
+    routes: [{ name: 'all', ...route }],
+    ...config,
+  })
+  await occupy(t, rig)
+  for (let number = 0; number < waiting; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get(`/${number}`))
+    await rig.until(({ queued }) => queued.length === number + 1)
+  }
+  return { upstream, rig }
+}
+
+t.test('patience of a route: who would wait longer is rejected, with the time until the wait fits', async t => {
+  const { rig } = await queue(t, { waiting: 2, route: { patience: '2s' } })
+  // It would leave after 3 s.
+  const late = await askOnce(t, rig, get())
+  t.equal(late.status, 429)
+  t.equal(late.header('retry-after'), '1')
+  t.equal(late.json().retryAfterMs, 1_000)
+  t.match(late.json().detail, /would make it wait 3 s, and clients stop waiting before the answer/)
+  t.same(rig.outcomes.at(-1), 'all rejected 429')
+})
+
+for (const [name, header, config] of [
+  ['Prefer: wait', 'Prefer: wait=2', {}],
+  ['grpc-timeout in ms', 'grpc-timeout: 2500m', {}],
+  ['grpc-timeout in s', 'grpc-timeout: 2S', {}],
+  ['the timeout of Envoy from a trusted hop', 'X-Envoy-Expected-Rq-Timeout-Ms: 2500', { trustProxy: ['127.0.0.1'] }],
+] as const) {
+  t.test(`${name} is a deadline`, async t => {
+    const { rig } = await queue(t, { waiting: 2, config })
+    t.equal((await askOnce(t, rig, get('/', header))).status, 429)
+    // A client without one waits.
+    const client = await connect(t, rig)
+    client.send(get())
+    await rig.until(({ queued }) => queued.length === 3)
+  })
+}
+
+for (const [name, header, route] of [
+  ['the timeout of Envoy from anybody', 'X-Envoy-Expected-Rq-Timeout-Ms: 2500', {}],
+  ['a grpc-timeout that is malformed', 'grpc-timeout: 2.5S', {}],
+  ['a grpc-timeout with too many digits', 'grpc-timeout: 000000001S', {}],
+  ['a grpc-timeout with "patience": "none"', 'grpc-timeout: 2S', { patience: 'none' }],
+] as const) {
+  t.test(`${name} is no deadline`, async t => {
+    const { rig } = await queue(t, { waiting: 2, route })
+    const client = await connect(t, rig)
+    client.send(get('/', header))
+    await rig.until(({ queued }) => queued.length === 3)
+  })
+}
+
+t.test('a client that names a deadline is believed instead of the route', async t => {
+  const { rig } = await queue(t, { waiting: 2, route: { patience: '2s' } })
+  const client = await connect(t, rig)
+  client.send(get('/', 'grpc-timeout: 10S'))
+  await rig.until(({ queued }) => queued.length === 3)
+})
+
+t.test('at its release a request whose answer would come too late is answered 503, and its slot is used', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    ...ONE_A_SECOND,
+    routes: [{ name: 'all', patience: '2s' }],
+  })
+  const first = await connect(t, rig)
+  first.send(get('/1'))
+  const incoming = await upstream.connection(0)
+  await incoming.until(/\/1 /)
+  const second = await connect(t, rig)
+  second.send(get('/2'))
+  await rig.until(({ queued }) => queued.length === 1)
+  await pass(rig, 2_500, 500)
+  const third = await connect(t, rig)
+  third.send(get('/3'))
+  await rig.until(({ queued }) => queued.length === 2)
+  incoming.socket.write(OK)
+  t.equal((await first.answer()).status, 200)
+  const given = await second.answer()
+  t.equal(given.status, 503)
+  t.ok(Number(given.header('retry-after')) >= 1)
+  t.match(given.json().detail, /the answer would come after clients have stopped waiting/)
+  await incoming.until(/\/3 /)
+  incoming.socket.write(OK)
+  t.equal((await third.answer()).status, 200)
+  t.same(rig.outcomes, ['all forwarded 200', 'all expired 503', 'all forwarded 200'])
+  t.notMatch(upstream.text, /\/2 /)
+})
+
+t.test('what the upstream takes to answer counts: its 90th percentile after 20 answers', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, connections: 1 },
+    buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+    routes: [{ name: 'all', patience: '2s' }],
+  })
+  const client = await connect(t, rig)
+  for (let number = 0; number < 20; number += 1) {
+    client.send(get(`/${number}`))
+    const incoming = await upstream.connection(0)
+    await incoming.until(new RegExp(`/${number} `))
+    rig.pacer.runUntil(rig.pacer.now() + 1_500)
+    incoming.socket.write(OK)
+    t.equal((await client.answer()).status, 200)
+  }
+  // Nothing waits, but an answer takes 1.5 s.
+  const hurried = await askOnce(t, rig, get('/', 'Prefer: wait=1'))
+  t.equal(hurried.status, 429)
+  client.send(get('/last', 'Prefer: wait=2'))
+  await (await upstream.connection(0)).until(/last/)
+})
+
+/** 30 clients come at once and leave after 600 ms. Then somebody knows how long they wait. */
+async function impatience(t: Parameters<typeof connect>[0], route: object) {
+  const upstream = await rawUpstream(t, answering(OK))
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 100 } },
+    routes: [{ name: 'all', ...route }],
+  })
+  const clients = []
+  for (let number = 0; number < 30; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get('/first'))
+    clients.push(client)
+    await rig.until(({ queued, outcomes }) => queued.length + outcomes.length > number)
+  }
+  await pass(rig, 600, 50)
+  for (const client of clients) client.hangUp()
+  await rig.finished(30)
+  return { upstream, rig }
+}
+
+t.test('how long clients wait is learnt: newcomers that would wait longer are rejected', async t => {
+  const { rig } = await impatience(t, {})
+  t.equal(rig.outcomes.filter(outcome => outcome === 'all cancelled 499').length, 23)
+  const start = rig.outcomes.length
+  for (let number = 0; number < 19; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get('/second'))
+    await rig.until(({ queued, outcomes }) => queued.length - 29 + outcomes.length - start > number)
+  }
+  // The last release was at 600 ms. 582 ms is the learnt patience.
+  t.same(new Set(rig.outcomes.slice(start)), new Set(['all rejected 429']))
+  t.equal(rig.outcomes.length - start, 19 - 5, 'five may wait, up to 500 ms')
+})
+
+t.test('with "patience": "none" nothing is learnt', async t => {
+  const { rig } = await impatience(t, { patience: 'none' })
+  const start = rig.outcomes.length
+  for (let number = 0; number < 19; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get('/second'))
+    await rig.until(({ queued, outcomes }) => queued.length - 29 + outcomes.length - start > number)
+  }
+  t.equal(rig.outcomes.length, start)
+})
+
+t.test('one in twenty that would be sent away waits on: it is sent if its client does', async t => {
+  const { rig, upstream } = await impatience(t, {})
+  const start = rig.outcomes.length
+  const before = rig.queued.length
+  const clients = []
+  for (let number = 0; number < 25; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get(`/${number}`))
+    clients.push(client)
+    await rig.until(({ queued, outcomes }) => queued.length - before + outcomes.length - start > number)
+  }
+  // 5 wait, 19 are sent away, and one is on trial.
+  t.equal(rig.queued.length - before, 6)
+  t.equal(rig.outcomes.length - start, 19)
+  await pass(rig, 2_000, 50)
+  await rig.until(({ outcomes }) => outcomes.length - start === 25)
+  t.match(upstream.text, /\/24 /, 'the 20th that would be sent away was the last')
+  await turns()
+})
+
+t.test('a dry run heeds known deadlines and learns nothing', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, routes: [{ name: 'all', dryRun: true }] })
+  t.equal((await askOnce(t, rig, get())).status, 200)
+  t.equal((await askOnce(t, rig, get('/', 'grpc-timeout: 500m'))).status, 200)
+  t.same(rig.rehearsed, ['all would_reject'])
+})
