@@ -330,6 +330,37 @@ const world: fc.Arbitrary<World> = fc.record({
   maxWait: fc.constantFrom(60_000, 60_000, 35),
 })
 
+/** The last cancellation comes less than a rounding before the slot of what it cancels. */
+const cancelledAtItsSlot: [World, Step[], number] = [
+  {
+    perSecond: 10,
+    everyone: 0,
+    overflow: 'reject',
+    maxInFlight: Infinity,
+    maxQueued: Infinity,
+    bobsPlaces: 0,
+    service: 0,
+    maxWait: 60_000,
+  },
+  [
+    arriveAt(25),
+    { kind: 'rate', key: 'alice', perSecond: 50, at: 25 },
+    arriveAt(34.9),
+    { kind: 'cancel', nth: 1, at: 44.8 },
+    { kind: 'cancel', nth: 1, at: 47.8 },
+    { kind: 'reset', key: 'alice', at: 58.8 },
+    arriveAt(118.8),
+    arriveAt(128.7),
+    { kind: 'cancel', nth: 1, at: 138.79999999999998 },
+    arriveAt(138.79999999999998),
+  ],
+  0,
+]
+
+function arriveAt(at: number): Step {
+  return { kind: 'arrive', route: 'a', key: 'alice', client: 'x', cost: 1, at }
+}
+
 const never = (): boolean => false
 const always = (): boolean => true
 const onTime = (): number => 0
@@ -344,7 +375,7 @@ t.test('what is armed leaves in the same slots, in the same order, and with the 
       armedSends += armed.armedSends
       same(plain, armed)
     }),
-    { numRuns: 4_000 },
+    { numRuns: 4_000, examples: [cancelledAtItsSlot] },
   )
   t.ok(armedSends > 10_000, `${armedSends} were sent by the sender`)
 })

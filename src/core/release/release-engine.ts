@@ -154,7 +154,10 @@ export class Engine {
 
   /** Takes back what is armed and what a change to an earlier moment could touch. Settles only if some has been sent. */
   recallFor(arrival: Arrival): void {
-    const recall: Recall = armed => armed.recallFor(arrival, 'before')
+    this.#recall(armed => armed.recallFor(arrival, 'before'))
+  }
+
+  #recall(recall: Recall): void {
     if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
   }
 
@@ -293,7 +296,8 @@ export class Engine {
 
   /** Takes a waiter out of its lane because nobody wants it any more. False: it has left already. */
   cancel(ticket: Ticket): boolean {
-    if (ticket.armed !== undefined) this.settleBefore(armed => armed.recall(ticket.lane))
+    // What is due at this very moment is not sent first, as it is not without arming.
+    if (ticket.armed !== undefined) this.#recall(armed => armed.recall(ticket.lane))
     if (!this.withdraw(ticket)) return false
     this.#claims?.giveBack(ticket)
     return true
