@@ -149,7 +149,7 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
     capacity,
     level: bucket.level(now),
     waiting: bucket.waiting,
-    nextReleaseMs: Math.max(0, bucket.freeAt - now),
+    nextReleaseMs: Math.max(0, bucket.freeFor(bucket.nextCost || 1) - now),
     ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
   }
 }

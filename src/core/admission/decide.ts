@@ -1,5 +1,6 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
+import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Demand, Gate, Rejection, SharedBucket } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
@@ -15,7 +16,8 @@ export function decide(demand: Demand, maxWait: number, now: number, pause = 0):
     const { capacity } = bucket.limits
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
-    if (full || waitOf(bucket, level, pause, bucket.queued) > maxWait || bucket.blockedFor(now) > 0) {
+    const slack = slackOf(bucket.limits, cost)
+    if (full || waitOf(bucket, level - slack, pause, bucket.queued - slack) > maxWait || bucket.blockedFor(now) > 0) {
       return explainRejection(demand, maxWait, now, pause)
     }
   }
@@ -38,7 +40,8 @@ export function placeless({ stack }: Demand): Rejection | undefined {
 }
 
 /**
- * How long, in ms, the level of a bucket takes to leave, less what rounding may add.
+ * How long, in ms, a level of a bucket takes to leave, less what rounding may add. For the wait of a request take its slack from
+ * the level and from what is queued.
  *
  * @param queued the part of the level that waits, in cost units
  */
@@ -46,7 +49,7 @@ export function waitOf({ limits: { rate } }: SharedBucket, level: number, pause:
   if (pause === 0) return level / rate - SAME_TIME
   // What has passed leaks during the pause. What is queued does not.
   const left = Math.max(Math.min(queued, level), level - pause * rate)
-  return pause + left / rate - SAME_TIME
+  return pause + Math.max(0, left) / rate - SAME_TIME
 }
 
 function explainRejection(demand: Demand, maxWait: number, now: number, pause: number): Rejection {
@@ -58,7 +61,10 @@ function explainRejection(demand: Demand, maxWait: number, now: number, pause: n
   if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
   if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  const slow = stack.filter(bucket => waitOf(bucket, bucket.level(now), pause, bucket.queued) > maxWait)
+  const slow = stack.filter(bucket => {
+    const slack = slackOf(bucket.limits, cost)
+    return waitOf(bucket, bucket.level(now) - slack, pause, bucket.queued - slack) > maxWait
+  })
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
@@ -68,11 +74,15 @@ export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: numb
   for (const bucket of stack) {
     const { rate, capacity } = bucket.limits
     const blocked = bucket.blockedFor(now)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    const slack = slackOf(bucket.limits, cost)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait + slack)
     const excess = bucket.level(now) - target
     // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
-    if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause, bucket.queued) + SAME_TIME - maxWait)
+    if (pause > 0) {
+      const wait = waitOf(bucket, bucket.level(now) - slack, pause, bucket.queued - slack)
+      time = Math.max(time, wait + SAME_TIME - maxWait)
+    }
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

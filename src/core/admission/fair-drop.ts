@@ -6,6 +6,7 @@
  * heaviest (`overflow: "fair"`).
  */
 
+import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, type LaneRank } from '../bucket/waiting.js'
 import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
@@ -66,9 +67,10 @@ export function makeRoom(
   }
   const isLate = arrival.stack.some(bucket => {
     const freed = costIn(bucket, victims)
-    const queued = bucket.queued - freed
+    const slack = slackOf(bucket.limits, arrival.cost)
+    const queued = bucket.queued - freed - slack
     // A store's level may be lower than what is queued here.
-    return waitOf(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
+    return waitOf(bucket, Math.max(queued, bucket.level(now) - freed - slack), pause, queued) > maxWait
   })
   return isLate ? undefined : victims.filter(ticket => ticket !== leaving)
 }

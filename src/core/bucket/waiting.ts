@@ -20,10 +20,12 @@ export class WaitingExtras<Source, Lane> {
   otherSources: readonly Source[] = NONE
   /** All lanes, the heaviest first. Made when first needed. */
   heaviest: DueHeap<LaneRank<Lane>> | undefined = undefined
-  /** The bucket's `freeAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
-  pinnedFreeAt: number | undefined = undefined
+  /** The bucket's `drainedAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
+  pinnedDrainedAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
+  /** The cost of the request that the bucket waits for, if it has a burst. 0: none has been picked. */
+  nextCost = 0
   /** Of the requests that wait, how many are set aside. */
   aside = 0
   /** Requests that have passed and are not on the wire yet. */
