@@ -1,6 +1,6 @@
 /** What a bucket keeps of the requests that wait for it, beside their number and cost (queued-bucket.ts). */
 
-import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
+import { NONE, withoutEntry } from '../structures/compact-list.js'
 import type { DueHeap, Timed } from '../structures/due-heap.js'
 
 /** A lane's rank among those of one bucket: the heaviest is due first. */
@@ -41,12 +41,13 @@ interface Sources<Source> {
   openExtras(): { otherSources: readonly Source[] }
 }
 
+/** The last one is picked first: a newcomer has its turn after all that are there. */
 export function addSource<Source>(to: Sources<Source>, source: Source): void {
-  if (to.source === undefined) to.source = source
-  else {
-    const extras = to.openExtras()
-    extras.otherSources = withEntry(extras.otherSources, source)
-  }
+  const before = to.source
+  to.source = source
+  if (before === undefined) return
+  const extras = to.openExtras()
+  extras.otherSources = [before, ...extras.otherSources]
 }
 
 export function dropSource<Source>(from: Sources<Source>, source: Source): void {
@@ -77,7 +78,7 @@ export function sourceBefore<Source extends { readonly parent: unknown }>(
   return extras?.otherSources.find(other => other.parent === node)
 }
 
-/** All of them, the one that is picked first at the front. */
+/** All of them, the one that is picked first at the end. */
 export function allSources<Source>({ source, extras }: Sources<Source>): readonly Source[] {
   return source === undefined ? NONE : [source, ...(extras?.otherSources ?? NONE)]
 }
