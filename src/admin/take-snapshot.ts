@@ -115,6 +115,7 @@ function bucketSnapshot(
     rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
     capacity: limits.capacity,
+    ...(limits.burst !== undefined && { burst: limits.burst }),
     routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
     keys: context.bucketTable.size(name),
     offered: tally.offered,
@@ -140,16 +141,17 @@ function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: numbe
 }
 
 function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapshot {
-  const { tier, rate, capacity } = bucket.limits.whole ?? bucket.limits
+  const { tier, rate, capacity, burst } = bucket.limits.whole ?? bucket.limits
   const blocked = bucket.blockedFor(now)
   return {
     key,
     ...(tier !== undefined && { tier }),
     rate: rate * 1_000,
     capacity,
+    ...(burst !== undefined && { burst }),
     level: bucket.level(now),
     waiting: bucket.waiting,
-    nextReleaseMs: Math.max(0, bucket.freeAt - now),
+    nextReleaseMs: Math.max(0, bucket.freeFor(bucket.nextCost || 1) - now),
     ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
   }
 }

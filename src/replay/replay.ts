@@ -1,5 +1,6 @@
 /** Puts the requests of logs through limits and reports what these would have done. */
 import { formatKeyPart } from '../config/schema/key.js'
+import { slackOf } from '../core/bucket/limits.js'
 import type { LineParser } from './formats/line-parser.js'
 import { LogArrivals } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
@@ -12,6 +13,7 @@ import { Trial } from './plan/trial.js'
 import { createReport, type ReplayReport, type SweepReport } from './report/report.js'
 import type { Bound } from './runs/bound-run.js'
 import { BoundRun } from './runs/bound-run.js'
+import type { Request } from './runs/level-rows.js'
 import { MeterRun } from './runs/meter-run.js'
 import type { ReplayRun } from './runs/run.js'
 import { ShaperRun } from './runs/shaper-run.js'
@@ -76,7 +78,7 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
     const run = createRun()
     const begin = run.begin?.bind(run)
     if (!sweeps || single === undefined) return { run, ...(begin && { begin }), arrive: run.arrive.bind(run) }
-    const trial = new Trial(plan, single.cost)
+    const trial = new Trial(plan, requestOf(single))
     const arrive = (at: number, id: number, agent: number): void => {
       run.arrive(at, id, agent)
       trial.arrive(at, id)
@@ -142,13 +144,19 @@ function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   }
 }
 
+function requestOf({ bucket, cost }: Single): Request {
+  return { cost, slack: slackOf(bucket.limits, cost) }
+}
+
 async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat: Repeat): Promise<SweepReport> {
-  const { bucket, cost } = single
+  const { bucket } = single
+  const request = requestOf(single)
   const grid = trial.grid ?? trial.gridFromTraffic
-  const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), cost)))
-  const found = target === undefined ? undefined : await recommend(target, grid, cost, repeat)
+  const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), request)))
+  const found = target === undefined ? undefined : await recommend(target, grid, request, repeat)
   return {
     key: bucket.key.parts.map(formatKeyPart).join(','),
+    burst: bucket.limits.burst,
     grid,
     outcomes: swept.outcomes(),
     ...(found && { found }),
@@ -158,14 +166,14 @@ async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat:
 async function recommend(
   bounds: readonly Bound[],
   grid: Grid,
-  cost: number,
+  request: Request,
   repeat: Repeat,
 ): Promise<PointOutcome | undefined> {
-  const point = await findSmallest(bounds, grid, cost, async points =>
-    (await repeat(() => new BoundRun(points, cost, bounds))).counts(),
+  const point = await findSmallest(bounds, grid, request.cost, async points =>
+    (await repeat(() => new BoundRun(points, request, bounds))).counts(),
   )
   if (point === undefined) return undefined
-  const outcome = (await repeat(() => new SweepRun([point], cost, EXACT))).outcomes()[0]!
+  const outcome = (await repeat(() => new SweepRun([point], request, EXACT))).outcomes()[0]!
   const wait = { ...outcome.wait }
   // The limits keep the bounds exactly, so a quantile above its bound is a rounding error of too many waits.
   for (const { metric, most } of bounds) {

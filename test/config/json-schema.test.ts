@@ -115,6 +115,7 @@ t.test('every key of the file has a description with an example', async t => {
     'timeZone',
     'capacity',
     'maxDelay',
+    'burst',
     'status',
     'overflow',
     'blockFor',
@@ -131,6 +132,7 @@ t.test('every key of the file has a description with an example', async t => {
     'rate.to',
     'rate.rate',
     'capacity',
+    'burst',
     'maxInFlight',
     'weight',
   ]

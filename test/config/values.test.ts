@@ -55,6 +55,8 @@ t.test('every invalid value has its own message', async t => {
       bucket({ maxInFlight: 0 }),
       'buckets.a.maxInFlight: 0 is not a number of requests; use a whole number above 0, e.g. 4',
     ],
+    [bucket({ burst: 0 }), 'buckets.a.burst: 0 is not a burst; use a number of cost units above 0, e.g. 10'],
+    [bucket({ burst: '9' }), 'buckets.a.burst: "9" is not a burst; use a number of cost units above 0, e.g. 10'],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
       bucket({ tiers: {} }),
@@ -283,7 +285,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, maxInFlight, status, overflow, blockFor, tiers, weight',
+    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, maxInFlight, status, overflow, blockFor, tiers, weight',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
@@ -322,9 +324,19 @@ t.test('no message comes from zod', async t => {
       'pacing',
       '$schema',
     ].map(key => (value: unknown) => top({ [key]: value })),
-    ...['key', 'rate', 'timeZone', 'capacity', 'maxDelay', 'status', 'overflow', 'blockFor', 'tiers', 'weight'].map(
-      key => (value: unknown) => bucket({ [key]: value }),
-    ),
+    ...[
+      'key',
+      'rate',
+      'timeZone',
+      'capacity',
+      'maxDelay',
+      'burst',
+      'status',
+      'overflow',
+      'blockFor',
+      'tiers',
+      'weight',
+    ].map(key => (value: unknown) => bucket({ [key]: value })),
     ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain'].map(
       key => (value: unknown) => route({ [key]: value }),
     ),

@@ -47,6 +47,8 @@ export interface BucketSnapshot {
   readonly configured: number
   /** Cost units. */
   readonly capacity: number
+  /** Cost units that may leave without spacing. Absent: one request. */
+  readonly burst?: number
   /** Routes that use it. */
   readonly routes: readonly string[]
   /** Known instances. */
@@ -76,6 +78,7 @@ export interface InstanceSnapshot {
   /** The limits of this instance: cost units per second, cost units. */
   readonly rate: number
   readonly capacity: number
+  readonly burst?: number
   readonly level: number
   /** Requests. */
   readonly waiting: number

@@ -13,6 +13,7 @@ export interface ReplayFlags {
   config?: string
   rate?: string
   capacity?: string
+  burst?: string
   key?: string
   mode?: string
   format: string
@@ -137,12 +138,13 @@ function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefin
 
 /** The limits of the flags, or those of a file when there is no rate. */
 function limitsOf(
-  { config, rate, capacity, key, mode, sweep, target }: ReplayFlags,
+  { config, rate, capacity, burst, key, mode, sweep, target }: ReplayFlags,
   env: NodeJS.ProcessEnv,
 ): ReplayLimits {
   const flags = {
     ...(rate !== undefined && { rate }),
     ...(capacity !== undefined && { capacity }),
+    ...(burst !== undefined && { burst }),
     ...(key !== undefined && { key }),
     ...(mode !== undefined && { mode }),
   }
@@ -158,15 +160,15 @@ function limitsOf(
 
 function readDiff(
   [a, b, ...rest]: readonly string[],
-  { rate, capacity, key, mode, config }: ReplayFlags,
+  { rate, capacity, burst, key, mode, config }: ReplayFlags,
   env: NodeJS.ProcessEnv,
   list: ProblemList,
 ): { job: ReplayOrder['job'] | undefined; logs: readonly string[] } {
   if (a === undefined || b === undefined) {
     throw new RangeError('two files to compare are needed, e.g. --diff before.json after.json access.log')
   }
-  if (rate !== undefined || capacity !== undefined || key !== undefined || mode !== undefined) {
-    throw new RangeError('limits come from the two files; leave --rate, --capacity, --key and --mode out')
+  if ([rate, capacity, burst, key, mode].some(flag => flag !== undefined)) {
+    throw new RangeError('limits come from the two files; leave --rate, --capacity, --burst, --key and --mode out')
   }
   const kinds = [kindOf(a), kindOf(b)]
   if (kinds[0] === 'report' && kinds[1] === 'report') return { job: { kind: 'diff reports', a, b }, logs: [] }

@@ -10,8 +10,9 @@ const SHADES = [' ', '░', '▒', '▓', '█']
 
 export function reportLines(report: ReplayReport): string[] {
   const { requests, limits, sweep } = report
+  const bursts = limits.burst === undefined ? '' : `, burst ${limits.burst}`
   const what =
-    limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}, key ${limits.key}`
+    limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}${bursts}, key ${limits.key}`
   const head = [
     `${counted(requests, 'request')} of ${counted(report.clients.total, 'client')} in ${counted(report.lines, 'line')} (${report.formats.join(', ') || 'nothing'})`,
     ...(report.from === undefined ? [] : [`from ${report.from} to ${report.to}`]),

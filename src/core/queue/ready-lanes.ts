@@ -17,6 +17,14 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
   return bucket.freeAt <= now + SAME_TIME && !bucket.shut
 }
 
+/** Whether an arrival of this cost can pass now. */
+export function isFreeFor(bucket: SharedBucket, cost: number, now: number): boolean {
+  if (bucket.limits.burst === undefined) return isFree(bucket, now)
+  // Others may wait that cost more.
+  const isAwaited = bucket.place >= 0 || bucket.nextCost > 0
+  return !isAwaited && bucket.freeFor(cost) <= now + SAME_TIME && !bucket.shut
+}
+
 export class ReadyLanes {
   readonly #frees = new DueHeap<SharedBucket>()
   /** Buckets whose next releases are armed. */
@@ -95,21 +103,25 @@ export class ReadyLanes {
 
   /** A request has passed a bucket. Its sources leave the queues until it is free. */
   occupied(bucket: SharedBucket): void {
-    const { source, extras } = bucket
-    if (source === undefined) return
+    if (bucket.source === undefined) return
     // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
-    this.#deactivate(source)
-    if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
+    this.#deactivateAll(bucket)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free into the heap. One that is shut is planned again when it is not. */
-  plan(bucket: SharedBucket): void {
+  plan(bucket: SharedBucket, due = bucket.freeAt): void {
     if (bucket.source === undefined) return
     const frees = this.#heapOf(bucket)
     if (bucket.shut) frees.remove(bucket)
-    else if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
-    else frees.add(bucket, bucket.freeAt)
+    else if (bucket.place >= 0) frees.move(bucket, due)
+    else frees.add(bucket, due)
+  }
+
+  /** A bucket may wait for a request that has left: another is picked. */
+  pickAgain(bucket: SharedBucket, now: number): void {
+    bucket.nextCost = 0
+    this.plan(bucket, Math.max(now, bucket.freeAt))
   }
 
   /** A request that passed a bucket is not on the wire yet. */
@@ -142,9 +154,15 @@ export class ReadyLanes {
       const bucket = frees.next!
       slot = frees.nextDue
       frees.remove(bucket)
+      bucket.nextCost = 0
       this.#activateAll(bucket, slot)
     }
     return slot
+  }
+
+  #deactivateAll({ source, extras }: SharedBucket): void {
+    if (source !== undefined) this.#deactivate(source)
+    if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
   }
 
   #activateAll({ source, extras }: SharedBucket, now: number): void {
@@ -152,20 +170,37 @@ export class ReadyLanes {
     if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, now)
   }
 
-  /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. */
-  next(): Ticket | undefined {
+  /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. `slot` in ms. */
+  next(slot: number): Ticket | undefined {
     for (let gate = this.#ready.at(-1); gate !== undefined; gate = this.#ready.at(-1)) {
-      if (gate.open && gate.awaited) return take(gate.root)
-      this.#ready.pop()
+      if (gate.open && gate.awaited) {
+        const ticket = pick(gate.root)
+        if (!this.#waitsForBurst(ticket, slot)) return charge(ticket)
+      } else this.#ready.pop()
     }
     return undefined
+  }
+
+  /** Whether a bucket with a burst is not free for the cost of this request. Then it waits for that. */
+  #waitsForBurst({ lane, cost }: Ticket, slot: number): boolean {
+    for (const bucket of lane.stack) {
+      if (bucket.limits.burst === undefined) continue
+      const isBusy = bucket.freeFor(cost) > slot + SAME_TIME
+      if (!isBusy && !bucket.isHeldBefore(lane.gate, cost)) continue
+      bucket.nextCost = cost
+      // What is held is planned when it is no more.
+      if (isBusy) this.occupied(bucket)
+      else this.#deactivateAll(bucket)
+      return true
+    }
+    return false
   }
 
   /** Lets a lane or node that can use a slot into the queues, as far up as buckets are free. */
   #activate(source: Source, now: number): void {
     for (let at = source; at.list === undefined; ) {
       const { parent, bucket } = at
-      if (bucket !== undefined && !isFree(bucket, now)) {
+      if (bucket !== undefined && !isFree(bucket, now) && !mayPickAgain(bucket, now)) {
         this.plan(bucket)
         return
       }
@@ -188,11 +223,22 @@ export class ReadyLanes {
   }
 }
 
-function take(root: ShareNode): Ticket {
+/** A bucket waits for the cost of a request. If that has come from its only source, another may have its turn before it. */
+function mayPickAgain(bucket: SharedBucket, now: number): boolean {
+  if (bucket.nextCost === 0 || allSources(bucket).length > 1) return false
+  bucket.nextCost = 0
+  return isFree(bucket, now)
+}
+
+/** The request whose turn it is. Without a change in between it is the same one. */
+function pick(root: ShareNode): Ticket {
   let next: Source = root
   while (next instanceof ShareNode) next = next.fairQueue.advance() as Source
-  const ticket = next.tickets.first!
-  for (let at: Source = next; at.parent !== undefined; at = at.parent) {
+  return next.tickets.first!
+}
+
+function charge(ticket: Ticket): Ticket {
+  for (let at: Source = ticket.lane; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
     yieldTurn(at)
   }

@@ -1,3 +1,4 @@
+import { slackOf } from '../../core/bucket/limits.js'
 import { findLane } from '../../core/queue/tree.js'
 import type { Arrival } from '../../core/shaper.js'
 
@@ -17,7 +18,9 @@ export function explainHeader({ route, stack, cost }: Arrival, now: number): Exp
   let decides = stack[0]
   let longest = 0
   for (const bucket of stack) {
-    const wait = (bucket.level(now) + cost - Math.min(cost, bucket.limits.capacity)) / bucket.limits.rate
+    const { limits } = bucket
+    const before = bucket.level(now) + cost - Math.min(cost, limits.capacity) - slackOf(limits, cost)
+    const wait = before / limits.rate
     const full = bucket.excess(cost, now) > 0 ? Infinity : wait
     if (full <= longest) continue
     longest = full

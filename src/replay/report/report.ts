@@ -23,7 +23,13 @@ export const LONGEST_KEY = 60
 export interface ReplayReport {
   readonly logs: readonly string[]
   readonly formats: readonly string[]
-  readonly limits: { readonly name: string; readonly rate?: string; readonly capacity?: number; readonly key?: string }
+  readonly limits: {
+    readonly name: string
+    readonly rate?: string
+    readonly capacity?: number
+    readonly burst?: number
+    readonly key?: string
+  }
   readonly lines: number
   /** Records of a shaper's log that are not about a request that reached a bucket. */
   readonly skipped: number
@@ -81,6 +87,7 @@ export interface PeakReport extends Omit<Peak, 'second'> {
 export interface SweepReport {
   /** The key of the bucket. */
   readonly key: string
+  readonly burst: number | undefined
   readonly grid: Grid
   readonly outcomes: readonly PointOutcome[]
   /** The smallest limits that meet the target. */
@@ -110,7 +117,12 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     formats: reading.formats,
     limits: {
       name: plan.limits.name,
-      ...(single && { rate: rateText(single.bucket.rate), capacity: single.bucket.capacity, key }),
+      ...(single && {
+        rate: rateText(single.bucket.rate),
+        capacity: single.bucket.capacity,
+        ...(single.bucket.limits.burst !== undefined && { burst: single.bucket.limits.burst }),
+        key,
+      }),
     },
     lines: reading.lines,
     skipped: reading.skipped,
@@ -148,7 +160,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
   }
 }
 
-function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
+function sweepReport({ key, burst, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
   const pointReport = ({ rate, wait, ...rest }: PointOutcome) => ({
     rate: rateText(rate),
     ...rest,
@@ -158,7 +170,7 @@ function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<R
     rates: grid.rates.map(rateText),
     capacities: grid.capacities,
     points: outcomes.map(pointReport),
-    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key) } }),
+    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key, burst) } }),
   }
 }
 
