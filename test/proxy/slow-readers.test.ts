@@ -199,8 +199,10 @@ for (const tls of [false, true]) {
         }
       }
       t.equal(rig.proxy.context.bodyBytes.used > 0, lives, `${perWindow} MB of 2 in 20 s`)
+      if (!lives) t.same(rig.outcomes, ['all failed 200'], 'before the client has left')
+      t.same(rig.failures, lives ? [] : ['all the client took too little of the answer in 20 s'])
       client.hangUp()
-      await rig.finished(1)
+      t.same(await rig.finished(1), [lives ? 'all cancelled 499' : 'all failed 200'])
       t.equal(rig.proxy.context.bodyLimits.size, 0)
     }
   })
@@ -268,7 +270,7 @@ t.test(
     await window()
     client.socket.resume()
     await client.end()
-    t.same(await rig.finished(1), ['all cancelled 499'])
+    t.same(await rig.finished(1), ['all failed 200'])
   },
 )
 
