@@ -118,6 +118,38 @@ t.test('tiers with addresses that no request has', async t => {
   t.same(told('acme', 'header:k'), [])
 })
 
+t.test('patterns and ranges in the keys of tiers, which are compared as a whole', async t => {
+  const told = (key: unknown, text: string) =>
+    lines({ buckets: { a: { ...bucket, key, tiers: [{ name: 'x', keys: ['y', text], rate: 1 }] } } }).filter(line =>
+      line.startsWith('buckets.a.tiers[0].keys[1]'),
+    )
+  const whole = 'buckets.a.tiers[0].keys[1]: the keys of this bucket are compared as a whole'
+  const star = `${whole}, and "*" stands for nothing but itself; write the exact key, or match the pattern in a route with a bucket of its own`
+  const range = `${whole}, so this range stands for no address in it; ranges are looked into only where the key is "ip" and nothing else`
+  for (const text of ['*bot*', 'acme-*']) t.same(told('header:user-agent', text), [star], text)
+  t.same(told(['ip', 'header:k'], '192.0.2.1\nacme-*'), [star])
+  t.same(told('header:accept', '*/*'), [], 'a value that clients send')
+  for (const text of ['10.0.0.0/8', '2001:db8::/32']) {
+    t.same(told('header:k', text), [range], text)
+    t.same(told(['ip', 'route'], text), [range], `${text} without the other part`)
+    t.same(told('ip', text), [], text)
+  }
+  t.same(told('header:k', ` ${addressKey('2001:db8::7')}`), [], 'an address in place of a missing header')
+  t.same(told(['ip', 'header:k'], `${addressKey('2001:db8::7')}\nacme`), [])
+})
+
+t.test('patience where nothing waits', async t => {
+  for (const mode of ['meter', 'off']) {
+    const line = `routes[0].patience: has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
+    const told = (patience: string) =>
+      ofBucket({}, { mode, patience }).filter(each => each.startsWith('routes[0].patience'))
+    t.same(told('2s'), [line])
+    t.same(told('none'), [line])
+    t.same(told('auto'), [], 'the default')
+  }
+  t.same(ofBucket({}, { patience: '2s' }), [])
+})
+
 t.test('patterns in the headers of tiers, which are compared literally', async t => {
   const told = (header: Record<string, string>) =>
     lines({
