@@ -2,6 +2,7 @@ import { loadConfig } from '../../config/load.js'
 import { effective } from '../../config/report/effective-config.js'
 import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
+import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { formatDuration } from '../../core/units.js'
@@ -24,6 +25,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   const warned = [
     ...warnings(settings),
+    ...certificateWarnings(settings.listen, Date.now()),
     ...openFileWarnings(settings, openFileLimit()),
   ]
   const lines = [
