@@ -125,7 +125,7 @@ export class Shaper {
     const { route, stack } = arrival
     const now = this.#engine.settleFor(arrival, 'before')
     const start = now + route.gate.pausedFor(now)
-    const ahead = costBefore(findLane(route, stack), arrivedAt)
+    const ahead = costBefore(findLane(arrival), arrivedAt)
     const leaves = start + Math.max(...stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
     if (leaves > arrivedAt + maxWait || this.#isCrowded(arrival)) {
       this.#engine.notify()
@@ -320,8 +320,9 @@ export class Shaper {
   }
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
-  #isNext({ route, stack }: Arrival, now: number): boolean {
-    if (stack.length === 0) return findLane(route, stack)?.awaited !== true
+  #isNext(arrival: Arrival, now: number): boolean {
+    const { route, stack } = arrival
+    if (stack.length === 0) return findLane(arrival)?.awaited !== true
     if (!this.#engine.direct) return false
     for (const bucket of stack) if (!isFree(bucket, now) || bucket.isHeldBefore(route.gate)) return false
     return true

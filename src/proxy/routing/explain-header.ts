@@ -12,8 +12,9 @@ export type Explanation = (wait: number) => string
  * are ahead in its lane, its wait in ms and its cost. A structured field (RFC 9651):
  * `"client";position=3;wait=412.5;cost=1`.
  */
-export function explainHeader({ route, stack, cost }: Arrival, now: number): Explanation {
-  const position = findLane(route, stack)?.tickets.size ?? 0
+export function explainHeader(arrival: Arrival, now: number): Explanation {
+  const { stack, cost } = arrival
+  const position = findLane(arrival)?.tickets.size ?? 0
   let decides = stack[0]
   let longest = 0
   for (const bucket of stack) {
