@@ -121,6 +121,7 @@ t.test('every key of the file has a description with an example', async t => {
     'tiers',
     'weight',
     'maxInFlight',
+    'minShare',
   ]
   const tier = [
     'name',
@@ -133,8 +134,21 @@ t.test('every key of the file has a description with an example', async t => {
     'capacity',
     'maxInFlight',
     'weight',
+    'priority',
   ]
-  const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'patience', 'dryRun', 'explain']
+  const route = [
+    'name',
+    'match',
+    'mode',
+    'buckets',
+    'cost',
+    'maxWait',
+    'patience',
+    'dryRun',
+    'explain',
+    'priority',
+    'priority.header',
+  ]
   t.strictSame(
     new Set(keys.map(([path]) => path)),
     new Set([

@@ -445,6 +445,7 @@ t.test('property: with a minShare of 0 nothing leaves a bucket before a lower nu
           other =>
             classOf(other) < classOf(outcome) &&
             other.verdict !== 'rejected' &&
+            !other.displaced &&
             other.arrival.at < slot - EPSILON &&
             (other.slot ?? other.arrival.cancelAt ?? -Infinity) > slot + EPSILON,
         )

@@ -93,7 +93,7 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay }: Cap
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: ['rate', 'capacity', 'maxInFlight', 'weight'].some(limit => limit in given),
+    hasLimits: ['rate', 'capacity', 'maxInFlight', 'weight', 'priority'].some(limit => limit in given),
     capacity:
       !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : 'rate',

@@ -28,6 +28,7 @@ import {
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import type { Outcome } from '../observe/observer.js'
 import { type Explanation, explainHeader } from '../routing/explain-header.js'
+import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
@@ -172,8 +173,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.cost = route.cost(facts)
     const { client } = this
     const { buckets, weight } = stack
+    const { context, connection } = this
+    const priority = priorityOf(route, facts, stack.priority, () => context.trust(connection.peer, 0))
     const patience = this.#patience(route, client)
-    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client, patience }
+    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, priority, client, patience }
     if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)

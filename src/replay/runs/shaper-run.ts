@@ -139,7 +139,7 @@ export class ShaperRun implements ReplayRun {
     this.#shaper.leave(route.gate, stack)
   }
 
-  #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
+  #arrival({ rule, keys, limits, cost, weight, priority }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, configured] of limits.entries()) {
       const own = this.#present.get(configured) ?? configured
@@ -156,6 +156,6 @@ export class ShaperRun implements ReplayRun {
       lane = { name, gate }
       this.#lanes.set(name, lane)
     }
-    return { route: lane, stack, cost, weight }
+    return { route: lane, stack, cost, weight, priority }
   }
 }
