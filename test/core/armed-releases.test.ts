@@ -31,6 +31,7 @@ type Step = { readonly at: number } & (
       readonly key: string
       readonly cost: number
       readonly client: string
+      readonly priority?: number
     }
   | { readonly kind: 'meter'; readonly key: string }
   | { readonly kind: 'cancel'; readonly nth: number }
@@ -221,7 +222,8 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
   }
 
   function arrive(step: Extract<Step, { kind: 'arrive' }>, id: number): void {
-    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost: step.cost, client: step.client }
+    const { cost, client, priority = 3 } = step
+    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost, client, priority }
     const verdict = shaper.admit(arrival, waiterOf(id, step.key, step.cost), world.maxWait)
     if (verdict instanceof Ticket) tickets.set(id, verdict)
     else if (verdict !== 'released') over(id, verdict.reason)
@@ -294,6 +296,7 @@ const arrival = fc.record({
   key,
   // Two only: of more, two may have the same number waiting, and either may make room.
   client: fc.constantFrom('x', 'x', 'y'),
+  priority: fc.constantFrom(3, 3, 3, 3, 0, 7),
   cost: fc.constantFrom(1, 1, 1, 2, 0.5),
 })
 const change = fc.oneof(
@@ -568,3 +571,37 @@ function same(plain: Result, armed: Result): void {
       .join(' ')
   if (ends(plain) !== ends(armed)) throw new Error(`${ends(plain)}\n${ends(armed)}`)
 }
+
+t.test('a lower number takes back what is armed, and leaves first', t => {
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock, timer: clock })
+  const bucket: SharedBucket = new QueuedBucket(limits(100, 10))
+  const route = { name: 'route', gate: new Gate() }
+  const released: string[] = []
+  let revoked = 0
+  const send = (name: string, priority: number): void => {
+    const waiter: Waiter = {
+      release: slot => released.push(`${name} ${Math.round(slot)}`),
+      expire() {},
+      reject() {},
+      arm: ({ slot }) => {
+        clock.at(slot, () => shaper.wake())
+        const revoke = (): boolean => {
+          revoked += 1
+          return true
+        }
+        return { slot, sentAt: undefined, revoke, close() {} }
+      },
+    }
+    const verdict = shaper.admit({ route, stack: [bucket], cost: 1, priority }, waiter)
+    if (verdict === 'released') released.push(`${name} ${Math.round(clock.now())}`)
+  }
+  for (const name of ['a', 'b', 'c']) send(name, 7)
+  clock.runUntil(8)
+  t.equal(revoked, 0)
+  send('first', 0)
+  t.ok(revoked > 0)
+  clock.runAll()
+  t.same(released, ['a 0', 'first 10', 'b 20', 'c 30'])
+  t.end()
+})
