@@ -342,8 +342,7 @@ export class Gate implements Timed {
 
   /** The root of a class. It stays from now on. */
   rootOf(priority: number): ShareNode {
-    const known = this.roots.find(root => root.priority === priority)
-    if (known !== undefined) return known
+    for (const known of this.roots) if (known.priority === priority) return known
     const root = new ShareNode(this, priority)
     this.roots = [...this.roots, root]
     return root
