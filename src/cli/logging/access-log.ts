@@ -1,7 +1,7 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
 import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
+import type { GivenUp, Observer, RequestRecord } from '../../proxy/observe/observer.js'
 
 /** pino's number for `info`. */
 const INFO = 30
@@ -61,11 +61,21 @@ export function createAccessLog(
           `,"waitMs":${decimal(request.wait)}` +
           (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
           (retries === 0 ? '' : `,"retries":${retries}`) +
+          (request.givenUp === undefined ? '' : givenUpFields(request.givenUp)) +
           (trace === undefined ? '' : `,"trace":"${trace}"`) +
           ',"msg":"request"}\n',
       )
     },
   }
+}
+
+function givenUpFields({ at, wait, patience, source, service }: GivenUp): string {
+  return (
+    `,"givenUp":"${at}"` +
+    (at === 'arrival' ? `,"predictedMs":${decimal(wait)}` : '') +
+    (Number.isFinite(patience) ? `,"patience":"${source}","patienceMs":${decimal(patience)}` : '') +
+    `,"serviceMs":${decimal(service)}`
+  )
 }
 
 /** Matches the id of the trace (https://www.w3.org/TR/trace-context/). */

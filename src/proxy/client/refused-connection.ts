@@ -50,5 +50,7 @@ const UNREADABLE: RequestRecord = {
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
+  givenUp: undefined,
+  onTrial: false,
   header: () => undefined,
 }
