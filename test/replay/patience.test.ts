@@ -51,6 +51,13 @@ t.test('what is sent for nobody, who leaves while queued, and what giving up mak
   t.match(report, { requests: 24, atOnce: 4, delayed: 20, rejected: 0 }, 'the rest of the report is as without')
 })
 
+t.test('who is given up on arrival takes no room in the bucket', async t => {
+  const log = answered(ofEach([0, 0, 0, 0, 0, 0, 100, 100]), 500)
+  const { leaving } = await replay(planOf(bytes(log), { rate: '1/s', capacity: '4' }, { patience: 3_200 }))
+  t.same(leaving!.kept, { inTime: 4 * 3, late: 4, left: 0, givenUp: 0, rejected: 4 * 4 })
+  t.same(leaving!.givenUp, { inTime: 4 * 3, late: 0, left: 0, givenUp: 4 * 5, rejected: 0 })
+})
+
 t.test('who leaves gives back the place', async t => {
   // Those of the beginning have left after 3.2 s, so that of 3.5 s has the slot at 4 s.
   const log = answered(ofEach([0, 0, 0, 0, 0, 0, 0, 3_500]), 500)
@@ -76,7 +83,7 @@ t.test('at its turn a request is given up whose wait became too long, and its sl
   // time, those that would leave at 3 s are not: so a newcomer then does not wait.
   const change = 297_000
   const rate = [{ from: '10:09', to: '10:10', rate: '5/s' }, { rate: '1/s' }]
-  const config = { buckets: { all: { key: 'all', rate, capacity: 30 } }, routes: [{ name: 'api' }] }
+  const config = { buckets: { all: { key: 'all', rate, capacity: 30, maxInFlight: 1 } }, routes: [{ name: 'api' }] }
   const limits = limitsOfFile(join(t.testdir({ 'a.json': JSON.stringify(config) }), 'a.json'), {}, {})
   const run = async (last: readonly number[]) => {
     // The first twenty are long before, one after the other, for the usual time of answers.

@@ -139,12 +139,7 @@ export class Patience {
    * @param waited ms. Those that had left before do not count.
    */
   longest(client: string, now: number, waited = 0): number {
-    const departures = this.#departures(client, now)
-    if (departures === undefined) return Infinity
-    if (waited === 0) return departures.median ?? Infinity
-    // Where all have left before, this one is late already.
-    const all = departures.leaving(waited, waited) === 1 ? departures.last : undefined
-    return departures.timeOf(waited, 1 - HALF) ?? all ?? Infinity
+    return this.#departures(client, now)?.timeOf(waited, 1 - HALF) ?? Infinity
   }
 
   /** ms after which most clients leave, but for those that are judged by their own waits. Undefined: not known. */

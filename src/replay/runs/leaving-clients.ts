@@ -91,7 +91,6 @@ export class LeavingClients {
 
   #leave(clock: Clock, shaper: Shaper): void {
     const now = clock.now()
-    shaper.wake()
     for (; (this.#waiting[this.#first]?.leavesAt ?? Infinity) <= now; this.#first += 1) {
       if (shaper.cancel(this.#waiting[this.#first]!.ticket)) this.counts.left += 1
     }
