@@ -148,8 +148,8 @@ t.test('fair: a metered request displaces none that waits, with a store as witho
 
 t.test('fair: with a store too, the pause counts in the wait of a newcomer before others make room', async t => {
   for (const [maxWait, wanted] of [
-    [1_002, ['b overflow of everyone']],
-    [1_003, ['a3 displaced', 'b queued']],
+    [1_000, ['b overflow of everyone']],
+    [1_001, ['a3 displaced', 'b queued']],
   ] as const) {
     const { clock, shaper, log, admit, bucket } = instance()
     const everyone = bucket(EVERYONE, 'all')

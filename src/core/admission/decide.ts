@@ -1,22 +1,23 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import type { Demand, Gate, Rejection, SharedBucket } from '../queue/lane.js'
+import type { Arrival, Demand, Gate, Rejection } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { timeUntilLevel } from './drain-time.js'
+import { levelWait, predictedWait } from './predicted-wait.js'
 
 /**
- * @param maxWait ms. The predicted wait is the longest of the stack's.
+ * @param maxWait ms. It is rejected for a longer predicted wait (predicted-wait.ts).
  * @param pause ms during which nothing leaves
  */
-export function decide(demand: Demand, maxWait: number, now: number, pause = 0): Rejection | undefined {
-  const { stack, cost } = demand
+export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0): Rejection | undefined {
+  const { stack, cost } = arrival
   for (const bucket of stack) {
     const { capacity } = bucket.limits
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
-    if (full || waitOf(bucket, level, pause, bucket.queued) > maxWait || bucket.blockedFor(now) > 0) {
-      return explainRejection(demand, maxWait, now, pause)
+    if (full || levelWait(bucket, level, pause, bucket.queued) > maxWait || bucket.blockedFor(now) > 0) {
+      return explainRejection(arrival, maxWait, now, pause)
     }
   }
   // Without a bucket the pause is all that it waits for as far as is known.
@@ -37,28 +38,18 @@ export function placeless({ stack }: Demand): Rejection | undefined {
   return buckets.length === 0 ? undefined : { reason: 'in-flight', buckets, retryAfterMs: undefined }
 }
 
-/**
- * How long, in ms, the level of a bucket takes to leave, less what rounding may add.
- *
- * @param queued the part of the level that waits, in cost units
- */
-export function waitOf({ limits: { rate } }: SharedBucket, level: number, pause: number, queued: number): number {
-  if (pause === 0) return level / rate - SAME_TIME
-  // What has passed leaks during the pause. What is queued does not.
-  const left = Math.max(Math.min(queued, level), level - pause * rate)
-  return pause + left / rate - SAME_TIME
-}
-
-function explainRejection(demand: Demand, maxWait: number, now: number, pause: number): Rejection {
-  const { stack, cost } = demand
+function explainRejection(arrival: Arrival, maxWait: number, now: number, pause: number): Rejection | undefined {
+  const { stack, cost } = arrival
   const tooSmall = stack.filter(bucket => !bucket.canEverFit(cost))
   if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
-  const retryAfterMs = timeUntilFit(demand, maxWait, now, pause)
   const blocked = stack.filter(bucket => bucket.blockedFor(now) > 0)
-  if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   const full = stack.filter(bucket => bucket.excess(cost, now) > 0)
+  // Its turn among others may come before all of them have left.
+  if (blocked.length + full.length === 0 && predictedWait(arrival, now, pause) <= maxWait) return undefined
+  const retryAfterMs = timeUntilFit(arrival, maxWait, now, pause)
+  if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  const slow = stack.filter(bucket => waitOf(bucket, bucket.level(now), pause, bucket.queued) > maxWait)
+  const slow = stack.filter(bucket => levelWait(bucket, bucket.level(now), pause, bucket.queued) > maxWait)
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
@@ -72,7 +63,8 @@ export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: numb
     const excess = bucket.level(now) - target
     // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
-    if (pause > 0) time = Math.max(time, waitOf(bucket, bucket.level(now), pause, bucket.queued) + SAME_TIME - maxWait)
+    if (pause > 0)
+      time = Math.max(time, levelWait(bucket, bucket.level(now), pause, bucket.queued) + SAME_TIME - maxWait)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

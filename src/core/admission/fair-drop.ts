@@ -12,7 +12,7 @@ import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import { findLane, lanesBelow } from '../queue/tree.js'
 import { withEntry } from '../structures/compact-list.js'
 import { DueHeap } from '../structures/due-heap.js'
-import { waitOf } from './decide.js'
+import { levelWait, predictedWait } from './predicted-wait.js'
 
 /** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
@@ -68,9 +68,10 @@ export function makeRoom(
     const freed = costIn(bucket, victims)
     const queued = bucket.queued - freed
     // A store's level may be lower than what is queued here.
-    return waitOf(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
+    return levelWait(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
   })
-  return isLate ? undefined : victims.filter(ticket => ticket !== leaving)
+  const goes = !isLate || predictedWait(arrival, now, pause) <= maxWait
+  return !goes ? undefined : victims.filter(ticket => ticket !== leaving)
 }
 
 /** What these requests cost a bucket, in cost units. */
