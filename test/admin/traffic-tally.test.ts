@@ -88,6 +88,7 @@ t.test('dry runs: a flood of keys does not displace a key that is hit repeatedly
     keys: [key],
     cost: 1,
     wait: 0,
+    predictedWait: undefined,
     upstreamTime: undefined,
     retries: 0,
     inFlight: false,

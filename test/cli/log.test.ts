@@ -275,6 +275,7 @@ const record = (more: Partial<RequestRecord>): RequestRecord => ({
   keys: [],
   cost: 1,
   wait: 0,
+  predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
@@ -328,8 +329,8 @@ t.test('a line of a request that was given up says when, and by which times', as
   const lines: string[] = []
   const { finished } = createAccessLog({}, line => lines.push(line))
   const learnt = { patience: 1_940, source: 'learnt', service: 312.5 } as const
-  finished(record({ givenUp: { at: 'arrival', wait: 3_000, ...learnt } }), 'rejected', 429)
-  finished(record({ givenUp: { at: 'release', wait: 1_700, ...learnt, source: 'known' }, wait: 1_700 }), 'expired', 503)
+  finished(record({ givenUp: { at: 'arrival', ...learnt }, predictedWait: 3_000 }), 'rejected', 429)
+  finished(record({ givenUp: { at: 'release', ...learnt, source: 'known' }, wait: 1_700 }), 'expired', 503)
   finished(record({}), 'forwarded', 200)
   const [arrival, release, other] = lines.map(line => JSON.parse(line) as object)
   const times = { patienceMs: 1_940, serviceMs: 312.5 }

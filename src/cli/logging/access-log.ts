@@ -48,7 +48,7 @@ export function createAccessLog(
 
   return {
     finished(request, outcome, status) {
-      const { route, method, target, upstreamTime, retries } = request
+      const { route, method, target, predictedWait, upstreamTime, retries, givenUp } = request
       const key = keyOf(request)
       const trace = traceOf(request.header('traceparent'))
       // Key and trace are hexadecimal digits. All other text is escaped.
@@ -59,9 +59,10 @@ export function createAccessLog(
           `,"path":"${escaped(withoutQuery(target))}"` +
           (key === undefined ? '' : `,"key":"${key}"`) +
           `,"waitMs":${decimal(request.wait)}` +
+          (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
           (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
           (retries === 0 ? '' : `,"retries":${retries}`) +
-          (request.givenUp === undefined ? '' : givenUpFields(request.givenUp)) +
+          (givenUp === undefined ? '' : givenUpFields(givenUp)) +
           (trace === undefined ? '' : `,"trace":"${trace}"`) +
           ',"msg":"request"}\n',
       )
@@ -69,10 +70,9 @@ export function createAccessLog(
   }
 }
 
-function givenUpFields({ at, wait, patience, source, service }: GivenUp): string {
+function givenUpFields({ at, patience, source, service }: GivenUp): string {
   return (
     `,"givenUp":"${at}"` +
-    (at === 'arrival' ? `,"predictedMs":${decimal(wait)}` : '') +
     (Number.isFinite(patience) ? `,"patience":"${source}","patienceMs":${decimal(patience)}` : '') +
     `,"serviceMs":${decimal(service)}`
   )

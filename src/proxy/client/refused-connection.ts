@@ -47,6 +47,7 @@ const UNREADABLE: RequestRecord = {
   keys: [],
   cost: 0,
   wait: 0,
+  predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,

@@ -65,7 +65,10 @@ function expectation(
   now: number,
 ): Expectation | undefined {
   if (settings.mode !== 'shape') return undefined
-  return { predicted: predictedWait(arrival, now, lane.gate.pausedFor(now)), outlook: prospects?.outlook(0, now) }
+  return {
+    predicted: Math.max(0, predictedWait(arrival, now, lane.gate.pausedFor(now))),
+    outlook: prospects?.outlook(0, now),
+  }
 }
 
 export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant {
@@ -78,6 +81,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
+  predictedWait: number | undefined
   upstreamTime: number | undefined
   readonly #response: ClientResponse
   prospects: Prospects | undefined
@@ -196,8 +200,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const now = this.context.clock.now()
     const patience = prospects?.longestWait(now) ?? Infinity
     const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client, patience }
-    if (route.settings.explain)
-      this.#explanation = explainHeader(arrival, now, expectation(route, arrival, prospects, now))
+    if (route.settings.explain) {
+      const expected = expectation(route, arrival, prospects, now)
+      this.predictedWait = expected?.predicted
+      this.#explanation = explainHeader(arrival, now, expected)
+    }
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
     this.#endRehearsal = rehearse(this.context, route, arrival, this)

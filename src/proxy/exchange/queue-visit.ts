@@ -6,7 +6,6 @@
  */
 
 import { decide, placeless, shutOut } from '../../core/admission/decide.js'
-import { predictedWait } from '../../core/admission/predicted-wait.js'
 import type { Cancel } from '../../core/clock.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
@@ -109,9 +108,8 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (patience > this.maxWait || prospects === undefined) return false
     const now = this.#context.clock.now()
     if (prospects.sendAway(0, now) !== 'trial') {
-      const wait = predictedWait(arrival, now, this.#route.lane.gate.pausedFor(now))
       const { source, service } = prospects.outlook(0, now)
-      this.givenUp = { at: 'arrival', wait, patience: patience + service, source, service }
+      this.givenUp = { at: 'arrival', patience: patience + service, source, service }
       return false
     }
     this.onTrial = true
@@ -278,7 +276,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#unqueue(now)
     this.#route.lane.gate.unprobe()
     this.#leaveQuietly()
-    this.givenUp = { at: 'release', wait: waited, ...outlook }
+    this.givenUp = { at: 'release', ...outlook }
     this.#visitor.turnedAway('expired', unwanted(prospects.retryAfter(this.arrival, now)))
     shaper.giveBack(this.#ticket!)
   }

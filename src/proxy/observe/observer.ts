@@ -23,8 +23,6 @@ export interface Outlook {
 /** Why a request was not sent: its client would not have been there for the answer. */
 export interface GivenUp extends Outlook {
   readonly at: 'arrival' | 'release'
-  /** How long it had waited at its release, or would have by what was predicted on arrival, in ms. */
-  readonly wait: number
 }
 
 /** A request as observers see it. Valid only during the call. */
@@ -41,6 +39,8 @@ export interface RequestRecord {
   readonly cost: number
   /** How long it was queued, in ms. */
   readonly wait: number
+  /** How long it would be queued by what was known on arrival, in ms. Undefined: its route has no `explain`, or nothing waits. */
+  readonly predictedWait: number | undefined
   /** Time from sending to the head of the answer, in ms. */
   readonly upstreamTime: number | undefined
   /** How often it was put back into its queue. */

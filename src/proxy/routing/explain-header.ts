@@ -36,7 +36,7 @@ export function explainHeader({ route, stack, cost }: Arrival, now: number, expe
     longest = full
     decides = bucket
   }
-  const predicted = expected === undefined ? '' : `;predicted=${Math.max(0, expected.predicted).toFixed(1)}`
+  const predicted = expected === undefined ? '' : `;predicted=${expected.predicted.toFixed(1)}`
   return (wait, givenUp) =>
     `"${decides?.limits.name ?? ''}";position=${position};wait=${wait.toFixed(1)};cost=${Number(cost.toFixed(3))}` +
     predicted +
