@@ -6,6 +6,7 @@ import { limitsOfFile } from '../../src/replay/plan/limits-file.js'
 import { replay } from '../../src/replay/replay.js'
 import type { LeavingOutcomes } from '../../src/replay/report/report.js'
 import { shaperHere } from '../cli/command.js'
+import { type Client, connect, get, httpUpstream, pass, startRig, turns } from '../proxy/harness.js'
 import { bytes, combined, planOf } from './logs.js'
 
 const START = 1_431_857_103
@@ -178,4 +179,71 @@ t.test('the command prints both, says where the log has no times, and refuses wh
   }
   const diff = await shaperHere(['replay', '--diff', 'a.json', 'a.json', 'plain.log', '--patience', '2s'], { cwd })
   t.match(diff.stderr, /--patience: not together with --diff/)
+})
+
+t.test('the proxy gives up the same requests, and the same clients leave', async t => {
+  const upstream = await httpUpstream(t)
+  const buckets = {
+    client: { key: 'ip', rate: '2/s', capacity: 20 },
+    all: { key: 'all', rate: '5/s', capacity: 60 },
+  }
+  const route = { name: 'api', buckets: ['client', 'all'] }
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    trustProxy: true,
+    buckets,
+    routes: [{ ...route, patience: '1250ms' }],
+  })
+  const requests = Array.from({ length: 150 }, (_, at) => ({
+    at: Math.floor(at / 5) * 300,
+    ip: `192.0.2.${(at * at + at) % 7}`,
+  }))
+  const counts = (outcome: string) => rig.outcomes.filter(each => each === outcome).length
+  const waiting = new Map<Client, number>()
+  let answers = 0
+  /** Slots and arrivals are at whole 100 ms, so nobody leaves at a slot. */
+  const passUntil = async (until: number) => {
+    while (rig.pacer.now() < until) {
+      await pass(rig, rig.pacer.now() + 50, 50)
+      await rig.until(({ released }) => released.length === counts('api forwarded 200'))
+      while (answers + counts('api cancelled 499') < rig.outcomes.length) await turns()
+      for (const [client, leavesAt] of waiting) {
+        if (leavesAt > rig.pacer.now()) continue
+        const before = rig.outcomes.length
+        waiting.delete(client)
+        client.hangUp()
+        await rig.finished(before + 1)
+      }
+    }
+  }
+  for (const [number, { at, ip }] of requests.entries()) {
+    await passUntil(at)
+    const client = await connect(t, rig)
+    client.send(get('/', `X-Forwarded-For: ${ip}`))
+    waiting.set(client, at + 1_250)
+    const over = (): void => {
+      if (waiting.delete(client)) answers += 1
+    }
+    client.answer().then(over, over)
+    await rig.until(({ queued, released }) => {
+      const atOnce = released.filter(({ wait }) => wait === 0).length
+      return queued.length + atOnce + counts('api rejected 429') > number
+    })
+  }
+  await passUntil(requests.at(-1)!.at + 3_000)
+  await rig.finished(requests.length)
+  const config = { buckets, routes: [route] }
+  const limits = limitsOfFile(join(t.testdir({ 'a.json': JSON.stringify(config) }), 'a.json'), {}, {})
+  // Lines without a duration: answers take no time, as on the clock of the proxy.
+  const log = answered(requests, 0).replace(/,"request_time":"[^"]*"/g, '')
+  const { leaving } = await replay(planOf(bytes(log), limits, { patience: 1_250 }))
+  const live = {
+    inTime: counts('api forwarded 200'),
+    late: 0,
+    left: counts('api cancelled 499'),
+    givenUp: rig.givenUp.length,
+    rejected: 0,
+  }
+  t.same(leaving!.givenUp, live)
+  t.ok(live.inTime > 30 && live.left > 5 && live.givenUp > 30)
 })
