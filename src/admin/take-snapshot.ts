@@ -4,13 +4,15 @@ import type { BucketSettings, Settings } from '../config/settings.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
+import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
 import type { Instance } from './counters/fullest.js'
-import type { TrafficTally } from './counters/traffic-tally.js'
+import type { RouteTally, TrafficTally } from './counters/traffic-tally.js'
 import type { Reset } from './http/server.js'
 import type {
   BucketSnapshot,
   InstanceSnapshot,
+  PatienceSnapshot,
   RouteSnapshot,
   Snapshot,
   UpstreamSnapshot,
@@ -37,7 +39,7 @@ export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOpt
     queued: shaper.queued,
     inFlight: tally.inFlight,
     buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, context, tally, now)),
-    routes: routeSnapshots(context, tally),
+    routes: routeSnapshots(context, tally, now),
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
@@ -115,6 +117,7 @@ function bucketSnapshot(
     rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
     capacity: limits.capacity,
+    ...(limits.burst !== undefined && { burst: limits.burst }),
     routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
     keys: context.bucketTable.size(name),
     offered: tally.offered,
@@ -140,24 +143,48 @@ function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: numbe
 }
 
 function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapshot {
-  const { tier, rate, capacity } = bucket.limits.whole ?? bucket.limits
+  const { tier, rate, capacity, burst } = bucket.limits.whole ?? bucket.limits
   const blocked = bucket.blockedFor(now)
   return {
     key,
     ...(tier !== undefined && { tier }),
     rate: rate * 1_000,
     capacity,
+    ...(burst !== undefined && { burst }),
     level: bucket.level(now),
     waiting: bucket.waiting,
-    nextReleaseMs: Math.max(0, bucket.freeAt - now),
+    nextReleaseMs: Math.max(0, bucket.freeFor(bucket.nextCost || 1) - now),
     ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
   }
 }
 
-function routeSnapshots({ routes }: ProxyContext, tally: TrafficTally): RouteSnapshot[] {
-  const known = routes.map(({ name, settings: { mode, dryRun } }) => ({ name, mode, dryRun, ...tally.route(name) }))
+function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
+  const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
+    const { queued, outcomes, rehearsed } = all.route(name)
+    return { queued, outcomes, rehearsed }
+  }
+  const known = routes.map((route): RouteSnapshot => {
+    const { name, settings } = route
+    const patience = patienceSnapshot(route, all.route(name), now)
+    const { mode, dryRun } = settings
+    return { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) }
+  })
   // Requests without a route are listed, too.
-  return tally.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...tally.route('') }] : known
+  return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known
+}
+
+function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {
+  const learntMs = waits.patience.usual(now)
+  const serviceMs = waits.service.usual
+  const { arrival, release } = tally.givenUp
+  const givenUp = arrival.known + arrival.learnt + release.known + release.learnt
+  if (learntMs === undefined && serviceMs === undefined && givenUp === 0) return undefined
+  return {
+    ...(learntMs !== undefined && { learntMs }),
+    ...(serviceMs !== undefined && { serviceMs }),
+    givenUp,
+    lastMinute: tally.givenUpLately.count(now),
+  }
 }
 
 function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {

@@ -137,10 +137,15 @@ function withReplay(command: Command, terminal: Terminal): Command {
     .option('-c, --config <file>', 'limits (default: ./shaper.config.json where there is no --rate)')
     .option('--rate <rate>', 'what leaves a bucket, e.g. 5/s or 6/30s')
     .option('--capacity <units>', "what a bucket holds (default: one second's worth)")
+    .option('--burst <units>', 'what leaves without spacing after idling (default: one request)')
     .option('--key <key>', 'what tells clients apart (default: ip)')
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--sweep [grid]', 'try many, e.g. "rate=1/s..20/s,capacity=5..100" (default: about what is seen)')
     .option('--target <bounds>', 'find the smallest, e.g. "reject<=0.1%,p99<=2s"')
+    .option(
+      '--patience <time>',
+      'if clients leave after it, e.g. 2s: what would be for nobody, and what giving up saves',
+    )
     .option('--diff', 'compare: two configurations and then the logs, or two reports of --json')
     .option('--json', 'write the report as JSON')
     .option('--html <file>', 'write a page with plots')

@@ -2,7 +2,7 @@ const MS_PER_SECOND = 1_000
 
 /**
  * The capacity of a bucket or a tier: the one given, else rate x maxDelay, else one second's worth of the rate, and at
- * least 1.
+ * least 1 and its burst.
  *
  * @param bucket `rate` in cost units per ms, `maxDelay` in ms
  * @returns cost units
@@ -11,10 +11,11 @@ export function capacityOf(bucket: {
   rate: number
   capacity?: number | undefined
   maxDelay?: number | undefined
+  burst?: number | undefined
 }): number {
-  const { rate, capacity, maxDelay } = bucket
+  const { rate, capacity, maxDelay, burst = 1 } = bucket
   if (capacity !== undefined) return capacity
-  return maxDelay === undefined ? Math.max(1, tidy(rate * MS_PER_SECOND)) : tidy(rate * maxDelay)
+  return maxDelay === undefined ? Math.max(1, burst, tidy(rate * MS_PER_SECOND)) : tidy(rate * maxDelay)
 }
 
 /** Rounds to 12 digits, because decimal rates are inexact as binary fractions. */

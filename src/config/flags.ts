@@ -10,6 +10,7 @@ export interface Flags {
   dryRun?: boolean
   rate?: string
   capacity?: string
+  burst?: string
   /** One part of a key, or several separated by commas. */
   key?: string
   mode?: string
@@ -64,8 +65,8 @@ function idleUpstream({ routes }: FileObject, { upstream }: Flags): Finding[] {
   return [{ path: ['--upstream'], message }]
 }
 
-function mergeLimits(raw: FileObject, { rate, capacity, key, mode }: Flags, put: Put): Finding[] {
-  const given = Object.entries({ rate, capacity, key, mode }).filter(([, value]) => value !== undefined)
+function mergeLimits(raw: FileObject, { rate, capacity, burst, key, mode }: Flags, put: Put): Finding[] {
+  const given = Object.entries({ rate, capacity, burst, key, mode }).filter(([, value]) => value !== undefined)
   if (given.length === 0) return []
   const buckets = isObject(raw.buckets) ? Object.keys(raw.buckets) : []
   const routes = Array.isArray(raw.routes) ? raw.routes.length : 1
@@ -82,6 +83,7 @@ function mergeLimits(raw: FileObject, { rate, capacity, key, mode }: Flags, put:
     if (isObject(target)) delete target.maxDelay
     put('--capacity', [...at, 'capacity'], numeric(capacity))
   }
+  if (burst !== undefined) put('--burst', [...at, 'burst'], numeric(burst))
   if (key !== undefined) put('--key', [...at, 'key'], key.includes(',') ? key.split(',').map(part => part.trim()) : key)
   if (mode !== undefined) {
     raw.routes ??= [{ name: 'default', buckets: [bucket] }]

@@ -5,6 +5,7 @@
 
 import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { makeRoom } from './admission/fair-drop.js'
+import { slackOf } from './bucket/limits.js'
 import {
   type Arrival,
   type Gate,
@@ -15,7 +16,7 @@ import {
   Ticket,
   type Waiter,
 } from './queue/lane.js'
-import { isFree, SAME_TIME } from './queue/ready-lanes.js'
+import { isFreeFor, SAME_TIME } from './queue/ready-lanes.js'
 import { findLane } from './queue/tree.js'
 import { Control } from './release/reconfigure.js'
 import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
@@ -126,7 +127,11 @@ export class Shaper {
     const now = this.#engine.settleFor(arrival, 'before')
     const start = now + route.gate.pausedFor(now)
     const ahead = costBefore(findLane(arrival), arrivedAt)
-    const leaves = start + Math.max(...stack.map(bucket => (bucket.hold(start) + ahead) / bucket.limits.rate))
+    const times = stack.map(({ limits }, place) => {
+      const before = stack[place]!.hold(start) + ahead - slackOf(limits, arrival.cost)
+      return Math.max(0, before) / limits.rate
+    })
+    const leaves = start + Math.max(...times)
     if (leaves > arrivedAt + maxWait || this.#isCrowded(arrival)) {
       this.#engine.notify()
       return undefined
@@ -321,10 +326,12 @@ export class Shaper {
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
   #isNext(arrival: Arrival, now: number): boolean {
-    const { route, stack } = arrival
+    const { route, stack, cost } = arrival
     if (stack.length === 0) return findLane(arrival)?.awaited !== true
     if (!this.#engine.direct) return false
-    for (const bucket of stack) if (!isFree(bucket, now) || bucket.isHeldBefore(route.gate)) return false
+    for (const bucket of stack) {
+      if (!isFreeFor(bucket, cost, now) || bucket.isHeldBefore(route.gate, cost)) return false
+    }
     return true
   }
 }

@@ -5,15 +5,15 @@
  * leaves nothing behind:
  *
  *     level at `at`    cost units; level(now) = max(0, level - (now - at) * rate): decides admissions
- *     free             when the next slot is: decides releases
+ *     free             when what was granted has drained: decides releases
  *     blocked          when a block ends: a moment, or "when drained"
  *
  * *Admission* (docs/semantics.md) is on the level: every bucket of the stack takes the cost or none does. The reasons and
  * their order are those of admission/decide.ts. *A claim* takes the next slot of all buckets of a stack at once:
  *
- *     slot = max(now - min(since, back), free of each)
+ *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *
- * It is granted if that is within the horizon, about one round trip ahead. Then `free = slot + cost / rate` for each.
+ * It is granted if that is within the horizon, about one round trip ahead. Then `free = max(free, slot) + cost / rate` for each.
  * Otherwise nothing changes, and the answer says when each bucket is free. `since` is how long the request has waited. So a
  * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
  * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
@@ -84,7 +84,7 @@ export interface ClaimRequest {
 
 export type ClaimAnswer =
   | { readonly granted: true; readonly slot: Slot }
-  /** When each bucket of the stack is free, in ms of the instance's clock. */
+  /** When each bucket of the stack is free for this cost, in ms of the instance's clock. */
   | { readonly granted: false; readonly freeAt: readonly number[] }
 
 /** A moment at which a request may be sent. */
@@ -100,7 +100,10 @@ export interface GiveBackRequest {
   readonly stack: readonly BucketRef[]
   /** What leaves the levels. 0: only the slot is given back. */
   readonly cost: number
-  /** A claimed slot that is not used, and the cost it was claimed for. It is free again if it was the last one. */
+  /**
+   * A claimed slot that is not used, and the cost it was claimed for. It is free again if it was the last one. With a burst
+   * `free` goes back by what has not drained of the cost since the slot, never before what it would be without the claim.
+   */
   readonly slot?: Slot
   readonly slotCost?: number
 }

@@ -53,11 +53,11 @@ export class CallContext {
   #drained: Promise<void> | undefined
 
   constructor(settings: ShaperSettings, clock: Clock, reporter: EventReporter) {
-    const { rate, capacity, maxWait, maxInFlight, maxKeys, maxQueued, store } = settings
+    const { rate, capacity, burst, maxWait, maxInFlight, maxKeys, maxQueued, store } = settings
     this.clock = clock
     this.reporter = reporter
     this.maxWait = maxWait
-    this.#limits = { name: BUCKET, rate, capacity, grace: GRACE }
+    this.#limits = { name: BUCKET, rate, capacity, ...(burst !== undefined && { burst }), grace: GRACE }
     const queues = new KeyQueues(maxKeys, maxInFlight)
     this.queues = queues
     const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
@@ -161,8 +161,13 @@ export class CallContext {
    * Changes limits. Levels stay. Waiting calls leave at the new rate. A call that would then wait too long expires at
    * once. A new `maxWait` does not apply to waiting calls that have their own.
    */
-  update({ rate, capacity, maxWait, maxKeys, maxQueued }: Changes): void {
-    this.#limits = { ...this.#limits, ...(rate !== undefined && { rate }), ...(capacity !== undefined && { capacity }) }
+  update({ rate, capacity, burst, maxWait, maxKeys, maxQueued }: Changes): void {
+    this.#limits = {
+      ...this.#limits,
+      ...(rate !== undefined && { rate }),
+      ...(capacity !== undefined && { capacity }),
+      ...(burst !== undefined && { burst }),
+    }
     this.maxWait = maxWait ?? this.maxWait
     this.shaper.maxQueued = maxQueued ?? this.shaper.maxQueued
     this.#bucketTable.maxKeys = maxKeys ?? this.#bucketTable.maxKeys

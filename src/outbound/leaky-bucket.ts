@@ -1,4 +1,5 @@
 import { performance } from 'node:perf_hooks'
+import { slackOf } from '../core/bucket/limits.js'
 import { LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
 import { parseRate } from '../core/units.js'
 import { checkOptions } from './calls/call-options.js'
@@ -9,6 +10,8 @@ export interface LeakyBucketOptions {
   readonly rate: string | number
   /** The most it holds, in cost units. */
   readonly capacity: number
+  /** What may leave without spacing after idling, in cost units. It shortens `waitMs`. Default: one request. */
+  readonly burst?: number
   /** The source of time: monotonic ms. Default: `performance`. */
   readonly clock?: { now(): number }
 }
@@ -25,7 +28,7 @@ export interface Addition {
    * A whole number, 1 ms longer than needed, because `setTimeout` may fire that much early.
    */
   readonly retryAfterMs: number
-  /** ms until the level before this addition has leaked: the wait if the bucket were a queue. */
+  /** The wait in ms if the bucket were a queue: until the level before this addition has leaked, or the burst has room. */
   readonly waitMs: number
 }
 
@@ -41,16 +44,19 @@ export class LeakyBucket {
   readonly #clock: { now(): number }
 
   /**
-   * @throws RangeError for an invalid rate, a capacity that is not finite and above 0, or an unknown option; TypeError
+   * @throws RangeError for an invalid rate, a capacity or burst that is not finite and above 0, or an unknown option; TypeError
    *   if `options` is no object
    */
   constructor(options: LeakyBucketOptions) {
-    checkOptions(options, ['rate', 'capacity', 'clock'], '{ rate: "1/s", capacity: 10 }')
-    const { rate, capacity, clock = performance } = options
+    checkOptions(options, ['rate', 'capacity', 'burst', 'clock'], '{ rate: "1/s", capacity: 10 }')
+    const { rate, capacity, burst, clock = performance } = options
     if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
       throw new RangeError(`capacity: ${capacity} is not a finite number of cost units above 0; use e.g. 10`)
     }
-    this.#bucket = new Meter({ name: '', rate: parseRate(rate), capacity })
+    if (burst !== undefined && !(typeof burst === 'number' && burst > 0 && burst < Infinity)) {
+      throw new RangeError(`burst: ${burst} is not a finite number of cost units above 0; use e.g. 5`)
+    }
+    this.#bucket = new Meter({ name: '', rate: parseRate(rate), capacity, ...(burst !== undefined && { burst }) })
     this.#clock = clock
   }
 
@@ -91,7 +97,7 @@ export class LeakyBucket {
       level,
       remaining: Math.max(0, capacity - level),
       retryAfterMs: admitted ? 0 : bucket.canEverFit(cost) ? retryAfter(excess / rate) : Infinity,
-      waitMs: before / rate,
+      waitMs: Math.max(0, before - slackOf(bucket.limits, cost)) / rate,
     }
   }
 

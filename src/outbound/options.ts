@@ -47,6 +47,8 @@ export interface UpdateOptions {
   readonly rate?: string | number
   /** The most cost of one key, waiting and just sent. Infinity, only without a store: no bound. */
   readonly capacity?: number
+  /** What may leave without spacing after idling, in cost units. Default: one call. */
+  readonly burst?: number
   /** The longest wait of a call: `"10s"`, or ms. Default: no bound. */
   readonly maxWait?: string | number
   /** The most keys in use at once. Default 100_000. */
@@ -70,6 +72,7 @@ export interface ShaperOptions extends UpdateOptions {
 export interface ShaperSettings {
   readonly rate: number
   readonly capacity: number
+  readonly burst?: number
   readonly maxWait: number
   readonly maxInFlight: number
   readonly maxKeys: number
@@ -80,7 +83,7 @@ export interface ShaperSettings {
 }
 
 /** `UpdateOptions` after reading. */
-export type Changes = Partial<Pick<ShaperSettings, 'rate' | 'capacity' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
+export type Changes = Partial<Pick<ShaperSettings, 'rate' | 'capacity' | 'burst' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
 
 /** The options of `shape` about requests and their answers. */
 export interface RequestSettings<Options> {
@@ -107,6 +110,10 @@ function isObject(input: unknown): input is Record<string, unknown> {
 
 const capacity = value('a capacity', 'use a number of cost units above 0, e.g. 100', (input): input is number => {
   return isNumber(input) && input > 0
+})
+
+const burst = value('a burst', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
+  return isNumber(input) && input > 0 && input < Infinity
 })
 
 const wait = z.unknown().transform((input, ctx): number => {
@@ -147,6 +154,7 @@ const anyStore = z.unknown().transform((input, ctx): ShaperSettings['store'] => 
 const changeable = {
   rate: rate.exactOptional(),
   capacity: capacity.exactOptional(),
+  burst: burst.exactOptional(),
   maxWait: wait.exactOptional(),
   maxKeys: count('a number of keys', 'use e.g. 100000').exactOptional(),
   maxQueued: count('a number of calls', 'use e.g. 10000').exactOptional(),

@@ -44,7 +44,7 @@ export function keyStatus(context: CallContext, key: string): KeyStatus {
     queued: queue?.waiting ?? 0,
     inFlight: queue?.running ?? 0,
     pausedForMs,
-    nextReleaseMs: Math.max(0, pausedForMs, (bucket?.freeAt ?? 0) - now),
+    nextReleaseMs: Math.max(0, pausedForMs, bucket === undefined ? 0 : bucket.freeFor(bucket.nextCost || 1) - now),
   }
 }
 

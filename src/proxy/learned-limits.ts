@@ -1,7 +1,7 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Route } from './routing/route.js'
 
-/** Bucket limits, lowered to what the upstreams behind the buckets allow, and while these warm up. */
+/** Bucket limits, lowered to what the upstreams behind the buckets allow, and while these warm up. Bursts warm up, too. */
 export class LearnedLimits {
   /** Cost units per ms, by bucket name. */
   readonly #rates = new Map<string, number>()
@@ -31,11 +31,13 @@ export class LearnedLimits {
   /** The limits to use. The rate is never above the configured one. */
   limitsOf(limits: BucketLimits): BucketLimits {
     if (this.#rates.size + this.#parts.size === 0) return limits
-    const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * (this.#parts.get(limits.name) ?? 1))
+    const part = this.#parts.get(limits.name) ?? 1
+    const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * part)
     if (rate >= limits.rate) return limits
     const known = this.#lowered.get(limits)
     if (known !== undefined) return known
-    const lowered = { ...limits, rate }
+    const { burst } = limits
+    const lowered = { ...limits, rate, ...(burst !== undefined && { burst: burst * part }) }
     this.#lowered.set(limits, lowered)
     return lowered
   }

@@ -109,7 +109,13 @@ export class Sharing {
     if (this.#share === 1) return limits
     const known = this.#shares.get(limits)
     if (known !== undefined) return known
-    const share = { ...limits, rate: limits.rate * this.#share, whole: limits }
+    const { rate, burst } = limits
+    const share = {
+      ...limits,
+      rate: rate * this.#share,
+      ...(burst !== undefined && { burst: burst * this.#share }),
+      whole: limits,
+    }
     this.#shares.set(limits, share)
     return share
   }

@@ -20,6 +20,24 @@ t.test('the longest wait of each bucket', async t => {
   t.strictSame(waits([{ mode: 'off' }]), [0])
 })
 
+t.test('a burst shortens the longest wait', async t => {
+  const buckets = {
+    a: { rate: '1/s', capacity: 10, burst: 4, tiers: [{ name: 'big', keys: ['a'], burst: 9 }] },
+    b: { rate: '2/s', burst: 40 },
+  }
+  const found = longestWaits(parse({ upstream: 'echo:', buckets, routes: [{ cost: 1 }, { cost: 6 }] }))
+  const of = { rate: '1/s', capacity: 10 }
+  t.strictSame(found, [
+    {
+      ...{ name: 'a', ...of, burst: 4, longestWaitMs: 6_000 },
+      tiers: [{ name: 'big', ...of, burst: 9, longestWaitMs: 1_000 }],
+    },
+    { name: 'b', rate: '2/s', capacity: 40, burst: 40, longestWaitMs: 0, tiers: [] },
+  ])
+  const costly = longestWaits(parse({ upstream: 'echo:', buckets, routes: [{ cost: 6 }] }))
+  t.equal(costly[0]!.longestWaitMs, 4_000, 'a cost above the burst')
+})
+
 t.test('the longest wait of each tier and route', async t => {
   const tiers = [{ name: 'slow', keys: ['a'], rate: '1/s' }]
   const settings = parse({

@@ -10,22 +10,30 @@ const tiers = (bucket: object, ...tiers: object[]) => parse(file(bucket, tiers))
 
 t.test('a tier inherits what it leaves out', async t => {
   const found = tiers(
-    { capacity: 10, overflow: 'fill', blockFor: '30s', weight: 2, maxInFlight: 3 },
+    { capacity: 10, overflow: 'fill', blockFor: '30s', weight: 2, maxInFlight: 3, burst: 4 },
     { name: 'gold', keys: ['a', 'b'], rate: '50/s' },
-    { name: 'silver', header: { 'X-Plan': 'Silver' }, capacity: 20, weight: 3, maxInFlight: 7, priority: 6 },
+    {
+      name: 'silver',
+      header: { 'X-Plan': 'Silver' },
+      capacity: 20,
+      weight: 3,
+      maxInFlight: 7,
+      burst: 8,
+      priority: 6,
+    },
   )
   const common = { name: 'client', overflow: 'fill', minShare: 0.05, blockFor: 30_000 }
   t.strictSame(found, [
     {
       name: 'gold',
       keys: ['a', 'b'],
-      limits: { ...common, tier: 'gold', rate: 0.05, capacity: 10, maxInFlight: 3 },
+      limits: { ...common, tier: 'gold', rate: 0.05, capacity: 10, burst: 4, maxInFlight: 3 },
       weight: 2,
     },
     {
       name: 'silver',
       header: { 'x-plan': 'Silver' },
-      limits: { ...common, tier: 'silver', rate: 0.005, capacity: 20, maxInFlight: 7 },
+      limits: { ...common, tier: 'silver', rate: 0.005, capacity: 20, burst: 8, maxInFlight: 7 },
       weight: 3,
       priority: 6,
     },
@@ -43,6 +51,10 @@ t.test('the capacity of a tier', async t => {
   t.equal(capacity({}, { rate: '6/30s' }), 1, 'at least 1')
   t.equal(capacity({}, { weight: 2 }), 5)
   t.equal(capacity({}, { maxInFlight: 2 }), 5)
+  t.equal(capacity({}, { burst: 8 }), 8, 'at least its burst')
+  t.equal(capacity({ burst: 8 }, { rate: '2/s' }), 8)
+  t.equal(capacity({ burst: 8 }, { burst: 2 }), 5)
+  t.equal(capacity({ maxDelay: '2s' }, { burst: 80 }), 10, 'unless the longest wait is given')
 })
 
 t.test('tiers that make no sense', async t => {
@@ -50,7 +62,7 @@ t.test('tiers that make no sense', async t => {
     'buckets.client.tiers[0]: this tier has no members; add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }',
   ])
   t.same(faults(file({}, [{ name: 'gold', keys: ['a'] }])), [
-    'buckets.client.tiers[0]: changes nothing; add a rate, a capacity, a maxInFlight, a weight or a priority, or remove the tier',
+    'buckets.client.tiers[0]: changes nothing; add a rate, a capacity, a burst, a maxInFlight, a weight or a priority, or remove the tier',
   ])
   t.same(faults(file({}, [{ name: 'gold', keys: [], rate: 9 }])), [
     'buckets.client.tiers[0].keys: the list is empty; use e.g. ["customer-1"]',

@@ -67,6 +67,8 @@ t.test('every invalid value has its own message', async t => {
       bucket({ minShare }),
       `buckets.a.minShare: ${JSON.stringify(minShare)} is not a share of the rate; use a number from 0 to less than 1, e.g. 0.05`,
     ]),
+    [bucket({ burst: 0 }), 'buckets.a.burst: 0 is not a burst; use a number of cost units above 0, e.g. 10'],
+    [bucket({ burst: '9' }), 'buckets.a.burst: "9" is not a burst; use a number of cost units above 0, e.g. 10'],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
     [
       bucket({ tiers: {} }),
@@ -295,7 +297,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
+    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
@@ -340,6 +342,7 @@ t.test('no message comes from zod', async t => {
       'timeZone',
       'capacity',
       'maxDelay',
+      'burst',
       'status',
       'overflow',
       'blockFor',

@@ -22,6 +22,8 @@ interface Client {
 interface World {
   /** Requests per second of the bucket that all share. */
   shared: number
+  /** Cost units. Undefined: one request. */
+  burst?: number
   clients: Client[]
   /** Which of them the newcomer is. One more than there are: another one. */
   newcomer: number
@@ -35,11 +37,11 @@ function isRejection(verdict: unknown): boolean {
 }
 
 /** What a newcomer is told, and how long it waits then. Times are in ms. */
-function foretell({ shared, clients, newcomer, cost, later }: World) {
+function foretell({ shared, burst, clients, newcomer, cost, later }: World) {
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const gates = [new Gate(), new Gate()] as const
-  const everyone: SharedBucket = new QueuedBucket(limits(shared, 1e9))
+  const everyone: SharedBucket = new QueuedBucket({ ...limits(shared, 1e9), ...(burst && { burst }) })
   const arrivals = [...clients, { own: 0, weight: 1, costs: [], other: false }].map(
     ({ own, weight, other }, place): Arrival => {
       const route: LaneRoute = { name: String(place), gate: gates[other ? 1 : 0] }
@@ -94,6 +96,16 @@ t.test('clients that share a bucket: exact, whoever comes', async t => {
     { numRuns: 3_000 },
   )
   t.ok(turned > 500, `${turned} had their turn long before the level had left`)
+})
+
+t.test('with a burst: exact', async () => {
+  fc.assert(
+    fc.property(simple, fc.integer({ min: 1, max: 20 }), (world, burst) => {
+      const { told, waited } = foretell({ ...world, burst })
+      if (Math.abs(told - waited) > EPSILON) throw new Error(`told ${told}, waited ${waited}`)
+    }),
+    { numRuns: 2_000 },
+  )
 })
 
 t.test('with whole weights: exact', async () => {

@@ -201,6 +201,11 @@ export function limits(perSecond: number, capacity: number, name = 'client'): Bu
   return { name, rate: perSecond / 1000, capacity }
 }
 
+/** As `limits`, with a burst. */
+export function bursting(perSecond: number, capacity: number, burst: number, name = 'client'): BucketLimits {
+  return { ...limits(perSecond, capacity, name), burst }
+}
+
 export function burst(count: number, gap = 0, from = 0): Arrival[] {
   return Array.from({ length: count }, (_, index) => ({ at: from + index * gap }))
 }
@@ -211,10 +216,10 @@ export function slots(run: Run): number[] {
 }
 
 /** The largest excess over the bound of docs/semantics.md in any window between two releases. Not above 0: the bound holds. */
-export function worstExcess({ rate }: BucketLimits, released: readonly Outcome[]): number {
+export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonly Outcome[]): number {
   const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
   const costs = sorted.map(({ arrival }) => arrival.cost ?? 1)
-  const most = Math.max(0, ...costs)
+  const most = Math.max(burst, ...costs)
   let worst = -Infinity
   for (let from = 0; from < sorted.length; from += 1) {
     let sum = 0

@@ -371,3 +371,19 @@ t.test('later metered requests do not delay a shaped one', async t => {
   clock.runAll()
   t.same(log, ['a@100'])
 })
+
+t.test('a lane that comes again and again has its turn after those that wait before another gate', async t => {
+  const { clock, log, route, bucket, send } = bench()
+  const stack = [bucket(10)]
+  const [x, y] = [route('x'), route('y')]
+  for (let count = 0; count < 4; count += 1) send('x', x, stack)
+  for (let count = 0; count < 6; count += 1) {
+    clock.runUntil(50 + 100 * count)
+    send('y', y, stack)
+  }
+  clock.runUntil(10_000)
+  t.same(
+    log.map(line => line.charAt(0)),
+    ['x', 'x', 'y', 'x', 'y', 'x', 'y', 'y', 'y', 'y'],
+  )
+})

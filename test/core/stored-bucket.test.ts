@@ -60,7 +60,7 @@ t.test('an outage during which others were metered leaves no bucket that is alwa
   shaper.admit(arrival, NOBODY)
   shaper.admit(arrival, NOBODY)
   shaper.meter(arrival)
-  t.equal(bucket.extras?.pinnedFreeAt, 1_200, 'the metered one does not delay the one that waits')
+  t.equal(bucket.extras?.pinnedDrainedAt, 1_200, 'the metered one does not delay the one that waits')
   shaper.releaseMode = 'claimed'
   clock.runUntil(1_900)
   t.equal(claims.length, 1, 'the store has said when to ask again')

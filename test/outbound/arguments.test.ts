@@ -84,11 +84,19 @@ t.test('unknown options are errors everywhere; the message names the nearest kno
     ['maxwait', options => shaper.wrap(run, options), 'did you mean "maxWait"?'],
     ['keys', options => shaper.wrap(run, options), 'did you mean "key"?'],
     ['timeOut', options => shaper.drain(options), 'did you mean "timeout"?'],
-    ['maxInflight', options => shaper.update(options), 'known keys: rate, capacity, maxWait, maxKeys, maxQueued'],
+    [
+      'maxInflight',
+      options => shaper.update(options),
+      'known keys: rate, capacity, burst, maxWait, maxKeys, maxQueued',
+    ],
     ['maxinflight', options => createShaper({ ...base, ...(options as object) }), 'did you mean "maxInFlight"?'],
     ['retrys', options => shape({ ...base, ...(options as object) }), 'did you mean "retry"?'],
     ['capasity', options => new LeakyBucket({ ...base, ...(options as object) }), 'did you mean "capacity"?'],
-    ['burst', options => new LeakyBucket({ ...base, ...(options as object) }), 'known keys: rate, capacity, clock'],
+    [
+      'weight',
+      options => new LeakyBucket({ ...base, ...(options as object) }),
+      'known keys: rate, capacity, burst, clock',
+    ],
   ]
   for (const [name, call, hint] of near) {
     t.throws(() => call({ [name]: 5 } as never), { name: 'RangeError', message: `${name}: unknown key; ${hint}` }, name)

@@ -10,7 +10,7 @@ import type { Store } from '../../src/core/store.js'
 import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
 import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import type { Observer } from '../../src/proxy/observe/observer.js'
+import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
@@ -124,6 +124,10 @@ export interface Rig {
   readonly released: { route: string; wait: number; lateness: number }[]
   readonly rehearsed: string[]
   readonly failures: string[]
+  /** Why requests were given up, in order. */
+  readonly givenUp: GivenUp[]
+  /** Requests that were on trial and are over. */
+  trials: number
   until(holds: (rig: Rig) => boolean): Promise<void>
   /** Waits for as many outcomes and returns them. */
   finished(count: number): Promise<string[]>
@@ -158,11 +162,14 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const released: Rig['released'] = []
   const rehearsed: string[] = []
   const failures: string[] = []
+  const givenUp: GivenUp[] = []
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait }, outcome, status) {
+    finished({ route, wait, givenUp: reason, onTrial }, outcome, status) {
       waits.push(wait)
+      if (reason !== undefined) givenUp.push(reason)
+      if (onTrial) rig.trials += 1
       push(outcomes, `${route} ${outcome} ${status}`)
     },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
@@ -197,6 +204,8 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     released,
     rehearsed,
     failures,
+    givenUp,
+    trials: 0,
     until: holds =>
       signal.until(
         () => holds(rig),

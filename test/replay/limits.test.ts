@@ -2,6 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
+import { slackOf } from '../../src/core/bucket/limits.js'
 import { parseRate } from '../../src/core/units.js'
 import { CommonLogParser } from '../../src/replay/formats/common-log.js'
 import type { LineParser } from '../../src/replay/formats/line-parser.js'
@@ -34,6 +35,7 @@ const arrivalsOf = fc
 const limitsOf = fc.record({
   rate: fc.constantFrom(0.5, 1, 2, 3, 7, 10, 100),
   capacity: fc.constantFrom(1, 2, 3, 5, 10, 2.5),
+  burst: fc.constantFrom(null, null, 0.5, 2, 3.5, 8),
   cost: fc.constantFrom(1, 1, 2, 0.5),
   mode: fc.constantFrom('shape' as const, 'meter' as const),
 })
@@ -47,19 +49,23 @@ function parserOf(client: number): LineParser {
 
 t.test('a bucket as a meter, the shaper with its queues, and a row of levels agree', async t => {
   await fc.assert(
-    fc.asyncProperty(arrivalsOf, limitsOf, async (arrivals, { rate, capacity, cost, mode }) => {
+    fc.asyncProperty(arrivalsOf, limitsOf, async (arrivals, { rate, capacity, burst, cost, mode }) => {
       fc.pre(cost <= capacity)
       const settings = parseConfig(
         JSON.stringify({
           upstream: 'echo:',
-          buckets: { client: { key: 'ip', rate: `${rate}/s`, capacity } },
+          buckets: { client: { key: 'ip', rate: `${rate}/s`, capacity, ...(burst !== null && { burst }) } },
           routes: [{ name: 'all', mode, buckets: ['client'], cost }],
         }),
       )
       const ways = new RouteDirectory(settings)
       const core = new ShaperRun(settings, ways)
-      const meter = new MeterRun(settings.buckets[0]!.limits, cost, mode)
-      const sweep = new SweepRun([{ rate: 1, capacity: 1e6 }, settings.buckets[0]!], cost)
+      const bucket = settings.buckets[0]!
+      const meter = new MeterRun(bucket.limits, cost, mode)
+      const sweep = new SweepRun([{ rate: 1, capacity: 1e6 }, bucket], {
+        cost,
+        slack: slackOf(bucket.limits, cost),
+      })
       // Clients are numbered in the order in which they first appear.
       const whoOf = new Map<number, number>()
       for (const { at, client } of arrivals) {

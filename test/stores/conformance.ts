@@ -448,6 +448,49 @@ export function conformance(
       t.ok(second - clock.now() <= HORIZON.most + MAPPING, 'no further ahead than the horizon')
     })
 
+    await test('a burst is granted at once, then slots are apart', async t => {
+      const stack = [bucket(1, 100, { burst: 3 })]
+      const slots: number[] = []
+      for (const cost of [1, 1, 0.5]) slots.push(slotOf(await claim(store, stack, cost)))
+      const [first, last] = [slots[0]!, slots.at(-1)!]
+      t.ok(last - first < SLACK, `${last - first} ms between them`)
+      for (const [cost, hours] of [
+        [1, 0.5],
+        [0.6, 0.1],
+        [5, 2.5],
+      ] as const) {
+        const refused = await claim(other, stack, cost)
+        const free = refused.granted ? Number.NaN : refused.freeAt[0]! - first
+        t.ok(Math.abs(free - hours * HOUR) < MAPPING, `cost ${cost}: free ${free} ms after the first`)
+      }
+      t.equal((await claim(other, stack, 0.5)).granted, true, 'there is room for this')
+      t.equal((await claim(other, stack, 0.5)).granted, false)
+    })
+
+    await test('a slot of a burst that is given back is free again, whichever it was', async t => {
+      const stack = [bucket(1, 100, { burst: 3 })]
+      const first = await claim(store, stack, 2)
+      slotOf(await claim(store, stack, 1))
+      t.equal((await claim(other, stack, 1)).granted, false)
+      if (first.granted) await store.giveBack({ stack, cost: 0, slot: first.slot, slotCost: 2 })
+      for (let count = 0; count < 2; count += 1) {
+        // What the give-back came later has drained meanwhile.
+        t.equal((await claim(other, stack, 0.99)).granted, true, `${count}`)
+      }
+      t.equal((await claim(other, stack, 0.99)).granted, false)
+    })
+
+    await test('a burst shortens the predicted wait', async t => {
+      const stack = [bucket(1, 100, { burst: 3 })]
+      await play(t, store, [
+        [stack, 2, 0, 'admitted', [2]],
+        [stack, 1, 0, 'admitted', [3]],
+        [stack, 1, 0.9, ['max-wait', [0], 0.1], [3]],
+        [stack, 1, 1, 'admitted', [4]],
+        [stack, 5, 3.5, ['max-wait', [0], 0.5], [4]],
+      ])
+    })
+
     await test('slots of a stack are as far apart as its slowest bucket wants', async t => {
       const [a, b] = [perSecond(25), perSecond(40)]
       const slots: number[] = []

@@ -68,6 +68,67 @@ t.test('slots, to the millisecond', async t => {
   }
 })
 
+t.test('slots of a burst, to the millisecond', async t => {
+  const { time, store } = setUp(1_000)
+  const [a, b] = [client(10, 100, { burst: 3 }), client(20, 100, { name: 'everyone' })]
+  const steps: [at: number, stack: BucketRef[], cost: number, since: number, wanted: number | number[]][] = [
+    [1_000, [a], 1, 0, 1_000],
+    [1_000, [a], 1, 0, 1_000],
+    [1_000, [a], 2, 0, [1_100]],
+    [1_000, [a], 0.5, 0, 1_000],
+    [1_049, [a], 1, 0, 1_050],
+    [1_100, [a, b], 1, 0, [1_150, 1_100]],
+    [1_149, [a, b], 1, 0, 1_150],
+    [1_150, [a, b], 4, 0, [1_450, 1_200]],
+    [1_450, [a, b], 4, 0, 1_450],
+    [1_750, [a], 1, 0, 1_750],
+    [9_000, [a], 1, 60_000, 9_000 - longestBackDate(0)],
+    [9_000, [a], 1, 0, 9_000],
+    [9_000, [a], 1, 0, 9_000],
+  ]
+  for (const [at, stack, cost, since, wanted] of steps) {
+    time.runUntil(at)
+    const answer = store.claim({ stack, cost, since })
+    if (typeof wanted === 'number') t.equal(answer.granted && answer.slot.at, wanted, `at ${at}`)
+    else t.same(answer, { granted: false, freeAt: wanted }, `at ${at}`)
+  }
+})
+
+/** The claims that were not given back never exceed the bound, in whatever order and however late they are given back. */
+t.test('slots that are given back late never let more pass than the burst', async () => {
+  const step = fc.record({
+    gap: fc.constantFrom(0, 0, 1, 30, 100, 250),
+    cost: fc.constantFrom(0.5, 1, 2, 4),
+    since: fc.constantFrom(0, 50),
+    lives: fc.constantFrom(Infinity, Infinity, 0, 1, 120, 400),
+  })
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 40, size: 'max' }), steps => {
+      const { time, store } = setUp(1_000)
+      const stack = [client(10, 100, { burst: 3 })]
+      const sent: { at: number; cost: number }[] = []
+      for (const { gap, cost, since, lives } of steps) {
+        time.runUntil(time.now() + gap)
+        const answer = store.claim({ stack, cost, since })
+        if (!answer.granted) continue
+        const { slot } = answer
+        if (lives === Infinity) sent.push({ at: slot.at, cost })
+        else time.at(time.now() + lives, () => store.giveBack({ stack, cost: 0, slot, slotCost: cost }))
+      }
+      sent.sort((one, other) => one.at - other.at)
+      for (let from = 0; from < sent.length; from += 1) {
+        let sum = 0
+        for (const { at, cost } of sent.slice(from)) {
+          sum += cost
+          if (sum > 0.01 * (at - sent[from]!.at) + 4 + 1e-6) return false
+        }
+      }
+      return true
+    }),
+    { seed: 20, numRuns: 2_000 },
+  )
+})
+
 t.test('blocks end to the millisecond', async t => {
   for (const [blockFor, end] of [
     [300, 300],

@@ -33,6 +33,7 @@ const step = fc.record({
 const limits = fc.record({
   rate,
   capacity: fc.constantFrom(1, 2, 5, 10),
+  burst: fc.constantFrom(undefined, undefined, 0.5, 2, 3, 8),
   overflow: fc.constantFrom('reject' as const, 'fill' as const, 'fair' as const),
   blockFor: fc.constantFrom(undefined, undefined, 'drain' as const, 16 * GRID),
 })
@@ -88,17 +89,19 @@ export function modelled(
     t.teardown(close)
     let runs = 0
     /** Answers that show what a step was for. */
-    const seen = { ahead: 0, since: 0, refused: 0, granted: 0, rates: 0, resets: 0 }
+    const seen = { ahead: 0, since: 0, refused: 0, granted: 0, together: 0, rates: 0, resets: 0 }
 
     async function play(allLimits: Limits[], steps: Step[]) {
       // Later than any step may go back to: clocks of servers are not negative.
       let now = 2 ** 12 * GRID
       runs += 1
       const model: Store = createMemoryStore({ clock: { ...clock, now: () => now } })
-      const refs = allLimits.map(({ blockFor, ...rest }, index): BucketRef => {
+      const refs = allLimits.map(({ blockFor, burst, ...rest }, index): BucketRef => {
         const block = blockFor === undefined ? {} : { blockFor }
-        return { limits: { name: `b${index}`, ...rest, ...block }, key: `run ${runs}`, group: '' }
+        const bursts = burst === undefined ? {} : { burst }
+        return { limits: { name: `b${index}`, ...rest, ...block, ...bursts }, key: `run ${runs}`, group: '' }
       })
+      let granted = -1
       let last: { slots: Slot[]; stack: BucketRef[]; cost: number } | undefined
       for (const [index, { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead }] of steps.entries()) {
         now += gap * GRID
@@ -138,6 +141,8 @@ export function modelled(
         if (verb === 'claim' && slots.length === 0) seen.refused += 1
         if (slots.length < 2) continue
         seen.granted += 1
+        if (granted === now && stack.every(({ limits }) => limits.burst !== undefined)) seen.together += 1
+        granted = now
         if ((slots[1]!.token as number) > now + SAME) seen.ahead += 1
         if (verb === 'claim' && since > 0) seen.since += 1
         last = { slots, stack, cost }

@@ -39,11 +39,15 @@ export function fillChooser(buckets, focus, onChoice) {
 export function fillFocus(bucket, history, snapshot) {
   const instance = history.focus ?? { rate: bucket.rate }
   const { key, capacity = bucket.capacity, rate } = instance
+  const burst = key === undefined ? bucket.burst : instance.burst
   const routes = snapshot.routes.filter(({ name }) => bucket.routes.includes(name))
   // A bucket with one key has exact figures. Of one key among several only the events are known, not their cost.
   const measured = (figure, kind) => (bucket.keys > 1 ? history.eventRate(kind, WINDOW) : history.rate(figure, WINDOW))
   put(byId('bucket-title'), bucket.name)
-  put(byId('bucket-law'), `${perSecond(rate)}, holds ${count(capacity)}`)
+  put(
+    byId('bucket-law'),
+    `${perSecond(rate)}, holds ${count(capacity)}${burst === undefined ? '' : `, bursts of ${count(burst)}`}`,
+  )
   put(byId('bucket-key'), key === undefined ? `by ${bucket.key}` : `by ${bucket.key}: ${keyName(key)}`)
   put(byId('focus-in'), perSecond(measured('offered', 'arrivals')))
   put(byId('focus-out'), perSecond(measured('released', 'releases')))

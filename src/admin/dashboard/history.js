@@ -55,9 +55,9 @@ export class History {
       this.levels = []
       this.events = { ...NONE }
     }
-    const { rate, capacity, tier } = instance ?? (isOther ? undefined : this.focus) ?? bucket
+    const { rate, capacity, burst, tier } = instance ?? (isOther ? undefined : this.focus) ?? bucket
     const { level = 0, blockedMs } = instance ?? {}
-    this.focus = key === undefined ? undefined : { key, rate, capacity, tier, level, blockedMs }
+    this.focus = key === undefined ? undefined : { key, rate, capacity, burst, tier, level, blockedMs }
     this.levels.push({ at, level })
     while (this.levels[0].at < at - 5_000) this.levels.shift()
     for (const kind of ['arrivals', 'releases', 'rejections']) {

@@ -67,6 +67,7 @@ function bucketLines({ tiers, ...bucket }: ReturnType<typeof longestWaits>[numbe
   return [`bucket ${waitLine(bucket)}`, ...tiers.map(tier => `  tier ${waitLine(tier)}`)]
 }
 
-function waitLine({ name, rate, capacity, longestWaitMs }: LongestWait): string {
-  return `"${name}" (${rate}, capacity ${capacity}): the longest wait is ${formatDuration(longestWaitMs)}`
+function waitLine({ name, rate, capacity, burst, longestWaitMs }: LongestWait): string {
+  const limits = `${rate}, capacity ${capacity}${burst === undefined ? '' : `, burst ${burst}`}`
+  return `"${name}" (${limits}): the longest wait is ${formatDuration(longestWaitMs)}`
 }

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
+import { parseDuration } from '../../core/units.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
 import { STDIN } from '../../replay/input/log-files.js'
@@ -13,6 +14,7 @@ export interface ReplayFlags {
   config?: string
   rate?: string
   capacity?: string
+  burst?: string
   key?: string
   mode?: string
   format: string
@@ -22,6 +24,7 @@ export interface ReplayFlags {
   /** True, without a value: the grid follows the traffic. */
   sweep?: string | true
   target?: string
+  patience?: string
   diff?: boolean
   json?: boolean
   html?: string
@@ -91,7 +94,7 @@ export function readReplayFlags(
 
 /** The flags that do not depend on others. */
 function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['plan'], 'logs'> {
-  const { format, seed, spread = 'even', sweep, target } = flags
+  const { format, seed, spread = 'even', sweep, target, patience } = flags
   if (format !== 'auto' && !isFormat(format))
     list.refuse('--format', `${quoted(format)} is not a format; use auto, ${FORMAT_LIST}`)
   if (!/^\d{1,9}$/.test(seed)) list.refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
@@ -99,12 +102,14 @@ function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['p
   const fields = list.attempt('--field', () => readFields(flags.field ?? []))
   const grid = sweep === undefined ? undefined : list.attempt('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
   const bounds = target === undefined ? undefined : list.attempt('--target', () => parseTarget(target))
+  const leave = patience === undefined ? undefined : list.attempt('--patience', () => parseDuration(patience))
   return {
     seed: spread === 'none' ? undefined : Number(seed),
     ...(isFormat(format) && { format }),
     fields: fields ?? {},
     ...(grid && { sweep: grid }),
     ...(bounds && { target: bounds }),
+    ...(leave !== undefined && { patience: leave }),
   }
 }
 
@@ -123,26 +128,29 @@ function readJob(
 }
 
 function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefined, list: ProblemList): void {
-  const { sweep, target, html } = flags
+  const { sweep, target, html, patience } = flags
   const isSweep = sweep !== undefined || target !== undefined
   if (job?.kind === 'replay' && isSweep && singleOf(job.limits.settings) === undefined) {
     const message = `${job.limits.name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
     list.refuse('--sweep', message)
   }
+  if (isSweep && patience !== undefined)
+    list.refuse('--patience', 'not together with --sweep or --target; try one rate and capacity')
   if (!flags.diff) return
-  for (const [flag, value] of Object.entries({ sweep, target, html })) {
+  for (const [flag, value] of Object.entries({ sweep, target, html, patience })) {
     if (value !== undefined) list.refuse(`--${flag}`, 'not together with --diff; leave one out')
   }
 }
 
 /** The limits of the flags, or those of a file when there is no rate. */
 function limitsOf(
-  { config, rate, capacity, key, mode, sweep, target }: ReplayFlags,
+  { config, rate, capacity, burst, key, mode, sweep, target }: ReplayFlags,
   env: NodeJS.ProcessEnv,
 ): ReplayLimits {
   const flags = {
     ...(rate !== undefined && { rate }),
     ...(capacity !== undefined && { capacity }),
+    ...(burst !== undefined && { burst }),
     ...(key !== undefined && { key }),
     ...(mode !== undefined && { mode }),
   }
@@ -158,15 +166,15 @@ function limitsOf(
 
 function readDiff(
   [a, b, ...rest]: readonly string[],
-  { rate, capacity, key, mode, config }: ReplayFlags,
+  { rate, capacity, burst, key, mode, config }: ReplayFlags,
   env: NodeJS.ProcessEnv,
   list: ProblemList,
 ): { job: ReplayOrder['job'] | undefined; logs: readonly string[] } {
   if (a === undefined || b === undefined) {
     throw new RangeError('two files to compare are needed, e.g. --diff before.json after.json access.log')
   }
-  if (rate !== undefined || capacity !== undefined || key !== undefined || mode !== undefined) {
-    throw new RangeError('limits come from the two files; leave --rate, --capacity, --key and --mode out')
+  if ([rate, capacity, burst, key, mode].some(flag => flag !== undefined)) {
+    throw new RangeError('limits come from the two files; leave --rate, --capacity, --burst, --key and --mode out')
   }
   const kinds = [kindOf(a), kindOf(b)]
   if (kinds[0] === 'report' && kinds[1] === 'report') return { job: { kind: 'diff reports', a, b }, logs: [] }

@@ -29,7 +29,7 @@ export interface PartialTier {
   /** Undefined if a setting that determines it is invalid, or if the tier inherits it. */
   readonly capacity: number | undefined
   /** The key of the tier that the capacity comes from. */
-  readonly capacityKey: 'capacity' | 'rate'
+  readonly capacityKey: 'capacity' | 'rate' | 'burst'
 }
 
 export interface PartialRoute {
@@ -64,16 +64,16 @@ export function readPartialConfig(raw: unknown): PartialConfig {
 
 function readBucket(name: string, value: unknown): PartialBucket {
   const given = isObject(value) ? value : {}
-  const { rate, capacity, maxDelay } = validFields(bucket, given)
+  const { rate, capacity, maxDelay, burst } = validFields(bucket, given)
   const followsRate = !('capacity' in given) && (!('maxDelay' in given) || maxDelay !== undefined)
-  const known = followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay }) : capacity
+  const known = followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay, burst }) : capacity
   return {
     name,
     capacity: known,
     capacityKey: 'maxDelay' in given ? 'maxDelay' : 'capacity',
     hasBoth: 'capacity' in given && 'maxDelay' in given,
     tiers: Array.isArray(given.tiers)
-      ? given.tiers.map(each => (isObject(each) ? readTier(each, { followsRate, maxDelay }) : undefined))
+      ? given.tiers.map(each => (isObject(each) ? readTier(each, { followsRate, rate, maxDelay, burst }) : undefined))
       : [],
   }
 }
@@ -82,21 +82,27 @@ function readBucket(name: string, value: unknown): PartialBucket {
 interface CapacityRule {
   /** True if the capacity follows from the rate. A tier with its own rate then has its own capacity. */
   readonly followsRate: boolean
+  readonly rate: Rates | undefined
   /** ms */
   readonly maxDelay: number | undefined
+  readonly burst: number | undefined
 }
 
-function readTier(given: Record<string, unknown>, { followsRate, maxDelay }: CapacityRule): PartialTier {
-  const { name, rate, capacity } = validFields(tier, given)
+type Rates = Parameters<typeof slowest>[0]
+
+function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of }: CapacityRule): PartialTier {
+  const { name, rate, capacity, burst } = validFields(tier, given)
   const hasCapacity = 'capacity' in given
+  const ownKey = rate !== undefined ? 'rate' : 'burst'
+  const rates = rate ?? of.rate
+  const follows = !hasCapacity && followsRate && rates !== undefined && (rate !== undefined || burst !== undefined)
   return {
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: ['rate', 'capacity', 'maxInFlight', 'weight', 'priority'].some(limit => limit in given),
-    capacity:
-      !hasCapacity && followsRate && rate !== undefined ? capacityOf({ rate: slowest(rate), maxDelay }) : capacity,
-    capacityKey: hasCapacity ? 'capacity' : 'rate',
+    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight', 'priority'].some(limit => limit in given),
+    capacity: follows ? capacityOf({ rate: slowest(rates), maxDelay, burst: burst ?? of.burst }) : capacity,
+    capacityKey: hasCapacity ? 'capacity' : ownKey,
   }
 }
 

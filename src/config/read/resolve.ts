@@ -50,12 +50,14 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
   const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
     const rate = slowest(tier?.rate ?? bucket.rate)
+    const burst = tier?.burst ?? bucket.burst
     const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
       name,
       ...(tier && { tier: tier.name }),
       rate,
-      capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay }),
+      capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst }),
+      ...(burst !== undefined && { burst }),
       overflow,
       minShare,
       ...(maxInFlight !== undefined && { maxInFlight }),

@@ -116,13 +116,14 @@ function formatUpstream(upstream: UpstreamSettings): object {
 
 function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
   const { key, limits, schedule, timeZone, status, weight, tiers } = bucket
-  const { capacity, overflow, blockFor, maxInFlight, minShare } = limits
+  const { capacity, burst, overflow, blockFor, maxInFlight, minShare } = limits
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
     rate: formatRates(limits.rate, schedule),
     ...((timeZone !== undefined || isScheduled(bucket)) && { timeZone: timeZone ?? 'UTC' }),
     capacity,
+    ...(burst !== undefined && { burst }),
     ...(maxInFlight !== undefined && { maxInFlight }),
     status,
     overflow,
@@ -162,6 +163,7 @@ function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): obje
     ...(header && { header: formatHeader(header, secrets) }),
     rate: formatRates(limits.rate, schedule),
     capacity: limits.capacity,
+    ...(limits.burst !== undefined && { burst: limits.burst }),
     ...(limits.maxInFlight !== undefined && { maxInFlight: limits.maxInFlight }),
     ...(weight !== undefined && { weight }),
     ...(priority !== undefined && { priority }),

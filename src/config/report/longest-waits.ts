@@ -11,11 +11,14 @@ export interface LongestWait {
   rate: string
   /** Cost units. */
   capacity: number
+  /** Cost units. Absent: one request. */
+  burst?: number
   longestWaitMs: number
 }
 
 /**
- * The longest wait `(b - c) / r` for each bucket and tier, in ms. c is the smallest static cost on any route through it.
+ * The longest wait `(b - c) / r` for each bucket and tier, in ms. c is the smallest static cost on any route through it, or the
+ * burst if that is more.
  * Only routes in mode `shape` hold requests: without one the wait is 0.
  */
 export function longestWaits({ buckets, routes }: Settings): (LongestWait & { tiers: LongestWait[] })[] {
@@ -28,6 +31,7 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
       name,
       rate: `${exactRate(own.rate)}${byTime === undefined ? '' : ' at the slowest'}`,
       capacity: own.capacity,
+      ...(own.burst !== undefined && { burst: own.burst }),
       longestWaitMs: waitFor(cost, own),
     })
     return {
@@ -54,8 +58,8 @@ export function smallestCost({ cost }: RouteSettings): number {
 }
 
 /** The wait of a request of this cost that just fits, in ms. */
-export function waitFor(cost: number, { rate, capacity }: BucketLimits): number {
-  return Math.max(0, (capacity - cost) / rate)
+export function waitFor(cost: number, { rate, capacity, burst = 0 }: BucketLimits): number {
+  return Math.max(0, (capacity - Math.max(burst, cost)) / rate)
 }
 
 /** A bucket's limits and those of its tiers. */

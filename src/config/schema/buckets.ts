@@ -13,6 +13,7 @@ const EXAMPLE = 'use e.g. { "key": "ip", "rate": "5/s", "capacity": 10 }'
 
 const aKey = wantsSecret('a key', 'use e.g. "customer-1"')
 const capacity = positive('a capacity', CAPACITY)
+const burst = positive('a burst', 'use a number of cost units above 0, e.g. 10')
 const maxInFlight = whole('a number of requests', 'use a whole number above 0, e.g. 4', 1)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
 const minShareError = wants('a share of the rate', 'use a number from 0 to less than 1, e.g. 0.05')
@@ -33,6 +34,9 @@ export const tier = object(
       .exactOptional()
       .describe('The rate of this tier, or a list by the time of day, e.g. "50/s"; inherited when absent.'),
     capacity: capacity.exactOptional().describe('The capacity of this tier, e.g. 100; inherited when absent.'),
+    burst: burst
+      .exactOptional()
+      .describe('What may leave without spacing after idling in this tier, e.g. 20; inherited when absent.'),
     maxInFlight: maxInFlight
       .exactOptional()
       .describe('The most requests of one key in flight in this tier, e.g. 8; inherited when absent.'),
@@ -57,10 +61,15 @@ export const bucket = object(
       .describe('Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.'),
     capacity: capacity
       .exactOptional()
-      .describe("The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent."),
+      .describe(
+        "The most cost units the bucket holds, e.g. 10; one second's worth of rate when absent, or burst if that is more.",
+      ),
     maxDelay: duration
       .exactOptional()
       .describe('Instead of capacity: the longest wait, e.g. "2s"; capacity = rate x maxDelay.'),
+    burst: burst
+      .exactOptional()
+      .describe('The cost units that may leave without spacing after idling, e.g. 10; one request when absent.'),
     maxInFlight: maxInFlight
       .exactOptional()
       .describe('The most requests of one key in flight, e.g. 4; any number when absent.'),

@@ -1,4 +1,5 @@
 /** Warnings about single buckets. */
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import { formatDuration } from '../../core/units.js'
 import { exactDuration, exactRate } from '../report/exact-units.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
@@ -22,6 +23,7 @@ export function bucketWarnings(settings: Settings): Warning[] {
       ...timesOf(bucket),
       ...tooSmall(bucket, users),
       ...tooLarge(bucket, users),
+      ...idleBurst(bucket),
       ...blocksAll(bucket),
       ...sharedTiers(bucket),
     ]
@@ -90,6 +92,20 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     const instead = path.length === 2 ? `"maxDelay": "${patience}" instead of capacity` : 'a smaller capacity'
     const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients accept, or ${instead}`
     return { path: [...path, 'capacity'], message }
+  })
+}
+
+/** Warns of a burst that is never used whole. */
+function idleBurst(bucket: BucketSettings): Warning[] {
+  const [own, ...tiers] = placesOf(bucket)
+  const isOwn = ({ burst, capacity }: BucketLimits): boolean => {
+    return burst !== own.limits.burst || capacity !== own.limits.capacity
+  }
+  // Inherited limits are reported once.
+  return [own, ...tiers.filter(({ limits }) => isOwn(limits))].flatMap(({ path, limits: { burst = 0, capacity } }) => {
+    if (burst <= capacity) return []
+    const message = `the bucket holds ${capacity} and rejects what goes beyond, so ${burst} never leave at once; raise the capacity to at least ${burst}, or lower this`
+    return [{ path: [...path, 'burst'], message }]
   })
 }
 

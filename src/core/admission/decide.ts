@@ -1,5 +1,6 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
+import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { Arrival, Demand, Gate, Rejection } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
@@ -16,7 +17,7 @@ export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0
     const { capacity } = bucket.limits
     const level = bucket.level(now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
-    if (full || levelWait(bucket, level, pause, bucket.queued) > maxWait || bucket.blockedFor(now) > 0) {
+    if (full || levelWait(bucket, cost, level, pause) > maxWait || bucket.blockedFor(now) > 0) {
       return explainRejection(arrival, maxWait, now, pause)
     }
   }
@@ -49,7 +50,7 @@ function explainRejection(arrival: Arrival, maxWait: number, now: number, pause:
   const retryAfterMs = timeUntilFit(arrival, maxWait, now, pause)
   if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  const slow = stack.filter(bucket => levelWait(bucket, bucket.level(now), pause, bucket.queued) > maxWait)
+  const slow = stack.filter(bucket => levelWait(bucket, cost, bucket.level(now), pause) > maxWait)
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
@@ -59,12 +60,12 @@ export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: numb
   for (const bucket of stack) {
     const { rate, capacity } = bucket.limits
     const blocked = bucket.blockedFor(now)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    const slack = slackOf(bucket.limits, cost)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait + slack)
     const excess = bucket.level(now) - target
     // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
-    if (pause > 0)
-      time = Math.max(time, levelWait(bucket, bucket.level(now), pause, bucket.queued) + SAME_TIME - maxWait)
+    if (pause > 0) time = Math.max(time, levelWait(bucket, cost, bucket.level(now), pause) + SAME_TIME - maxWait)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

@@ -44,7 +44,7 @@ function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number
   const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - LEVEL_TOLERANCE)), cost }
   let soonest = Infinity
   for (const source of allSources(bucket)) {
-    const ready = Math.max(bucket.freeAt - now, source.gate.pausedFor(now), timeBelow(source, cost, now))
+    const ready = Math.max(bucket.drainedAt - now, source.gate.pausedFor(now), timeBelow(source, cost, now))
     soonest = Math.min(soonest, timeAbove(source, batch, ready, now))
   }
   return soonest
@@ -60,7 +60,7 @@ function timeBelow(source: Source, cost: number, now: number): number {
     const ready = Math.min(cost, bucket.queued)
     // If the first request covers it all, nothing has to drain between releases.
     const drain = bucket.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
-    const at = Math.max(bucket.freeAt - now, timeBelow(below, ready, now)) + drain
+    const at = Math.max(bucket.drainedAt - now, timeBelow(below, ready, now)) + drain
     if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
     parts.push({ at, cost: ready })
   }
@@ -93,7 +93,7 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
     const inClass = at.fairQueue.longestWait(child, others, count, cost)
     const ahead = Math.min(inClass + costOfOtherClasses(at), bucket.queued)
     const own = count > 1 ? cost : 0
-    time = Math.max(time, bucket.freeAt - now) + (ahead + own) / bucket.limits.rate
+    time = Math.max(time, bucket.drainedAt - now) + (ahead + own) / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.leastCost))
     cost += ahead
     child = at

@@ -8,13 +8,14 @@
  * once it was asked for the heaviest, or for the one with the newest request.
  */
 
+import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, Ranking } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../priority.js'
 import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import { findLane, lanesBelow } from '../queue/tree.js'
 import { NONE, withEntry } from '../structures/compact-list.js'
-import { levelWait, predictedWait } from './predicted-wait.js'
+import { predictedWait, timeToLeave } from './predicted-wait.js'
 
 /** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
@@ -72,9 +73,10 @@ export function makeRoom(
   }
   const isLate = arrival.stack.some(bucket => {
     const freed = costIn(bucket, victims)
-    const queued = bucket.queued - freed
+    const slack = slackOf(bucket.limits, arrival.cost)
+    const queued = bucket.queued - freed - slack
     // A store's level may be lower than what is queued here.
-    return levelWait(bucket, Math.max(queued, bucket.level(now) - freed), pause, queued) > maxWait
+    return timeToLeave(Math.max(queued, bucket.level(now) - freed - slack), queued, pause, bucket.limits.rate) > maxWait
   })
   const goes = !isLate || predictedWait(arrival, now, pause) <= maxWait
   return !goes ? undefined : victims.filter(ticket => ticket !== leaving)

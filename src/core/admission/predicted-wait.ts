@@ -20,6 +20,8 @@
  * What a store counts in other instances is not seen here.
  */
 
+import { slackOf } from '../bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { sourceBefore } from '../bucket/waiting.js'
 import { DEFAULT_MIN_SHARE, DEFAULT_PRIORITY } from '../priority.js'
 import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
@@ -43,26 +45,31 @@ export function predictedWait(arrival: Arrival, now: number, pause: number): num
 }
 
 /** ms in which the levels of its buckets leave, less what rounding may add. */
-function longestWaitOf({ stack }: Arrival, now: number, pause: number): number {
+function longestWaitOf({ stack, cost }: Arrival, now: number, pause: number): number {
   let longest = pause
+  // A store's level may be lower than what is queued here.
   for (const bucket of stack) {
-    const { queued } = bucket
-    // A store's level may be lower than what is queued here.
-    longest = Math.max(longest, levelWait(bucket, Math.max(queued, bucket.level(now)), pause, queued))
+    longest = Math.max(longest, levelWait(bucket, cost, Math.max(bucket.queued, bucket.level(now)), pause))
   }
   return longest
 }
 
+/** How long, in ms, the level of a bucket delays a request of this cost, less what rounding may add. */
+export function levelWait({ limits, queued }: SharedBucket, cost: number, level: number, pause: number): number {
+  const slack = slackOf(limits, cost)
+  return timeToLeave(level - slack, queued - slack, pause, limits.rate)
+}
+
 /**
- * How long, in ms, the level of a bucket takes to leave, less what rounding may add.
+ * How long, in ms, a level takes to leave, less what rounding may add.
  *
  * @param queued the part of the level that waits, in cost units
  */
-export function levelWait({ limits: { rate } }: SharedBucket, level: number, pause: number, queued: number): number {
+export function timeToLeave(level: number, queued: number, pause: number, rate: number): number {
   if (pause === 0) return level / rate - SAME_TIME
   // What has passed leaks during the pause. What is queued does not.
   const left = Math.max(Math.min(queued, level), level - pause * rate)
-  return pause + left / rate - SAME_TIME
+  return pause + Math.max(0, left) / rate - SAME_TIME
 }
 
 /** ms, from `now` on, until everything has left that goes first by its lane and by the turns of others. */
@@ -75,7 +82,7 @@ function turnsWait(arrival: Arrival, now: number): number {
   let time = 0
   for (const [place, bucket] of stack.entries()) {
     const source = path[place]
-    const start = Math.max(0, bucket.freeAt - now)
+    const start = Math.max(0, bucket.drainedAt - now)
     let others = 0
     let turn = 0
     if (source !== undefined && source !== lane) {
@@ -87,7 +94,8 @@ function turnsWait(arrival: Arrival, now: number): number {
     }
     others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
     const { rate } = bucket.limits
-    time = Math.max(start + (own + others) / rate, time + turn / rate)
+    const slack = slackOf(bucket.limits, cost)
+    time = Math.max(start + (own + others - slack) / rate, time + Math.max(0, turn - slack) / rate)
     own += others
     child = source
   }
@@ -194,8 +202,10 @@ function aloneUntilNow(source: Lane, turns: TurnsBefore): Other {
 /** Cost units that the buckets before a source let pass until then, at most. Times are in ms. */
 function passedBy({ bucket }: Source, until: number, now: number, largest: number): number {
   if (bucket === undefined) return Infinity
-  const from = Math.max(now, bucket.freeAt)
-  return from > until + SAME_TIME ? 0 : largest + (until - from) * bucket.limits.rate
+  const { rate, burst = 0 } = bucket.limits
+  const drained = (until - Math.max(now, bucket.drainedAt)) * rate
+  // Without a burst nothing passes before it has drained.
+  return burst === 0 && drained < -LEVEL_TOLERANCE ? 0 : Math.max(0, Math.max(burst, largest) + drained)
 }
 
 function total(costs: readonly number[]): number {

@@ -7,6 +7,8 @@ export interface BucketLimits {
   readonly rate: number
   /** Cost units. */
   readonly capacity: number
+  /** So much may leave without spacing after idling, in cost units. Absent: one request. */
+  readonly burst?: number
   /**
    * What an overflow does where nobody of a class behind the newcomer's can make room: it only rejects (default), fills the bucket to its brim, or makes room for a lane with less
    * than its share by rejecting the newest of the heaviest lane.
@@ -22,4 +24,9 @@ export interface BucketLimits {
   readonly grace?: number
   /** The common limits, where these are one instance's share of them. */
   readonly whole?: BucketLimits
+}
+
+/** How much a bucket may still hold of what has left when a cost leaves, in cost units. Without a burst: nothing. */
+export function slackOf({ burst }: BucketLimits, cost: number): number {
+  return burst === undefined ? 0 : Math.max(0, burst - cost)
 }

@@ -1,10 +1,10 @@
 /**
  * The arithmetic of a leaky bucket as a meter: what it holds, and when it has drained.
  *
- *     level(now) = max(0, held - (now - heldAt) * rate)          freeAt = heldAt + held / rate
+ *     level(now) = max(0, held - (now - heldAt) * rate)          drainedAt = heldAt + held / rate
  *
- * `freeAt` is the theoretical arrival time of the virtual scheduling form (GCRA, ITU-T I.371 Annex A). The state is `held`
- * at `heldAt` and not `freeAt` alone: a level computed as `(freeAt - now) * rate` carries the rounding of an absolute time
+ * `drainedAt` is the theoretical arrival time of the virtual scheduling form (GCRA, ITU-T I.371 Annex A). The state is `held`
+ * at `heldAt` and not `drainedAt` alone: a level computed as `(drainedAt - now) * rate` carries the rounding of an absolute time
  * (1e-7 ms after ten days of uptime) and would refuse the b-th of b simultaneous requests. Here b simultaneous requests
  * add up without any product.
  */
@@ -56,7 +56,7 @@ export class Meter {
   }
 
   /** When it has drained. */
-  get freeAt(): number {
+  get drainedAt(): number {
     return this.heldAt + this.held / this.allowed.rate
   }
 

@@ -10,22 +10,29 @@
  * at t0 the releases follow each other without a gap. Between them `hold` falls at `rate`, and a release leaves
  * `hold + queued` as it is. Both modes have level = sum of costs - rate * (now - t0).
  *
+ * *Burst.* A request leaves once the bucket holds no more of others than its *slack*, max(0, burst - cost). Without a burst that
+ * is nothing. So after a release a bucket holds at most m = max(burst, cMax). When a release is possible depends on its cost
+ * (`freeFor`). The core picks the request whose turn it is, and the bucket waits for its cost (`nextCost`): a cheaper one does not
+ * overtake it.
+ *
  * Slots are absolute. A release belongs to its slot, the moment it became possible, however late the process woke: the
  * next slot is counted from the slot. Only lateness beyond `grace` is forfeited, in whole periods, so that the slot stays
  * on its grid. The bound that users are promised follows. Number the releases of a bucket i..j that happen in a window of
- * W. After that, each is at most `grace` later than its slot and never before it. Slots are at least cost / rate apart. So
+ * W. After that, each is at most `grace` later than its slot and never before it, and slots are in order. What the bucket holds
+ * is at least 0 before i and at most m after j. It rises by each cost and falls by at most `rate` in between. So
  *
- *     cost(i..j-1) <= rate * (slot(j) - slot(i)) <= rate * (W + grace),
+ *     cost(i..j) <= m + rate * (slot(j) - slot(i)) <= m + rate * (W + grace) = rate * (W + max(1 / rate, 2 ms)) + m.
  *
- * and the j-th adds at most the largest cost: rate * (W + max(1 / rate, 2 ms)) + cMax. If limits set `grace`, a release
- * later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
+ * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
+ * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
  * too. A request that is sent later than it was released forfeits by the same rule (`delay`) before the next one passes, so
- * the bound is that of what is sent.
+ * the bound is that of what is sent. With a burst nothing counts as drained in the time that is forfeited then, nor while a
+ * request that has passed waits for its connection, as several may be sent together after it.
  */
 
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
-import type { BucketLimits } from './limits.js'
+import { type BucketLimits, slackOf } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
 import { type Held, WaitingExtras } from './waiting.js'
 
@@ -85,20 +92,46 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 
   override setLimits(limits: BucketLimits, now: number): void {
-    const { rate } = this.limits
+    const { rate, burst } = this.limits
+    // No slot becomes possible before now.
+    if (burst !== limits.burst) this.set(this.hold(now), now)
     super.setLimits(limits, now)
     const { extras } = this
-    if (extras?.pinnedFreeAt === undefined || limits.rate === rate) return
-    extras.pinnedFreeAt = now + (Math.max(0, extras.pinnedFreeAt - now) * rate) / limits.rate
+    if (extras?.pinnedDrainedAt === undefined || limits.rate === rate) return
+    extras.pinnedDrainedAt = now + (Math.max(0, extras.pinnedDrainedAt - now) * rate) / limits.rate
   }
 
   override level(now: number): number {
     return this.hold(now) + this.queued
   }
 
-  /** When the next release is possible. */
-  override get freeAt(): number {
-    return this.extras?.pinnedFreeAt ?? super.freeAt
+  /** When nothing is left that delays requests. */
+  override get drainedAt(): number {
+    return this.extras?.pinnedDrainedAt ?? super.drainedAt
+  }
+
+  /** When the next release is possible. With a burst: of the request that the bucket waits for, else of any. */
+  get freeAt(): number {
+    return this.allowed.burst === undefined ? this.drainedAt : this.freeFor(this.nextCost)
+  }
+
+  /** When a request of this cost can be released. */
+  freeFor(cost: number): number {
+    const { allowed, heldAt } = this
+    if (allowed.burst === undefined) return this.drainedAt
+    const slack = slackOf(allowed, cost)
+    const pinned = this.extras?.pinnedDrainedAt
+    if (pinned !== undefined) return Math.max(heldAt, pinned - slack / allowed.rate)
+    return heldAt + Math.max(0, this.held - slack) / allowed.rate
+  }
+
+  /** The cost of the request that a bucket with a burst waits for. 0: none has been picked. */
+  get nextCost(): number {
+    return this.extras?.nextCost ?? 0
+  }
+
+  set nextCost(cost: number) {
+    if (cost !== this.nextCost) this.openExtras().nextCost = cost
   }
 
   /** How many of the requests that wait are set aside: they do not want a slot now. */
@@ -110,9 +143,14 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.openExtras().aside = aside
   }
 
-  /** Whether a request that passed towards this gate is not on the wire yet. No other passes towards it until it is. */
-  isHeldBefore(gate: object): boolean {
-    return this.extras?.held.some(({ route }) => route.gate === gate) === true
+  /**
+   * Whether a request that passed towards this gate is not on the wire yet. No other passes towards it until it is, unless
+   * the burst has room for it.
+   */
+  isHeldBefore(gate: object, cost = this.nextCost): boolean {
+    if (this.extras?.held.some(({ route }) => route.gate === gate) !== true) return false
+    const { burst } = this.allowed
+    return burst === undefined || this.held + cost > burst + LEVEL_TOLERANCE
   }
 
   /** A request has passed and is not on the wire yet. */
@@ -152,7 +190,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /** Adds a metered cost, which passes at once. It takes room, but does not delay requests that wait already. */
   override fill(cost: number, now: number): void {
     this.endBlock(now)
-    if (this.waiting > 0) this.openExtras().pinnedFreeAt = this.freeAt
+    if (this.waiting > 0) this.openExtras().pinnedDrainedAt = this.drainedAt
     super.fill(cost, now)
   }
 
@@ -198,7 +236,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const { extras } = this
     if (extras === undefined) return
     extras.fillBehindQueue = 0
-    extras.pinnedFreeAt = undefined
+    extras.pinnedDrainedAt = undefined
     extras.blockedUntil = undefined
     this.closeExtras()
   }
@@ -216,7 +254,8 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const { extras } = this
     if (this.waiting > 0 || extras === undefined) return
     extras.fillBehindQueue = 0
-    extras.pinnedFreeAt = undefined
+    extras.pinnedDrainedAt = undefined
+    extras.nextCost = 0
     this.closeExtras()
   }
 
@@ -239,20 +278,23 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /**
    * Lets a shaped cost pass in its slot.
    *
-   * @param slot when the release became possible; not before `freeAt`
+   * @param slot when the release became possible; not before `freeFor` of its cost
    * @param now when it happens; lateness beyond the grace is forfeited
    */
   pass(cost: number, slot: number, now: number): void {
     const at = onGrid(slot, now, this.limits)
-    // What is left has been metered: of shaped requests nothing is left at a slot.
-    const metered = this.hold(at)
-    this.held = metered < ROUNDING ? cost : metered + cost
-    this.heldAt = at
     const { extras } = this
+    const { burst, rate } = this.allowed
+    const isUnsent = burst !== undefined && extras !== undefined && extras.held.length > 0
+    const left = isUnsent ? this.held : this.hold(at)
+    this.held = left < ROUNDING ? cost : left + cost
+    this.heldAt = at
     if (extras === undefined) return
+    // Without a burst nothing is left of shaped requests at a slot.
+    const shaped = burst === undefined ? 0 : Math.max(0, ((extras.pinnedDrainedAt ?? at) - at) * rate)
+    const metered = left - shaped
     extras.fillBehindQueue = metered < ROUNDING ? 0 : Math.min(extras.fillBehindQueue, metered)
-    extras.pinnedFreeAt =
-      extras.fillBehindQueue === 0 ? undefined : at + (this.held - extras.fillBehindQueue) / this.limits.rate
+    extras.pinnedDrainedAt = extras.fillBehindQueue === 0 ? undefined : at + (this.held - extras.fillBehindQueue) / rate
   }
 
   /**
@@ -266,7 +308,8 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /** The request that passed last was sent only then. False: this changes nothing. */
   postpone(cost: number, sentAt: number): boolean {
     const at = onGrid(this.heldAt, sentAt, this.limits)
-    if (at === this.heldAt || this.held !== cost) return false
+    const isOther = this.limits.burst === undefined ? this.held !== cost : this.held < cost
+    if (at === this.heldAt || isOther) return false
     this.heldAt = at
     return true
   }
@@ -275,8 +318,14 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   restore(cost: number, slot: number, releasedAt: number): void {
     if (this.held < cost || this.heldAt !== onGrid(slot, releasedAt, this.limits)) return
     this.held = this.held === cost ? 0 : this.held - cost
+    const { extras, heldAt } = this
+    const { burst, rate } = this.limits
+    if (burst !== undefined) {
+      if (extras?.pinnedDrainedAt !== undefined) extras.pinnedDrainedAt -= cost / rate
+      return
+    }
     // What had been metered before does not delay those that wait.
-    if (this.held > 0 && this.waiting > 0) this.openExtras().pinnedFreeAt = this.heldAt
+    if (this.held > 0 && this.waiting > 0) this.openExtras().pinnedDrainedAt = heldAt
   }
 }
 

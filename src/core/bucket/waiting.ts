@@ -1,6 +1,6 @@
 /** What a bucket keeps of the requests that wait for it, beside their number and cost (queued-bucket.ts). */
 
-import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
+import { NONE, withoutEntry } from '../structures/compact-list.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 
 /** A lane's place in a ranking. */
@@ -35,10 +35,12 @@ export class WaitingExtras<Source, Lane> {
   rankings: readonly Ranking<Lane>[] = NONE
   /** What each class owes to those behind it (queue/min-share.ts), in cost units by priority. Undefined: nothing. */
   owed: number[] | undefined = undefined
-  /** The bucket's `freeAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
-  pinnedFreeAt: number | undefined = undefined
+  /** The bucket's `drainedAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
+  pinnedDrainedAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */
   fillBehindQueue = 0
+  /** The cost of the request that the bucket waits for, if it has a burst. 0: none has been picked. */
+  nextCost = 0
   /** Of the requests that wait, how many are set aside. */
   aside = 0
   /** Requests that have passed and are not on the wire yet. */
@@ -54,12 +56,13 @@ interface Sources<Source> {
   openExtras(): { otherSources: readonly Source[] }
 }
 
+/** The last one is picked first: a newcomer has its turn after all that are there. */
 export function addSource<Source>(to: Sources<Source>, source: Source): void {
-  if (to.source === undefined) to.source = source
-  else {
-    const extras = to.openExtras()
-    extras.otherSources = withEntry(extras.otherSources, source)
-  }
+  const before = to.source
+  to.source = source
+  if (before === undefined) return
+  const extras = to.openExtras()
+  extras.otherSources = [before, ...extras.otherSources]
 }
 
 export function dropSource<Source>(from: Sources<Source>, source: Source): void {
@@ -90,7 +93,7 @@ export function sourceBefore<Source extends { readonly parent: unknown }>(
   return extras?.otherSources.find(other => other.parent === node)
 }
 
-/** All of them, the one that is picked first at the front. */
+/** All of them, the one that is picked first at the end. */
 export function allSources<Source>({ source, extras }: Sources<Source>): readonly Source[] {
   return source === undefined ? NONE : [source, ...(extras?.otherSources ?? NONE)]
 }

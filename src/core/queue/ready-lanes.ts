@@ -20,6 +20,14 @@ export function isFree(bucket: SharedBucket, now: number): boolean {
   return bucket.freeAt <= now + SAME_TIME && !bucket.shut
 }
 
+/** Whether an arrival of this cost can pass now. */
+export function isFreeFor(bucket: SharedBucket, cost: number, now: number): boolean {
+  if (bucket.limits.burst === undefined) return isFree(bucket, now)
+  // Others may wait that cost more.
+  const isAwaited = bucket.place >= 0 || bucket.nextCost > 0
+  return !isAwaited && bucket.freeFor(cost) <= now + SAME_TIME && !bucket.shut
+}
+
 export class ReadyLanes {
   readonly #frees = new DueHeap<SharedBucket>()
   /** Buckets whose next releases are armed. */
@@ -98,21 +106,25 @@ export class ReadyLanes {
 
   /** A request has passed a bucket. Its sources leave the queues until it is free. */
   occupied(bucket: SharedBucket): void {
-    const { source, extras } = bucket
-    if (source === undefined) return
+    if (bucket.source === undefined) return
     // Also when the bucket is in the heap: a slot that was given back is in it before any source has entered for it.
-    this.#deactivate(source)
-    if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
+    this.#deactivateAll(bucket)
     this.plan(bucket)
   }
 
   /** Puts the moment at which a bucket becomes free into the heap. One that is shut is planned again when it is not. */
-  plan(bucket: SharedBucket): void {
+  plan(bucket: SharedBucket, due = bucket.freeAt): void {
     if (bucket.source === undefined) return
     const frees = this.#heapOf(bucket)
     if (bucket.shut) frees.remove(bucket)
-    else if (bucket.place >= 0) frees.move(bucket, bucket.freeAt)
-    else frees.add(bucket, bucket.freeAt)
+    else if (bucket.place >= 0) frees.move(bucket, due)
+    else frees.add(bucket, due)
+  }
+
+  /** A bucket may wait for a request that has left: another is picked. */
+  pickAgain(bucket: SharedBucket, now: number): void {
+    bucket.nextCost = 0
+    this.plan(bucket, Math.max(now, bucket.freeAt))
   }
 
   /** A request that passed a bucket is not on the wire yet. */
@@ -145,9 +157,15 @@ export class ReadyLanes {
       const bucket = frees.next!
       slot = frees.nextDue
       frees.remove(bucket)
+      bucket.nextCost = 0
       this.#activateAll(bucket, slot)
     }
     return slot
+  }
+
+  #deactivateAll({ source, extras }: SharedBucket): void {
+    if (source !== undefined) this.#deactivate(source)
+    if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
   }
 
   #activateAll({ source, extras }: SharedBucket, now: number): void {
@@ -155,22 +173,39 @@ export class ReadyLanes {
     if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, now)
   }
 
-  /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. */
-  next(): Ticket | undefined {
+  /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. `slot` in ms. */
+  next(slot: number): Ticket | undefined {
     for (const ready of this.#ready) {
       for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
-        if (root.gate.open && root.awaited) return take(root)
-        ready.pop()
+        if (root.gate.open && root.awaited) {
+          const ticket = ticketToLeave(root)
+          if (!this.#waitsForBurst(ticket, slot)) return charge(ticket)
+        } else ready.pop()
       }
     }
     return undefined
+  }
+
+  /** Whether a bucket with a burst is not free for the cost of this request. Then it waits for that. */
+  #waitsForBurst({ lane, cost }: Ticket, slot: number): boolean {
+    for (const bucket of lane.stack) {
+      if (bucket.limits.burst === undefined) continue
+      const isBusy = bucket.freeFor(cost) > slot + SAME_TIME
+      if (!isBusy && !bucket.isHeldBefore(lane.gate, cost)) continue
+      bucket.nextCost = cost
+      // What is held is planned when it is no more.
+      if (isBusy) this.occupied(bucket)
+      else this.#deactivateAll(bucket)
+      return true
+    }
+    return false
   }
 
   /** Lets a lane or node that can use a slot into the queues, as far up as buckets are free. */
   #activate(source: Source, now: number): void {
     for (let at = source; at.list === undefined; ) {
       const { parent, bucket } = at
-      if (bucket !== undefined && !isFree(bucket, now)) {
+      if (bucket !== undefined && !isFree(bucket, now) && !this.#picksAgain(bucket, at, now)) {
         this.plan(bucket)
         return
       }
@@ -184,6 +219,20 @@ export class ReadyLanes {
     }
   }
 
+  /**
+   * A bucket waits for the cost of a request. If one has come whose class is before all others that wait there, another may
+   * have its turn before it, or be owed its slot.
+   */
+  #picksAgain(bucket: SharedBucket, newcomer: Source, now: number): boolean {
+    if (bucket.nextCost === 0) return false
+    const others = allSources(bucket).filter(other => other !== newcomer)
+    if (others.some(other => other.priority <= newcomer.priority)) return false
+    bucket.nextCost = 0
+    if (!isFree(bucket, now)) return false
+    for (const other of others) if (other.awaited) this.#activate(other, now)
+    return true
+  }
+
   /** Takes a lane or node that can no longer use a slot out of the queues, and each node that was there for it only. */
   #deactivate(source: Source): void {
     for (let at = source; at.parent !== undefined && at.list !== undefined; at = at.parent) {
@@ -193,8 +242,7 @@ export class ReadyLanes {
   }
 }
 
-function take(root: ShareNode): Ticket {
-  const ticket = ticketToLeave(root)
+function charge(ticket: Ticket): Ticket {
   countShares(ticket)
   for (let at: Source = ticket.lane; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost

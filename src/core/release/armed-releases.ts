@@ -205,7 +205,8 @@ function isForeseeable(lane: Lane): boolean {
   return lane.stack.every(
     bucket =>
       bucket.limits.maxInFlight === undefined &&
-      bucket.extras?.pinnedFreeAt === undefined &&
+      bucket.limits.burst === undefined &&
+      bucket.extras?.pinnedDrainedAt === undefined &&
       !bucket.isHeldBefore(gate) &&
       laneAlone(bucket) === lane,
   )

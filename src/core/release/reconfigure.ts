@@ -1,6 +1,6 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
-import type { BucketLimits } from '../bucket/queued-bucket.js'
+import { type BucketLimits, slackOf } from '../bucket/limits.js'
 import type { Arrival, Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { lanesOf } from '../queue/tree.js'
@@ -177,7 +177,9 @@ export class Control {
       const { arrivedAt, waiter } = ticket
       const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
       const due = Math.min(since + maxWaitOf(route, waiter), this.#engine.deadlineOf(ticket))
-      const times = stack.map(({ freeAt, limits }) => Math.max(start, freeAt) + ahead / limits.rate)
+      const times = stack.map(({ drainedAt, limits }) => {
+        return Math.max(start, drainedAt) + (ahead - slackOf(limits, ticket.cost)) / limits.rate
+      })
       const tooLate = Math.max(start, ...times) > due + SAME_TIME
       if (!tooLate) ahead += ticket.cost
       return { ticket, due, tooLate }

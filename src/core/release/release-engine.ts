@@ -173,7 +173,7 @@ export class Engine {
   /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
   releaseReady(slot: number, now: number): void {
     if (this.releaseMode !== 'claimed' && !this.direct) return
-    for (let ticket = this.#readyLanes.next(); ticket !== undefined; ticket = this.#readyLanes.next()) {
+    for (let ticket = this.#readyLanes.next(slot); ticket !== undefined; ticket = this.#readyLanes.next(slot)) {
       // A store grants slots of buckets only.
       if (this.releaseMode === 'claimed' && ticket.lane.stack.length > 0) {
         this.#claims!.ask(ticket, now)
@@ -492,7 +492,10 @@ export class Engine {
     this.waitingLike(ticket).remove(ticket)
     this.#deadlines.remove(ticket)
     countQueued(lane, -cost)
-    for (const bucket of lane.stack) bucket.dequeue(cost)
+    for (const bucket of lane.stack) {
+      bucket.dequeue(cost)
+      if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, this.#clock.now())
+    }
     if (lane.tickets.size > 0) updateRank(lane)
     else if (this.#claims !== undefined) this.#claims.close(lane)
     else if (lane.hasAside) {

@@ -8,12 +8,14 @@
  *
  * Each bucket has a time at which the next claim may be granted (`claimableAt`). After a grant it is the slot plus the time
  * that the cost takes, less the horizon. After a refusal it is the store's answer. While claims are on their way they count
- * as granted one after the other, so several can be under way where slots are closer than a round trip.
+ * as granted one after the other, so several can be under way where slots are closer than a round trip. A bucket with a burst
+ * counts from the time at which it will have drained (`grantedUntil`), and the slack of a claim lets it go earlier.
  *
  * A slot that is missed by more than `SLOT_GRACE` goes back to the store.
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
+import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { type Gate, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
@@ -94,7 +96,7 @@ export class Claims {
     this.#startClaiming(ticket)
     for (const bucket of stored(lane.stack)) {
       this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
-      bucket.claimableAt = now + cost / bucket.limits.rate
+      bucket.claimableAt = Math.max(now, bucket.claimableAt) + cost / bucket.limits.rate
       this.#readyLanes.occupied(bucket)
     }
     const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
@@ -229,7 +231,7 @@ export class Claims {
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
   #applyAnswer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     if (claim.granted) this.#granted(new Grant(lane, cost, claim.slot))
-    else this.#refused(lane, claim.freeAt, askedAt)
+    else this.#refused(lane, cost, claim.freeAt, askedAt)
   }
 
   #granted(grant: Grant): void {
@@ -242,7 +244,9 @@ export class Claims {
       // This instance's share of the rate counts from now and in full.
       const share = whole === undefined ? now : now + cost / rate
       const asked = this.#asked.get(bucket) ?? 0
-      this.#nextClaim(bucket, Math.max(share, slot.at + cost / rate - horizon + asked / rate), now)
+      const from = bucket.limits.burst === undefined ? slot.at : Math.max(bucket.grantedUntil, slot.at)
+      bucket.grantedUntil = from + cost / rate
+      this.#nextClaim(bucket, Math.max(share, bucket.grantedUntil - horizon + asked / rate), now)
     }
     this.#grants.add(grant, slot.at)
     const { gate } = lane.route
@@ -251,7 +255,7 @@ export class Claims {
   }
 
   /** The claims that are on their way will be refused, too. */
-  #refused(lane: Lane, freeAt: readonly number[], askedAt: number): void {
+  #refused(lane: Lane, cost: number, freeAt: readonly number[], askedAt: number): void {
     const now = this.#claimant.now()
     const horizon = this.#horizon(lane.stack)
     const stack = stored(lane.stack)
@@ -262,7 +266,10 @@ export class Claims {
     for (const [place, bucket] of stack.entries()) {
       const free = frees[place]!
       const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
-      this.#nextClaim(bucket, Math.max(free === last ? now + RETRY : now, free - ahead), now)
+      const limits = bucket.limits.whole ?? bucket.limits
+      const slack = slackOf(limits, cost) / limits.rate
+      bucket.grantedUntil = free + slack
+      this.#nextClaim(bucket, Math.max(free === last ? now + RETRY : now, free - ahead) + slack, now)
     }
   }
 
@@ -311,6 +318,7 @@ export class Claims {
       // This instance's share has been used, whether granted or not.
       if (bucket.limits.whole !== undefined) continue
       bucket.claimableAt = now
+      bucket.grantedUntil = now
       this.#readyLanes.plan(bucket)
     }
   }

@@ -1,4 +1,4 @@
-import type { BucketLimits } from '../bucket/limits.js'
+import { type BucketLimits, slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { Lane, Source } from '../queue/lane.js'
@@ -29,8 +29,10 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** The part of it that other instances caused, once the store cannot be asked: cost units, at a time in ms. */
   #fromOthers = 0
   #fromOthersAt = 0
-  /** When the store may grant the next claim, in ms. */
+  /** When the store may grant the next claim, in ms. Of a bucket with a burst: a claim without slack. */
   claimableAt = -Infinity
+  /** When it will have drained of what the store is known to have granted, in ms. Only of a bucket with a burst. */
+  grantedUntil = -Infinity
   /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
   /** The questions that are on their way, in order. */
@@ -50,9 +52,14 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return { limits, key: this.key, group: this.#groupOf(limits.name, this.key) }
   }
 
-  /** When the next release is possible: neither what passed here alone nor the store's schedule may forbid it. */
-  override get freeAt(): number {
-    return Math.max(super.freeAt, this.claimableAt)
+  /** Neither what passed here alone nor the store's schedule may delay requests. */
+  override get drainedAt(): number {
+    return Math.max(super.drainedAt, this.claimableAt)
+  }
+
+  override freeFor(cost: number): number {
+    const limits = this.limits.whole ?? this.limits
+    return Math.max(super.freeFor(cost), this.claimableAt - slackOf(limits, cost) / limits.rate)
   }
 
   override setLimits(limits: BucketLimits, now: number): void {
@@ -63,11 +70,13 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.changedAt = now
     // The store counts the time until the next slot at its rate, too.
     if (this.claimableAt > now) this.claimableAt = now + ((this.claimableAt - now) * rate) / changed
+    if (this.grantedUntil > now) this.grantedUntil = now + ((this.grantedUntil - now) * rate) / changed
   }
 
   override reset(now: number): void {
     super.reset(now)
     this.claimableAt = now
+    this.grantedUntil = now
     this.changedAt = now
   }
 

@@ -1,5 +1,6 @@
 /** Asks the buckets whether a request may pass, for real or as a dry run. */
-import { type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import { slackOf } from '../../core/bucket/limits.js'
+import { Ticket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { NONE } from '../../core/structures/compact-list.js'
@@ -38,7 +39,7 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   const { shaper } = context
   const { settings } = route
   const { gate } = route.lane
-  const slowest = longestWait(arrival.stack, context.clock.now())
+  const slowest = longestWait(arrival, context.clock.now())
   let isOver = false
   let isInFlight = false
   const pass = (): void => {
@@ -63,11 +64,11 @@ export function rehearse(context: ProxyContext, route: Route, arrival: Arrival, 
   }
 }
 
-/** The bucket that takes longest to drain, and its time in ms. If all have drained: one that has too many in flight. */
-function longestWait(stack: readonly SharedBucket[], now: number): [bucket: string, wait: number] {
+/** The bucket that a request waits for longest, and that time in ms. If all have drained: one that has too many in flight. */
+function longestWait({ stack, cost }: Arrival, now: number): [bucket: string, wait: number] {
   let slowest: [string, number] = [stack.find(bucket => !bucket.hasPlace)?.limits.name ?? '', 0]
   for (const bucket of stack) {
-    const wait = bucket.level(now) / bucket.limits.rate
+    const wait = (bucket.level(now) - slackOf(bucket.limits, cost)) / bucket.limits.rate
     if (wait > slowest[1]) slowest = [bucket.limits.name, wait]
   }
   return slowest

@@ -26,7 +26,7 @@ export function parseTarget(text: string): Bound[] {
 }
 
 /** Limits as a line of a configuration. */
-export function configLines(point: Point, key: string): string {
-  const { rate, capacity } = point
-  return `"buckets": { "client": { "key": ${JSON.stringify(key)}, "rate": "${rateText(rate)}", "capacity": ${capacity} } }`
+export function configLines({ rate, capacity }: Point, key: string, burst?: number): string {
+  const bursts = burst === undefined ? '' : `, "burst": ${burst}`
+  return `"buckets": { "client": { "key": ${JSON.stringify(key)}, "rate": "${rateText(rate)}", "capacity": ${capacity}${bursts} } }`
 }

@@ -1,6 +1,7 @@
 /** What a sweep does in the first reading of the logs: it sweeps if its grid is given, else it collects what it needs. */
 
 import { Recording } from '../input/recording.js'
+import type { Request } from '../runs/level-rows.js'
 import { SweepRun } from '../runs/sweep-run.js'
 import type { Plan } from './plan.js'
 import { type Grid, type GridRequest, gridForPeak, pointsOf } from './sweep-grid.js'
@@ -17,12 +18,11 @@ export class Trial {
   #second = -Infinity
   readonly #counts = new Map<number, number>()
 
-  /** @param cost of a request, in cost units */
-  constructor({ sweep = {}, target }: Pick<Plan, 'sweep' | 'target'>, cost: number) {
+  constructor({ sweep = {}, target }: Pick<Plan, 'sweep' | 'target'>, request: Request) {
     const { rates, capacities } = sweep
     this.#request = sweep
     this.grid = rates !== undefined && capacities !== undefined ? { rates, capacities } : undefined
-    this.swept = this.grid && new SweepRun(pointsOf(this.grid), cost)
+    this.swept = this.grid && new SweepRun(pointsOf(this.grid), request)
     // A target is sought after the sweep, with the same requests.
     this.#records = target !== undefined || this.grid === undefined
   }

@@ -13,6 +13,7 @@ byId('limits').append(
         html('code', {}, [limits.rate]),
         ' with a capacity of ',
         html('code', {}, [String(limits.capacity)]),
+        ...(limits.burst === undefined ? [] : [' and a burst of ', html('code', {}, [String(limits.burst)])]),
         ' for each ',
         html('code', {}, [limits.key]),
       ]),

@@ -8,6 +8,7 @@ import { printable } from '../input/line-scanner.js'
 import { type Plan, singleOf } from '../plan/plan.js'
 import { type Grid, rateText } from '../plan/sweep-grid.js'
 import { configLines } from '../plan/target.js'
+import type { LeavingCounts } from '../runs/leaving-clients.js'
 import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
 import type { PointOutcome } from '../runs/sweep-run.js'
 import type { Peak, SeriesPoints } from '../runs/time-series.js'
@@ -23,7 +24,13 @@ export const LONGEST_KEY = 60
 export interface ReplayReport {
   readonly logs: readonly string[]
   readonly formats: readonly string[]
-  readonly limits: { readonly name: string; readonly rate?: string; readonly capacity?: number; readonly key?: string }
+  readonly limits: {
+    readonly name: string
+    readonly rate?: string
+    readonly capacity?: number
+    readonly burst?: number
+    readonly key?: string
+  }
   readonly lines: number
   /** Records of a shaper's log that are not about a request that reached a bucket. */
   readonly skipped: number
@@ -70,8 +77,26 @@ export interface ReplayReport {
     /** The smallest limits that meet the target; absent: none do, or there is no target. */
     readonly recommended?: Omit<PointOutcome, 'rate'> & { readonly rate: string; readonly config: string }
   }
+  /** With clients that leave; absent: not asked for. */
+  readonly leaving?: LeavingReport
   readonly notes: readonly string[]
   readonly errors: readonly string[]
+}
+
+/** What would become of the requests of clients that leave. Times in ms. */
+export interface LeavingReport {
+  /** How long all clients wait for their answers. */
+  readonly patience: number
+  /** How long answers take: the 90th percentile in the log. Absent: the log does not tell, and they take no time. */
+  readonly service?: number
+  /** Without giving up any request, and with it. */
+  readonly kept: LeavingOutcomes
+  readonly givenUp: LeavingOutcomes
+}
+
+/** Requests by what would have become of them. The upstream sees those that are in time and those that are late. */
+export interface LeavingOutcomes extends Readonly<LeavingCounts> {
+  readonly rejected: number
 }
 
 export interface PeakReport extends Omit<Peak, 'second'> {
@@ -81,6 +106,7 @@ export interface PeakReport extends Omit<Peak, 'second'> {
 export interface SweepReport {
   /** The key of the bucket. */
   readonly key: string
+  readonly burst: number | undefined
   readonly grid: Grid
   readonly outcomes: readonly PointOutcome[]
   /** The smallest limits that meet the target. */
@@ -94,9 +120,10 @@ export interface Findings {
   readonly directory: Directory
   readonly notes: readonly string[]
   readonly swept?: SweepReport
+  readonly left?: LeavingReport
 }
 
-export function createReport({ plan, reading, tally, directory, notes, swept }: Findings): ReplayReport {
+export function createReport({ plan, reading, tally, directory, notes, swept, left }: Findings): ReplayReport {
   const { bad, origin } = reading
   const { series } = tally
   const hasAny = reading.requests > 0
@@ -110,7 +137,12 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     formats: reading.formats,
     limits: {
       name: plan.limits.name,
-      ...(single && { rate: rateText(single.bucket.rate), capacity: single.bucket.capacity, key }),
+      ...(single && {
+        rate: rateText(single.bucket.rate),
+        capacity: single.bucket.capacity,
+        ...(single.bucket.limits.burst !== undefined && { burst: single.bucket.limits.burst }),
+        key,
+      }),
     },
     lines: reading.lines,
     skipped: reading.skipped,
@@ -143,12 +175,13 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     series: { ...points, start: at(points.first * 1_000) },
     waits: distribution(tally.waits),
     ...(swept && { sweep: sweepReport(swept) }),
+    ...(left && { leaving: left }),
     notes,
     errors: reading.errors.map(({ message }) => message),
   }
 }
 
-function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
+function sweepReport({ key, burst, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
   const pointReport = ({ rate, wait, ...rest }: PointOutcome) => ({
     rate: rateText(rate),
     ...rest,
@@ -158,7 +191,7 @@ function sweepReport({ key, grid, outcomes, found }: SweepReport): NonNullable<R
     rates: grid.rates.map(rateText),
     capacities: grid.capacities,
     points: outcomes.map(pointReport),
-    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key) } }),
+    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key, burst) } }),
   }
 }
 

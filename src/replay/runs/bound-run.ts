@@ -1,5 +1,5 @@
 /** Counts at each of many points whether bounds are kept. No quantile is computed, so none is rounded. */
-import { LevelRows, type Point } from './level-rows.js'
+import { LevelRows, type Point, type Request } from './level-rows.js'
 import { rankOf } from './wait-quantiles.js'
 
 /** Quantiles of the waits of delayed requests. */
@@ -28,12 +28,12 @@ export interface PointCounts extends Point {
 export class BoundRun extends LevelRows {
   readonly #points: readonly Point[]
   readonly #bounds: readonly Bound[]
-  /** By point, then by bound: a request that finds a higher level waits longer than the bound. */
+  /** By point, then by bound: a request that has more ahead of it waits longer than the bound. */
   readonly #limits: Float64Array
   readonly #longer: Float64Array
 
-  constructor(points: readonly Point[], cost: number, bounds: readonly Bound[]) {
-    super(points, cost)
+  constructor(points: readonly Point[], request: Request, bounds: readonly Bound[]) {
+    super(points, request)
     this.#points = points
     this.#bounds = bounds
     this.#limits = Float64Array.from(points.flatMap(({ rate }) => bounds.map(bound => rate * longestOf(bound))))
@@ -51,10 +51,10 @@ export class BoundRun extends LevelRows {
     }))
   }
 
-  protected delay(point: number, level: number): void {
+  protected delay(point: number, ahead: number): void {
     const { length } = this.#bounds
     for (let at = point * length; at < (point + 1) * length; at += 1) {
-      if (level > this.#limits[at]!) this.#longer[at]! += 1
+      if (ahead > this.#limits[at]!) this.#longer[at]! += 1
     }
   }
 }

@@ -2,9 +2,9 @@
  * One bucket for each client, with the same limits for all.
  *
  * It queues nothing, and is exact all the same: a meter admits exactly the requests that a queue admits, and a queued
- * request leaves when the level before it has drained, level / rate later. The core promises both.
+ * request leaves when the level before it has drained to its slack, (level - slack) / rate later. The core promises both.
  */
-import type { BucketLimits } from '../../core/bucket/limits.js'
+import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
 import { Meter } from '../../core/bucket/meter.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import type { ReplayRun } from './run.js'
@@ -15,6 +15,7 @@ export class MeterRun implements ReplayRun {
   readonly #limits: BucketLimits
   readonly #cost: number
   readonly #mode: 'shape' | 'meter'
+  readonly #slack: number
   readonly #buckets: Meter[] = []
 
   /** @param mode `shape`: an admitted request waits for its slot; `meter`: it leaves at once */
@@ -22,6 +23,7 @@ export class MeterRun implements ReplayRun {
     this.#limits = limits
     this.#cost = cost
     this.#mode = mode
+    this.#slack = slackOf(limits, cost)
   }
 
   arrive(at: number, client: number, agent: number): void {
@@ -30,7 +32,7 @@ export class MeterRun implements ReplayRun {
     this.#buckets[client] ??= new Meter(this.#limits)
     const bucket = this.#buckets[client]!
     if (bucket.excess(this.#cost, at) > 0) return tally.reject(client, agent)
-    const wait = bucket.level(at) / this.#limits.rate
+    const wait = (bucket.level(at) - this.#slack) / this.#limits.rate
     bucket.fill(this.#cost, at)
     if (this.#mode === 'shape' && wait > SAME_TIME) tally.delay(at + wait, wait, client, agent)
     else tally.pass(at)

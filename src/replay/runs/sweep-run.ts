@@ -1,5 +1,5 @@
 /** The outcomes of the requests at each of many points. */
-import { LevelRows, type Point } from './level-rows.js'
+import { LevelRows, type Point, type Request } from './level-rows.js'
 import { type WaitSummary, Waits } from './wait-quantiles.js'
 
 /** The outcomes at a point. Waits are those of the delayed requests, in ms. */
@@ -15,8 +15,8 @@ export class SweepRun extends LevelRows {
   readonly #waits: readonly Waits[]
 
   /** @param exact how many waits of a point to keep; with more, quantiles are up to 1.6 % too high */
-  constructor(points: readonly Point[], cost: number, exact = 0) {
-    super(points, cost)
+  constructor(points: readonly Point[], request: Request, exact = 0) {
+    super(points, request)
     this.#points = points
     this.#waits = points.map(() => new Waits(exact))
   }
@@ -31,7 +31,7 @@ export class SweepRun extends LevelRows {
     }))
   }
 
-  protected delay(point: number, level: number): void {
-    this.#waits[point]!.add(level / this.#points[point]!.rate)
+  protected delay(point: number, ahead: number): void {
+    this.#waits[point]!.add(ahead / this.#points[point]!.rate)
   }
 }

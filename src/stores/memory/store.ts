@@ -3,7 +3,7 @@
  *
  * Nothing in src uses it. It is the model that tests hold the other stores to (test/stores/model.ts).
  */
-import type { BucketLimits } from '../../core/bucket/limits.js'
+import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'
 import { SAME_TIME } from '../../core/queue/ready-lanes.js'
@@ -28,7 +28,7 @@ interface State {
   /** Cost units at `at`. */
   level: number
   at: number
-  /** When the next slot is. */
+  /** When what was granted has drained. */
   free: number
   /** When a block ends. Infinity: when drained. -Infinity: no block. */
   blocked: number
@@ -88,15 +88,15 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
     states: readonly State[],
     now: number,
   ): ClaimAnswer {
-    let at = now - Math.min(since, longestBackDate(0))
-    for (const { free } of states.slice(0, -1)) at = Math.max(at, free)
+    const frees = states.map(({ free, rate }, place) => free - slackOf(stack[place]!.limits, cost) / rate)
+    let at = Math.max(now - Math.min(since, longestBackDate(0)), ...frees.slice(0, -1))
     const isFar = at > now + HORIZON.least
-    at = Math.max(at, states.at(-1)!.free)
+    at = Math.max(at, frees.at(-1)!)
     if (isFar || at > now + HORIZON.least + ahead)
-      return { granted: false, freeAt: states.map(({ free }) => Math.max(now, free)) }
+      return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
-      state.free = at + cost / stack[place]!.limits.rate
+      state.free = Math.max(state.free, at) + cost / stack[place]!.limits.rate
     }
     return { granted: true, slot: { at, token: at } }
   }
@@ -129,7 +129,10 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
         change(state, -cost, now)
         if (slot === undefined) continue
         const token = slot.token as number
-        if (Math.abs(state.free - (token + slotCost / ref.limits.rate)) <= SAME_SLOT) state.free = token
+        const { burst, rate } = ref.limits
+        if (burst !== undefined)
+          state.free = Math.min(state.free, state.free - slotCost / rate + Math.max(0, now - token))
+        else if (Math.abs(state.free - (token + slotCost / rate)) <= SAME_SLOT) state.free = token
       }
     },
 
@@ -241,7 +244,9 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
   const full = which((state, { capacity }) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
   for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
   if (full.length > 0) return answer('overflow', full)
-  const long = which(state => levelOf(state, now) / state.rate - SAME_TIME > maxWait)
+  const long = which((state, limits) => {
+    return (levelOf(state, now) - slackOf(limits, cost)) / state.rate - SAME_TIME > maxWait
+  })
   return long.length > 0 ? answer('max-wait', long) : undefined
 }
 
@@ -256,9 +261,10 @@ function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: Buc
 function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonly State[], now: number): number {
   let time = 0
   for (const [place, state] of states.entries()) {
-    const { rate, capacity } = stack[place]!.limits
+    const { limits } = stack[place]!
+    const { rate, capacity } = limits
     const blocked = blockedFor(state, now)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait)
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait + slackOf(limits, cost))
     time = Math.max(time, (levelOf(state, now) - target) / rate)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }

@@ -4,7 +4,8 @@
 --   keys  text[]    the instances concerned, distinct, in ascending order (bytes)
 --   ops   float8[]  horizon and back in ms, then the operations one after another, each
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
---                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain)
+--                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain),
+--                   burst (0: none)
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
 --     2 claim     a: since, b: ms by which the last bucket may be ahead of the horizon
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
@@ -91,7 +92,7 @@ BEGIN
     a := ops[p + 3];
     b := ops[p + 4];
     first := p + 6;
-    last := first + ops[p + 5]::int * 5 - 1;
+    last := first + ops[p + 5]::int * 6 - 1;
     o := o + 1;
     IF now > ops[p + 1] THEN
       result[o] := -1;
@@ -118,7 +119,7 @@ BEGIN
     IF verb = 7 THEN
       i := ops[first];
       IF ats[i] >= now - @BEAT_LIFE@ THEN
-        others := ops[first + 5];
+        others := ops[first + 6];
         levels[others] := levels[others] + 1;
         -- Longer than any instance takes to ask.
         ends[others] := now + 60000;
@@ -129,7 +130,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    FOR f IN first .. last BY 5 LOOP
+    FOR f IN first .. last BY 6 LOOP
       i := ops[f];
       levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]);
       ats[i] := now;
@@ -150,27 +151,27 @@ BEGIN
     IF verb = 1 THEN
       masks := '{0,0,0,0}';
       bit := 1;
-      FOR f IN first .. last BY 5 LOOP
+      FOR f IN first .. last BY 6 LOOP
         i := ops[f];
         capacity := ops[f + 2];
         IF cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
         IF levels[i] + cost - capacity > @LEVEL_TOLERANCE@ THEN masks[3] := masks[3] + bit; END IF;
-        IF levels[i] / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
+        IF (levels[i] - greatest(0, ops[f + 5] - cost)) / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
         bit := bit * 2;
       END LOOP;
       reason := CASE WHEN masks[1] > 0 THEN 1 WHEN masks[2] > 0 THEN 2 WHEN masks[3] > 0 THEN 3
                      WHEN masks[4] > 0 THEN 4 ELSE 0 END;
       result[o] := reason;
       IF reason = 0 THEN
-        FOR f IN first .. last BY 5 LOOP
+        FOR f IN first .. last BY 6 LOOP
           i := ops[f];
           levels[i] := levels[i] + cost;
         END LOOP;
         claims := b = 1;
       ELSE
         IF reason = 3 THEN
-          FOR f IN first .. last BY 5 LOOP
+          FOR f IN first .. last BY 6 LOOP
             i := ops[f];
             IF levels[i] + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
               IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
@@ -183,10 +184,11 @@ BEGIN
         END IF;
         retry := CASE WHEN reason = 1 THEN -1 ELSE 0 END;
         IF reason > 1 THEN
-          FOR f IN first .. last BY 5 LOOP
+          FOR f IN first .. last BY 6 LOOP
             i := ops[f];
             rate := ops[f + 1];
-            target := CASE WHEN blocks[i] = 'Infinity' THEN 0 ELSE least(ops[f + 2] - cost, rate * a) END;
+            target := CASE WHEN blocks[i] = 'Infinity' THEN 0 
+              ELSE least(ops[f + 2] - cost, rate * a + greatest(0, ops[f + 5] - cost)) END;
             retry := greatest(retry, (levels[i] - target) / rate);
             IF blocks[i] < 'Infinity' THEN retry := greatest(retry, blocks[i] - now); END IF;
           END LOOP;
@@ -195,7 +197,7 @@ BEGIN
         result[o + 2] := masks[reason];
         o := o + 2;
       END IF;
-      FOR f IN first .. last BY 5 LOOP
+      FOR f IN first .. last BY 6 LOOP
         i := ops[f];
         o := o + 1;
         result[o] := levels[i];
@@ -214,33 +216,37 @@ BEGIN
 
     IF claims THEN
       slot := now - least(a, back);
-      FOR f IN first .. last BY 5 LOOP
+      FOR f IN first .. last BY 6 LOOP
         far := slot > now + horizon;
-        slot := greatest(slot, frees[ops[f]::int]);
+        slot := greatest(slot, frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1]);
       END LOOP;
       IF far OR slot > now + horizon + b THEN
         result[o] := 1;
-        FOR f IN first .. last BY 5 LOOP
+        FOR f IN first .. last BY 6 LOOP
           o := o + 1;
-          result[o] := greatest(now, frees[ops[f]::int]);
+          result[o] := greatest(now, frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1]);
         END LOOP;
       ELSE
         result[o] := 0;
         o := o + 1;
         result[o] := slot;
-        FOR f IN first .. last BY 5 LOOP
+        FOR f IN first .. last BY 6 LOOP
           i := ops[f];
           rate := ops[f + 1];
-          frees[i] := slot + cost / rate;
+          frees[i] := greatest(frees[i], slot) + cost / rate;
           ends[i] := greatest(now + levels[i] / rate, frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
         END LOOP;
       END IF;
     ELSIF verb = 3 THEN
-      FOR f IN first .. last BY 5 LOOP
+      FOR f IN first .. last BY 6 LOOP
         i := ops[f];
         rate := ops[f + 1];
         levels[i] := greatest(0, levels[i] - cost);
-        IF b >= 0 AND abs(frees[i] - (a + b / rate)) <= @SAME_SLOT@ THEN frees[i] := a; END IF;
+        IF b >= 0 AND ops[f + 5] > 0 THEN
+          frees[i] := least(frees[i], frees[i] - b / rate + greatest(0, now - a));
+        ELSIF b >= 0 AND abs(frees[i] - (a + b / rate)) <= @SAME_SLOT@ THEN
+          frees[i] := a;
+        END IF;
         ends[i] := greatest(now + levels[i] / rate, frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
       END LOOP;
     ELSIF verb = 4 THEN

@@ -8,7 +8,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @table@ (
   key text COLLATE "C" PRIMARY KEY,
   level double precision NOT NULL,     -- cost units at `at`
   at double precision NOT NULL,
-  free double precision NOT NULL,      -- when the next slot is
+  free double precision NOT NULL,      -- when what was granted has drained
   rate double precision NOT NULL,      -- cost units per ms that `free` was counted with
   blocked double precision NOT NULL,   -- when a block ends; Infinity: when drained; -Infinity: no block
   expires double precision NOT NULL    -- when it is not needed any more

@@ -68,9 +68,9 @@ function operation<T>(
     write(ops, deadline, place) {
       ops.push(verb, deadline, cost, a, b, stack.length)
       for (const [index, { limits }] of stack.entries()) {
-        const { rate, capacity, overflow, blockFor } = limits
+        const { rate, capacity, overflow, blockFor, burst = 0 } = limits
         const block = blockFor === 'drain' ? Infinity : (blockFor ?? 0)
-        ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block)
+        ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block, burst)
       }
     },
     read,
@@ -123,7 +123,7 @@ export function beatOperation(id: string): PostgresOperation<readonly [count: nu
   return {
     keys: [key],
     write: (ops, deadline, place) => {
-      ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0)
+      ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0, 0)
     },
     read: (_, answer) => [answer.number(), answer.number()],
   }
@@ -134,7 +134,7 @@ export function leaveOperation(id: string): PostgresOperation<void> {
   return {
     keys: [key, LEFT],
     write: (ops, deadline, place) => {
-      ops.push(7, deadline, 0, 0, 0, 2, place(key), 1, 0, 0, 0, place(LEFT), 1, 0, 0, 0)
+      ops.push(7, deadline, 0, 0, 0, 2, place(key), 1, 0, 0, 0, 0, place(LEFT), 1, 0, 0, 0, 0)
     },
     read: () => {},
   }
@@ -150,7 +150,7 @@ export function exchangeOperation(upstream: string, news?: UpstreamState): Postg
   return {
     keys: [key],
     write: (ops, deadline, place) => {
-      ops.push(6, deadline, rate, rateFor, pausedFor, 1, place(key), 1, 0, 0, 0)
+      ops.push(6, deadline, rate, rateFor, pausedFor, 1, place(key), 1, 0, 0, 0, 0)
     },
     read: (_, answer) => describeUpstream(answer.number(), answer.number(), answer.number()),
   }

@@ -10,7 +10,7 @@
 --             count, and that many operations of
 --               verb, cost, x, slot, n, and n places of
 --                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
---                 it), blockFor (ms; 0: none; infinite: until it has drained)
+--                 it), blockFor (ms; 0: none; infinite: until it has drained), burst (cost units; 0: none)
 --           x     admission: maxWait (ms); claim: since (ms); giveBack: slotCost; beat and leave: the place of the id in
 --                 ARGV, where the places are the registry and the number that have left
 --           slot  ms of this clock, -infinite: none; claim: ms by which the last place may be ahead of the horizon
@@ -26,8 +26,8 @@
 --   beat         how many there are, how many have left
 --   exchange     see exchange.lua
 --
--- A bucket is kept as five doubles: level, at, free, blocked (0: not; infinite: until drained), and the rate that `free`
--- was counted with.
+-- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
+-- drained), and the rate that `free` was counted with.
 
 local function clock()
   local time = redis.call('TIME')
@@ -97,10 +97,15 @@ local function open(key, rate)
   end
 end
 
+-- How much may be held still when a cost leaves.
+local function slack_of(place, cost)
+  return max(0, input[place + 5] - cost)
+end
+
 -- The first of the reasons, in their order, for which any place refuses; 0: none does.
 local function reason_against(first, last, cost, max_wait)
   local reason = 5
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local level = levels[key]
     if cost - capacity > LEVEL_TOLERANCE then return 1 end
@@ -108,7 +113,7 @@ local function reason_against(first, last, cost, max_wait)
       reason = min(reason, 2)
     elseif level + cost - capacity > LEVEL_TOLERANCE then
       reason = min(reason, 3)
-    elseif level / rate - SAME_WAIT > max_wait then
+    elseif (level - slack_of(place, cost)) / rate - SAME_WAIT > max_wait then
       reason = min(reason, 4)
     end
   end
@@ -120,7 +125,7 @@ local function refuses(place, reason, cost, max_wait)
   if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
   if reason == 2 then return is_blocked(key) end
   if reason == 3 then return levels[key] + cost - capacity > LEVEL_TOLERANCE end
-  return levels[key] / rate - SAME_WAIT > max_wait
+  return (levels[key] - slack_of(place, cost)) / rate - SAME_WAIT > max_wait
 end
 
 local function apply_overflow_policy(place)
@@ -132,10 +137,10 @@ end
 
 local function time_until_fit(first, last, cost, max_wait)
   local time = 0
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local blocked = blocks[key] ~= 0 and is_blocked(key)
-    local target = min(capacity - cost, rate * max_wait)
+    local target = min(capacity - cost, rate * max_wait + slack_of(place, cost))
     if blocked and blocks[key] == DRAINED then
       target = 0
     elseif blocked then
@@ -148,30 +153,34 @@ end
 
 local function refuse(reason, first, last, cost, max_wait, dry)
   local refusing = {}
-  for place = first, last, 5 do refusing[place] = refuses(place, reason, cost, max_wait) end
+  for place = first, last, 6 do refusing[place] = refuses(place, reason, cost, max_wait) end
   if reason == 3 and not dry then
-    for place = first, last, 5 do if refusing[place] then apply_overflow_policy(place) end end
+    for place = first, last, 6 do if refusing[place] then apply_overflow_policy(place) end end
   end
   tell(0)
   tell(reason)
   tell(reason == 1 and -1 or time_until_fit(first, last, cost, max_wait))
-  for place = first, last, 5 do tell(levels[input[place]]) end
-  for place = first, last, 5 do tell(refusing[place] and 1 or 0) end
+  for place = first, last, 6 do tell(levels[input[place]]) end
+  for place = first, last, 6 do tell(refusing[place] and 1 or 0) end
+end
+
+local function free_for(place, cost)
+  return frees[input[place]] - slack_of(place, cost) / input[place + 1]
 end
 
 local function claim(first, last, cost, since, ahead)
   local slot = now - min(since, back)
-  for place = first, last - 5, 5 do slot = max(slot, frees[input[place]]) end
+  for place = first, last - 6, 6 do slot = max(slot, free_for(place, cost)) end
   local far = slot - now > horizon
-  slot = max(slot, frees[input[last]])
+  slot = max(slot, free_for(last, cost))
   if far or slot - now > horizon + ahead then
     tell(0)
-    for place = first, last, 5 do tell(max(now, frees[input[place]])) end
+    for place = first, last, 6 do tell(max(now, free_for(place, cost))) end
     return
   end
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key = input[place]
-    frees[key] = slot + cost / input[place + 1]
+    frees[key] = max(frees[key], slot) + cost / input[place + 1]
     changed[key] = true
   end
   tell(1)
@@ -183,10 +192,10 @@ local function admit(verb, first, last, cost, max_wait)
   if reason > 0 then return refuse(reason, first, last, cost, max_wait, verb == JUDGE) end
   tell(1)
   if verb == JUDGE then
-    for place = first, last, 5 do tell(levels[input[place]]) end
+    for place = first, last, 6 do tell(levels[input[place]]) end
     return
   end
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key = input[place]
     local level = levels[key] + cost
     levels[key] = level
@@ -198,12 +207,17 @@ local function admit(verb, first, last, cost, max_wait)
 end
 
 local function give_back(first, last, cost, slot, slot_cost)
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key = input[place]
     levels[key] = max(0, levels[key] - cost)
     -- Kept also if it only leaked: a clock that goes back must not bring it back.
     if stored[key] then changed[key] = true end
-    if math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SAME_SLOT then
+    if input[place + 5] > 0 then
+      -- Without a slot, which is -infinite then, this changes nothing.
+      local free = min(frees[key], frees[key] - slot_cost / input[place + 1] + max(0, now - slot))
+      if free ~= frees[key] then changed[key] = true end
+      frees[key] = free
+    elseif math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SAME_SLOT then
       frees[key] = slot
       changed[key] = true
     end
@@ -211,7 +225,7 @@ local function give_back(first, last, cost, slot, slot_cost)
 end
 
 local function reset(first, last)
-  for place = first, last, 5 do
+  for place = first, last, 6 do
     local key = input[place]
     levels[key], frees[key], blocks[key] = 0, 0, 0
     changed[key], forgotten[key] = true, true
@@ -240,7 +254,7 @@ local position = 6
 for _ = 1, count do
   local verb, cost, x = input[position], input[position + 1], input[position + 2]
   local first = position + 5
-  local last = first + 5 * (input[position + 4] - 1)
+  local last = first + 6 * (input[position + 4] - 1)
   if verb == BEAT then
     beat(first, last, ARGV[x])
   elseif verb == LEAVE then
@@ -251,13 +265,13 @@ for _ = 1, count do
     tell(rate)
     tell(rate_for)
   else
-    for place = first, last, 5 do open(input[place], input[place + 1]) end
+    for place = first, last, 6 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)
     elseif verb == CLAIM then claim(first, last, cost, x, input[position + 3])
     elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
     else reset(first, last) end
   end
-  position = last + 5
+  position = last + 6
 end
 
 for key in pairs(changed) do

@@ -66,7 +66,7 @@ export interface RedisOperation {
 
 const HEADER = 5
 const PER_OPERATION = 5
-const PER_PLACE = 5
+const PER_PLACE = 6
 
 /** How many numbers describe it. */
 export function sizeOf({ keys }: RedisOperation): number {
@@ -127,11 +127,13 @@ function placeOf(key: string, places: Map<string, number>): number {
   return places.size
 }
 
-function encodeLimits({ rate, capacity, overflow, blockFor = 0 }: BucketLimits, input: Float64Array, at: number): void {
+function encodeLimits(limits: BucketLimits, input: Float64Array, at: number): void {
+  const { rate, capacity, overflow, blockFor = 0, burst = 0 } = limits
   input[at] = rate
   input[at + 1] = capacity
   input[at + 2] = overflow === 'fill' ? 1 : 0
   input[at + 3] = blockFor === 'drain' ? Infinity : blockFor
+  input[at + 4] = burst
 }
 
 /** Reads an answer of the script, number by number. */
