@@ -1,6 +1,7 @@
 /** Takes snapshots of a running proxy, and resets instances of its buckets. */
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
+import { slackOf } from '../core/bucket/limits.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
@@ -79,8 +80,9 @@ function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset
   const { waiting, queued } = bucket
   // The store has forgotten the cost of waiting requests, too, but they still count here.
   const level = Math.max(queued, bucket.level(now))
-  // The last request leaves when everything but its own cost has drained. Its cost is assumed to be the mean.
-  const ahead = waiting === 0 ? 0 : level - queued / waiting
+  // The last request leaves when everything but its own cost has drained, down to its slack. Its cost is assumed to be the mean.
+  const cost = waiting === 0 ? level : queued / waiting
+  const ahead = Math.max(0, level - cost - slackOf(bucket.limits, cost))
   return { forgotten, waiting, level, lastWaitMs: Math.ceil(ahead / bucket.limits.rate) }
 }
 

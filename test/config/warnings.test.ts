@@ -61,6 +61,22 @@ t.test('no room for a queue', async t => {
   t.same(ofBucket({ capacity: 1, tiers: tiers.slice(0, 1) }), [line('1 has room for one request', 2)])
 })
 
+t.test('a burst that is never used whole', async t => {
+  const line = (path: string, capacity: number, burst: number) =>
+    `${path}.burst: the bucket holds ${capacity} and rejects what goes beyond, so ${burst} never leave at once; raise the capacity to at least ${burst}, or lower this`
+  t.same(ofBucket({ burst: 11 }), [line('buckets.a', 10, 11)])
+  t.same(ofBucket({ burst: 10 }), [])
+  t.same(lines({ buckets: { a: { key: 'header:k', rate: '2/s', burst: 40 } } }), [], 'it has room by default')
+  t.same(ofBucket({ burst: 11 }, { mode: 'meter' }), [line('buckets.a', 10, 11)])
+  const tiers = [
+    { name: 'x', keys: ['x'], rate: 9 },
+    { name: 'y', keys: ['y'], burst: 12 },
+    { name: 'z', keys: ['z'], capacity: 3 },
+  ]
+  t.same(ofBucket({ tiers, burst: 4 }), [line('buckets.a.tiers[1]', 10, 12), line('buckets.a.tiers[2]', 3, 4)])
+  t.same(ofBucket({ burst: 11, tiers: tiers.slice(0, 1) }), [line('buckets.a', 10, 11)], 'once')
+})
+
 t.test('no room for a burst', async t => {
   t.same(ofBucket({ rate: '6/30s', capacity: 1 }, { mode: 'meter' }), [
     'buckets.a.capacity: 1 has room for one request only: of 12/m only one every 5s passes, two at once never do; raise it to at least 2, better to the burst that you expect',

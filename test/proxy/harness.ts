@@ -144,6 +144,8 @@ export interface RigOptions {
   readonly wallNow?: () => number
   /** Where buckets are kept for all instances, on the clock of releases. */
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
+  /** How late the pacing clock wakes, in ms. */
+  readonly lateness?: () => number
 }
 
 /**
@@ -153,7 +155,8 @@ export interface RigOptions {
  */
 export async function startRig(t: Teardown, config: object, options: RigOptions = {}): Promise<Rig> {
   const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }))
-  const pacer = createVirtualClock()
+  const { lateness } = options
+  const pacer = createVirtualClock(lateness && { lateness })
   const clock = createVirtualClock()
   const signal = new Signal()
   const outcomes: string[] = []

@@ -84,6 +84,23 @@ t.test('a client that names a deadline is believed instead of the route', async 
   await rig.until(({ queued }) => queued.length === 3)
 })
 
+t.test('a release that is a little late is not given up, though its client was to wait just so long', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(
+    t,
+    { upstream: upstream.url, ...ONE_A_SECOND, routes: [{ name: 'all', patience: '2s' }] },
+    { lateness: () => 1.5 },
+  )
+  await occupy(t, rig)
+  const answers = [1, 2].map(number => askOnce(t, rig, get(`/${number}`)))
+  await rig.until(({ queued }) => queued.length === 2)
+  await pass(rig, 3_000, 100)
+  t.same(
+    (await Promise.all(answers)).map(({ status }) => status),
+    [200, 200],
+  )
+})
+
 t.test('at its release a request whose answer would come too late is answered 503, and its slot is used', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, {

@@ -18,6 +18,9 @@ import type { ArmedOwner, ArmedRequest } from './armed-request.js'
 import type { Prospects } from './prospects.js'
 import { rejectionReply } from './rejection-reply.js'
 
+/** ms. A release may come so much later than it was predicted to. */
+const LATE = 2
+
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
   /** Its body has come as far as it has to before it is sent. */
@@ -252,8 +255,9 @@ export class QueueVisit implements Candidate, ArmedOwner {
     return now - this.#arrivedAt - (this.maxWaitFrom ?? 0)
   }
 
-  #isLost(now: number): boolean {
-    return this.#visitor.prospects?.isLost(this.waited(now), now) === true
+  /** `releasedAt` in ms. It is not given up for having left a little late. */
+  #isLost(releasedAt: number): boolean {
+    return this.#visitor.prospects?.isLost(Math.max(0, this.waited(releasedAt - LATE)), releasedAt) === true
   }
 
   /** Its turn has come, and its client will not be there for the answer. Its slot is free for the next one. */
