@@ -27,7 +27,10 @@ t.test('one instance: the burst leaves after a round trip, then r', async t => {
   t.ok(times[9]! - times[0]! <= 2, `${times.slice(0, 10)}`)
   t.ok(times[10]! - times[0]! >= 50 - 3 && times[10]! - times[0]! <= 50 + 3, `${times[10]! - times[0]!}`)
   const gaps = times.slice(11).map((at, index) => at - times[index + 10]!)
-  t.ok(gaps.every(gap => Math.abs(gap - 50) < 4), `${gaps}`)
+  t.ok(
+    gaps.every(gap => Math.abs(gap - 50) < 4),
+    `${gaps}`,
+  )
   t.ok(worstExcess(world, EVERYONE) <= 1e-6)
 })
 
