@@ -24,9 +24,11 @@ async function strictUpstream(t: Teardown) {
   return { url: upstream.url, arrivals }
 }
 
-/** How many have come as a burst: before the next slot. */
-function burstOf([first, ...others]: readonly number[]): number {
-  return 1 + others.filter(at => at < first! + 400).length
+/** How many have come as a burst: before the first of the longest gaps of the whole. */
+function burstOf(arrivals: readonly number[]): number {
+  const gaps = arrivals.slice(1).map((at, index) => at - arrivals[index]!)
+  const most = Math.max(...gaps)
+  return 1 + gaps.findIndex(gap => gap > most / 3)
 }
 
 t.test('a strict upstream refuses nothing, and the whole burst leaves at once', async t => {
