@@ -241,6 +241,23 @@ t.test('one that leaves the queue makes way for a cheaper one at once', async t 
   t.same(left.slice(2), ['late 1100', 'next 1300'], 'the hold of the others counts')
 })
 
+t.test('one that goes back to the head of its queue counts with its own cost', async t => {
+  const { clock, shaper, left, route, send, buckets } = bench(bursting(10, 100, 2))
+  const to = route('x')
+  send('first', to, 2)
+  send('costly', to, 2)
+  clock.runUntil(50)
+  const waiter: Waiter = {
+    release: slot => left.push(`again ${slot}`),
+    expire: () => undefined,
+    reject: () => undefined,
+  }
+  t.ok(shaper.requeue({ route: to, stack: buckets, cost: 0.5 }, waiter, Infinity, 0))
+  shaper.wake()
+  clock.runUntil(1_000)
+  t.same(left, ['first at once', 'again 50', 'costly 250'])
+})
+
 t.test('one that gives up makes way, too', async t => {
   const { clock, shaper, left, route, send } = bench(bursting(10, 100, 10))
   const to = route('x')

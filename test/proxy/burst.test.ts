@@ -2,6 +2,7 @@
 import t from 'tap'
 import { Agent, request } from 'undici'
 import { createShaper, shape } from '../../src/index.js'
+import { LearnedLimits } from '../../src/proxy/learned-limits.js'
 import { connect, get, httpUpstream, startRig, turns } from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
@@ -24,9 +25,11 @@ async function strictUpstream(t: Teardown) {
   return { url: upstream.url, arrivals }
 }
 
-/** How many have come as a burst: before the next slot. */
-function burstOf([first, ...others]: readonly number[]): number {
-  return 1 + others.filter(at => at < first! + 400).length
+/** How many have come as a burst: before the first of the longest gaps of the whole. */
+function burstOf(arrivals: readonly number[]): number {
+  const gaps = arrivals.slice(1).map((at, index) => at - arrivals[index]!)
+  const most = Math.max(...gaps)
+  return 1 + gaps.findIndex(gap => gap > most / 3)
 }
 
 t.test('a strict upstream refuses nothing, and the whole burst leaves at once', async t => {
@@ -87,4 +90,15 @@ t.test('connections for a burst are opened side by side', async t => {
   rig.pacer.runUntil(100)
   await upstream.until(({ requests }) => requests.length === 6)
   t.equal(rig.released.at(-1)!.lateness, 0)
+})
+
+t.test('while an upstream warms up a burst grows with the rate', async t => {
+  const learned = new LearnedLimits()
+  const limits = { name: 'client', rate: 0.02, capacity: 40, burst: 8 }
+  const settings = { buckets: [{ name: 'client' }], upstream: { learn: false } }
+  const adjust = (part: number) => learned.adjust([{ settings, upstream: { warmUp: { part } } }] as never)
+  adjust(0.25)
+  t.match(learned.limitsOf(limits), { rate: 0.005, capacity: 40, burst: 2 })
+  adjust(1)
+  t.equal(learned.limitsOf(limits), limits)
 })

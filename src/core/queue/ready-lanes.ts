@@ -123,6 +123,8 @@ export class ReadyLanes {
 
   /** A bucket may wait for a request that has left: another is picked. */
   pickAgain(bucket: SharedBucket, now: number): void {
+    // It became free before, which nobody has taken note of yet.
+    if (this.#heapOf(bucket).dueOf(bucket) <= now) return
     bucket.nextCost = 0
     this.plan(bucket, Math.max(now, bucket.freeAt))
   }

@@ -261,7 +261,12 @@ export class Engine {
   }
 
   /** Lets the lane of a ticket that is first in it contend for slots. */
-  contend({ lane }: Ticket, now: number): void {
+  contend(ticket: Ticket, now: number): void {
+    const { lane } = ticket
+    if (lane.tickets.size > 1 && lane.first === ticket) {
+      // It goes before one that was first.
+      for (const bucket of lane.stack) if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, now)
+    }
     this.#readyLanes.opened(lane, now)
     this.releaseReady(now, now)
   }
