@@ -346,8 +346,8 @@ const cancelledAtItsSlot: [World, Step[], number] = [
   {
     perSecond: 10,
     everyone: 0,
-    burst: 0,
-    everyonesBurst: 0,
+    burst: undefined,
+    everyonesBurst: undefined,
     overflow: 'reject',
     maxInFlight: Infinity,
     maxQueued: Infinity,
