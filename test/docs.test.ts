@@ -93,8 +93,9 @@ t.test('README: the burst of curls comes out one every 200 ms', { buffered: true
     .map(line => JSON.parse(line) as { time: number; waitMs: number; upstreamMs?: number })
     .map(({ time, waitMs, upstreamMs = 0 }) => time - waitMs - upstreamMs)
   t.equal(came.length, 12)
-  // Where the machine is so busy that the burst takes longer than a release, there is room for one more.
-  const released = Math.floor((Math.max(...came) - Math.min(...came) + 20) / 200)
+  // Where the machine is so busy that the burst takes longer than a release, there is room for one more. When each came is
+  // known from the log to within some 100 ms then.
+  const released = Math.floor((Math.max(...came) - Math.min(...came) + 100) / 200)
   const refused = answers.filter(({ status }) => status === 429).length
   t.ok(refused <= 2 && refused >= 2 - released, `${refused} refused, ${released} released meanwhile`)
   const held = answers.filter(({ status }) => status === 200).map(({ seconds }) => seconds)

@@ -36,6 +36,17 @@ t.test('alive, ready, and not ready while it drains', async t => {
   await drained
 })
 
+t.test('a burst is shown with rate and capacity, and counts in the next release', async t => {
+  const upstream = await httpUpstream(t)
+  const tiers = [{ name: 'gold', keys: ['a'], burst: 4 }]
+  const buckets = { client: { ...CLIENT.client, burst: 2, tiers } }
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets, routes: [{ name: 'api' }] })
+  for (let count = 0; count < 2; count += 1) await fetch(rig.proxy.url, { headers: { 'x-user': 'a' } })
+  const [bucket] = (await rig.snapshot()).buckets
+  t.match(bucket, { rate: 5, capacity: 10, burst: 2 })
+  t.match(bucket!.fullest, [{ key: 'a', tier: 'gold', burst: 4, level: 2, nextReleaseMs: 0 }])
+})
+
 t.test('the fullest instances: level, waiting requests and next release; and they can be reset', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ name: 'api' }] })

@@ -63,6 +63,22 @@ t.test('no room for a queue', async t => {
   t.same(ofBucket({ capacity: 1, tiers: tiers.slice(0, 1) }), [line('1 has room for one request', 2)])
 })
 
+t.test('a burst that is never used whole', async t => {
+  const line = (path: string, capacity: number, burst: number) =>
+    `${path}.burst: the bucket holds ${capacity} and rejects what goes beyond, so ${burst} never leave at once; raise the capacity to at least ${burst}, or lower this`
+  t.same(ofBucket({ burst: 11 }), [line('buckets.a', 10, 11)])
+  t.same(ofBucket({ burst: 10 }), [])
+  t.same(lines({ buckets: { a: { key: 'header:k', rate: '2/s', burst: 40 } } }), [], 'it has room by default')
+  t.same(ofBucket({ burst: 11 }, { mode: 'meter' }), [line('buckets.a', 10, 11)])
+  const tiers = [
+    { name: 'x', keys: ['x'], rate: 9 },
+    { name: 'y', keys: ['y'], burst: 12 },
+    { name: 'z', keys: ['z'], capacity: 3 },
+  ]
+  t.same(ofBucket({ tiers, burst: 4 }), [line('buckets.a.tiers[1]', 10, 12), line('buckets.a.tiers[2]', 3, 4)])
+  t.same(ofBucket({ burst: 11, tiers: tiers.slice(0, 1) }), [line('buckets.a', 10, 11)], 'once')
+})
+
 t.test('no room for a burst', async t => {
   t.same(ofBucket({ rate: '6/30s', capacity: 1 }, { mode: 'meter' }), [
     'buckets.a.capacity: 1 has room for one request only: of 12/m only one every 5s passes, two at once never do; raise it to at least 2, better to the burst that you expect',
@@ -485,4 +501,34 @@ t.test('a certificate outside of its time', async t => {
   t.same(told('2020-02-01T00:00:01Z'), [line('expired at 2020-02-01T00:00:00Z')])
   t.same(told('2026-01-01T00:00:00Z', '/nowhere'), [], 'reported elsewhere')
   t.same(certificateWarnings({ host: '127.0.0.1', port: 0 }, 0), [])
+})
+
+t.test('a priority that changes nothing', async t => {
+  const buckets = { a: shared, b: { ...shared, rate: '90/s' } }
+  const of = (first: object, second: object, more: object = {}) =>
+    lines({
+      buckets,
+      ...more,
+      routes: [
+        { name: 'x', match: { path: '/x' }, ...first },
+        { name: 'y', ...second },
+      ],
+    })
+  const alone =
+    'routes[0].priority: has no effect, as all requests that wait for the same buckets have this priority; give another route or a tier another one, or remove it'
+  t.same(of({ priority: 0 }, { priority: 3 }), [])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b'] }), [alone])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b', 'a'] }), [])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b'] }, { upstream: { url: 'echo:', maxInFlight: 2 } }), [])
+  t.same(of({ priority: 0 }, { mode: 'meter' }), [alone], 'nothing else waits')
+  t.same(of({ priority: 7, mode: 'meter' }, {}), [
+    'routes[0].priority: has no effect, as nothing waits in mode "meter"; remove it, or use mode "shape"',
+  ])
+  const tiers = [{ name: 'gold', keys: ['g'], priority: 1 }]
+  t.same(lines({ buckets: { a: { ...bucket, tiers }, b: shared }, routes: [{ name: 'x', priority: 4 }] }), [])
+  const header = { priority: { header: true } }
+  t.same(of(header, {}, { trustProxy: ['10.0.0.0/8'] }), [])
+  t.same(of(header, {}), [
+    'routes[0].priority: has no effect, as only trusted hops are believed; set "trustProxy", or write a number',
+  ])
 })

@@ -43,11 +43,9 @@ t.test('a burst of one request is no burst, and one below it neither', async () 
   const gap = fc.constantFrom(0, 0, 10, 100, 200, 333.25)
   fc.assert(
     fc.property(fc.array(gap, { maxLength: 40 }), fc.constantFrom(0.3, 1), (gaps, burst) => {
-      let at = 0
-      const arrivals = gaps.map(gap => {
-        at += gap
-        return { at }
-      })
+      const arrivals = gaps.map((_, index) => ({
+        at: gaps.slice(0, index + 1).reduce<number>((sum, gap) => sum + gap, 0),
+      }))
       const [one, none] = [bursting(5, 10, burst), limits(5, 10)].map(bucket => run([bucket], arrivals))
       return slots(one!).join() === slots(none!).join() && one!.admitted.join() === none!.admitted.join()
     }),
@@ -241,6 +239,23 @@ t.test('one that leaves the queue makes way for a cheaper one at once', async t 
   send('next', to, 2)
   clock.runUntil(2_000)
   t.same(left.slice(2), ['late 1100', 'next 1300'], 'the hold of the others counts')
+})
+
+t.test('one that goes back to the head of its queue counts with its own cost', async t => {
+  const { clock, shaper, left, route, send, buckets } = bench(bursting(10, 100, 2))
+  const to = route('x')
+  send('first', to, 2)
+  send('costly', to, 2)
+  clock.runUntil(50)
+  const waiter: Waiter = {
+    release: slot => left.push(`again ${slot}`),
+    expire: () => undefined,
+    reject: () => undefined,
+  }
+  t.ok(shaper.requeue({ route: to, stack: buckets, cost: 0.5 }, waiter, Infinity, 0))
+  shaper.wake()
+  clock.runUntil(1_000)
+  t.same(left, ['first at once', 'again 50', 'costly 250'])
 })
 
 t.test('one that gives up makes way, too', async t => {

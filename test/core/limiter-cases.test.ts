@@ -155,7 +155,7 @@ const handlers: Record<string, (t: Test, found: Case) => void> = {
     }
   },
 
-  // nginx sends the first two at once ("delay=1"); shaping is "delay=0". Which are admitted is the same.
+  // nginx sends the first two at once ("delay=1"): a burst of 2. Without one that is "delay=0". Both admit the same.
   'nginx-tests limit_req_delay.t, burst 2': (t, found) => {
     const outcome = run(
       [bucketOf(found)],
@@ -164,6 +164,19 @@ const handlers: Record<string, (t: Test, found: Case) => void> = {
     const expected = (found.expect as string[]).map(status => (status.startsWith('200') ? 'pass' : 'reject'))
     t.same(decisions(outcome), expected)
     t.same(slots(outcome), [0, 2_000, 4_000])
+    const delayed = run(
+      [{ ...bucketOf(found), burst: 2 }],
+      found.at_ms.map(at => ({ at })),
+    )
+    t.same(decisions(delayed), expected)
+    const atOnce = (found.expect as string[])
+      .filter(status => status.startsWith('200'))
+      .map(status => !/delay/.test(status))
+    t.same(
+      delayed.released.map(({ arrival, slot }) => slot === arrival.at),
+      atOnce,
+    )
+    t.same(slots(delayed).at(-1), 2_000)
   },
 
   'nginx-tests limit_req2.t, burst -': (t, found) => {

@@ -38,6 +38,7 @@ const step = fc.oneof(
       client: fc.tuple(fc.constantFrom(1, 2, 5, 20), fc.constantFrom(2, 5, 10)),
       everyone: fc.tuple(fc.constantFrom(2, 5, 10, 50), fc.constantFrom(4, 10, 30)),
       gold: fc.constantFrom(5, 40),
+      burst: fc.constantFrom(undefined, undefined, 1, 3, 8),
       maxWait: fc.constantFrom(500, 3_000, Infinity),
     }),
   },
@@ -102,9 +103,10 @@ t.test('random reloads, cancels and tiers: no request is lost, notified twice, o
         } else if (each.verb === 'wait') {
           clock.runUntil(clock.now() + each.ms)
         } else {
-          client = limits(each.client[0], each.client[1], 'client')
+          const bursts = each.burst === undefined ? {} : { burst: each.burst }
+          client = { ...limits(each.client[0], each.client[1], 'client'), ...bursts }
           gold = { ...limits(each.gold, each.client[1], 'client'), tier: 'gold' }
-          everyone = limits(each.everyone[0], each.everyone[1], 'everyone')
+          everyone = { ...limits(each.everyone[0], each.everyone[1], 'everyone'), ...bursts }
           maxWait = each.maxWait
           const before = new Map(
             [...bucketTable.entries('client')].map(([key, bucket]) => [key, bucket.level(clock.now())]),

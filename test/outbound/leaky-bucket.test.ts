@@ -76,3 +76,29 @@ t.test('bad arguments', async t => {
     for (const verb of ['fillup', 'ableToAccept', 'tryAdd'] as const) t.throws(() => bucket[verb](cost), RangeError)
   }
 })
+
+t.test('a burst shortens the wait, and changes nothing else', async t => {
+  let now = 0
+  const clock = { now: () => now }
+  const [plain, bursting] = [
+    new LeakyBucket({ rate: '1/s', capacity: 10, clock }),
+    new LeakyBucket({ rate: '1/s', capacity: 10, burst: 4, clock }),
+  ]
+  const waits = [1, 1, 2, 1, 3].map(cost => {
+    const { waitMs, ...same } = bursting.tryAdd(cost)
+    const { waitMs: plainly, ...others } = plain.tryAdd(cost)
+    t.same(same, others)
+    return [plainly, waitMs]
+  })
+  t.same(waits, [
+    [0, 0],
+    [1_000, 0],
+    [2_000, 0],
+    [4_000, 1_000],
+    [5_000, 4_000],
+  ])
+  now = 8_000
+  t.equal(bursting.tryAdd(5).waitMs, 0)
+  for (const burst of [0, -1, Number.NaN, Infinity, '3'])
+    t.throws(() => new LeakyBucket({ rate: '1/s', capacity: 10, burst: burst as number }), { message: /^burst: / })
+})

@@ -54,7 +54,8 @@ function idlePatience({ mode, patience }: RouteSettings): string[] {
   return mode === 'shape' || patience === 'auto' ? [] : [withoutQueue(mode)]
 }
 
-function withoutQueue(mode: string): string {
+/** Why a setting of waiting requests is idle. */
+export function withoutQueue(mode: string): string {
   return `has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
 }
 

@@ -15,12 +15,15 @@
  * those that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
  * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound.
  *
+ * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
+ *
  * What a store counts in other instances is not seen here.
  */
 
 import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { allSources, sourceBefore } from '../bucket/waiting.js'
+import { sourceBefore } from '../bucket/waiting.js'
+import { DEFAULT_MIN_SHARE, DEFAULT_PRIORITY } from '../priority.js'
 import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
@@ -70,9 +73,10 @@ export function timeToLeave(level: number, queued: number, pause: number, rate: 
 }
 
 /** ms, from `now` on, until everything has left that goes first by its lane and by the turns of others. */
-function turnsWait({ route, stack, cost, weight = 1 }: Arrival, now: number): number {
-  const lane = findLane(route, stack)
-  const path = sourcesOn(route.gate.root, stack)
+function turnsWait(arrival: Arrival, now: number): number {
+  const { route, stack, cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
+  const lane = findLane(arrival)
+  const path = sourcesOn(route.gate.rootOf(priority), stack)
   let own = lane?.queued ?? 0
   let child: Source | undefined = lane
   let time = 0
@@ -88,7 +92,7 @@ function turnsWait({ route, stack, cost, weight = 1 }: Arrival, now: number): nu
       // It contends anew when it has passed the bucket before.
       if (time > 0) turn = costOfOthers(contention, { ahead: 0, start: time })
     }
-    others += costOfOtherGates(bucket, route.gate, own + others + cost)
+    others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
     const { rate } = bucket.limits
     const slack = slackOf(bucket.limits, cost)
     time = Math.max(start + (own + others - slack) / rate, time + Math.max(0, turn - slack) / rate)
@@ -98,11 +102,27 @@ function turnsWait({ route, stack, cost, weight = 1 }: Arrival, now: number): nu
   return time
 }
 
-/** Upstreams take turns. Cost units that those of others send while this gate sends `cost`. */
-function costOfOtherGates(bucket: SharedBucket, gate: Gate, cost: number): number {
-  let sum = 0
-  for (const other of allSources(bucket)) if (other.gate !== gate) sum += Math.min(queuedBefore(other), cost)
-  return sum
+/** Cost units that sources in other trees send before a source of this tree has sent `cost`. Upstreams take turns. */
+function costOfOtherTrees(bucket: SharedBucket, { gate, priority }: Tree, cost: number): number {
+  const { otherSources } = bucket.extras ?? {}
+  if (bucket.source === undefined || otherSources === undefined) return 0
+  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
+  let alike = 0
+  let before = 0
+  let behind = 0
+  for (const other of [bucket.source, ...otherSources]) {
+    if (other.priority < priority) before += other.queued
+    else if (other.priority > priority) behind += other.queued
+    else if (other.gate !== gate) alike += Math.min(other.queued, cost)
+  }
+  const most = minShare === 0 ? Infinity : ((cost + alike) * (1 - minShare)) / minShare
+  return alike + Math.min(before, most) + Math.min(behind, ((cost + alike) * minShare) / (1 - minShare))
+}
+
+/** Where a class of requests waits. */
+interface Tree {
+  readonly gate: Gate
+  readonly priority: number
 }
 
 /** The sources of the buckets of a stack on the way to a gate, as far as they exist. */
@@ -134,7 +154,7 @@ interface Contention {
 /** Cost units of others that leave first. `ahead`: those before it in its own lane. `start`: ms from now. */
 function costOfOthers(contention: Contention, { ahead, start }: { ahead: number; start: number }): number {
   const { source, bucket, child, weight, cost, now } = contention
-  const all = Math.max(0, bucket.queued - ahead)
+  const all = Math.min(source.queued, Math.max(0, bucket.queued - ahead))
   const queue = source instanceof Lane ? new FairQueue() : source.fairQueue
   const turns = queue.turnsBefore({ contender: child, weight, cost, ahead })
   if (source instanceof ShareNode && source.count > MOST_COMPARED) {
@@ -167,7 +187,7 @@ function contendersOf(node: ShareNode, child: Source | undefined, turns: TurnsBe
     if (source === child) continue
     // One whose own bucket has to drain gets its turns later.
     const allowed = allowances.get(source) ?? sentIn(turns.turns, source, turns)
-    others.push({ source, most: Math.min(allowed, queuedBefore(source)) })
+    others.push({ source, most: Math.min(allowed, source.queued) })
   }
   return others
 }
@@ -186,11 +206,6 @@ function passedBy({ bucket }: Source, until: number, now: number, largest: numbe
   const drained = (until - Math.max(now, bucket.drainedAt)) * rate
   // Without a burst nothing passes before it has drained.
   return burst === 0 && drained < -LEVEL_TOLERANCE ? 0 : Math.max(0, Math.max(burst, largest) + drained)
-}
-
-/** Cost units that wait in a lane or below a node, at most. */
-function queuedBefore(source: Source): number {
-  return source instanceof Lane ? source.queued : (source.bucket?.queued ?? Infinity)
 }
 
 function total(costs: readonly number[]): number {

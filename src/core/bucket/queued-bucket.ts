@@ -30,7 +30,7 @@
  * request that has passed waits for its connection, as several may be sent together after it.
  */
 
-import { withEntry, withoutEntry } from '../structures/compact-list.js'
+import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type BucketLimits, slackOf } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
@@ -83,7 +83,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /** Whether somebody counts on this very instance. */
   get engaged(): boolean {
     if (this.waiting > 0 || (this.inFlight > 0 && this.allowed.maxInFlight !== undefined)) return true
-    return this.extras !== undefined && this.extras.held.length > 0
+    return this.holdsAny
   }
 
   /** Whether it is no more than a meter: nobody counts on it, and no block is kept. */
@@ -151,6 +151,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     if (this.extras?.held.some(({ route }) => route.gate === gate) !== true) return false
     const { burst } = this.allowed
     return burst === undefined || this.held + cost > burst + LEVEL_TOLERANCE
+  }
+
+  /** Whether any request that passed is not on the wire yet. */
+  get holdsAny(): boolean {
+    return this.extras !== undefined && this.extras.held.length > 0
   }
 
   /** A request has passed and is not on the wire yet. */
@@ -269,7 +274,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const { extras } = this
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
     if (extras.blockedUntil === undefined && extras.held.length === 0) this.extras = undefined
-    else extras.heaviest = undefined
+    else {
+      extras.rankings = NONE
+      extras.owed = undefined
+    }
   }
 
   /**
@@ -282,8 +290,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const at = onGrid(slot, now, this.limits)
     const { extras } = this
     const { burst, rate } = this.allowed
-    const isUnsent = burst !== undefined && extras !== undefined && extras.held.length > 0
-    const left = isUnsent ? this.held : this.hold(at)
+    const left = burst !== undefined && this.holdsAny ? this.held : this.hold(at)
     this.held = left < ROUNDING ? cost : left + cost
     this.heldAt = at
     if (extras === undefined) return

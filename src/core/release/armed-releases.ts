@@ -3,12 +3,13 @@
  * only takes note later.
  *
  * What is armed has to be what the core would do at the slot. So it arms only what it can foresee:
- * 1. The lane is alone: no other waits for a bucket of its stack. Then its requests leave in order, the first when all its
+ * 1. The lane is alone: no other waits for a bucket of its stack, of whichever priority. Then its requests leave in order, the first when all its
  *    buckets are free and each next one when the one before has drained from all of them:
  *
  *        slot(1) = max(freeAt)        slot(n + 1) = slot(n) + max(cost(n) / rate)
  *
- *    Nothing metered may be left in its buckets, as that delays the slots behind it.
+ *    Nothing metered may be left in its buckets, as that delays the slots behind it. With a burst the first leave at once, by the
+ *    core. A next one leaves when the buckets have drained to its slack.
  * 2. Its gate is open and will be: it has no limit, or it has room for all that is armed and nobody else waits at it.
  * 3. No request expires before its slot.
  * 4. None of its buckets bounds the requests in flight: when they end is not known.
@@ -24,9 +25,10 @@
  * plan names the latest time (`ReleasePlan.latest`), and the sender keeps to it.
  */
 
+import { slackOf } from '../bucket/limits.js'
 import { graceOf } from '../bucket/queued-bucket.js'
 import type { Arrival, Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
-import { laneAlone, type ReadyLanes, soleLane } from '../queue/ready-lanes.js'
+import { laneAlone, type ReadyLanes, soleLaneOf } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
 import type { DueHeap } from '../structures/due-heap.js'
 
@@ -89,10 +91,11 @@ export class ArmedReleases {
    * @param place `behind`: it joins its lane behind those that wait. `before`: it goes before them, or its cost is metered
    * @returns false as `recall`
    */
-  recallFor({ route, stack }: Arrival, place: 'behind' | 'before'): boolean {
+  recallFor(arrival: Arrival, place: 'behind' | 'before'): boolean {
     if (this.#lanes.size === 0) return true
-    const known = place === 'behind' ? findLane(route, stack) : undefined
-    const { gate } = route
+    const known = place === 'behind' ? findLane(arrival) : undefined
+    const { stack } = arrival
+    const { gate } = arrival.route
     let all = known !== undefined || gate.maxInFlight === Infinity || this.recallAll(gate)
     if (known === undefined) for (const bucket of stack) all = this.recallBucket(bucket) && all
     return all
@@ -160,12 +163,12 @@ export class ArmedReleases {
     if (!isForeseeable(lane)) return false
     let last = lane.lastArmed
     let ticket = last === undefined ? lane.first : last.next
-    let slot = last === undefined ? freeAt(lane) : slotAfter(last)
+    let slot = last === undefined ? freeAt(lane) : slotAfter(last, ticket)
     for (let count = countArmed(lane); ticket !== undefined && isSoon(slot, now, count); count += 1) {
       if (slot < now + TOO_SOON || slot > this.#deadlines.dueOf(ticket) || !arm(ticket, slot, last)) break
       last = ticket
       ticket = ticket.next
-      slot = slotAfter(last)
+      slot = slotAfter(last, ticket)
     }
     this.#setLast(lane, last)
     const isCovered = last !== undefined && (ticket === undefined || !isSoon(slot, now, countArmed(lane)))
@@ -200,29 +203,51 @@ function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean 
 function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
-  if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
+  if (gate.maxInFlight < Infinity && soleLaneOf(gate) !== lane) return false
+  // With a burst a request may be next and not picked yet: its gate has just opened.
+  if (gate.awaited && lane.stack.some(({ limits }) => limits.burst !== undefined)) return false
   return lane.stack.every(
     bucket =>
       bucket.limits.maxInFlight === undefined &&
-      bucket.limits.burst === undefined &&
       bucket.extras?.pinnedDrainedAt === undefined &&
-      !bucket.isHeldBefore(gate) &&
+      !isHeld(bucket, gate) &&
       laneAlone(bucket) === lane,
   )
 }
 
+/** Whether a request that is not on the wire yet could change slots. With a burst nothing drains meanwhile. */
+function isHeld(bucket: SharedBucket, gate: Gate): boolean {
+  return bucket.limits.burst === undefined ? bucket.isHeldBefore(gate) : bucket.holdsAny
+}
+
 /** When the first request of a lane that is alone can leave, in ms. */
-function freeAt({ stack }: Lane): number {
+function freeAt({ stack, first }: Lane): number {
   let latest = -Infinity
-  for (const bucket of stack) latest = Math.max(latest, bucket.freeAt)
+  for (const bucket of stack) latest = Math.max(latest, bucket.freeFor(first!.cost))
   return latest
 }
 
 /** The slot behind an armed ticket, in ms. */
-function slotAfter({ armed, cost, lane }: Ticket): number {
-  let latest = -Infinity
-  for (const { limits } of lane.stack) latest = Math.max(latest, armed!.slot + cost / limits.rate)
+function slotAfter(last: Ticket, next: Ticket | undefined): number {
+  const { slot } = last.armed!
+  let latest = slot
+  for (const bucket of last.lane.stack) {
+    const { limits } = bucket
+    if (limits.burst === undefined) latest = Math.max(latest, slot + last.cost / limits.rate)
+    else if (next !== undefined) {
+      latest = Math.max(latest, drainedAfter(bucket, last) - slackOf(limits, next.cost) / limits.rate)
+    }
+  }
   return latest
+}
+
+/** When a bucket has drained of what is armed, up to this ticket, in ms. Without a burst that follows from the ticket alone. */
+function drainedAfter({ drainedAt, limits }: SharedBucket, last: Ticket): number {
+  let drained = drainedAt
+  for (let ticket = last.lane.first; ticket !== undefined; ticket = ticket === last ? undefined : ticket.next) {
+    drained = Math.max(drained, ticket.armed!.slot) + ticket.cost / limits.rate
+  }
+  return drained
 }
 
 /** The shortest grace of a lane's buckets, in ms. */

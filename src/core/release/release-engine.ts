@@ -30,7 +30,7 @@ import {
   type Waiter,
 } from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
-import { openLane } from '../queue/tree.js'
+import { countQueued, openLane } from '../queue/tree.js'
 import { WaitingClients } from '../queue/waiting-clients.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
@@ -219,14 +219,15 @@ export class Engine {
   }
 
   /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
-  countIn({ route, stack, cost, weight, shadow = false, client }: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
-    const lane = openLane(route, stack, weight ?? 1)
+  countIn(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
+    const { stack, cost, shadow = false, client } = arrival
+    const lane = openLane(arrival)
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     this.waitingLike(ticket).add(ticket, client)
     for (const bucket of stack) bucket.enqueue(cost)
-    lane.queued += cost
+    countQueued(lane, cost)
     return ticket
   }
 
@@ -260,7 +261,12 @@ export class Engine {
   }
 
   /** Lets the lane of a ticket that is first in it contend for slots. */
-  contend({ lane }: Ticket, now: number): void {
+  contend(ticket: Ticket, now: number): void {
+    const { lane } = ticket
+    if (lane.tickets.size > 1 && lane.first === ticket) {
+      // It goes before one that was first.
+      for (const bucket of lane.stack) if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, now)
+    }
     this.#readyLanes.opened(lane, now)
     this.releaseReady(now, now)
   }
@@ -490,7 +496,7 @@ export class Engine {
     const { lane, cost } = ticket
     this.waitingLike(ticket).remove(ticket)
     this.#deadlines.remove(ticket)
-    lane.queued -= cost
+    countQueued(lane, -cost)
     for (const bucket of lane.stack) {
       bucket.dequeue(cost)
       if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, this.#clock.now())
