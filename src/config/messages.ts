@@ -69,8 +69,12 @@ export function hint(word: string, known: readonly string[], title: string): str
   return near === undefined ? `${title}: ${known.join(', ')}` : `did you mean ${JSON.stringify(near)}?`
 }
 
+/** Where keys belong that are often written elsewhere. */
+const PLACES: Readonly<Record<string, string>> = { maxInFlight: '"upstream" or a bucket' }
+
 /** The message for a key that the object does not have. */
 export function unknownKey(key: string, known: readonly string[]): string {
+  if (Object.hasOwn(PLACES, key)) return `unknown key here; it belongs in ${PLACES[key]}`
   return `unknown key; ${hint(key, known, 'known keys')}`
 }
 

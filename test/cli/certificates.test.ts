@@ -1,9 +1,10 @@
 /** Certificates, keys and authorities that are renewed while the command runs. */
 import { once } from 'node:events'
-import { copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, readFileSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { connect, type TLSSocket } from 'node:tls'
+import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { request } from 'undici'
 import { WebSocket } from 'ws'
@@ -80,7 +81,9 @@ t.test('a renewed certificate is served to new connections', { buffered: true },
   t.match(String((await once(old, 'data'))[0]), /^HTTP\/1\.1 200/, 'a connection from before goes on')
 
   copyFileSync(c.cert, files.cert)
-  t.match(await logged(/not reloaded/), 'listen.tls.key', 'a key that is not of this certificate')
+  const half = await logged(/not reloaded/)
+  t.match(half, 'listen.tls.key', 'a key that is not of this certificate')
+  t.equal(JSON.parse(half).level, 40, 'it may be a renewal whose key comes next')
   t.equal(await presented(t, url), 'DNS:b.example', 'the old one stays')
   writeFileSync(files.cert, readFileSync(c.cert).subarray(0, 300))
   t.match(await logged(/not reloaded/), 'listen.tls.cert', 'half a file')
@@ -108,6 +111,35 @@ t.test('a renewed certificate is served to new connections', { buffered: true },
   linked.child.kill('SIGHUP')
   t.match(await linkedLog(/reloaded/), 'listen.tls.cert', 'SIGHUP reads a file that is not watched')
   t.equal(await presented(t, linkedUrl), 'DNS:d.example')
+})
+
+t.test('a certificate that has expired, and a key that is gone, are warnings', { buffered: true }, async t => {
+  const cwd = t.testdir()
+  const fixture = (name: string): string => fileURLToPath(new URL(`../fixtures/${name}`, import.meta.url))
+  const expired = { cert: fixture('expired-cert.pem'), key: fixture('upgrade-key.pem') }
+  const good = makeCertificate(`${cwd}/a`, 'DNS:a.example')
+  const files = { cert: `${cwd}/cert.pem`, key: `${cwd}/key.pem` }
+  install(expired, files)
+  const command = start(t, cwd, { listen: { address: '127.0.0.1:0', tls: files }, upstream: 'echo:' })
+  await command.url
+  const logged = reader(command)
+  const line = `listen.tls.cert: "${files.cert}" expired at 2020-02-01T00:00:00Z, so clients refuse it; renew it`
+  const atStart = JSON.parse(await logged(/expired/)) as { level: number; msg: string }
+  t.same([atStart.level, atStart.msg], [40, line])
+  const { stderr, code } = await shaper(['check'], { cwd }).finished
+  t.equal(code, 0)
+  t.ok(stderr.includes(`warning: ${line}\n`), stderr)
+
+  install(good, files)
+  await logged(/"reloaded"/)
+  install(expired, files)
+  await logged(/"reloaded"/)
+  t.match(await logged(/expired/), 'listen.tls.cert')
+  unlinkSync(files.key)
+  const gone = JSON.parse(await logged(/is gone/)) as { level: number; file: string }
+  t.same([gone.level, gone.file], [40, files.key])
+  command.child.kill('SIGTERM')
+  t.equal((await command.finished).code, 0)
 })
 
 t.test('a renewed authority of an upstream is believed, and only it', { buffered: true }, async t => {

@@ -47,6 +47,32 @@ ${file}: valid
   )
 })
 
+t.test('check does not call a wait the longest where slow answers make it longer', async t => {
+  const waitsOf = async (upstream: object, client: object): Promise<string[]> => {
+    const own = {
+      ...config,
+      upstream: { url: 'echo:', ...upstream },
+      buckets: { ...config.buckets, client: { ...config.buckets.client, ...client } },
+    }
+    const file = join(t.testdir({ 'a.json': JSON.stringify(own) }), 'a.json')
+    const { stderr } = await shaperHere(['check', '-c', file])
+    return stderr.split('\n').filter(line => /^(?:quick|api|login) |longest wait is/.test(line))
+  }
+  const more = ' by the rate alone; slow answers make it longer (maxInFlight)'
+  const expected = [
+    'login   meter  client            -',
+    'quick   shape  client            500ms (maxWait)',
+    'api     shape  client, everyone  2.95s by the rate alone',
+    `bucket "client" (5/s, capacity 10): the longest wait is 1.8s${more}`,
+    `  tier "gold" (50/s, capacity 10): the longest wait is 180ms${more}`,
+    `bucket "everyone" (20/s, capacity 60): the longest wait is 2.95s${more}`,
+    'bucket "spare" (1/s, capacity 5): the longest wait is 0ms',
+  ]
+  t.same(await waitsOf({ maxInFlight: 5 }, {}), expected, 'maxInFlight of the upstream')
+  t.same(await waitsOf({ connections: 5 }, {}), expected, 'connections')
+  t.same(await waitsOf({}, { maxInFlight: 5 }), expected, 'maxInFlight of a bucket')
+})
+
 t.test('check and start warn where fewer files may be open than the limits need', async t => {
   const file = join(t.testdir({ 'a.json': JSON.stringify({ ...config, listen: '127.0.0.1:0', limits: {} }) }), 'a.json')
   const command = `ulimit -n 5000 && exec ${process.execPath} ${ROOT}/bin/shaper.js`

@@ -56,3 +56,13 @@ t.test('a changed credential is reported without its value', async t => {
   ])
   t.notMatch(JSON.stringify(effective(parse(file('s3cret-1')))), /s3cret/)
 })
+
+t.test('a rate that becomes a list by the time of day is one change', async t => {
+  const file = (rate: unknown) => parse({ ...least(), buckets: { client: { rate, capacity: 9 } } })
+  const list = [{ from: '22:00', to: '06:00', rate: '50/s' }, { rate: '10/s' }]
+  const listed = '50/s from 22:00 to 06:00, 10/s'
+  t.same(changes(file('2/s'), file(list))[0], `buckets.client.rate: 2/s -> ${listed}`)
+  t.same(changes(file(list), file([{ ...list[0], rate: '40/s' }, list[1]])), [
+    `buckets.client.rate: ${listed} -> 40/s from 22:00 to 06:00, 10/s`,
+  ])
+})

@@ -3,8 +3,13 @@ import t from 'tap'
 import { type FileWatch, watchFiles } from '../../src/config/read/file-watch.js'
 
 function watching(t: { teardown(end: () => void): void }, files: string[], changed: () => void): FileWatch {
-  const watch = watchFiles(changed, (_directory, error) => {
-    throw error
+  const watch = watchFiles(changed, {
+    unwatched: (_directory, error) => {
+      throw error
+    },
+    missing: file => {
+      throw new Error(file)
+    },
   })
   t.teardown(() => watch.close())
   watch.watch(files)
@@ -107,12 +112,49 @@ t.test('several files: simultaneous changes make one call, and the list of files
 
 t.test('a directory that cannot be watched is reported', t => {
   const directories: string[] = []
-  const watch = watchFiles(
-    () => undefined,
-    directory => directories.push(directory),
-  )
+  const watch = watchFiles(() => undefined, {
+    unwatched: directory => directories.push(directory),
+    missing: () => undefined,
+  })
   watch.watch(['/nowhere/at/all/a'])
   t.same(directories, ['/nowhere/at/all'])
   watch.close()
   t.end()
+})
+
+t.test('a file that is gone is reported once, and again after it has been back', async t => {
+  const dir = t.testdir({ a: 'one', b: 'one', c: 'one' })
+  const missing: string[] = []
+  let told = (): void => undefined
+  const alive = setInterval(() => undefined, 1_000)
+  t.teardown(() => clearInterval(alive))
+  const watch = watchFiles(() => told(), {
+    unwatched: (_directory, error) => {
+      throw error
+    },
+    missing: file => {
+      missing.push(file.slice(-1))
+      told()
+    },
+  })
+  t.teardown(() => watch.close())
+  watch.watch(['a', 'b', 'c'].map(name => `${dir}/${name}`))
+  const next = (): Promise<void> =>
+    new Promise(resolve => {
+      told = resolve
+    })
+  for (const name of ['a', 'b']) {
+    unlinkSync(`${dir}/${name}`)
+    await next()
+  }
+  t.same(missing, ['a', 'b'])
+  const back = next()
+  writeFileSync(`${dir}/a`, 'two')
+  await back
+  for (const name of ['c', 'a']) {
+    // What has changed is told at once. It is seen at a poll only once another file has been missed.
+    unlinkSync(`${dir}/${name}`)
+    await next()
+  }
+  t.same(missing, ['a', 'b', 'c', 'a'])
 })

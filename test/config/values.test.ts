@@ -46,6 +46,10 @@ t.test('every invalid value has its own message', async t => {
       'upstream.keepAlive: true is not a time to keep idle connections for; use e.g. "4s" or false',
     ],
     [top({ upstream: { url: 'echo:', keepAlive: '0s' } }), 'upstream.keepAlive: "0s" is not above 0; use e.g. "10s"'],
+    [bucket({ blockFor: 'off' }), 'buckets.a.blockFor: "off" is not a time to block for; use e.g. "30s" or "drain"'],
+    [route({ patience: 'off' }), 'routes[0].patience: "off" is not a patience; use e.g. "2s", "auto" or "none"'],
+    [route({ patience: 2 }), 'routes[0].patience: 2 is not a patience; use e.g. "2s", "auto" or "none"'],
+    [route({ patience: '2 secs' }), 'routes[0].patience: "2 secs" is not a duration; use e.g. "250ms", "10s", "1m"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
     [
       bucket({ maxInFlight: 1.5 }),
@@ -311,6 +315,15 @@ t.test('unknown keys', async t => {
   t.same(faults(top({ upstream: { url: 'echo:', connectTimout: '1s' } })), [
     'upstream.connectTimout: unknown key; did you mean "connectTimeout"?',
   ])
+})
+
+t.test('maxInFlight in the wrong place: the message says where it belongs', async t => {
+  const message = 'maxInFlight: unknown key here; it belongs in "upstream" or a bucket'
+  t.same(faults(top({ maxInFlight: 4 })), [message])
+  t.same(faults(route({ maxInFlight: 4 })), [`routes[0].${message}`])
+  t.same(faults(top({ limits: { maxInFlight: 4 } })), [`limits.${message}`])
+  t.same(faults(top({ upstream: { url: 'echo:', maxInFlight: 4 } })), [])
+  t.same(faults(bucket({ maxInFlight: 4 })), [])
 })
 
 t.test('the file must be an object', async t => {

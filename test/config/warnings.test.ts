@@ -1,4 +1,6 @@
+import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { certificateWarnings } from '../../src/config/warnings/certificates.js'
 import { warnings } from '../../src/config/warnings/index.js'
 import { addressKey } from '../../src/proxy/http/client-address.js'
 import { exampleConfig, parse } from './sample.js'
@@ -132,6 +134,38 @@ t.test('tiers with addresses that no request has', async t => {
   t.match(told('192.0.2.0/24\nGET', parts).at(-1), `${at}${only}; list the addresses, e.g. "192.0.2.0"`)
   t.match(told('2001:db8::/32\nGET', parts).at(-1), `${only}; list the networks of 64 bits, e.g. "2001:db8:0:0::/64"`)
   t.same(told('acme', 'header:k'), [])
+})
+
+t.test('patterns and ranges in the keys of tiers, which are compared as a whole', async t => {
+  const told = (key: unknown, text: string) =>
+    lines({ buckets: { a: { ...bucket, key, tiers: [{ name: 'x', keys: ['y', text], rate: 1 }] } } }).filter(line =>
+      line.startsWith('buckets.a.tiers[0].keys[1]'),
+    )
+  const whole = 'buckets.a.tiers[0].keys[1]: the keys of this bucket are compared as a whole'
+  const star = `${whole}, and "*" stands for nothing but itself; write the exact key, or match the pattern in a route with a bucket of its own`
+  const range = `${whole}, so this range stands for no address in it; ranges are looked into only where the key is "ip" and nothing else`
+  for (const text of ['*bot*', 'acme-*']) t.same(told('header:user-agent', text), [star], text)
+  t.same(told(['ip', 'header:k'], '192.0.2.1\nacme-*'), [star])
+  t.same(told('header:accept', '*/*'), [], 'a value that clients send')
+  for (const text of ['10.0.0.0/8', '2001:db8::/32']) {
+    t.same(told('header:k', text), [range], text)
+    t.same(told(['ip', 'route'], text), [range], `${text} without the other part`)
+    t.same(told('ip', text), [], text)
+  }
+  t.same(told('header:k', ` ${addressKey('2001:db8::7')}`), [], 'an address in place of a missing header')
+  t.same(told(['ip', 'header:k'], `${addressKey('2001:db8::7')}\nacme`), [])
+})
+
+t.test('patience where nothing waits', async t => {
+  for (const mode of ['meter', 'off']) {
+    const line = `routes[0].patience: has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
+    const told = (patience: string) =>
+      ofBucket({}, { mode, patience }).filter(each => each.startsWith('routes[0].patience'))
+    t.same(told('2s'), [line])
+    t.same(told('none'), [line])
+    t.same(told('auto'), [], 'the default')
+  }
+  t.same(ofBucket({}, { patience: '2s' }), [])
 })
 
 t.test('patterns in the headers of tiers, which are compared literally', async t => {
@@ -483,4 +517,18 @@ t.test('a priority that changes nothing', async t => {
   t.same(of(header, {}), [
     'routes[0].priority: has no effect, as only trusted hops are believed; set "trustProxy", or write a number',
   ])
+})
+
+t.test('a certificate outside of its time', async t => {
+  const cert = fileURLToPath(new URL('../fixtures/expired-cert.pem', import.meta.url))
+  const told = (instant: string, file = cert): string[] =>
+    certificateWarnings({ host: '127.0.0.1', port: 0, tls: { cert: file, key: '' } }, Date.parse(instant)).map(
+      ({ path, message }) => `${path}: ${message}`,
+    )
+  const line = (fault: string): string => `listen.tls.cert: "${cert}" ${fault}, so clients refuse it; renew it`
+  t.same(told('2019-12-31T23:59:59Z'), [line('is not valid before 2020-01-01T00:00:00Z')])
+  for (const instant of ['2020-01-01T00:00:00Z', '2020-02-01T00:00:00Z']) t.same(told(instant), [], instant)
+  t.same(told('2020-02-01T00:00:01Z'), [line('expired at 2020-02-01T00:00:00Z')])
+  t.same(told('2026-01-01T00:00:00Z', '/nowhere'), [], 'reported elsewhere')
+  t.same(certificateWarnings({ host: '127.0.0.1', port: 0 }, 0), [])
 })

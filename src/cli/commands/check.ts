@@ -1,7 +1,8 @@
 import { loadConfig } from '../../config/load.js'
 import { effective } from '../../config/report/effective-config.js'
-import { type LongestWait, longestWaitOf, longestWaits } from '../../config/report/longest-waits.js'
+import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
+import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { formatDuration } from '../../core/units.js'
@@ -22,14 +23,17 @@ const INSTANCE_KB = 0.2
 export function runCheck(options: CommandOptions, terminal: Terminal): void {
   const { settings, file } = loadConfig(sourcesOf(options, terminal))
   terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  const warned = [
+    ...warnings(settings),
+    ...certificateWarnings(settings.listen, Date.now()),
+    ...openFileWarnings(settings, openFileLimit()),
+  ]
   const lines = [
     ...routeTable(settings.routes),
     '',
     memory(settings),
-    ...longestWaits(settings).flatMap(bucketLines),
-    ...[...warnings(settings), ...openFileWarnings(settings, openFileLimit())].map(
-      ({ path, message }) => `warning: ${path}: ${message}`,
-    ),
+    ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
+    ...warned.map(({ path, message }) => `warning: ${path}: ${message}`),
     `${file ?? 'the flags'}: valid`,
   ]
   terminal.stderr.write(`${lines.join('\n')}\n`)
@@ -49,7 +53,10 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
 function longestWait(route: RouteSettings): string {
   if (route.mode !== 'shape') return '-'
   const wait = longestWaitOf(route)
-  return route.maxWait < wait ? `${formatDuration(route.maxWait)} (maxWait)` : formatDuration(wait)
+  const isOpen = waitsForAnswers(route)
+  const { maxWait } = route
+  if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
+  return `${formatDuration(wait)}${isOpen ? ' by the rate alone' : ''}`
 }
 
 function memory({ limits }: Settings): string {
@@ -63,8 +70,13 @@ function megabytes(kilobytes: number): string {
   return `${Number((kilobytes / 1_000).toPrecision(2))} MB`
 }
 
-function bucketLines({ tiers, ...bucket }: ReturnType<typeof longestWaits>[number]): string[] {
-  return [`bucket ${waitLine(bucket)}`, ...tiers.map(tier => `  tier ${waitLine(tier)}`)]
+function bucketLines(
+  { tiers, ...bucket }: ReturnType<typeof longestWaits>[number],
+  routes: readonly RouteSettings[],
+): string[] {
+  const users = routes.filter(({ buckets }) => buckets.some(({ name }) => name === bucket.name))
+  const more = users.some(waitsForAnswers) ? ' by the rate alone; slow answers make it longer (maxInFlight)' : ''
+  return [`bucket ${waitLine(bucket)}${more}`, ...tiers.map(tier => `  tier ${waitLine(tier)}${more}`)]
 }
 
 function waitLine({ name, rate, capacity, burst, longestWaitMs }: LongestWait): string {

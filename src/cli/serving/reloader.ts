@@ -3,6 +3,7 @@ import { changedFiles, type UsedFile, usedFiles } from '../../config/checks/read
 import { ConfigError } from '../../config/load.js'
 import { changes } from '../../config/report/changes.js'
 import type { Settings } from '../../config/settings.js'
+import { certificateWarnings } from '../../config/warnings/certificates.js'
 
 /** Settings that take effect at start only. */
 const FIXED_AT_START = /^(listen|pacing|store|admin|accessLog|limits\.maxHeaderSize)\b/
@@ -43,12 +44,12 @@ export function createReloader({ settings: first, files, load, apply, log }: Rel
       log.info({ changes: [...changed, ...changedNames] }, 'reloaded')
       for (const line of changed.filter(line => FIXED_AT_START.test(line)))
         log.warn(`${line}: takes effect at the next start`)
+      for (const { path, message } of certificateWarnings(first.listen, Date.now())) log.warn(`${path}: ${message}`)
       for (const [route, count] of expired) {
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }
     } catch (error) {
-      const problems = error instanceof ConfigError ? error.message.split('\n') : [(error as Error).message]
-      log.error({ problems }, 'not reloaded: the configuration stays as it was')
+      logRefusal(error as Error, log)
     }
   }
   return {
@@ -57,4 +58,16 @@ export function createReloader({ settings: first, files, load, apply, log }: Rel
     },
     current: () => current,
   }
+}
+
+function logRefusal(error: Error, log: Logger): void {
+  const problems = error.message.split('\n')
+  if (isHalfRenewed(error)) {
+    log.warn({ problems }, 'not reloaded: certificate and key do not belong together yet, and the former ones stay')
+  } else log.error({ problems }, 'not reloaded: the configuration stays as it was')
+}
+
+/** A renewal writes the certificate and its key one after the other. In between they do not fit. */
+function isHalfRenewed(error: Error): boolean {
+  return error instanceof ConfigError && error.problems.every(({ path }) => path.startsWith('listen.tls.'))
 }

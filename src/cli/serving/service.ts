@@ -5,6 +5,7 @@ import { usedFiles } from '../../config/checks/readable-files.js'
 import { watchFiles } from '../../config/read/file-watch.js'
 import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
+import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { createId } from '../../proxy/http/via.js'
@@ -53,7 +54,11 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   const log = createLog(null, { isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
   const admin = await serveAdmin(settings, service, log)
-  const warned = [...warnings(settings), ...openFileWarnings(settings, openFileLimit())]
+  const warned = [
+    ...warnings(settings),
+    ...certificateWarnings(settings.listen, Date.now()),
+    ...openFileWarnings(settings, openFileLimit()),
+  ]
   for (const { path, message } of warned) log.warn(`${path}: ${message}`)
   const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
     const expired = await service.reload(next)
@@ -62,9 +67,11 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   }
   const { reload, current } = createReloader({ settings, files, load, apply, log })
   process.on('SIGHUP', reload)
-  const watch = watchFiles(reload, (directory, { message }) =>
-    log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
-  )
+  const watch = watchFiles(reload, {
+    unwatched: (directory, { message }) =>
+      log.warn({ directory }, `changes of files are not noticed here (${message}); send SIGHUP after one`),
+    missing: missing => log.warn({ file: missing }, 'this file is gone; what was read of it stays in use'),
+  })
   const watchAll = (next: Settings): void => {
     const watched = usedFiles(next, settings.listen).map(each => each.file)
     watch.watch(file === undefined ? watched : [file, ...watched])

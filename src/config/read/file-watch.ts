@@ -13,21 +13,40 @@ export interface FileWatch {
   close(): void
 }
 
+/** What a watch cannot do. */
+export interface WatchFaults {
+  /** Called for a directory that cannot be watched. */
+  unwatched(directory: string, error: Error): void
+  /** Called once for a file that cannot be read any more. */
+  missing(file: string): void
+}
+
 /**
  * Calls `changed` when the contents of files have changed, once for several changes at a time.
  *
  * It watches the directories of the files: a replaced file, or a link with a new target, is another inode, which a watch
  * of the file itself would miss.
- *
- * @param unwatched called for a directory that cannot be watched
  */
-export function watchFiles(changed: () => void, unwatched: (directory: string, error: Error) => void): FileWatch {
+export function watchFiles(changed: () => void, faults: WatchFaults): FileWatch {
   const lastContents = new Map<string, string | undefined>()
   const watchers = new Map<string, FSWatcher>()
   let settleTimer: NodeJS.Timeout | undefined
-  const poll = setInterval(() => {
-    for (const [file, before] of lastContents) if ((contents(file) ?? before) !== before) return compareSoon()
-  }, POLL_MS).unref()
+  /** At how many polls in a row a file could not be read. */
+  const missed = new Map<string, number>()
+  const polls = setInterval(poll, POLL_MS).unref()
+
+  function poll(): void {
+    let isChanged = false
+    for (const [file, before] of lastContents) {
+      const now = contents(file)
+      if (now !== before && now !== undefined) isChanged = true
+      const times = now === undefined ? (missed.get(file) ?? 0) + 1 : 0
+      missed.set(file, times)
+      // It may be about to be replaced when it is missed first.
+      if (times === 2) faults.missing(file)
+    }
+    if (isChanged) compareSoon()
+  }
 
   function compareSoon(): void {
     clearTimeout(settleTimer)
@@ -46,6 +65,11 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
     if (isChanged) changed()
   }
 
+  function forget(file: string): void {
+    lastContents.delete(file)
+    missed.delete(file)
+  }
+
   function watchDirectory(directory: string): void {
     try {
       const watcher = watch(directory, (_event, name) => {
@@ -57,7 +81,7 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
       watcher.unref()
       watchers.set(directory, watcher)
     } catch (error) {
-      unwatched(directory, error as Error)
+      faults.unwatched(directory, error as Error)
     }
   }
 
@@ -72,13 +96,13 @@ export function watchFiles(changed: () => void, unwatched: (directory: string, e
 
   return {
     watch(files) {
-      for (const file of lastContents.keys()) if (!files.includes(file)) lastContents.delete(file)
+      for (const file of lastContents.keys()) if (!files.includes(file)) forget(file)
       for (const file of files) if (!lastContents.has(file)) lastContents.set(file, contents(file))
       watchDirectories(new Set(files.map(dirname)))
     },
     close() {
       clearTimeout(settleTimer)
-      clearInterval(poll)
+      clearInterval(polls)
       for (const watcher of watchers.values()) watcher.close()
     },
   }

@@ -37,9 +37,10 @@ function kindOf({ store }: Settings): string {
   return store === 'memory' ? store : store.type
 }
 
-/** Values by path. List entries go by name, so that a removed route does not change the paths of those after it. */
+/** Values by path. A rate is one value, also as a list by the time of day. List entries go by name, so that a removed route does not change the paths of those after it. */
 function flatten(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
   if (Array.isArray(value)) {
+    if (path.endsWith('.rate')) return found.set(path, value.map(formatEntry).join(', '))
     if (value.every(item => typeof item !== 'object' || item === null)) return found.set(path, value.join(', '))
     for (const [index, item] of value.entries()) {
       const { name = index } = item as { name?: string }
@@ -50,4 +51,9 @@ function flatten(value: unknown, path = '', found = new Map<string, string>()): 
   if (typeof value !== 'object' || value === null) return found.set(path, String(value))
   for (const [key, inner] of Object.entries(value)) flatten(inner, path === '' ? key : `${path}.${key}`, found)
   return found
+}
+
+/** `50/s from 22:00 to 06:00` */
+function formatEntry({ from, to, rate }: { from?: string; to?: string; rate: string }): string {
+  return from === undefined ? rate : `${rate} from ${from} to ${to}`
 }

@@ -52,6 +52,14 @@ export function longestWaitOf(route: RouteSettings, cost = smallestCost(route)):
   return Math.max(0, ...route.buckets.flatMap(allLimits).map(limits => waitFor(cost, limits)))
 }
 
+/** Whether requests of a route may also wait for the ends of others' answers. Then no rate bounds their wait. */
+export function waitsForAnswers({ mode, buckets, upstream }: RouteSettings): boolean {
+  if (mode !== 'shape') return false
+  const { maxInFlight, connections } = upstream
+  if (maxInFlight !== Infinity || connections !== undefined) return true
+  return buckets.flatMap(allLimits).some(limits => limits.maxInFlight !== undefined)
+}
+
 /** The smallest static cost of a route. */
 export function smallestCost({ cost }: RouteSettings): number {
   return Math.min(...staticCosts(cost).map(({ amount }) => amount))

@@ -4,7 +4,7 @@ import { wants, wantsSecret } from '../messages.js'
 import { headers } from './case-insensitive.js'
 import { key } from './key.js'
 import { bucketRate, timeZone } from './rates.js'
-import { duration, NAME, name, object, oneOf, positive, priority, span, whole } from './values.js'
+import { duration, NAME, name, object, oneOf, positive, priority, span, whole, wordOr } from './values.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
 const KEYS = 'use e.g. ["customer-1"]'
@@ -79,8 +79,7 @@ export const bucket = object(
     overflow: oneOf(['reject', 'fill', 'fair'], 'a choice for overflow')
       .prefault('reject')
       .describe('What a rejected request does to the bucket, e.g. "reject" (nothing).'),
-    blockFor: z
-      .union([z.literal('drain'), span], { error: wants('a time to block for', 'use e.g. "30s" or "drain"') })
+    blockFor: wordOr(['drain'], span, wants('a time to block for', 'use e.g. "30s" or "drain"'))
       .exactOptional()
       .describe('How long a key that overflows is rejected, e.g. "30s" or "drain".'),
     tiers: z

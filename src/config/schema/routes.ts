@@ -6,7 +6,19 @@ import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import type { CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
-import { flag, headerName, methodName, name, object, oneOf, priority, read, text, timerDuration } from './values.js'
+import {
+  flag,
+  headerName,
+  methodName,
+  name,
+  object,
+  oneOf,
+  priority,
+  read,
+  text,
+  timerDuration,
+  wordOr,
+} from './values.js'
 
 const COST = 'use a number above 0, e.g. 5'
 const COST_FORMS = 'use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }'
@@ -197,10 +209,7 @@ export const route = object(
     maxWait: timerDuration
       .exactOptional()
       .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
-    patience: z
-      .union([z.enum(['auto', 'none']), timerDuration], {
-        error: wants('a patience', 'use e.g. "2s", "auto" or "none"'),
-      })
+    patience: wordOr(['auto', 'none'], timerDuration, wants('a patience', 'use e.g. "2s", "auto" or "none"'))
       .prefault('auto')
       .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
     priority: z

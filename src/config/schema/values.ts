@@ -80,6 +80,11 @@ export const timeout = read(durationText, text => {
 /** A duration that one timer can hold. 0 is allowed. */
 export const timerDuration = read(durationText, text => timerLength(text, readDuration(text)))
 
+/** One of a few words, or a duration. A text without a digit is hardly meant as a duration. */
+export function wordOr<const T extends readonly string[]>(words: T, length: typeof duration, error: typeof rateError) {
+  return z.union([z.enum(words), z.string({ error }).regex(/\d/, { error }).pipe(length)], { error })
+}
+
 function timerLength(text: string, ms: number): number {
   if (ms > LONGEST_TIMER_MS) throw new RangeError(`${quote(text)} is longer than a timer can run; use at most "24d"`)
   return ms

@@ -24,10 +24,7 @@ export function patternWarnings({ buckets, routes }: Settings): Warning[] {
         const path = ['buckets', bucket.name, 'tiers', index]
         return [
           ...keys.flatMap((key, position) =>
-            oddAddress(key, bucket).map(why => ({
-              path: [...path, 'keys', position],
-              message: `never matches: ${why}`,
-            })),
+            keyFaults(key, bucket).map(message => ({ path: [...path, 'keys', position], message })),
           ),
           ...starred(header, [...path, 'header']),
         ]
@@ -91,12 +88,33 @@ function isAddress({ parts }: BucketSettings['key']): boolean {
   return parts.every(({ kind }) => kind === 'ip')
 }
 
-/** Why no request can have the address in the key of a tier. */
-function oddAddress(text: string, { key }: BucketSettings): string[] {
-  const { parts, ipv6 } = key
+const WHOLE = 'the keys of this bucket are compared as a whole'
+
+/** What is odd about a key of a tier. */
+function keyFaults(text: string, bucket: BucketSettings): string[] {
+  const { parts } = bucket.key
   const values = text.split('\n')
-  const address = values[parts.findIndex(({ kind }) => kind === 'ip')]
-  if (address === undefined || values.length !== parts.length) return []
+  const at = values.length === parts.length ? parts.findIndex(({ kind }) => kind === 'ip') : -1
+  if (at >= 0) {
+    const [why] = oddAddress(values[at]!, bucket)
+    if (why !== undefined) return [`never matches: ${why}`]
+  }
+  const others = values.filter((_value, index) => index !== at)
+  if (others.some(value => value.includes('/') && parseRange(value) !== undefined)) {
+    return [
+      `${WHOLE}, so this range stands for no address in it; ranges are looked into only where the key is "ip" and nothing else`,
+    ]
+  }
+  const hasStars = parts.some(part => part.kind === 'header' && WITH_STARS.test(part.name))
+  if (hasStars || !others.some(value => value.includes('*'))) return []
+  return [
+    `${WHOLE}, and "*" stands for nothing but itself; write the exact key, or match the pattern in a route with a bucket of its own`,
+  ]
+}
+
+/** Why no request can have this address in its key. */
+function oddAddress(address: string, { key }: BucketSettings): string[] {
+  const { ipv6 } = key
   const isRange = address.includes('/')
   if (isIP(address) === 4 || (isRange && isAddress(key) && parseKeyRange(address, ipv6) !== undefined)) return []
   const range = parseRange(address)

@@ -1,8 +1,8 @@
 /** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
 import { covers } from '../checks/match-coverage.js'
-import { allLimits, longestWaitOf } from '../report/longest-waits.js'
-import type { BucketSettings, RouteSettings, Settings, UpstreamSettings } from '../settings.js'
+import { longestWaitOf, waitsForAnswers } from '../report/longest-waits.js'
+import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
 export function routeWarnings(settings: Settings): Warning[] {
@@ -12,6 +12,7 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...unreachable(route, index, routes),
       ...unlimited(route).map(message => ({ path: ['routes', index, 'buckets'], message })),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
+      ...idlePatience(route).map(message => ({ path: ['routes', index, 'patience'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
       ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
@@ -42,21 +43,30 @@ function unlimited({ mode, buckets }: RouteSettings): string[] {
 function idleMaxWait(route: RouteSettings, settings: Settings): string[] {
   const { mode, maxWait } = route
   if (maxWait === Infinity) return []
-  if (mode !== 'shape') return [`has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`]
+  if (mode !== 'shape') return [withoutQueue(mode)]
   const longest = longestWaitOf(route)
   if (maxWait <= longest || !isFifo(route, settings)) return []
   const wait = formatDuration(longest)
   return [`has no effect, as nothing waits longer than ${wait} anyway; lower it below that, or remove it`]
 }
 
+function idlePatience({ mode, patience }: RouteSettings): string[] {
+  return mode === 'shape' || patience === 'auto' ? [] : [withoutQueue(mode)]
+}
+
+function withoutQueue(mode: string): string {
+  return `has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`
+}
+
 /**
  * Whether the longest wait is exactly that of the bucket. It may be longer when several lanes share the bucket, because
  * lanes take turns, and when the upstream is full or too many requests are in flight.
  */
-function isFifo({ buckets, upstream }: RouteSettings, settings: Settings): boolean {
+function isFifo(route: RouteSettings, settings: Settings): boolean {
+  const { buckets, upstream } = route
   const [only] = buckets
   if (only === undefined || buckets.length > 1 || usersOf(only, settings).length > 1) return false
-  return isPrompt(upstream) && allLimits(only).every(({ maxInFlight }) => maxInFlight === undefined)
+  return upstream.pauseOn === undefined && !upstream.learn && !waitsForAnswers(route)
 }
 
 /** Reported once for each upstream. */
@@ -89,11 +99,6 @@ function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: re
   return [
     'the routes to this upstream together may exceed what is learnt; give them a bucket with "key": "all" in common',
   ]
-}
-
-/** Whether only the buckets delay requests to it. */
-function isPrompt({ maxInFlight, connections, pauseOn, learn }: UpstreamSettings): boolean {
-  return maxInFlight === Infinity && connections === undefined && pauseOn === undefined && !learn
 }
 
 /** Warns of a cost header that may ask for more than the capacity. */

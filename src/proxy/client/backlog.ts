@@ -15,11 +15,13 @@ export interface BacklogOptions {
   readonly most: number
   /** Undefined: the client may be as slow as it likes. */
   readonly leastRate: LeastRate | undefined
+  /** The client takes too little. */
+  onTooSlow(): void
 }
 
 /**
  * The bytes of an answer that its client has not taken. They are read ahead of it, so that the upstream is free sooner. A
- * client that takes too few of them loses its connection. The kernel takes megabytes at a time and then nothing for minutes,
+ * client that takes too few of them is reported. The kernel takes megabytes at a time and then nothing for minutes,
  * so what it still keeps is not taken.
  */
 export class Backlog implements Watched {
@@ -115,15 +117,15 @@ export class Backlog implements Watched {
     else void this.#look(taken)
   }
 
-  /** Cuts the connection off, unless the client has taken enough of what the kernel kept. */
+  /** Reports the client, unless it has taken enough of what the kernel kept. */
   async #look(taken: number): Promise<void> {
-    const { socket, leastRate } = this.#options
+    const { socket, leastRate, onTooSlow } = this.#options
     const before = this.#kept
     const after = before === undefined ? undefined : await unconfirmedBytes(socket)
     // It has been measured anew, or has taken all, in the meantime.
     if (this.#ended || !this.#isWaiting || this.#kept !== before || socket.destroyed) return
     const confirmed = before === undefined || after === undefined ? 0 : before - after
-    if (taken + confirmed < leastRate!.bytes) return void socket.destroy()
+    if (taken + confirmed < leastRate!.bytes) return onTooSlow()
     this.#confirmed += confirmed
     this.#watch()
   }

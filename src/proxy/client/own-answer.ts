@@ -156,7 +156,11 @@ export class OwnAnswer implements ClientAnswer {
 
   #openBacklog(): Backlog {
     const { socket, encrypted, budget, leastRate } = this.#connection
-    return new Backlog({ socket, encrypted, budget, leastRate, client: this.#client, most: this.#ahead })
+    const onTooSlow = (): void => {
+      this.owner?.takenTooSlowly()
+      socket.destroy()
+    }
+    return new Backlog({ socket, encrypted, budget, leastRate, onTooSlow, client: this.#client, most: this.#ahead })
   }
 
   get taken(): number {

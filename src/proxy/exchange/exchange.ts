@@ -330,6 +330,13 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     else this.#stop(this.#state === 'sent' || reply.status === 408 ? 'failed' : 'refused', reply)
   }
 
+  takenTooSlowly(): void {
+    // It is counted as forwarded if the upstream was done.
+    if (this.#state === 'over') return
+    this.context.observer.failed?.(this.route, 'the client took too little of the answer in 20 s')
+    this.#leave('failed', this.res.statusCode)
+  }
+
   cutOff(): void {
     if (this.#state === 'over') this.#forwarding?.abort()
     else this.#stop(this.#state === 'sent' ? 'failed' : 'expired', SHUTTING_DOWN)

@@ -66,6 +66,8 @@ export interface WholeAnswer {
 export interface AnswerOwner {
   /** The socket has taken all of it. Called once. */
   finished(): void
+  /** The client takes less of it than `limits.minBodyRate`. Its connection ends next. */
+  takenTooSlowly(): void
 }
 
 /** The answer to one request: a whole one of our own, or one that is passed on in pieces. */
