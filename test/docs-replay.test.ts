@@ -74,7 +74,7 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
   const shown = [...text.matchAll(/^```(.*)\n([\s\S]*?)^```$/gm)]
     .filter(([, language]) => language === '')
     .flatMap(([, , block]) => block!.split('\n').filter(Boolean))
-  t.equal(shown.length, 8)
+  t.equal(shown.length, 16)
   for (const line of shown) t.ok(stdout.includes(line) || output.includes(line), line)
 })
 

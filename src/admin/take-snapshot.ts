@@ -5,13 +5,15 @@ import { slackOf } from '../core/bucket/limits.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
+import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
 import type { Instance } from './counters/fullest.js'
-import type { TrafficTally } from './counters/traffic-tally.js'
+import type { RouteTally, TrafficTally } from './counters/traffic-tally.js'
 import type { Reset } from './http/server.js'
 import type {
   BucketSnapshot,
   InstanceSnapshot,
+  PatienceSnapshot,
   RouteSnapshot,
   Snapshot,
   UpstreamSnapshot,
@@ -38,7 +40,7 @@ export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOpt
     queued: shaper.queued,
     inFlight: tally.inFlight,
     buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, context, tally, now)),
-    routes: routeSnapshots(context, tally),
+    routes: routeSnapshots(context, tally, now),
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
@@ -158,10 +160,33 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
   }
 }
 
-function routeSnapshots({ routes }: ProxyContext, tally: TrafficTally): RouteSnapshot[] {
-  const known = routes.map(({ name, settings: { mode, dryRun } }) => ({ name, mode, dryRun, ...tally.route(name) }))
+function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
+  const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
+    const { queued, outcomes, rehearsed } = all.route(name)
+    return { queued, outcomes, rehearsed }
+  }
+  const known = routes.map((route): RouteSnapshot => {
+    const { name, settings } = route
+    const patience = patienceSnapshot(route, all.route(name), now)
+    const { mode, dryRun } = settings
+    return { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) }
+  })
   // Requests without a route are listed, too.
-  return tally.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...tally.route('') }] : known
+  return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known
+}
+
+function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {
+  const learntMs = waits.patience.usual(now)
+  const serviceMs = waits.service.usual
+  const { arrival, release } = tally.givenUp
+  const givenUp = arrival.known + arrival.learnt + release.known + release.learnt
+  if (learntMs === undefined && serviceMs === undefined && givenUp === 0) return undefined
+  return {
+    ...(learntMs !== undefined && { learntMs }),
+    ...(serviceMs !== undefined && { serviceMs }),
+    givenUp,
+    lastMinute: tally.givenUpLately.count(now),
+  }
 }
 
 function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {

@@ -142,6 +142,10 @@ function withReplay(command: Command, terminal: Terminal): Command {
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--sweep [grid]', 'try many, e.g. "rate=1/s..20/s,capacity=5..100" (default: about what is seen)')
     .option('--target <bounds>', 'find the smallest, e.g. "reject<=0.1%,p99<=2s"')
+    .option(
+      '--patience <time>',
+      'if clients leave after it, e.g. 2s: what would be for nobody, and what giving up saves',
+    )
     .option('--diff', 'compare: two configurations and then the logs, or two reports of --json')
     .option('--json', 'write the report as JSON')
     .option('--html <file>', 'write a page with plots')

@@ -5,10 +5,11 @@ import type { KeyPart, Settings } from './settings.js'
  * authority.
  */
 export function needsOf(routes: Settings['routes']): { readonly name: string; readonly by: string }[] {
-  return routes.flatMap(({ name, match, buckets, cost, mode }) => [
+  return routes.flatMap(({ name, match, buckets, cost, mode, priority }) => [
     ...(match.host === undefined ? [] : [{ name: 'host', by: `"match" of route "${name}"` }]),
     ...Object.keys(match.header ?? {}).map(header => ({ name: header, by: `"match" of route "${name}"` })),
     ...(mode !== 'off' && cost.kind === 'header' ? [{ name: cost.name, by: `"cost" of route "${name}"` }] : []),
+    ...(mode === 'shape' && priority === 'header' ? [{ name: 'priority', by: `"priority" of route "${name}"` }] : []),
     ...(mode === 'off' ? [] : buckets).flatMap(bucket => [
       ...bucket.key.parts
         .flatMap(part => needOf(part))

@@ -139,7 +139,7 @@ export interface BucketSettings {
   status: number
   /** The weight of a lane, unless an earlier bucket of its stack has one. Absent when the file sets none. */
   weight?: number
-  /** The limits of keys in no tier. `overflow` is always set. With a schedule `rate` is its lowest, or the present one. */
+  /** The limits of keys in no tier. `overflow` and `minShare` are always set. With a schedule `rate` is its lowest, or the present one. */
   limits: BucketLimits
   /** Absent: the rate is always the same. */
   schedule?: RateSchedule
@@ -181,6 +181,8 @@ export interface TierSettings {
   schedule?: RateSchedule
   /** The weight of the bucket when the tier sets none. */
   weight?: number
+  /** 0 to 7. Absent: that of the route. */
+  priority?: number
 }
 
 export interface MatchSettings {
@@ -211,6 +213,8 @@ export interface RouteSettings {
   cost: CostSettings
   /** Milliseconds; Infinity when the file sets none. */
   maxWait: number
+  /** 0 to 7, or what trusted hops say in `Priority`. */
+  priority: number | 'header'
   /** How long clients wait for an answer: ms, learnt, or for ever. */
   patience: number | 'auto' | 'none'
   dryRun: boolean

@@ -126,7 +126,7 @@ export class Shaper {
     const { route, stack } = arrival
     const now = this.#engine.settleFor(arrival, 'before')
     const start = now + route.gate.pausedFor(now)
-    const ahead = costBefore(findLane(route, stack), arrivedAt)
+    const ahead = costBefore(findLane(arrival), arrivedAt)
     const times = stack.map(({ limits }, place) => {
       const before = stack[place]!.hold(start) + ahead - slackOf(limits, arrival.cost)
       return Math.max(0, before) / limits.rate
@@ -325,8 +325,9 @@ export class Shaper {
   }
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
-  #isNext({ route, stack, cost }: Arrival, now: number): boolean {
-    if (stack.length === 0) return findLane(route, stack)?.awaited !== true
+  #isNext(arrival: Arrival, now: number): boolean {
+    const { route, stack, cost } = arrival
+    if (stack.length === 0) return findLane(arrival)?.awaited !== true
     if (!this.#engine.direct) return false
     for (const bucket of stack) {
       if (!isFreeFor(bucket, cost, now) || bucket.isHeldBefore(route.gate, cost)) return false

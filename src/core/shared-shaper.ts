@@ -233,9 +233,10 @@ export class SharedShaper {
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
 
 /** Whether no request here goes before it. Those that are set aside do not. */
-function mayGo({ route, stack }: Arrival): boolean {
+function mayGo(arrival: Arrival): boolean {
+  const { route, stack } = arrival
   if (!route.gate.open || stack.some(bucket => bucket.waiting > bucket.aside || bucket.shut)) return false
-  return stack.length > 0 || findLane(route, stack)?.awaited !== true
+  return stack.length > 0 || findLane(arrival)?.awaited !== true
 }
 
 /** Whether a cost does not fit the queue here. */

@@ -1,24 +1,32 @@
 /** Puts the requests of logs through limits and reports what these would have done. */
 import { formatKeyPart } from '../config/schema/key.js'
+import type { Settings } from '../config/settings.js'
 import { slackOf } from '../core/bucket/limits.js'
 import type { LineParser } from './formats/line-parser.js'
 import { LogArrivals } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
 import { InputError, STDIN } from './input/log-files.js'
-import type { Recording } from './input/recording.js'
+import { Recording } from './input/recording.js'
 import { isByAddress, missingFields, type Plan, type ReplayLimits, type Single, singleOf } from './plan/plan.js'
 import { findSmallest } from './plan/smallest-limits.js'
 import { type Grid, pointsOf } from './plan/sweep-grid.js'
 import { Trial } from './plan/trial.js'
-import { createReport, type ReplayReport, type SweepReport } from './report/report.js'
+import {
+  createReport,
+  type LeavingOutcomes,
+  type LeavingReport,
+  type ReplayReport,
+  type SweepReport,
+} from './report/report.js'
 import type { Bound } from './runs/bound-run.js'
 import { BoundRun } from './runs/bound-run.js'
+import { LeavingClients } from './runs/leaving-clients.js'
 import type { Request } from './runs/level-rows.js'
 import { MeterRun } from './runs/meter-run.js'
 import type { ReplayRun } from './runs/run.js'
 import { ShaperRun } from './runs/shaper-run.js'
 import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
-import { EXACT } from './runs/wait-quantiles.js'
+import { EXACT, Waits } from './runs/wait-quantiles.js'
 
 /** Clients of one bucket by its key. */
 export class KeyDirectory implements Directory {
@@ -64,28 +72,32 @@ function setupOfRoutes({ settings }: ReplayLimits): Setup {
  * @throws ConfigError where the log lacks what a flag needs
  */
 export async function replay(plan: Plan): Promise<ReplayReport> {
-  const { limits, sweep, target } = plan
+  const { limits, sweep, target, patience } = plan
   const found = singleOf(limits.settings)
   const sweeps = sweep !== undefined || target !== undefined
-  const single = limits.plain || sweeps ? found : undefined
+  // What clients that leave would do needs the queues of the core.
+  const single = patience === undefined && (limits.plain || sweeps) ? found : undefined
   const { directory, createRun } = single === undefined ? setupOfRoutes(limits) : setupOfBucket(limits, single)
   const notes = new Set<string>()
   const begin = (parser: LineParser, log: string): void => {
     for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(missing)
   }
-  const arrivals = new LogArrivals({ ...plan, directory, begin })
+  const serviceTimes = new Waits()
+  const onServiceTime = patience === undefined ? {} : { onServiceTime: (ms: number) => serviceTimes.add(ms) }
+  const arrivals = new LogArrivals({ ...plan, directory, begin, ...onServiceTime })
   const { reading, result } = await arrivals.read(() => {
     const run = createRun()
     const begin = run.begin?.bind(run)
-    if (!sweeps || single === undefined) return { run, ...(begin && { begin }), arrive: run.arrive.bind(run) }
-    const trial = new Trial(plan, requestOf(single))
+    const recorder =
+      patience !== undefined ? new Recording() : sweeps && single ? new Trial(plan, requestOf(single)) : undefined
+    if (recorder === undefined) return { run, recorder, ...(begin && { begin }), arrive: run.arrive.bind(run) }
     const arrive = (at: number, id: number, agent: number): void => {
       run.arrive(at, id, agent)
-      trial.arrive(at, id)
+      recorder.arrive(at, id)
     }
-    return { run, trial, arrive }
+    return { run, recorder, ...(begin && { begin }), arrive }
   })
-  const { run, trial } = result
+  const { run, recorder } = result
   run.end()
   if (run instanceof ShaperRun && run.notByBuckets > 0) {
     notes.add(
@@ -93,10 +105,18 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
     )
   }
   const findings = { plan, reading, tally: run.tally, directory }
-  if (trial === undefined || single === undefined || reading.requests === 0) {
-    return createReport({ ...findings, notes: [...notes] })
+  if (reading.requests === 0 || recorder === undefined) return createReport({ ...findings, notes: [...notes] })
+  if (recorder instanceof Recording) {
+    const leaving = {
+      settings: limits.settings,
+      directory: directory as RouteDirectory,
+      patience: patience!,
+      serviceTimes,
+    }
+    const left = await letClientsLeave(leaving, reading.origin, createRepeat(arrivals, recorder))
+    return createReport({ ...findings, notes: [...notes], left })
   }
-  const swept = await sweepOver(plan, single, trial, createRepeat(arrivals, trial.recording))
+  const swept = await sweepOver(plan, single!, recorder, createRepeat(arrivals, recorder.recording))
   if (target !== undefined) for (const note of targetNotes(target, swept)) notes.add(note)
   return createReport({ ...findings, notes: [...notes], swept })
 }
@@ -180,4 +200,48 @@ async function recommend(
     if (metric !== 'reject' && metric !== 'delay') wait[metric] = Math.min(wait[metric], most)
   }
   return { ...outcome, wait }
+}
+
+/** Answers that have to be known before their usual time is. */
+const LEAST_ANSWERS = 20
+
+interface LeavingPlan {
+  readonly settings: Settings
+  readonly directory: RouteDirectory
+  /** ms */
+  readonly patience: number
+  /** How long answers took, in ms. */
+  readonly serviceTimes: Waits
+}
+
+/**
+ * Puts the same requests through the limits with clients that leave: without giving up any request, and with it.
+ *
+ * @param origin seconds since 1970 that arrivals count from
+ */
+async function letClientsLeave(
+  { settings, directory, patience, serviceTimes }: LeavingPlan,
+  origin: number,
+  repeat: Repeat,
+): Promise<LeavingReport> {
+  const { count: answers } = serviceTimes
+  const service = answers < LEAST_ANSWERS ? undefined : serviceTimes.summary().p90
+  const open = () => {
+    const runs = (['keep', 'give up'] as const).map(policy => {
+      const clients = new LeavingClients({ patience, service: service ?? 0, policy })
+      const run = new ShaperRun(settings, directory, clients)
+      run.begin(origin * 1_000)
+      return { run, clients }
+    })
+    const arrive = (at: number, id: number): void => {
+      for (const { run } of runs) run.arrive(at, id, 0)
+    }
+    return { runs, arrive }
+  }
+  const { runs } = await repeat(open)
+  const [kept, givenUp] = runs.map(({ run, clients }): LeavingOutcomes => {
+    run.end()
+    return { ...clients.counts, rejected: run.tally.rejected }
+  })
+  return { patience, ...(service !== undefined && { service }), kept: kept!, givenUp: givenUp! }
 }

@@ -199,6 +199,7 @@ export function createSample(start: number): { snapshot(at: number): Snapshot } 
               failed: 2,
               refused: 0,
             },
+            patience: { learntMs: 2_010, serviceMs: 84, givenUp: 412, lastMinute: 31 },
           }),
           route({ name: 'login', mode: 'meter', outcomes: { ...route().outcomes, forwarded: 7, rejected: 2 } }),
           route({ name: 'health', mode: 'off', outcomes: { ...route().outcomes, forwarded: 812 } }),

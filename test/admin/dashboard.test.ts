@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { dashboardPage } from '../../src/admin/dashboard/page.js'
+import type { RouteSnapshot } from '../../src/admin/snapshot/snapshot.js'
 import { frames, ORANGE, openBrowser, openPage, pixels, says, text } from './browser.js'
 import { BUSY, bucket, instance, quiet, route } from './dashboard-sample.js'
 import { live, serveDashboard } from './dashboard-server.js'
@@ -103,6 +104,32 @@ t.test('rates come from the growth between snapshots; a restarted server begins 
   server.say({ ...at(2_000, 3, 2, 0), uptime: 2 })
   await says(page, '#rates-now', '3/s in, 2/s out')
   t.same(faults, [])
+})
+
+t.test('routes tell how long clients wait and how many requests were given up for it', async t => {
+  const server = await serveDashboard(t)
+  const at = Date.now()
+  const told = (patience?: RouteSnapshot['patience']) => quiet(at, { routes: [route(patience && { patience })] })
+  server.greeting = () => [told({ learntMs: 2_010, serviceMs: 84, givenUp: 412, lastMinute: 31 })]
+  const line = '#routes .patience'
+  for (const colorScheme of ['light', 'dark'] as const) {
+    const { page, faults, overhang } = await openPage(t, browser, server.url, {
+      colorScheme,
+      viewport: { width: 320, height: 640 },
+    })
+    await says(page, line, 'clients leave after about 2 s; 31 given up in the last minute')
+    t.equal(await overhang(), 0)
+    server.say(told({ serviceMs: 84, givenUp: 412, lastMinute: 0 }))
+    await says(page, line, /^0 given up in the last minute$/)
+    server.say(told({ serviceMs: 84, givenUp: 0, lastMinute: 0 }))
+    await page.locator(line).waitFor({ state: 'hidden' })
+    server.say(told({ learntMs: 500, givenUp: 0, lastMinute: 0 }))
+    await says(page, line, 'clients leave after about 500 ms; 0 given up in the last minute')
+    server.say(told())
+    await page.locator(line).waitFor({ state: 'hidden' })
+    t.same(faults, [])
+    await page.close()
+  }
 })
 
 t.test('keys are shown as text only, and can be reset after a confirmation', async t => {

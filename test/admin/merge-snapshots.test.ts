@@ -87,3 +87,20 @@ t.test('counts add up, shared values stay, and the worst key stays the worst', a
   )
   t.same(bucket!.focus!.arrivals, [1, 3, 11, 13])
 })
+
+t.test(
+  'patience: each process learns for itself, so times are means of those that know, and counts are sums',
+  async t => {
+    const of = (patience: object) => {
+      const [route] = part(2).routes
+      return { ...part(2), routes: [{ ...route!, patience: { givenUp: 0, lastMinute: 0, ...patience } }] }
+    }
+    const merged = mergeSnapshots([
+      of({ learntMs: 2_000, serviceMs: 100, givenUp: 7, lastMinute: 3 }),
+      of({ learntMs: 1_000, givenUp: 1, lastMinute: 1 }),
+      part(3),
+    ])
+    t.same(merged.routes[0]!.patience, { learntMs: 1_500, serviceMs: 100, givenUp: 8, lastMinute: 4 })
+    t.notOk('patience' in mergeSnapshots([part(2), part(3)]).routes[0]!)
+  },
+)

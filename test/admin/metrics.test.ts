@@ -92,3 +92,72 @@ t.test('dry runs are counted by what they would have done and by kind of program
   )
   t.equal(buckets[0]!.offered, 5)
 })
+
+t.test('what is learnt of clients, and what was given up for it', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    trustProxy: true,
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 100 } },
+    routes: [{ name: 'api' }],
+  })
+  const { proxy, pacer } = rig
+  const ask = (client: number, init: { signal?: AbortSignal; headers?: Record<string, string> } = {}) =>
+    fetch(proxy.url, { ...init, headers: { 'x-forwarded-for': `192.0.2.${client}`, ...init.headers } })
+  const route = async () => (await rig.snapshot()).routes[0]!
+  const over = async () => Object.values((await route()).outcomes).reduce((sum, count) => sum + count, 0)
+  /** All of them have been decided on. */
+  const decided = async (count: number) => {
+    while ((await over()) + (await rig.snapshot()).queued < count) await turns()
+  }
+  /** Answers take no time on the virtual clock. */
+  const pass = async (ms: number) => {
+    for (let passed = 0; passed < ms; passed += 100) {
+      pacer.runUntil(pacer.now() + 100)
+      while ((await rig.snapshot()).inFlight > 0) await turns()
+    }
+  }
+  const [patience, service] = ['shaper_patience_seconds{route="api"}', 'shaper_service_time_seconds{route="api"}']
+  const givenUp = (at: string, source: string) => `shaper_given_up_total{route="api",at="${at}",source="${source}"}`
+  t.equal((await ask(0)).status, 200)
+  t.notOk('patience' in (await route()), 'nothing is known')
+  for (const line of [patience, service]) t.equal(await rig.metric(line), undefined, line)
+  t.equal(await rig.metric(givenUp('release', 'learnt')), 0, 'all counts of a route are there with its first request')
+  // Thirty requests of six clients: six leave within 600 ms, and the clients of the others hang up then.
+  const abort = new AbortController()
+  const first = Array.from({ length: 30 }, (_, client) =>
+    ask(client % 6, { signal: abort.signal }).catch(() => undefined),
+  )
+  await decided(31)
+  await pass(600)
+  t.equal(await over(), 7)
+  abort.abort()
+  await Promise.all(first)
+  while ((await rig.snapshot()).queued > 0) await turns()
+  t.equal(await rig.metric(patience), 0.582, '3 % less than was seen')
+  t.same((await route()).patience, { learntMs: 582, givenUp: 0, lastMinute: 0 })
+  // Five may wait. Of the next twenty one is on trial.
+  const second: Promise<Response>[] = []
+  for (let client = 0; client < 25; client += 1) {
+    second.push(ask(client % 6))
+    await decided(32 + client)
+  }
+  await ask(9, { headers: { 'grpc-timeout': '100m' } })
+  t.equal(await rig.metric(givenUp('arrival', 'learnt')), 19)
+  t.equal(await rig.metric(givenUp('arrival', 'known')), 1)
+  t.equal(await rig.metric('shaper_patience_trials_total{route="api"}'), 0, 'it is not over')
+  await pass(2_000)
+  await Promise.all(second)
+  t.equal(await rig.metric('shaper_patience_trials_total{route="api"}'), 1)
+  t.match((await route()).patience, { givenUp: 20, lastMinute: 20 })
+  // Twenty answers tell how long the upstream takes.
+  for (let client = 0; client < 8; client += 1) {
+    await pass(1_000)
+    t.equal((await ask(client)).status, 200)
+  }
+  t.equal(await rig.metric(service), 0)
+  t.equal((await route()).patience!.serviceMs, 0)
+  pacer.runUntil(pacer.now() + 61_000)
+  t.equal(await rig.metric(patience), undefined, 'hang-ups of more than a minute ago say nothing')
+  t.same((await route()).patience, { serviceMs: 0, givenUp: 20, lastMinute: 0 })
+})

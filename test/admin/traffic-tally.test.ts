@@ -1,6 +1,7 @@
 import t from 'tap'
 import { DryRunTally } from '../../src/admin/counters/dry-run-tally.js'
 import { Fullest } from '../../src/admin/counters/fullest.js'
+import { MinuteCount } from '../../src/admin/counters/minute-count.js'
 import { RecentTimes } from '../../src/admin/counters/recent-times.js'
 import { SlidingQuantiles } from '../../src/admin/counters/sliding-quantiles.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
@@ -87,9 +88,12 @@ t.test('dry runs: a flood of keys does not displace a key that is hit repeatedly
     keys: [key],
     cost: 1,
     wait: 0,
+    predictedWait: undefined,
     upstreamTime: undefined,
     retries: 0,
     inFlight: false,
+    givenUp: undefined,
+    onTrial: false,
     header: () => 'curl/8',
   })
   for (let hit = 0; hit < 20; hit += 1) rehearsals.add(request('worst'), 'would_reject', 'user', 0)
@@ -119,4 +123,19 @@ t.test('observers are called in order, each for its own events only', async t =>
   const one = new Counting()
   combineObservers([one, {}]).queued!({} as RequestRecord)
   t.equal(one.count, 1, 'with what it is')
+})
+
+t.test('a count of the last minute forgets second by second', async t => {
+  const minute = new MinuteCount()
+  t.equal(minute.count(0), 0)
+  for (let second = 0; second < 90; second += 1) {
+    minute.add(second * 1_000)
+    minute.add(second * 1_000 + 999)
+    t.equal(minute.count(second * 1_000 + 999), 2 * Math.min(60, second + 1))
+  }
+  t.equal(minute.count(100_000), 2 * 49)
+  t.equal(minute.count(148_999), 2)
+  t.equal(minute.count(149_000), 0)
+  minute.add(1e9)
+  t.equal(minute.count(1e9), 1)
 })

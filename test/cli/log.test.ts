@@ -275,9 +275,12 @@ const record = (more: Partial<RequestRecord>): RequestRecord => ({
   keys: [],
   cost: 1,
   wait: 0,
+  predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
+  givenUp: undefined,
+  onTrial: false,
   header: () => undefined,
   ...more,
 })
@@ -320,6 +323,23 @@ t.test('a line of the access log equals the line of pino, in valid UTF-8', async
       { numRuns: 500 },
     )
   }
+})
+
+t.test('a line of a request that was given up says when, and by which times', async t => {
+  const lines: string[] = []
+  const { finished } = createAccessLog({}, line => lines.push(line))
+  const learnt = { patience: 1_940, source: 'learnt', service: 312.5 } as const
+  finished(record({ givenUp: { at: 'arrival', ...learnt }, predictedWait: 3_000 }), 'rejected', 429)
+  finished(record({ givenUp: { at: 'release', ...learnt, source: 'known' }, wait: 1_700 }), 'expired', 503)
+  finished(record({}), 'forwarded', 200)
+  const [arrival, release, other] = lines.map(line => JSON.parse(line) as object)
+  const times = { patienceMs: 1_940, serviceMs: 312.5 }
+  t.match(arrival, { givenUp: 'arrival', patience: 'learnt', ...times, predictedMs: 3_000, waitMs: 0 })
+  t.match(release, { givenUp: 'release', patience: 'known', ...times, waitMs: 1_700 })
+  t.notHas(release, { predictedMs: Number })
+  for (const name of ['givenUp', 'patience', 'patienceMs', 'serviceMs', 'predictedMs']) t.notOk(name in other!, name)
+  const page = readFileSync(`${ROOT}/docs/operating.md`, 'utf8')
+  for (const name of Object.keys(arrival!)) t.ok(page.includes(`\`${name}\``), `${name} is in docs/operating.md`)
 })
 
 t.test('each line of the access log has the time of its request', async t => {

@@ -47,13 +47,21 @@ t.test('the effective configuration in the words of the file', async t => {
     trustProxy: false,
     store: 'memory',
     buckets: {
-      a: { key: { from: 'ip', missing: 'ip', ipv6: 64 }, rate: '12/m', capacity: 1, status: 429, overflow: 'reject' },
+      a: {
+        key: { from: 'ip', missing: 'ip', ipv6: 64 },
+        rate: '12/m',
+        capacity: 1,
+        status: 429,
+        overflow: 'reject',
+        minShare: 0.05,
+      },
       b: {
         key: { from: ['ip', 'query:q'], missing: 'ip', ipv6: 64 },
         rate: '100/3d',
         capacity: 9,
         status: 503,
         overflow: 'reject',
+        minShare: 0.05,
       },
     },
     routes: [
@@ -64,6 +72,7 @@ t.test('the effective configuration in the words of the file', async t => {
         buckets: ['a', 'b'],
         cost: { header: 'x-cost', min: 1, max: 9, default: 1 },
         patience: 'auto',
+        priority: 3,
         dryRun: false,
         explain: false,
       },
@@ -75,6 +84,7 @@ t.test('the effective configuration in the words of the file', async t => {
         cost: 1,
         maxWait: '1.5s',
         patience: 'auto',
+        priority: 3,
         dryRun: false,
         explain: false,
         upstream: {
@@ -131,11 +141,12 @@ t.test('it parses to the same settings', async t => {
         overflow: 'fair',
         blockFor: '1500ms',
         weight: 2,
+        minShare: 0.1,
         maxInFlight: 3,
         burst: 2.5,
         tiers: [
           { name: 'gold', keys: ['a', 'b'], rate: '1000/30d', capacity: 20, burst: 7 },
-          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5, maxInFlight: 9 },
+          { name: 'silver', header: { 'X-Plan': 'Silver' }, weight: 0.5, maxInFlight: 9, priority: 0 },
         ],
       },
       other: { rate: 1, maxDelay: '3s', blockFor: 'drain', tiers: [{ name: 'a', keys: ['a'], rate: '7/3s' }] },

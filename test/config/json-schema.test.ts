@@ -122,6 +122,7 @@ t.test('every key of the file has a description with an example', async t => {
     'tiers',
     'weight',
     'maxInFlight',
+    'minShare',
   ]
   const tier = [
     'name',
@@ -135,8 +136,21 @@ t.test('every key of the file has a description with an example', async t => {
     'burst',
     'maxInFlight',
     'weight',
+    'priority',
   ]
-  const route = ['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'patience', 'dryRun', 'explain']
+  const route = [
+    'name',
+    'match',
+    'mode',
+    'buckets',
+    'cost',
+    'maxWait',
+    'patience',
+    'dryRun',
+    'explain',
+    'priority',
+    'priority.header',
+  ]
   t.strictSame(
     new Set(keys.map(([path]) => path)),
     new Set([

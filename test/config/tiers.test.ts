@@ -12,9 +12,17 @@ t.test('a tier inherits what it leaves out', async t => {
   const found = tiers(
     { capacity: 10, overflow: 'fill', blockFor: '30s', weight: 2, maxInFlight: 3, burst: 4 },
     { name: 'gold', keys: ['a', 'b'], rate: '50/s' },
-    { name: 'silver', header: { 'X-Plan': 'Silver' }, capacity: 20, weight: 3, maxInFlight: 7, burst: 8 },
+    {
+      name: 'silver',
+      header: { 'X-Plan': 'Silver' },
+      capacity: 20,
+      weight: 3,
+      maxInFlight: 7,
+      burst: 8,
+      priority: 6,
+    },
   )
-  const common = { name: 'client', overflow: 'fill', blockFor: 30_000 }
+  const common = { name: 'client', overflow: 'fill', minShare: 0.05, blockFor: 30_000 }
   t.strictSame(found, [
     {
       name: 'gold',
@@ -27,6 +35,7 @@ t.test('a tier inherits what it leaves out', async t => {
       header: { 'x-plan': 'Silver' },
       limits: { ...common, tier: 'silver', rate: 0.005, capacity: 20, burst: 8, maxInFlight: 7 },
       weight: 3,
+      priority: 6,
     },
   ])
   t.notOk('weight' in tiers({}, { name: 'gold', keys: ['a'], rate: 9 })[0]!)
@@ -53,7 +62,7 @@ t.test('tiers that make no sense', async t => {
     'buckets.client.tiers[0]: this tier has no members; add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }',
   ])
   t.same(faults(file({}, [{ name: 'gold', keys: ['a'] }])), [
-    'buckets.client.tiers[0]: changes nothing; add a rate, a capacity, a burst, a maxInFlight or a weight, or remove the tier',
+    'buckets.client.tiers[0]: changes nothing; add a rate, a capacity, a burst, a maxInFlight, a weight or a priority, or remove the tier',
   ])
   t.same(faults(file({}, [{ name: 'gold', keys: [], rate: 9 }])), [
     'buckets.client.tiers[0].keys: the list is empty; use e.g. ["customer-1"]',

@@ -55,6 +55,18 @@ t.test('every invalid value has its own message', async t => {
       bucket({ maxInFlight: 0 }),
       'buckets.a.maxInFlight: 0 is not a number of requests; use a whole number above 0, e.g. 4',
     ],
+    ...[8, -1].map((priority): [object, string] => [
+      route({ priority }),
+      `routes[0].priority: ${priority} is not a priority; use a whole number from 0 (first) to 7 (last)`,
+    ]),
+    [
+      route({ priority: 'high' }),
+      'routes[0].priority: "high" is not a priority; use a whole number from 0 (first) to 7 (last), or { "header": true }',
+    ],
+    ...[-0.1, 1, 'half'].map((minShare): [object, string] => [
+      bucket({ minShare }),
+      `buckets.a.minShare: ${JSON.stringify(minShare)} is not a share of the rate; use a number from 0 to less than 1, e.g. 0.05`,
+    ]),
     [bucket({ burst: 0 }), 'buckets.a.burst: 0 is not a burst; use a number of cost units above 0, e.g. 10'],
     [bucket({ burst: '9' }), 'buckets.a.burst: "9" is not a burst; use a number of cost units above 0, e.g. 10'],
     [bucket({ weight: -1 }), 'buckets.a.weight: -1 is not a weight; use a number above 0, e.g. 2'],
@@ -285,7 +297,7 @@ t.test('every invalid value has its own message', async t => {
 t.test('unknown keys', async t => {
   t.same(faults(bucket({ rat: 1, foo: 2 })), [
     'buckets.a.rat: unknown key; did you mean "rate"?',
-    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, maxInFlight, status, overflow, blockFor, tiers, weight',
+    'buckets.a.foo: unknown key; known keys: key, rate, timeZone, capacity, maxDelay, burst, maxInFlight, status, overflow, blockFor, tiers, weight, minShare',
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
@@ -336,8 +348,9 @@ t.test('no message comes from zod', async t => {
       'blockFor',
       'tiers',
       'weight',
+      'minShare',
     ].map(key => (value: unknown) => bucket({ [key]: value })),
-    ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain'].map(
+    ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain', 'priority'].map(
       key => (value: unknown) => route({ [key]: value }),
     ),
     ...['url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].flatMap(key =>

@@ -454,3 +454,33 @@ t.test('every warning has a remedy, and none looks like JSON', async t => {
     for (const line of found) t.match(line, /^[^{}]*; [^{}]*$/)
   }
 })
+
+t.test('a priority that changes nothing', async t => {
+  const buckets = { a: shared, b: { ...shared, rate: '90/s' } }
+  const of = (first: object, second: object, more: object = {}) =>
+    lines({
+      buckets,
+      ...more,
+      routes: [
+        { name: 'x', match: { path: '/x' }, ...first },
+        { name: 'y', ...second },
+      ],
+    })
+  const alone =
+    'routes[0].priority: has no effect, as all requests that wait for the same buckets have this priority; give another route or a tier another one, or remove it'
+  t.same(of({ priority: 0 }, { priority: 3 }), [])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b'] }), [alone])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b', 'a'] }), [])
+  t.same(of({ priority: 0, buckets: ['a'] }, { buckets: ['b'] }, { upstream: { url: 'echo:', maxInFlight: 2 } }), [])
+  t.same(of({ priority: 0 }, { mode: 'meter' }), [alone], 'nothing else waits')
+  t.same(of({ priority: 7, mode: 'meter' }, {}), [
+    'routes[0].priority: has no effect, as nothing waits in mode "meter"; remove it, or use mode "shape"',
+  ])
+  const tiers = [{ name: 'gold', keys: ['g'], priority: 1 }]
+  t.same(lines({ buckets: { a: { ...bucket, tiers }, b: shared }, routes: [{ name: 'x', priority: 4 }] }), [])
+  const header = { priority: { header: true } }
+  t.same(of(header, {}, { trustProxy: ['10.0.0.0/8'] }), [])
+  t.same(of(header, {}), [
+    'routes[0].priority: has no effect, as only trusted hops are believed; set "trustProxy", or write a number',
+  ])
+})

@@ -31,6 +31,7 @@ type Step = { readonly at: number } & (
       readonly key: string
       readonly cost: number
       readonly client: string
+      readonly priority?: number
     }
   | { readonly kind: 'meter'; readonly key: string }
   | { readonly kind: 'cancel'; readonly nth: number }
@@ -227,7 +228,8 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
   }
 
   function arrive(step: Extract<Step, { kind: 'arrive' }>, id: number): void {
-    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost: step.cost, client: step.client }
+    const { cost, client, priority = 3 } = step
+    const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost, client, priority }
     const verdict = shaper.admit(arrival, waiterOf(id, step.key, step.cost), world.maxWait)
     if (verdict instanceof Ticket) tickets.set(id, verdict)
     else if (verdict !== 'released') over(id, verdict.reason)
@@ -300,6 +302,7 @@ const arrival = fc.record({
   key,
   // Two only: of more, two may have the same number waiting, and either may make room.
   client: fc.constantFrom('x', 'x', 'y'),
+  priority: fc.constantFrom(3, 3, 3, 3, 0, 7),
   cost: fc.constantFrom(1, 1, 1, 2, 0.5),
 })
 const change = fc.oneof(
@@ -338,6 +341,39 @@ const world: fc.Arbitrary<World> = fc.record({
   maxWait: fc.constantFrom(60_000, 60_000, 35),
 })
 
+/** The last cancellation comes less than a rounding before the slot of what it cancels. */
+const cancelledAtItsSlot: [World, Step[], number] = [
+  {
+    perSecond: 10,
+    everyone: 0,
+    burst: undefined,
+    everyonesBurst: undefined,
+    overflow: 'reject',
+    maxInFlight: Infinity,
+    maxQueued: Infinity,
+    bobsPlaces: 0,
+    service: 0,
+    maxWait: 60_000,
+  },
+  [
+    arriveAt(25),
+    { kind: 'rate', key: 'alice', perSecond: 50, at: 25 },
+    arriveAt(34.9),
+    { kind: 'cancel', nth: 1, at: 44.8 },
+    { kind: 'cancel', nth: 1, at: 47.8 },
+    { kind: 'reset', key: 'alice', at: 58.8 },
+    arriveAt(118.8),
+    arriveAt(128.7),
+    { kind: 'cancel', nth: 1, at: 138.79999999999998 },
+    arriveAt(138.79999999999998),
+  ],
+  0,
+]
+
+function arriveAt(at: number): Step {
+  return { kind: 'arrive', route: 'a', key: 'alice', client: 'x', cost: 1, at }
+}
+
 const never = (): boolean => false
 const always = (): boolean => true
 const onTime = (): number => 0
@@ -352,7 +388,7 @@ t.test('what is armed leaves in the same slots, in the same order, and with the 
       armedSends += armed.armedSends
       same(plain, armed)
     }),
-    { numRuns: 5_000 },
+    { numRuns: 5_000, examples: [cancelledAtItsSlot] },
   )
   t.ok(armedSends > 10_000, `${armedSends} were sent by the sender`)
 })
@@ -546,3 +582,37 @@ function same(plain: Result, armed: Result): void {
       .join(' ')
   if (ends(plain) !== ends(armed)) throw new Error(`${ends(plain)}\n${ends(armed)}`)
 }
+
+t.test('a lower number takes back what is armed, and leaves first', t => {
+  const clock = createVirtualClock()
+  const shaper = new Shaper({ clock, timer: clock })
+  const bucket: SharedBucket = new QueuedBucket(limits(100, 10))
+  const route = { name: 'route', gate: new Gate() }
+  const released: string[] = []
+  let revoked = 0
+  const send = (name: string, priority: number): void => {
+    const waiter: Waiter = {
+      release: slot => released.push(`${name} ${Math.round(slot)}`),
+      expire() {},
+      reject() {},
+      arm: ({ slot }) => {
+        clock.at(slot, () => shaper.wake())
+        const revoke = (): boolean => {
+          revoked += 1
+          return true
+        }
+        return { slot, sentAt: undefined, revoke, close() {} }
+      },
+    }
+    const verdict = shaper.admit({ route, stack: [bucket], cost: 1, priority }, waiter)
+    if (verdict === 'released') released.push(`${name} ${Math.round(clock.now())}`)
+  }
+  for (const name of ['a', 'b', 'c']) send(name, 7)
+  clock.runUntil(8)
+  t.equal(revoked, 0)
+  send('first', 0)
+  t.ok(revoked > 0)
+  clock.runAll()
+  t.same(released, ['a 0', 'first 10', 'b 20', 'c 30'])
+  t.end()
+})

@@ -295,6 +295,38 @@ t.test('alone, a client is judged by its own answers', async t => {
   t.equal(times.of('other'), 0)
 })
 
+t.test('those that have waited longer are compared with their like only', async t => {
+  const patience = new Patience()
+  for (let number = 0; number < 30; number += 1) patience.left('c', 1_000, number)
+  for (let number = 0; number < 20; number += 1) patience.left('c', 5_000, 30 + number)
+  t.equal(patience.longest('c', 50), 970)
+  t.equal(patience.longest('c', 50, 500), 970)
+  t.equal(patience.longest('c', 50, 2_000), 4_850)
+  t.equal(patience.longest('c', 50, 6_000), Infinity, 'nobody has shown how long such clients stay')
+  for (const waited of [0, 500, 2_000]) {
+    const longest = patience.longest('c', 50, waited)
+    t.notOk(patience.isLost('c', waited, () => longest, 50))
+    t.ok(
+      patience.isLost('c', waited, () => longest + 1, 50),
+      'the same time decides',
+    )
+  }
+})
+
+t.test('what most clients do: not what one does alone, and no longer than a minute', async t => {
+  const patience = new Patience()
+  for (let number = 0; number < 20; number += 1) patience.left('one', 1_000, number)
+  t.equal(patience.usual(20), undefined)
+  for (let number = 0; number < 20; number += 1) patience.left(`c${number % 5}`, 2_000, 200 + number)
+  t.equal(patience.usual(300), 1_940)
+  t.equal(patience.usual(60_300), undefined)
+  const times = new ServiceTime()
+  for (let number = 0; number < 19; number += 1) times.add(`c${number}`, number)
+  t.equal(times.usual, undefined)
+  times.add('last', 100)
+  t.equal(times.usual, 17)
+})
+
 t.test('what happened more than a minute ago does not count', async t => {
   const patience = new Patience()
   for (let number = 0; number < 30; number += 1) patience.left('c', 1_000, number)

@@ -10,6 +10,7 @@ export interface Arrival {
   /** One key for each bucket of the stack; a single key stands for all. */
   keys?: string[]
   cost?: number
+  priority?: number
   /** The request hangs up at this time if it is still queued. */
   cancelAt?: number
   /** It cannot be sent before this time: at its turn it is set aside. */
@@ -114,7 +115,8 @@ export function run(stack: BucketLimits[], arrivals: readonly Arrival[], options
     const buckets = stack.map(
       (limits, place) => bucketTable.find(limits, keys[place] ?? keys[0]!, clock.now()) as SharedBucket,
     )
-    const request = { route, stack: buckets, cost: arrival.cost ?? 1 }
+    const { priority } = arrival
+    const request = { route, stack: buckets, cost: arrival.cost ?? 1, ...(priority !== undefined && { priority }) }
     const waiter = {
       release: (slot: number) => pass(outcome, slot, request, waiter),
       expire: () => {

@@ -6,6 +6,7 @@ import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/
 import { type Rejection, Shaper, type Verdict } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import { SharedShaper } from '../../src/core/shared-shaper.js'
+import type { Admission } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { limits } from './run.js'
 
@@ -16,6 +17,7 @@ interface Request {
   cost?: number
   maxWait?: number
   client?: string
+  priority?: number
 }
 
 /** One instance on a store. `log` says what became of each request, in order. */
@@ -148,8 +150,8 @@ t.test('fair: a metered request displaces none that waits, with a store as witho
 
 t.test('fair: with a store too, the pause counts in the wait of a newcomer before others make room', async t => {
   for (const [maxWait, wanted] of [
-    [1_002, ['b overflow of everyone']],
-    [1_003, ['a3 displaced', 'b queued']],
+    [1_000, ['b overflow of everyone']],
+    [1_001, ['a3 displaced', 'b queued']],
   ] as const) {
     const { clock, shaper, log, admit, bucket } = instance()
     const everyone = bucket(EVERYONE, 'all')
@@ -329,4 +331,49 @@ t.test('what is set aside is not waited for: a request claims its slot as it is 
   admit({ name: 'behind', route: api, stack: [own] })
   clock.runUntil(10_010)
   t.same(log.slice(2), ['behind queued', 'behind released'], 'it is not ready this time either, and its slot is free')
+})
+
+t.test('with a store, too, a full bucket makes room for a lower number, and both levels stay true', t => {
+  const { clock, log, admit, bucket, store } = instance()
+  const everyone = bucket({ ...limits(1_000, 4, 'everyone'), rate: 1e-6 }, 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate(1) }
+  api.gate.enter()
+  for (const [name, priority] of [
+    ['late', 7],
+    ['later', 7],
+    ['usual', 3],
+    ['latest', 7],
+  ] as const) {
+    admit({ name, route: api, stack: [everyone], priority })
+    clock.runUntil(clock.now() + 5)
+  }
+  log.length = 0
+  admit({ name: 'alike', route: api, stack: [everyone], priority: 7 })
+  admit({ name: 'first', route: api, stack: [everyone], cost: 2, priority: 0 })
+  t.same(log, ['alike overflow of everyone', 'latest displaced', 'later displaced', 'first queued'])
+  const { levels } = store.admit({ stack: [everyone.ref], cost: 1, maxWait: Infinity, claim: false }) as Admission
+  t.ok(Math.abs(levels[0]! - 4) < 0.001, `the store counts ${levels[0]}`)
+  t.end()
+})
+
+t.test('with a store, too, lower numbers leave first', t => {
+  const { clock, log, admit, bucket } = instance()
+  const everyone = bucket(limits(100, 100, 'everyone'), 'all')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  for (const [name, priority] of [
+    ['first', 7],
+    ['late', 7],
+    ['later', 7],
+    ['usual', 3],
+    ['soon', 0],
+  ] as const) {
+    admit({ name, route: api, stack: [everyone], priority })
+  }
+  clock.runAll()
+  const released = log.filter(line => line.endsWith('released'))
+  t.same(
+    released,
+    ['first', 'soon', 'usual', 'late', 'later'].map(name => `${name} released`),
+  )
+  t.end()
 })

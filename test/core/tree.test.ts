@@ -50,7 +50,7 @@ t.test('a lane that is alone at its first bucket needs no share node', async t =
   for (let at = 0; at < 3; at += 1) wait('alice', api, [alice, everyone])
   const [node] = sourcesBelow(gate.root)
   t.ok(node instanceof ShareNode && node.bucket === everyone, 'everyone meets at a node')
-  const lane = findLane(api, [alice, everyone])!
+  const lane = findLane({ route: api, stack: [alice, everyone] })!
   t.same(sourcesBelow(node as ShareNode).length, 1)
   t.equal((node as ShareNode).first, lane)
   t.equal(lane.bucket, alice)
@@ -71,15 +71,15 @@ t.test('a second lane at the bucket makes a node in the place of the first', asy
   for (const name of ['web', 'web']) wait(name, web, [alice], 1)
   const [first, second] = sourcesBelow(gate.root)
   t.ok(first instanceof ShareNode && first.bucket === alice && first.weight === 2)
-  t.equal(second, findLane(api, [bob]))
+  t.equal(second, findLane({ route: api, stack: [bob] }))
   t.same(
     lanesBelow(gate.root)
       .map(({ route }) => route.name)
       .sort(),
     ['api', 'api', 'web'],
   )
-  t.equal(findLane(web, [bob]), undefined)
-  t.equal(findLane(web, [bob, alice]), undefined, 'a lane does not pass the bucket of another')
+  t.equal(findLane({ route: web, stack: [bob] }), undefined)
+  t.equal(findLane({ route: web, stack: [bob, alice] }), undefined, 'a lane does not pass the bucket of another')
   clock.runUntil(5_000)
   t.same(left, ['at once', 'bob at once', 'api', 'web', 'api', 'web', 'api'], 'they take turns')
   t.ok(alice.isPlain)
@@ -94,10 +94,10 @@ t.test('a longer stack whose second bucket is the first of a lane meets it there
   ]
   const [own, everyone] = [bucketOf(1), bucketOf(0.001)]
   for (const name of ['at once', 'api', 'api']) wait(name, api, [everyone])
-  t.equal(gate.root.first, findLane(api, [everyone]))
+  t.equal(gate.root.first, findLane({ route: api, stack: [everyone] }))
   for (const name of ['web', 'web']) wait(name, web, [own, everyone])
   t.equal(gate.root.count, 1)
-  t.equal(findLane(web, [own, everyone])!.parent, findLane(api, [everyone])!.parent)
+  t.equal(findLane({ route: web, stack: [own, everyone] })!.parent, findLane({ route: api, stack: [everyone] })!.parent)
   clock.runAll()
   t.same(left, ['at once', 'api', 'web', 'api', 'web'])
 })

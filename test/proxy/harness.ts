@@ -10,7 +10,7 @@ import type { Store } from '../../src/core/store.js'
 import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
 import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
-import type { Observer } from '../../src/proxy/observe/observer.js'
+import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
@@ -124,6 +124,10 @@ export interface Rig {
   readonly released: { route: string; wait: number; lateness: number }[]
   readonly rehearsed: string[]
   readonly failures: string[]
+  /** Why requests were given up, in order. */
+  readonly givenUp: GivenUp[]
+  /** Requests that were on trial and are over. */
+  trials: number
   until(holds: (rig: Rig) => boolean): Promise<void>
   /** Waits for as many outcomes and returns them. */
   finished(count: number): Promise<string[]>
@@ -140,6 +144,8 @@ export interface RigOptions {
   readonly wallNow?: () => number
   /** Where buckets are kept for all instances, on the clock of releases. */
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
+  /** How late the pacing clock wakes, in ms. */
+  readonly lateness?: () => number
 }
 
 /**
@@ -149,7 +155,8 @@ export interface RigOptions {
  */
 export async function startRig(t: Teardown, config: object, options: RigOptions = {}): Promise<Rig> {
   const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }))
-  const pacer = createVirtualClock()
+  const { lateness } = options
+  const pacer = createVirtualClock(lateness && { lateness })
   const clock = createVirtualClock()
   const signal = new Signal()
   const outcomes: string[] = []
@@ -158,11 +165,14 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const released: Rig['released'] = []
   const rehearsed: string[] = []
   const failures: string[] = []
+  const givenUp: GivenUp[] = []
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait }, outcome, status) {
+    finished({ route, wait, givenUp: reason, onTrial }, outcome, status) {
       waits.push(wait)
+      if (reason !== undefined) givenUp.push(reason)
+      if (onTrial) rig.trials += 1
       push(outcomes, `${route} ${outcome} ${status}`)
     },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
@@ -197,6 +207,8 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     released,
     rehearsed,
     failures,
+    givenUp,
+    trials: 0,
     until: holds =>
       signal.until(
         () => holds(rig),

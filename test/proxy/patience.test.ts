@@ -84,6 +84,23 @@ t.test('a client that names a deadline is believed instead of the route', async 
   await rig.until(({ queued }) => queued.length === 3)
 })
 
+t.test('a release that is a little late is not given up, though its client was to wait just so long', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(
+    t,
+    { upstream: upstream.url, ...ONE_A_SECOND, routes: [{ name: 'all', patience: '2s' }] },
+    { lateness: () => 1.5 },
+  )
+  await occupy(t, rig)
+  const answers = [1, 2].map(number => askOnce(t, rig, get(`/${number}`)))
+  await rig.until(({ queued }) => queued.length === 2)
+  await pass(rig, 3_000, 100)
+  t.same(
+    (await Promise.all(answers)).map(({ status }) => status),
+    [200, 200],
+  )
+})
+
 t.test('at its release a request whose answer would come too late is answered 503, and its slot is used', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, {
@@ -115,6 +132,65 @@ t.test('at its release a request whose answer would come too late is answered 50
   t.notMatch(upstream.text, /\/2 /)
 })
 
+t.test('explain on arrival: what was predicted, how long the client waits, and that this decided', async t => {
+  const { rig } = await queue(t, { waiting: 2, route: { patience: '2s', explain: true } })
+  t.equal(
+    (await askOnce(t, rig, get())).header('Shaper-Explain'),
+    '"all";position=2;wait=0.0;cost=1;predicted=3000.0;patience=2000.0;source=known;given-up=arrival',
+  )
+  t.match(rig.givenUp, [{ at: 'arrival', patience: 2_000, source: 'known', service: 0 }])
+  const patient = await connect(t, rig)
+  patient.send(get('/', 'grpc-timeout: 10S'))
+  await rig.until(({ queued }) => queued.length === 3)
+  await pass(rig, 3_000, 500)
+  t.equal(
+    (await patient.answer()).header('Shaper-Explain'),
+    '"all";position=2;wait=3000.0;cost=1;predicted=3000.0;patience=10000.0;source=known',
+  )
+})
+
+t.test('explain at the release: the wait so far is longer than what was predicted', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, maxInFlight: 1 },
+    ...ONE_A_SECOND,
+    routes: [{ name: 'all', patience: '2s', explain: true }],
+  })
+  const first = await connect(t, rig)
+  first.send(get('/1'))
+  const incoming = await upstream.connection(0)
+  await incoming.until(/\/1 /)
+  const second = await connect(t, rig)
+  second.send(get('/2'))
+  await rig.until(({ queued }) => queued.length === 1)
+  await pass(rig, 2_500, 500)
+  incoming.socket.write(OK)
+  t.equal(
+    (await second.answer()).header('Shaper-Explain'),
+    '"all";position=0;wait=2500.0;cost=1;predicted=1000.0;patience=2000.0;source=known;given-up=release',
+  )
+  t.match(rig.givenUp, [{ at: 'release', patience: 2_000, source: 'known' }])
+})
+
+t.test('a rejection for maxWait is none for patience, and does not say so', async t => {
+  const { rig } = await queue(t, { waiting: 1, route: { maxWait: '1s', patience: '10s', explain: true } })
+  const late = await askOnce(t, rig, get())
+  t.equal(late.status, 429)
+  t.match(late.json().detail, /would make it wait 2 s$/)
+  t.notMatch(late.header('Shaper-Explain'), /given-up/)
+  t.same(rig.givenUp, [])
+})
+
+t.test('explain in meter predicts no wait', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    ...ONE_A_SECOND,
+    routes: [{ name: 'all', mode: 'meter', explain: true }],
+  })
+  t.equal((await askOnce(t, rig, get())).header('Shaper-Explain'), '"all";position=0;wait=0.0;cost=1')
+})
+
 t.test('what the upstream takes to answer counts: its 90th percentile after 20 answers', async t => {
   const upstream = await rawUpstream(t)
   const rig = await startRig(t, {
@@ -139,7 +215,7 @@ t.test('what the upstream takes to answer counts: its 90th percentile after 20 a
 })
 
 /** 30 clients come at once and leave after 600 ms. Then somebody knows how long they wait. */
-async function impatience(t: Parameters<typeof connect>[0], route: object) {
+async function impatience(t: Parameters<typeof connect>[0], route: object = {}) {
   const upstream = await rawUpstream(t, answering(OK))
   const rig = await startRig(t, {
     upstream: upstream.url,
@@ -171,6 +247,30 @@ t.test('how long clients wait is learnt: newcomers that would wait longer are re
   // The last release was at 600 ms. 582 ms is the learnt patience.
   t.same(new Set(rig.outcomes.slice(start)), new Set(['all rejected 429']))
   t.equal(rig.outcomes.length - start, 19 - 5, 'five may wait, up to 500 ms')
+})
+
+t.test('explain tells learnt patience and that it decided; a trial is no request that was given up', async t => {
+  const { rig } = await impatience(t, { explain: true })
+  const start = rig.outcomes.length
+  const clients = []
+  for (let number = 0; number < 25; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get('/second'))
+    clients.push(client)
+    await rig.until(({ queued, outcomes }) => queued.length - 29 + outcomes.length - start > number)
+  }
+  t.equal(
+    (await clients[5]!.answer()).header('Shaper-Explain'),
+    '"all";position=5;wait=0.0;cost=1;predicted=600.0;patience=582.0;source=learnt;given-up=arrival',
+  )
+  t.equal(rig.givenUp.length, 19)
+  t.ok(rig.givenUp.every(({ at, source }) => at === 'arrival' && source === 'learnt'))
+  t.equal(rig.trials, 0, 'it is not over')
+  await pass(rig, 2_000, 50)
+  const kept = (await clients[24]!.answer()).header('Shaper-Explain')
+  t.match(kept, /;predicted=600\.0;patience=582\.0;source=learnt$/)
+  t.equal(rig.trials, 1)
+  t.equal(rig.givenUp.length, 19)
 })
 
 t.test('with "patience": "none" nothing is learnt', async t => {

@@ -166,10 +166,16 @@ t.test('explain: the deciding bucket, the position, the wait and the cost', asyn
     routes: [{ name: 'api', buckets: ['client', 'everyone'], explain: true }],
   })
   const clients = await queue(t, rig, [get(), get(), get()])
-  t.equal((await askOnce(t, rig, get())).header('Shaper-Explain'), '"client";position=2;wait=0.0;cost=1')
+  t.equal(
+    (await askOnce(t, rig, get())).header('Shaper-Explain'),
+    '"client";position=2;wait=0.0;cost=1;predicted=300.0',
+  )
   rig.pacer.runAll()
-  t.equal((await clients[0]!.answer()).header('Shaper-Explain'), '"client";position=0;wait=0.0;cost=1')
-  t.equal((await clients[2]!.answer()).header('Shaper-Explain'), '"client";position=1;wait=200.0;cost=1')
+  t.equal((await clients[0]!.answer()).header('Shaper-Explain'), '"client";position=0;wait=0.0;cost=1;predicted=0.0')
+  t.equal(
+    (await clients[2]!.answer()).header('Shaper-Explain'),
+    '"client";position=1;wait=200.0;cost=1;predicted=200.0',
+  )
 })
 
 t.test('reload: queued requests stay queued, at the new rate; levels stay; removed routes drain', async t => {

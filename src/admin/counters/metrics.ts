@@ -1,4 +1,4 @@
-/** Prometheus metrics. Labels are route, bucket and outcome, never a key. */
+/** Prometheus metrics. Labels are route, bucket and the like, never a key. */
 import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { TrafficTally } from './traffic-tally.js'
@@ -16,6 +16,16 @@ export interface MetricsOptions {
   readonly tally: TrafficTally
   /** The number of instances of each bucket. */
   keys(): Iterable<readonly [bucket: string, instances: number]>
+  /** What is learnt on each route, in ms. Undefined: not known. */
+  waits(): Iterable<LearntWaits>
+}
+
+export interface LearntWaits {
+  readonly route: string
+  /** After how long most clients leave. */
+  readonly patience: number | undefined
+  /** The upstream's usual time to answer. */
+  readonly service: number | undefined
 }
 
 /** Receives the duration of each store call. */
@@ -33,7 +43,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
   readonly #storeCalls: Histogram
   readonly #storeErrors: Counter
 
-  constructor({ tally, keys }: MetricsOptions) {
+  constructor({ tally, keys, waits }: MetricsOptions) {
     const registers = [this.#registry]
     const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
       new Histogram({ name, help, buckets: limits, labelNames, registers })
@@ -77,6 +87,49 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
         }
       },
     })
+    new Counter({
+      name: 'shaper_given_up_total',
+      help: 'Requests that were not sent, because their clients would not have been there for the answer',
+      labelNames: ['route', 'at', 'source'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { givenUp }] of tally.routes) {
+          for (const [at, sources] of Object.entries(givenUp)) {
+            for (const [source, count] of Object.entries(sources))
+              this.inc({ route: route || NO_ROUTE, at, source }, count)
+          }
+        }
+      },
+    })
+    new Counter({
+      name: 'shaper_patience_trials_total',
+      help: 'Requests that waited on where others were given up, to see whether their clients did',
+      labelNames: ['route'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { trials }] of tally.routes) this.inc({ route: route || NO_ROUTE }, trials)
+      },
+    })
+    const learnt = (name: string, help: string, of: (waits: LearntWaits) => number | undefined) =>
+      new Gauge({
+        name,
+        help,
+        labelNames: ['route'],
+        // Each process learns for itself.
+        aggregator: 'average',
+        registers,
+        collect() {
+          this.reset()
+          for (const each of waits()) {
+            const ms = of(each)
+            if (ms !== undefined) this.set({ route: each.route }, ms / 1_000)
+          }
+        },
+      })
+    learnt('shaper_patience_seconds', 'After how long most clients leave, as learnt', ({ patience }) => patience)
+    learnt('shaper_service_time_seconds', "The upstream's usual time to answer", ({ service }) => service)
     new Gauge({
       name: 'shaper_queued',
       help: 'Requests in queues',

@@ -1,9 +1,17 @@
 /** Counts events for metrics and snapshots. */
 import type { BucketTable } from '../../core/bucket-table.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { Decision, Observer, Outcome, RequestRecord } from '../../proxy/observe/observer.js'
+import type {
+  Decision,
+  GivenUp,
+  Observer,
+  Outcome,
+  PatienceSource,
+  RequestRecord,
+} from '../../proxy/observe/observer.js'
 import { DryRunTally } from './dry-run-tally.js'
 import { Fullest } from './fullest.js'
+import { MinuteCount } from './minute-count.js'
 import { RecentTimes } from './recent-times.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
 
@@ -11,6 +19,11 @@ export interface RouteTally {
   queued: number
   readonly outcomes: Record<Outcome, number>
   readonly rehearsed: Record<Decision, number>
+  /** Requests that were not sent, because their clients would not have been there for the answer. */
+  readonly givenUp: Record<GivenUp['at'], Record<PatienceSource, number>>
+  readonly givenUpLately: MinuteCount
+  /** Requests that waited on to see whether their clients did. */
+  trials: number
 }
 
 /** The counts of all instances of a bucket, in cost units since the start. */
@@ -66,6 +79,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         queued: 0,
         outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
         rehearsed: { would_reject: 0, would_delay: 0 },
+        givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
+        givenUpLately: new MinuteCount(),
+        trials: 0,
       }
       this.routes.set(name, found)
     }
@@ -152,8 +168,14 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   }
 
   finished(request: RequestRecord, outcome: Outcome): void {
-    const { route, stack, keys, cost, inFlight } = request
-    this.route(route).outcomes[outcome] += 1
+    const { route, stack, keys, cost, inFlight, givenUp, onTrial } = request
+    const own = this.route(route)
+    own.outcomes[outcome] += 1
+    if (onTrial) own.trials += 1
+    if (givenUp !== undefined) {
+      own.givenUp[givenUp.at][givenUp.source] += 1
+      own.givenUpLately.add(this.#options.now())
+    }
     if (inFlight) this.inFlight -= 1
     if (outcome !== 'rejected') return
     for (const [place, bucket] of stack.entries()) {

@@ -72,6 +72,14 @@ function entry() {
   return row
 }
 
+/** How long clients wait for answers, and what was not sent because of that. Empty: there is nothing to tell. */
+function patienceText({ learntMs, givenUp, lastMinute } = { givenUp: 0 }) {
+  const parts = []
+  if (learntMs !== undefined) parts.push(`clients leave after about ${duration(learntMs)}`)
+  if (learntMs !== undefined || givenUp > 0) parts.push(`${count(lastMinute)} given up in the last minute`)
+  return parts.join('; ')
+}
+
 export function fillRoutes(routes) {
   const create = () => {
     const row = entry()
@@ -79,13 +87,15 @@ export function fillRoutes(routes) {
     bar.setAttribute('aria-hidden', 'true')
     row.parts.bar = OUTCOMES.map(outcome => bar.appendChild(make('i', outcome)))
     row.parts.counts = row.appendChild(make('ul', 'counts'))
+    row.parts.patience = row.appendChild(make('div', 'counts patience'))
     return row
   }
   list(byId('routes'), routes, {
     nameOf: route => route.name,
     create,
-    fill({ parts }, { name, mode, dryRun, queued, outcomes, rehearsed }) {
+    fill({ parts }, { name, mode, dryRun, queued, outcomes, rehearsed, patience }) {
       put(parts.name, name === '' ? '(no route)' : name)
+      put(parts.patience, patienceText(patience))
       put(parts.note, `${mode}${dryRun ? ', dry run' : ''} · ${count(queued)} queued`)
       const total = OUTCOMES.reduce((sum, outcome) => sum + outcomes[outcome], 0)
       OUTCOMES.forEach((outcome, index) => {

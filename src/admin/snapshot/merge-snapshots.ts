@@ -2,6 +2,7 @@
 import type {
   BucketSnapshot,
   DryRunSnapshot,
+  PatienceSnapshot,
   Quantiles,
   RouteSnapshot,
   Snapshot,
@@ -94,6 +95,23 @@ function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
     queued: sum(parts, ({ queued }) => queued),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
+    ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),
+  }
+}
+
+/** Each process learns for itself, so times are means. */
+function mergePatience(parts: readonly PatienceSnapshot[]): Pick<RouteSnapshot, 'patience'> {
+  if (parts.length === 0) return {}
+  const learnt = parts.flatMap(({ learntMs }) => learntMs ?? [])
+  const service = parts.flatMap(({ serviceMs }) => serviceMs ?? [])
+  const mean = (times: readonly number[]): number => sum(times, time => time) / times.length
+  return {
+    patience: {
+      ...(learnt.length > 0 && { learntMs: mean(learnt) }),
+      ...(service.length > 0 && { serviceMs: mean(service) }),
+      givenUp: sum(parts, ({ givenUp }) => givenUp),
+      lastMinute: sum(parts, ({ lastMinute }) => lastMinute),
+    },
   }
 }
 

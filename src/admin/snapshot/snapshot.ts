@@ -96,6 +96,19 @@ export interface RouteSnapshot {
   /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
   readonly rehearsed: Readonly<Record<Decision, number>>
+  /** Absent: nothing is known of it, and no request was given up. */
+  readonly patience?: PatienceSnapshot
+}
+
+/** How long the clients of a route wait for answers, and what follows from that. Times in ms. */
+export interface PatienceSnapshot {
+  /** After how long most clients leave, as learnt; absent: not known. */
+  readonly learntMs?: number
+  /** The upstream's usual time to answer; absent: not known. */
+  readonly serviceMs?: number
+  /** Requests that were given up: since the start, and in the last minute. */
+  readonly givenUp: number
+  readonly lastMinute: number
 }
 
 export interface UpstreamSnapshot {

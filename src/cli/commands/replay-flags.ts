@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
+import { parseDuration } from '../../core/units.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
 import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
 import { STDIN } from '../../replay/input/log-files.js'
@@ -23,6 +24,7 @@ export interface ReplayFlags {
   /** True, without a value: the grid follows the traffic. */
   sweep?: string | true
   target?: string
+  patience?: string
   diff?: boolean
   json?: boolean
   html?: string
@@ -92,7 +94,7 @@ export function readReplayFlags(
 
 /** The flags that do not depend on others. */
 function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['plan'], 'logs'> {
-  const { format, seed, spread = 'even', sweep, target } = flags
+  const { format, seed, spread = 'even', sweep, target, patience } = flags
   if (format !== 'auto' && !isFormat(format))
     list.refuse('--format', `${quoted(format)} is not a format; use auto, ${FORMAT_LIST}`)
   if (!/^\d{1,9}$/.test(seed)) list.refuse('--seed', `${quoted(seed)} is not a seed; use a whole number, e.g. 1`)
@@ -100,12 +102,14 @@ function readOptions(flags: ReplayFlags, list: ProblemList): Omit<ReplayOrder['p
   const fields = list.attempt('--field', () => readFields(flags.field ?? []))
   const grid = sweep === undefined ? undefined : list.attempt('--sweep', () => (sweep === true ? {} : parseGrid(sweep)))
   const bounds = target === undefined ? undefined : list.attempt('--target', () => parseTarget(target))
+  const leave = patience === undefined ? undefined : list.attempt('--patience', () => parseDuration(patience))
   return {
     seed: spread === 'none' ? undefined : Number(seed),
     ...(isFormat(format) && { format }),
     fields: fields ?? {},
     ...(grid && { sweep: grid }),
     ...(bounds && { target: bounds }),
+    ...(leave !== undefined && { patience: leave }),
   }
 }
 
@@ -124,14 +128,16 @@ function readJob(
 }
 
 function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefined, list: ProblemList): void {
-  const { sweep, target, html } = flags
+  const { sweep, target, html, patience } = flags
   const isSweep = sweep !== undefined || target !== undefined
   if (job?.kind === 'replay' && isSweep && singleOf(job.limits.settings) === undefined) {
     const message = `${job.limits.name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
     list.refuse('--sweep', message)
   }
+  if (isSweep && patience !== undefined)
+    list.refuse('--patience', 'not together with --sweep or --target; try one rate and capacity')
   if (!flags.diff) return
-  for (const [flag, value] of Object.entries({ sweep, target, html })) {
+  for (const [flag, value] of Object.entries({ sweep, target, html, patience })) {
     if (value !== undefined) list.refuse(`--${flag}`, 'not together with --diff; leave one out')
   }
 }

@@ -1,6 +1,6 @@
 /** Reports of a replay as lines for a terminal. */
 import type { DiffReport } from '../../replay/report/diff.js'
-import type { PeakReport, ReplayReport } from '../../replay/report/report.js'
+import type { LeavingOutcomes, LeavingReport, PeakReport, ReplayReport } from '../../replay/report/report.js'
 import { aligned } from './table.js'
 
 /** How many clients to list. */
@@ -9,7 +9,7 @@ const LISTED = 10
 const SHADES = [' ', '░', '▒', '▓', '█']
 
 export function reportLines(report: ReplayReport): string[] {
-  const { requests, limits, sweep } = report
+  const { requests, limits, sweep, leaving } = report
   const bursts = limits.burst === undefined ? '' : `, burst ${limits.burst}`
   const what =
     limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}${bursts}, key ${limits.key}`
@@ -32,6 +32,7 @@ export function reportLines(report: ReplayReport): string[] {
     peakLine('busiest second', report.busiest),
     `the upstream would have seen at most ${report.upstream.after.releases} in a second${at(report.upstream.after)}; without limits ${report.upstream.before.arrivals}`,
     ...(sweep === undefined ? [] : ['', ...sweepLines(sweep)]),
+    ...(leaving === undefined ? [] : ['', ...leavingLines(leaving)]),
     ...remarks(report),
   ]
 }
@@ -101,6 +102,29 @@ function sweepLines(sweep: Sweep): string[] {
             `${share(recommended.rejected, recommended.requests)} rejected, p99 wait ${ms(recommended.wait.p99)}, max ${ms(recommended.wait.max)}`,
           `  ${recommended.config}`,
         ]),
+  ]
+}
+
+function leavingLines({ patience, service, kept, givenUp }: LeavingReport): string[] {
+  const row = (title: string, of: (outcomes: LeavingOutcomes) => number): string[] => {
+    const all = [kept, givenUp].map(of)
+    return [title, ...all.map(String)]
+  }
+  const forNobody = ({ inTime, late }: LeavingOutcomes): string => share(late, inTime + late)
+  return [
+    `if clients leave after ${ms(patience)}, and answers take ${service === undefined ? 'no time' : `${ms(service)} (90th percentile in the log)`}:`,
+    ...aligned([
+      ['', 'nothing given up', 'given up'],
+      row('answered in time', ({ inTime }) => inTime),
+      row('answered after they left', ({ late }) => late),
+      row('left while queued', ({ left }) => left),
+      row('given up', ({ givenUp: count }) => count),
+      row('rejected', ({ rejected }) => rejected),
+      ['sent for nobody', forNobody(kept), forNobody(givenUp)],
+    ]),
+    ...(service === undefined
+      ? ['', 'note: the log does not say how long answers take, so too few are counted as answered after clients left']
+      : []),
   ]
 }
 

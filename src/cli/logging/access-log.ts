@@ -1,7 +1,7 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
 import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
+import type { GivenUp, Observer, RequestRecord } from '../../proxy/observe/observer.js'
 
 /** pino's number for `info`. */
 const INFO = 30
@@ -48,7 +48,7 @@ export function createAccessLog(
 
   return {
     finished(request, outcome, status) {
-      const { route, method, target, upstreamTime, retries } = request
+      const { route, method, target, predictedWait, upstreamTime, retries, givenUp } = request
       const key = keyOf(request)
       const trace = traceOf(request.header('traceparent'))
       // Key and trace are hexadecimal digits. All other text is escaped.
@@ -59,13 +59,23 @@ export function createAccessLog(
           `,"path":"${escaped(withoutQuery(target))}"` +
           (key === undefined ? '' : `,"key":"${key}"`) +
           `,"waitMs":${decimal(request.wait)}` +
+          (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
           (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
           (retries === 0 ? '' : `,"retries":${retries}`) +
+          (givenUp === undefined ? '' : givenUpFields(givenUp)) +
           (trace === undefined ? '' : `,"trace":"${trace}"`) +
           ',"msg":"request"}\n',
       )
     },
   }
+}
+
+function givenUpFields({ at, patience, source, service }: GivenUp): string {
+  return (
+    `,"givenUp":"${at}"` +
+    (Number.isFinite(patience) ? `,"patience":"${source}","patienceMs":${decimal(patience)}` : '') +
+    `,"serviceMs":${decimal(service)}`
+  )
 }
 
 /** Matches the id of the trace (https://www.w3.org/TR/trace-context/). */

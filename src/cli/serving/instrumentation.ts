@@ -29,6 +29,11 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       for (const { name } of context === undefined ? [] : bucketsOf(context))
         yield [name, context!.bucketTable.size(name)]
     },
+    *waits() {
+      const now = clock.now()
+      for (const { name, waits } of context?.routes ?? [])
+        yield { route: name, patience: waits.patience.usual(now), service: waits.service.usual }
+    },
   })
   return {
     observers: [tally, metrics],

@@ -100,7 +100,7 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
     name,
     keys: Array.isArray(given.keys) ? given.keys : [],
     hasMembers: 'keys' in given || 'header' in given,
-    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight'].some(limit => limit in given),
+    hasLimits: ['rate', 'capacity', 'burst', 'maxInFlight', 'weight', 'priority'].some(limit => limit in given),
     capacity: follows ? capacityOf({ rate: slowest(rates), maxDelay, burst: burst ?? of.burst }) : capacity,
     capacityKey: hasCapacity ? 'capacity' : ownKey,
   }

@@ -5,7 +5,7 @@ import type { Finding } from '../problems.js'
 import type { PartialBucket, PartialTier } from './partial-config.js'
 
 const MEMBERS = 'add e.g. "keys": ["customer-1"] or "header": { "x-plan": "gold" }'
-const LIMITS = 'add a rate, a capacity, a burst, a maxInFlight or a weight, or remove the tier'
+const LIMITS = 'add a rate, a capacity, a burst, a maxInFlight, a weight or a priority, or remove the tier'
 
 /** Finds every contradiction among the tiers of one bucket, in file order. */
 export function tierFaults({ name, tiers }: PartialBucket): Finding[] {

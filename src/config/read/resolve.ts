@@ -1,6 +1,7 @@
 /** Turns a valid file into the effective configuration: names become objects, and defaults are filled in. */
 import type * as z from 'zod'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { capacityOf } from '../default-capacity.js'
 import { slowest } from '../schema/rates.js'
 import type { file } from '../schema/schema.js'
@@ -23,6 +24,7 @@ export function resolve(valid: File): Settings {
       mode: 'shape',
       cost: { kind: 'fixed', cost: 1 },
       patience: 'auto',
+      priority: DEFAULT_PRIORITY,
       dryRun: false,
       explain: false,
     },
@@ -45,7 +47,7 @@ export function resolve(valid: File): Settings {
 }
 
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
-  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, tiers = [] } = bucket
+  const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
     const rate = slowest(tier?.rate ?? bucket.rate)
     const burst = tier?.burst ?? bucket.burst
@@ -57,6 +59,7 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst }),
       ...(burst !== undefined && { burst }),
       overflow,
+      minShare,
       ...(maxInFlight !== undefined && { maxInFlight }),
       ...(blockFor !== undefined && { blockFor }),
     }
@@ -82,12 +85,13 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
       limits: limitsOf(tier),
       ...scheduleOf(tier.rate ?? bucket.rate),
       ...weightOf(tier.weight ?? weight),
+      ...(tier.priority !== undefined && { priority: tier.priority }),
     })),
   }
 }
 
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
-  const { match, mode, cost, maxWait = Infinity, patience } = route
+  const { match, mode, cost, maxWait = Infinity, patience, priority } = route
   const all = mode === 'off' ? [] : buckets
   return {
     name,
@@ -97,6 +101,7 @@ function resolveRoute(route: Route, name: string, buckets: readonly BucketSettin
     cost,
     maxWait,
     patience,
+    priority,
     dryRun: valid.dryRun || route.dryRun,
     explain: route.explain,
     headers: valid.headers,

@@ -116,7 +116,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
 
 function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
   const { key, limits, schedule, timeZone, status, weight, tiers } = bucket
-  const { capacity, burst, overflow, blockFor, maxInFlight } = limits
+  const { capacity, burst, overflow, blockFor, maxInFlight, minShare } = limits
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
@@ -129,6 +129,7 @@ function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
     overflow,
     ...(blockFor !== undefined && { blockFor: blockFor === 'drain' ? blockFor : exactDuration(blockFor) }),
     ...(weight !== undefined && { weight }),
+    minShare,
     ...(tiers.length > 0 && { tiers: tiers.map(tier => formatTier(tier, isSecret ? secrets : 'clear', secrets)) }),
   }
 }
@@ -155,7 +156,7 @@ function formatRates(rate: number, schedule: RateSchedule | undefined): unknown 
 }
 
 function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): object {
-  const { name, keys, header, limits, schedule, weight } = tier
+  const { name, keys, header, limits, schedule, weight, priority } = tier
   return {
     name,
     ...(keys && { keys: ofKeys === 'masked' ? keys.map(() => '***') : keys }),
@@ -165,11 +166,12 @@ function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): obje
     ...(limits.burst !== undefined && { burst: limits.burst }),
     ...(limits.maxInFlight !== undefined && { maxInFlight: limits.maxInFlight }),
     ...(weight !== undefined && { weight }),
+    ...(priority !== undefined && { priority }),
   }
 }
 
 function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined, secrets: Secrets): object {
-  const { name, match, mode, buckets, cost, maxWait, patience, dryRun, explain, upstream } = route
+  const { name, match, mode, buckets, cost, maxWait, patience, priority, dryRun, explain, upstream } = route
   const own = formatUpstream(upstream)
   const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(formatUpstream(common))
   return {
@@ -180,6 +182,7 @@ function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined,
     cost: formatCost(cost),
     ...(Number.isFinite(maxWait) && { maxWait: exactDuration(maxWait) }),
     patience: typeof patience === 'number' ? exactDuration(patience) : patience,
+    priority: priority === 'header' ? { header: true } : priority,
     dryRun,
     explain,
     ...(!isCommon && { upstream: own }),

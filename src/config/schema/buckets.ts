@@ -1,9 +1,10 @@
 import * as z from 'zod'
+import { DEFAULT_MIN_SHARE } from '../../core/priority.js'
 import { wants, wantsSecret } from '../messages.js'
 import { headers } from './case-insensitive.js'
 import { key } from './key.js'
 import { bucketRate, timeZone } from './rates.js'
-import { duration, NAME, name, object, oneOf, positive, span, whole } from './values.js'
+import { duration, NAME, name, object, oneOf, positive, priority, span, whole } from './values.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
 const KEYS = 'use e.g. ["customer-1"]'
@@ -15,6 +16,7 @@ const capacity = positive('a capacity', CAPACITY)
 const burst = positive('a burst', 'use a number of cost units above 0, e.g. 10')
 const maxInFlight = whole('a number of requests', 'use a whole number above 0, e.g. 4', 1)
 const weight = positive('a weight', 'use a number above 0, e.g. 2')
+const minShareError = wants('a share of the rate', 'use a number from 0 to less than 1, e.g. 0.05')
 
 export const tier = object(
   {
@@ -39,6 +41,9 @@ export const tier = object(
       .exactOptional()
       .describe('The most requests of one key in flight in this tier, e.g. 8; inherited when absent.'),
     weight: weight.exactOptional().describe('The weight of this tier, e.g. 4; inherited when absent.'),
+    priority: priority
+      .exactOptional()
+      .describe('Whether this tier leaves first (0) or last (7), e.g. 1; that of the route when absent.'),
   },
   'a tier',
   'use e.g. { "name": "gold", "header": { "x-plan": "gold" }, "rate": "50/s" }',
@@ -85,6 +90,12 @@ export const bucket = object(
       .exactOptional()
       .describe('Other limits for some keys, e.g. [{ "name": "gold", "keys": ["a"], "rate": "50/s" }].'),
     weight: weight.exactOptional().describe('The share of a lane on a contended bucket, e.g. 2.'),
+    minShare: z
+      .number({ error: minShareError })
+      .min(0, { error: minShareError })
+      .lt(1, { error: minShareError })
+      .prefault(DEFAULT_MIN_SHARE)
+      .describe('The part of the rate for the classes behind the one that leaves, while they wait, e.g. 0.05.'),
   },
   'a bucket',
   EXAMPLE,

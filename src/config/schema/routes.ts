@@ -1,14 +1,16 @@
 import * as z from 'zod'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
 import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
 import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import type { CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
-import { flag, headerName, methodName, name, object, oneOf, read, text, timerDuration } from './values.js'
+import { flag, headerName, methodName, name, object, oneOf, priority, read, text, timerDuration } from './values.js'
 
 const COST = 'use a number above 0, e.g. 5'
 const COST_FORMS = 'use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }'
+const PRIORITIES = wants('a priority', 'use a whole number from 0 (first) to 7 (last), or { "header": true }')
 const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
 
 const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"') }), methodName)
@@ -201,6 +203,27 @@ export const route = object(
       })
       .prefault('auto')
       .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
+    priority: z
+      .union(
+        [
+          priority,
+          z
+            .strictObject(
+              {
+                header: z
+                  .literal(true, { error: PRIORITIES })
+                  .describe('Whether `Priority` of trusted hops is believed (RFC 9218), e.g. true.'),
+              },
+              { error: PRIORITIES },
+            )
+            .transform(() => 'header' as const),
+        ],
+        { error: PRIORITIES },
+      )
+      .prefault(DEFAULT_PRIORITY)
+      .describe(
+        'Whether its requests leave first (0) or last (7), or { "header": true }: as trusted hops say, e.g. 3.',
+      ),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
     upstream: upstream.exactOptional().describe('This route\'s own upstream, e.g. "http://127.0.0.1:9001".'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),

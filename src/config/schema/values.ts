@@ -1,6 +1,7 @@
 /** The simple values of the file: their form, their name in messages, and their parsed type. */
 import { METHODS } from 'node:http'
 import * as z from 'zod'
+import { LAST_PRIORITY } from '../../core/priority.js'
 import { parseDuration, parseRate, rateRemedy } from '../../core/units.js'
 import { either, nearest, quote, type RefusedValue, unknownKey, wants } from '../messages.js'
 
@@ -95,6 +96,9 @@ export function whole(noun: string, remedy: string, min: number, max = Number.MA
   const error = wants(noun, remedy)
   return z.int({ error }).min(min, { error }).max(max, { error })
 }
+
+/** As in RFC 9218: 0 leaves first. */
+export const priority = whole('a priority', 'use a whole number from 0 (first) to 7 (last)', 0, LAST_PRIORITY)
 
 /** A number of bytes, at most 1 GiB. */
 export function bytes(noun: string, remedy: string) {

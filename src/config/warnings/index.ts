@@ -6,6 +6,7 @@ import type { Settings } from '../settings.js'
 import { bucketWarnings } from './buckets.js'
 import { clientWarnings } from './clients.js'
 import { patternWarnings } from './patterns.js'
+import { priorityWarnings } from './priorities.js'
 import { routeWarnings } from './routes.js'
 import { stackWarnings } from './stacks.js'
 import { storeWarnings } from './store.js'
@@ -18,6 +19,7 @@ export function warnings(settings: Settings): Problem[] {
     ...patternWarnings(settings),
     ...stackWarnings(settings),
     ...routeWarnings(settings),
+    ...priorityWarnings(settings),
     ...storeWarnings(settings),
   ]
   return found.map(({ path, message }) => ({ path: formatPath(path), message }))

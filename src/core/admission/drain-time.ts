@@ -11,6 +11,7 @@
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
+import { DEFAULT_MIN_SHARE } from '../priority.js'
 import { Lane, type SharedBucket, type ShareNode, type Source } from '../queue/lane.js'
 import { sourcesBelow } from '../queue/tree.js'
 
@@ -89,7 +90,8 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
   for (let at: ShareNode | undefined = source.parent; at?.bucket !== undefined; at = at.parent) {
     const { bucket } = at
     const others = { count: at.count - 1, weight: at.weight - child.weight }
-    const ahead = Math.min(at.fairQueue.longestWait(child, others, count, cost), bucket.queued)
+    const inClass = at.fairQueue.longestWait(child, others, count, cost)
+    const ahead = Math.min(inClass + costOfOtherClasses(at), bucket.queued)
     const own = count > 1 ? cost : 0
     time = Math.max(time, bucket.drainedAt - now) + (ahead + own) / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.leastCost))
@@ -97,4 +99,19 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
     child = at
   }
   return time
+}
+
+/** The most cost units of other classes that leave before those of a node. */
+function costOfOtherClasses({ bucket, priority }: ShareNode): number {
+  const { otherSources } = bucket?.extras ?? {}
+  if (bucket?.source === undefined || otherSources === undefined || otherSources.length === 0) return 0
+  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
+  let before = 0
+  let behind = 0
+  for (const other of [bucket.source, ...otherSources]) {
+    if (other.priority < priority) before += other.queued
+    else if (other.priority > priority) behind += other.queued
+  }
+  // One of those behind may be owed its slot already.
+  return before + (minShare === 0 ? 0 : behind)
 }

@@ -1,32 +1,37 @@
 /**
- * Which lane of a shared bucket is the heaviest, and which requests make room for a newcomer with less than its share.
+ * Which requests make room for a newcomer in full buckets: the newest of the classes behind its own, the last class first.
+ * Where that is not enough and `overflow` is `fair`, those of the heaviest lane of its own class, if the newcomer has less
+ * than its share.
  *
- * Lanes are compared by the cost that they have queued, divided by their weight, requests that are set aside included. One
- * whose requests all claim slots has none to give and comes last. A bucket keeps them in a heap once it was asked for the
- * heaviest (`overflow: "fair"`).
+ * Lanes of a class are compared by the cost that they have queued, divided by their weight, requests that are set aside
+ * included. One whose requests all claim slots has none to give and comes last. A bucket keeps the lanes of a class in a heap
+ * once it was asked for the heaviest, or for the one with the newest request.
  */
 
 import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { allSources, type LaneRank } from '../bucket/waiting.js'
+import { allSources, Ranking } from '../bucket/waiting.js'
+import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../priority.js'
 import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
 import { findLane, lanesBelow } from '../queue/tree.js'
-import { withEntry } from '../structures/compact-list.js'
-import { DueHeap } from '../structures/due-heap.js'
-import { waitOf } from './decide.js'
+import { NONE, withEntry } from '../structures/compact-list.js'
+import { predictedWait, timeToLeave } from './predicted-wait.js'
 
 /** Updates a lane's ranks after its queue has changed. */
 export function updateRank(lane: Lane): void {
   for (const bucket of lane.stack) {
-    const among = bucket.extras?.heaviest
-    if (among !== undefined && !lane.ranks.some(rank => rank.among === among)) rank(lane, among)
+    for (const among of bucket.extras?.rankings ?? NONE) {
+      if (among.priority === lane.priority && !lane.ranks.some(rank => rank.among === among)) rank(lane, among)
+    }
   }
-  for (const rank of lane.ranks) rank.among.move(rank, rankOf(lane))
+  for (const rank of lane.ranks) rank.among.move(rank, rankOf(lane, rank.among))
 }
 
-/** The heaviest is the lowest. */
-function rankOf({ tickets, hasAside, queued, weight }: Lane): number {
-  return tickets.size === 0 && !hasAside ? 0 : -queued / weight
+/** The lowest is the first to make room. */
+function rankOf(lane: Lane, { by }: Ranking<Lane>): number {
+  const newest = newestOf(lane)
+  if (newest === undefined) return Infinity
+  return by === 'age' ? -newest.arrivedAt : -lane.queued / lane.weight
 }
 
 /** A lane is gone. */
@@ -56,23 +61,25 @@ export function makeRoom(
 ): readonly Ticket[] | undefined {
   const victims: Ticket[] = leaving === undefined ? [] : [leaving]
   for (const bucket of full) {
-    const freed = costIn(bucket, victims)
-    const isFair = bucket.limits.overflow === 'fair'
-    if (!isFair && freed === 0) return undefined
-    const excess = bucket.excess(arrival.cost, now) - freed
+    const excess = bucket.excess(arrival.cost, now) - costIn(bucket, victims)
     if (excess <= LEVEL_TOLERANCE) continue
-    const found = isFair ? findVictims(bucket, arrival, excess, victims) : undefined
-    if (found === undefined) return undefined
-    victims.push(...found)
+    const behind = findBehind(bucket, arrival, excess, victims)
+    victims.push(...behind)
+    const rest = excess - costIn(bucket, behind)
+    if (rest <= LEVEL_TOLERANCE) continue
+    const heavier = bucket.limits.overflow === 'fair' ? findHeavier(bucket, arrival, rest, victims) : undefined
+    if (heavier === undefined) return undefined
+    victims.push(...heavier)
   }
   const isLate = arrival.stack.some(bucket => {
     const freed = costIn(bucket, victims)
     const slack = slackOf(bucket.limits, arrival.cost)
     const queued = bucket.queued - freed - slack
     // A store's level may be lower than what is queued here.
-    return waitOf(bucket, Math.max(queued, bucket.level(now) - freed - slack), pause, queued) > maxWait
+    return timeToLeave(Math.max(queued, bucket.level(now) - freed - slack), queued, pause, bucket.limits.rate) > maxWait
   })
-  return isLate ? undefined : victims.filter(ticket => ticket !== leaving)
+  const goes = !isLate || predictedWait(arrival, now, pause) <= maxWait
+  return !goes ? undefined : victims.filter(ticket => ticket !== leaving)
 }
 
 /** What these requests cost a bucket, in cost units. */
@@ -80,23 +87,47 @@ function costIn(bucket: SharedBucket, tickets: readonly Ticket[]): number {
   return tickets.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
 }
 
+/** The newest requests of the classes behind a newcomer, up to `excess` cost units or as many as there are. */
+function findBehind(
+  bucket: SharedBucket,
+  { priority = DEFAULT_PRIORITY }: Arrival,
+  excess: number,
+  already: readonly Ticket[],
+): Ticket[] {
+  const victims: Ticket[] = []
+  const sources = allSources(bucket).filter(source => source.priority > priority)
+  if (sources.length === 0) return victims
+  let left = excess
+  for (let behind = LAST_PRIORITY; behind > priority && left > LEVEL_TOLERANCE; behind -= 1) {
+    if (!sources.some(source => source.priority === behind)) continue
+    for (const ticket of newestOfAll(ranked(bucket, behind, 'age'))) {
+      if (already.includes(ticket)) continue
+      victims.push(ticket)
+      left -= ticket.cost
+      if (left <= LEVEL_TOLERANCE) break
+    }
+  }
+  return victims
+}
+
 /**
  * The requests that make room for `excess` cost units of a newcomer in a full bucket, newest first. Undefined: the
- * newcomer's lane has its share already, or no other lane has more than it would have.
+ * newcomer's lane has its share already, or no other lane of its class has more than it would have.
  */
-function findVictims(
+function findHeavier(
   bucket: SharedBucket,
-  { route, stack, cost, weight = 1 }: Arrival,
+  arrival: Arrival,
   excess: number,
   already: readonly Ticket[],
 ): readonly Ticket[] | undefined {
   if (bucket.waiting === 0) return undefined
-  const lane = findLane(route, stack)
+  const { cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
+  const lane = findLane(arrival)
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
-  for (const source of allSources(bucket)) weights += source.weight
+  for (const source of allSources(bucket)) if (source.priority === priority) weights += source.weight
   if (queued / weight >= bucket.limits.capacity / weights) return undefined
-  const heaviest = ranked(bucket).next?.lane
+  const heaviest = ranked(bucket, priority, 'weight').next?.lane
   if (heaviest === undefined) return undefined
   const victims: Ticket[] = []
   let gone = 0
@@ -127,17 +158,50 @@ function* newestFirst({ tickets, aside }: Lane): Generator<Ticket> {
   }
 }
 
-function ranked(bucket: SharedBucket): DueHeap<LaneRank<Lane>> {
-  const extras = bucket.openExtras()
-  if (extras.heaviest === undefined) {
-    extras.heaviest = new DueHeap()
-    for (const lane of allSources(bucket).flatMap(lanesBelow)) rank(lane, extras.heaviest)
-  }
-  return extras.heaviest
+/** The newest request of a lane that can make room. */
+function newestOf({ tickets, aside }: Lane): Ticket | undefined {
+  const queued = tickets.last
+  const other = aside?.last
+  if (queued === undefined || other === undefined) return queued ?? other
+  return queued.arrivedAt >= other.arrivedAt ? queued : other
 }
 
-function rank(lane: Lane, among: DueHeap<LaneRank<Lane>>): void {
+/** The requests of all lanes in a ranking by age, newest first. The ranking is changed until the end. */
+function* newestOfAll(ranking: Ranking<Lane>): Generator<Ticket> {
+  const begun = new Map<Lane, { next: Ticket | undefined; readonly rest: Iterator<Ticket> }>()
+  try {
+    for (let rank = ranking.next; rank !== undefined && ranking.nextDue < Infinity; rank = ranking.next) {
+      const { lane } = rank
+      let lines = begun.get(lane)
+      if (lines === undefined) {
+        const rest = newestFirst(lane)
+        lines = { next: rest.next().value, rest }
+        begun.set(lane, lines)
+      }
+      const ticket = lines.next!
+      lines.next = lines.rest.next().value
+      ranking.move(rank, lines.next === undefined ? Infinity : -lines.next.arrivedAt)
+      yield ticket
+    }
+  } finally {
+    for (const lane of begun.keys()) updateRank(lane)
+  }
+}
+
+function ranked(bucket: SharedBucket, priority: number, by: Ranking<Lane>['by']): Ranking<Lane> {
+  const extras = bucket.openExtras()
+  const known = extras.rankings.find(ranking => ranking.priority === priority && ranking.by === by)
+  if (known !== undefined) return known
+  const ranking = new Ranking<Lane>(priority, by)
+  extras.rankings = withEntry(extras.rankings, ranking)
+  for (const source of allSources(bucket)) {
+    if (source.priority === priority) for (const lane of lanesBelow(source)) rank(lane, ranking)
+  }
+  return ranking
+}
+
+function rank(lane: Lane, among: Ranking<Lane>): void {
   const place = { lane, among, place: -1 }
   lane.ranks = withEntry(lane.ranks, place)
-  among.add(place, rankOf(lane))
+  among.add(place, rankOf(lane, among))
 }

@@ -10,12 +10,14 @@ export interface BucketLimits {
   /** So much may leave without spacing after idling, in cost units. Absent: one request. */
   readonly burst?: number
   /**
-   * What an overflow does: it only rejects (default), fills the bucket to its brim, or makes room for a lane with less
+   * What an overflow does where nobody of a class behind the newcomer's can make room: it only rejects (default), fills the bucket to its brim, or makes room for a lane with less
    * than its share by rejecting the newest of the heaviest lane.
    */
   readonly overflow?: 'reject' | 'fill' | 'fair'
   /** How long an overflow blocks the key: ms, or until the bucket has drained. */
   readonly blockFor?: number | 'drain'
+  /** The part of the rate that goes to the classes behind the one that leaves, together: 0 to less than 1. Absent: 0.05. */
+  readonly minShare?: number
   /** How many requests may be in flight: between their release and the end of their answer. Absent: any number. */
   readonly maxInFlight?: number
   /** ms. A release that is later than this counts from when it happens, any other from its slot. */

@@ -30,7 +30,7 @@
  * request that has passed waits for its connection, as several may be sent together after it.
  */
 
-import { withEntry, withoutEntry } from '../structures/compact-list.js'
+import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type BucketLimits, slackOf } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
@@ -274,7 +274,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const { extras } = this
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
     if (extras.blockedUntil === undefined && extras.held.length === 0) this.extras = undefined
-    else extras.heaviest = undefined
+    else {
+      extras.rankings = NONE
+      extras.owed = undefined
+    }
   }
 
   /**

@@ -1,12 +1,25 @@
 /** What a bucket keeps of the requests that wait for it, beside their number and cost (queued-bucket.ts). */
 
 import { NONE, withoutEntry } from '../structures/compact-list.js'
-import type { DueHeap, Timed } from '../structures/due-heap.js'
+import { DueHeap, type Timed } from '../structures/due-heap.js'
 
-/** A lane's rank among those of one bucket: the heaviest is due first. */
+/** A lane's place in a ranking. */
 export interface LaneRank<Lane> extends Timed {
   readonly lane: Lane
-  readonly among: DueHeap<LaneRank<Lane>>
+  readonly among: Ranking<Lane>
+}
+
+/** The lanes of one priority at a bucket, the one that is to make room first in front. */
+export class Ranking<Lane> extends DueHeap<LaneRank<Lane>> {
+  readonly priority: number
+  /** The heaviest lane is the first, or the one with the newest request. */
+  readonly by: 'weight' | 'age'
+
+  constructor(priority: number, by: 'weight' | 'age') {
+    super()
+    this.priority = priority
+    this.by = by
+  }
 }
 
 /** A request, as far as the upstream is concerned to which it goes. */
@@ -18,8 +31,10 @@ export interface Held {
 export class WaitingExtras<Source, Lane> {
   /** All sources but the first. Replaced, not changed. */
   otherSources: readonly Source[] = NONE
-  /** All lanes, the heaviest first. Made when first needed. */
-  heaviest: DueHeap<LaneRank<Lane>> | undefined = undefined
+  /** Made when first needed. Replaced, not changed. */
+  rankings: readonly Ranking<Lane>[] = NONE
+  /** What each class owes to those behind it (queue/min-share.ts), in cost units by priority. Undefined: nothing. */
+  owed: number[] | undefined = undefined
   /** The bucket's `drainedAt` in ms. Set while metered costs are held, so that they do not delay waiting requests. */
   pinnedDrainedAt: number | undefined = undefined
   /** Part of what the bucket holds: the cost that an overflow added behind all waiting requests. */

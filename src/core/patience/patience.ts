@@ -133,9 +133,18 @@ export class Patience {
     this.#add(client, { ms, left: false, weight: counts, at: now })
   }
 
-  /** ms after which most clients have left: no answer should come later. Infinity: they stay, or it is not known. */
-  longest(client: string, now: number): number {
-    return this.#departures(client, now)?.median ?? Infinity
+  /**
+   * ms after which most clients like this one have left: no answer should come later. Infinity: they stay, or it is not known.
+   *
+   * @param waited ms. Those that had left before do not count.
+   */
+  longest(client: string, now: number, waited = 0): number {
+    return this.#departures(client, now)?.timeOf(waited, 1 - HALF) ?? Infinity
+  }
+
+  /** ms after which most clients leave, but for those that are judged by their own waits. Undefined: not known. */
+  usual(now: number): number | undefined {
+    return this.#leftAt < now - MEMORY ? undefined : this.#compareAll(now)?.median
   }
 
   /** Whether most of those that have waited for `waited` ms leave before the answer would come, in ms since the arrival. */

@@ -59,6 +59,11 @@ export class ServiceTime {
     return own === undefined || own.length < LEAST ? 0 : percentile(own)
   }
 
+  /** In ms, as it counts for most clients. Undefined: not known yet. */
+  get usual(): number | undefined {
+    return this.#size >= LEAST ? this.#ofAll() : undefined
+  }
+
   #ofAll(): number {
     if (this.#news * 10 < Math.min(this.#size, KEPT)) return this.#known
     this.#news = 0

@@ -34,6 +34,27 @@ export interface Contender extends Linked<Contender> {
   advance(): number
 }
 
+export interface Newcomer {
+  /** Where it waits already, or its like. Undefined: nowhere. */
+  readonly contender: Contender | undefined
+  /** Of the contender with the newcomer. */
+  readonly weight: number
+  readonly cost: number
+  /** Cost units that the contender sends before. */
+  readonly ahead: number
+}
+
+/** What a contender may send: `quantum` cost units per turn and weight. */
+export interface TurnsBefore {
+  readonly quantum: number
+  /** In the last of these the newcomer leaves. */
+  readonly turns: number
+  /** No request costs more. */
+  readonly largest: number
+  /** All requests cost the same. */
+  readonly alike: boolean
+}
+
 export class FairQueue {
   /** Those that still have their turn in this round, then those of the next. */
   readonly #contenders = new LinkedList<Contender>()
@@ -143,6 +164,28 @@ export class FairQueue {
     return rounds * this.#quantum * others.weight + (alike ? 0 : requests * others.count * this.#largest)
   }
 
+  /** What others may send before a newcomer has had its turns. */
+  turnsBefore({ contender, weight, cost, ahead }: Newcomer): TurnsBefore {
+    const largest = Math.max(cost, this.#largest)
+    const smallest = this.#largest === 0 ? cost : Math.min(cost, this.#smallest)
+    const quantum = Math.max(smallest, largest / ROUNDS_PER_REQUEST) / Math.min(weight, this.#leastWeight)
+    const rest = Math.ceil((ahead + cost - (contender?.deficit ?? 0) - LEVEL_TOLERANCE) / (quantum * weight))
+    // Those in the queue have been granted already what they send in their next turn.
+    const turns = contender?.list === undefined ? Math.max(1, rest) : 1 + Math.max(0, rest)
+    return { quantum, turns, largest, alike: smallest === largest }
+  }
+
+  /** The most cost units that each contender in the queue sends before the newcomer. */
+  allowances(contender: Contender | undefined, turns: TurnsBefore): Map<Contender, number> {
+    const allowances = new Map<Contender, number>()
+    let left = turns.turns
+    for (const other of this.#contenders) {
+      if (other === contender) left -= 1
+      else allowances.set(other, left === 0 ? 0 : sentIn(left - 1, other, turns))
+    }
+    return allowances
+  }
+
   #notice(weight: number): void {
     this.#leastWeight = Math.min(weight, this.#leastWeight)
     this.#leastLately = Math.min(weight, this.#leastLately)
@@ -157,4 +200,14 @@ export class FairQueue {
   #grant(contender: Contender): number {
     return this.#quantum * contender.weight
   }
+}
+
+/** The most cost units that a contender sends with its deficit and so many grants. */
+export function sentIn(
+  grants: number,
+  { deficit, weight }: Pick<Contender, 'deficit' | 'weight'>,
+  { quantum, alike, largest }: TurnsBefore,
+): number {
+  const allowed = deficit + grants * quantum * weight
+  return alike ? Math.floor(allowed / largest + LEVEL_TOLERANCE) * largest : allowed
 }

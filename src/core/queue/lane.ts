@@ -11,15 +11,21 @@
  * A lane that is alone at its first bucket stands for it, as Bob's does: it needs no share node. One takes its place when a
  * second lane comes. So a bucket has *sources*, each before another node: a lane that is alone, or a share node.
  *
+ * Requests of one priority form a class, and each class has a tree of its own before the gate. So sharing within a class is
+ * the same whatever others wait, and a key with requests of two classes has two lanes, which meet at their own bucket only.
+ * Where several classes wait for a bucket, it has a source in each tree. The lowest number that can leave does, but for the
+ * share of the others (min-share.ts).
+ *
  * Each node has a fair queue (fair-queue.ts). A source is in the queue of the node behind it while a request waits in it or
  * below it *and* its bucket is free. A lane that shares its first bucket is in the queue of its node while requests wait in
- * it. So the queue of the root has someone exactly when some request may leave, and finding that request is a walk down the
+ * it. So the queue of a root has someone exactly when some request may leave, and finding that request is a walk down the
  * queues. Nobody polls a source whose bucket has to drain: it comes back when the bucket's `freeAt` is due. A node weighs as
  * much as the lanes that wait below it, so that sharing is among lanes at every depth. tree.ts changes the tree.
  */
 
 import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
+import { DEFAULT_PRIORITY } from '../priority.js'
 import type { Slot } from '../store.js'
 import { NONE } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
@@ -70,7 +76,7 @@ export interface Waiter {
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
   expire(now: number): void
-  /** It makes room for a lane with less than its share, or for a client with fewer requests. */
+  /** It makes room for a lower number or for a lane with less than its share, or for a client with fewer requests. */
   reject(rejection: Rejection): void
   /**
    * Arms its release: it will be sent in its slot without the core. Undefined: that is not possible. The sender wakes the
@@ -121,8 +127,10 @@ export interface Demand {
 /** A request as the core sees it. */
 export interface Arrival extends Demand {
   readonly route: LaneRoute
-  /** Its lane's share of buckets that it contends for with others; 1 if absent. */
+  /** Its lane's share of buckets that it contends for with others of its priority; 1 if absent. */
   readonly weight?: number
+  /** 0 to 7: lower numbers leave first (priority.ts); 3 if absent. */
+  readonly priority?: number
   /** It belongs to a dry run: nobody waits for it. */
   readonly shadow?: boolean
   /** Stands for its client, which has its share of `maxQueued`. Absent: it has none. */
@@ -171,8 +179,8 @@ export class StoredTicket extends Ticket {
 }
 
 /**
- * The requests of one key of one route that wait, in order: the list of their tickets. It exists while there are any, or some
- * that claim a slot or are set aside.
+ * The requests of one key of one route and one priority that wait, in order: the list of their tickets. It exists while there
+ * are any, or some that claim a slot or are set aside.
  */
 export class Lane extends LinkedList<Ticket> implements Contender {
   list: object | undefined = undefined
@@ -215,6 +223,15 @@ export class Lane extends LinkedList<Ticket> implements Contender {
     return this.route.gate
   }
 
+  get priority(): number {
+    return this.parent.priority
+  }
+
+  /** How many requests wait, those that claim a slot or are set aside included. */
+  get waiting(): number {
+    return this.size + (this.claiming?.size ?? 0) + (this.aside?.size ?? 0)
+  }
+
   /** Those that do not claim a slot. */
   get tickets(): LinkedList<Ticket> {
     return this
@@ -234,7 +251,7 @@ export class Lane extends LinkedList<Ticket> implements Contender {
   }
 }
 
-/** Where lanes meet that have a bucket, and all buckets after it, in common. */
+/** Where lanes of one priority meet that have a bucket, and all buckets after it, in common. */
 export class ShareNode implements Contender {
   list: object | undefined = undefined
   previous: Contender | undefined = undefined
@@ -248,16 +265,23 @@ export class ShareNode implements Contender {
   last: Source | undefined = undefined
   count = 0
   weight = 0
+  /** Cost of the requests that wait below it. */
+  queued = 0
+  /** How many those are. */
+  waiting = 0
   readonly fairQueue = new FairQueue()
   readonly gate: Gate
+  readonly priority: number
   /** Undefined at the root. */
   readonly bucket: SharedBucket | undefined
   readonly parent: ShareNode | undefined
 
-  constructor(gate: Gate, bucket?: SharedBucket, parent?: ShareNode) {
+  /** @param parent undefined: it is a root */
+  constructor(gate: Gate, priority: number, parent?: ShareNode, bucket?: SharedBucket) {
     this.gate = gate
-    this.bucket = bucket
+    this.priority = priority
     this.parent = parent
+    this.bucket = bucket
   }
 
   /** Whether a request below it could use a slot of its bucket. */
@@ -284,7 +308,8 @@ export class Gate implements Timed {
   probe = false
   /** The probe has passed. What becomes of it is not known yet. */
   probing = false
-  readonly root = new ShareNode(this)
+  /** The roots of the classes that have had requests, in the order of their first ones. */
+  roots: readonly ShareNode[] = [new ShareNode(this, DEFAULT_PRIORITY)]
   /** May change at any time, while releases are armed not below what is in flight and armed. After a raise wake the gate. */
   maxInFlight: number
   /** How many releases to it are armed. They will take a place each. */
@@ -310,9 +335,23 @@ export class Gate implements Timed {
     return this.place < 0 ? 0 : Math.max(0, this.due - now)
   }
 
+  /** The root of the requests without a priority of their own. */
+  get root(): ShareNode {
+    return this.roots[0]!
+  }
+
+  /** The root of a class. It stays from now on. */
+  rootOf(priority: number): ShareNode {
+    for (const known of this.roots) if (known.priority === priority) return known
+    const root = new ShareNode(this, priority)
+    this.roots = [...this.roots, root]
+    return root
+  }
+
   /** Whether a request could leave if it were open. */
   get awaited(): boolean {
-    return this.root.fairQueue.size > 0
+    for (const root of this.roots) if (root.awaited) return true
+    return false
   }
 
   get inFlight(): number {

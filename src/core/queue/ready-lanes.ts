@@ -2,12 +2,15 @@
  * Which request can leave, and when. It keeps the fair queues of all share nodes true as buckets become busy and free, and
  * a heap of the moments at which they become free.
  *
- * Between two calls every fair queue is as lane.ts says. A bucket that is busy and has waiters is in the heap, once.
+ * Between two calls every fair queue is as lane.ts says. A bucket that is busy and has waiters is in the heap, once. Of the
+ * classes that can leave the lowest number does, whichever its gate, unless a bucket owes a slot to one behind it.
  */
 
 import { allSources, dropSource } from '../bucket/waiting.js'
+import { LAST_PRIORITY } from '../priority.js'
 import { DueHeap } from '../structures/due-heap.js'
-import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
+import { type Arrival, type Gate, Lane, type SharedBucket, type ShareNode, type Source, type Ticket } from './lane.js'
+import { countShares, ticketToLeave } from './min-share.js'
 import { closeLane } from './tree.js'
 
 /** ms. Times closer than this are one: the rounding of sums of periods. */
@@ -29,8 +32,8 @@ export class ReadyLanes {
   readonly #frees = new DueHeap<SharedBucket>()
   /** Buckets whose next releases are armed. */
   readonly #coveredFrees = new DueHeap<SharedBucket>()
-  /** Gates before which a request may be ready. */
-  readonly #ready: Gate[] = []
+  /** Roots below which a request may be ready, by their priorities. */
+  readonly #ready: readonly ShareNode[][] = Array.from({ length: LAST_PRIORITY + 1 }, () => [])
 
   /** When the next bucket becomes free, in ms. Infinity: none is waited for. */
   get due(): number {
@@ -145,8 +148,8 @@ export class ReadyLanes {
   }
 
   /** A gate may have opened. */
-  gateOpened(gate: Gate): void {
-    this.#ready.push(gate)
+  gateOpened({ roots }: Gate): void {
+    for (const root of roots) this.#ready[root.priority]!.push(root)
   }
 
   /** Lets all buckets that become free at `due` be free. Returns that time. */
@@ -174,11 +177,13 @@ export class ReadyLanes {
 
   /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. `slot` in ms. */
   next(slot: number): Ticket | undefined {
-    for (let gate = this.#ready.at(-1); gate !== undefined; gate = this.#ready.at(-1)) {
-      if (gate.open && gate.awaited) {
-        const ticket = pick(gate.root)
-        if (!this.#waitsForBurst(ticket, slot)) return charge(ticket)
-      } else this.#ready.pop()
+    for (const ready of this.#ready) {
+      for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
+        if (root.gate.open && root.awaited) {
+          const ticket = ticketToLeave(root)
+          if (!this.#waitsForBurst(ticket, slot)) return charge(ticket)
+        } else ready.pop()
+      }
     }
     return undefined
   }
@@ -202,18 +207,32 @@ export class ReadyLanes {
   #activate(source: Source, now: number): void {
     for (let at = source; at.list === undefined; ) {
       const { parent, bucket } = at
-      if (bucket !== undefined && !isFree(bucket, now) && !mayPickAgain(bucket, now)) {
+      if (bucket !== undefined && !isFree(bucket, now) && !this.#picksAgain(bucket, at, now)) {
         this.plan(bucket)
         return
       }
       if (bucket?.isHeldBefore(at.gate)) return
       if (parent === undefined) {
-        this.#ready.push(at.gate)
+        this.#ready[at.priority]!.push(at as ShareNode)
         return
       }
       parent.fairQueue.enter(at)
       at = parent
     }
+  }
+
+  /**
+   * A bucket waits for the cost of a request. If one has come whose class is before all others that wait there, another may
+   * have its turn before it, or be owed its slot.
+   */
+  #picksAgain(bucket: SharedBucket, newcomer: Source, now: number): boolean {
+    if (bucket.nextCost === 0) return false
+    const others = allSources(bucket).filter(other => other !== newcomer)
+    if (others.some(other => other.priority <= newcomer.priority)) return false
+    bucket.nextCost = 0
+    if (!isFree(bucket, now)) return false
+    for (const other of others) if (other.awaited) this.#activate(other, now)
+    return true
   }
 
   /** Takes a lane or node that can no longer use a slot out of the queues, and each node that was there for it only. */
@@ -225,21 +244,8 @@ export class ReadyLanes {
   }
 }
 
-/** A bucket waits for the cost of a request. If that has come from its only source, another may have its turn before it. */
-function mayPickAgain(bucket: SharedBucket, now: number): boolean {
-  if (bucket.nextCost === 0 || allSources(bucket).length > 1) return false
-  bucket.nextCost = 0
-  return isFree(bucket, now)
-}
-
-/** The request whose turn it is. Without a change in between it is the same one. */
-function pick(root: ShareNode): Ticket {
-  let next: Source = root
-  while (next instanceof ShareNode) next = next.fairQueue.advance() as Source
-  return next.tickets.first!
-}
-
 function charge(ticket: Ticket): Ticket {
+  countShares(ticket)
   for (let at: Source = ticket.lane; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
     yieldTurn(at)
@@ -247,7 +253,7 @@ function charge(ticket: Ticket): Ticket {
   return ticket
 }
 
-/** A bucket with several sources, as before two gates, lets them take turns: the last to be let in is picked. */
+/** A bucket with sources before several gates lets those of a class take turns: the last to be let in is picked. */
 function yieldTurn(source: Source): void {
   const { bucket } = source
   const extras = bucket?.extras
@@ -262,8 +268,14 @@ export function laneAlone({ source, extras }: SharedBucket): Lane | undefined {
   return extras !== undefined && extras.otherSources.length > 0 ? undefined : soleLane(source)
 }
 
+/** The only lane before a gate. Undefined: there are several, or none. */
+export function soleLaneOf({ roots }: Gate): Lane | undefined {
+  const used = roots.filter(root => root.count > 0)
+  return used.length === 1 ? soleLane(used[0]) : undefined
+}
+
 /** The only lane below a node. Undefined: there are several, or none. */
-export function soleLane(source: Source | undefined): Lane | undefined {
+function soleLane(source: Source | undefined): Lane | undefined {
   if (source === undefined || source instanceof Lane) return source
   return source.count === 1 ? soleLane(source.first) : undefined
 }

@@ -1,11 +1,15 @@
 /** The tree of lanes and share nodes (lane.ts): finding, opening and closing lanes. */
 
 import { addSource, dropSource, replaceSource, sourceBefore } from '../bucket/waiting.js'
-import { Lane, type LaneRoute, type SharedBucket, ShareNode, type Source } from './lane.js'
+import { DEFAULT_PRIORITY } from '../priority.js'
+import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from './lane.js'
 
-/** The lane of a route and a stack, if a request waits in it. */
-export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane | undefined {
-  let node = route.gate.root
+/** Of whom a lane is. Requests of one lane have all this in common. */
+export type LaneOwner = Pick<Arrival, 'route' | 'stack' | 'priority'>
+
+/** The lane of a route, a stack and a priority, if a request waits in it. */
+export function findLane({ route, stack, priority }: LaneOwner): Lane | undefined {
+  let node = route.gate.rootOf(priority ?? DEFAULT_PRIORITY)
   for (let at = stack.length - 1; at >= 0; at -= 1) {
     const source = sourceOf(stack[at]!, node)
     if (source === undefined) return undefined
@@ -18,9 +22,10 @@ export function findLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane
   return undefined
 }
 
-/** The lane of a route and a stack, made when new. It has this weight from now on. */
-export function openLane(route: LaneRoute, stack: readonly SharedBucket[], weight: number): Lane {
-  const lane = findLane(route, stack) ?? newLane(route, stack)
+/** The lane of an arrival, made when new. It has this weight from now on. */
+export function openLane(arrival: Arrival): Lane {
+  const { weight = 1 } = arrival
+  const lane = findLane(arrival) ?? newLane(arrival)
   if (lane.weight !== weight) addWeight(lane, weight - lane.weight)
   return lane
 }
@@ -32,6 +37,20 @@ export function closeLane(lane: Lane): void {
   for (let at: ShareNode | undefined = lane.parent; at?.parent !== undefined && at.count === 0; at = at.parent) {
     detach(at)
   }
+}
+
+/** One more request waits in a lane, or one less. `cost` is negative then. */
+export function countQueued(lane: Lane, cost: number): void {
+  lane.queued += cost
+  for (let at: ShareNode | undefined = lane.parent; at !== undefined; at = at.parent) {
+    at.waiting += Math.sign(cost)
+    at.queued = at.waiting === 0 ? 0 : at.queued + cost
+  }
+}
+
+/** All lanes before a gate. */
+export function lanesOf(gate: Gate): Lane[] {
+  return gate.roots.flatMap(lanesBelow)
 }
 
 /** All lanes that meet at a node or before it. */
@@ -46,8 +65,8 @@ export function sourcesBelow({ first }: ShareNode): Source[] {
   return found
 }
 
-function newLane(route: LaneRoute, stack: readonly SharedBucket[]): Lane {
-  let node = route.gate.root
+function newLane({ route, stack, priority }: LaneOwner): Lane {
+  let node = route.gate.rootOf(priority ?? DEFAULT_PRIORITY)
   for (let at = stack.length - 1; at > 0; at -= 1) node = openNode(stack[at]!, node)
   const bucket = stack[0]
   const isAlone = bucket !== undefined && sourceOf(bucket, node) === undefined
@@ -72,7 +91,7 @@ function sourceOf(bucket: SharedBucket, node: ShareNode): Source | undefined {
 function openNode(bucket: SharedBucket, parent: ShareNode): ShareNode {
   const known = sourceOf(bucket, parent)
   if (known instanceof ShareNode) return known
-  const node = new ShareNode(parent.gate, bucket, parent)
+  const node = new ShareNode(parent.gate, parent.priority, parent, bucket)
   if (known === undefined) attach(node)
   else takePlace(node, known)
   return node
@@ -90,6 +109,8 @@ function takePlace(node: ShareNode, lane: Lane): void {
   else after.before = node
   parent.fairQueue.replace(lane, node)
   node.weight = lane.weight
+  node.queued = lane.queued
+  node.waiting = lane.waiting
   lane.bucket = undefined
   lane.parent = node
   lane.deficit = 0

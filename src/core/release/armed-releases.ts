@@ -3,7 +3,7 @@
  * only takes note later.
  *
  * What is armed has to be what the core would do at the slot. So it arms only what it can foresee:
- * 1. The lane is alone: no other waits for a bucket of its stack. Then its requests leave in order, the first when all its
+ * 1. The lane is alone: no other waits for a bucket of its stack, of whichever priority. Then its requests leave in order, the first when all its
  *    buckets are free and each next one when the one before has drained from all of them:
  *
  *        slot(1) = max(freeAt)        slot(n + 1) = slot(n) + max(cost(n) / rate)
@@ -28,7 +28,7 @@
 import { slackOf } from '../bucket/limits.js'
 import { graceOf } from '../bucket/queued-bucket.js'
 import type { Arrival, Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
-import { laneAlone, type ReadyLanes, soleLane } from '../queue/ready-lanes.js'
+import { laneAlone, type ReadyLanes, soleLaneOf } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
 import type { DueHeap } from '../structures/due-heap.js'
 
@@ -91,10 +91,11 @@ export class ArmedReleases {
    * @param place `behind`: it joins its lane behind those that wait. `before`: it goes before them, or its cost is metered
    * @returns false as `recall`
    */
-  recallFor({ route, stack }: Arrival, place: 'behind' | 'before'): boolean {
+  recallFor(arrival: Arrival, place: 'behind' | 'before'): boolean {
     if (this.#lanes.size === 0) return true
-    const known = place === 'behind' ? findLane(route, stack) : undefined
-    const { gate } = route
+    const known = place === 'behind' ? findLane(arrival) : undefined
+    const { stack } = arrival
+    const { gate } = arrival.route
     let all = known !== undefined || gate.maxInFlight === Infinity || this.recallAll(gate)
     if (known === undefined) for (const bucket of stack) all = this.recallBucket(bucket) && all
     return all
@@ -202,7 +203,7 @@ function arm(ticket: Ticket, slot: number, before: Ticket | undefined): boolean 
 function isForeseeable(lane: Lane): boolean {
   const { gate } = lane.route
   if (lane.first === undefined || lane.stack.length === 0 || !gate.open || gate.blocked) return false
-  if (gate.maxInFlight < Infinity && soleLane(gate.root) !== lane) return false
+  if (gate.maxInFlight < Infinity && soleLaneOf(gate) !== lane) return false
   // With a burst a request may be next and not picked yet: its gate has just opened.
   if (gate.awaited && lane.stack.some(({ limits }) => limits.burst !== undefined)) return false
   return lane.stack.every(

@@ -3,7 +3,7 @@
 import { type BucketLimits, slackOf } from '../bucket/limits.js'
 import type { Arrival, Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
-import { lanesBelow } from '../queue/tree.js'
+import { lanesOf } from '../queue/tree.js'
 import type { Engine } from './release-engine.js'
 import { SendLatency } from './send-latency.js'
 
@@ -94,7 +94,7 @@ export class Control {
   /** Rejects every request that waits at a gate. */
   refuseAll(gate: Gate, retryAfterMs: number): void {
     this.#engine.settle()
-    for (const lane of lanesBelow(gate.root)) {
+    for (const lane of lanesOf(gate)) {
       for (const ticket of [...(lane.claiming ?? []), ...lane.tickets]) {
         if (!ticket.shadow) this.#engine.reject(ticket, { reason: 'down', buckets: [], retryAfterMs })
       }
@@ -156,7 +156,7 @@ export class Control {
     for (const gate of gates) {
       const start = now + gate.pausedFor(now)
       // All plans are made before any request leaves.
-      const plans = lanesBelow(gate.root).flatMap(lane => this.#planLane(lane, maxWaitOf, start))
+      const plans = lanesOf(gate).flatMap(lane => this.#planLane(lane, maxWaitOf, start))
       for (const { ticket, due, tooLate } of plans) {
         this.#engine.setDeadline(ticket, due)
         if (!tooLate) continue

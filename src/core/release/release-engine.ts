@@ -30,7 +30,7 @@ import {
   type Waiter,
 } from '../queue/lane.js'
 import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
-import { openLane } from '../queue/tree.js'
+import { countQueued, openLane } from '../queue/tree.js'
 import { WaitingClients } from '../queue/waiting-clients.js'
 import { Claims } from '../shared/slot-claims.js'
 import type { ClaimAnswer, Store } from '../store.js'
@@ -154,7 +154,10 @@ export class Engine {
 
   /** Takes back what is armed and what a change to an earlier moment could touch. Settles only if some has been sent. */
   recallFor(arrival: Arrival): void {
-    const recall: Recall = armed => armed.recallFor(arrival, 'before')
+    this.#recall(armed => armed.recallFor(arrival, 'before'))
+  }
+
+  #recall(recall: Recall): void {
     if (this.#armed !== undefined && !recall(this.#armed)) this.#settleAgain(recall)
   }
 
@@ -216,14 +219,15 @@ export class Engine {
   }
 
   /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
-  countIn({ route, stack, cost, weight, shadow = false, client }: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
-    const lane = openLane(route, stack, weight ?? 1)
+  countIn(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
+    const { stack, cost, shadow = false, client } = arrival
+    const lane = openLane(arrival)
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
     this.waitingLike(ticket).add(ticket, client)
     for (const bucket of stack) bucket.enqueue(cost)
-    lane.queued += cost
+    countQueued(lane, cost)
     return ticket
   }
 
@@ -298,7 +302,8 @@ export class Engine {
 
   /** Takes a waiter out of its lane because nobody wants it any more. False: it has left already. */
   cancel(ticket: Ticket): boolean {
-    if (ticket.armed !== undefined) this.settleBefore(armed => armed.recall(ticket.lane))
+    // What is due at this very moment is not sent first, as it is not without arming.
+    if (ticket.armed !== undefined) this.#recall(armed => armed.recall(ticket.lane))
     if (!this.withdraw(ticket)) return false
     this.#claims?.giveBack(ticket)
     return true
@@ -491,7 +496,7 @@ export class Engine {
     const { lane, cost } = ticket
     this.waitingLike(ticket).remove(ticket)
     this.#deadlines.remove(ticket)
-    lane.queued -= cost
+    countQueued(lane, -cost)
     for (const bucket of lane.stack) {
       bucket.dequeue(cost)
       if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, this.#clock.now())

@@ -47,8 +47,11 @@ const UNREADABLE: RequestRecord = {
   keys: [],
   cost: 0,
   wait: 0,
+  predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
+  givenUp: undefined,
+  onTrial: false,
   header: () => undefined,
 }

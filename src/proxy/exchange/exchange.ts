@@ -9,6 +9,7 @@
  * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
  * exactly once.
  */
+import { predictedWait } from '../../core/admission/predicted-wait.js'
 import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
@@ -26,8 +27,9 @@ import {
   upstreamDown,
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
-import type { Outcome } from '../observe/observer.js'
-import { type Explanation, explainHeader } from '../routing/explain-header.js'
+import type { GivenUp, Outcome } from '../observe/observer.js'
+import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
+import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
@@ -56,6 +58,20 @@ export interface Sending {
   flushed?(): void
 }
 
+/** What is expected of a request that may wait. */
+function expectation(
+  { settings, lane }: Route,
+  arrival: Arrival,
+  prospects: Prospects | undefined,
+  now: number,
+): Expectation | undefined {
+  if (settings.mode !== 'shape') return undefined
+  return {
+    predicted: Math.max(0, predictedWait(arrival, now, lane.gate.pausedFor(now))),
+    outlook: prospects?.outlook(0, now),
+  }
+}
+
 export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
@@ -66,6 +82,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
+  predictedWait: number | undefined
   upstreamTime: number | undefined
   readonly #response: ClientResponse
   prospects: Prospects | undefined
@@ -139,6 +156,14 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return this.#state === 'sent'
   }
 
+  get givenUp(): GivenUp | undefined {
+    return this.#visit?.givenUp
+  }
+
+  get onTrial(): boolean {
+    return this.#visit?.onTrial === true
+  }
+
   header(name: string): string | undefined {
     return headerValue(this.req.rawHeaders, name)
   }
@@ -172,27 +197,33 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.cost = route.cost(facts)
     const { client } = this
     const { buckets, weight } = stack
-    const patience = this.#patience(route, client)
-    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, client, patience }
-    if (route.settings.explain) this.#explanation = explainHeader(arrival, this.context.clock.now())
+    const { context, connection } = this
+    const priority = priorityOf(route, facts, stack.priority, () => context.trust(connection.peer, 0))
+    const prospects = this.#prospectsOn(route)
+    const now = context.clock.now()
+    const patience = prospects?.longestWait(now) ?? Infinity
+    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, priority, client, patience }
+    if (route.settings.explain) {
+      const expected = expectation(route, arrival, prospects, now)
+      this.predictedWait = expected?.predicted
+      this.#explanation = explainHeader(arrival, now, expected)
+    }
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
     this.#endRehearsal = rehearse(this.context, route, arrival, this)
     this.#forwardUnqueued()
   }
 
-  /** How long it may wait so that its client is there for the answer, in ms. Undefined: as long as it takes. */
-  #patience(route: Route, client: string): number | undefined {
+  /** Undefined: it is not given up for its client's patience. */
+  #prospectsOn(route: Route): Prospects | undefined {
     const { mode, patience, dryRun } = route.settings
     if (mode !== 'shape' || patience === 'none') return undefined
     const { context, connection, facts } = this
     const deadline = deadlineOf(facts, route, () => context.trust(connection.peer, 0))
-    const prospects = new Prospects(route, client, deadline)
     // Nobody waits in a dry run, so nothing is learnt.
-    if (!dryRun) this.prospects = prospects
-    else if (deadline === undefined) return undefined
-    const longest = prospects.longestWait(context.clock.now())
-    return longest === Infinity ? undefined : longest
+    if (dryRun) return deadline === undefined ? undefined : new Prospects(route, this.client, deadline)
+    this.prospects = new Prospects(route, this.client, deadline)
+    return this.prospects
   }
 
   #forwardUnqueued(): void {
@@ -526,7 +557,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   /** Headers about this request besides the limits: names and values in turn. */
   #extraHeaders(): string[] {
     const headers = this.#preferredWait === undefined ? [] : ['Preference-Applied', `wait=${this.#preferredWait}`]
-    if (this.#explanation !== undefined) headers.push('Shaper-Explain', this.#explanation(this.wait))
+    if (this.#explanation !== undefined) headers.push('Shaper-Explain', this.#explanation(this.wait, this.givenUp))
     return headers
   }
 

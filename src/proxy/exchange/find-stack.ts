@@ -1,3 +1,4 @@
+import type { TierSettings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { ProxyContext } from '../context.js'
@@ -7,11 +8,13 @@ import { Refusal, type RequestFacts } from '../http/request.js'
 import { limitsOf } from '../live-limits.js'
 import type { Route, RouteBucket, RoutedRequest } from '../routing/route.js'
 
-/** The bucket instances of a request, and the weight of its lane. */
+/** The bucket instances of a request, and what its tiers say of its turn. */
 export interface Stack {
   readonly buckets: SharedBucket[]
   readonly keys: readonly string[]
   readonly weight: number
+  /** Undefined: it is in no tier with a priority. */
+  readonly priority: number | undefined
 }
 
 /** A request whose buckets are to be found. */
@@ -47,20 +50,26 @@ export function findStack(context: ProxyContext, route: Route, applicant: Applic
   }
   const buckets: SharedBucket[] = []
   let weight = 1
-  let decides = Infinity
+  let weightFrom = Infinity
+  let priority: number | undefined
+  let priorityFrom = Infinity
   for (const { settings, tier, place } of used) {
     const key = keys[buckets.length]!
-    const { limits, weight: own } = tier(key, applicant.facts) ?? settings
-    if (!addInstance(context, limits, key, buckets)) {
+    const own: Pick<TierSettings, 'limits' | 'weight' | 'priority'> = tier(key, applicant.facts) ?? settings
+    if (!addInstance(context, own.limits, key, buckets)) {
       return new Refusal(503, 'too many keys have waiting requests')
     }
-    if (own !== undefined && place < decides) {
-      weight = own
-      decides = place
+    if (own.weight !== undefined && place < weightFrom) {
+      weight = own.weight
+      weightFrom = place
+    }
+    if (own.priority !== undefined && place < priorityFrom) {
+      priority = own.priority
+      priorityFrom = place
     }
   }
   // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
-  return { buckets: buckets.slice(), keys: keys.slice(), weight }
+  return { buckets: buckets.slice(), keys: keys.slice(), weight, priority }
 }
 
 /** The key of a request in a bucket. Undefined: it has none, and the bucket does not apply to it. */

@@ -6,6 +6,7 @@ import { timeUntilFit } from '../../core/admission/decide.js'
 import { ONE_IN } from '../../core/patience/patience.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { RequestFacts } from '../http/request.js'
+import type { Outlook } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
 export class Prospects {
@@ -28,8 +29,11 @@ export class Prospects {
     return this.#route.waits.service.of(this.#client)
   }
 
-  get isTrial(): boolean {
-    return this.#trial === 'waits'
+  /** What is known of its client and of its answer. @param waited ms */
+  outlook(waited: number, now: number): Outlook {
+    const { serviceTime: service } = this
+    if (this.#deadline !== undefined) return { patience: this.#deadline, source: 'known', service }
+    return { patience: this.#route.waits.patience.longest(this.#client, now, waited), source: 'learnt', service }
   }
 
   /** ms. After a longer wait for its release most of its like have left before the answer. */

@@ -11,12 +11,15 @@ import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
-import type { RequestRecord } from '../observe/observer.js'
+import type { GivenUp, RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import { admit, type Candidate } from './admit.js'
 import type { ArmedOwner, ArmedRequest } from './armed-request.js'
 import type { Prospects } from './prospects.js'
 import { rejectionReply } from './rejection-reply.js'
+
+/** ms. A release may come so much later than it was predicted to. */
+const LATE = 2
 
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
@@ -44,6 +47,8 @@ export class QueueVisit implements Candidate, ArmedOwner {
   maxWaitFrom: number | undefined = undefined
   /** How often the request was put back into its queue. */
   retries = 0
+  givenUp: GivenUp | undefined
+  onTrial = false
   readonly #context: ProxyContext
   readonly #route: Route
   readonly #visitor: Visitor
@@ -100,10 +105,18 @@ export class QueueVisit implements Candidate, ArmedOwner {
 
   /** A request that would be rejected because its client will have left. Now and then one waits on. */
   #isOnTrial(): boolean {
-    const { patience = Infinity } = this.arrival
+    const { arrival } = this
+    const { patience = Infinity } = arrival
     const { prospects } = this.#visitor
-    if (patience >= this.maxWait || prospects?.sendAway(0, this.#context.clock.now()) !== 'trial') return false
-    this.arrival = { ...this.arrival, patience: Infinity }
+    if (patience > this.maxWait || prospects === undefined) return false
+    const now = this.#context.clock.now()
+    if (prospects.sendAway(0, now) !== 'trial') {
+      const { source, service } = prospects.outlook(0, now)
+      this.givenUp = { at: 'arrival', patience: patience + service, source, service }
+      return false
+    }
+    this.onTrial = true
+    this.arrival = { ...arrival, patience: Infinity }
     admit(this.#context, this.#route, this.arrival, this)
     return true
   }
@@ -242,16 +255,19 @@ export class QueueVisit implements Candidate, ArmedOwner {
     return now - this.#arrivedAt - (this.maxWaitFrom ?? 0)
   }
 
-  #isLost(now: number): boolean {
-    return this.#visitor.prospects?.isLost(this.waited(now), now) === true
+  /** `releasedAt` in ms. It is not given up for having left a little late. */
+  #isLost(releasedAt: number): boolean {
+    return this.#visitor.prospects?.isLost(Math.max(0, this.waited(releasedAt - LATE)), releasedAt) === true
   }
 
   /** Its turn has come, and its client will not be there for the answer. Its slot is free for the next one. */
   #giveUp(now: number): void {
     const { shaper, clock } = this.#context
     const prospects = this.#visitor.prospects!
-    if (prospects.sendAway(this.waited(now), now) === 'trial') {
-      const waited = this.waited(now)
+    const waited = this.waited(now)
+    const outlook = prospects.outlook(waited, now)
+    if (prospects.sendAway(waited, now) === 'trial') {
+      this.onTrial = true
       this.#state = 'aside'
       this.#cancelTrial = clock.at(now - waited + prospects.trialUntil(waited), () => {
         this.#cancelTrial = undefined
@@ -264,6 +280,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#unqueue(now)
     this.#route.lane.gate.unprobe()
     this.#leaveQuietly()
+    this.givenUp = { at: 'release', ...outlook }
     this.#visitor.turnedAway('expired', unwanted(prospects.retryAfter(this.arrival, now)))
     shaper.giveBack(this.#ticket!)
   }
@@ -279,7 +296,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     const now = this.#context.clock.now()
     if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
     this.#state = 'over'
-    const reply = rejectionReply(rejection, this.#route, this.arrival, now)
+    const reply = rejectionReply(rejection, this.#route, this, now)
     this.#visitor.turnedAway(rejection.reason === 'down' ? 'failed' : 'rejected', reply)
   }
 

@@ -1,15 +1,21 @@
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
+import type { GivenUp } from '../observe/observer.js'
 import type { Route } from '../routing/route.js'
 
 const LONG_PAUSE = 'the upstream asks for a pause, and the wait would be longer than maxWait'
+
+interface RejectedVisit {
+  readonly arrival: Arrival
+  readonly givenUp: GivenUp | undefined
+}
 
 /** The answer to a request that was not admitted. */
 export function rejectionReply(
   { reason, buckets, retryAfterMs }: Rejection,
   route: Route,
-  { stack, cost, patience }: Arrival,
+  { arrival: { stack, cost }, givenUp }: RejectedVisit,
   now: number,
 ): Reply {
   if (reason === 'crowded') {
@@ -26,20 +32,20 @@ export function rejectionReply(
   const retry = reason === 'in-flight' ? RETRY_SOON_MS : retryAfterMs
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
-    detail: reason === 'max-wait' ? explainWait(route, first, now, patience) : explain(reason, first, cost, now),
+    detail: reason === 'max-wait' ? explainWait(route, first, now, givenUp) : explain(reason, first, cost, now),
     violated: buckets,
     retryAfterMs: retry,
     headers: limitHeaders(stack, buckets, now, retry),
   }
 }
 
-function explainWait(route: Route, bucket: SharedBucket, now: number, patience: number | undefined): string {
+function explainWait(route: Route, bucket: SharedBucket, now: number, givenUp?: GivenUp): string {
   if (route.lane.gate.pausedFor(now) > 0) {
     return LONG_PAUSE
   }
   const { name, rate } = bucket.limits
   const wait = `bucket "${name}" would make it wait ${short(bucket.level(now) / rate / 1_000)} s`
-  return patience === undefined || patience === Infinity ? wait : `${wait}, and clients stop waiting before the answer`
+  return givenUp === undefined ? wait : `${wait}, and clients stop waiting before the answer`
 }
 
 function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {

@@ -8,6 +8,23 @@ export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'fail
 /** What a dry run would have done to a request. */
 export type Decision = 'would_reject' | 'would_delay'
 
+/** Who says how long a client waits for its answer: itself, its route or a trusted hop, or the hang-ups of others. */
+export type PatienceSource = 'known' | 'learnt'
+
+/** How long a client is taken to wait for its answer, and how long that takes to come. Times are in ms. */
+export interface Outlook {
+  /** Since its arrival. Infinity: as far as is known it stays. */
+  readonly patience: number
+  readonly source: PatienceSource
+  /** From the release to the head of the answer. 0: not known. */
+  readonly service: number
+}
+
+/** Why a request was not sent: its client would not have been there for the answer. */
+export interface GivenUp extends Outlook {
+  readonly at: 'arrival' | 'release'
+}
+
 /** A request as observers see it. Valid only during the call. */
 export interface RequestRecord {
   /** '' before a route has matched. */
@@ -22,12 +39,18 @@ export interface RequestRecord {
   readonly cost: number
   /** How long it was queued, in ms. */
   readonly wait: number
+  /** How long it would be queued by what was known on arrival, in ms. Undefined: its route has no `explain`, or nothing waits. */
+  readonly predictedWait: number | undefined
   /** Time from sending to the head of the answer, in ms. */
   readonly upstreamTime: number | undefined
   /** How often it was put back into its queue. */
   readonly retries: number
   /** The request has been sent and its answer is not over. */
   readonly inFlight: boolean
+  /** Undefined: it was not given up for its client's patience. */
+  readonly givenUp: GivenUp | undefined
+  /** It would have been given up for learnt patience, and waited on to see whether its client did. */
+  readonly onTrial: boolean
   /** A header, by its lower-case name. */
   header(name: string): string | undefined
 }

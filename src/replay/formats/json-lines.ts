@@ -47,6 +47,8 @@ export class JsonParser extends LineParser {
   /** Whether numeric times have fractions. If so, a whole number is an exact time, too. */
   #exact = false
 
+  /** ms. Undefined: the line has no duration. */
+  #took: number | undefined
   readonly #sample: readonly JsonObject[]
 
   /**
@@ -63,6 +65,10 @@ export class JsonParser extends LineParser {
     })
   }
 
+  override get serviceTime(): number | undefined {
+    return this.#took
+  }
+
   parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
     const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
     if (line === undefined) return 'not JSON'
@@ -73,7 +79,10 @@ export class JsonParser extends LineParser {
     if (timestamp === undefined) return 'no time'
     this.second = timestamp.second
     this.fraction = timestamp.fraction
-    this.duration = this.#duration()
+    this.#took = this.#readDuration()
+    // The time is that of the beginning.
+    const starts = STARTS.test(this.#names.time ?? this.#found.time ?? '')
+    this.duration = starts ? 0 : (this.#took ?? 0)
     const method = this.#text('method')
     const path = this.#text('path')
     const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
@@ -148,11 +157,10 @@ export class JsonParser extends LineParser {
     return this.#exact && timestamp.fraction < 0 ? { ...timestamp, fraction: 0 } : timestamp
   }
 
-  #duration(): number {
-    if (STARTS.test(this.#names.time ?? this.#found.time ?? '')) return 0
+  #readDuration(): number | undefined {
     const value = this.#value('duration')
     const [, digits, unit = ''] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(s|ms|us|µs|ns)?$/.exec(String(value)) ?? []
-    if (digits === undefined) return 0
+    if (digits === undefined) return undefined
     const name = this.#names.duration ?? this.#found.duration
     return Number(digits) * (name === NANOSECONDS ? 1e-6 : UNITS[unit]!)
   }

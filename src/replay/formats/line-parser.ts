@@ -42,6 +42,11 @@ export abstract class LineParser {
   /** Whether lines tell the duration of their requests. */
   abstract readonly timed: boolean
 
+  /** How long the answer took, in ms. Undefined: the line does not tell. */
+  get serviceTime(): number | undefined {
+    return this.timed ? this.duration : undefined
+  }
+
   /** Reads a line. Undefined: the line is good, and the fields hold it until the next call. */
   abstract parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined
 

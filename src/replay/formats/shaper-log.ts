@@ -13,6 +13,12 @@ export class ShaperParser extends LineParser {
   readonly format = 'shaper'
   readonly timed = true
   readonly #texts = new TextBuffer()
+  #upstreamMs: number | undefined
+
+  /** The time in the queue does not count. */
+  override get serviceTime(): number | undefined {
+    return this.#upstreamMs
+  }
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined {
     const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
@@ -24,6 +30,7 @@ export class ShaperParser extends LineParser {
     if (timestamp === undefined) return 'no time'
     this.second = timestamp.second
     this.fraction = Math.max(0, timestamp.fraction)
+    this.#upstreamMs = typeof upstreamMs === 'number' ? msOf(upstreamMs) : undefined
     this.duration = msOf(waitMs) + msOf(upstreamMs)
     const texts = this.#texts
     texts.clear()

@@ -34,6 +34,8 @@ export interface ArrivalsOptions extends FormatOptions {
   readonly directory: Directory
   /** Called with the parser of each log before its first line. */
   readonly begin?: (parser: LineParser, log: string) => void
+  /** Called with how long each answer took, in ms, where the log tells. Again, where the logs are read again. */
+  readonly onServiceTime?: (ms: number) => void
   /** Called now and then with the numbers of bytes and lines read. */
   readonly progress?: (bytes: number, lines: number) => void
 }
@@ -196,7 +198,7 @@ class Pass {
   }
 
   #createScanner(parser: LineParser): Scanner {
-    const { directory, seed } = this.#options
+    const { directory, seed, onServiceTime } = this.#options
     const { window, hasSeveral } = this.#pass
     this.#reorder ??= new Reorder({
       window,
@@ -207,6 +209,7 @@ class Pass {
     const reorder = this.#reorder
     const good = (line: LineParser): void => {
       if (line.fraction < 0) this.#hasWholeSeconds = true
+      if (onServiceTime !== undefined && line.serviceTime !== undefined) onServiceTime(line.serviceTime)
       const tag = directory.identify(line) * 4 + this.#agents.classOf(line)
       reorder.push(line.second, line.fraction, line.duration, tag)
     }

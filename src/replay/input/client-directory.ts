@@ -2,6 +2,7 @@
 import { needsOf } from '../../config/header-needs.js'
 import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import type { RequestFacts } from '../../proxy/http/request.js'
@@ -65,6 +66,7 @@ export interface RequestKind {
   readonly limits: readonly BucketLimits[]
   readonly cost: number
   readonly weight: number
+  readonly priority: number
   readonly client: number
 }
 
@@ -97,6 +99,7 @@ export class RouteDirectory implements Directory {
         limits: [],
         cost: 0,
         weight: 1,
+        priority: DEFAULT_PRIORITY,
         client: this.#clientId(ip),
       }))
     const context = { facts, address, ip, route: rule.name }
@@ -118,14 +121,19 @@ export class RouteDirectory implements Directory {
     const names = used.map(({ settings }, at) => `${settings.name} ${tiers[at]?.name}`).join()
     const id = `${rule.name}\n${cost}\n${names}\n${owner}\n${isWhole}\n${keys.join('\r')}`
     return this.#kindOf(id, () => {
-      const settings = used.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings }))
-      const weighing = settings.filter(({ own }) => own.weight !== undefined).sort((a, b) => a.place - b.place)
+      const settings = used.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings, member: tiers[at] }))
+      const inOrder = [...settings].sort((a, b) => a.place - b.place)
+      const ofRoute = rule.settings.priority
       return {
         rule,
         keys: isWhole ? keys : undefined,
         limits: settings.map(({ own }) => own.limits),
         cost,
-        weight: weighing[0]?.own.weight ?? 1,
+        weight: inOrder.find(({ own }) => own.weight !== undefined)?.own.weight ?? 1,
+        priority:
+          inOrder.find(({ member }) => member?.priority !== undefined)?.member?.priority ??
+          // A log has no such header.
+          (ofRoute === 'header' ? DEFAULT_PRIORITY : ofRoute),
         client: this.#clientId(owner),
       }
     })

@@ -25,6 +25,8 @@ export interface Plan extends FormatOptions {
   readonly sweep?: GridRequest
   /** Find the smallest rate and capacity that keep these bounds. */
   readonly target?: readonly Bound[]
+  /** How long clients wait for their answers, in ms. */
+  readonly patience?: number
   readonly progress?: (bytes: number, lines: number) => void
 }
 

@@ -8,6 +8,7 @@ import { printable } from '../input/line-scanner.js'
 import { type Plan, singleOf } from '../plan/plan.js'
 import { type Grid, rateText } from '../plan/sweep-grid.js'
 import { configLines } from '../plan/target.js'
+import type { LeavingCounts } from '../runs/leaving-clients.js'
 import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
 import type { PointOutcome } from '../runs/sweep-run.js'
 import type { Peak, SeriesPoints } from '../runs/time-series.js'
@@ -76,8 +77,26 @@ export interface ReplayReport {
     /** The smallest limits that meet the target; absent: none do, or there is no target. */
     readonly recommended?: Omit<PointOutcome, 'rate'> & { readonly rate: string; readonly config: string }
   }
+  /** With clients that leave; absent: not asked for. */
+  readonly leaving?: LeavingReport
   readonly notes: readonly string[]
   readonly errors: readonly string[]
+}
+
+/** What would become of the requests of clients that leave. Times in ms. */
+export interface LeavingReport {
+  /** How long all clients wait for their answers. */
+  readonly patience: number
+  /** How long answers take: the 90th percentile in the log. Absent: the log does not tell, and they take no time. */
+  readonly service?: number
+  /** Without giving up any request, and with it. */
+  readonly kept: LeavingOutcomes
+  readonly givenUp: LeavingOutcomes
+}
+
+/** Requests by what would have become of them. The upstream sees those that are in time and those that are late. */
+export interface LeavingOutcomes extends Readonly<LeavingCounts> {
+  readonly rejected: number
 }
 
 export interface PeakReport extends Omit<Peak, 'second'> {
@@ -101,9 +120,10 @@ export interface Findings {
   readonly directory: Directory
   readonly notes: readonly string[]
   readonly swept?: SweepReport
+  readonly left?: LeavingReport
 }
 
-export function createReport({ plan, reading, tally, directory, notes, swept }: Findings): ReplayReport {
+export function createReport({ plan, reading, tally, directory, notes, swept, left }: Findings): ReplayReport {
   const { bad, origin } = reading
   const { series } = tally
   const hasAny = reading.requests > 0
@@ -155,6 +175,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept }: 
     series: { ...points, start: at(points.first * 1_000) },
     waits: distribution(tally.waits),
     ...(swept && { sweep: sweepReport(swept) }),
+    ...(left && { leaving: left }),
     notes,
     errors: reading.errors.map(({ message }) => message),
   }

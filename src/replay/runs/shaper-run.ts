@@ -5,9 +5,10 @@ import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket, type Waiter } from '../../core/queue/lane.js'
-import { type Arrival, Shaper } from '../../core/shaper.js'
+import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../core/queue/lane.js'
+import { type Arrival, type Rejection, Shaper } from '../../core/shaper.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
+import type { LeavingClients } from './leaving-clients.js'
 import type { ReplayRun } from './run.js'
 import { RunTally } from './run-tally.js'
 
@@ -37,7 +38,11 @@ export class ShaperRun implements ReplayRun {
   /** The present limits by those of the configuration, where they differ. */
   #present = new Map<BucketLimits, BucketLimits>()
 
-  constructor(settings: Settings, directory: RouteDirectory) {
+  readonly #clients: LeavingClients | undefined
+
+  /** @param clients undefined: no client leaves */
+  constructor(settings: Settings, directory: RouteDirectory, clients?: LeavingClients) {
+    this.#clients = clients
     const { limits } = settings
     if (hasSchedule(settings)) this.#scheduled = settings
     this.#directory = directory
@@ -50,25 +55,25 @@ export class ShaperRun implements ReplayRun {
   }
 
   arrive(at: number, id: number, agent: number): void {
-    if (Number.isNaN(this.#start)) {
-      this.#start = at
-      if (this.#scheduled !== undefined) this.#look(0)
-    }
+    const now = this.#moveTo(at)
     const start = this.#start
-    const now = at - start
-    this.#runUntil(now)
     const kind = this.#directory.kinds[id]!
     const { rule, keys, client } = kind
     const { tally } = this
     tally.arrive(at, client, agent)
-    if (rule?.settings.mode === 'off') return tally.pass(at)
+    if (rule?.settings.mode === 'off') {
+      this.#clients?.turn(0)
+      return tally.pass(at)
+    }
     const arrival = rule !== undefined && keys !== undefined ? this.#arrival(kind, now) : undefined
     if (rule === undefined || arrival === undefined) {
       this.notByBuckets += 1
       return tally.reject(client, agent)
     }
+    let ticket: Ticket | undefined
     const waiter: Waiter = {
       release: slot => {
+        if (this.#clients?.turn(slot - now) === 'lost') return this.#giveUp(arrival, ticket!)
         this.#answered(arrival)
         tally.delay(slot + start, slot - now, client, agent)
       },
@@ -81,12 +86,34 @@ export class ShaperRun implements ReplayRun {
     const { mode, maxWait } = rule.settings
     const verdict = mode === 'shape' ? this.#shaper.admit(arrival, waiter, maxWait) : this.#shaper.meter(arrival)
     if (verdict === 'released') {
+      this.#clients?.turn(0)
       this.#answered(arrival)
       tally.pass(at)
     } else if ('reason' in verdict) {
       if (verdict.reason === 'crowded') this.notByBuckets += 1
-      tally.reject(client, agent)
+      if (isGivenUp(verdict, arrival, maxWait)) this.#clients?.giveUp()
+      else tally.reject(client, agent)
+    } else {
+      ticket = verdict
+      this.#clients?.wait(ticket, this.#clock, this.#shaper)
     }
+  }
+
+  /** @returns the time of the core */
+  #moveTo(at: number): number {
+    if (Number.isNaN(this.#start)) {
+      this.#start = at
+      if (this.#scheduled !== undefined) this.#look(0)
+    }
+    this.#runUntil(at - this.#start)
+    return at - this.#start
+  }
+
+  /** Its slot is free for the next one. */
+  #giveUp({ route, stack }: Arrival, ticket: Ticket): void {
+    route.gate.leave()
+    for (const bucket of stack) bucket.leave()
+    this.#shaper.giveBack(ticket)
   }
 
   /** Lets time pass, with the changes of rates on the way. */
@@ -139,7 +166,7 @@ export class ShaperRun implements ReplayRun {
     this.#shaper.leave(route.gate, stack)
   }
 
-  #arrival({ rule, keys, limits, cost, weight }: RequestKind, now: number): Arrival | undefined {
+  #arrival({ rule, keys, limits, cost, weight, priority }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, configured] of limits.entries()) {
       const own = this.#present.get(configured) ?? configured
@@ -156,6 +183,11 @@ export class ShaperRun implements ReplayRun {
       lane = { name, gate }
       this.#lanes.set(name, lane)
     }
-    return { route: lane, stack, cost, weight }
+    return { route: lane, stack, cost, weight, priority, patience: this.#clients?.longestWait }
   }
+}
+
+/** Its client would have left before the answer. If it may not wait so long for another reason, too, this one counts. */
+function isGivenUp({ reason }: Rejection, { patience = Infinity }: Arrival, maxWait: number): boolean {
+  return reason === 'max-wait' && patience < Infinity && patience <= maxWait
 }

@@ -1,0 +1,213 @@
+/**
+ * How long a newcomer would wait for its release if nobody else came and nobody left.
+ *
+ * At each bucket of its stack, from its own to everyone's, what leaves first is counted: the requests before it in its lane,
+ * and of each other contender what its turns allow until the newcomer's turn (fair-queue.ts). With a deficit d and a grant g
+ * for each turn, n turns allow d + (n - 1) * g, and no more than it has waiting, and no more than its own bucket lets pass in
+ * that time. Then
+ *
+ *     wait(bucket) = time until it is free + (cost in its lane + cost of the others) / rate,
+ *
+ * but no less than one turn of the others after it has passed the bucket before. The wait is the longest of these. It is
+ * never above the time in which the levels leave, which is what counts for a request that is alone on its buckets.
+ *
+ * The answer is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for
+ * those that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
+ * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound.
+ *
+ * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
+ *
+ * What a store counts in other instances is not seen here.
+ */
+
+import { slackOf } from '../bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { sourceBefore } from '../bucket/waiting.js'
+import { DEFAULT_MIN_SHARE, DEFAULT_PRIORITY } from '../priority.js'
+import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
+import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { SAME_TIME } from '../queue/ready-lanes.js'
+import { findLane, sourcesBelow } from '../queue/tree.js'
+
+/** Contenders of a bucket that are looked at one by one. */
+const MOST_COMPARED = 64
+
+/** How often the time that others have to pass their own buckets is taken from the answer so far. */
+const ROUNDS = 3
+
+/**
+ * @param pause ms during which nothing leaves
+ * @returns ms
+ */
+export function predictedWait(arrival: Arrival, now: number, pause: number): number {
+  const bound = longestWaitOf(arrival, now, pause)
+  return bound <= 0 ? bound : Math.min(bound, pause + turnsWait(arrival, now + pause) - SAME_TIME)
+}
+
+/** ms in which the levels of its buckets leave, less what rounding may add. */
+function longestWaitOf({ stack, cost }: Arrival, now: number, pause: number): number {
+  let longest = pause
+  // A store's level may be lower than what is queued here.
+  for (const bucket of stack) {
+    longest = Math.max(longest, levelWait(bucket, cost, Math.max(bucket.queued, bucket.level(now)), pause))
+  }
+  return longest
+}
+
+/** How long, in ms, the level of a bucket delays a request of this cost, less what rounding may add. */
+export function levelWait({ limits, queued }: SharedBucket, cost: number, level: number, pause: number): number {
+  const slack = slackOf(limits, cost)
+  return timeToLeave(level - slack, queued - slack, pause, limits.rate)
+}
+
+/**
+ * How long, in ms, a level takes to leave, less what rounding may add.
+ *
+ * @param queued the part of the level that waits, in cost units
+ */
+export function timeToLeave(level: number, queued: number, pause: number, rate: number): number {
+  if (pause === 0) return level / rate - SAME_TIME
+  // What has passed leaks during the pause. What is queued does not.
+  const left = Math.max(Math.min(queued, level), level - pause * rate)
+  return pause + Math.max(0, left) / rate - SAME_TIME
+}
+
+/** ms, from `now` on, until everything has left that goes first by its lane and by the turns of others. */
+function turnsWait(arrival: Arrival, now: number): number {
+  const { route, stack, cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
+  const lane = findLane(arrival)
+  const path = sourcesOn(route.gate.rootOf(priority), stack)
+  let own = lane?.queued ?? 0
+  let child: Source | undefined = lane
+  let time = 0
+  for (const [place, bucket] of stack.entries()) {
+    const source = path[place]
+    const start = Math.max(0, bucket.drainedAt - now)
+    let others = 0
+    let turn = 0
+    if (source !== undefined && source !== lane) {
+      const joint = (child?.weight ?? 0) + (lane === undefined ? weight : 0)
+      const contention = { source, bucket, child, weight: joint, cost, now }
+      others = costOfOthers(contention, { ahead: own, start })
+      // It contends anew when it has passed the bucket before.
+      if (time > 0) turn = costOfOthers(contention, { ahead: 0, start: time })
+    }
+    others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
+    const { rate } = bucket.limits
+    const slack = slackOf(bucket.limits, cost)
+    time = Math.max(start + (own + others - slack) / rate, time + Math.max(0, turn - slack) / rate)
+    own += others
+    child = source
+  }
+  return time
+}
+
+/** Cost units that sources in other trees send before a source of this tree has sent `cost`. Upstreams take turns. */
+function costOfOtherTrees(bucket: SharedBucket, { gate, priority }: Tree, cost: number): number {
+  const { otherSources } = bucket.extras ?? {}
+  if (bucket.source === undefined || otherSources === undefined) return 0
+  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
+  let alike = 0
+  let before = 0
+  let behind = 0
+  for (const other of [bucket.source, ...otherSources]) {
+    if (other.priority < priority) before += other.queued
+    else if (other.priority > priority) behind += other.queued
+    else if (other.gate !== gate) alike += Math.min(other.queued, cost)
+  }
+  const most = minShare === 0 ? Infinity : ((cost + alike) * (1 - minShare)) / minShare
+  return alike + Math.min(before, most) + Math.min(behind, ((cost + alike) * minShare) / (1 - minShare))
+}
+
+/** Where a class of requests waits. */
+interface Tree {
+  readonly gate: Gate
+  readonly priority: number
+}
+
+/** The sources of the buckets of a stack on the way to a gate, as far as they exist. */
+function sourcesOn(root: ShareNode, stack: readonly SharedBucket[]): (Source | undefined)[] {
+  const path: (Source | undefined)[] = stack.map(() => undefined)
+  let node = root
+  for (let place = stack.length - 1; place >= 0; place -= 1) {
+    const source = sourceBefore(stack[place]!, node)
+    path[place] = source
+    if (!(source instanceof ShareNode)) break
+    node = source
+  }
+  return path
+}
+
+/** Where a newcomer contends with others. */
+interface Contention {
+  /** The node where they meet, or the only lane with which it will. */
+  readonly source: Source
+  readonly bucket: SharedBucket
+  /** Where the newcomer waits below it. Undefined: nobody waits there yet. */
+  readonly child: Source | undefined
+  /** With the newcomer. */
+  readonly weight: number
+  readonly cost: number
+  readonly now: number
+}
+
+/** Cost units of others that leave first. `ahead`: those before it in its own lane. `start`: ms from now. */
+function costOfOthers(contention: Contention, { ahead, start }: { ahead: number; start: number }): number {
+  const { source, bucket, child, weight, cost, now } = contention
+  const all = Math.min(source.queued, Math.max(0, bucket.queued - ahead))
+  const queue = source instanceof Lane ? new FairQueue() : source.fairQueue
+  const turns = queue.turnsBefore({ contender: child, weight, cost, ahead })
+  if (source instanceof ShareNode && source.count > MOST_COMPARED) {
+    const { quantum, largest, alike } = turns
+    const rest = alike ? 0 : source.count * largest
+    return Math.min(all, turns.turns * quantum * Math.max(0, source.weight - (child?.weight ?? 0)) + rest)
+  }
+  const others = source instanceof Lane ? [aloneUntilNow(source, turns)] : contendersOf(source, child, turns)
+  let sum = Math.min(all, total(others.map(({ most }) => most)))
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const until = now + start + (ahead + sum) / bucket.limits.rate
+    sum = Math.min(
+      sum,
+      total(others.map(({ source, most }) => Math.min(most, passedBy(source, until, now, turns.largest)))),
+    )
+  }
+  return sum
+}
+
+/** Who contends, and the most cost units that it sends first. */
+interface Other {
+  readonly source: Source
+  readonly most: number
+}
+
+function contendersOf(node: ShareNode, child: Source | undefined, turns: TurnsBefore): Other[] {
+  const allowances = node.fairQueue.allowances(child, turns)
+  const others: Other[] = []
+  for (const source of sourcesBelow(node)) {
+    if (source === child) continue
+    // One whose own bucket has to drain gets its turns later.
+    const allowed = allowances.get(source) ?? sentIn(turns.turns, source, turns)
+    others.push({ source, most: Math.min(allowed, source.queued) })
+  }
+  return others
+}
+
+/** Its first turn will be as long as its own requests ask for. */
+function aloneUntilNow(source: Lane, turns: TurnsBefore): Other {
+  const { weight, queued, tickets } = source
+  const allowed = sentIn(turns.turns - 1, { deficit: tickets.first?.cost ?? 0, weight }, turns)
+  return { source, most: Math.min(allowed, queued) }
+}
+
+/** Cost units that the buckets before a source let pass until then, at most. Times are in ms. */
+function passedBy({ bucket }: Source, until: number, now: number, largest: number): number {
+  if (bucket === undefined) return Infinity
+  const { rate, burst = 0 } = bucket.limits
+  const drained = (until - Math.max(now, bucket.drainedAt)) * rate
+  // Without a burst nothing passes before it has drained.
+  return burst === 0 && drained < -LEVEL_TOLERANCE ? 0 : Math.max(0, Math.max(burst, largest) + drained)
+}
+
+function total(costs: readonly number[]): number {
+  return costs.reduce((sum, cost) => sum + cost, 0)
+}
