@@ -489,20 +489,6 @@ t.test('every warning has a remedy, and none looks like JSON', async t => {
   }
 })
 
-t.test('a certificate outside of its time', async t => {
-  const cert = fileURLToPath(new URL('../fixtures/expired-cert.pem', import.meta.url))
-  const told = (instant: string, file = cert): string[] =>
-    certificateWarnings({ host: '127.0.0.1', port: 0, tls: { cert: file, key: '' } }, Date.parse(instant)).map(
-      ({ path, message }) => `${path}: ${message}`,
-    )
-  const line = (fault: string): string => `listen.tls.cert: "${cert}" ${fault}, so clients refuse it; renew it`
-  t.same(told('2019-12-31T23:59:59Z'), [line('is not valid before 2020-01-01T00:00:00Z')])
-  for (const instant of ['2020-01-01T00:00:00Z', '2020-02-01T00:00:00Z']) t.same(told(instant), [], instant)
-  t.same(told('2020-02-01T00:00:01Z'), [line('expired at 2020-02-01T00:00:00Z')])
-  t.same(told('2026-01-01T00:00:00Z', '/nowhere'), [], 'reported elsewhere')
-  t.same(certificateWarnings({ host: '127.0.0.1', port: 0 }, 0), [])
-})
-
 t.test('a priority that changes nothing', async t => {
   const buckets = { a: shared, b: { ...shared, rate: '90/s' } }
   const of = (first: object, second: object, more: object = {}) =>
@@ -531,4 +517,18 @@ t.test('a priority that changes nothing', async t => {
   t.same(of(header, {}), [
     'routes[0].priority: has no effect, as only trusted hops are believed; set "trustProxy", or write a number',
   ])
+})
+
+t.test('a certificate outside of its time', async t => {
+  const cert = fileURLToPath(new URL('../fixtures/expired-cert.pem', import.meta.url))
+  const told = (instant: string, file = cert): string[] =>
+    certificateWarnings({ host: '127.0.0.1', port: 0, tls: { cert: file, key: '' } }, Date.parse(instant)).map(
+      ({ path, message }) => `${path}: ${message}`,
+    )
+  const line = (fault: string): string => `listen.tls.cert: "${cert}" ${fault}, so clients refuse it; renew it`
+  t.same(told('2019-12-31T23:59:59Z'), [line('is not valid before 2020-01-01T00:00:00Z')])
+  for (const instant of ['2020-01-01T00:00:00Z', '2020-02-01T00:00:00Z']) t.same(told(instant), [], instant)
+  t.same(told('2020-02-01T00:00:01Z'), [line('expired at 2020-02-01T00:00:00Z')])
+  t.same(told('2026-01-01T00:00:00Z', '/nowhere'), [], 'reported elsewhere')
+  t.same(certificateWarnings({ host: '127.0.0.1', port: 0 }, 0), [])
 })

@@ -51,8 +51,8 @@ export function countShares({ lane: { stack, priority }, cost }: Ticket): void {
   }
 }
 
-/** The request that has its turn below a node. */
-function firstBelow(source: Source): Ticket {
+/** The request that has its turn below a node, whatever is owed. Without a change in between it is the same one. */
+export function firstBelow(source: Source): Ticket {
   let at = source
   while (at instanceof ShareNode) at = at.fairQueue.advance() as Source
   return at.tickets.first!

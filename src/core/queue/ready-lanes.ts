@@ -10,7 +10,7 @@ import { allSources, dropSource } from '../bucket/waiting.js'
 import { LAST_PRIORITY } from '../priority.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, type ShareNode, type Source, type Ticket } from './lane.js'
-import { countShares, ticketToLeave } from './min-share.js'
+import { countShares, firstBelow, ticketToLeave } from './min-share.js'
 import { closeLane } from './tree.js'
 
 /** ms. Times closer than this are one: the rounding of sums of periods. */
@@ -32,6 +32,9 @@ export class ReadyLanes {
   readonly #frees = new DueHeap<SharedBucket>()
   /** Buckets whose next releases are armed. */
   readonly #coveredFrees = new DueHeap<SharedBucket>()
+  /** The first and the last of the classes that have had a request. */
+  #firstClass = LAST_PRIORITY
+  #lastClass = 0
   /** Roots below which a request may be ready, by their priorities. */
   readonly #ready: readonly ShareNode[][] = Array.from({ length: LAST_PRIORITY + 1 }, () => [])
 
@@ -149,7 +152,7 @@ export class ReadyLanes {
 
   /** A gate may have opened. */
   gateOpened({ roots }: Gate): void {
-    for (const root of roots) this.#ready[root.priority]!.push(root)
+    for (const root of roots) this.#pushReady(root)
   }
 
   /** Lets all buckets that become free at `due` be free. Returns that time. */
@@ -175,15 +178,32 @@ export class ReadyLanes {
     if (extras !== undefined) for (const other of extras.otherSources) if (other.awaited) this.#activate(other, now)
   }
 
+  #pushReady(root: ShareNode): void {
+    const { priority } = root
+    if (priority < this.#firstClass) this.#firstClass = priority
+    if (priority > this.#lastClass) this.#lastClass = priority
+    this.#ready[priority]!.push(root)
+  }
+
   /** Takes the request that leaves next, if any can: the walk down the queues. Its turn is charged. `slot` in ms. */
   next(slot: number): Ticket | undefined {
-    for (const ready of this.#ready) {
-      for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
-        if (root.gate.open && root.awaited) {
-          const ticket = ticketToLeave(root)
-          if (!this.#waitsForBurst(ticket, slot)) return charge(ticket)
-        } else ready.pop()
+    for (let priority = this.#firstClass; priority <= this.#lastClass; priority += 1) {
+      const ticket = this.#nextOf(this.#ready[priority]!, slot)
+      if (ticket !== undefined) return charge(ticket)
+    }
+    return undefined
+  }
+
+  #nextOf(ready: ShareNode[], slot: number): Ticket | undefined {
+    const hasOthers = this.#firstClass < this.#lastClass
+    for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
+      if (root.gate.open && root.awaited) {
+        const ticket = hasOthers ? ticketToLeave(root) : firstBelow(root)
+        if (this.#waitsForBurst(ticket, slot)) continue
+        if (hasOthers) countShares(ticket)
+        return ticket
       }
+      ready.pop()
     }
     return undefined
   }
@@ -213,7 +233,7 @@ export class ReadyLanes {
       }
       if (bucket?.isHeldBefore(at.gate)) return
       if (parent === undefined) {
-        this.#ready[at.priority]!.push(at as ShareNode)
+        this.#pushReady(at as ShareNode)
         return
       }
       parent.fairQueue.enter(at)
@@ -245,7 +265,6 @@ export class ReadyLanes {
 }
 
 function charge(ticket: Ticket): Ticket {
-  countShares(ticket)
   for (let at: Source = ticket.lane; at.parent !== undefined; at = at.parent) {
     at.deficit -= ticket.cost
     yieldTurn(at)
