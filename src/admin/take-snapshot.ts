@@ -85,7 +85,8 @@ function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset
 /** The buckets that routes use, in the order of the routes. */
 export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
   const asked = routes.filter(({ settings }) => settings.mode !== 'off')
-  return [...new Set(asked.flatMap(({ settings }) => settings.buckets))]
+  const adaptive = routes.flatMap(({ upstream }) => upstream.adaptive?.bucket ?? [])
+  return [...new Set([...asked.flatMap(({ settings }) => settings.buckets), ...adaptive])]
 }
 
 export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {

@@ -1,5 +1,6 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Route } from './routing/route.js'
+import type { AdaptiveLimit } from './upstream/adaptive-limit.js'
 
 /** Bucket limits, lowered to what the upstreams behind the buckets allow, and while these warm up. */
 export class LearnedLimits {
@@ -7,17 +8,22 @@ export class LearnedLimits {
   readonly #rates = new Map<string, number>()
   /** The part of its rate that a bucket has while an upstream warms up, by bucket name. */
   readonly #parts = new Map<string, number>()
+  /** The adaptive rates of upstreams, by bucket name. */
+  readonly #adaptive = new Map<string, AdaptiveLimit>()
   #lowered = new WeakMap<BucketLimits, BucketLimits>()
 
   /**
-   * Reads the rates of the upstreams of these routes, as far as they have `learn`, and how far these have warmed up. A bucket
-   * in front of several upstreams takes the lowest rate.
+   * Reads the rates of the upstreams of these routes, as far as they have `learn` or `adapt`, and how far these have warmed
+   * up. A bucket in front of several upstreams takes the lowest rate.
    */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
     this.#parts.clear()
+    this.#adaptive.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
+      const { adaptive } = upstream
+      if (adaptive !== undefined) this.#adaptive.set(adaptive.bucket.name, adaptive)
       const part = upstream.warmUp?.part ?? 1
       if (part < 1) {
         for (const { name } of settings.buckets) this.#parts.set(name, Math.min(part, this.#parts.get(name) ?? 1))
@@ -29,7 +35,8 @@ export class LearnedLimits {
   }
 
   /** The limits to use. The rate is never above the configured one. */
-  limitsOf(limits: BucketLimits): BucketLimits {
+  limitsOf(configured: BucketLimits): BucketLimits {
+    const limits = this.#adaptive.size === 0 ? configured : (this.#adaptive.get(configured.name)?.limits ?? configured)
     if (this.#rates.size + this.#parts.size === 0) return limits
     const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * (this.#parts.get(limits.name) ?? 1))
     if (rate >= limits.rate) return limits

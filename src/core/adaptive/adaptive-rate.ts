@@ -101,6 +101,14 @@ interface Window {
   readonly sample: Sample
 }
 
+/** What is known of a request when it is sent. */
+export interface SendFacts {
+  readonly cost: number
+  readonly client: string
+  /** How long its answer takes is up to the upstream, not to its client. */
+  readonly isTimed: boolean
+}
+
 /** A request on its way. */
 export class SentRequest implements Linked<SentRequest> {
   list: object | undefined = undefined
@@ -109,14 +117,17 @@ export class SentRequest implements Linked<SentRequest> {
   readonly cost: number
   readonly client: string
   readonly sentAt: number
+  /** How long its answer takes is up to the upstream. */
+  readonly isTimed: boolean
   /** Undefined: it is not judged. */
   window: Window | undefined
   /** The number of the fall before which it was sent. */
   readonly fall: number
 
-  constructor(cost: number, client: string, sentAt: number, fall: number) {
+  constructor({ cost, client, isTimed }: SendFacts, sentAt: number, fall: number) {
     this.cost = cost
     this.client = client
+    this.isTimed = isTimed
     this.sentAt = sentAt
     this.fall = fall
   }
@@ -172,31 +183,35 @@ export class AdaptiveRate {
   }
 
   /** A request is being sent. Its end is to be told once. */
-  sent(cost: number, client: string, now: number): SentRequest {
-    const request = new SentRequest(cost, client, now, this.#falls)
+  sent(facts: SendFacts, now: number): SentRequest {
+    const request = new SentRequest(facts, now, this.#falls)
+    const { isTimed } = facts
     this.#out += 1
-    this.#sent += cost
-    this.#young.push(request)
+    this.#sent += facts.cost
+    if (isTimed) this.#young.push(request)
     this.#advance(now)
     const window = this.#window
     if (this.#phase !== 'draining' && window.until === undefined) {
       request.window = window
-      window.sent += 1
-      window.open += 1
+      if (isTimed) {
+        window.sent += 1
+        window.open += 1
+      }
       this.#closeIfFull(window, now)
     }
     return request
   }
 
-  /** The upstream has answered. @param latency ms. Undefined: it says nothing of the upstream */
-  served(request: SentRequest, latency: number | undefined, now: number): void {
+  /** The upstream has answered. */
+  served(request: SentRequest, now: number): void {
     this.#served += request.cost
     const window = this.#end(request)
     if (window !== undefined) {
       const target = this.#targets.latency?.ms ?? Infinity
-      const at = request.sentAt - window.from
-      if (latency !== undefined && latency > target) window.sample.addLate(request.client, at, target)
-      else window.sample.addServed(request.client, at, latency)
+      const { client, isTimed, sentAt } = request
+      const latency = isTimed ? now - sentAt : undefined
+      if (latency !== undefined && latency > target) window.sample.addLate(client, sentAt - window.from, target)
+      else window.sample.addServed(client, sentAt - window.from, latency)
     }
     this.#advance(now)
   }
@@ -217,11 +232,11 @@ export class AdaptiveRate {
   #end(request: SentRequest): Window | undefined {
     this.#out -= 1
     if (request.fall < this.#falls) this.#backlogLeft -= 1
-    // Else it has been judged as late.
-    const isYoung = this.#young.remove(request)
-    const { window } = request
-    if (!isYoung || window === undefined) return undefined
-    window.open -= 1
+    const { window, isTimed } = request
+    // If it is not among the young, it has been judged as late.
+    if (isTimed && !this.#young.remove(request)) return undefined
+    if (window === undefined) return undefined
+    if (isTimed) window.open -= 1
     return window === this.#window ? window : undefined
   }
 

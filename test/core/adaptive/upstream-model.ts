@@ -63,7 +63,7 @@ export function simulate(model: Model): Run {
         const now = clock.now()
         const latency = now - request.sentAt
         ends.push({ at: now / 1_000, latency })
-        rate.served(request, latency, now)
+        rate.served(request, now)
         work()
       })
     }
@@ -78,7 +78,7 @@ export function simulate(model: Model): Run {
   const send = (): void => {
     const now = clock.now()
     const client = clientOf(chance)
-    const request = rate.sent(1, `client ${client}`, now)
+    const request = rate.sent({ cost: 1, client: `client ${client}`, isTimed: true }, now)
     if (chance() < failing || (waiting.length >= queue && busy >= workers(now / 1_000))) fail(request)
     else waiting.push({ request, client })
     work()
