@@ -115,7 +115,7 @@ function bucketSnapshot(
     key: key.parts.map(formatKeyPart).join(' + '),
     rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
-    capacity: limits.capacity,
+    capacity: finite(limits.capacity),
     routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
     keys: context.bucketTable.size(name),
     offered: tally.offered,
@@ -135,6 +135,11 @@ function bucketSnapshot(
   }
 }
 
+/** JSON has no other numbers. */
+function finite(capacity: number): number | null {
+  return capacity === Infinity ? null : capacity
+}
+
 /** A watched instance stays watched until it has drained, so that the picture does not jump. */
 function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
   return focus !== undefined && focus.bucket.level(now) > 0
@@ -147,7 +152,7 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
     key,
     ...(tier !== undefined && { tier }),
     rate: rate * 1_000,
-    capacity,
+    capacity: finite(capacity),
     level: bucket.level(now),
     waiting: bucket.waiting,
     nextReleaseMs: Math.max(0, bucket.freeAt - now),

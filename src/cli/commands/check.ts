@@ -1,5 +1,7 @@
+import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { loadConfig } from '../../config/load.js'
 import { effective } from '../../config/report/effective-config.js'
+import { exactRate } from '../../config/report/exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { warnings } from '../../config/warnings/index.js'
@@ -24,6 +26,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   const lines = [
     ...routeTable(settings.routes),
+    ...adaptiveLines(settings.routes),
     '',
     memory(settings),
     ...longestWaits(settings).flatMap(bucketLines),
@@ -45,11 +48,29 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
 
+/** One line for each adaptive rate. */
+function adaptiveLines(routes: readonly RouteSettings[]): string[] {
+  const adapted = adaptedUpstreams(routes.map(({ upstream }) => upstream))
+  return [...adapted].map(
+    ([
+      url,
+      {
+        name,
+        targets: { min, max, start },
+      },
+    ]) => {
+      const rates = `${exactRate(min)} to ${exactRate(max)}, from ${exactRate(start)}`
+      return `adaptive rate of ${url}, bucket "${name}": ${rates}`
+    },
+  )
+}
+
 /** The longest wait of a route, or its `maxWait` if that is shorter. */
 function longestWait(route: RouteSettings): string {
   if (route.mode !== 'shape') return '-'
   const wait = longestWaitOf(route)
-  return route.maxWait < wait ? `${formatDuration(route.maxWait)} (maxWait)` : formatDuration(wait)
+  if (route.maxWait < wait) return `${formatDuration(route.maxWait)} (maxWait)`
+  return wait === Infinity ? 'no bound' : formatDuration(wait)
 }
 
 function memory({ limits }: Settings): string {

@@ -29,6 +29,9 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       for (const { name } of context === undefined ? [] : bucketsOf(context))
         yield [name, context!.bucketTable.size(name)]
     },
+    *limits() {
+      for (const { limits } of context === undefined ? [] : bucketsOf(context)) yield context!.learned.limitsOf(limits)
+    },
   })
   return {
     observers: [tally, metrics],

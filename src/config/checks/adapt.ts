@@ -1,12 +1,10 @@
 /** Checks of `upstream.adapt` that need other parts of the file. */
+import { ADAPTIVE } from '../adapted-upstreams.js'
 import { quote } from '../messages.js'
-import type { Finding } from '../problems.js'
+import { type Finding, formatPath } from '../problems.js'
 import { parseUpstreamUrl } from '../schema/address.js'
 import { isObject } from './partial-config.js'
 import { readOrNothing } from './upstream-loop.js'
-
-/** The bucket of an upstream with `adapt`. With several such upstreams a colon and the host follow. */
-export const ADAPTIVE = 'adaptive'
 
 /** Looks at the file as written, so that this is reported together with all other errors. */
 export function adaptFaults(file: Record<string, unknown>): Finding[] {
@@ -23,12 +21,13 @@ export function adaptFaults(file: Record<string, unknown>): Finding[] {
   }
   for (const [index, { path, url, targets }] of adapted.entries()) {
     if (store !== 'memory') {
-      const message = 'the instances on a store do not share an adaptive rate yet; use "store": "memory", or leave it out'
+      const message =
+        'the instances on a store do not share an adaptive rate yet; use "store": "memory", or leave it out'
       findings.push({ path, message })
     }
     const first = adapted.slice(0, index).find(other => other.url === url)
     if (first === undefined || first.targets === targets) continue
-    const message = `${quote(url)} has other targets at ${first.path.join('.')}, and one rate for all routes to it; make them the same`
+    const message = `${quote(url)} has other targets at ${formatPath(first.path)}, and one rate for all routes to it; make them the same`
     findings.push({ path, message })
   }
   return findings

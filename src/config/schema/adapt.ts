@@ -50,7 +50,8 @@ export const adapt = object(
     const report = (at: string, message: string) =>
       ctx.issues.push({ code: 'custom', path: [at], message, input: undefined })
     if (min > max) report('max', 'it is below "min"; raise it, or lower that one')
-    else if (start < min || start > max) report('start', 'it is not between "min" and "max"; leave it out to start at "min"')
+    else if (start < min || start > max)
+      report('start', 'it is not between "min" and "max"; leave it out to start at "min"')
   })
   .transform(({ min, max, start = min, latency, errors }): AdaptSettings => {
     const [target] = Object.entries(latency ?? {})

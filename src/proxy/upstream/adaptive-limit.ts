@@ -1,6 +1,5 @@
 /** The adaptive rate of an upstream (core/adaptive), as a bucket that everything on its way there passes. */
-import { ADAPTIVE } from '../../config/checks/adapt.js'
-import type { AdaptSettings, BucketSettings, UpstreamSettings } from '../../config/settings.js'
+import type { AdaptSettings, BucketSettings } from '../../config/settings.js'
 import { AdaptiveRate, type SendFacts, type SentRequest } from '../../core/adaptive/adaptive-rate.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 
@@ -96,19 +95,4 @@ function bucketOf(name: string, { max }: AdaptSettings): BucketSettings {
   }
   const key = { parts: [{ kind: 'all' }], missing: 'all', duplicates: 'first', ipv6: 64 } as const
   return { name, key, status: TOO_MANY_REQUESTS, limits, rate: max, capacity: Infinity, tiers: [] }
-}
-
-/** The adaptive upstreams among these, by URL, with the names of their buckets. */
-export function adaptedUpstreams(
-  upstreams: Iterable<UpstreamSettings>,
-): Map<string, { name: string; targets: AdaptSettings }> {
-  const targets = new Map<string, AdaptSettings>()
-  for (const { url, adapt } of upstreams) if (adapt !== undefined) targets.set(url, adapt)
-  const nameOf = (url: string): string => (targets.size === 1 ? ADAPTIVE : `${ADAPTIVE}:${hostIn(url)}`)
-  return new Map([...targets].map(([url, each]) => [url, { name: nameOf(url), targets: each }]))
-}
-
-/** The host and port of a URL, or what it has in their place: `echo` of `echo:`. */
-function hostIn(url: string): string {
-  return new URL(url).host || url.replace(/:$/, '')
 }

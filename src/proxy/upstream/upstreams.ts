@@ -1,6 +1,7 @@
+import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
-import { AdaptiveLimit, adaptedUpstreams } from './adaptive-limit.js'
+import { AdaptiveLimit } from './adaptive-limit.js'
 import { type Echo, startEcho } from './echo.js'
 import { createUpstream, type Upstream, type UpstreamsOptions } from './upstream.js'
 import { listensTo, UpstreamQuota } from './upstream-quota.js'
@@ -133,7 +134,9 @@ export class Upstreams {
   #attachAdaptive(): void {
     const { now, adapted } = this.#options
     const all = [...this]
-    const known = new Map(all.flatMap(({ settings, adaptive }) => (adaptive ? [[settings.url, adaptive] as const] : [])))
+    const known = new Map(
+      all.flatMap(({ settings, adaptive }) => (adaptive ? [[settings.url, adaptive] as const] : [])),
+    )
     const wanted = adaptedUpstreams([...this.#byRoute.values()].map(({ settings }) => settings))
     for (const [url, { name, targets }] of wanted) {
       const before = known.get(url)
