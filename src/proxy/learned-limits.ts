@@ -22,15 +22,11 @@ export class LearnedLimits {
     this.#adaptive.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
-      const { adaptive } = upstream
+      const { adaptive, warmUp, quota } = upstream
+      const names = settings.buckets.map(({ name }) => name)
       if (adaptive !== undefined) this.#adaptive.set(adaptive.bucket.name, adaptive)
-      const part = upstream.warmUp?.part ?? 1
-      if (part < 1) {
-        for (const { name } of settings.buckets) this.#parts.set(name, Math.min(part, this.#parts.get(name) ?? 1))
-      }
-      const rate = upstream.quota?.rate ?? Infinity
-      if (rate === Infinity || !settings.upstream.learn) continue
-      for (const { name } of settings.buckets) this.#rates.set(name, Math.min(rate, this.#rates.get(name) ?? Infinity))
+      if (warmUp !== undefined && warmUp.part < 1) lower(this.#parts, names, warmUp.part)
+      if (quota !== undefined && quota.rate < Infinity && settings.upstream.learn) lower(this.#rates, names, quota.rate)
     }
   }
 
@@ -46,4 +42,9 @@ export class LearnedLimits {
     this.#lowered.set(limits, lowered)
     return lowered
   }
+}
+
+/** Lowers what these buckets have. */
+function lower(all: Map<string, number>, names: readonly string[], value: number): void {
+  for (const name of names) all.set(name, Math.min(value, all.get(name) ?? Infinity))
 }

@@ -35,7 +35,11 @@ export interface Run {
   /** Ten a second. */
   readonly moments: readonly Moment[]
   /** Served, failed, and late ones among the served, in a span of time in s. */
-  tally(from: number, to: number): { served: number; failed: number; late: number; p90: number }
+  tally(from: number, to: number): { served: number; failed: number; late: number }
+  /** When the rate is first within this part of a capacity, from a moment on, in s. Infinity: never. */
+  firstWithin(tolerance: number, capacity: number, from: number): number
+  /** For which part of a span it is. */
+  partWithin(tolerance: number, capacity: number, from: number, to: number): number
   /** Mean, least and greatest rate in a span. */
   rates(from: number, to: number): { mean: number; min: number; max: number }
 }
@@ -108,14 +112,20 @@ export function simulate(model: Model): Run {
     moments,
     tally(from, to) {
       const within = ends.filter(({ at }) => at >= from && at < to)
-      const times = within.flatMap(({ latency }) => latency ?? []).sort((a, b) => a - b)
+      const times = within.flatMap(({ latency }) => latency ?? [])
       const target = targets.latency?.ms ?? Infinity
       return {
         served: times.length,
         failed: within.length - times.length,
         late: times.filter(latency => latency > target).length,
-        p90: times[Math.ceil(times.length * 0.9) - 1] ?? 0,
       }
+    },
+    firstWithin(tolerance, capacity, from) {
+      return moments.find(({ at, rate }) => at >= from && isWithin(rate, capacity, tolerance))?.at ?? Infinity
+    },
+    partWithin(tolerance, capacity, from, to) {
+      const within = moments.filter(({ at }) => at >= from && at < to)
+      return within.filter(moment => isWithin(moment.rate, capacity, tolerance)).length / within.length
     },
     rates(from, to) {
       const within = moments.filter(({ at }) => at >= from && at < to).map(moment => moment.rate)
@@ -128,8 +138,12 @@ export function simulate(model: Model): Run {
   }
 }
 
-/** Per second to per ms. */
-export function targets(min: number, max: number, latency?: number, errors = 0.02): AdaptiveTargets {
-  const base = { min: min / 1_000, max: max / 1_000, start: min / 1_000, errors }
-  return latency === undefined ? base : { ...base, latency: { part: 0.9, ms: latency } }
+/** Rates per second, latency in ms. */
+export function targets({ min, max, p90 }: { min: number; max: number; p90?: number }): AdaptiveTargets {
+  const base = { min: min / 1_000, max: max / 1_000, start: min / 1_000, errors: 0.02 }
+  return p90 === undefined ? base : { ...base, latency: { part: 0.9, ms: p90 } }
+}
+
+export function isWithin(rate: number, capacity: number, tolerance: number): boolean {
+  return Math.abs(rate / capacity - 1) <= tolerance
 }
