@@ -17,6 +17,8 @@ const PROMISED: Record<string, readonly string[]> = {
   shaper_upstream_in_flight: [],
   shaper_upstream_seconds: [],
   shaper_keys: ['bucket'],
+  shaper_limit: ['bucket'],
+  shaper_capacity: ['bucket'],
   shaper_store_seconds: [],
   shaper_store_errors_total: [],
 }

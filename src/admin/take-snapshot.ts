@@ -89,7 +89,8 @@ function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset
 /** The buckets that routes use, in the order of the routes. */
 export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
   const asked = routes.filter(({ settings }) => settings.mode !== 'off')
-  return [...new Set(asked.flatMap(({ settings }) => settings.buckets))]
+  const adaptive = routes.flatMap(({ upstream }) => upstream.adaptive?.bucket ?? [])
+  return [...new Set([...asked.flatMap(({ settings }) => settings.buckets), ...adaptive])]
 }
 
 export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
@@ -118,7 +119,7 @@ function bucketSnapshot(
     key: key.parts.map(formatKeyPart).join(' + '),
     rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
-    capacity: limits.capacity,
+    capacity: finite(limits.capacity),
     ...(limits.burst !== undefined && { burst: limits.burst }),
     routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
     keys: context.bucketTable.size(name),
@@ -139,6 +140,11 @@ function bucketSnapshot(
   }
 }
 
+/** JSON has no other numbers. */
+function finite(capacity: number): number | null {
+  return capacity === Infinity ? null : capacity
+}
+
 /** A watched instance stays watched until it has drained, so that the picture does not jump. */
 function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
   return focus !== undefined && focus.bucket.level(now) > 0
@@ -151,7 +157,7 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
     key,
     ...(tier !== undefined && { tier }),
     rate: rate * 1_000,
-    capacity,
+    capacity: finite(capacity),
     ...(burst !== undefined && { burst }),
     level: bucket.level(now),
     waiting: bucket.waiting,

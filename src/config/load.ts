@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { resolve as resolvePath } from 'node:path'
+import { adaptFaults } from './checks/adapt.js'
 import { adminAddressFaults } from './checks/admin-address.js'
 import { crossCheck } from './checks/checks.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
@@ -20,7 +21,7 @@ export type { Flags } from './flags.js'
 /** The file that is looked for where none is named. */
 export const DEFAULT_FILE = 'shaper.config.json'
 /** Checks that read nothing but the configuration. */
-const CHECKS = [loopFaults, adminAddressFaults]
+const CHECKS = [loopFaults, adminAddressFaults, adaptFaults]
 
 /** Where a configuration is read from. */
 export interface ConfigSources {

@@ -92,6 +92,8 @@ export interface UpstreamSettings {
   tls: { ca?: string; servername?: string }
   /** Undefined: none. */
   breaker?: BreakerSettings
+  /** What its rate adapts to. Undefined: it does not. */
+  adapt?: AdaptSettings
   /** How long the rate climbs from a tenth after a failure or a pause. Undefined: no climb. */
   warmUp?: number
   /** Answers that pause all releases. Durations in ms. */
@@ -102,6 +104,17 @@ export interface UpstreamSettings {
   via: boolean
   /** Whether the rate follows the rate limit headers of its answers. */
   learn: boolean
+}
+
+/** What the rate of an upstream adapts to. Rates in cost units per ms. */
+export interface AdaptSettings {
+  min: number
+  max: number
+  start: number
+  /** This part of the answers, 0 to 1, is to come within so many ms. Absent: any latency will do. */
+  latency?: { part: number; ms: number }
+  /** The part of the requests that may fail, 0 to 1. */
+  errors: number
 }
 
 /** When requests are kept away from an upstream that fails. Durations in ms. */

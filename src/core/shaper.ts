@@ -217,6 +217,15 @@ export class Shaper {
     this.#engine.notify()
   }
 
+  /** A cost passes a bucket without being asked for. What waits leaves accordingly later. */
+  count(bucket: SharedBucket, cost: number): void {
+    bucket.fill(
+      cost,
+      this.#engine.settleBefore(armed => armed.recallBucket(bucket)),
+    )
+    this.#engine.notify()
+  }
+
   /** Releases what has become possible. To be called with a gate that opens, and with buckets that requests have left. */
   wake(gate?: Gate, stack: readonly SharedBucket[] = NONE): void {
     const now = this.#engine.settle()

@@ -1,5 +1,6 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Route } from './routing/route.js'
+import type { AdaptiveLimit } from './upstream/adaptive-limit.js'
 
 /** Bucket limits, lowered to what the upstreams behind the buckets allow, and while these warm up. Bursts warm up, too. */
 export class LearnedLimits {
@@ -7,29 +8,31 @@ export class LearnedLimits {
   readonly #rates = new Map<string, number>()
   /** The part of its rate that a bucket has while an upstream warms up, by bucket name. */
   readonly #parts = new Map<string, number>()
+  /** The adaptive rates of upstreams, by bucket name. */
+  readonly #adaptive = new Map<string, AdaptiveLimit>()
   #lowered = new WeakMap<BucketLimits, BucketLimits>()
 
   /**
-   * Reads the rates of the upstreams of these routes, as far as they have `learn`, and how far these have warmed up. A bucket
-   * in front of several upstreams takes the lowest rate.
+   * Reads the rates of the upstreams of these routes, as far as they have `learn` or `adapt`, and how far these have warmed
+   * up. A bucket in front of several upstreams takes the lowest rate.
    */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
     this.#parts.clear()
+    this.#adaptive.clear()
     this.#lowered = new WeakMap()
     for (const { upstream, settings } of routes) {
-      const part = upstream.warmUp?.part ?? 1
-      if (part < 1) {
-        for (const { name } of settings.buckets) this.#parts.set(name, Math.min(part, this.#parts.get(name) ?? 1))
-      }
-      const rate = upstream.quota?.rate ?? Infinity
-      if (rate === Infinity || !settings.upstream.learn) continue
-      for (const { name } of settings.buckets) this.#rates.set(name, Math.min(rate, this.#rates.get(name) ?? Infinity))
+      const { adaptive, warmUp, quota } = upstream
+      const names = settings.buckets.map(({ name }) => name)
+      if (adaptive !== undefined) this.#adaptive.set(adaptive.bucket.name, adaptive)
+      if (warmUp !== undefined && warmUp.part < 1) lower(this.#parts, names, warmUp.part)
+      if (quota !== undefined && quota.rate < Infinity && settings.upstream.learn) lower(this.#rates, names, quota.rate)
     }
   }
 
   /** The limits to use. The rate is never above the configured one. */
-  limitsOf(limits: BucketLimits): BucketLimits {
+  limitsOf(configured: BucketLimits): BucketLimits {
+    const limits = this.#adaptive.size === 0 ? configured : (this.#adaptive.get(configured.name)?.limits ?? configured)
     if (this.#rates.size + this.#parts.size === 0) return limits
     const part = this.#parts.get(limits.name) ?? 1
     const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * part)
@@ -41,4 +44,9 @@ export class LearnedLimits {
     this.#lowered.set(limits, lowered)
     return lowered
   }
+}
+
+/** Lowers what these buckets have. */
+function lower(all: Map<string, number>, names: readonly string[], value: number): void {
+  for (const name of names) all.set(name, Math.min(value, all.get(name) ?? Infinity))
 }

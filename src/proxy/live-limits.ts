@@ -2,6 +2,7 @@ import type { BucketSettings, Settings } from '../config/settings.js'
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { ProxyContext } from './context.js'
+import { ADAPTIVE_KEY, type AdaptiveLimit } from './upstream/adaptive-limit.js'
 import type { Upstream } from './upstream/upstream.js'
 
 /**
@@ -19,6 +20,7 @@ export function applyLimits(
   for (const bucket of settings.buckets) {
     for (const [, instance] of context.bucketTable.entries(bucket.name)) setInstanceLimits(context, instance, bucket)
   }
+  for (const { adaptive } of upstreams) if (adaptive !== undefined) applyAdapted(context, adaptive)
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
   const gates = new Set([...upstreams].map(upstream => upstream.gate))
   const expired = context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
@@ -37,6 +39,24 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
       if (instance.waiting > 0) setInstanceLimits(context, instance, bucket)
     }
   }
+}
+
+/** Gives the bucket of an upstream the rate that the upstream can take. */
+export function applyAdapted(context: ProxyContext, { bucket }: AdaptiveLimit): void {
+  const instance = context.bucketTable.peek(bucket.name, ADAPTIVE_KEY)
+  // If nobody waits it gets the new limits with its next request.
+  if (instance !== undefined && instance.waiting > 0) setInstanceLimits(context, instance, bucket)
+}
+
+/** A request that waits for no bucket is sent. It counts in the adaptive rate of its upstream. */
+export function countUnqueued(context: ProxyContext, { bucket }: AdaptiveLimit, cost: number): void {
+  const { bucketTable, clock } = context
+  const now = clock.now()
+  const instance = bucketTable.find(limitsOf(context, bucket.limits), ADAPTIVE_KEY, now)
+  if (instance === undefined) return
+  bucketTable.hold(instance)
+  context.shaper.count(instance, cost)
+  bucketTable.rest(instance)
 }
 
 /** Gives a bucket instance its current limits. */

@@ -12,6 +12,7 @@ import { availableParallelism, cpus, release, type } from 'node:os'
 import { parseArgs } from 'node:util'
 import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
+import { adaptive } from './suites/adaptive.js'
 import { decision } from './suites/decision.js'
 import { lanes } from './suites/lanes.js'
 import { leaving } from './suites/leaving.js'
@@ -33,7 +34,7 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory, leaving, store, outbound, replay }
+const SUITES = { smoothness, throughput, reject, decision, lanes, memory, leaving, adaptive, store, outbound, replay }
 
 const PACKAGES = [
   'undici',

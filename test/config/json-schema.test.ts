@@ -97,6 +97,8 @@ t.test('every key of the file has a description with an example', async t => {
     ),
     ...['connectTimeout', 'responseTimeout', 'idleTimeout', 'warmUp', 'maxConnectionAge'].map(key => `.${key}`),
     ...['', '.failures', '.status', '.probe', '.maxProbe', '.hold'].map(key => `.breaker${key}`),
+    ...['', '.min', '.max', '.start', '.errors', '.latency'].map(key => `.adapt${key}`),
+    ...['.p50', '.p90', '.p95', '.p99'].map(key => `.adapt.latency${key}`),
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),

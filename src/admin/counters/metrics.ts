@@ -1,5 +1,6 @@
 /** Prometheus metrics. Labels are route, bucket and the like, never a key. */
 import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
+import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { TrafficTally } from './traffic-tally.js'
 
@@ -16,6 +17,8 @@ export interface MetricsOptions {
   readonly tally: TrafficTally
   /** The number of instances of each bucket. */
   keys(): Iterable<readonly [bucket: string, instances: number]>
+  /** What each bucket allows at present, of keys in no tier. */
+  limits(): Iterable<BucketLimits>
   /** What is learnt on each route, in ms. Undefined: not known. */
   waits(): Iterable<LearntWaits>
 }
@@ -43,7 +46,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
   readonly #storeCalls: Histogram
   readonly #storeErrors: Counter
 
-  constructor({ tally, keys, waits }: MetricsOptions) {
+  constructor({ tally, keys, waits, limits }: MetricsOptions) {
     const registers = [this.#registry]
     const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
       new Histogram({ name, help, buckets: limits, labelNames, registers })
@@ -163,6 +166,28 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       collect() {
         this.reset()
         for (const [bucket, instances] of keys()) this.set({ bucket }, instances)
+      },
+    })
+    new Gauge({
+      name: 'shaper_limit',
+      help: 'The present rate of each bucket, of keys in no tier, in cost units per second',
+      labelNames: ['bucket'],
+      aggregator: 'max',
+      registers,
+      collect() {
+        this.reset()
+        for (const { name, rate } of limits()) this.set({ bucket: name }, rate * 1_000)
+      },
+    })
+    new Gauge({
+      name: 'shaper_capacity',
+      help: 'The capacity of each bucket that has one, of keys in no tier, in cost units',
+      labelNames: ['bucket'],
+      aggregator: 'max',
+      registers,
+      collect() {
+        this.reset()
+        for (const { name, capacity } of limits()) if (capacity < Infinity) this.set({ bucket: name }, capacity)
       },
     })
     new Gauge({

@@ -1,6 +1,19 @@
 /** The bucket in focus: its choice, its figures, and the text alternatives of the pictures. */
 import { stripSpan } from './charts.js'
-import { byId, count, duration, keyName, list, make, percent, perSecond, put, setShare } from './format.js'
+import {
+  amount,
+  byId,
+  count,
+  duration,
+  fullness,
+  keyName,
+  list,
+  make,
+  percent,
+  perSecond,
+  put,
+  setShare,
+} from './format.js'
 import { gaps } from './history.js'
 import { canvases } from './stage.js'
 
@@ -24,7 +37,7 @@ export function fillChooser(buckets, focus, onChoice) {
     nameOf: ({ name }) => name,
     create,
     fill(button, { name, fullest }) {
-      const share = Math.max(0, ...fullest.map(({ level, capacity }) => level / capacity))
+      const share = Math.max(0, ...fullest.map(fullness))
       put(button.children[0], name)
       put(button.children[1], percent(share))
       setShare(button.fill, share)
@@ -46,7 +59,7 @@ export function fillFocus(bucket, history, snapshot) {
   put(byId('bucket-title'), bucket.name)
   put(
     byId('bucket-law'),
-    `${perSecond(rate)}, holds ${count(capacity)}${burst === undefined ? '' : `, bursts of ${count(burst)}`}`,
+    `${perSecond(rate)}, holds ${amount(capacity)}${burst === undefined ? '' : `, bursts of ${count(burst)}`}`,
   )
   put(byId('bucket-key'), key === undefined ? `by ${bucket.key}` : `by ${bucket.key}: ${keyName(key)}`)
   put(byId('focus-in'), perSecond(measured('offered', 'arrivals')))
@@ -95,11 +108,11 @@ function gapText(history, routes, rate) {
 function describe({ bucket, instance, figures: [into, out, lost], gaps, wait }) {
   const { level = 0, capacity = bucket.capacity, rate } = instance
   const [first] = bucket.fullest
-  const fullest = first && `; ${keyName(first.key)} is ${percent(first.level / first.capacity)} full`
+  const fullest = first && `; ${keyName(first.key)} is ${percent(fullness(first))} full`
   const longest = wait.count > 0 ? `; the longest wait was ${duration(wait.max)}` : ''
   put(byId('summary'), `${bucket.name}: ${into} in, ${out} out, ${lost} turned away${longest}${fullest ?? ''}.`)
   const labels = {
-    bucket: `Leaky bucket ${bucket.name}: level ${count(Number(level.toFixed(1)))} of ${count(capacity)}, leaking ${perSecond(rate)}`,
+    bucket: `Leaky bucket ${bucket.name}: level ${count(Number(level.toFixed(1)))} of ${amount(capacity)}, leaking ${perSecond(rate)}`,
     rates: `The last minute of ${bucket.name}: now ${into} in, ${out} out, against a rate of ${perSecond(bucket.rate)}`,
     strip: `Arrivals and releases of the last ${duration(stripSpan(rate))}; ${gaps}`,
   }

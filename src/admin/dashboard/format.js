@@ -18,6 +18,12 @@ export const perSecond = rate => `${count(rate)}/s`
 
 export const percent = share => `${Math.round(share * 100)} %`
 
+/** How full a bucket is. One that holds any amount has a capacity of null and is never full. */
+export const fullness = ({ level, capacity }) => (capacity === null ? 0 : level / capacity)
+
+/** What a bucket holds at most. */
+export const amount = capacity => (capacity === null ? 'any amount' : count(capacity))
+
 /** From ms: 0 ms, 1.2 ms, 250 ms, 1.8 s, 4.5 min, 3 h, 12 d */
 export function duration(ms) {
   if (ms < 999.5) return `${Number(ms.toFixed(ms < 9.95 ? 1 : 0))} ms`

@@ -2,7 +2,7 @@
 import { drawBucket, FALL } from './bucket.js'
 import { onScheme } from './canvas.js'
 import { drawRates, drawStrip } from './charts.js'
-import { byId, count, put } from './format.js'
+import { amount, byId, count, put } from './format.js'
 import { INTERVAL } from './stream.js'
 
 /** How far the pictures are behind the server, in ms: by then the events that they show have arrived. */
@@ -45,9 +45,11 @@ function draw(time = scene?.clock.now() - BEHIND) {
   if (scene === undefined) return
   const { bucket, history, isTapShut } = scene
   drawnAt = time
-  const { capacity, rate, blockedMs } = history.focus ?? bucket
+  const { capacity: most, rate, blockedMs } = history.focus ?? bucket
+  // One that holds any amount is drawn as holding what passes in a second, or what is in it.
+  const capacity = most ?? Math.max(rate, history.levelAt(time))
   // The figure shows the moment of the picture, not the latest.
-  put(byId('focus-level'), `${count(Number(history.levelAt(time).toFixed(1)))} / ${count(capacity)}`)
+  put(byId('focus-level'), `${count(Number(history.levelAt(time).toFixed(1)))} / ${amount(most)}`)
   const isBlocked = blockedMs !== undefined
   drawBucket(canvases.bucket, history, { capacity, rate, isBlocked, isTapShut, time, isStill: stillness.matches })
   drawStrip(canvases.strip, history, { rate }, time)

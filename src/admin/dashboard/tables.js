@@ -1,5 +1,19 @@
 /** The lists below the picture: keys, routes, upstreams and dry runs. */
-import { byId, count, duration, keyName, list, make, percent, perSecond, put, setShare, timeOfDay } from './format.js'
+import {
+  amount,
+  byId,
+  count,
+  duration,
+  fullness,
+  keyName,
+  list,
+  make,
+  percent,
+  perSecond,
+  put,
+  setShare,
+  timeOfDay,
+} from './format.js'
 
 const OUTCOMES = ['forwarded', 'rejected', 'cancelled', 'expired', 'failed', 'refused']
 
@@ -51,9 +65,9 @@ export function fillKeys(bucket, onReset) {
     put(parts.name, keyName(key))
     parts.key.title = key
     put(parts.tier, tier === undefined ? '' : ` · ${tier}`)
-    setShare(parts.bar, level / capacity)
-    parts.bar.className = level / capacity > 0.9 ? 'full' : ''
-    put(parts.text, `${count(Number(level.toFixed(1)))} / ${count(capacity)}`)
+    setShare(parts.bar, fullness(instance))
+    parts.bar.className = fullness(instance) > 0.9 ? 'full' : ''
+    put(parts.text, `${count(Number(level.toFixed(1)))} / ${amount(capacity)}`)
     put(parts.cells[1], count(waiting))
     put(parts.cells[2], nextReleaseMs <= 0 ? 'at once' : duration(nextReleaseMs))
     put(parts.cells[3], blockedMs === undefined ? '–' : blockedMs < 0 ? 'until empty' : duration(blockedMs))

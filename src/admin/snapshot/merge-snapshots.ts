@@ -76,7 +76,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
     queued: sum(parts, ({ queued }) => queued),
     waiting: sum(parts, ({ waiting }) => waiting),
     fullest: [...instances.values()]
-      .sort((a, b) => b.level / b.capacity - a.level / a.capacity)
+      .sort((a, b) => b.level / (b.capacity ?? Infinity) - a.level / (a.capacity ?? Infinity))
       .slice(0, MOST.instances),
     ...(focus && {
       focus: {

@@ -45,8 +45,8 @@ export interface BucketSnapshot {
   /** The current rate in cost units per second. `configured` is higher when an upstream has lowered the rate. */
   readonly rate: number
   readonly configured: number
-  /** Cost units. */
-  readonly capacity: number
+  /** Cost units. null: it holds any amount. */
+  readonly capacity: number | null
   /** Cost units that may leave without spacing. Absent: one request. */
   readonly burst?: number
   /** Routes that use it. */
@@ -75,9 +75,9 @@ export interface BucketSnapshot {
 export interface InstanceSnapshot {
   readonly key: string
   readonly tier?: string
-  /** The limits of this instance: cost units per second, cost units. */
+  /** The limits of this instance: cost units per second, cost units. A capacity of null is any amount. */
   readonly rate: number
-  readonly capacity: number
+  readonly capacity: number | null
   readonly burst?: number
   readonly level: number
   /** Requests. */

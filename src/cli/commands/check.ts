@@ -1,5 +1,7 @@
+import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { loadConfig } from '../../config/load.js'
 import { effective } from '../../config/report/effective-config.js'
+import { exactRate } from '../../config/report/exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
@@ -30,6 +32,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   ]
   const lines = [
     ...routeTable(settings.routes),
+    ...adaptiveLines(settings.routes),
     '',
     memory(settings),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
@@ -49,6 +52,23 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
 
+/** One line for each adaptive rate. */
+function adaptiveLines(routes: readonly RouteSettings[]): string[] {
+  const adapted = adaptedUpstreams(routes.map(({ upstream }) => upstream))
+  return [...adapted].map(
+    ([
+      url,
+      {
+        name,
+        targets: { min, max, start },
+      },
+    ]) => {
+      const rates = `${exactRate(min)} to ${exactRate(max)}, from ${exactRate(start)}`
+      return `adaptive rate of ${url}, bucket "${name}": ${rates}`
+    },
+  )
+}
+
 /** The longest wait of a route, or its `maxWait` if that is shorter. */
 function longestWait(route: RouteSettings): string {
   if (route.mode !== 'shape') return '-'
@@ -56,6 +76,7 @@ function longestWait(route: RouteSettings): string {
   const isOpen = waitsForAnswers(route)
   const { maxWait } = route
   if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
+  if (wait === Infinity) return 'no bound'
   return `${formatDuration(wait)}${isOpen ? ' by the rate alone' : ''}`
 }
 

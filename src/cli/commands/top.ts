@@ -116,8 +116,8 @@ export function bucketTable(now: Snapshot, before: Snapshot | undefined): string
 }
 
 function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, blockedMs }: InstanceSnapshot): string[] {
-  const filled = Math.min(BAR, Math.round((level / capacity) * BAR))
-  const bar = `${'#'.repeat(filled)}${'.'.repeat(BAR - filled)} ${decimal(level)}/${decimal(capacity)}`
+  const filled = Math.min(BAR, Math.round((level / (capacity ?? Infinity)) * BAR))
+  const bar = `${'#'.repeat(filled)}${'.'.repeat(BAR - filled)} ${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`
   const blocked = blockedMs === undefined ? undefined : blockedMs < 0 ? 'blocked' : `blocked ${milliseconds(blockedMs)}`
   const next = waiting > 0 ? milliseconds(nextReleaseMs) : ''
   return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? next]

@@ -34,6 +34,9 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       for (const { name, waits } of context?.routes ?? [])
         yield { route: name, patience: waits.patience.usual(now), service: waits.service.usual }
     },
+    *limits() {
+      for (const { limits } of context === undefined ? [] : bucketsOf(context)) yield context!.learned.limitsOf(limits)
+    },
   })
   return {
     observers: [tally, metrics],

@@ -49,7 +49,8 @@ function bucketFaults(bucket: PartialBucket): Finding[] {
   ]
 }
 
-function defaultRoute({ buckets }: PartialConfig): Finding[] {
+function defaultRoute({ buckets, adapts }: PartialConfig): Finding[] {
+  if (buckets.size === 0 && adapts) return []
   if (buckets.size === 0) return [{ path: ['buckets'], message: `there is no bucket; ${ADD_BUCKET}` }]
   return [...buckets.values()].flatMap(capacitiesOf).flatMap(({ path, capacity }) => {
     if (fits(1, capacity)) return []
@@ -67,8 +68,10 @@ function duplicateNames(routes: readonly PartialRoute[]): Finding[] {
   })
 }
 
-function stackFaults({ mode, buckets, namesBuckets }: PartialRoute, index: number, config: PartialConfig): Finding[] {
-  if (mode === undefined || mode === 'off') return []
+function stackFaults(route: PartialRoute, index: number, config: PartialConfig): Finding[] {
+  const { mode, buckets, namesBuckets, adapts = config.adapts } = route
+  // The adaptive bucket of its upstream is enough.
+  if (mode === undefined || mode === 'off' || adapts) return []
   const path = ['routes', index, 'buckets']
   if (buckets?.length === 0) {
     return [{ path, message: `the list is empty; name a bucket, or use "mode": "off"` }]

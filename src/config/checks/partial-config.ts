@@ -41,6 +41,8 @@ export interface PartialRoute {
   readonly namesBuckets: boolean
   readonly cost: CostSettings | undefined
   readonly hasUpstream: boolean
+  /** Whether its own upstream has an adaptive rate. Undefined: it has no own upstream. */
+  readonly adapts: boolean | undefined
 }
 
 export interface PartialConfig {
@@ -49,6 +51,8 @@ export interface PartialConfig {
   readonly routes: readonly PartialRoute[] | undefined
   readonly namesRoutes: boolean
   readonly hasUpstream: boolean
+  /** Whether the common upstream has an adaptive rate. */
+  readonly adapts: boolean
 }
 
 export function readPartialConfig(raw: unknown): PartialConfig {
@@ -59,6 +63,7 @@ export function readPartialConfig(raw: unknown): PartialConfig {
     routes: Array.isArray(file.routes) ? file.routes.map(readRoute) : undefined,
     namesRoutes: 'routes' in file,
     hasUpstream: 'upstream' in file,
+    adapts: adapts(file.upstream),
   }
 }
 
@@ -116,7 +121,12 @@ function readRoute(value: unknown): PartialRoute {
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
     namesBuckets: 'buckets' in given,
     hasUpstream: 'upstream' in given,
+    adapts: 'upstream' in given ? adapts(given.upstream) : undefined,
   }
+}
+
+function adapts(upstream: unknown): boolean {
+  return isObject(upstream) && upstream.adapt !== undefined
 }
 
 /** Checks each field alone. Returns the valid ones, with defaults filled in. */

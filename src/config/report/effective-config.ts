@@ -4,6 +4,7 @@ import { formatListen } from '../schema/address.js'
 import { formatKeyPart, hasHeader, mayHaveAddress } from '../schema/key.js'
 import { formatTime } from '../schema/rates.js'
 import type {
+  AdaptSettings,
   BucketSettings,
   CostSettings,
   KeySettings,
@@ -82,7 +83,7 @@ function formatStore(store: StoreSettings): object {
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
   const { maxConnectionAge, connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { breaker, warmUp, pauseOn, retry, via, learn } = upstream
+  const { breaker, adapt, warmUp, pauseOn, retry, via, learn } = upstream
   return {
     url,
     hostHeader,
@@ -104,6 +105,7 @@ function formatUpstream(upstream: UpstreamSettings): object {
           hold: exactDuration(breaker.hold),
         }
       : false,
+    ...(adapt && { adapt: formatAdapt(adapt) }),
     ...(warmUp !== undefined && { warmUp: exactDuration(warmUp) }),
     ...(pauseOn && {
       pauseOn: { ...pauseOn, default: exactDuration(pauseOn.default), max: exactDuration(pauseOn.max) },
@@ -111,6 +113,16 @@ function formatUpstream(upstream: UpstreamSettings): object {
     ...(retry && { retry }),
     via,
     learn,
+  }
+}
+
+function formatAdapt({ min, max, start, latency, errors }: AdaptSettings): object {
+  return {
+    min: exactRate(min),
+    max: exactRate(max),
+    start: exactRate(start),
+    ...(latency && { latency: { [`p${Math.round(latency.part * 100)}`]: exactDuration(latency.ms) } }),
+    errors,
   }
 }
 

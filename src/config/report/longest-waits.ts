@@ -45,10 +45,12 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
  * The longest wait of an admitted request of a route: the longest of its buckets.
  *
  * @param cost of that request
- * @returns ms; 0 in modes other than `shape`
+ * @returns ms; 0 in modes other than `shape`; Infinity: there is no bound
  */
 export function longestWaitOf(route: RouteSettings, cost = smallestCost(route)): number {
   if (route.mode !== 'shape') return 0
+  // An adaptive bucket holds any amount.
+  if (route.upstream.adapt !== undefined) return Infinity
   return Math.max(0, ...route.buckets.flatMap(allLimits).map(limits => waitFor(cost, limits)))
 }
 

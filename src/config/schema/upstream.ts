@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { UpstreamSettings } from '../settings.js'
+import { adapt } from './adapt.js'
 import { parseUpstreamUrl } from './address.js'
 import { bytes, flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
 
@@ -109,6 +110,11 @@ const options = {
   breaker: breaker
     .prefault({})
     .describe('When requests are kept away from an upstream that fails, e.g. { "failures": 5 } or false.'),
+  adapt: adapt
+    .exactOptional()
+    .describe(
+      'Finds the rate that the upstream can take, e.g. { "min": "5/s", "max": "200/s", "latency": { "p90": "800ms" } }.',
+    ),
   warmUp: timeout
     .exactOptional()
     .describe('How long the rate climbs from a tenth after a failure or a pause, e.g. "10s"; at once when absent.'),

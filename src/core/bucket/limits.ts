@@ -20,6 +20,8 @@ export interface BucketLimits {
   readonly minShare?: number
   /** How many requests may be in flight: between their release and the end of their answer. Absent: any number. */
   readonly maxInFlight?: number
+  /** ms. What is metered delays others by at most this. Absent: until it has drained. */
+  readonly longestDelay?: number
   /** ms. A release that is later than this counts from when it happens, any other from its slot. */
   readonly grace?: number
   /** The common limits, where these are one instance's share of them. */

@@ -196,7 +196,9 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   override fill(cost: number, now: number): void {
     this.endBlock(now)
     if (this.waiting > 0) this.openExtras().pinnedDrainedAt = this.drainedAt
-    super.fill(cost, now)
+    const { longestDelay, rate } = this.limits
+    const most = longestDelay === undefined ? Infinity : Math.max(0, longestDelay * rate - this.hold(now))
+    super.fill(Math.min(cost, most), now)
   }
 
   /** The bucket has just overflowed: fills or blocks it as its limits say. */

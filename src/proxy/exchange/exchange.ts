@@ -9,6 +9,7 @@
  * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
  * exactly once.
  */
+import type { SentRequest } from '../../core/adaptive/adaptive-rate.js'
 import { predictedWait } from '../../core/admission/predicted-wait.js'
 import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
@@ -27,10 +28,12 @@ import {
   upstreamDown,
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
+import { countUnqueued } from '../live-limits.js'
 import type { GivenUp, Outcome } from '../observe/observer.js'
 import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
 import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
+import type { AdaptiveLimit } from '../upstream/adaptive-limit.js'
 import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
 import { rehearse } from './admit.js'
@@ -106,6 +109,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #resends = 0
   /** Its way to the upstream, of whose end the breaker has not heard. */
   #attempt: UpstreamAttempt | undefined
+  /** What the rate of its upstream is found by, while its end has not been told. */
+  #measured: { readonly limit: AdaptiveLimit; readonly request: SentRequest } | undefined
   /** Set once there was no connection for it: until when it may wait for one. */
   #connectionWait: ConnectionWait | undefined
   /** It is counted in the context's `inProgress`. */
@@ -235,9 +240,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
 
   #forwardUnlessDown(): void {
     this.#followUpstream()
-    const { breaker } = this.matched!.upstream
+    const { breaker, adaptive } = this.matched!.upstream
     if (breaker?.refuses(false)) return this.#answer('failed', upstreamDown(breaker.retryAfter))
     breaker?.passUngated()
+    // A dry run counts in its buckets already.
+    if (adaptive !== undefined && this.stack.length === 0) countUnqueued(this.context, adaptive, this.#presentCost())
     this.forward()
   }
 
@@ -354,6 +361,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#attempt = this.matched!.upstream.breaker?.attempt()
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
+    this.#measure()
     this.context.observer.sent?.(this)
     this.#body.continue()
     const forwarding = this.send(sent)
@@ -370,7 +378,29 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   heard(status: number): void {
     const now = this.context.clock.now()
     if (this.#visit !== undefined) this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
+    this.#endMeasure((limit, request) => limit.answered(request, status))
     this.#tellBreaker((breaker, attempt) => breaker.answered(attempt, status, this.client))
+  }
+
+  #presentCost(): number {
+    return this.matched!.cost(this.facts)
+  }
+
+  /** It is being sent. The rate of its upstream is found by what becomes of it. */
+  #measure(): void {
+    const { adaptive: limit } = this.matched!.upstream
+    if (limit === undefined) return
+    // How long an upload takes is up to the client.
+    const isTimed = !this.#body.expected || this.#body.whole
+    const facts = { cost: this.#presentCost(), client: this.client, isTimed }
+    this.#measured = { limit, request: limit.sent(facts, this.#sentAt) }
+  }
+
+  /** The adaptive rate hears once how a request ended. */
+  #endMeasure(tell: (limit: AdaptiveLimit, request: SentRequest) => void): void {
+    const measured = this.#measured
+    this.#measured = undefined
+    if (measured !== undefined) tell(measured.limit, measured.request)
   }
 
   /** The breaker hears once how an attempt ended. */
@@ -467,6 +497,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     }
     if (end.kind === 'failed') {
       if (this.#awaitConnection(end) || this.#sendAgain(end)) return
+      this.#endMeasure((limit, request) => (end.status === 408 ? limit.dropped(request) : limit.failed(request)))
       this.#tellBreaker((breaker, attempt) => {
         if (end.status === 408) breaker.dropped(attempt)
         else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
@@ -487,6 +518,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
+    this.#endMeasure((limit, request) => limit.dropped(request))
     if (this.#visit === undefined) {
       this.#forwarding = this.send()
       return true
@@ -506,6 +538,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     if (!end.unconnected || breaker === undefined || this.#visit === undefined) return false
     if (this.matched!.settings.mode !== 'shape') return false
     this.context.observer.failed?.(this.route, end.detail, end.cause)
+    this.#endMeasure((limit, request) => limit.failed(request))
     this.#tellBreaker((_breaker, attempt) => breaker.failed(attempt, 'unconnected', this.client))
     this.#connectionWait ??= new ConnectionWait(clock, breaker.settings.hold, () => {
       if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
@@ -577,6 +610,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#state = 'over'
     this.#connectionWait?.end()
     this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
+    this.#endMeasure((limit, request) => limit.dropped(request))
     this.#body.end()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()

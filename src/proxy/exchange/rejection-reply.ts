@@ -33,7 +33,8 @@ export function rejectionReply(
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
     detail: reason === 'max-wait' ? explainWait(route, first, now, givenUp) : explain(reason, first, cost, now),
-    violated: buckets,
+    // A policy without a quota is none.
+    violated: buckets.filter(({ limits }) => limits.capacity < Infinity),
     retryAfterMs: retry,
     headers: limitHeaders(stack, buckets, now, retry),
   }

@@ -113,7 +113,7 @@ function wholeSeconds(ms: number): number {
 }
 
 /**
- * `RateLimit-Policy` of a stack, and `RateLimit` of the reported buckets (draft-ietf-httpapi-ratelimit-headers-11).
+ * `RateLimit-Policy` of a stack, without buckets that hold any amount, and `RateLimit` of the reported buckets (draft-ietf-httpapi-ratelimit-headers-11).
  *
  * @param retryAfterMs on a rejection; without it `t` is the time until the bucket is empty
  * @returns names and values in turn
@@ -125,10 +125,17 @@ export function limitHeaders(
   retryAfterMs?: number,
 ): string[] {
   let policy = ''
-  for (const { limits } of stack) policy += policy === '' ? policyOf(limits) : `, ${policyOf(limits)}`
+  for (const { limits } of stack) {
+    if (limits.capacity === Infinity) continue
+    policy += policy === '' ? policyOf(limits) : `, ${policyOf(limits)}`
+  }
   let state = ''
-  for (const bucket of reported) state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
-  return ['RateLimit-Policy', policy, 'RateLimit', state]
+  for (const bucket of reported) {
+    if (bucket.limits.capacity === Infinity) continue
+    state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
+  }
+  if (policy === '') return []
+  return state === '' ? ['RateLimit-Policy', policy] : ['RateLimit-Policy', policy, 'RateLimit', state]
 }
 
 /** Policies by limits. They change only with the configuration. */

@@ -64,10 +64,11 @@ export interface RouteWaits {
  * @param previous the route of that name so far. If the gate is the same, requests that wait in its lanes stay there
  */
 export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
-  const { name } = settings
-  const { gate } = upstream
+  const { name, mode, buckets } = settings
+  const { gate, adaptive } = upstream
+  const all = adaptive === undefined || mode === 'off' ? buckets : [...buckets, adaptive.bucket]
   return {
-    ...createRule(settings),
+    ...createRule({ ...settings, buckets: all }),
     upstream,
     lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
     waits: previous?.waits ?? { patience: new Patience(), service: new ServiceTime() },

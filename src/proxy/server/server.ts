@@ -24,7 +24,7 @@ import { createTrust } from '../http/client-address.js'
 import { LINGER } from '../http/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
-import { applyLearned, applyLimits } from '../live-limits.js'
+import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
@@ -77,7 +77,12 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
   const clients = createOwnServer(settings, pair, clock)
-  const upstreams = new Upstreams({ clock, wake: gate => context.shaper.wake(gate) })
+  const upstreams = new Upstreams({
+    clock,
+    now: () => pacer.now(),
+    wake: gate => context.shaper.wake(gate),
+    adapted: limit => applyAdapted(context, limit),
+  })
   const prepare = async (next: Settings): Promise<(present: Settings) => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
     return present => {
@@ -154,6 +159,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   if (pacer.writes !== undefined) pacer.writes.onNews = () => context.shaper.wake()
   const commitFirst = await prepare(settings)
   context.routes = commitFirst(timetable.follow(settings))
+  context.learned.adjust(context.routes)
   clients.accept(context)
   const { server, connections } = clients
   const close = async (): Promise<void> => {

@@ -7,6 +7,7 @@ import type { Gate } from '../../core/queue/lane.js'
 import { Deadlines } from '../deadlines.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { type ConnectOptions, Opener } from '../http1/open-connection.js'
+import type { AdaptiveLimit } from './adaptive-limit.js'
 import { Breaker } from './breaker.js'
 import { ConnectionLimit } from './connection-limit.js'
 import { UngatedSender } from './ungated-sender.js'
@@ -16,8 +17,12 @@ import { WarmUp } from './warm-up.js'
 /** What upstreams share. */
 export interface UpstreamsOptions {
   readonly clock: Clock
+  /** The time of releases, in ms. */
+  readonly now: () => number
   /** Lets the core look at a gate that has more places. */
   readonly wake: (gate: Gate) => void
+  /** The rate of an upstream has adapted. */
+  readonly adapted: (limit: AdaptiveLimit) => void
 }
 
 /** An upstream: its connections, its gate and its deadlines. */
@@ -49,6 +54,8 @@ export interface Upstream {
   readonly clock: Clock
   /** Its announced limits; undefined: they are not used. */
   quota: UpstreamQuota | undefined
+  /** The rate that it can take, as far as that is known. Undefined: it does not adapt. */
+  adaptive: AdaptiveLimit | undefined
   /** Undefined: requests are never kept away from it. */
   readonly breaker: Breaker | undefined
   /** Undefined: it gets its full rate at once. */
@@ -115,6 +122,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, { clock,
     progress,
     clock,
     quota: undefined,
+    adaptive: undefined,
     get breaker() {
       return breaker
     },

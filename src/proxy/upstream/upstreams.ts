@@ -1,5 +1,7 @@
+import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
+import { AdaptiveLimit } from './adaptive-limit.js'
 import { type Echo, startEcho } from './echo.js'
 import { createUpstream, type Upstream, type UpstreamsOptions } from './upstream.js'
 import { listensTo, UpstreamQuota } from './upstream-quota.js'
@@ -64,6 +66,7 @@ export class Upstreams {
       upstream.onUnused = undefined
     }
     this.#attachQuotas()
+    this.#attachAdaptive()
     for (const upstream of this.#retired) {
       upstream.onUnused = () => this.#close(upstream)
       if (upstream.requests === 0) upstream.onUnused()
@@ -124,6 +127,25 @@ export class Upstreams {
       const { quota, warmUp } = upstream
       quota?.attach(upstream.gate)
       if (warmUp !== undefined) quota?.warmUps.add(warmUp)
+    }
+  }
+
+  /** Keeps one adaptive rate for each URL. All routes to it pass that, whether or not their own settings name it. */
+  #attachAdaptive(): void {
+    const { now, adapted } = this.#options
+    const all = [...this]
+    const known = new Map(
+      all.flatMap(({ settings, adaptive }) => (adaptive ? [[settings.url, adaptive] as const] : [])),
+    )
+    const wanted = adaptedUpstreams([...this.#byRoute.values()].map(({ settings }) => settings))
+    for (const [url, { name, targets }] of wanted) {
+      const before = known.get(url)
+      if (before !== undefined) before.configure(name, targets)
+      else known.set(url, new AdaptiveLimit(name, targets, now, adapted))
+    }
+    for (const upstream of all) {
+      const { url } = upstream.settings
+      upstream.adaptive = wanted.has(url) ? known.get(url) : undefined
     }
   }
 

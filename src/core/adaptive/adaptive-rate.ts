@@ -1,0 +1,352 @@
+/**
+ * Finds the rate that an upstream can take, from the latency and the errors of its answers.
+ *
+ * The rate is judged by *windows*. A window is some time of sending at one rate, and then the time until its requests have
+ * been answered or are late. Only these are judged, so a rate is never blamed for what was sent before it, however late the
+ * answers come. Requests leave the bucket evenly spaced, so what their latency does is the upstream's own doing.
+ *
+ *     doubling --> climbing <--> draining
+ *
+ * - *In order*, and the bucket was what limited: the rate doubles, until the first trouble. After that it climbs by the same
+ *   part of itself each second.
+ * - *Growing*: within the window the latency grew with the time of sending. A queue that is sent `rate` and serves C grows so
+ *   that the latency of what is sent grows by rate / C - 1. So C is known before a target is missed, and becomes the rate, a
+ *   little less the fuller the queue is.
+ * - *Trouble*: more answers than allowed are late or failed, or are still awaited and late already. The rate falls at once,
+ *   before the window is over, to half of what was served since its start. A queue that is full serves at its capacity, so as
+ *   it drains that capacity is measured anew. Half of it empties the queue by half, and nothing is lost: the upstream works
+ *   all the time. Once what was sent before has been answered, the rate goes to a little below that capacity.
+ *
+ * Nothing here waits: time comes with what happens, and so does every change of the rate.
+ */
+
+import { type Linked, LinkedList } from '../structures/linked-list.js'
+import { Sample } from './sample.js'
+
+/** What to adapt to. Rates in cost units per ms. */
+export interface AdaptiveTargets {
+  readonly min: number
+  readonly max: number
+  readonly start: number
+  /** The part of the answers, 0 to 1, that is to come within so many ms. Absent: any latency will do. */
+  readonly latency?: { readonly part: number; readonly ms: number }
+  /** The part of the requests that may fail. */
+  readonly errors: number
+}
+
+/** So many answers more than allowed are trouble: fewer may be chance. */
+const CHANCE = 3
+
+/** A window takes at least this many requests while the rate doubles, and while it climbs. */
+const REQUESTS = { doubling: 5, climbing: 10 }
+
+/** ms. How long a window takes requests. It is as short as the growth of the latency can be told with `PRECISION`. */
+const SHORTEST = 250
+const LONGEST = { doubling: 1_000, climbing: 4_000 }
+const PRECISION = 0.04
+
+/** ms. A window that takes longer, and is longer than its requests need, says nothing of the present. */
+const STALE = 30_000
+
+/** The part of a window's requests that may still be out when it is judged. */
+const STRAGGLERS = { doubling: 0.25, climbing: 0.05 }
+
+/** A bucket that passes less than this part of its rate is not what limits. */
+const BUSY = 0.9
+
+/** By how much the rate climbs each second, as a part of itself, and for how many ms at once. */
+const CLIMB = 0.1
+const LONGEST_STEP = 2_000
+
+/** The part of that step which is left when the mean latency is near its target. */
+const LEAST_STEP = 0.25
+
+/** A smaller growth of the latency is within what it does by itself. */
+const GROWTH = { doubling: 0.1, climbing: 0.02 }
+
+/** The rate after a growth is lower than the capacity by up to this part of it, as the mean latency is near its target. */
+const MARGIN = 0.1
+
+/** What is served in a shorter time, in ms, is no measure, and the rate falls by this factor. */
+const MEASURABLE = 200
+const BLIND_FALL = 0.7
+
+/** The part of the capacity at which a queue drains, and the part of it to go on with afterwards. */
+const DRAIN = 0.5
+const BELOW = 0.95
+
+/** With fewer requests out at a fall there is no queue to measure a capacity by. */
+const QUEUE = 8
+
+/** What is left of those that were out at a fall when the capacity is measured, and when the drain is over. */
+const MEASURED = 0.5
+const DRAINED = 0.1
+
+/** A measured capacity is not believed to be less than this part of what was served before the fall. */
+const LEAST_MEASURED = 0.85
+
+/** ms, besides twice the target. A drain that takes longer is over. */
+const LONGEST_DRAIN = 10_000
+
+/** Times are in ms. */
+interface Window {
+  readonly from: number
+  /** When it began to take requests, or did so again. */
+  opened: number
+  /** When it stopped taking requests. */
+  until: number | undefined
+  /** Requests that it has taken, and those of them that have neither been answered nor are late. */
+  sent: number
+  open: number
+  readonly sample: Sample
+}
+
+/** What is known of a request when it is sent. */
+export interface SendFacts {
+  readonly cost: number
+  readonly client: string
+  /** How long its answer takes is up to the upstream, not to its client. */
+  readonly isTimed: boolean
+}
+
+/** A request on its way. */
+export class SentRequest implements Linked<SentRequest> {
+  list: object | undefined = undefined
+  previous: SentRequest | undefined = undefined
+  next: SentRequest | undefined = undefined
+  readonly cost: number
+  readonly client: string
+  readonly sentAt: number
+  /** How long its answer takes is up to the upstream. */
+  readonly isTimed: boolean
+  /** Undefined: it is not judged. */
+  window: Window | undefined
+  /** The number of the fall before which it was sent. */
+  readonly fall: number
+
+  constructor({ cost, client, isTimed }: SendFacts, sentAt: number, fall: number) {
+    this.cost = cost
+    this.client = client
+    this.isTimed = isTimed
+    this.sentAt = sentAt
+    this.fall = fall
+  }
+}
+
+/** Times are in ms. */
+export class AdaptiveRate {
+  #targets: AdaptiveTargets
+  #rate: number
+  #phase: 'doubling' | 'climbing' | 'draining' = 'doubling'
+  #window: Window
+  /** How long the next window takes requests, in ms. */
+  #windowTime = SHORTEST
+  /** Requests that are out and not late, the oldest first. */
+  readonly #young = new LinkedList<SentRequest>()
+  #out = 0
+  /** Cost sent since the window began. */
+  #sent = 0
+  /** Cost served since the window or the drain began. */
+  #served = 0
+  #falls = 0
+  /** The rate that was too high. */
+  #blamed = 0
+  /** What the upstream serves, as far as the last fall has shown. */
+  #capacity = 0
+  /** The capacity is known as well as it will be. */
+  #isMeasured = false
+  #drainsFrom = 0
+  /** How many requests were out at the fall, and how many of these still are. */
+  #backlog = 0
+  #backlogLeft = 0
+
+  constructor(targets: AdaptiveTargets, now: number) {
+    this.#targets = targets
+    this.#rate = targets.start
+    this.#window = newWindow(now)
+  }
+
+  /** Cost units per ms. */
+  get rate(): number {
+    return this.#rate
+  }
+
+  get phase(): 'doubling' | 'climbing' | 'draining' {
+    return this.#phase
+  }
+
+  /** Other targets from now on. The rate stays as far as they allow. */
+  retarget(targets: AdaptiveTargets, now: number): void {
+    this.#targets = targets
+    this.#setRate(this.#rate)
+    this.#begin(now)
+  }
+
+  /** A request is being sent. Its end is to be told once. */
+  sent(facts: SendFacts, now: number): SentRequest {
+    const request = new SentRequest(facts, now, this.#falls)
+    const { isTimed } = facts
+    this.#out += 1
+    this.#sent += facts.cost
+    if (isTimed) this.#young.push(request)
+    this.#advance(now)
+    const window = this.#window
+    if (this.#phase !== 'draining' && window.until === undefined) {
+      request.window = window
+      if (isTimed) {
+        window.sent += 1
+        window.open += 1
+      }
+      this.#closeIfFull(window, now)
+    }
+    return request
+  }
+
+  /** The upstream has answered. */
+  served(request: SentRequest, now: number): void {
+    this.#served += request.cost
+    const window = this.#end(request)
+    if (window !== undefined) {
+      const target = this.#targets.latency?.ms ?? Infinity
+      const { client, isTimed, sentAt } = request
+      const latency = isTimed ? now - sentAt : undefined
+      if (latency !== undefined && latency > target) window.sample.addLate(client, sentAt - window.from, target)
+      else window.sample.addServed(client, sentAt - window.from, latency)
+    }
+    this.#advance(now)
+  }
+
+  /** The upstream did not serve it. */
+  failed(request: SentRequest, now: number): void {
+    this.#end(request)?.sample.addFailed(request.client)
+    this.#advance(now)
+  }
+
+  /** It was given up before the upstream answered. */
+  dropped(request: SentRequest, now: number): void {
+    this.#end(request)
+    this.#advance(now)
+  }
+
+  /** @returns the window in which it is to be judged now. Undefined: none */
+  #end(request: SentRequest): Window | undefined {
+    this.#out -= 1
+    if (request.fall < this.#falls) this.#backlogLeft -= 1
+    const { window, isTimed } = request
+    // If it is not among the young, it has been judged as late.
+    if (isTimed && !this.#young.remove(request)) return undefined
+    if (window === undefined) return undefined
+    if (isTimed) window.open -= 1
+    return window === this.#window ? window : undefined
+  }
+
+  #advance(now: number): void {
+    this.#findLate(now)
+    if (this.#phase === 'draining') this.#drain(now)
+    else this.#judge(this.#window, now)
+  }
+
+  #findLate(now: number): void {
+    const { latency } = this.#targets
+    if (latency === undefined) return
+    for (let oldest = this.#young.first; oldest !== undefined; oldest = this.#young.first) {
+      if (now - oldest.sentAt <= latency.ms) return
+      this.#young.remove(oldest)
+      const { window } = oldest
+      if (window === undefined) continue
+      window.open -= 1
+      if (window === this.#window) window.sample.addLate(oldest.client, oldest.sentAt - window.from, latency.ms)
+    }
+  }
+
+  #closeIfFull(window: Window, now: number): void {
+    const phase = this.#settled
+    if (now - window.opened >= Math.min(this.#windowTime, LONGEST[phase]) && window.sent >= REQUESTS[phase]) {
+      window.until = now
+      return
+    }
+    const elapsed = now - window.from
+    if (elapsed > STALE && elapsed > (2 * this.#sent) / this.#rate) this.#begin(now)
+  }
+
+  #judge(window: Window, now: number): void {
+    const { sample } = window
+    if (sample.late + sample.failed > CHANCE && this.#surplus(sample) > CHANCE) return this.#fall(now)
+    const phase = this.#settled
+    if (window.until === undefined || window.open > STRAGGLERS[phase] * window.sent) return
+    const { least: growth, error } = sample.growth()
+    const precise = (window.until - window.from) * Math.min(3, (error / PRECISION) ** (2 / 3))
+    this.#windowTime = Math.min(LONGEST.climbing, Math.max(SHORTEST, precise))
+    const target = this.#targets.latency?.ms ?? Infinity
+    const fullness = sample.latency / target
+    const elapsed = now - window.from
+    const sending = this.#sent / elapsed
+    if (target < Infinity && growth > GROWTH[phase]) {
+      if (phase === 'doubling') return this.#fall(now)
+      this.#setRate((Math.min(this.#rate, sending) / (1 + growth)) * (1 - MARGIN * fullness))
+    } else if (this.#surplus(sample) > 0) {
+      // Neither in order nor trouble. The rate stays, so what comes tells.
+      window.until = undefined
+      window.opened = now
+      return
+    } else if (sending >= BUSY * this.#rate) {
+      const step = (CLIMB * Math.min(elapsed, LONGEST_STEP) * Math.max(LEAST_STEP, 1 - fullness)) / 1_000
+      this.#setRate(this.#rate * (phase === 'doubling' ? 2 : 1 + step))
+    }
+    this.#begin(now)
+  }
+
+  /** How many answers are late or have failed, above what is allowed. */
+  #surplus(sample: Sample): number {
+    const { latency, errors } = this.#targets
+    const late = latency === undefined ? -Infinity : sample.surplus('late', 1 - latency.part)
+    return Math.max(late, sample.surplus('failed', errors))
+  }
+
+  get #settled(): 'doubling' | 'climbing' {
+    return this.#phase === 'doubling' ? 'doubling' : 'climbing'
+  }
+
+  #fall(now: number): void {
+    const elapsed = now - this.#window.from
+    this.#blamed = Math.min(this.#rate, this.#sent / elapsed)
+    this.#capacity = elapsed < MEASURABLE ? BLIND_FALL * this.#blamed : Math.min(this.#blamed, this.#served / elapsed)
+    this.#isMeasured = this.#out < QUEUE
+    this.#phase = 'draining'
+    this.#falls += 1
+    this.#served = 0
+    this.#drainsFrom = now
+    this.#backlog = this.#out
+    this.#backlogLeft = this.#out
+    this.#setRate(DRAIN * this.#capacity)
+  }
+
+  #drain(now: number): void {
+    const elapsed = now - this.#drainsFrom
+    const longest = LONGEST_DRAIN + 2 * (this.#targets.latency?.ms ?? 0)
+    if (!this.#isMeasured && elapsed > 0 && (this.#backlogLeft <= MEASURED * this.#backlog || elapsed >= longest)) {
+      const serving = this.#served / elapsed
+      this.#capacity = elapsed >= longest ? serving : Math.max(serving, LEAST_MEASURED * this.#capacity)
+      this.#isMeasured = true
+    }
+    if (this.#backlogLeft > DRAINED * this.#backlog && elapsed < longest) return
+    this.#phase = 'climbing'
+    this.#setRate(Math.min(this.#blamed, BELOW * this.#capacity))
+    this.#begin(now)
+  }
+
+  #begin(now: number): void {
+    this.#window = newWindow(now)
+    this.#served = 0
+    this.#sent = 0
+  }
+
+  #setRate(rate: number): void {
+    const { min, max } = this.#targets
+    this.#rate = Math.min(max, Math.max(min, rate))
+  }
+}
+
+function newWindow(from: number): Window {
+  return { from, opened: from, until: undefined, sent: 0, open: 0, sample: new Sample() }
+}

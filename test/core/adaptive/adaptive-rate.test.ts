@@ -1,0 +1,159 @@
+/** The adaptive rate, judged by simulations of upstreams on the virtual clock (upstream-model.ts). */
+import t from 'tap'
+import { AdaptiveRate } from '../../../src/core/adaptive/adaptive-rate.js'
+import { isWithin, type Model, simulate, targets } from './upstream-model.js'
+
+const SEEDS = [1, 2, 3]
+
+/** ms, with the spread of an exponential distribution. */
+const varying = (mean: number) => (chance: () => number) => -mean * Math.log(1 - chance())
+
+/** ms. Most take a third of the mean, a few take seconds. */
+const heavyTailed = (mean: number) => (chance: () => number) =>
+  Math.min(5_000, ((mean * 0.8) / 1.8) * (1 - chance()) ** (-1 / 1.8))
+
+/** Ten workers that take 100 ms: 100/s. */
+const steady: Model = {
+  targets: targets({ min: 5, max: 500, p90: 800 }),
+  seconds: 300,
+  workers: () => 10,
+  service: () => 100,
+}
+
+t.test('it doubles until the first trouble, and is at the capacity within 10 s', async t => {
+  const run = simulate({ ...steady, seconds: 60 })
+  const rates = [...new Set(run.moments.filter(({ phase }) => phase === 'doubling').map(({ rate }) => rate))]
+  t.same(rates.map(Math.round), [5, 10, 20, 40, 80, 160])
+  t.ok(run.firstWithin(0.1, 100, 0) < 10)
+  t.ok(run.partWithin(0.1, 100, 10, 60) > 0.95, `it stays there: ${run.partWithin(0.1, 100, 10, 60)}`)
+  const { served, late } = run.tally(10, 60)
+  t.ok(served - late > 0.98 * 50 * 100, `${served - late} in time`)
+})
+
+t.test('nine tenths of what the upstream could do, whatever its answers look like', async t => {
+  const kinds = { varying: varying(100), heavyTailed: heavyTailed(100) }
+  for (const [name, service] of Object.entries(kinds)) {
+    for (const seed of SEEDS) {
+      const run = simulate({ ...steady, service, seed })
+      const { served, late } = run.tally(10, 300)
+      t.ok(served > 0.9 * 290 * 100, `${name}: ${served} served`)
+      t.ok(late < 0.15 * served, `${name}: ${late} of them late`)
+      t.ok(run.firstWithin(0.15, 100, 0) < 15, name)
+    }
+  }
+})
+
+t.test('a capacity that halves and comes back is followed within 10 s', async t => {
+  const workers = (at: number): number => (at >= 100 && at < 200 ? 5 : 10)
+  const run = simulate({ ...steady, workers })
+  t.ok(run.firstWithin(0.1, 50, 100) < 110, `${run.firstWithin(0.1, 50, 100)}`)
+  t.ok(run.firstWithin(0.1, 100, 200) < 210, `${run.firstWithin(0.1, 100, 200)}`)
+  t.ok(run.partWithin(0.1, 50, 110, 200) > 0.8)
+  const { served, late } = run.tally(10, 300)
+  t.ok(served - late > 0.9 * (190 * 100 + 100 * 50), `${served - late} in time`)
+})
+
+t.test('it is stable for an hour', async t => {
+  const run = simulate({ ...steady, service: varying(100), seconds: 3_600 })
+  for (let from = 300; from < 3_600; from += 300) {
+    const { served } = run.tally(from, from + 300)
+    t.ok(served > 0.9 * 300 * 100, `${served} served from ${from} s on`)
+    t.ok(isWithin(run.rates(from, from + 300).mean, 100, 0.1))
+  }
+})
+
+t.test('an upstream that refuses what is too much', async t => {
+  for (const seed of SEEDS) {
+    const run = simulate({ ...steady, queue: 20, seed })
+    const { served, failed } = run.tally(10, 300)
+    t.ok(served > 0.9 * 290 * 100, `${served} served`)
+    t.ok(failed < 0.05 * served, `${failed} refused`)
+  }
+})
+
+t.test('errors alone are enough to go by', async t => {
+  const run = simulate({ ...steady, targets: targets({ min: 5, max: 500 }), queue: 20 })
+  const { served, failed } = run.tally(10, 300)
+  t.ok(served > 0.9 * 290 * 100, `${served} served`)
+  t.ok(failed < 0.05 * served, `${failed} refused`)
+})
+
+t.test('errors below the target do not matter, and above it the rate falls', async t => {
+  const many: Model = { ...steady, workers: () => 1_000, seconds: 100 }
+  t.ok(simulate({ ...many, failing: 0.005 }).rates(20, 100).mean > 400)
+  t.ok(simulate({ ...many, failing: 0.1 }).rates(20, 100).mean < 50)
+})
+
+t.test('answers that take seconds', async t => {
+  const long = { targets: targets({ min: 5, max: 500, p90: 20_000 }), workers: () => 300, service: () => 5_000 }
+  const run = simulate({ ...steady, ...long, seconds: 600 })
+  const { served, late } = run.tally(100, 600)
+  t.ok(served - late > 0.8 * 500 * 60, `${served - late} of ${500 * 60}`)
+})
+
+t.test('a bucket that is not what limits does not climb', async t => {
+  const run = simulate({ ...steady, offered: () => 3, seconds: 600 })
+  t.equal(run.rates(0, 600).max, 5)
+  const more = simulate({ ...steady, offered: () => 30, seconds: 600 })
+  t.ok(more.rates(300, 600).max < 60, `${more.rates(300, 600).max}`)
+})
+
+t.test('the slow answers of one client do not lower the rate of all', async t => {
+  const service = (_chance: () => number, client: number): number => (client === 0 ? 5_000 : 50)
+  for (const [part, clients] of [
+    [0.1, 20],
+    [0.4, 20],
+    [0.4, 5],
+  ] as const) {
+    const clientOf = (chance: () => number): number => (chance() < part ? 0 : 1 + Math.floor(chance() * (clients - 1)))
+    const run = simulate({ ...steady, workers: () => 5_000, service, clientOf, seconds: 100 })
+    t.ok(run.rates(30, 100).mean > 400, `${part} of the requests, ${clients} clients: ${run.rates(30, 100).mean}`)
+  }
+})
+
+t.test('the errors of one client do not lower the rate of all', async t => {
+  const adapted = new AdaptiveRate({ min: 0.01, max: 1, start: 0.1, errors: 0.02 }, 0)
+  for (let at = 0; at < 60_000; at += 5) {
+    const client = (at / 5) % 10
+    const request = adapted.sent({ cost: 1, client: String(client), isTimed: true }, at)
+    if (client === 0) adapted.failed(request, at + 1)
+    else adapted.served(request, at + 1)
+  }
+  t.ok(adapted.rate >= 0.2, `${adapted.rate}`)
+})
+
+t.test('a single client is judged by its own answers', async t => {
+  const run = simulate({ ...steady, clients: 1 })
+  t.ok(run.firstWithin(0.1, 100, 0) < 10)
+  const { served, late } = run.tally(10, 300)
+  t.ok(served - late > 0.95 * 290 * 100)
+})
+
+t.test('an upstream that stops answering brings it to min, and it comes back', async t => {
+  const workers = (at: number): number => (at >= 30 && at < 60 ? 0 : 10)
+  const run = simulate({ ...steady, workers, seconds: 200 })
+  t.equal(run.rates(50, 60).min, 5)
+  t.ok(run.firstWithin(0.1, 100, 60) < 130, `${run.firstWithin(0.1, 100, 60)}`)
+})
+
+t.test('answers whose time is up to the client count for errors only', async t => {
+  const rate = new AdaptiveRate(targets({ min: 10, max: 100, p90: 100 }), 0)
+  const slow = []
+  for (let at = 0; at < 5_000; at += 20) slow.push(rate.sent({ cost: 1, client: 'a', isTimed: false }, at))
+  for (const request of slow) rate.served(request, 6_000)
+  t.equal(rate.phase, 'doubling')
+  for (const request of slow.map((_, at) => rate.sent({ cost: 1, client: 'a', isTimed: false }, 6_000 + at))) {
+    rate.failed(request, 7_000)
+  }
+  t.equal(rate.rate, 0.01)
+})
+
+t.test('other targets keep the rate as far as they allow', async t => {
+  const rate = new AdaptiveRate(targets({ min: 10, max: 100, p90: 100 }), 0)
+  rate.retarget(targets({ min: 20, max: 100, p90: 100 }), 0)
+  t.equal(rate.rate, 0.02)
+  rate.retarget(targets({ min: 1, max: 100, p90: 100 }), 0)
+  t.equal(rate.rate, 0.02)
+  rate.retarget(targets({ min: 1, max: 15, p90: 100 }), 0)
+  t.equal(rate.rate, 0.015)
+})
