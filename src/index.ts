@@ -1,20 +1,26 @@
 /** The public names of the package. */
 
+export type { Board, News, Override, View } from './core/board.js'
 export type { BucketLimits } from './core/bucket/limits.js'
 export type { Clock } from './core/clock.js'
+export type { MaybePromise } from './core/maybe-promise.js'
 export {
   type Admission,
   type AdmitRequest,
   type BucketRef,
   type ClaimAnswer,
   type ClaimRequest,
+  type ClassDemand,
   type GiveBackRequest,
-  type MaybePromise,
+  type LeaseAnswer,
+  type LeasedSlot,
+  type LeaseRequest,
+  type Roll,
   type Slot,
   type Store,
   StoreError,
-  type UpstreamState,
 } from './core/store.js'
+export type { UpstreamState } from './core/upstream-state.js'
 export type { CallOptions } from './outbound/calls/call-options.js'
 export type { Admitted } from './outbound/calls/promised-call.js'
 export { ClosedError, ExpiredError, OverflowError, type OverflowReason } from './outbound/errors.js'

@@ -103,7 +103,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
       'dist/index.js',
       'dist/index.d.ts',
       'dist/pacing/pacing-thread.js',
-      'dist/stores/redis/decide.lua',
+      'dist/stores/redis/scripts/decide.lua',
     ]) {
       t.ok(paths.includes(path), path)
     }

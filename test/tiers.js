@@ -15,7 +15,18 @@ export const TIERS = [
     name: 'unit',
     holds: 'core, configuration, replay, memory store, on the virtual clock',
     jobs: 2,
-    paths: ['core/', 'config/', 'http/', 'sharing/', 'replay/', 'stores/memory', 'floors', 'setup'],
+    paths: [
+      'core/',
+      'config/',
+      'http/',
+      'sharing/',
+      'replay/',
+      'stores/memory',
+      'instances/simulator',
+      'floors',
+      'setup',
+      'stores/redis-shards',
+    ],
   },
   {
     name: 'integration',
@@ -39,7 +50,7 @@ export const TIERS = [
   {
     name: 'system',
     holds:
-      'several instances, outages, rude traffic, ten thousand held, upstreams of few workers; alone on the machine',
+      'several instances, outages, rude traffic, ten thousand held, upstreams of few workers and on PostgreSQL; alone on the machine',
     jobs: 1,
     paths: ['instances/', 'soak/', 'upstreams/', 'hardening/held', 'cli/store', 'cli/workers.test'],
   },

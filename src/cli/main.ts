@@ -126,7 +126,7 @@ function withLimits(command: Command): Command {
     .option('--mode <mode>', 'shape: queue and release evenly; meter: only reject')
     .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
     .option('--admin <host:port>', 'where to serve metrics, state and the dashboard')
-    .option('--workers <n>', 'how many processes serve, or auto; they need a shared store')
+    .option('--workers <n>', 'how many processes serve together, or auto: one for each core')
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }
 

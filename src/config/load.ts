@@ -6,7 +6,7 @@ import { crossCheck } from './checks/checks.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
-import { workerCountFaults, workerStoreFaults } from './checks/workers.js'
+import { workerCountFaults, workerFaults } from './checks/workers.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { quoteFile } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
@@ -72,7 +72,7 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
   const { flags, env, cwd, workers, file: given = DEFAULT_FILE } = options
   const file = resolvePath(cwd, given)
-  const checks = [...CHECKS, fileFaults, (raw: Record<string, unknown>) => workerStoreFaults(workers, raw)]
+  const checks = [...CHECKS, fileFaults, (raw: Record<string, unknown>) => workerFaults(workers, raw)]
   const reading: ReadOptions = { env, flags, checks, workers }
   const content = contentOf(file, options.file)
   if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))

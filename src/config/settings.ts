@@ -111,7 +111,7 @@ export interface AdaptSettings {
   min: number
   max: number
   start: number
-  /** This part of the answers, 0 to 1, is to come within so many ms. Absent: any latency will do. */
+  /** The part of the answers, 0 to 1, whose latency is to be at most `ms`. Absent: any latency will do. */
   latency?: { part: number; ms: number }
   /** The part of the requests that may fail, 0 to 1. */
   errors: number

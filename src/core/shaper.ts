@@ -19,13 +19,13 @@ import {
 import { isFreeFor, SAME_TIME } from './queue/ready-lanes.js'
 import { findLane } from './queue/tree.js'
 import { Control } from './release/reconfigure.js'
-import { Engine, type EngineOptions, type ReleaseMode } from './release/release-engine.js'
+import { Engine, type EngineOptions } from './release/release-engine.js'
 import { SetAside } from './release/set-aside.js'
+import type { ReleaseMode } from './shared/stored-bucket.js'
 import type { ClaimAnswer } from './store.js'
 import { NONE } from './structures/compact-list.js'
 
 export type { Arrival, Rejection } from './queue/lane.js'
-export type { ReleaseMode } from './release/release-engine.js'
 
 /** `released`: send it now, its waiter is not called. A ticket: it is queued, its waiter will be called. */
 export type Verdict = 'released' | Ticket | Rejection
@@ -59,14 +59,14 @@ export class Shaper {
     this.aside = new SetAside(this.#engine, arrival => this.#makePlace(arrival))
   }
 
-  /** How requests whose turn it is pass. */
-  get releaseMode(): ReleaseMode {
-    return this.#engine.releaseMode
+  /** How requests of a stack pass whose turn it is. */
+  releaseModeOf(stack: readonly SharedBucket[]): ReleaseMode {
+    return this.#engine.releaseModeOf(stack)
   }
 
-  set releaseMode(releaseMode: ReleaseMode) {
-    this.#engine.releaseMode = releaseMode
-    this.#engine.wake()
+  /** The shards of these buckets have changed how requests pass. */
+  releaseModeChanged(buckets: Iterable<SharedBucket>): void {
+    this.#engine.releaseModeChanged(buckets)
   }
 
   /** How many requests wait. Shadows of dry runs do not count. */
@@ -75,7 +75,8 @@ export class Shaper {
   }
 
   /**
-   * Decides on an arrival in a `shape` route: all buckets admit it or none changes.
+   * Decides on an arrival in a `shape` route: all buckets admit it or none changes. A ticket that has a slot already has left:
+   * its waiter is called after the next `wake`.
    *
    * @param maxWait ms. A longer predicted wait is rejected, and a ticket that is still queued after it expires.
    * @param arrivedAt ms. Earlier than now where a store was asked first.
@@ -94,7 +95,7 @@ export class Shaper {
       if (verdict instanceof Ticket && verdict.lane.tickets.size === 1) this.#engine.contend(verdict, now)
     }
     if (rejection !== undefined && victims !== undefined) this.#displace(victims, rejection.buckets, now)
-    this.#engine.notify()
+    this.#engine.notify(verdict instanceof Ticket ? verdict : undefined)
     return verdict
   }
 
@@ -187,12 +188,15 @@ export class Shaper {
     return true
   }
 
-  /** Returns the slot of a released ticket that was not sent after all. If it was a bucket's last one, it is used again. */
+  /**
+   * Returns the slot of a released ticket that was not sent after all. If it was a bucket's last one, it is used again. Its
+   * places in the gate and in its buckets are free already.
+   */
   giveBack(ticket: Ticket): void {
     if (ticket.slot === undefined) throw new TypeError('only a released ticket can be given back, and once')
     this.#engine.settleBefore(armed => ticket.lane.stack.every(bucket => armed.recallBucket(bucket)))
     this.#engine.returnSlot(ticket, ticket.slot)
-    this.wake()
+    this.wake(ticket.lane.gate)
   }
 
   /**
@@ -233,6 +237,26 @@ export class Shaper {
     this.#engine.notify()
   }
 
+  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. 0: buckets are not leased. */
+  get claimAhead(): number {
+    return this.#engine.claimAhead
+  }
+
+  /** A bucket of a store, which has no room for this cost, is leased from now on. */
+  lease(bucket: SharedBucket, cost: number): void {
+    this.#engine.lease(bucket, cost)
+  }
+
+  /** Asks for more room of a leased bucket. `then` is called after the answer. */
+  refill(bucket: SharedBucket, then: () => void): void {
+    this.#engine.refill(bucket, then)
+  }
+
+  /** A cost that a store has admitted, or that leased room has, leaves the levels. */
+  uncount(stack: readonly SharedBucket[], cost: number): void {
+    this.#engine.uncountCost(stack, cost)
+  }
+
   /** A request passes that was decided on elsewhere. It is in flight from now on. */
   enter(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
     this.#engine.enter(gate, stack)
@@ -240,13 +264,14 @@ export class Shaper {
 
   /** A request that has passed is over: its places in the gate and in its buckets are free. */
   leave(gate: Gate | undefined, stack: readonly SharedBucket[]): void {
+    const isAwaited = gate?.awaited || stack.some(bucket => !bucket.hasPlace && bucket.waiting > 0)
+    // What became possible before has no use of its places: they go to who waits for them.
+    const now = isAwaited ? this.#engine.settle() : 0
     gate?.leave()
-    let isAwaited = gate?.awaited ?? false
-    for (const bucket of stack) {
-      if (!bucket.hasPlace && bucket.waiting > 0) isAwaited = true
-      bucket.leave()
-    }
-    if (isAwaited) this.wake(gate, stack)
+    for (const bucket of stack) bucket.leave()
+    if (!isAwaited) return
+    this.#engine.open(gate, stack, now)
+    this.#engine.notify()
   }
 
   /** Takes out the requests that make room for a newcomer. Undefined: it stays rejected. */
@@ -273,10 +298,10 @@ export class Shaper {
     for (const ticket of victims) {
       // Its own cost does not count in the forecast.
       this.#engine.withdraw(ticket)
-      const { lane, cost } = ticket
+      const { lane, cost, waiter } = ticket
       const pause = lane.route.gate.pausedFor(now)
-      const retryAfterMs = timeUntilFit({ stack: lane.stack, cost }, Infinity, now, pause)
-      this.#engine.reject(ticket, { reason: 'overflow', buckets, retryAfterMs })
+      const retryAfterMs = timeUntilFit({ stack: lane.stack, cost }, waiter.longestWait ?? Infinity, now, pause)
+      this.#engine.reject(ticket, { reason: 'overflow', buckets, retryAfterMs, evicted: true })
     }
   }
 
@@ -337,7 +362,7 @@ export class Shaper {
   #isNext(arrival: Arrival, now: number): boolean {
     const { route, stack, cost } = arrival
     if (stack.length === 0) return findLane(arrival)?.awaited !== true
-    if (!this.#engine.direct) return false
+    if (this.#engine.releaseModeOf(stack) !== 'direct') return false
     for (const bucket of stack) {
       if (!isFreeFor(bucket, cost, now) || bucket.isHeldBefore(route.gate, cost)) return false
     }

@@ -8,11 +8,11 @@ import { decide, placeless, shutOut } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
+import { ignore, when } from './maybe-promise.js'
 import type { Rejection, SharedBucket, Waiter } from './queue/lane.js'
-import { findLane } from './queue/tree.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
 import type { Inquiry, StoredBucket } from './shared/stored-bucket.js'
-import type { Admission, AdmitRequest, BucketRef, MaybePromise, Store } from './store.js'
+import type { Admission, AdmitRequest, BucketRef, Store } from './store.js'
 
 /** While the store cannot be asked: decide alone, reject everything, or forward everything. */
 export type OnOutage = 'local' | 'closed' | 'open'
@@ -29,14 +29,11 @@ export interface SharedShaperOptions {
   readonly clock: Clock
   readonly onOutage: OnOutage
   /** The store has not answered about these. It was asked at this time in ms. */
-  unanswered(stack: readonly BucketRef[], askedAt: number): void
+  unanswered(stack: readonly SharedBucket[], askedAt: number): void
 }
 
 export class SharedShaper {
   readonly #options: SharedShaperOptions
-  /** Whether the store is asked. */
-  asking = false
-
   constructor(options: SharedShaperOptions) {
     this.#options = options
   }
@@ -47,7 +44,7 @@ export class SharedShaper {
     const arrivedAt = clock.now()
     // The store has no part in it.
     if (arrival.stack.length === 0) return callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
-    if (!this.asking) {
+    if (!this.#asks(arrival)) {
       const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
       const own = arrival.stack[0] as StoredBucket
       // Requests whose answers are missing came first.
@@ -58,6 +55,7 @@ export class SharedShaper {
       })
       return
     }
+    if (arrival.stack.some(isLeased)) return this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const longest = Math.min(maxWait, arrival.patience ?? Infinity)
     const late = pause > longest ? decide(arrival, longest, arrivedAt, pause) : undefined
@@ -68,10 +66,11 @@ export class SharedShaper {
     // Nobody makes room before the store has admitted the newcomer.
     if (localOverflow !== undefined && !shaper.couldMakeRoomFor(arrival, localOverflow.buckets, patience))
       return callbacks.decided(localOverflow)
-    const claim = shaper.releaseMode === 'claimed' && mayGo(arrival)
+    const ahead = shaper.claimAhead
+    const claim = mayGo(arrival, ahead)
     this.#ask(
       arrival,
-      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: patience, claim },
+      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: patience, claim, ahead },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         const ticket =
@@ -85,14 +84,84 @@ export class SharedShaper {
     )
   }
 
+  /** Where room is leased of some buckets, the store is asked about the others only. */
+  #admitByLease(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number, arrivedAt: number): void {
+    const { shaper, clock } = this.#options
+    const { stack, cost } = arrival
+    this.#whenRoomIsKnown(arrival, () => {
+      if (!this.#asks(arrival)) return callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
+      const pause = arrival.route.gate.pausedFor(clock.now())
+      const longest = Math.min(maxWait, arrival.patience ?? Infinity)
+      const rejection = this.#rejectByLease(arrival, longest, pause)
+      if (rejection !== undefined) {
+        callbacks.decided(rejection)
+        return shaper.wake()
+      }
+      const leased = stack.filter(isLeased)
+      useRoom(leased, cost)
+      const enqueue = (): void => {
+        const ticket = shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt })
+        if ('reason' in ticket) shaper.uncount(stack, cost)
+        callbacks.decided(ticket)
+        shaper.wake()
+      }
+      const rest = stack.filter(bucket => !isLeased(bucket))
+      if (rest.length === 0) return enqueue()
+      this.#askOnce(
+        rest,
+        { stack: refs(rest), cost, maxWait: longest - pause, claim: false },
+        admission => {
+          if (admission.admitted) return enqueue()
+          shaper.uncount(leased, cost)
+          callbacks.decided(rejectionOf(rest, admission))
+        },
+        () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
+      )
+    })
+  }
+
+  /** Calls back in the order of arrival. A bucket without room for it is asked for more first. */
+  #whenRoomIsKnown({ stack, cost }: Arrival, then: () => void): void {
+    const { shaper, clock } = this.#options
+    const buckets = stack as readonly StoredBucket[]
+    const inquiries = buckets.map(bucket => bucket.ask())
+    for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(cost)
+    let tries = 0
+    const attempt = (): void => {
+      const now = clock.now()
+      const poor = buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(cost, now))
+      if (poor === undefined || tries === MOST_REFILLS) return inOrder(buckets, inquiries, then)
+      tries += 1
+      shaper.refill(poor, attempt)
+    }
+    attempt()
+  }
+
+  /** Whether the room that is leased is too small. */
+  #rejectByLease(arrival: Arrival, longest: number, pause: number): Rejection | undefined {
+    const { shaper, clock } = this.#options
+    const { stack } = arrival
+    const leased = stack.filter(isLeased)
+    // The others are not known here. Nor are the turns of a part of a stack.
+    const asked = leased.length === stack.length ? arrival : { ...arrival, stack: leased }
+    const judge = (): Rejection | undefined => {
+      const rejection = decide(asked, asked === arrival ? longest : Infinity, clock.now(), pause)
+      return rejection ?? this.#localOverflow(arrival)
+    }
+    const rejection = judge()
+    if (rejection?.reason !== 'overflow') return rejection
+    return shaper.makeRoomFor(arrival, rejection.buckets, longest - pause) ? judge() : rejection
+  }
+
   /** As `Shaper.meter`. */
   meter(arrival: Arrival, callbacks: AdmissionCallbacks): void {
     const { clock, shaper } = this.#options
     if (arrival.stack.length === 0) return callbacks.decided(shaper.meter(arrival))
-    if (!this.asking) return callbacks.decided(this.#meterAlone(arrival))
+    if (!this.#asks(arrival)) return callbacks.decided(this.#meterAlone(arrival))
     const { gate } = arrival.route
     const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
+    if (arrival.stack.some(isLeased)) return this.#meterByLease(arrival, callbacks)
     // Nobody makes room for a request that does not wait.
     this.#askOnce(
       arrival.stack,
@@ -107,6 +176,41 @@ export class SharedShaper {
       },
       () => callbacks.decided(this.#meterAlone(arrival)),
     )
+  }
+
+  #meterByLease(arrival: Arrival, callbacks: AdmissionCallbacks): void {
+    const { shaper, clock } = this.#options
+    const { stack, cost, route } = arrival
+    this.#whenRoomIsKnown(arrival, () => {
+      if (!this.#asks(arrival)) return callbacks.decided(this.#meterAlone(arrival))
+      const rejection = this.#rejectByLease(arrival, Infinity, 0)
+      if (rejection !== undefined) return callbacks.decided(rejection)
+      const leased = stack.filter(isLeased)
+      useRoom(leased, cost)
+      const rest = stack.filter(bucket => !isLeased(bucket))
+      const pass = (): void => {
+        const shut = shutOut(route.gate, clock.now()) ?? placeless(arrival)
+        if (shut === undefined) shaper.enter(route.gate, stack)
+        else shaper.uncount(stack, cost)
+        callbacks.decided(shut ?? 'released')
+      }
+      if (rest.length === 0) return pass()
+      this.#askOnce(
+        rest,
+        { stack: refs(rest), cost, maxWait: Infinity, claim: false },
+        admission => {
+          if (admission.admitted) return pass()
+          shaper.uncount(leased, cost)
+          callbacks.decided(rejectionOf(rest, admission))
+        },
+        () => callbacks.decided(this.#meterAlone(arrival)),
+      )
+    })
+  }
+
+  /** Whether the store is asked about a stack. */
+  #asks({ stack }: Arrival): boolean {
+    return this.#options.shaper.releaseModeOf(stack) === 'claimed'
   }
 
   /** Asks the store. After an overflow others may make room for the newcomer. It is asked once more then. */
@@ -141,10 +245,14 @@ export class SharedShaper {
         inOrder(stack, inquiries, () => {
           const now = clock.now()
           for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
+          if (!admission.admitted && admission.reason === 'overflow') {
+            // From now on others do not have all the room that becomes free.
+            for (const place of admission.refusing) this.#options.shaper.lease(stack[place]!, request.cost)
+          }
           decided(admission)
         }),
       () => {
-        unanswered(request.stack, askedAt)
+        unanswered(stack, askedAt)
         inOrder(stack, inquiries, alone)
       },
     )
@@ -188,11 +296,12 @@ export class SharedShaper {
       cost,
       ...(slot && { slot, slotCost: cost }),
     })
-    when(given, ignore, ignore)
+    when(given, ignore)
   }
 
   #admitAlone(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt?: number): Verdict {
     const { onOutage, shaper } = this.#options
+    countAlone(arrival.stack)
     if (onOutage === 'local') return shaper.admit(arrival, waiter, maxWait, arrivedAt)
     return onOutage === 'closed' ? UNAVAILABLE : this.#admitPastBuckets(arrival, waiter, maxWait, arrivedAt)
   }
@@ -220,6 +329,7 @@ export class SharedShaper {
 
   #meterAlone(arrival: Arrival): 'released' | Rejection {
     const { onOutage, shaper, clock } = this.#options
+    countAlone(arrival.stack)
     if (onOutage === 'local') return shaper.meter(arrival)
     const { gate } = arrival.route
     const shut = shutOut(gate, clock.now())
@@ -230,18 +340,42 @@ export class SharedShaper {
   }
 }
 
+/** How often a request waits for an answer about more room. */
+const MOST_REFILLS = 3
+
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
 
-/** Whether no request here goes before it. Those that are set aside do not. */
-function mayGo(arrival: Arrival): boolean {
+/**
+ * Whether no request here goes before it. Those that are set aside do not, nor those that have their slots, where
+ * slots may be ahead by this many ms.
+ */
+function mayGo(arrival: Arrival, ahead: number): boolean {
   const { route, stack } = arrival
-  if (!route.gate.open || stack.some(bucket => bucket.waiting > bucket.aside || bucket.shut)) return false
-  return stack.length > 0 || findLane(arrival)?.awaited !== true
+  return route.gate.open && !stack.some(bucket => isAwaited(bucket as StoredBucket, ahead) || bucket.shut)
+}
+
+function isAwaited({ waiting, aside, claiming, lease }: StoredBucket, ahead: number): boolean {
+  return waiting > aside + (ahead > 0 ? claiming : 0) || lease !== undefined
 }
 
 /** Whether a cost does not fit the queue here. */
 function isFull({ queued, waiting, limits }: SharedBucket, cost: number): boolean {
   return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
+}
+
+/** Whether requests are admitted to it by room that is leased. */
+function isLeased(bucket: SharedBucket): boolean {
+  return (bucket as StoredBucket).hasRoom
+}
+
+function useRoom(leased: readonly SharedBucket[], cost: number): void {
+  for (const bucket of leased) (bucket as StoredBucket).lease!.use(cost)
+}
+
+/** A request is decided without the shards of its buckets that do not answer. */
+function countAlone(stack: readonly SharedBucket[]): void {
+  const shards = new Set(stack.map(bucket => (bucket as StoredBucket).shard))
+  for (const shard of shards) if (shard.mode !== 'claimed') shard.decidedAlone += 1
 }
 
 /** Adds a cost to the levels that the store has reported. */
@@ -264,10 +398,3 @@ function rejectionOf(stack: readonly SharedBucket[], admission: Admission & { ad
   const { reason, refusing, retryAfterMs } = admission
   return { reason, buckets: refusing.map(place => stack[place]!), retryAfterMs }
 }
-
-function when<T>(value: MaybePromise<T>, then: (value: T) => void, otherwise: () => void): void {
-  if (value instanceof Promise) value.then(then, otherwise)
-  else then(value)
-}
-
-function ignore(): void {}

@@ -13,22 +13,44 @@
  *
  *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *
- * It is granted if that is within the horizon, about one round trip ahead. Then `free = max(free, slot) + cost / rate` for each.
+ * It is granted if that is within the horizon, about one round trip ahead. Because of the last bucket of the stack, the one that
+ * instances contend for most, it may be ahead by more, if nobody leases that. Because of another it may not, as the last
+ * one would be idle meanwhile. Then `free = max(free, slot) + cost / rate` for each.
  * Otherwise nothing changes, and the answer says when each bucket is free. `since` is how long the request has waited. So a
  * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
  * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
+ *
+ * *Leaving before the slot.* Where an answer takes long `back` is negative: the slot lies ahead by the way of the answer. In an idle
+ * bucket that is time that nobody uses. So the request may leave as soon as the answer arrives, from
+ *
+ *     from = min(slot, max(now, free - slack / rate of each))
+ *
+ * Only the slot counts in `free`, and only by the slot is it late. The bound of the releases stays. Let requests leave at
+ * e_i, with from_i <= e_i <= slot_i + SLOT_GRACE. Take the moments s_i = min(e_i, slot_i), and what `free` would be had the
+ * slots been there: f_i = max(f_(i-1), s_i) + cost_i / rate. As s_i <= slot_i, f_i <= free_i. So
+ *
+ *     s_i >= from_i >= free_(i-1) - slack_i / rate >= f_(i-1) - slack_i / rate      and      s_i <= e_i <= s_i + SLOT_GRACE
+ *
+ * A store could have granted the slots s_i, and each request leaves in the grace of its own. A stack leaves after the `from` of each
+ * of its buckets. Without a burst a slot that is given back moves `free` to itself, so not before f_(i-1).
  *
  * A store decides on its own clock, so skew between instances does not matter. Times that pass this interface are in ms of
  * the instance's clock. The store maps them so that what it does not know of the network makes them late, never early. If
  * the store's clock goes back, all moments of a bucket go back with it: nobody waits for an hour that has passed already. So
  * each change is dated, and so is the end of a block until drained, and a new rate.
  *
+ * *A lease* (docs/decisions/slot-leases.md) is for a bucket that instances contend for. An instance reports what waits in it and
+ * gets slots of the next frame, in fair turns with the others, and room to admit requests without asking. There is one schedule:
+ * each slot moves `free` to its end, whichever instance gets it. Leased room counts as part of the level. It may also grow with
+ * time. Then the level drains more slowly, by as much as the room of all instances grows. Together that is at most `rate`.
+ *
  * A store also shares what an upstream says about its limits. Its times are durations. Each begins when it arrives, so the
  * way to the store and back makes a pause end late, never early. Pauses and limits lapse by themselves.
  */
+import type { Board, News } from './board.js'
 import type { BucketLimits } from './bucket/limits.js'
-
-export type MaybePromise<T> = T | Promise<T>
+import type { MaybePromise } from './maybe-promise.js'
+import type { UpstreamState } from './upstream-state.js'
 
 /** One bucket instance. */
 export interface BucketRef {
@@ -49,6 +71,8 @@ export interface AdmitRequest {
   readonly maxWait: number
   /** Claim as well, with `since` 0, if it is admitted. */
   readonly claim: boolean
+  /** As in `ClaimRequest`. */
+  readonly ahead?: number
 }
 
 export type Admission =
@@ -76,10 +100,12 @@ export interface ClaimRequest {
   /** ms. How long this request has waited. */
   readonly since: number
   /**
-   * ms by which the slot may be ahead of the horizon because of the last bucket of the stack, the one that instances contend
-   * for most. Because of another bucket it may not, as the last one would be idle meanwhile. Absent: 0.
+   * ms by which the slot may be ahead of the horizon because of the last bucket of the stack, the one that instances contend for
+   * most. Because of another bucket it may not, as the last one would be idle meanwhile. Nor where others lease it. Absent: 0.
    */
   readonly ahead?: number
+  /** ms of the instance's clock. The slot is not before. Absent: at any time. */
+  readonly notBefore?: number
 }
 
 export type ClaimAnswer =
@@ -87,10 +113,71 @@ export type ClaimAnswer =
   /** When each bucket of the stack is free for this cost, in ms of the instance's clock. */
   | { readonly granted: false; readonly freeAt: readonly number[] }
 
-/** A moment at which a request may be sent. */
-export interface Slot {
+/** What waits in an instance for one bucket instance: the requests of one priority. */
+export interface ClassDemand {
+  readonly priority: number
+  /** Of the lanes in which they wait, together. */
+  readonly weight: number
+  /** Cost units that no leased slot covers yet. */
+  readonly cost: number
+}
+
+/** Time of a bucket's schedule: it begins at `at` and lasts for as long as its cost takes to drain. */
+export interface LeasedSlot {
   /** ms of the instance's clock, not before the slot by the store's clock. */
   readonly at: number
+  /** Cost units. */
+  readonly cost: number
+  /** The store's name for it, to return it. */
+  readonly token: unknown
+}
+
+/** An instance reports what it has and needs of a bucket instance, and asks for its part of the next frame. */
+export interface LeaseRequest {
+  readonly bucket: BucketRef
+  /** Unique among all instances. */
+  readonly instance: number
+  /** Empty: nothing waits. */
+  readonly demand: readonly ClassDemand[]
+  /** The largest cost that waits, in cost units. */
+  readonly largest: number
+  /** ms from the store's decision until this instance can use a slot. */
+  readonly lead: number
+  /** Cost units admitted since the last report, and those that it goes on admitting until the answer. May be negative. */
+  readonly used: number
+  /** Cost units that it would like to admit before its next report. Negative: it asks for each admission. */
+  readonly want: number
+  /** Slots that it will not use. */
+  readonly returned: readonly LeasedSlot[]
+}
+
+export interface LeaseAnswer {
+  /** In the order of their times. They are added to those that it has. */
+  readonly slots: readonly LeasedSlot[]
+  /** When to ask again, in ms of the instance's clock. */
+  readonly nextAt: number
+  /** When all that is leased so far has drained, in ms of the instance's clock. */
+  readonly until: number
+  /** Cost units that it may admit. It replaces what was leased before. */
+  readonly room: number
+  /** Cost units per ms by which that grows from `roomFrom` to `roomUntil`, in ms of the instance's clock. */
+  readonly roomRate: number
+  readonly roomFrom: number
+  readonly roomUntil: number
+  /** Cost units that are left for all. */
+  readonly spare: number
+  /** Cost units that all instances have admitted, less what has drained. */
+  readonly level: number
+  /** How many instances lease of this bucket instance. */
+  readonly instances: number
+}
+
+/** A moment at which a request may be sent. */
+export interface Slot {
+  /** ms of the instance's clock, not before the slot by the store's clock. It is forfeited when it is missed by `SLOT_GRACE`. */
+  readonly at: number
+  /** ms of the instance's clock, not after `at`. The request may be sent from then on, as nobody uses the time until the slot. */
+  readonly from: number
   /** The store's name for it, to give it back. */
   readonly token: unknown
 }
@@ -108,14 +195,16 @@ export interface GiveBackRequest {
   readonly slotCost?: number
 }
 
-/** What is known of an upstream's limits. Durations in ms from now. */
-export interface UpstreamState {
-  /** How much longer it pauses. 0: no pause. */
-  readonly pausedFor: number
-  /** Cost units per ms that it allows. Undefined: it has not said. */
-  readonly rate: number | undefined
-  /** How much longer that rate holds. 0: there is none. */
-  readonly rateFor: number
+/** What the registry of instances of one shard says. */
+export interface Roll {
+  /** How many instances there are. */
+  readonly count: number
+  /** How many have left in order. Lower than before: the shard has lost its data. */
+  readonly left: number
+  /** How many of those that are there have a lower id than the one that asks. */
+  readonly rank: number
+  /** When the shard's clock showed 0, in ms of the instance's clock. Instances agree on it but for the way to the store. */
+  readonly epoch: number
 }
 
 /** Why a store did not answer. The instance decides alone then. */
@@ -132,14 +221,21 @@ export interface Store {
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
+  /** Absent: all slots are claimed one by one. */
+  lease?(request: LeaseRequest): MaybePromise<LeaseAnswer>
   /** Forgets a bucket instance. */
   reset(bucket: BucketRef): MaybePromise<void>
-  /** The heartbeat of the instance `id`. Answers how many instances there are. */
-  beat(id: string): MaybePromise<number>
-  /** The instance `id` leaves for good. Absent: its heartbeats are missed after a while. */
-  leave?(id: string): MaybePromise<void>
-  /** How many instances had left at the last heartbeat. Lower than before: the store has lost its data. */
-  readonly left?: number
+  /**
+   * The names of the parts that fail by themselves. Each has a registry of instances. Another array once buckets have moved.
+   * Empty: they are not known yet. Absent: the store is one.
+   */
+  readonly shards?: readonly string[] | undefined
+  /** The shard that a bucket lives on. Absent: there is one. */
+  shardOf?(bucket: BucketRef): string
+  /** The heartbeat of the instance `id` at a shard. */
+  beat(id: string, shard?: string): MaybePromise<Roll>
+  /** The instance `id` leaves a shard for good. Absent: its heartbeats are missed after a while. */
+  leave?(id: string, shard?: string): MaybePromise<void>
   /**
    * Adds the news of an upstream to that of other instances. Answers what holds now. Without news it only asks.
    *
@@ -150,6 +246,10 @@ export interface Store {
    * @param upstream any text
    */
   exchange(upstream: string, news?: UpstreamState): MaybePromise<UpstreamState>
+  /** Calls `listener` with the news of all instances as it comes. Returns how to stop. Absent: nothing is told. */
+  listen?(listener: (news: News) => void): () => void
+  /** What instances leave for each other. Absent: nothing can be left, or not yet. */
+  readonly board?: Board | undefined
   close(): Promise<void>
 }
 
@@ -174,3 +274,12 @@ const SLOT_RESERVE = 4
 export function longestBackDate(roundTrip: number): number {
   return SLOT_GRACE - SLOT_RESERVE - roundTrip
 }
+
+/** ms. Instances that contend for a bucket ask for slots this often. A lease covers as much and the way to the store. */
+export const FRAME = 120
+
+/** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
+export const LEASE_LIFE = 3 * FRAME
+
+/** A frame has at most this many slots. At high rates one is for several requests. */
+export const SLOTS_PER_FRAME = 128

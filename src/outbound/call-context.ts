@@ -77,7 +77,7 @@ export class CallContext {
       clock,
       maxQueued,
       store: deferred,
-      unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt),
+      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
     })
     this.sendOrder = new SendOrder(clock, this.shaper)
     this.#bucketTable = new BucketTable(maxKeys, (limits, key) => sharing.createBucket(limits, key), inUse)
@@ -98,6 +98,7 @@ export class CallContext {
       shaper,
       clock,
       buckets: () => this.#bucketTable.all(),
+      peek: (name, key) => this.#bucketTable.peek(name, key),
       gates: () => Array.from(this.queues, queue => queue.gate),
     })
     this.ready = true
@@ -108,9 +109,9 @@ export class CallContext {
     if (this.reporter.wants('error')) this.reporter.notify('error', error)
   }
 
-  /** The limits; with a store this instance's share of them. */
-  get limits(): BucketLimits {
-    return this.sharing?.limitsOf(this.#limits) ?? this.#limits
+  /** The limits of a key; with a store this instance's share of them. */
+  #limitsOf(key: string): BucketLimits {
+    return this.sharing?.limitsOf(this.#limits, key) ?? this.#limits
   }
 
   /** The queue of a key. Undefined: too many keys are in use. */
@@ -122,7 +123,7 @@ export class CallContext {
 
   /** The stack of a queue: its one bucket. Undefined: too many keys are in use. */
   stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined {
-    const bucket = this.#bucketTable.find(this.limits, queue.name, now)
+    const bucket = this.#bucketTable.find(this.#limitsOf(queue.name), queue.name, now)
     if (bucket === undefined) return undefined
     if (queue.stack[0] !== bucket) queue.stack = [bucket]
     return queue.stack
@@ -173,7 +174,7 @@ export class CallContext {
     this.#bucketTable.maxKeys = maxKeys ?? this.#bucketTable.maxKeys
     this.queues.maxKeys = maxKeys ?? this.queues.maxKeys
     const { control } = this.shaper
-    for (const bucket of this.#bucketTable.all()) control.setLimits(bucket, this.limits)
+    for (const [key, bucket] of this.#bucketTable.entries(BUCKET)) control.setLimits(bucket, this.#limitsOf(key))
     control.replan(
       Array.from(this.queues, queue => queue.gate),
       (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),

@@ -1,3 +1,5 @@
+import { type Board, Listeners, type News } from '../core/board.js'
+import type { MaybePromise } from '../core/maybe-promise.js'
 import {
   type Admission,
   type AdmitRequest,
@@ -6,28 +8,48 @@ import {
   type ClaimRequest,
   type GiveBackRequest,
   HORIZON,
-  type MaybePromise,
+  type LeaseAnswer,
+  type LeaseRequest,
+  type Roll,
   type Store,
   StoreError,
-  type UpstreamState,
 } from '../core/store.js'
+import type { UpstreamState } from '../core/upstream-state.js'
 
 /** A store that is still being opened, or that the user owns. Until it is open, questions to it fail. */
 export class DeferredStore implements Store {
   readonly #borrowed: boolean
+  readonly #listeners = new Listeners()
   #store: Store | undefined
   #closed = false
+  #stopListening: (() => void) | undefined
+  /** Absent: a borrowed store has none. All that are opened have it. */
+  readonly lease?: (request: LeaseRequest) => MaybePromise<LeaseAnswer>
 
   /** @param borrowed a store that its owner closes */
   constructor(borrowed?: Store) {
     this.#borrowed = borrowed !== undefined
     this.#store = borrowed
+    if (borrowed === undefined || borrowed.lease !== undefined) {
+      this.lease = request => this.#store?.lease?.(request) ?? missing()
+    }
+  }
+
+  get board(): Board | undefined {
+    return this.#store?.board
+  }
+
+  listen(listener: (news: News) => void): () => void {
+    const stop = this.#listeners.add(listener)
+    this.#hear()
+    return stop
   }
 
   /** Sets the opened store. Closes it at once if this one has been closed. */
   async opened(store: Store): Promise<void> {
-    if (this.#closed) await store.close()
-    else this.#store = store
+    if (this.#closed) return store.close()
+    this.#store = store
+    if (this.#listeners.any) this.#hear()
   }
 
   get horizon(): number {
@@ -54,16 +76,20 @@ export class DeferredStore implements Store {
     return this.#store?.reset(bucket)
   }
 
-  beat(id: string): MaybePromise<number> {
-    return this.#store?.beat(id) ?? missing()
+  get shards(): readonly string[] | undefined {
+    return this.#store?.shards
   }
 
-  leave(id: string): MaybePromise<void> {
-    return this.#store?.leave?.(id)
+  shardOf(bucket: BucketRef): string {
+    return this.#store?.shardOf?.(bucket) ?? ''
   }
 
-  get left(): number {
-    return this.#store?.left ?? 0
+  beat(id: string, shard?: string): MaybePromise<Roll> {
+    return this.#store?.beat(id, shard) ?? missing()
+  }
+
+  leave(id: string, shard?: string): MaybePromise<void> {
+    return this.#store?.leave?.(id, shard)
   }
 
   exchange(upstream: string, news?: UpstreamState): MaybePromise<UpstreamState> {
@@ -72,7 +98,12 @@ export class DeferredStore implements Store {
 
   async close(): Promise<void> {
     this.#closed = true
+    this.#stopListening?.()
     if (!this.#borrowed) await this.#store?.close()
+  }
+
+  #hear(): void {
+    this.#stopListening ??= this.#store?.listen?.(news => this.#listeners.tell(news))
   }
 }
 

@@ -77,7 +77,7 @@ export class SendOrder {
    */
   msTooEarly({ stack, sentAt, sentCost }: KeyQueue, now: number): number {
     const limits = stack[0]?.limits
-    if (limits === undefined || this.#shaper.releaseMode !== 'claimed') return 0
+    if (limits === undefined || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
     const msTooEarly = sentAt + sentCost / (limits.whole ?? limits).rate - GRACE - now
     return msTooEarly > SAME_TIME ? msTooEarly : 0
   }

@@ -18,7 +18,8 @@ export function applyLimits(
 ): Map<string, number> {
   context.learned.adjust(context.routes)
   for (const bucket of settings.buckets) {
-    for (const [, instance] of context.bucketTable.entries(bucket.name)) setInstanceLimits(context, instance, bucket)
+    for (const [key, instance] of context.bucketTable.entries(bucket.name))
+      setInstanceLimits(context, instance, key, bucket)
   }
   for (const { adaptive } of upstreams) if (adaptive !== undefined) applyAdapted(context, adaptive)
   const maxWaits = new Map(settings.routes.map(route => [route.name, route.maxWait]))
@@ -34,9 +35,9 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
   context.learned.adjust(context.routes)
   const routes = context.routes.filter(({ upstream }) => isOf(upstream))
   for (const bucket of new Set(routes.flatMap(({ settings }) => settings.buckets))) {
-    for (const [, instance] of context.bucketTable.entries(bucket.name)) {
+    for (const [key, instance] of context.bucketTable.entries(bucket.name)) {
       // The others get the new limits with their next request.
-      if (instance.waiting > 0) setInstanceLimits(context, instance, bucket)
+      if (instance.waiting > 0) setInstanceLimits(context, instance, key, bucket)
     }
   }
 }
@@ -45,14 +46,14 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
 export function applyAdapted(context: ProxyContext, { bucket }: AdaptiveLimit): void {
   const instance = context.bucketTable.peek(bucket.name, ADAPTIVE_KEY)
   // If nobody waits it gets the new limits with its next request.
-  if (instance !== undefined && instance.waiting > 0) setInstanceLimits(context, instance, bucket)
+  if (instance !== undefined && instance.waiting > 0) setInstanceLimits(context, instance, ADAPTIVE_KEY, bucket)
 }
 
 /** A request that waits for no bucket is sent. It counts in the adaptive rate of its upstream. */
 export function countUnqueued(context: ProxyContext, { bucket }: AdaptiveLimit, cost: number): void {
   const { bucketTable, clock } = context
   const now = clock.now()
-  const instance = bucketTable.find(limitsOf(context, bucket.limits), ADAPTIVE_KEY, now)
+  const instance = bucketTable.find(limitsOf(context, bucket.limits, ADAPTIVE_KEY), ADAPTIVE_KEY, now)
   if (instance === undefined) return
   bucketTable.hold(instance)
   context.shaper.count(instance, cost)
@@ -60,14 +61,14 @@ export function countUnqueued(context: ProxyContext, { bucket }: AdaptiveLimit, 
 }
 
 /** Gives a bucket instance its current limits. */
-function setInstanceLimits(context: ProxyContext, instance: SharedBucket, settings: BucketSettings): void {
-  context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings)))
+function setInstanceLimits(context: ProxyContext, instance: SharedBucket, key: string, settings: BucketSettings): void {
+  context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings), key))
 }
 
 /** The limits after two reductions: to what the upstream allows, and to this instance's share of a shared bucket. */
-export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits): BucketLimits {
+export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits, key: string): BucketLimits {
   const lowered = learned.limitsOf(limits)
-  return sharing === undefined ? lowered : sharing.limitsOf(lowered)
+  return sharing === undefined ? lowered : sharing.limitsOf(lowered, key)
 }
 
 function limitsLike(old: BucketLimits, { limits, tiers }: BucketSettings): BucketLimits {

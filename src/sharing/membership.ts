@@ -1,7 +1,7 @@
 /**
- * Decides whether the store can be relied on, and how many instances share it.
+ * Decides whether a shard of the store can be relied on. A store that is not a cluster has one.
  *
- * Without the store each instance goes on alone with its share of every rate: 1 / N of the instances last seen. So the sum
+ * Without the shard each instance goes on alone with its share of every rate: 1 / N of the instances last seen. So the sum
  * over all instances stays the rate. These transitions keep the sum at or below the rate all the time:
  *
  *     shared ----- an answer is missing ----> doubtful    releases nothing until a probe is answered or not
@@ -13,56 +13,51 @@
  * returning, so each keeps to its share. RETURN_MS is longer than that: when an instance becomes `shared`, all others
  * are bound by the slots of the store again.
  *
- * N is the largest number seen lately, less the instances that have left in order. A store that has lost its data has an
- * empty registry, and must not make every instance believe that it is the only one.
+ * N is the number of instances (headcount.ts). `returning` may become `alone` again: then the shares never ceased to hold.
  */
 import type { Cancel, Clock } from '../core/clock.js'
-import type { BucketRef, Store } from '../core/store.js'
+import type { Turn } from '../core/shared/stored-bucket.js'
+import type { BucketRef, Roll, Store } from '../core/store.js'
+import type { Headcount } from './headcount.js'
 
 export type MembershipState = 'shared' | 'doubtful' | 'alone' | 'returning'
 
-/** Intervals of heartbeats while shared, and of probes otherwise; how long an instance is `returning`. */
+/** The interval of heartbeats while shared. */
 const BEAT_MS = 1_000
-const PROBE_MS = 100
+
+/** The interval of probes otherwise. */
+export const PROBE_MS = 100
+
+/** How long an instance is `returning`. */
 const RETURN_MS = 1_000
-/** How long a start waits for the store. An instance that starts alone knows of no others. */
-const JOIN_MS = 2_000
-
-/** How long a number of instances counts after it was seen, in ms. */
-const MEMORY_MS = 30_000
-
-/** Lower bounds on the number of instances, this one included. */
-export interface LeastInstances {
-  /** Holds until the store has answered. */
-  readonly assumed?: number | undefined
-  /** Always holds. */
-  readonly workers?: number | undefined
-}
 
 export interface MembershipOptions {
   readonly store: Store
   readonly clock: Clock
   /** Unique among all instances. */
   readonly id: string
-  readonly least?: LeastInstances | undefined
-  /** The state or the number of instances has changed. */
+  /** As the store names it. Empty: the store is one, or its shards are not known yet. */
+  readonly shard: string
+  readonly headcount: Headcount
+  /** The state has changed. */
   changed(): void
+  /** A probe has ended. */
+  probed(): void
 }
 
 export class Membership {
   readonly #options: MembershipOptions
   #state: MembershipState = 'shared'
-  #counts: { at: number; count: number }[] = []
-  /** How many instances had left at the last answered beat. */
-  #departed = 0
   #returnedAt = 0
   /** The time of the last probe that was answered, in ms. */
   #provenAt = -Infinity
   #next: Cancel = () => false
   /** The stack of the unanswered request. Probes ask for it, because other parts of a store may still answer. */
   #suspect: readonly BucketRef[] | undefined
-  /** Whether the store has told the number of instances. */
-  #hasShared = false
+  /** This instance's rank and the beginning of its turns, as the last answer told. */
+  #roll: Pick<Turn, 'rank' | 'epoch'> | undefined
+  /** Why the last probe failed. */
+  #reason: string | undefined
   #closed = false
   /** The last probe. */
   #probed: Promise<boolean> = Promise.resolve(false)
@@ -75,29 +70,31 @@ export class Membership {
     return this.#state
   }
 
-  /** The known number of instances, this one included. */
-  get instances(): number {
-    const { assumed = 1, workers = 1 } = this.#options.least ?? {}
-    return Math.max(workers, this.#hasShared ? 1 : assumed, ...this.#counts.map(({ count }) => count))
+  /** Whether the shard decides. */
+  get ready(): boolean {
+    return this.#state === 'shared' || this.#state === 'returning'
   }
 
   /** The share of every rate that belongs to this instance. */
   get share(): number {
-    return this.#state === 'alone' || this.#state === 'returning' ? 1 / this.instances : 1
+    return this.#state === 'alone' || this.#state === 'returning' ? 1 / this.#options.headcount.instances : 1
   }
 
-  /** Registers this instance and starts its heartbeats. False: the store does not answer. */
-  async join(): Promise<boolean> {
-    const { clock } = this.#options
-    const deadline = clock.now() + JOIN_MS
-    let answered = await this.#probe()
-    while (!answered && clock.now() < deadline) {
-      await new Promise<void>(resolve => clock.at(clock.now() + PROBE_MS, resolve))
-      answered = await this.#probe()
-    }
-    this.#enter(answered ? 'shared' : 'alone')
-    this.#plan()
-    return answered
+  /** This instance's turn while it is alone. Undefined: it does not know it. */
+  get turn(): Turn | undefined {
+    return this.#roll && { ...this.#roll, instances: this.#options.headcount.instances }
+  }
+
+  /** Why the shard does not answer. */
+  get reason(): string | undefined {
+    return this.#reason
+  }
+
+  /** Starts the heartbeats. A shard that has not been tried is tried at once. */
+  start(state: 'shared' | 'alone'): void {
+    this.#enter(state)
+    if (this.#provenAt === -Infinity && state === 'shared') void this.#beat()
+    else this.#plan()
   }
 
   /** Reports that a request about a stack had no answer. @param askedAt ms */
@@ -113,21 +110,21 @@ export class Membership {
 
   /** Ends the heartbeats. If the store answers, it is told once, so that the others notice at once. */
   async leave(): Promise<void> {
-    const isAnswering = this.#hasShared && (this.#state === 'shared' || this.#state === 'returning')
+    const isAnswering = this.#provenAt > -Infinity && this.ready
     this.#closed = true
     this.#next()
     // A beat that arrived later would register this instance again.
     if (!isAnswering || !(await this.#probed)) return
-    const { store, id } = this.#options
+    const { store, id, shard } = this.#options
     try {
-      await store.leave?.(id)
+      await store.leave?.(id, shard)
     } catch {
       // The others notice the missing heartbeats.
     }
   }
 
   readonly #beat = async (): Promise<void> => {
-    const answered = await this.#probe()
+    const answered = await this.probe()
     if (this.#closed) return
     const { now } = this.#options.clock
     if (answered) {
@@ -140,38 +137,31 @@ export class Membership {
     this.#plan()
   }
 
-  #probe(): Promise<boolean> {
-    this.#probed = this.#ask()
+  /** Registers this instance. False: the shard does not answer. */
+  probe(): Promise<boolean> {
+    this.#probed = this.#ask().finally(this.#options.probed)
     return this.#probed
   }
 
   async #ask(): Promise<boolean> {
-    const { store, id } = this.#options
-    const before = this.instances
-    const sentAt = this.#options.clock.now()
+    const { store, id, shard, headcount, clock } = this.#options
+    const sentAt = clock.now()
+    let roll: Roll
     try {
       // A write with no effect, on the path that had failed. It comes first: a heartbeat may open another connection.
       if (this.#suspect !== undefined) {
         await store.admit({ stack: this.#suspect, cost: 0, maxWait: Infinity, claim: false })
       }
-      const count = await store.beat(id)
-      this.#remember(count, store.left ?? 0)
-      this.#provenAt = sentAt
-    } catch {
+      roll = await store.beat(id, shard)
+    } catch (error) {
+      this.#reason = (error as Error).message
       return false
     }
-    if (this.instances !== before) this.#options.changed()
+    this.#roll = roll
+    this.#provenAt = sentAt
+    this.#reason = undefined
+    headcount.seen(shard, roll, clock.now())
     return true
-  }
-
-  #remember(count: number, departed: number): void {
-    const at = this.#options.clock.now()
-    const newlyDeparted = Math.max(0, departed - this.#departed)
-    this.#departed = departed
-    this.#counts = this.#counts
-      .map(seen => ({ ...seen, count: seen.count - newlyDeparted }))
-      .filter(seen => seen.at > at - MEMORY_MS && seen.count > count)
-    this.#counts.push({ at, count })
   }
 
   #plan(): void {
@@ -184,10 +174,7 @@ export class Membership {
 
   #enter(state: MembershipState): void {
     this.#state = state
-    if (state === 'shared') {
-      this.#suspect = undefined
-      this.#hasShared = true
-    }
+    if (state === 'shared') this.#suspect = undefined
     this.#options.changed()
   }
 }

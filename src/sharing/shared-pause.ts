@@ -1,7 +1,9 @@
 import type { Clock } from '../core/clock.js'
-import type { Store, UpstreamState } from '../core/store.js'
+import { ignore, when } from '../core/maybe-promise.js'
+import type { Store } from '../core/store.js'
+import type { UpstreamState } from '../core/upstream-state.js'
 
-/** ms between questions to the store about news of other instances. */
+/** ms between questions to the store about news of other instances, in case it was not told. */
 export const ASK_INTERVAL = 1_000
 
 /** ms. The way to the store and back may move the end of a known pause by this much. */
@@ -36,17 +38,14 @@ export class SharedPause {
   send(ms: number): void {
     this.#ignoreUntil = -Infinity
     const { store, name } = this.#options
-    const answer = store.exchange(name, { pausedFor: ms, rate: undefined, rateFor: 0 })
-    if (answer instanceof Promise) answer.catch(ignore)
+    when(store.exchange(name, { pausedFor: ms, rate: undefined, rateFor: 0 }), ignore)
   }
 
   /** Asks for news of the other instances, and tells them ours. */
   exchange(news?: UpstreamState): void {
     const { store, clock, name } = this.#options
     this.#askedAt = clock.now()
-    const answer = store.exchange(name, news)
-    if (answer instanceof Promise) answer.then(this.#received, ignore)
-    else this.#received(answer)
+    when(store.exchange(name, news), this.told)
   }
 
   /** A pause that lasts until `until` (ms) was ended here. Other instances may keep it. */
@@ -54,11 +53,10 @@ export class SharedPause {
     this.#ignoreUntil = until
   }
 
-  readonly #received = (state: UpstreamState): void => {
+  /** The store has told what it knows. */
+  readonly told = (state: UpstreamState): void => {
     const { clock, received } = this.#options
     const isEnded = clock.now() + state.pausedFor <= this.#ignoreUntil + SLACK
     received(isEnded ? { ...state, pausedFor: 0 } : state)
   }
 }
-
-function ignore(): void {}

@@ -3,7 +3,9 @@
  * them as `@NAME@`, and `fillConstants` puts the values in when they are loaded.
  */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
+import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
+import { FRAME, LEASE_LIFE, SLOTS_PER_FRAME } from '../core/store.js'
 
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
@@ -11,11 +13,20 @@ export const SAME_SLOT = 1e-3
 /** ms. An instance is there for this long after its heartbeat. */
 export const BEAT_LIFE = 3_000
 
+/**
+ * ms. A pause that ends later than the known one by no more is no news: the answers that tell of one pause reach instances at
+ * different times.
+ */
+export const SAME_PAUSE = 10
+
 /** ms. A heartbeat that is dated further ahead is from before the server's clock was set back. */
 const BEAT_AHEAD = 1_000
 
 /** ms. State is kept this much longer than it is needed, as a server forgets by a coarser clock. */
 const KEEP_MARGIN = 1_000
+
+/** How far beyond its next report slots are kept for an instance, in frames besides the lead. */
+export const LATE_FRAMES = 1.5
 
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
@@ -26,8 +37,14 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   SAME_SLOT,
   BEAT_LIFE,
   BEAT_AHEAD,
+  SAME_PAUSE,
   KEEP_MARGIN,
   CLOCK_ORIGIN,
+  LAST_PRIORITY,
+  FRAME,
+  LEASE_LIFE,
+  LATE_FRAMES,
+  SLOTS_PER_FRAME,
 }
 
 /** Puts the constants into a script. The hash of the script follows, so each value has a script or function of its own. */

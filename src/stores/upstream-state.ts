@@ -1,5 +1,5 @@
 /** The bounds of what stores keep of an upstream, whatever it says of itself. */
-import type { UpstreamState } from '../core/store.js'
+import type { UpstreamState } from '../core/upstream-state.js'
 
 /** ms. Nothing holds for longer. */
 const LONGEST = 86_400_000
@@ -17,6 +17,12 @@ export function boundNews(news: UpstreamState | undefined): UpstreamState {
   const pausedFor = boundDuration(news.pausedFor)
   if (!(rate > 0 && rate < Infinity) || Number.isNaN(rateFor)) return { pausedFor, rate: undefined, rateFor: 0 }
   return { pausedFor, rate: Math.min(RATE.most, Math.max(RATE.least, rate)), rateFor: boundDuration(rateFor) }
+}
+
+/** Whether other instances should hear of it at once. */
+export function isNews(news: UpstreamState | undefined): boolean {
+  const { pausedFor, rate } = boundNews(news)
+  return pausedFor > 0 || rate !== undefined
 }
 
 function boundDuration(ms: number): number {

@@ -3,7 +3,7 @@ import t from 'tap'
 import { until } from '../servers/redis.js'
 import { openBrowser, openPage, says, text } from './browser.js'
 import { bucket, createSample, instance, quiet } from './dashboard-sample.js'
-import { event, serveDashboard } from './dashboard-server.js'
+import { event, keepSaying, serveDashboard } from './dashboard-server.js'
 
 const browser = await openBrowser()
 t.teardown(() => browser.close())
@@ -77,6 +77,9 @@ t.test('a page that is open for a long time does not grow', async t => {
   await server.listened
   const start = Date.now() - 1_000_000
   const sample = createSample(start)
+  // There are several instances: the page asks for all of them.
+  server.say(sample.snapshot(start))
+  await until('all instances are shown', () => server.asked.some(each => each.includes('&all')))
   let told = 0
   /** What the page holds, in bytes. */
   const size = async (): Promise<number> => {
@@ -107,5 +110,53 @@ t.test('a page that is open for a long time does not grow', async t => {
     `${first.bytes} bytes do not become a megabyte more`,
     async () => (await size()) < first.bytes + 1_000_000,
   )
+  t.same(faults, [])
+})
+
+t.test('several instances are shown together, and the one that was asked by a button', async t => {
+  const server = await serveDashboard(t)
+  const sample = createSample(Date.now())
+  const member = (name: string, isHere: boolean, forwarded: number, age = 100) => ({
+    ...{ name, isHere, age, uptime: 9, draining: false, storeReady: true, queued: 2, inFlight: 1 },
+    ...{ forwarded, rejected: 0, waitP99: 5 },
+  })
+  const start = Date.now()
+  const asksForAll = () => server.asked.findLast(each => each.includes('/events'))?.includes('&all') ?? false
+  keepSaying(t, at => {
+    const isOfAll = asksForAll()
+    const forwarded = (at - start) / 100
+    const members = [member('web-1:7', true, forwarded), member('web-2:7', false, forwarded / 2, 3_000)]
+    server.say({ ...sample.snapshot(at), ...(isOfAll && { members }) })
+  })
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#members-count', '2 on the store')
+  const rows = page.locator('#members tbody tr')
+  t.match(await rows.nth(0).innerText(), /^web-1:7 \(here\)\s+2\s+1\s/)
+  await says(page, '#members tbody tr:nth-child(1)', /1\d(\.\d)?\/s/)
+  t.match(await rows.nth(1).innerText(), /silent for 3 s/)
+  t.equal(await page.locator('#scope').getAttribute('aria-pressed'), 'true')
+  await page.click('#scope')
+  await page.locator('#members-card').waitFor({ state: 'hidden' })
+  t.notOk(asksForAll(), 'it stays with what the user has chosen')
+  await page.click('#scope')
+  await page.locator('#members-card').waitFor()
+  t.same(faults, [])
+})
+
+t.test('where the other instances show nothing, the button to see this one alone is there', async t => {
+  const server = await serveDashboard(t)
+  const sample = createSample(Date.now())
+  const here = {
+    ...{ name: 'web-1:7', isHere: true, age: 0, uptime: 9, draining: false, storeReady: true, queued: 0, inFlight: 0 },
+    ...{ forwarded: 1, rejected: 0, waitP99: 5 },
+  }
+  const asksForAll = () => server.asked.findLast(each => each.includes('/events'))?.includes('&all') ?? false
+  keepSaying(t, at => server.say({ ...sample.snapshot(at), ...(asksForAll() && { members: [here] }) }))
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#members-count', '1 on the store')
+  t.equal(await page.locator('#scope').getAttribute('aria-pressed'), 'true')
+  t.ok(await page.locator('#scope').isVisible())
+  await page.click('#scope', { timeout: 5_000 })
+  await until('it asks for this one', () => !asksForAll())
   t.same(faults, [])
 })

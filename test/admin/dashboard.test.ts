@@ -229,6 +229,31 @@ t.test('messages for an empty dashboard', async t => {
   t.same(faults, [])
 })
 
+t.test('a bucket that holds any amount, as the adaptive one, says how much it holds', async t => {
+  const server = await serveDashboard(t)
+  const { page, faults, overhang } = await openPage(t, browser, server.url)
+  await server.listened
+  const held = instance('all', 1_234.5, { rate: 80, capacity: null, waiting: 1_234 })
+  const adaptive = bucket({
+    name: 'adaptive',
+    key: 'all',
+    rate: 80,
+    configured: 200,
+    capacity: null,
+    keys: 1,
+    offered: 9,
+  })
+  server.say(quiet(Date.now(), { buckets: [{ ...adaptive, waiting: 1_234, queued: 1_234, fullest: [held] }] }))
+  await says(page, '#chooser', /adaptive\s*1\.2k/)
+  await says(page, '#bucket-law', '80/s, holds any amount')
+  t.same(await page.locator('#flags li').allTextContents(), ['adapted to 80/s of 200/s', '1.2k queued'])
+  t.match(await text(page, '#keys'), /all\s+1\.2k\s/)
+  t.match(await text(page, '#summary'), /; all holds 1\.2k\.$/)
+  t.notMatch(await text(page, '#live'), /%|null|NaN|Infinity/)
+  t.equal(await overhang(), 0)
+  t.same(faults, [])
+})
+
 t.test('a bucket is chosen with the keyboard, and stays chosen', async t => {
   const server = await serveDashboard(t)
   live(t, server)

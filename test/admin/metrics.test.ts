@@ -1,4 +1,5 @@
 import t from 'tap'
+import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
 import { startAdminRig } from './rig.js'
 
@@ -145,6 +146,7 @@ t.test('what is learnt of clients, and what was given up for it', async t => {
   await ask(9, { headers: { 'grpc-timeout': '100m' } })
   t.equal(await rig.metric(givenUp('arrival', 'learnt')), 19)
   t.equal(await rig.metric(givenUp('arrival', 'known')), 1)
+  t.equal(await rig.metric('shaper_rejections_total{route="api",bucket="all",reason="patience"}'), 20)
   t.equal(await rig.metric('shaper_patience_trials_total{route="api"}'), 0, 'it is not over')
   await pass(2_000)
   await Promise.all(second)
@@ -160,4 +162,43 @@ t.test('what is learnt of clients, and what was given up for it', async t => {
   pacer.runUntil(pacer.now() + 61_000)
   t.equal(await rig.metric(patience), undefined, 'hang-ups of more than a minute ago say nothing')
   t.same((await route()).patience, { serviceMs: 0, givenUp: 20, lastMinute: 0 })
+})
+
+t.test('the adaptive bucket: its present rate as a limit, no capacity', async t => {
+  const upstream = await httpUpstream(t)
+  const adapt = { min: '5/s', max: '100/s', start: '10/s', latency: { p90: '800ms' } }
+  const rig = await startAdminRig(t, { upstream: { url: upstream.url, adapt }, routes: [{ name: 'api' }] })
+  const waiting = Array.from({ length: 3 }, () => fetch(rig.proxy.url))
+  while ((await rig.snapshot()).queued < 2) await turns()
+  t.equal(await rig.metric('shaper_limit{bucket="adaptive"}'), 10)
+  t.equal(await rig.metric('shaper_capacity{bucket="adaptive"}'), undefined)
+  t.equal(await rig.metric('shaper_keys{bucket="adaptive"}'), 1)
+  const [bucket] = (await rig.snapshot()).buckets
+  t.match(bucket, { name: 'adaptive', rate: 10, configured: 100, capacity: null, waiting: 2 })
+  t.match(bucket!.fullest, [{ key: 'all', rate: 10, capacity: null, level: 3, waiting: 2, nextReleaseMs: 100 }])
+  t.same(((await (await rig.get('/buckets')).json()) as Snapshot).buckets[0]!.capacity, null)
+  rig.pacer.runUntil(200)
+  for (const { status } of await Promise.all(waiting)) t.equal(status, 200)
+})
+
+t.test('waits by priority, once there are several', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '10/s', capacity: 10 } },
+    routes: [{ name: 'late', match: { path: '/late' }, priority: 6, explain: true }, { name: 'api' }],
+  })
+  const { proxy, pacer } = rig
+  await fetch(`${proxy.url}/api`)
+  t.equal(await rig.metric('shaper_priority_wait_seconds_count{priority="3"}'), undefined)
+  const late = fetch(`${proxy.url}/late`)
+  while ((await rig.snapshot()).queued < 1) await turns()
+  pacer.runUntil(100)
+  t.match((await late).headers.get('shaper-explain'), /^"all";position=0;wait=100\.0;cost=1;priority=6;predicted=/)
+  const api = fetch(`${proxy.url}/api`)
+  while ((await rig.snapshot()).queued < 1) await turns()
+  pacer.runUntil(200)
+  t.equal((await api).headers.get('shaper-explain'), null)
+  for (const priority of [3, 6])
+    t.equal(await rig.metric(`shaper_priority_wait_seconds_sum{priority="${priority}"}`), 0.1, `${priority}`)
 })

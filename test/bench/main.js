@@ -23,6 +23,7 @@ import { replay } from './suites/replay.js'
 import { smoothness } from './suites/smoothness.js'
 import { store } from './suites/store.js'
 import { throughput } from './suites/throughput.js'
+import { workers } from './suites/workers.js'
 import { suiteText } from './tables.js'
 
 /**
@@ -34,7 +35,20 @@ import { suiteText } from './tables.js'
  */
 
 /** @type {Record<string, (context: Context) => Promise<import('./tables.js').Outcome>>} */
-const SUITES = { smoothness, throughput, reject, decision, lanes, memory, leaving, adaptive, store, outbound, replay }
+const SUITES = {
+  smoothness,
+  throughput,
+  reject,
+  decision,
+  lanes,
+  memory,
+  leaving,
+  adaptive,
+  store,
+  workers,
+  outbound,
+  replay,
+}
 
 const PACKAGES = [
   'undici',

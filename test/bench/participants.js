@@ -26,14 +26,17 @@ export function startProbedShaper(config) {
 }
 
 /**
- * @param {object} config @param {{ nodeArgs?: string[], name?: string, ipc?: boolean }} [options]
+ * @param {object} config @param {{ nodeArgs?: string[], args?: string[], name?: string, ipc?: boolean }} [options]
  * @returns {Promise<Program>}
  */
-export async function startShaper(config, { nodeArgs = [], name = 'shaper', ipc = false } = {}) {
+export async function startShaper(config, { nodeArgs = [], args = [], name = 'shaper', ipc = false } = {}) {
   const file = join(mkdtempSync(join(scratchDirectory(), 'shaper-')), 'shaper.config.json')
   // The peers do not log requests either.
   writeFileSync(file, JSON.stringify({ listen: '127.0.0.1:0', accessLog: false, ...config }))
-  const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file], { name, ipc })
+  const program = start(process.execPath, [...profiling(), ...nodeArgs, BIN, 'start', '-c', file, ...args], {
+    name,
+    ipc,
+  })
   const [, port] = await program.line(/listening on http:\/\/[^:]+:(\d+)/)
   program.port = Number(port)
   return program

@@ -11,7 +11,7 @@ import { Agent, request } from 'undici'
 import { createAccessLog } from '../../src/cli/logging/access-log.js'
 import { createLogObserver } from '../../src/cli/serving/serve.js'
 import type { SharedBucket } from '../../src/core/queue/lane.js'
-import type { Outcome, RequestRecord } from '../../src/proxy/observe/observer.js'
+import type { Outcome, RejectionCause, RequestRecord } from '../../src/proxy/observe/observer.js'
 import { freePort } from '../servers/free-port.js'
 import { until } from '../servers/redis.js'
 import { ROOT, shaper } from './command.js'
@@ -274,12 +274,14 @@ const record = (more: Partial<RequestRecord>): RequestRecord => ({
   stack: [],
   keys: [],
   cost: 1,
+  priority: 3,
   wait: 0,
   predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
   givenUp: undefined,
+  rejection: undefined,
   onTrial: false,
   header: () => undefined,
   ...more,
@@ -340,6 +342,33 @@ t.test('a line of a request that was given up says when, and by which times', as
   for (const name of ['givenUp', 'patience', 'patienceMs', 'serviceMs', 'predictedMs']) t.notOk(name in other!, name)
   const page = readFileSync(`${ROOT}/docs/operating.md`, 'utf8')
   for (const name of Object.keys(arrival!)) t.ok(page.includes(`\`${name}\``), `${name} is in docs/operating.md`)
+})
+
+t.test('a line of a rejected request says by which bucket, and why', async t => {
+  const lines: string[] = []
+  const { finished } = createAccessLog({}, line => lines.push(line))
+  finished(record({ rejection: { reason: 'evicted', bucket: 'everyone' }, wait: 120 }), 'rejected', 429)
+  finished(record({ rejection: { reason: 'crowded', bucket: '' } }), 'rejected', 503)
+  finished(record({}), 'forwarded', 200)
+  const [evicted, crowded, other] = lines.map(line => JSON.parse(line) as object)
+  t.match(evicted, { reason: 'evicted', bucket: 'everyone', waitMs: 120 })
+  t.match(crowded, { reason: 'crowded' })
+  for (const name of ['reason', 'bucket']) t.notOk(name in other!, name)
+  t.notOk('bucket' in crowded!)
+  const page = readFileSync(`${ROOT}/docs/operating.md`, 'utf8')
+  const reasons: Record<RejectionCause['reason'], true> = {
+    overflow: true,
+    evicted: true,
+    blocked: true,
+    'too-costly': true,
+    'max-wait': true,
+    patience: true,
+    crowded: true,
+    'in-flight': true,
+    paused: true,
+    unavailable: true,
+  }
+  for (const reason of Object.keys(reasons)) t.ok(page.includes(`\`${reason}\``), `${reason} is in docs/operating.md`)
 })
 
 t.test('each line of the access log has the time of its request', async t => {

@@ -25,6 +25,7 @@ function world(counts: (number | undefined)[]) {
       }
       return told
     },
+    questionOne: async () => undefined,
   })
   const read = async (name: string): Promise<number> => {
     const text = await AggregatorRegistry.aggregate((await source.metrics()) as never).metrics()

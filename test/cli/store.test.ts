@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { request } from 'undici'
+import { hashSlot, hashTag, SLOTS } from '../../src/stores/redis/keys.js'
 import { Load } from '../instances/load.js'
 import { freePort } from '../servers/free-port.js'
 import { startPostgres } from '../servers/postgres.js'
@@ -47,6 +48,14 @@ const BACK = /^the store answers again/
 /** What a user of shaper has not chosen, and cannot set. */
 const INTERNALS = /maxRetries|OfflineQueue|ioredis|writeable|Connection (is closed|terminated)|SENTINEL|EVALSHA/i
 
+/** The key of a client whose bucket lives on the first, second or third master. */
+function keyOn(master: number): string {
+  for (let number = 0; ; number += 1) {
+    const key = `key ${number}`
+    if (Math.floor(hashSlot(hashTag(`client:${key}`)) / Math.ceil(SLOTS / 3)) === master) return key
+  }
+}
+
 /** Sends requests until the test ends. Resolves when the first has been answered. */
 async function load(t: Test, url: string): Promise<void> {
   const load = new Load()
@@ -75,6 +84,10 @@ t.test('an outage is one line at its start and one at its end', async t => {
     t.equal(lines.length, 2, JSON.stringify(lines, null, 1))
     t.match(lines[0]?.msg, AWAY)
     t.match(lines[1]?.msg, BACK)
+    const alone = `${lines[1]?.decidedAlone} request${lines[1]?.decidedAlone === 1 ? '' : 's'}`
+    t.match(lines[1]?.msg, /after \d+(\.\d)? s, with/)
+    t.match(lines[1]?.msg, `, with ${alone} decided without it: the limits are shared`)
+    t.ok(Number(lines[1]?.seconds) >= 2.5 && Number(lines[1]?.decidedAlone) > 0, 'how long, and how many')
     t.notMatch(JSON.stringify(lines), INTERNALS)
   }
   t.test('Redis is killed', async t => {
@@ -123,6 +136,43 @@ t.test('an outage is one line at its start and one at its end', async t => {
       ),
     )
   })
+  t.test('one server of a cluster is killed: clients of the others notice nothing', async t => {
+    const cluster = await startCluster()
+    t.teardown(() => cluster.stop())
+    for (const server of cluster.masters) await server.command('CONFIG', 'SET', 'cluster-require-full-coverage', 'no')
+    const file = {
+      listen: '127.0.0.1:0',
+      upstream: 'echo:',
+      store: { type: 'redis', cluster: cluster.urls, onOutage: 'closed' },
+      buckets: { client: { key: 'header:x-key', rate: '1000/s', capacity: 1_000 } },
+      accessLog: false,
+    }
+    const command = start(t, t.testdir({ 'shaper.config.json': JSON.stringify(file) }))
+    const url = await command.url
+    const keys = [0, 1, 2].map(keyOn)
+    const ask = async (key: string): Promise<number> => {
+      const { statusCode, body } = await request(url, { headers: { 'x-key': key } })
+      await body.dump()
+      return statusCode
+    }
+    for (const key of keys) t.equal(await ask(key), 200)
+    const before = logged(command).length
+    // The registry of instances was on this one only.
+    const server = cluster.masters[2]!
+    await server.kill()
+    await until('it is noticed', async () => (await ask(keys[2]!)) === 503)
+    for (let count = 0; count < 20; count += 1) t.same(await Promise.all(keys.map(ask)), [200, 200, 503])
+    await sleep(2_000)
+    await server.start()
+    await until('it is back', () => logged(command, BACK).length > 0)
+    t.same(await Promise.all(keys.map(ask)), [200, 200, 200])
+    const lines = logged(command).slice(before)
+    check(t, lines)
+    t.same(
+      lines.map(({ shards }) => shards),
+      [[`127.0.0.1:${server.port}`], [`127.0.0.1:${server.port}`]],
+    )
+  })
   t.test('PostgreSQL is killed', async t => {
     const postgres = await startPostgres()
     t.teardown(() => postgres.close())
@@ -166,11 +216,21 @@ const SHARED = /the limits are shared by (\d+) instance/
 
 const shares = (command: Command) => Number(SHARED.exec(logged(command, SHARED).at(-1)?.msg ?? '')?.[1] ?? 1)
 
-for (const type of ['redis', 'postgres']) {
-  t.test(`an instance that is stopped leaves at once: ${type}`, async t => {
-    const server = type === 'redis' ? await startRedis() : await startPostgres()
-    t.teardown(() => ('stop' in server ? server.stop() : server.close()))
-    const cwd = configure(t, { type, url: server.url, timeout: '2s' })
+/** A store of a kind, and what names it in a configuration. */
+async function startStore(t: Test, kind: 'redis' | 'cluster' | 'postgres'): Promise<object> {
+  if (kind === 'cluster') {
+    const cluster = await startCluster()
+    t.teardown(() => cluster.stop())
+    return { type: 'redis', cluster: cluster.urls }
+  }
+  const server = kind === 'redis' ? await startRedis() : await startPostgres()
+  t.teardown(() => ('stop' in server ? server.stop() : server.close()))
+  return { type: kind, url: server.url }
+}
+
+for (const kind of ['redis', 'cluster', 'postgres'] as const) {
+  t.test(`an instance that is stopped leaves at once: ${kind}`, async t => {
+    const cwd = configure(t, { ...(await startStore(t, kind)), timeout: '2s' })
     const instances = [1, 2, 3, 4].map(() => start(t, cwd))
     await Promise.all(instances.map(({ url }) => url))
     await until('all know all', () => instances.every(one => shares(one) === 4))

@@ -104,3 +104,25 @@ t.test('top shows what the admin server says to do', async t => {
   t.equal(await saying('{"detail":"use an IP address\\u001b[1m"}'), `${plain}: use an IP address?[1m\n`)
   for (const other of ['', 'null', '[]', '{"detail":5}', '<html>']) t.equal(await saying(other), `${plain}\n`, other)
 })
+
+t.test('how long clients of a route wait, and what was given up', async t => {
+  const rig = await startAdminRig(t, {
+    upstream: 'echo:',
+    buckets: CLIENT,
+    routes: [{ name: 'a', match: { path: '/a' } }, { name: 'b' }],
+  })
+  const plain = await rig.snapshot()
+  const withPatience = (patience: object) => ({
+    ...plain,
+    routes: plain.routes.map(route =>
+      route.name === 'a' ? { ...route, patience: { givenUp: 30, ...patience } } : route,
+    ),
+  })
+  const linesOf = (patience: object) =>
+    bucketTable(withPatience(patience) as typeof plain, undefined).filter(line => /^[ab]: /.test(line))
+  t.same(linesOf({ learntMs: 1_940, lastMinute: 13 }), [
+    'a: clients leave after about 1940 ms; 13 given up in the last minute',
+  ])
+  t.same(linesOf({ lastMinute: 2 }), ['a: 2 given up in the last minute'])
+  t.same(linesOf({ serviceMs: 80, lastMinute: 0 }), [], 'nothing to tell')
+})

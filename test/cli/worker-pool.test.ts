@@ -23,6 +23,7 @@ class FakeWorker extends EventEmitter {
     if (!this.obeys) return true
     if (order.verb === 'start') this.report({ verb: 'ready', url: 'http://127.0.0.1:8080' })
     if (order.verb === 'reload') this.report({ verb: 'reloaded', id: order.id, expired: new Map() })
+    if (order.verb === 'ask') this.report({ verb: 'answered', id: order.id, answer: [] })
     if (order.verb === 'drain') this.end(0, null)
     return true
   }
@@ -180,5 +181,19 @@ t.test('a worker that does not answer a reload is replaced, and later reloads go
   await turn()
   t.equal(workers[2]!.order('start')!.settings.headers, false, 'the new one has the new configuration')
   await pool.reload(settings())
+  await pool.drain(1_000)
+})
+
+t.test('questions to one worker go to all in turn, also where each comes with one to all of them', async t => {
+  const { workers, start } = rig(t)
+  const pool = await start(2, settings())
+  for (let read = 0; read < 4; read++) {
+    await pool.question({ about: 'members' })
+    t.same(await pool.questionOne({ about: 'views' }), [])
+  }
+  const asked = workers.map(
+    ({ orders }) => orders.filter(order => order.verb === 'ask' && order.question.about === 'views').length,
+  )
+  t.same(asked, [2, 2])
   await pool.drain(1_000)
 })

@@ -1,4 +1,4 @@
-/** Several processes on one port, with one store. */
+/** Several processes on one port. The first process keeps their buckets, or a store does. */
 import { execFileSync } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
@@ -19,17 +19,14 @@ t.teardown(() => redis.stop())
 
 let names = 0
 
-/** A configuration with buckets of its own in the store. */
 function config(bucket: object, more: object = {}): object {
+  return { listen: '127.0.0.1:0', upstream: 'echo:', buckets: { all: { key: 'all', ...bucket } }, ...more }
+}
+
+/** A store with buckets of its own. A machine that has much to do is no outage. */
+function redisStore(): object {
   names += 1
-  return {
-    listen: '127.0.0.1:0',
-    upstream: 'echo:',
-    // A machine that has much to do is no outage.
-    store: { type: 'redis', url: redis.url, prefix: `test-${names}:`, timeout: '3s' },
-    buckets: { all: { key: 'all', ...bucket } },
-    ...more,
-  }
+  return { type: 'redis', url: redis.url, prefix: `test-${names}:`, timeout: '3s' }
 }
 
 const WIDE = { rate: '1000/s', capacity: 1_000 }
@@ -90,16 +87,17 @@ async function end(command: Command): Promise<{ code: number | null; stdout: str
   return command.finished
 }
 
-t.test('workers without a shared store are refused, and so is an invalid number', async t => {
-  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ upstream: 'echo:', buckets: { a: { rate: 5 } } }) })
+t.test('what workers cannot do is refused, and so is an invalid number', async t => {
+  const upstream = { url: 'echo:', maxInFlight: 3, adapt: { min: '5/s', max: '9/s', errors: 0.1 } }
+  const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ upstream, buckets: { a: { rate: 5 } } }) })
   for (const command of ['start', 'check']) {
-    const { code, stderr, stdout } = await shaper([command, '--workers', 'auto'], { cwd }).finished
+    const { code, stderr, stdout } = await shaper([command, '--workers', '4'], { cwd }).finished
     t.equal(code, 2)
     t.equal(stdout, '')
-    t.equal(
-      stderr,
-      'shaper: --workers: with the store "memory" each worker has its own buckets, so N workers let N times the rates pass; share them, e.g. "store": { "type": "redis", "url": "redis://127.0.0.1:6379" }, or leave --workers out\n',
-    )
+    t.same(stderr.trimEnd().split('\n'), [
+      'shaper: upstream.adapt: workers do not share an adaptive rate yet; leave --workers out, or leave this out',
+      'shaper: upstream.maxInFlight: the workers divide it, and 3 is less than one for each of 4; use at least 4, or at most --workers 3',
+    ])
   }
   for (const workers of ['0', '-1', '1.5', 'all', '2000']) {
     const { code, stderr } = await shaper(['start', `--workers=${workers}`], { cwd }).finished
@@ -163,9 +161,9 @@ t.test('a new worker serves the same configuration as the others, even if the fi
   const file = config(WIDE)
   const command = start(t, file, '2')
   const url = await command.url
-  writeFileSync(command.file, JSON.stringify({ ...file, listen: '127.0.0.1:1', store: 'memory', headers: false }))
+  writeFileSync(command.file, JSON.stringify({ ...file, listen: '127.0.0.1:1', store: redisStore(), headers: false }))
   await until('it is logged', () => logged(command, /^listen: .* takes effect at the next start$/).length === 1)
-  t.equal(logged(command, /^store: redis -> memory: takes effect at the next start$/).length, 1)
+  t.equal(logged(command, /^store: memory -> redis: takes effect at the next start$/).length, 1)
   writeFileSync(command.file, 'no JSON')
   await until('a bad file is reported', () => logged(command, /^not reloaded/).length === 1)
   const all = workersOf(command)
@@ -278,10 +276,16 @@ t.test('an address that cannot be listened on: exit 1, one line', async t => {
   t.equal(stderr, `shaper: ${address} is in use; choose another address with --listen HOST:PORT\n`)
 })
 
-t.test('workers together admit b, and release at r', async t => {
+/** An upstream that notes the time of each request and answers it after `ms`. */
+async function startUpstream(t: Tap, ms = 0) {
   const seen: number[] = []
-  const upstream = createServer((_req, res) => {
+  const inFlight = { now: 0, most: 0 }
+  const upstream = createServer(async (_req, res) => {
     seen.push(performance.now())
+    inFlight.now += 1
+    inFlight.most = Math.max(inFlight.most, inFlight.now)
+    if (ms > 0) await sleep(ms)
+    inFlight.now -= 1
     res.end('ok')
   }).listen(0, '127.0.0.1')
   await once(upstream, 'listening')
@@ -289,22 +293,147 @@ t.test('workers together admit b, and release at r', async t => {
     upstream.close()
     upstream.closeAllConnections()
   })
-  const { port } = upstream.address() as AddressInfo
-  const file = config({ rate: '20/s', capacity: 20 }, { upstream: `http://127.0.0.1:${port}` })
-  const command = start(t, file, '4')
+  return { seen, inFlight, url: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}` }
+}
+
+for (const name of ['the first process', 'Redis']) {
+  t.test(`workers together admit b, and release at r, by ${name}`, async t => {
+    const { seen, url: upstream } = await startUpstream(t)
+    const more = name === 'Redis' ? { upstream, store: redisStore() } : { upstream }
+    const command = start(t, config({ rate: '20/s', capacity: 20 }, more), '4')
+    const url = await command.url
+    // What a process does for the first time takes long.
+    await many(url, 12)
+    await sleep(200)
+    seen.length = 0
+    const begin = performance.now()
+    // While sixty connections come the bucket leaks: until the last one is refused.
+    let refusedAt = begin
+    const refuse = <T extends { status: number }>(answer: T): T => {
+      if (answer.status === 429) refusedAt = performance.now()
+      return answer
+    }
+    const statuses = (await Promise.all(Array.from({ length: 60 }, () => ask(url).then(refuse)))).map(
+      ({ status }) => status,
+    )
+    const served = statuses.filter(status => status === 200).length
+    t.equal(statuses.filter(status => status === 429).length, 60 - served)
+    t.equal(seen.length, served)
+    const most = 20 + 0.02 * (refusedAt - begin) + 1
+    t.ok(served >= 20 && served <= most, `${served} of 60, where ${most} may be`)
+    const span = seen.at(-1)! - seen[0]!
+    t.ok(served <= 0.02 * (span + 50) + 1, `within the bound: ${served} in ${span} ms`)
+    t.ok(span <= (served - 1) * 50 + 500, `${served} in ${span} ms`)
+    t.equal((await end(command)).code, 0)
+  })
+}
+
+t.test('of b + 1 at once exactly b are admitted, and levels outlive all workers', async t => {
+  const more = { routes: [{ name: 'api', mode: 'meter', buckets: ['all'] }], admin: { listen: '127.0.0.1:0' } }
+  const command = start(t, config({ rate: '1/m', capacity: 12 }, more))
   const url = await command.url
-  // What a process does for the first time takes long.
-  await many(url, 12)
-  await sleep(200)
-  seen.length = 0
-  const statuses = (await many(url, 60)).map(({ status }) => status)
-  const served = statuses.filter(status => status === 200).length
-  t.equal(statuses.filter(status => status === 429).length, 60 - served)
-  t.equal(seen.length, served)
-  // While sixty connections come the bucket leaks.
-  t.ok(served >= 20 && served <= 26, `${served} of 60`)
-  const span = seen.at(-1)! - seen[0]!
-  t.ok(served <= 0.02 * (span + 50) + 1, `within the bound: ${served} in ${span} ms`)
-  t.ok(span <= (served - 1) * 50 + 500, `${served} in ${span} ms`)
+  const statuses = (await many(url, 13)).map(({ status }) => status)
+  t.same(statuses.toSorted(), [...Array(12).fill(200), 429])
+  const all = workersOf(command)
+  for (const pid of all) process.kill(pid, 'SIGKILL')
+  await until('there are three others', () => {
+    const now = workersOf(command)
+    return now.length === 3 && !now.some(pid => all.includes(pid))
+  })
+  const answered = async () => ask(url).catch(() => undefined)
+  await until('they serve', async () => (await answered()) !== undefined)
+  t.equal((await ask(url)).status, 429, 'new workers find the level')
+  const [record] = logged(command, /the admin server listens/) as { url?: string }[]
+  await until('all answer for the admin server', async () => {
+    const { statusCode, body } = await request(`${record!.url}/readyz`)
+    await body.dump()
+    return statusCode === 200
+  })
+  const reset = await request(`${record!.url}/buckets/all/all`, { method: 'DELETE' })
+  t.equal(reset.statusCode, 200)
+  await reset.body.dump()
+  t.same(new Set((await many(url, 6)).map(({ status }) => status)), new Set([200]), 'a reset reaches all')
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('workers divide what bounds the machine', async t => {
+  const { inFlight, seen, url: upstream } = await startUpstream(t, 50)
+  const command = start(t, config(WIDE, { upstream: { url: upstream, maxInFlight: 4 } }), '3')
+  const statuses = (await many(await command.url, 40)).map(({ status }) => status)
+  t.same(new Set(statuses), new Set([200]))
+  t.equal(seen.length, 40)
+  t.ok(inFlight.most <= 4, `${inFlight.most} at once`)
+  writeFileSync(
+    command.file,
+    JSON.stringify(config(WIDE, { listen: '127.0.0.1:0', upstream: { url: upstream, maxInFlight: 2 } })),
+  )
+  await until('a bound that is too small is reported', () => logged(command, /^not reloaded/).length === 1)
+  t.match(logged(command, /^not reloaded/)[0]!.problems, [/^upstream.maxInFlight: the workers divide it/])
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('a pause that one worker hears of stops the other at once', async t => {
+  const upstream = createServer((req, res) => {
+    if (req.url === '/stop') res.writeHead(429, { 'retry-after': '1' }).end()
+    else res.end('ok')
+  })
+  await once(upstream.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => {
+    upstream.close()
+    upstream.closeAllConnections()
+  })
+  const to = { url: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`, pauseOn: { status: [429] } }
+  const command = start(t, config(WIDE, { upstream: to }), '2')
+  const url = await command.url
+  // Workers take connections in turn, so each has one.
+  const [one, other] = [1, 2].map(() => new Agent({ connections: 1, pipelining: 1 })) as [Agent, Agent]
+  t.teardown(() => Promise.all([one.close(), other.close()]))
+  const get = async (dispatcher: Agent, path: string): Promise<number> => {
+    const { statusCode, body } = await request(`${url}${path}`, { dispatcher })
+    await body.dump()
+    return statusCode
+  }
+  t.same(await Promise.all([get(one, '/'), get(other, '/')]), [200, 200])
+  const delays: number[] = []
+  for (let round = 0; round < 5; round += 1) {
+    t.equal(await get(one, '/stop'), 429)
+    const from = performance.now()
+    let last = 0
+    for (let took = 0; took < 500; ) {
+      if (performance.now() - from > 5_000) throw new Error('it never pauses')
+      const asked = performance.now()
+      t.equal(await get(other, '/'), 200)
+      took = performance.now() - asked
+      if (took < 500) last = performance.now() - from
+    }
+    t.ok(performance.now() - from > 950, 'it was held by the pause, not by a busy machine')
+    delays.push(last)
+  }
+  t.comment(`the other went on for ${delays.map(ms => ms.toFixed(1))} ms`)
+  t.ok(delays.sort((a, b) => a - b)[2]! < 100, `the median of ${delays} ms`)
+  t.equal((await end(command)).code, 0)
+})
+
+t.test('while the first process stands still, workers go on at their parts of the rate', async t => {
+  const command = start(t, config({ rate: '100/s', capacity: 100 }), '2')
+  const url = await command.url
+  // It accepts no connections meanwhile, so there are some already: both workers have one.
+  const agents = [1, 2].map(() => new Agent({ connections: 1, pipelining: 1 }))
+  t.teardown(() => Promise.all(agents.map(agent => agent.close())))
+  const askBoth = () =>
+    Promise.all(
+      agents.map(async dispatcher => {
+        const { statusCode, body } = await request(url, { dispatcher })
+        await body.dump()
+        return statusCode
+      }),
+    )
+  t.same(await askBoth(), [200, 200])
+  command.child.kill('SIGSTOP')
+  t.teardown(() => command.child.kill('SIGCONT'))
+  t.same(await askBoth(), [200, 200])
+  command.child.kill('SIGCONT')
+  await until('it answers again', () => logged(command, /^the store answers again/).length > 0)
+  t.match(logged(command, /^the store does not answer: going on alone, at 1\/2 of the rates$/)[0], { store: 'memory' })
   t.equal((await end(command)).code, 0)
 })

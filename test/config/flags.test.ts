@@ -99,7 +99,7 @@ t.test('faults of --workers and of the file come with those of all other flags',
   const five = { listen: 'x', upstream: 'e', rate: 'a', capacity: 'b', admin: 'd' }
   const flags = ['--listen', '--upstream', '--rate', '--capacity', '--admin', '--workers']
   t.same(pathsOf('c', five).sort(), flags.toSorted())
-  t.same(pathsOf('2', { upstream: 'echo:', rate: '5/x' }), ['--rate', '--workers'], 'with the store "memory"')
+  t.same(pathsOf('2', { upstream: 'echo:', rate: '5/x' }), ['--rate'])
   t.same(pathsOf('c', five, 'none.json').sort(), ['-c', ...flags].sort())
   t.same(pathsOf('c', five, 'bad.json').sort(), ['bad.json', ...flags].sort())
   t.same(pathsOf('c', five, 'list.json').sort(), [...flags, 'a list is not an object'].sort())

@@ -2,8 +2,8 @@ import t from 'tap'
 import { openFileLimit, openFileWarnings } from '../../src/config/warnings/open-files.js'
 import { least, parse } from './sample.js'
 
-const lines = (file: object, allowed?: number): string[] =>
-  openFileWarnings(parse({ ...least(), ...file }), allowed).map(({ path, message }) => `${path}: ${message}`)
+const lines = (file: object, allowed?: number, workers?: number): string[] =>
+  openFileWarnings(parse({ ...least(), ...file }), allowed, workers).map(({ path, message }) => `${path}: ${message}`)
 
 /** How many files a configuration needs. */
 function needed(file: object): number {
@@ -31,6 +31,17 @@ t.test('what it says to lower it to is enough', async t => {
       t.equal(lines({ upstream, limits: { maxConnections: lower + 1 } }, allowed).length, 1)
     }
   }
+})
+
+t.test('each worker needs files for its part only', async t => {
+  const limits = { maxConnections: 20_000 }
+  t.same(lines({ limits }, 10_320, 4), [])
+  t.match(lines({ limits }, 10_319, 4), [
+    /up to 10320 files can be open in each worker \(5000 connections of clients, 5000 to upstreams, 320 others\), and it may open 10319: .*lower this to 19996$/,
+  ])
+  t.same(lines({ limits: { maxConnections: 19_996 } }, 10_319, 4), [], 'what it says to lower it to is enough')
+  t.equal(lines({ limits: { maxConnections: 19_997 } }, 10_319, 4).length, 1)
+  t.same(lines({ limits, upstream: { url: 'echo:', connections: 8 } }, 5_322, 4), [], 'connections are divided, too')
 })
 
 t.test('connections to upstreams: as many as each may have, and no more than there are clients', async t => {

@@ -48,6 +48,7 @@ t.test('every invalid value has its own message', async t => {
     [top({ upstream: { url: 'echo:', keepAlive: '0s' } }), 'upstream.keepAlive: "0s" is not above 0; use e.g. "10s"'],
     [bucket({ blockFor: 'off' }), 'buckets.a.blockFor: "off" is not a time to block for; use e.g. "30s" or "drain"'],
     [route({ patience: 'off' }), 'routes[0].patience: "off" is not a patience; use e.g. "2s", "auto" or "none"'],
+    [route({ patience: '0s' }), 'routes[0].patience: "0s" is not above 0; use e.g. "10s"'],
     [route({ patience: 2 }), 'routes[0].patience: 2 is not a patience; use e.g. "2s", "auto" or "none"'],
     [route({ patience: '2 secs' }), 'routes[0].patience: "2 secs" is not a duration; use e.g. "250ms", "10s", "1m"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],

@@ -91,6 +91,11 @@ t.test('waits that are longer than clients accept', async t => {
   const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
     `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients accept, or ${instead}`
   t.same(ofBucket({ capacity: 1_001 }), [line('3.33333m')])
+  t.same(
+    ofBucket({ capacity: 201, burst: 11 }),
+    [line('38s', 'a smaller capacity')],
+    'maxDelay counts the burst as a wait',
+  )
   t.same(ofBucket({ capacity: 151.5 }), [line('30.1s')])
   t.same(ofBucket({ capacity: 151 }), [])
   t.same(ofBucket({ capacity: undefined, maxDelay: '30s' }), [])

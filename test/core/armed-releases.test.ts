@@ -231,8 +231,10 @@ function play(world: World, steps: readonly Step[], lateness: () => number, send
     const { cost, client, priority = 3 } = step
     const arrival = { route: routes.get(step.route)!, stack: stackOf(step.key), cost, client, priority }
     const verdict = shaper.admit(arrival, waiterOf(id, step.key, step.cost), world.maxWait)
-    if (verdict instanceof Ticket) tickets.set(id, verdict)
-    else if (verdict !== 'released') over(id, verdict.reason)
+    if (verdict instanceof Ticket) {
+      tickets.set(id, verdict)
+      if (verdict.slot !== undefined) shaper.wake()
+    } else if (verdict !== 'released') over(id, verdict.reason)
     else {
       over(id, 'released')
       write({ id, key: step.key, cost: step.cost, slot: now(), at: now() })
@@ -370,7 +372,41 @@ const cancelledAtItsSlot: [World, Step[], number] = [
   0,
 ]
 
-function arriveAt(at: number): Step {
+/** Each place at the gate becomes free in the slot of another lane. */
+const answeredInSlots: [World, Step[], number] = [
+  { ...cancelledAtItsSlot[0], maxInFlight: 2, service: 40 },
+  [
+    { kind: 'rate', key: 'alice', perSecond: 50, at: 0 },
+    ...[0, 0, 0].map(at => arriveAt(at)),
+    { ...arriveAt(0), priority: 0 },
+    arriveAt(0),
+    arriveAt(0),
+    arriveAt(25),
+    { kind: 'cancel', nth: 4, at: 25 },
+    { ...arriveAt(25), key: 'bob', priority: 0 },
+  ],
+  0,
+]
+
+/** The bucket of everyone waits for a cost that is cancelled before its slot, but after that of the next one. */
+const cheaperBehind: [World, Step[], number] = [
+  { ...cancelledAtItsSlot[0], perSecond: 100, everyone: EVERYONE, everyonesBurst: 2 },
+  [
+    arriveAt(0),
+    arriveAt(0),
+    { kind: 'sendAgain', nth: 1, at: 9.9 },
+    { ...arriveAt(9.9), key: 'bob' },
+    { ...arriveAt(9.9), cost: 2 },
+    { kind: 'cancel', nth: 2, at: 12.9 },
+    arriveAt(12.9),
+    { kind: 'cancel', nth: 3, at: 23 },
+    arriveAt(23),
+    arriveAt(23),
+  ],
+  0,
+]
+
+function arriveAt(at: number): Extract<Step, { kind: 'arrive' }> {
   return { kind: 'arrive', route: 'a', key: 'alice', client: 'x', cost: 1, at }
 }
 
@@ -388,7 +424,7 @@ t.test('what is armed leaves in the same slots, in the same order, and with the 
       armedSends += armed.armedSends
       same(plain, armed)
     }),
-    { numRuns: 5_000, examples: [cancelledAtItsSlot] },
+    { numRuns: 5_000, examples: [cancelledAtItsSlot, answeredInSlots, cheaperBehind] },
   )
   t.ok(armedSends > 10_000, `${armedSends} were sent by the sender`)
 })

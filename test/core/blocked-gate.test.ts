@@ -8,6 +8,7 @@ import { SharedShaper } from '../../src/core/shared-shaper.js'
 import type { Store } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { limits } from './run.js'
+import { shardIn } from './shard.js'
 
 /** Promises have been told. */
 async function settled(): Promise<void> {
@@ -28,8 +29,6 @@ function instance() {
   }
   const shaper = new Shaper({ clock, store })
   const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
-  shared.asking = true
-  shaper.releaseMode = 'claimed'
   const log: string[] = []
   const callbacks = (name: string) => ({
     decided: () => undefined,
@@ -38,7 +37,7 @@ function instance() {
     reject: ({ reason }: Rejection) => void log.push(`${name} ${reason}`),
   })
   const bucket = (key: string) =>
-    new StoredBucket(limits(10, 10, 'client'), key, (name, of) => `${name}:${of}`, { trusted: true })
+    new StoredBucket(limits(10, 10, 'client'), key, (name, of) => `${name}:${of}`, shardIn('claimed'))
   return {
     clock,
     shaper,

@@ -11,6 +11,7 @@ import { type OnOutage, SharedShaper } from '../../src/core/shared-shaper.js'
 import type { AdmitRequest } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { limits, random } from './run.js'
+import { shardIn } from './shard.js'
 
 const EPSILON = 1e-6
 
@@ -53,10 +54,7 @@ function play(world: World, arrivals: readonly Arrival[], where: 'memory' | 'sto
   const shaper = new Shaper({ clock, ...(store && { store }) })
   const shared =
     store && new SharedShaper({ shaper, store, clock, onOutage: world.onOutage ?? 'local', unanswered() {} })
-  if (shared !== undefined) {
-    shared.asking = world.onOutage === undefined
-    shaper.releaseMode = shared.asking ? 'claimed' : 'direct'
-  }
+  const shard = shardIn(world.onOutage === undefined ? 'claimed' : 'direct')
   const gate = new Gate(world.gate)
   const routes = { a: { name: 'a', gate }, b: { name: 'b', gate } }
   const buckets = new Map<string, SharedBucket>()
@@ -65,7 +63,7 @@ function play(world: World, arrivals: readonly Arrival[], where: 'memory' | 'sto
       buckets.get(key) ??
       (store === undefined
         ? new QueuedBucket(limits)
-        : new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }))
+        : new StoredBucket(limits, key, (name, key) => `${name}:${key}`, shard))
     buckets.set(key, found as SharedBucket)
     return found as SharedBucket
   }
@@ -416,10 +414,8 @@ t.test('two slots that the store grants at once, where there is one place: one i
   const store = Object.create(memory, { admit: { value: async (request: AdmitRequest) => memory.admit(request) } })
   const shaper = new Shaper({ clock, store })
   const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
-  shared.asking = true
-  shaper.releaseMode = 'claimed'
   const stored = (limits: BucketLimits, key: string) =>
-    new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }) as SharedBucket
+    new StoredBucket(limits, key, (name, key) => `${name}:${key}`, shardIn('claimed')) as SharedBucket
   const everyone = stored(bounded(limits(1_000, 10, 'everyone'), 1), 'all')
   const route = { name: 'route', gate: new Gate() }
   const log: string[] = []

@@ -82,7 +82,7 @@ function simulate({ clients, seconds, from = 0, service = 300, learns = true }: 
         if (isOver) return
         leave()
         tally.good += 1
-        times.add(name, service)
+        times.add(name, service, clock.now())
         patience.answered(name, waited(), clock.now(), weight())
       })
     }
@@ -278,19 +278,28 @@ t.test('few that still wait decide nothing', async t => {
 
 t.test('the service time is the 90th percentile of the last answers, 0 before 20', async t => {
   const times = new ServiceTime()
-  for (let number = 0; number < 19; number += 1) times.add(`c${number % 5}`, 100)
+  for (let number = 0; number < 19; number += 1) times.add(`c${number % 5}`, 100, 0)
   t.equal(times.of('c0'), 0)
-  times.add('c0', 100)
+  times.add('c0', 100, 0)
   t.equal(times.of('c0'), 100)
-  for (let number = 0; number < 80; number += 1) times.add(`d${number % 10}`, 200)
+  for (let number = 0; number < 80; number += 1) times.add(`d${number % 10}`, 200, 0)
   t.equal(times.of('c0'), 200)
-  for (let number = 0; number < 1_000; number += 1) times.add('attacker', 60_000)
+  for (let number = 0; number < 1_000; number += 1) times.add('attacker', 60_000, 0)
   t.equal(times.of('c0'), 200, 'one client has a tenth of them')
+})
+
+t.test('of a few clients none makes the service time look long to others', async t => {
+  const times = new ServiceTime()
+  for (let number = 0; number < 10; number += 1) {
+    for (const client of ['a', 'b']) times.add(client, 100, 0)
+    times.add('attacker', 60_000, 0)
+  }
+  t.equal(times.of('a'), 100)
 })
 
 t.test('alone, a client is judged by its own answers', async t => {
   const times = new ServiceTime()
-  for (let number = 0; number < 20; number += 1) times.add('only', 300)
+  for (let number = 0; number < 20; number += 1) times.add('only', 300, 0)
   t.equal(times.of('only'), 300)
   t.equal(times.of('other'), 0)
 })
@@ -321,9 +330,9 @@ t.test('what most clients do: not what one does alone, and no longer than a minu
   t.equal(patience.usual(300), 1_940)
   t.equal(patience.usual(60_300), undefined)
   const times = new ServiceTime()
-  for (let number = 0; number < 19; number += 1) times.add(`c${number}`, number)
+  for (let number = 0; number < 19; number += 1) times.add(`c${number}`, number, 0)
   t.equal(times.usual, undefined)
-  times.add('last', 100)
+  times.add('last', 100, 0)
   t.equal(times.usual, 17)
 })
 

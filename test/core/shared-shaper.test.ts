@@ -9,6 +9,7 @@ import { SharedShaper } from '../../src/core/shared-shaper.js'
 import type { Admission } from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { limits } from './run.js'
+import { shardIn } from './shard.js'
 
 interface Request {
   name: string
@@ -26,8 +27,6 @@ function instance(maxQueued = Infinity) {
   const store = createMemoryStore({ clock })
   const shaper = new Shaper({ clock, store, maxQueued })
   const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
-  shared.asking = true
-  shaper.releaseMode = 'claimed'
   const log: string[] = []
   const tickets = new Map<string, Ticket>()
   const callbacks = (name: string) => ({
@@ -47,7 +46,7 @@ function instance(maxQueued = Infinity) {
     log,
     tickets,
     bucket: (limits: BucketLimits, key: string) =>
-      new StoredBucket(limits, key, (name, key) => `${name}:${key}`, { trusted: true }),
+      new StoredBucket(limits, key, (name, key) => `${name}:${key}`, shardIn('claimed')),
     admit({ name, route, stack, cost = 1, maxWait = Infinity, ...client }: Request) {
       shared.admit({ route, stack, cost, ...client }, callbacks(name), maxWait)
     },

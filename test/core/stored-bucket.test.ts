@@ -6,11 +6,12 @@ import { Shaper } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { ClaimRequest, Store } from '../../src/core/store.js'
 import { limits } from './run.js'
+import { shardIn } from './shard.js'
 
 const NOBODY = { release() {}, expire() {}, reject() {} }
 
-function storedBucket(perSecond: number): StoredBucket {
-  return new StoredBucket(limits(perSecond, 10), 'key', () => 'group', { trusted: false })
+function storedBucket(perSecond: number, shard = shardIn('direct')): StoredBucket {
+  return new StoredBucket(limits(perSecond, 10), 'key', () => 'group', shard)
 }
 
 t.test('the time of the next claim is no part of the level', async t => {
@@ -49,19 +50,20 @@ t.test('an outage during which others were metered leaves no bucket that is alwa
     },
     giveBack: () => undefined,
     reset: () => undefined,
-    beat: () => 1,
+    beat: () => ({ count: 1, left: 0, rank: 0, epoch: 0 }),
     exchange: () => ({ pausedFor: 0, rate: undefined, rateFor: 0 }),
     close: async () => undefined,
   }
   const shaper = new Shaper({ clock, store })
   const route = { name: 'route', gate: new Gate() }
-  const bucket = storedBucket(5)
+  const shard = shardIn('direct')
+  const bucket = storedBucket(5, shard)
   const arrival = { route, stack: [bucket], cost: 1 }
   shaper.admit(arrival, NOBODY)
   shaper.admit(arrival, NOBODY)
   shaper.meter(arrival)
   t.equal(bucket.extras?.pinnedDrainedAt, 1_200, 'the metered one does not delay the one that waits')
-  shaper.releaseMode = 'claimed'
+  shard.mode = 'claimed'
   clock.runUntil(1_900)
   t.equal(claims.length, 1, 'the store has said when to ask again')
 })

@@ -6,6 +6,7 @@ import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { ClaimAnswer, ClaimRequest, Store } from '../../src/core/store.js'
+import { shardIn } from '../core/shard.js'
 import { createWorld } from '../proxy/instances.js'
 
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
@@ -19,14 +20,14 @@ function createStore(claim: (request: ClaimRequest) => ClaimAnswer): Store {
     claim,
     giveBack: () => undefined,
     reset: () => undefined,
-    beat: () => 1,
+    beat: () => ({ count: 1, left: 0, rank: 0, epoch: 0 }),
     exchange: () => ({ pausedFor: 0, rate: undefined, rateFor: 0 }),
     close: async () => undefined,
   }
 }
 
 function bucketOf(key: string): StoredBucket {
-  return new StoredBucket(limits, key, () => key, { trusted: true })
+  return new StoredBucket(limits, key, () => key, shardIn('claimed'))
 }
 
 t.test('a request that has missed its slot claims another one without any other event', async t => {
@@ -36,10 +37,9 @@ t.test('a request that has missed its slot claims another one without any other 
   const claimed: number[] = []
   const store = createStore(() => {
     claimed.push(clock.now())
-    return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
+    return { granted: true, slot: { at: clock.now() + 2, from: clock.now() + 2, token: 0 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.releaseMode = 'claimed'
   const released: number[] = []
   const route = { name: 'route', gate: new Gate() }
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
@@ -61,11 +61,10 @@ t.test('a missed slot is claimed again at a slow rate, too', async t => {
   const claimed: number[] = []
   const store = createStore(() => {
     claimed.push(clock.now())
-    return { granted: true, slot: { at: clock.now() + 2, token: clock.now() + 2 } }
+    return { granted: true, slot: { at: clock.now() + 2, from: clock.now() + 2, token: 0 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.releaseMode = 'claimed'
-  const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', () => 'all', { trusted: true })
+  const hourly = new StoredBucket({ ...limits, rate: 1 / 3_600_000 }, 'all', () => 'all', shardIn('claimed'))
   const route = { name: 'route', gate: new Gate() }
   const released: number[] = []
   const waiter = { ...NOBODY, release: () => void released.push(clock.now()) }
@@ -81,10 +80,9 @@ t.test('a hang-up in front of a full upstream lets another lane go', async t => 
   const claimed: string[] = []
   const store = createStore(({ stack }) => {
     claimed.push(stack[0]!.key)
-    return { granted: true, slot: { at: clock.now() + 20, token: clock.now() + 20 } }
+    return { granted: true, slot: { at: clock.now() + 20, from: clock.now() + 20, token: 0 } }
   })
   const shaper = new Shaper({ clock, store })
-  shaper.releaseMode = 'claimed'
   const route = { name: 'route', gate: new Gate(1) }
   const one = shaper.enqueue({
     arrival: { route, stack: [bucketOf('one')], cost: 1 },
@@ -139,7 +137,8 @@ t.test('the first request goes first, also when answers come in another order', 
   const clock = createVirtualClock()
   const shaper = new Shaper({ clock })
   const released: number[] = []
-  const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', () => 'all', { trusted: true })
+  const shard = shardIn('none')
+  const bucket = new StoredBucket({ ...limits, rate: 0.1 }, 'all', () => 'all', shard)
   const route = { name: 'route', gate: new Gate() }
   const join = (arrivedAt: number) =>
     shaper.enqueue({
@@ -148,10 +147,10 @@ t.test('the first request goes first, also when answers come in another order', 
       maxWait: Infinity,
       arrivedAt,
     })
-  shaper.releaseMode = 'none'
   for (const [arrivedAt, delay] of delays.entries()) clock.at(arrivedAt + delay, () => void join(arrivedAt))
   clock.runUntil(20)
-  shaper.releaseMode = 'direct'
+  shard.mode = 'direct'
+  shaper.releaseModeChanged([bucket])
   clock.runUntil(1_000)
   t.same(released, [0, 1, 2, 3])
 })

@@ -54,15 +54,23 @@ t.test('the rate holds at any setting of the clock', async t => {
     const store = createRedisStore({ url: redis.url, prefix: 'shaper:', timeout: 250, clock, timeSource: SETTABLE })
     const sharing = new Sharing({ store, onOutage: 'local', clock, id })
     t.teardown(() => sharing.close())
-    const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
+    const shaper = new Shaper({ clock, store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) })
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     const route: LaneRoute = { name: 'route', gate }
-    t.ok(await sharing.join({ shaper, clock, buckets: () => bucketTable.all(), gates: () => [gate] }))
+    t.ok(
+      await sharing.join({
+        shaper,
+        clock,
+        buckets: () => bucketTable.all(),
+        peek: (name, key) => bucketTable.peek(name, key),
+        gates: () => [gate],
+      }),
+    )
     const ask = (): void => {
       if (stopped) return
       tally.asked += 1
-      const own = sharing.limitsOf(limits)
+      const own = sharing.limitsOf(limits, 'all')
       const bucket = bucketTable.find(own, 'all', clock.now())!
       if (bucket.limits !== own) shaper.control.setLimits(bucket, own)
       const released = (): void => {

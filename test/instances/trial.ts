@@ -152,7 +152,15 @@ export function checkOrder(t: Test, { notes }: Outcome, laneOf = clientOf): void
     notes.some(({ released }) => released.length > 0),
     'releases were noted',
   )
-  for (const { read, released, pid } of notes) t.equal(overtakings(read, released, laneOf), 0, `in order in ${pid}`)
+  for (const { read, released, pid } of notes) {
+    const known = new Set(read.map(({ path }) => path))
+    t.same(
+      released.filter(({ path }) => !known.has(path)),
+      [],
+      `what ${pid} released it has read`,
+    )
+    t.equal(overtakings(read, released, laneOf), 0, `in order in ${pid}`)
+  }
 }
 
 /** Every request has one outcome. The upstream sees an answered request once, and a rejected one never. */

@@ -5,7 +5,6 @@
 //   r AT PATH         it has been released
 //   s AT PATH         it is about to be written to the upstream
 //   p FROM TO CPU     the process stood still, and had the processor for CPU ms of that time
-import { subscribe } from 'node:diagnostics_channel'
 import { openSync, realpathSync, writeSync } from 'node:fs'
 import { pathToFileURL } from 'node:url'
 import { isMainThread } from 'node:worker_threads'
@@ -19,8 +18,7 @@ if (WITNESS_DIR !== undefined && isMainThread) {
   const file = openSync(`${WITNESS_DIR}/${process.pid}`, 'a')
   const now = () => Number(process.hrtime.bigint()) / 1e6
   const note = line => writeSync(file, `${line}\n`)
-  subscribe('http.server.request.start', ({ request }) => note(`a ${now()} ${request.url}`))
-  if (process.argv[1].endsWith('shaper.js')) await watchUpstreams(note, now)
+  if (process.argv[1].endsWith('shaper.js')) await watchRequests(note, now)
   const cpu = () => {
     const { user, system } = process.cpuUsage()
     return (user + system) / 1e3
@@ -37,10 +35,16 @@ if (WITNESS_DIR !== undefined && isMainThread) {
 }
 
 /** Not in the upstream's process. */
-async function watchUpstreams(note, now) {
-  const modules = new URL('../dist/proxy/http1/', pathToFileURL(realpathSync(process.argv[1])))
-  const { ConnectionPool } = await import(new URL('connection-pool.js', modules).href)
-  const { UpstreamConnection } = await import(new URL('upstream-connection.js', modules).href)
+async function watchRequests(note, now) {
+  const modules = new URL('../dist/proxy/', pathToFileURL(realpathSync(process.argv[1])))
+  const { Exchange } = await import(new URL('exchange/exchange.js', modules).href)
+  const { ConnectionPool } = await import(new URL('http1/connection-pool.js', modules).href)
+  const { UpstreamConnection } = await import(new URL('http1/upstream-connection.js', modules).href)
+  const { start } = Exchange.prototype
+  Exchange.prototype.start = function () {
+    note(`a ${now()} ${this.target}`)
+    return start.call(this)
+  }
   for (const [type, letter] of [
     [ConnectionPool, 'r'],
     [UpstreamConnection, 's'],

@@ -217,11 +217,11 @@ t.test('with a store, too, calls that a pause holds count in retryAfterMs', asyn
 t.test('a drained shaper is no longer registered', async t => {
   const { clock, shapers, store } = await pair()
   await pass(clock, 10)
-  t.equal(store.beat('witness'), 3)
+  t.equal(store.beat('witness').count, 3)
   await shapers[0].drain()
-  t.equal(store.beat('witness'), 2)
+  t.equal(store.beat('witness').count, 2)
   await shapers[1].drain()
-  t.equal(store.beat('witness'), 1)
+  t.equal(store.beat('witness').count, 1)
 })
 
 t.test('before the store is ready a call can be aborted or expire', async t => {

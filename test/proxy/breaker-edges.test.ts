@@ -239,9 +239,6 @@ t.test('a request that a store admits after hold is refused as others are', asyn
         return {
           store: {
             ...memory,
-            get left() {
-              return memory.left
-            },
             admit: later,
           },
           onOutage: 'local',

@@ -1,7 +1,7 @@
 /** `limits.bufferMemory`: what is buffered for all clients together, and for each. */
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { ByteBudget, HeldBytes } from '../../src/proxy/http/byte-budget.js'
+import { ByteBudget, HeldBytes } from '../../src/proxy/http/connection/byte-budget.js'
 import {
   type Client,
   connect,
@@ -56,9 +56,11 @@ t.test('all together hold no more than there is', async t => {
   t.equal(budget.room('another'), 200)
 })
 
-/** What is buffered when nothing moves any more. */
-function settled(rig: Rig): Promise<number> {
-  return stalled(() => rig.proxy.context.bodyBytes.used)
+/** What is buffered when nothing moves any more. A busy machine takes a while to begin. */
+async function settled(rig: Rig): Promise<number> {
+  const { bodyBytes } = rig.proxy.context
+  while (bodyBytes.used === 0) await turns()
+  return stalled(() => bodyBytes.used)
 }
 
 /** Sends a body as fast as it is taken. */

@@ -3,8 +3,8 @@ import { connect as tcpConnect } from 'node:net'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { createTrust, peerOf } from '../../src/proxy/http/client-address.js'
-import type { ClientConnection } from '../../src/proxy/http/client-connection.js'
-import { OpenConnections } from '../../src/proxy/http/open-connections.js'
+import type { ClientConnection } from '../../src/proxy/http/connection/client-connection.js'
+import { OpenConnections } from '../../src/proxy/http/connection/open-connections.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import {
   askOnce,

@@ -614,6 +614,7 @@ t.test('meter: a request that is sent again is admitted again or answered 502, a
   rig.pacer.runUntil(3_600_000)
   t.equal((await askOnce(t, rig, get('/3'))).status, 200, 'on the connection that broke, and again')
   t.equal((await askOnce(t, rig, get('/4'))).status, 502, 'its second admission would be the fourth')
+  t.same(rig.rejections, ['overflow all'], 'that of /over: what has been sent fails and is not rejected')
   rig.pacer.runUntil(3_601_000)
   t.equal((await askOnce(t, rig, get('/5'))).status, 200, 'and it has blocked no key')
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)

@@ -126,6 +126,8 @@ export interface Rig {
   readonly failures: string[]
   /** Why requests were given up, in order. */
   readonly givenUp: GivenUp[]
+  /** `reason bucket` of what was rejected, in order. */
+  readonly rejections: string[]
   /** Requests that were on trial and are over. */
   trials: number
   until(holds: (rig: Rig) => boolean): Promise<void>
@@ -166,12 +168,14 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const rehearsed: string[] = []
   const failures: string[] = []
   const givenUp: GivenUp[] = []
+  const rejections: string[] = []
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait, givenUp: reason, onTrial }, outcome, status) {
+    finished({ route, wait, givenUp: reason, rejection, onTrial }, outcome, status) {
       waits.push(wait)
       if (reason !== undefined) givenUp.push(reason)
+      if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
       if (onTrial) rig.trials += 1
       push(outcomes, `${route} ${outcome} ${status}`)
     },
@@ -208,6 +212,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     rehearsed,
     failures,
     givenUp,
+    rejections,
     trials: 0,
     until: holds =>
       signal.until(

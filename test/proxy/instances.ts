@@ -1,12 +1,15 @@
 /** Several instances on one store, on one virtual clock; each call takes its time on the way there and back. */
 
+import type { News } from '../../src/core/board.js'
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
+import type { MaybePromise } from '../../src/core/maybe-promise.js'
 import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
+import type { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
-import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
+import { type BucketRef, type Store, StoreError } from '../../src/core/store.js'
 import { UpstreamQuota } from '../../src/proxy/upstream/upstream-quota.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
@@ -38,6 +41,9 @@ export interface Request {
   hangUp(): void
 }
 
+/** A call is not answered, or it is carried out and not answered, or it fails at once. */
+export type Fault = 'silent' | 'lost' | 'refused'
+
 export interface World {
   readonly clock: VirtualClock
   readonly instances: readonly Instance[]
@@ -46,8 +52,18 @@ export interface World {
   latency: (instance: number) => number
   /** While true, calls have no answer. */
   down: boolean
+  /** Shards that are down. */
+  readonly lost: Set<string>
+  /** What becomes of a call while the store is down. Default: it is silent. */
+  fault: () => Fault
+  /** Whether the store tells news. Otherwise instances have to ask. */
+  hears: boolean
   /** While true, every write fails. */
   full: boolean
+  /** How many calls there were. */
+  admits: number
+  claims: number
+  leases: number
   /** Lets time pass. */
   run(until: number): Promise<void>
 }
@@ -67,19 +83,43 @@ function lowered(limits: BucketLimits, rate: number): BucketLimits {
   return found
 }
 
+export interface WorldOptions {
+  /** Whether instances lease slots. */
+  readonly leasing?: boolean
+  readonly onOutage?: OnOutage
+  /** A key begins with the name of its shard. */
+  readonly shards?: readonly string[]
+}
+
 export function createWorld(
   stack: BucketLimits[],
   count: number,
   latency: (instance: number) => number,
-  onOutage: OnOutage = 'local',
+  { onOutage = 'local', shards = [''], leasing = false }: WorldOptions = {},
 ): World {
   const clock = createVirtualClock()
   const inner = createMemoryStore({ clock })
+  const registries = new Map(shards.map(shard => [shard, createMemoryStore({ clock })]))
+  const shardOf = ({ key }: BucketRef): string => shards.find(shard => key.startsWith(shard))!
   const sent: Sent[] = []
   let ids = 0
   // Whether calls were answered since their continuations ran.
   let answered = true
-  const world = { clock, sent, latency, down: false, full: false } as World & { instances: Instance[] }
+  const world = {
+    clock,
+    sent,
+    latency,
+    down: false,
+    full: false,
+    hears: true,
+    lost: new Set(),
+    admits: 0,
+    claims: 0,
+    leases: 0,
+    fault: () => 'silent' as Fault,
+  } as World & {
+    instances: Instance[]
+  }
 
   function written<T>(call: () => T): T {
     if (world.full) throw new StoreError('out of memory')
@@ -93,10 +133,12 @@ export function createWorld(
     })
   }
 
-  function delayed<T>(instance: number, call: () => MaybePromise<T>): Promise<T> {
+  function delayed<T>(instance: number, asked: readonly string[], call: () => MaybePromise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
-      if (world.down) {
-        answer(250, () => reject(new StoreError('down')))
+      if (world.down || asked.some(shard => world.lost.has(shard))) {
+        const fault = world.fault()
+        if (fault === 'lost') clock.at(clock.now() + world.latency(instance), () => void call())
+        answer(fault === 'refused' ? 0.1 : 250, () => reject(new StoreError('down')))
         return
       }
       clock.at(clock.now() + world.latency(instance), () => {
@@ -112,20 +154,48 @@ export function createWorld(
 
   world.instances = Array.from({ length: count }, (_, instance) => {
     const store: Store = {
-      horizon: 4,
-      admit: request => delayed(instance, () => written(() => inner.admit(request))),
-      claim: request => delayed(instance, () => written(() => inner.claim(request))),
-      giveBack: request => delayed(instance, () => inner.giveBack(request)),
-      reset: bucket => delayed(instance, () => inner.reset(bucket)),
-      exchange: (upstream, news) => delayed(instance, () => inner.exchange(upstream, news)),
-      beat: id => delayed(instance, () => inner.beat(id)),
+      get horizon() {
+        return leasing ? Math.max(2, 5 * world.latency(instance)) : 4
+      },
+      ...(shards.length > 1 && { shards, shardOf }),
+      admit: request => {
+        world.admits += 1
+        return delayed(instance, request.stack.map(shardOf), () => written(() => inner.admit(request)))
+      },
+      claim: request => {
+        world.claims += 1
+        return delayed(instance, request.stack.map(shardOf), () => written(() => inner.claim(request)))
+      },
+      lease: request => {
+        world.leases += 1
+        return delayed(instance, [shardOf(request.bucket)], () => written(() => inner.lease(request)))
+      },
+      giveBack: request => delayed(instance, request.stack.map(shardOf), () => inner.giveBack(request)),
+      reset: bucket => delayed(instance, [shardOf(bucket)], () => inner.reset(bucket)),
+      exchange: (upstream, news) => delayed(instance, [], () => inner.exchange(upstream, news)),
+      async beat(id, shard = '') {
+        const ask = () => ({ ...registries.get(shard)!.beat(id), epoch: clock.now() })
+        const roll = await delayed(instance, [shard], ask)
+        // As long as the answer has taken.
+        return { ...roll, epoch: clock.now() - roll.epoch }
+      },
+      listen: told => {
+        const arrive = (news: News): void => void (world.hears && !world.down && told(news))
+        return inner.listen(news => answer(world.latency(instance), () => arrive(news)))
+      },
       close: async () => undefined,
     }
     const sharing = new Sharing({ store, onOutage, clock, id: String(instance) })
-    const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
+    const shaper = new Shaper({
+      clock,
+      store,
+      leasing,
+      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
+    })
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const peek = (name: string, key: string) => bucketTable.peek(name, key)
     const gate = new Gate()
-    void sharing.join({ shaper, clock, buckets: () => bucketTable.all(), gates: () => [gate] })
+    void sharing.join({ shaper, clock, buckets: () => bucketTable.all(), peek, gates: () => [gate] })
     const { upstream: settings } = parse({ ...least(), upstream: LISTENED_TO }).routes[0]!
     const quota = new UpstreamQuota(settings.url)
     quota.attach(gate)
@@ -138,7 +208,7 @@ export function createWorld(
       rateLearned() {
         for (const bucket of bucketTable.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
-          shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate)))
+          shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate), (bucket as StoredBucket).key))
         }
       },
     }
@@ -160,7 +230,7 @@ export function createWorld(
           },
         }
         const buckets = stack.map((whole, place) => {
-          const limits = sharing.limitsOf(lowered(whole, quota.rate))
+          const limits = sharing.limitsOf(lowered(whole, quota.rate), keys[place]!)
           const bucket = bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
           if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
           return bucket

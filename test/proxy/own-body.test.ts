@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { OwnBody } from '../../src/proxy/client/own-body.js'
-import { ByteBudget } from '../../src/proxy/http/byte-budget.js'
+import { ByteBudget } from '../../src/proxy/http/connection/byte-budget.js'
 
 function bodyOf(source: { pauseBody?(): void; resumeBody?(): void } = {}): OwnBody {
   const nothing = { pauseBody: () => undefined, resumeBody: () => undefined, bodyTooSlow: () => undefined }

@@ -1,8 +1,10 @@
 /** Deadlines and patience: what is not worth sending is not sent (contract 9.1). */
 import t from 'tap'
+import { parseConfig } from '../../src/config/load.js'
 import {
   answering,
   askOnce,
+  type Client,
   connect,
   get,
   httpUpstream,
@@ -10,6 +12,8 @@ import {
   ONE_A_SECOND,
   occupy,
   pass,
+  type RawUpstream,
+  type Rig,
   rawUpstream,
   startRig,
   turns,
@@ -43,7 +47,8 @@ t.test('patience of a route: who would wait longer is rejected, with the time un
   t.equal(late.status, 429)
   t.equal(late.header('retry-after'), '1')
   t.equal(late.json().retryAfterMs, 1_000)
-  t.match(late.json().detail, /would make it wait 3 s, and clients stop waiting before the answer/)
+  t.match(late.json().detail, /would make it wait 3 s, and clients stop waiting before the answer: this one waits 2 s$/)
+  t.same(rig.rejections, ['patience all'])
   t.same(rig.outcomes.at(-1), 'all rejected 429')
 })
 
@@ -177,6 +182,7 @@ t.test('a rejection for maxWait is none for patience, and does not say so', asyn
   const late = await askOnce(t, rig, get())
   t.equal(late.status, 429)
   t.match(late.json().detail, /would make it wait 2 s$/)
+  t.same(rig.rejections, ['max-wait all'])
   t.notMatch(late.header('Shaper-Explain'), /given-up/)
   t.same(rig.givenUp, [])
 })
@@ -199,14 +205,8 @@ t.test('what the upstream takes to answer counts: its 90th percentile after 20 a
     routes: [{ name: 'all', patience: '2s' }],
   })
   const client = await connect(t, rig)
-  for (let number = 0; number < 20; number += 1) {
-    client.send(get(`/${number}`))
-    const incoming = await upstream.connection(0)
-    await incoming.until(new RegExp(`/${number} `))
-    rig.pacer.runUntil(rig.pacer.now() + 1_500)
-    incoming.socket.write(OK)
-    t.equal((await client.answer()).status, 200)
-  }
+  const answered = answerAfter(t, { rig, upstream, client })
+  for (let number = 0; number < 20; number += 1) await answered(`/${number}`, 1_500)
   // Nothing waits, but an answer takes 1.5 s.
   const hurried = await askOnce(t, rig, get('/', 'Prefer: wait=1'))
   t.equal(hurried.status, 429)
@@ -214,14 +214,76 @@ t.test('what the upstream takes to answer counts: its 90th percentile after 20 a
   await (await upstream.connection(0)).until(/last/)
 })
 
+t.test('answers that took longer than clients wait are looked at again', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, connections: 1 },
+    buckets: { all: { key: 'all', rate: '1000/s', capacity: 100 } },
+    routes: [{ name: 'all', patience: '2s' }],
+  })
+  const client = await connect(t, rig)
+  const answered = answerAfter(t, { rig, upstream, client })
+  for (let number = 0; number < 20; number += 1) await answered(`/slow${number}`, 3_000)
+  const early = await askOnce(t, rig, get())
+  t.equal(early.status, 429)
+  t.equal(early.json().retryAfterMs, 10_000, 'then one may look')
+  t.match(early.json().detail, /would make it wait 0 s, .*: this one waits 2 s, and answers take 3 s$/)
+  rig.pacer.runUntil(rig.pacer.now() + 10_000)
+  await answered('/look', 3_000)
+  t.equal((await askOnce(t, rig, get())).status, 429, 'answers are as slow as before')
+  rig.pacer.runUntil(rig.pacer.now() + 10_000)
+  await answered('/again', 100)
+  for (let number = 0; number < 20; number += 1) await answered(`/fast${number}`, 100)
+  t.same(rig.rejections, ['patience all', 'patience all'])
+  t.equal(rig.trials, 0)
+})
+
+t.test('without a bucket a look goes the same way, and the answer does not speak of a pause', async t => {
+  const upstream = await rawUpstream(t)
+  const rig = await startRig(t, {
+    upstream: upstream.url,
+    buckets: { user: { key: { from: 'header:x-user', missing: 'skip' }, rate: '5/s' } },
+    routes: [{ name: 'all', patience: '2s' }],
+  })
+  const client = await connect(t, rig)
+  const answered = answerAfter(t, { rig, upstream, client })
+  for (let number = 0; number < 20; number += 1) await answered(`/${number}`, 3_000)
+  const told = await askOnce(t, rig, get())
+  t.match(told.json(), {
+    detail: 'clients stop waiting before the answer: this one waits 2 s, and answers take 3 s',
+    retryAfterMs: 10_000,
+  })
+  t.same(rig.rejections, ['patience '])
+})
+
+/** Sends requests that the upstream answers after a time in ms. */
+function answerAfter(assert: Pick<typeof t, 'equal'>, { rig, upstream, client }: Answered) {
+  return async (path: string, ms: number) => {
+    client.send(get(path))
+    const incoming = await upstream.connection(0)
+    await incoming.until(new RegExp(`${path} `))
+    rig.pacer.runUntil(rig.pacer.now() + ms)
+    incoming.socket.write(OK)
+    assert.equal((await client.answer()).status, 200)
+  }
+}
+
+interface Answered {
+  readonly rig: Rig
+  readonly upstream: RawUpstream
+  readonly client: Client
+}
+
 /** 30 clients come at once and leave after 600 ms. Then somebody knows how long they wait. */
 async function impatience(t: Parameters<typeof connect>[0], route: object = {}) {
   const upstream = await rawUpstream(t, answering(OK))
-  const rig = await startRig(t, {
+  const config = {
+    listen: '127.0.0.1:0',
     upstream: upstream.url,
     buckets: { all: { key: 'all', rate: '10/s', capacity: 100 } },
     routes: [{ name: 'all', ...route }],
-  })
+  }
+  const rig = await startRig(t, config)
   const clients = []
   for (let number = 0; number < 30; number += 1) {
     const client = await connect(t, rig)
@@ -232,7 +294,7 @@ async function impatience(t: Parameters<typeof connect>[0], route: object = {}) 
   await pass(rig, 600, 50)
   for (const client of clients) client.hangUp()
   await rig.finished(30)
-  return { upstream, rig }
+  return { upstream, rig, config }
 }
 
 t.test('how long clients wait is learnt: newcomers that would wait longer are rejected', async t => {
@@ -302,6 +364,28 @@ t.test('one in twenty that would be sent away waits on: it is sent if its client
   await rig.until(({ outcomes }) => outcomes.length - start === 25)
   t.match(upstream.text, /\/24 /, 'the 20th that would be sent away was the last')
   await turns()
+})
+
+t.test('one that waits on is sent at its turn where its maxWait leaves no time for a trial', async t => {
+  const { rig, upstream, config } = await impatience(t)
+  const [route] = config.routes
+  await rig.proxy.reload(parseConfig(JSON.stringify({ ...config, routes: [{ ...route, maxWait: '620ms' }] })))
+  // Its turn is after 500 ms, and its answer comes after 600. A trial would last until 630.
+  const { service } = rig.proxy.context.routes[0]!.waits
+  for (let number = 0; number < 20; number += 1) service.add('127.0.0.1', 100, rig.pacer.now())
+  const start = rig.outcomes.length
+  const before = rig.queued.length
+  for (let number = 0; number < 24; number += 1) {
+    const client = await connect(t, rig)
+    client.send(get(`/${number}`))
+    await rig.until(({ queued, outcomes }) => queued.length - before + outcomes.length - start > number)
+  }
+  await pass(rig, 2_000, 50)
+  await rig.until(({ outcomes }) => outcomes.length - start === 24)
+  t.equal(rig.trials, 1)
+  t.match(upstream.text, /\/23 /)
+  t.equal(rig.outcomes.at(-1), 'all forwarded 200')
+  t.equal(rig.waits.at(-1), 500)
 })
 
 t.test('a dry run heeds known deadlines and learns nothing', async t => {

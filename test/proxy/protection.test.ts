@@ -6,8 +6,9 @@ import { createServer, type Socket } from 'node:net'
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
+import type { MaybePromise } from '../../src/core/maybe-promise.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
-import { type MaybePromise, type Store, StoreError } from '../../src/core/store.js'
+import { type Store, StoreError } from '../../src/core/store.js'
 import { createMemoryStore, type MemoryStore } from '../../src/stores/memory/store.js'
 import { freePort } from '../servers/free-port.js'
 import { Hand } from './hand.js'
@@ -280,9 +281,6 @@ class Fallible {
       reset: bucket => call(() => memory.reset(bucket)),
       beat: id => call(() => memory.beat(id)),
       leave: id => call(() => memory.leave(id)),
-      get left() {
-        return memory.left
-      },
       exchange: (upstream, news) => call(() => memory.exchange(upstream, news)),
       close: () => memory.close(),
     }
@@ -385,7 +383,7 @@ interface Scene {
   readonly step: number
   readonly sent: Sent[]
   settings(variant: number): object
-  /** Lets so many ms pass, in steps of some ms. */
+  /** Lets a time in ms pass, in steps of some ms. */
   run(ms: number, step: number): Promise<void>
   readonly teardown: { teardown(run: () => unknown): void }
 }

@@ -1,7 +1,7 @@
 /** How long a body is read in search of a hang-up: its request has its slot, and others wait. */
 import t from 'tap'
 import { OwnBody } from '../../src/proxy/client/own-body.js'
-import { ByteBudget } from '../../src/proxy/http/byte-budget.js'
+import { ByteBudget } from '../../src/proxy/http/connection/byte-budget.js'
 
 /** Turns of the event loop that reading ahead takes with a client that sends so many bytes in each. */
 async function turnsOf(bytes: number): Promise<number> {

@@ -158,7 +158,7 @@ t.test('repeated outages: never above the bound, nothing lost, recovery within 2
 t.test(
   'closed: nothing is sent while the store is away; new requests are rejected at once, queued ones after 2 s',
   async t => {
-    const world = createWorld([everyone], 2, () => 0.2, 'closed')
+    const world = createWorld([everyone], 2, () => 0.2, { onOutage: 'closed' })
     const early = Array.from({ length: 100 }, () => world.instances[0]!.request(['all']))
     await world.run(100)
     world.down = true
@@ -245,6 +245,50 @@ t.test('a pause for one instance holds for all; after it they share one rate aga
   t.ok(after[0]!.at < 8_020, `going on at ${after[0]!.at}`)
   t.ok(Math.abs(rate / 0.2 - 1) < 0.01, `the rate is ${rate * 1_000}/s`)
   t.ok(worstExcess(after, 0.2) <= 0, `the worst window is ${worstExcess(after, 0.2)} above the bound`)
+})
+
+t.test('a pause reaches the others in one round trip', async t => {
+  const latencies = [10, 10, 12]
+  const world = createWorld([everyone], 3, instance => latencies[instance]!)
+  saturate(world, ['all'], 20, 9_000)
+  await world.run(4_100)
+  world.instances[0]!.hear(429, { 'retry-after': '4' })
+  await world.run(9_000)
+  const { sent } = world
+  for (const [instance, latency] of latencies.entries()) {
+    // From the instance that heard of it to the store, and from there to this one.
+    const heard = 4_100 + (instance === 0 ? 0 : 10 + latency)
+    const [last] = sent.filter(one => one.instance === instance && one.at < 8_000).slice(-1)
+    t.ok(last!.at <= heard, `instance ${instance} sends until ${last!.at}, and has heard of it at ${heard}`)
+  }
+  const [first] = sent.filter(({ at }) => at > 4_200)
+  t.ok(first!.at >= 8_100 && first!.at < 8_300, `going on at ${first!.at}`)
+})
+
+t.test('without news a pause reaches the others when they ask', async t => {
+  const world = createWorld([everyone], 2, () => 1)
+  world.hears = false
+  saturate(world, ['all'], 20, 6_000)
+  await world.run(4_100)
+  world.instances[0]!.hear(429, { 'retry-after': '4' })
+  await world.run(6_000)
+  const [last] = world.sent.filter(({ instance }) => instance === 1).slice(-1)
+  t.ok(last!.at > 4_500 && last!.at < 5_110, `the other one sends until ${last!.at}`)
+})
+
+t.test('a reset by one instance reaches those that wait at the others', async t => {
+  const slow: BucketLimits = { name: 'client', rate: 0.0001, capacity: 5 }
+  const world = createWorld([slow], 2, () => 1)
+  await world.run(50)
+  const [one, other] = world.instances
+  one!.request(['k'])
+  await world.run(100)
+  const waiting = other!.request(['k'])
+  await world.run(1_000)
+  t.equal(waiting.sentAt, undefined, 'its slot is in 10 s')
+  void one!.sharing.store.reset({ limits: slow, key: 'k', group: 'client:k' })
+  await world.run(1_100)
+  t.ok(waiting.sentAt! < 1_020, `sent at ${waiting.sentAt}`)
 })
 
 t.test('the quota of an upstream is shared by all instances', async t => {

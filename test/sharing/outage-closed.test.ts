@@ -24,8 +24,8 @@ async function start(t: Test) {
     },
   })
   const states: string[] = []
-  const sharing = new Sharing({ store, onOutage: 'closed', clock, id: 'a', changed: state => states.push(state) })
-  const shaper = new Shaper({ clock, store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) })
+  const sharing = new Sharing({ store, onOutage: 'closed', clock, id: 'a', changed: ({ state }) => states.push(state) })
+  const shaper = new Shaper({ clock, store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) })
   const table = new BucketTable(10, (limits, key) => sharing.createBucket(limits, key))
   const gate = new Gate()
   const run = async (until: number): Promise<void> => {
@@ -34,14 +34,20 @@ async function start(t: Test) {
       await turns(3)
     }
   }
-  const joined = sharing.join({ shaper, clock, buckets: () => table.all(), gates: () => [gate] })
+  const joined = sharing.join({
+    shaper,
+    clock,
+    buckets: () => table.all(),
+    peek: (name, key) => table.peek(name, key),
+    gates: () => [gate],
+  })
   await run(10)
   await joined
   const limits = { name: 'all', rate: 1 / 60_000, capacity: 10 }
   const route = { name: 'route', gate }
   const expired: number[] = []
   for (let count = 0; count < 2; count += 1) {
-    const bucket = table.find(sharing.limitsOf(limits), 'all', clock.now())!
+    const bucket = table.find(sharing.limitsOf(limits, 'all'), 'all', clock.now())!
     const callbacks = {
       decided: () => undefined,
       release: () => undefined,

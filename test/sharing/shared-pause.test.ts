@@ -1,6 +1,7 @@
 import t from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import type { Store, UpstreamState } from '../../src/core/store.js'
+import type { Store } from '../../src/core/store.js'
+import type { UpstreamState } from '../../src/core/upstream-state.js'
 import { SharedPause } from '../../src/sharing/shared-pause.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
@@ -61,6 +62,16 @@ t.test('a pause that was ended here does not come back, a longer one does', asyn
   one.pause.send(1_000)
   one.pause.exchange()
   t.same(one.heard.at(-1), 4_251, 'a new pause of our own ends the exception')
+})
+
+t.test('what the store tells counts like an answer', async t => {
+  const { clock, one } = twoInstances()
+  one.pause.told({ pausedFor: 5_000, rate: undefined, rateFor: 0 })
+  t.same(one.heard, [5_000])
+  one.pause.resumed(5_000)
+  one.pause.told({ pausedFor: 5_000, rate: undefined, rateFor: 0 })
+  t.same(one.heard, [5_000, 0], 'the news of a pause that was ended here comes late')
+  t.ok(one.pause.isDue(clock.now()), 'it was not asked')
 })
 
 t.test('a question is due once a second', async t => {

@@ -129,7 +129,8 @@ function outcomeOf({ status, headers, body, complete }, method) {
 
 /** @param {string} detail @returns {[outcome: string, seen: number]} of an answer 503 */
 function unavailable(detail) {
-  if (detail.startsWith('still queued')) return ['expired', SEEN.never]
+  if (detail.startsWith('still queued') || detail.startsWith('the answer would come after'))
+    return ['expired', SEEN.never]
   // It may have been sent once, over a connection that broke.
   if (detail.startsWith(UPSTREAM_FAILS)) return ['failed', SEEN.perhaps]
   return detail.startsWith('too many requests') ? ['rejected', SEEN.never] : ['', SEEN.perhaps]

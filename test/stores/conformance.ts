@@ -11,11 +11,16 @@ import {
   type Admission,
   type BucketRef,
   type ClaimAnswer,
+  FRAME,
   HORIZON,
+  type LeaseAnswer,
+  type LeaseRequest,
   longestBackDate,
   SLOT_GRACE,
+  type Slot,
   type Store,
 } from '../../src/core/store.js'
+import { RoundTrip } from '../../src/stores/round-trip.js'
 import { exchangesInRealTime } from './exchange-conformance.js'
 
 /** The clock for the stores under test. */
@@ -76,9 +81,19 @@ async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since 
   return store.claim({ stack, cost, since })
 }
 
+/** What is left out is nothing. */
+async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
+  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, used: 0, want: 0, returned: [] }
+  return store.lease!({ bucket, ...nothing, ...request })
+}
+
 function slotOf(answer: ClaimAnswer | undefined): number {
   if (answer?.granted !== true) throw new Error(`not granted: ${JSON.stringify(answer)}`)
   return answer.slot.at
+}
+
+function horizonOf(store: Store, stack: readonly BucketRef[]): number {
+  return store.horizonOf?.(stack) ?? store.horizon
 }
 
 /** Asks until the answer is the expected one. */
@@ -93,14 +108,18 @@ async function until<T>(ask: () => Promise<T>, wished: (answer: T) => boolean, p
 }
 
 /** Claims until there is a slot. */
-async function nextSlot(store: Store, stack: readonly BucketRef[], cost: number): Promise<number> {
-  return slotOf(
-    await until(
-      () => claim(store, stack, cost),
-      ({ granted }) => granted,
-      1,
-    ),
+async function wholeSlot(store: Store, stack: readonly BucketRef[], cost = 1): Promise<Slot> {
+  const answer = await until(
+    () => claim(store, stack, cost),
+    ({ granted }) => granted,
+    1,
   )
+  if (!answer.granted) throw new Error('not granted')
+  return answer.slot
+}
+
+async function nextSlot(store: Store, stack: readonly BucketRef[], cost: number): Promise<number> {
+  return (await wholeSlot(store, stack, cost)).at
 }
 
 function expectLevels(t: Test, answer: Admission, levels: number[], what: string): void {
@@ -168,35 +187,32 @@ export function conformance(
         string,
         string,
       ]
-      const before = (await store.beat(one)) - 1
-      const left = store.left!
+      const { count, left } = await store.beat(one)
+      const before = count - 1
       await other.beat(two)
-      t.equal(await other.beat(three), before + 3)
+      t.equal((await other.beat(three)).count, before + 3)
       await other.leave!(two)
-      t.equal(await store.beat(one), before + 2)
-      t.equal(store.left, left + 1)
+      t.match(await store.beat(one), { count: before + 2, left: left + 1 })
       await other.leave!(two)
       await other.leave!(`nobody of ${process.pid}`)
-      t.equal(await store.beat(one), before + 2)
-      t.equal(store.left, left + 1, 'once, and only who was there')
+      t.match(await store.beat(one), { count: before + 2, left: left + 1 }, 'once, and only who was there')
       await other.leave!(three)
       await store.leave!(one)
-      t.equal(await other.beat(two), before + 1, 'it may come again')
-      t.equal(other.left, left + 3)
+      t.match(await other.beat(two), { count: before + 1, left: left + 3 }, 'it may come again')
       await other.leave!(two)
     })
 
     // It is three seconds of waiting, so the others run meanwhile. None of them beats.
     const beats = t.test('instances are counted by their beats', { buffered: true }, async t => {
       const [one, two] = [`one of ${process.pid}`, `two '"{\\ of ${process.pid}`]
-      const alone = await store.beat(one)
-      t.equal(await other.beat(two), alone + 1)
-      t.equal(await store.beat(one), alone + 1)
+      const { count: alone, rank } = await store.beat(one)
+      t.match(await other.beat(two), { count: alone + 1, rank: rank + 1 })
+      t.match(await store.beat(one), { count: alone + 1, rank })
       const before = performance.now()
-      t.equal(await other.beat(two), alone + 1, 'nobody counts twice')
+      t.equal((await other.beat(two)).count, alone + 1, 'nobody counts twice')
       await until(
         () => Promise.resolve(store.beat(one)),
-        count => count === 1,
+        ({ count }) => count === 1,
         50,
       )
       const elapsed = performance.now() - before
@@ -607,6 +623,147 @@ export function conformance(
       t.equal((await claim(store, [one])).granted, true)
       await play(t, store, [[[one], 10, Infinity, 'admitted', [10]]])
       await store.reset(bucket(1, 10))
+    })
+
+    await test('a slot that lies ahead is used when its buckets are free', async t => {
+      const far = { horizon: 75, back: -26 }
+      for (const name of ['horizon', 'back'] as const) t.intercept(RoundTrip.prototype, name, { value: far[name] })
+      for (const groups of [['a'], ['a', 'b', 'c']]) {
+        const stack = groups.map(group => bucket(50 * 3_600, 1_000, { group }))
+        const before = clock.now()
+        const first = await wholeSlot(store, stack)
+        t.ok(first.from >= before && first.from <= clock.now(), `at once: ${first.from - before} ms after the call`)
+        // Memory has no way to it.
+        const ahead = horizonOf(store, stack) === far.horizon ? 26 : 0
+        t.ok(first.at - first.from >= ahead - MAPPING, `${first.at - first.from} ms before the slot`)
+        const next = await wholeSlot(store, stack)
+        t.ok(next.from >= first.at + 20 - MAPPING, `the next one ${next.from - first.at} ms after that slot`)
+        t.ok(next.from <= next.at, 'not after the slot')
+      }
+    })
+
+    await test('a claim is not before its time', async t => {
+      const fresh = () => perSecond(1_000)
+      const stack = [fresh(), fresh()]
+      const notBefore = clock.now() + horizonOf(store, stack) / 2
+      const slot = slotOf(await store.claim({ stack, cost: 1, since: 60_000, notBefore }))
+      t.ok(slot >= notBefore - 1, `${slot - notBefore} ms after it`)
+      const later = clock.now() + HORIZON.most + FRAME + SLACK
+      const refused = await store.claim({ stack: [fresh()], cost: 1, since: 60_000, notBefore: later })
+      t.equal(refused.granted, false, 'nor is one granted that is beyond the horizon')
+      const before = clock.now()
+      const passed = await store.claim({ stack: [fresh()], cost: 1, since: 0, notBefore: before - 60_000 })
+      t.ok(slotOf(passed) >= before, 'nor in the past')
+    })
+
+    await test('because of the last bucket a slot may be ahead by as much as is asked for, unless that is leased', async t => {
+      const slow = () => bucket(3_600_000 / (HORIZON.most + FRAME + SLACK), 10)
+      // It is free that much later, less what has passed since.
+      const busy = async (more: number) => {
+        const one = perSecond(1, 10)
+        const ms = horizonOf(store, [one]) + more
+        const claimed = await nextSlot(store, [one], ms / 1_000)
+        t.ok(claimed <= clock.now() + HORIZON.most)
+        return one
+      }
+      const ahead = async (stack: BucketRef[]) => store.claim({ stack, cost: 1, since: 60_000, ahead: FRAME })
+      const admission = async (stack: BucketRef[]) => {
+        const answer = await store.admit({ stack, cost: 1, maxWait: Infinity, claim: true, ahead: FRAME })
+        return answer.admitted && answer.claim?.granted
+      }
+      t.equal((await ahead([await busy(FRAME / 2)])).granted, true)
+      t.equal((await ahead([slow(), await busy(FRAME / 2)])).granted, true)
+      t.equal(await admission([slow(), await busy(FRAME / 2)]), true, 'also with an admission')
+      t.equal((await ahead([await busy(SLACK)])).granted, false, 'no more')
+      t.equal((await claim(store, [await busy(FRAME / 2)])).granted, false, 'nor if nothing is asked for')
+      // Time passes: these are further ahead than the horizon for long enough.
+      for (const ask of [async (stack: BucketRef[]) => (await ahead(stack)).granted, admission]) {
+        const first = await busy(FRAME / 2)
+        const since = clock.now()
+        const answer = await ask([first, slow()])
+        if (clock.now() - since < FRAME / 4) t.equal(answer, false, 'not because of another one')
+        const leased = await busy(FRAME / 2)
+        const then = clock.now()
+        await lease(other, leased, { want: 1 })
+        const denied = await ask([slow(), leased])
+        if (clock.now() - then < FRAME / 4) t.equal(denied, false, 'not where somebody leases it')
+      }
+    })
+
+    await test('two instances lease the slots of one schedule', async t => {
+      const one = perSecond(100)
+      const slots: number[] = []
+      const start = clock.now()
+      const report = async (store: Store, instance: number) => {
+        const before = clock.now()
+        const answer = await lease(store, one, { instance, demand: [{ priority: 3, weight: 1, cost: 8 }], lead: 20 })
+        t.ok(answer.nextAt >= before + FRAME - 1e-3, 'it is asked again after a frame')
+        slots.push(...answer.slots.map(({ at }) => at))
+        return answer
+      }
+      for (let round = 0; round < 5; round += 1) {
+        const [first, second] = await Promise.all([report(store, 0.1), report(other, 0.2)])
+        t.equal(Math.max(first.instances, second.instances), 2)
+        await sleep(Math.max(first.nextAt, second.nextAt) - clock.now())
+      }
+      slots.sort((x, y) => x - y)
+      t.ok(slots[0]! >= start + 20, 'none is before its instance can use it')
+      t.ok(slots.length >= 5, `${slots.length} slots`)
+      for (const [index, slot] of slots.entries())
+        t.ok(slot - slots[0]! >= index * 10 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
+    })
+
+    await test('slots that are returned go to another instance', async t => {
+      const one = perSecond(10)
+      const waiting = [{ priority: 3, weight: 1, cost: 5 }]
+      const mine = await lease(store, one, { instance: 0.1, demand: waiting, lead: 1_000 })
+      t.ok(mine.slots.length >= 1)
+      await lease(store, one, { instance: 0.1, returned: mine.slots })
+      const theirs = await lease(other, one, { instance: 0.2, demand: waiting, lead: 1_000 })
+      const late = theirs.slots[0]!.at - mine.slots[0]!.at
+      t.ok(late > -MAPPING && late < 1_000, `${late} ms later`)
+      t.equal(theirs.instances, 1, 'and who needs nothing has left')
+    })
+
+    await test('room that is leased counts in the level', async t => {
+      const one = bucket(1, 100)
+      const level = async (wanted: number, what: string) =>
+        expectLevels(t, await admit(store, [one], 0), [wanted], what)
+      const near = (got: number, wanted: number, what: string) =>
+        t.ok(Math.abs(got - wanted) <= SLACK / HOUR, `${what}: ${got}`)
+      const first = await lease(store, one, { instance: 0.1, want: 10 })
+      near(first.room, 10, 'as much as it wants')
+      near(first.spare, 90, 'left for all')
+      near(first.level, 0, 'admitted')
+      near(first.roomRate * HOUR, 1, 'and the rate')
+      await level(10, 'set apart')
+      const second = await lease(other, one, { instance: 0.2, want: 1_000 })
+      near(second.room, 45, 'half of what is left')
+      t.equal(second.roomRate, 0, 'the rate is leased already')
+      await level(55, 'both')
+      t.match(await admit(store, [one], 50), { reason: 'overflow' })
+      const later = await lease(store, one, { instance: 0.1, used: 4, want: -1 })
+      near(later.room, 0, 'it asks for each')
+      near(later.level, 4, 'what it has used counts')
+      t.equal(later.instances, 1)
+      await level(49, 'the rest is back')
+      await lease(store, one, { instance: 0.2 })
+      await level(4, 'they have left')
+    })
+
+    await test('reset of a leased bucket keeps its schedule', async t => {
+      const one = bucket(1, 10, { blockFor: HOUR })
+      await admit(store, [one], 10)
+      t.match(await admit(store, [one]), { reason: 'overflow' })
+      const { slots } = await lease(store, one, { demand: [{ priority: 3, weight: 1, cost: 1 }] })
+      t.equal(slots.length, 1)
+      await other.reset(one)
+      await play(t, store, [[[one], 10, Infinity, 'admitted', [10]]])
+      t.equal((await claim(other, [one])).granted, false, 'its slot is not given out again')
+      t.equal((await lease(other, one, { instance: 0.2, want: -1, demand: [] })).instances, 1, 'and the lease holds')
+      await lease(store, one, {})
+      await store.reset(one)
+      t.equal((await claim(store, [one])).granted, true, 'until nobody leases it')
     })
 
     await test('two clients at once admit exactly b', async t => {

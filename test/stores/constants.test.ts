@@ -7,18 +7,22 @@ import { describeSchema } from '../../src/stores/postgres/schema.js'
 import { readScript } from '../../src/stores/redis/wire.js'
 
 const FILES = [
-  'redis/decide.lua',
-  'redis/exchange.lua',
+  'redis/scripts/decide.lua',
+  'redis/scripts/exchange.lua',
+  'redis/scripts/lease.lua',
+  'redis/scripts/overrides.lua',
   'postgres/decide.sql',
+  'postgres/lease.sql',
   'postgres/prune.sql',
   'postgres/table.sql',
+  'postgres/table-leases.sql',
 ]
 
 t.test('no script has a tolerance or a life of its own', async t => {
   for (const file of FILES) {
     const source = readFileSync(new URL(`../../src/stores/${file}`, import.meta.url), 'utf8')
     const code = source.replaceAll(/--.*$/gm, '')
-    t.notMatch(code, /\de-\d|\b3000\b|[+-] 1000\b|1735689600/, file)
+    t.notMatch(code, /\de-\d|\b3000\b|[+-] 1000\b|SAME_PAUSE = \d|blocks\[i\]\) \+ \d|1735689600/, file)
   }
 })
 
@@ -26,8 +30,11 @@ t.test('a script has the values of the constants', async t => {
   const { text } = readScript()
   t.match(text, `local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = ${LEVEL_TOLERANCE}, 0.000001, ${SAME_SLOT}`)
   t.match(text, `local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = ${BEAT_LIFE}, 1000, 1000`)
-  const { create, prune, probe } = describeSchema('shaper_buckets')
+  t.match(text, 'local SAME_PAUSE = 10\n')
+  const { create: createWith, prune, probe } = describeSchema('shaper_buckets')
+  const create = createWith(false)
   t.match(create, `cost > capacity + ${LEVEL_TOLERANCE}`)
+  t.match(create, 'blocks[i]) + 10 OR')
   t.match(probe, 'to_timestamp(1735689600)')
   for (const script of [text, create, prune, probe]) t.notMatch(script.replaceAll(/--.*$/gm, ''), /@\w+@/)
 })

@@ -4,7 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { createVirtualClock } from '../../src/core/clock.js'
-import type { Store, UpstreamState } from '../../src/core/store.js'
+import type { Store } from '../../src/core/store.js'
+import type { UpstreamState } from '../../src/core/upstream-state.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 
 const HOUR = 3_600_000

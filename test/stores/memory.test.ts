@@ -1,16 +1,42 @@
 import fc from 'fast-check'
 import t from 'tap'
+import { VIEW_LIFE } from '../../src/core/board.js'
 import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { type BucketRef, HORIZON, longestBackDate, SLOT_GRACE, type Store } from '../../src/core/store.js'
+import {
+  type BucketRef,
+  FRAME,
+  HORIZON,
+  LEASE_LIFE,
+  longestBackDate,
+  SLOT_GRACE,
+  type Store,
+} from '../../src/core/store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { MemoryUpstreams } from '../../src/stores/memory/upstreams.js'
+import { boardConformance } from './board-conformance.js'
 import { clock, conformance } from './conformance.js'
 import { exchangeConformance } from './exchange-conformance.js'
 
 conformance('memory', async () => {
   const store: Store = createMemoryStore({ clock })
   return { store, other: store, close: () => store.close() }
+})
+
+boardConformance('memory', async () => {
+  const store: Store = createMemoryStore({ clock })
+  return { store, other: store, close: () => store.close() }
+})
+
+t.test('what instances have shown is forgotten when another one shows something', async t => {
+  let now = 0
+  const { board } = createMemoryStore({ clock: { now: () => now } })
+  board.show('gone', 'a')
+  now = VIEW_LIFE
+  board.show('here', 'b')
+  // By this clock it would be there again, had it been kept.
+  now = 0
+  t.same(await board.views(), [{ id: 'here', text: 'b', age: -VIEW_LIFE }])
 })
 
 exchangeConformance('memory', async () => {
@@ -30,6 +56,9 @@ function setUp(start = 0) {
   const time = createVirtualClock({ start })
   return { time, store: createMemoryStore({ clock: time }) }
 }
+
+/** As an instance sees it whose calls take 30 ms. */
+const FAR = { horizon: 75, back: longestBackDate(30) }
 
 t.test('a contract of five a second and ten, to the millisecond', async t => {
   const { time, store } = setUp(1_000)
@@ -94,6 +123,30 @@ t.test('slots of a burst, to the millisecond', async t => {
   }
 })
 
+t.test('from when slots may be used if answers take 30 ms, to the millisecond', async t => {
+  const time = createVirtualClock({ start: 1_000 })
+  const store = createMemoryStore({ clock: time, reach: FAR })
+  const [a, b] = [client(20, 10), client(20, 10, { name: 'burst', burst: 2 })]
+  const steps: [now: number, stack: BucketRef[], notBefore: number, from: number, at: number][] = [
+    [1_000, [a], 0, 1_000, 1_026],
+    // The slots of a busy bucket follow each other.
+    [1_010, [a], 0, 1_076, 1_076],
+    [1_110, [a], 0, 1_126, 1_136],
+    [2_000, [a], 2_010, 2_010, 2_026],
+    [3_000, [a], 3_050, 3_050, 3_050],
+    // A burst may leave together.
+    [4_000, [b], 0, 4_000, 4_026],
+    [4_000, [b], 0, 4_026, 4_026],
+    [5_000, [b], 0, 5_000, 5_026],
+    [5_040, [b, a], 0, 5_040, 5_066],
+  ]
+  for (const [now, stack, notBefore, from, at] of steps) {
+    time.runUntil(now)
+    const answer = store.claim({ stack, cost: 1, since: 0, notBefore })
+    t.same(answer, { granted: true, slot: { at, from, token: at } }, `at ${now}`)
+  }
+})
+
 /** The claims that were not given back never exceed the bound, in whatever order and however late they are given back. */
 t.test('slots that are given back late never let more pass than the burst', async () => {
   const step = fc.record({
@@ -127,6 +180,51 @@ t.test('slots that are given back late never let more pass than the burst', asyn
     }),
     { seed: 20, numRuns: 2_000 },
   )
+})
+
+const lessee = { instance: 1, demand: [], largest: 1, lead: 0, used: 0, want: 0, returned: [] }
+
+t.test('an instance that reports late has slots until its next report', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(100, 1_000)
+  const report = () => store.lease({ ...lessee, bucket, demand: [{ priority: 3, weight: 1, cost: 100 }] })
+  report()
+  time.runUntil(1_000 + FRAME + 200)
+  t.same(
+    report().slots.map(({ at }) => at - time.now()),
+    Array.from({ length: FRAME / 10 }, (_, place) => 10 * place),
+  )
+})
+
+t.test('the rate of an instance that is gone drains the level again, also for the time when it was gone', async t => {
+  const { time, store } = setUp(0)
+  const bucket = client(100, 1_000)
+  const level = () => store.admit({ stack: [bucket], cost: 0, maxWait: Infinity, claim: false }).levels[0]!
+  store.admit({ stack: [bucket], cost: 500, maxWait: Infinity, claim: false })
+  store.lease({ ...lessee, bucket, want: 1 })
+  // Its room grows until it would have been gone. The other is there for longer.
+  time.runUntil(FRAME + LEASE_LIFE - 100)
+  store.lease({ ...lessee, instance: 2, bucket, want: -1, lead: 1_000, demand: [{ priority: 3, weight: 1, cost: 1 }] })
+  time.runUntil(FRAME + LEASE_LIFE + 1_000)
+  store.lease({ ...lessee, instance: 2, bucket })
+  t.equal(Math.round(level()), 501 - 100)
+})
+
+t.test('others are told of an upstream only what is new to them', async t => {
+  const { time, store } = setUp(0)
+  const heard: unknown[] = []
+  store.listen(news => void heard.push(news.about === 'upstream' && news.state))
+  const tell = (pausedFor: number, rate?: number, rateFor = 0) => store.exchange('a', { pausedFor, rate, rateFor })
+  tell(5_000)
+  // Another instance has heard of the same pause from the upstream.
+  time.runUntil(3)
+  tell(5_000)
+  store.exchange('a')
+  t.same(heard, [{ pausedFor: 5_000, rate: undefined, rateFor: 0 }])
+  tell(6_000)
+  tell(0, 0.1, 1_000)
+  tell(0, 0.1, 900)
+  t.equal(heard.length, 3, 'a longer pause, and a rate')
 })
 
 t.test('blocks end to the millisecond', async t => {
@@ -195,18 +293,18 @@ t.test('a clock that goes back counts as if no time had passed', async t => {
 
 t.test('a heartbeat counts for three seconds', async t => {
   const { time, store } = setUp()
-  t.equal(store.beat('a'), 1)
+  t.equal(store.beat('a').count, 1)
   time.runUntil(1_000)
-  t.equal(store.beat('b'), 2)
+  t.equal(store.beat('b').count, 2)
   time.runUntil(3_000)
-  t.equal(store.beat('b'), 2)
+  t.equal(store.beat('b').count, 2)
   time.runUntil(3_001)
-  t.equal(store.beat('b'), 1)
+  t.equal(store.beat('b').count, 1)
   store.beat('c')
   store.leave('b')
   store.leave('b')
-  t.equal(store.beat('c'), 1)
-  t.equal(store.left, 1)
+  t.equal(store.beat('c').count, 1)
+  t.equal(store.beat('c').left, 1)
 })
 
 const gap = fc.constantFrom(0, 0, 0, 1, 5, 10, 33.25, 200, 5_000)
@@ -279,4 +377,50 @@ t.test('no window has more requests than slots', async () => {
     }
   })
   fc.assert(property, { numRuns: 500 })
+})
+
+/**
+ * Each claim is of an instance at its own distance. Each slot is used at any moment that is allowed, or given back where there
+ * is no burst.
+ */
+t.test('slots that are used before their time never let more pass than the bound', async () => {
+  const step = fc.record({
+    gap: fc.constantFrom(0, 0, 1, 5, 20, 60),
+    cost: fc.constantFrom(0.5, 1, 1, 2),
+    since: fc.constantFrom(0, 0, 3, 100),
+    roundTrip: fc.constantFrom(0, 8, 30, 100),
+    use: fc.constantFrom(0, 0, 0.5, 1),
+    late: fc.constantFrom(0, 0, 0, 4, SLOT_GRACE),
+    givenBack: fc.nat(7),
+  })
+  const property = fc.property(fc.constantFrom(undefined, 2, 4), fc.array(step, { maxLength: 80 }), (burst, steps) => {
+    const time = createVirtualClock()
+    const reach = { ...FAR }
+    const store = createMemoryStore({ clock: time, reach })
+    const stack = [client(50, 100, burst === undefined ? {} : { burst }), client(100, 100, { name: 'everyone' })]
+    const sent: { at: number; cost: number }[] = []
+    for (const { gap, cost, since, roundTrip, use, late, givenBack } of steps) {
+      time.runUntil(time.now() + gap)
+      reach.horizon = Math.max(HORIZON.least, 2.5 * roundTrip)
+      reach.back = longestBackDate(roundTrip)
+      const answer = store.claim({ stack, cost, since })
+      if (!answer.granted) continue
+      const { slot } = answer
+      if (givenBack === 0 && burst === undefined)
+        time.at(time.now() + roundTrip, () => store.giveBack({ stack, cost: 0, slot, slotCost: cost }))
+      else sent.push({ at: slot.from + use * (slot.at - slot.from) + late, cost })
+    }
+    sent.sort((one, other) => one.at - other.at)
+    for (const { limits } of stack) {
+      for (const [first, { at: start }] of sent.entries()) {
+        let sum = 0
+        for (const { at, cost } of sent.slice(first)) {
+          sum += cost
+          const bound = limits.rate * (at - start + SLOT_GRACE) + Math.max(limits.burst ?? 0, 2)
+          if (sum > bound + 1e-6) throw new Error(`${sum} within ${at - start} ms, ${bound} allowed`)
+        }
+      }
+    }
+  })
+  fc.assert(property, { seed: 9, numRuns: 2_000 })
 })

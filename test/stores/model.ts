@@ -1,57 +1,112 @@
 /** A store decides as the memory store does: any verbs in any order, with rates that change and clocks that go back. */
+import { performance } from 'node:perf_hooks'
 import fc from 'fast-check'
-import t from 'tap'
-import type { Admission, BucketRef, ClaimAnswer, Slot, Store } from '../../src/core/store.js'
-import { createMemoryStore } from '../../src/stores/memory/store.js'
+import t, { type Test } from 'tap'
+import type { Clock } from '../../src/core/clock.js'
+import {
+  type Admission,
+  type BucketRef,
+  type ClaimAnswer,
+  HORIZON,
+  type LeaseAnswer,
+  type LeasedSlot,
+  longestBackDate,
+  type Slot,
+  type Store,
+} from '../../src/core/store.js'
+import { createMemoryStore, type Reach } from '../../src/stores/memory/store.js'
+import { RoundTrip } from '../../src/stores/round-trip.js'
 import { clock } from './conformance.js'
 
 /**
- * ms, some three days. All times are multiples of it, or of its small binary fractions where a rate has changed. Stores differ
- * in what follows from the measured way to them: how far ahead and how far back a slot may lie. That is some ms, so nothing
- * against this. As a power of two it makes all sums exact.
+ * The clock of the store under test. No time passes, so no answer is slow: a slow one has slots granted ahead, which a model
+ * cannot know.
  */
-const GRID = 2 ** 28
+export const standing: Clock = { now: () => 0, at: (due, run) => clock.at(performance.now() + due, run) }
 
 /** Slots of two stores are the same when they are this close, in ms. */
-const SAME = GRID / 2 ** 8
+const SAME = 2 ** -10
+
+/** ms. A run that takes longer proves nothing: a server may forget what it would keep for the time of the model. */
+const LONGEST = 900
 
 const cost = fc.constantFrom(0.5, 1, 1, 1, 2, 3)
 const stack = fc.constantFrom([0], [1], [2], [0, 1], [1, 2], [2, 0], [0, 1, 2])
-/** Cost units per ms. */
-const rate = fc.constantFrom(2, 4, 8, 16).map(grids => 1 / (grids * GRID))
-const step = fc.record({
-  gap: fc.constantFrom(0, 0, 0, 1, 2, 4, 10, 40, 1_000, -40),
-  verb: fc.constantFrom('admit', 'admit', 'admit', 'claim', 'claim', 'claim', 'giveBack', 'rate', 'reset'),
-  stack,
-  cost,
-  rate,
-  maxWait: fc.constantFrom(Infinity, Infinity, 0, 4 * GRID, 10 * GRID),
-  claim: fc.boolean(),
-  since: fc.constantFrom(0, 0, 1, 100, 3 * GRID),
-  ahead: fc.constantFrom(undefined, 0, GRID + 1, 3 * GRID + 1, 9 * GRID + 1),
-})
-const limits = fc.record({
-  rate,
-  capacity: fc.constantFrom(1, 2, 5, 10),
-  burst: fc.constantFrom(undefined, undefined, 0.5, 2, 3, 8),
-  overflow: fc.constantFrom('reject' as const, 'fill' as const, 'fair' as const),
-  blockFor: fc.constantFrom(undefined, undefined, 'drain' as const, 16 * GRID),
-})
+const INSTANCES = [0.25, 0.5, 0.75]
 
-type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
-type Limits = typeof limits extends fc.Arbitrary<infer L> ? L : never
+const demand = fc.uniqueArray(
+  fc.record({
+    priority: fc.constantFrom(0, 3, 3, 4, 7),
+    weight: fc.constantFrom(1, 1, 2, 4),
+    cost: fc.constantFrom(0, 0.5, 1, 2, 5, 40),
+  }),
+  { maxLength: 3, selector: ({ priority }) => priority },
+)
+
+/**
+ * All times are multiples of a unit, or of its small binary fractions where a rate has changed. As a power of two it makes all
+ * sums exact.
+ *
+ * @param unit ms
+ */
+function scaled(unit: number) {
+  /** Cost units per ms. */
+  const rate = fc.constantFrom(1 / 16, 2, 4, 8, 16).map(units => 1 / (units * unit))
+  const step = fc.record({
+    gap: fc.constantFrom(0, 0, 0, 1, 2, 4, 10, 15, 40, 1_000, -40).map(units => units * unit),
+    verb: fc.constantFrom(
+      ...Array<'admit' | 'claim' | 'lease'>(4).fill('admit'),
+      ...Array<'claim'>(4).fill('claim'),
+      ...Array<'lease'>(6).fill('lease'),
+      'giveBack' as const,
+      'rate' as const,
+      'reset' as const,
+    ),
+    stack,
+    cost,
+    rate,
+    maxWait: fc.constantFrom(Infinity, Infinity, 0, 4 * unit, 10 * unit),
+    claim: fc.boolean(),
+    since: fc.constantFrom(0, 0, 1, 100, 3 * unit),
+    /** ms from the time of the step. */
+    notBefore: fc.constantFrom(undefined, undefined, -unit, 1, HORIZON.least, HORIZON.least + 1),
+    ahead: fc.constantFrom(undefined, undefined, 4 * unit, 15 * unit + 1),
+    instance: fc.constantFrom(0, 1, 2),
+    demand,
+    lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * unit),
+    used: fc.constantFrom(0, 0, 1, 3, -1),
+    want: fc.constantFrom(-1, 0, 1, 4, 20),
+    returns: fc.constantFrom(0, 0, 1, 3, 100),
+  })
+  const limits = fc.record({
+    rate,
+    capacity: fc.constantFrom(1, 2, 5, 10),
+    burst: fc.constantFrom(undefined, undefined, 0.5, 2, 3, 8),
+    minShare: fc.constantFrom(undefined, 0, 0.25),
+    overflow: fc.constantFrom('reject' as const, 'fill' as const, 'fair' as const),
+    blockFor: fc.constantFrom(undefined, undefined, 'drain' as const, 16 * unit),
+  })
+  return { step, limits }
+}
+
+type Step = ReturnType<typeof scaled>['step'] extends fc.Arbitrary<infer S> ? S : never
+type Limits = ReturnType<typeof scaled>['limits'] extends fc.Arbitrary<infer L> ? L : never
+
+function differ(what: string, one: unknown, other: unknown): string | undefined {
+  return one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-6)
+    ? undefined
+    : `${what} ${one}, wanted ${other}`
+}
 
 /** Undefined: the answers are the same. */
 function difference(got: Admission | ClaimAnswer, wanted: Admission | ClaimAnswer): string | undefined {
-  const differ = (what: string, one: unknown, other: unknown): string | undefined =>
-    one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-6)
-      ? undefined
-      : `${what} ${one}, wanted ${other}`
   if ('granted' in got) {
     const claim = wanted as ClaimAnswer
     if (!got.granted || !claim.granted) return differ('granted', got.granted, claim.granted)
     const [one, other] = [got.slot.token as number, claim.slot.token as number]
-    return Math.abs(one - other) <= SAME ? undefined : `slot ${one}, wanted ${other}`
+    if (Math.abs(one - other) > SAME) return `slot ${one}, wanted ${other}`
+    const [ahead, wantedAhead] = [got, claim].map(({ slot }) => slot.at - slot.from) as [number, number]
+    return Math.abs(ahead - wantedAhead) <= SAME ? undefined : `to be used ${ahead} ms ahead, wanted ${wantedAhead}`
   }
   const admission = wanted as Admission
   const common = [
@@ -72,6 +127,33 @@ function difference(got: Admission | ClaimAnswer, wanted: Admission | ClaimAnswe
   return common.find(text => text !== undefined)
 }
 
+/** The times of a lease from when it was decided: two stores have different clocks. Slots are known by their tokens. */
+function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefined {
+  const times = ({ nextAt, until, roomFrom, roomUntil }: LeaseAnswer) => ({
+    nextAt: nextAt - roomFrom,
+    until: Math.max(0, until - roomFrom),
+    roomUntil: roomUntil - roomFrom,
+  })
+  const [one, other] = [got, wanted].map(answer => ({ ...answer, ...times(answer) })) as [LeaseAnswer, LeaseAnswer]
+  for (const name of ['nextAt', 'until', 'roomUntil'] as const) {
+    if (Math.abs(one[name] - other[name]) > SAME) return differ(name, one[name], other[name])
+  }
+  for (const name of ['room', 'roomRate', 'spare', 'level', 'instances'] as const) {
+    const text = differ(name, one[name], other[name])
+    if (text !== undefined) return text
+  }
+  if (got.slots.length !== wanted.slots.length) return differ('slots', got.slots.length, wanted.slots.length)
+  for (const [place, slot] of got.slots.entries()) {
+    const model = wanted.slots[place]!
+    const late = (slot.token as number) - (model.token as number)
+    if (Math.abs(late) > SAME) return `slot ${place} is ${late} ms late`
+    if (Math.abs(slot.at - got.roomFrom - (model.at - wanted.roomFrom)) > SAME) return `slot ${place} at ${slot.at}`
+    const text = differ(`cost of slot ${place}`, slot.cost, model.cost)
+    if (text !== undefined) return text
+  }
+  return undefined
+}
+
 function slotsOf(answers: readonly (Admission | ClaimAnswer)[]): Slot[] {
   return answers.flatMap(answer => {
     const claim = 'granted' in answer ? answer : answer.admitted ? answer.claim : undefined
@@ -79,7 +161,10 @@ function slotsOf(answers: readonly (Admission | ClaimAnswer)[]): Slot[] {
   })
 }
 
-/** @param create makes a client of a server whose clock stands still at the time of `setTime`, in ms; called once */
+/**
+ * @param create makes a client of a server whose clock stands still at the time of `setTime`, in ms. The client has the clock
+ * `standing`. Called once.
+ */
 export function modelled(
   name: string,
   create: () => Promise<{ store: Store; setTime(ms: number): Promise<unknown>; close(): Promise<void> }>,
@@ -88,76 +173,162 @@ export function modelled(
     const { store, setTime, close } = await create()
     t.teardown(close)
     let runs = 0
-    /** Answers that show what a step was for. */
-    const seen = { ahead: 0, since: 0, refused: 0, granted: 0, together: 0, rates: 0, resets: 0 }
-
-    async function play(allLimits: Limits[], steps: Step[]) {
-      // Later than any step may go back to: clocks of servers are not negative.
-      let now = 2 ** 12 * GRID
-      runs += 1
-      const model: Store = createMemoryStore({ clock: { ...clock, now: () => now } })
-      const refs = allLimits.map(({ blockFor, burst, ...rest }, index): BucketRef => {
-        const block = blockFor === undefined ? {} : { blockFor }
-        const bursts = burst === undefined ? {} : { burst }
-        return { limits: { name: `b${index}`, ...rest, ...block, ...bursts }, key: `run ${runs}`, group: '' }
-      })
-      let granted = -1
-      let last: { slots: Slot[]; stack: BucketRef[]; cost: number } | undefined
-      for (const [index, { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead }] of steps.entries()) {
-        now += gap * GRID
-        await setTime(now)
-        const stack = places.map(place => refs[place]!)
-        if (verb === 'rate') {
-          const changed = places[0]!
-          refs[changed] = { ...refs[changed]!, limits: { ...refs[changed]!.limits, rate } }
-          seen.rates += 1
-          // As a reload tells it where requests wait, or not.
-          if (claim) for (const one of [store, model]) await one.giveBack({ stack: [refs[changed]!], cost: 0 })
-          continue
-        }
-        if (verb === 'reset') {
-          seen.resets += 1
-          for (const one of [store, model]) await one.reset(stack[0]!)
-          continue
-        }
-        if (verb === 'giveBack') {
-          for (const [which, one] of [store, model].entries()) {
-            const slot = last === undefined ? {} : { slot: last.slots[which]!, slotCost: last.cost }
-            // With the rates of now: that is how it is asked.
-            const given = last?.stack.map(({ limits }) => refs.find(ref => ref.limits.name === limits.name)!) ?? stack
-            await one.giveBack({ stack: given, cost: claim ? cost : 0, ...slot })
-          }
-          last = undefined
-          continue
-        }
-        const ask = async (one: Store) =>
-          verb === 'claim'
-            ? one.claim({ stack, cost, since, ...(ahead !== undefined && { ahead }) })
-            : one.admit({ stack, cost, maxWait, claim })
-        const answers = [await ask(store), await ask(model)] as const
-        const problem = difference(...answers)
-        if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
-        const slots = slotsOf(answers)
-        if (verb === 'claim' && slots.length === 0) seen.refused += 1
-        if (slots.length < 2) continue
-        seen.granted += 1
-        if (granted === now && stack.every(({ limits }) => limits.burst !== undefined)) seen.together += 1
-        granted = now
-        if ((slots[1]!.token as number) > now + SAME) seen.ahead += 1
-        if (verb === 'claim' && since > 0) seen.since += 1
-        last = { slots, stack, cost }
-      }
+    // In steps of three days nothing that lasts for a frame matters, and numbers are large. In steps of 8 ms frames matter.
+    for (const unit of [2 ** 28, 8]) {
+      await t.test(`in steps of ${unit} ms`, t =>
+        compare(t, unit, { horizon: HORIZON.least, back: longestBackDate(0) }),
+      )
     }
+    await t.test('as if its answers took long', t => compare(t, 8, { horizon: 75, back: -26 }))
 
-    const property = fc.asyncProperty(
-      fc.array(limits, { minLength: 3, maxLength: 3 }),
-      fc.array(step, { maxLength: 40, size: 'max' }),
-      play,
-    )
-    await fc.assert(property, { numRuns: 150 })
-    t.ok(
-      Object.values(seen).every(count => count >= 5),
-      `each kind of answer was seen: ${JSON.stringify(seen)}`,
-    )
+    async function compare(t: Test, unit: number, reach: Reach): Promise<void> {
+      for (const [name, value] of Object.entries(reach))
+        t.intercept(RoundTrip.prototype, name as keyof Reach, { value })
+      /** Answers that show what a step was for. */
+      const seen = {
+        ahead: 0,
+        since: 0,
+        refused: 0,
+        granted: 0,
+        together: 0,
+        early: 0,
+        rates: 0,
+        resets: 0,
+        leases: 0,
+        leased: 0,
+        returned: 0,
+        spare: 0,
+        shared: 0,
+        rooms: 0,
+      }
+      let proven = 0
+
+      async function play(allLimits: Limits[], steps: Step[]) {
+        const begun = performance.now()
+        try {
+          await playOnce(allLimits, steps)
+        } catch (error) {
+          if (unit * HORIZON.least > LONGEST || performance.now() - begun < LONGEST) throw error
+          return
+        }
+        proven += 1
+      }
+
+      async function playOnce(allLimits: Limits[], steps: Step[]) {
+        // Later than any step may go back to: clocks of servers are not negative.
+        let now = 2 ** 12 * unit
+        runs += 1
+        const model: Store = createMemoryStore({ clock: { ...clock, now: () => now }, reach })
+        const stores = [store, model] as const
+        const refs = allLimits.map(({ blockFor, burst, minShare, ...rest }, index): BucketRef => {
+          const block = blockFor === undefined ? {} : { blockFor }
+          const bursts = burst === undefined ? {} : { burst }
+          const shares = minShare === undefined ? {} : { minShare }
+          return {
+            limits: { name: `b${index}`, ...rest, ...block, ...bursts, ...shares },
+            key: `run ${runs}`,
+            group: '',
+          }
+        })
+        let granted = -1
+        let last: { slots: Slot[]; stack: BucketRef[]; cost: number } | undefined
+        /** The slots that an instance has of a bucket in each store. */
+        const owned = new Map<string, [LeasedSlot[], LeasedSlot[]]>()
+        for (const [index, each] of steps.entries()) {
+          const { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead = 0, notBefore } = each
+          now += gap
+          await setTime(now)
+          // The client learns of it.
+          await store.beat('model')
+          const stack = places.map(place => refs[place]!)
+          if (verb === 'rate') {
+            const changed = places[0]!
+            refs[changed] = { ...refs[changed]!, limits: { ...refs[changed]!.limits, rate } }
+            seen.rates += 1
+            // As a reload tells it where requests wait, or not.
+            if (claim) for (const one of stores) await one.giveBack({ stack: [refs[changed]!], cost: 0 })
+            continue
+          }
+          if (verb === 'reset') {
+            seen.resets += 1
+            for (const one of stores) await one.reset(stack[0]!)
+            continue
+          }
+          if (verb === 'giveBack') {
+            for (const [which, one] of stores.entries()) {
+              const slot = last === undefined ? {} : { slot: last.slots[which]!, slotCost: last.cost }
+              // With the rates of now: that is how it is asked.
+              const given = last?.stack.map(({ limits }) => refs.find(ref => ref.limits.name === limits.name)!) ?? stack
+              await one.giveBack({ stack: given, cost: claim ? cost : 0, ...slot })
+            }
+            last = undefined
+            continue
+          }
+          if (verb === 'lease') {
+            const { instance, demand, lead, used, want, returns } = each
+            const owner = `${places[0]} ${instance}`
+            const slots = owned.get(owner) ?? [[], []]
+            const answers: LeaseAnswer[] = []
+            for (const [which, one] of stores.entries()) {
+              const mine = slots[which]!
+              const returned = mine.splice(Math.max(0, mine.length - returns))
+              const request = { bucket: stack[0]!, instance: INSTANCES[instance]!, demand, largest: cost }
+              answers.push(await one.lease!({ ...request, lead, used, want, returned }))
+              if (which === 1 && returned.length > 0) seen.returned += 1
+            }
+            const [got, wanted] = answers as [LeaseAnswer, LeaseAnswer]
+            const problem = leaseDifference(got, wanted)
+            if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
+            for (const [which, { slots: more }] of answers.entries()) slots[which]!.push(...more)
+            owned.set(owner, slots)
+            seen.leases += 1
+            if (wanted.slots.length > 0) seen.leased += 1
+            if (wanted.instances > 1) seen.shared += 1
+            if (wanted.room > 0 && wanted.spare > 0) seen.rooms += 1
+            if (wanted.slots.some(({ at }) => at < wanted.until - (2 * cost) / stack[0]!.limits.rate)) seen.spare += 1
+            continue
+          }
+          const ask = async (one: Store) => {
+            if (verb === 'admit') return one.admit({ stack, cost, maxWait, claim, ahead })
+            const theirs = one === model ? now : standing.now()
+            return one.claim({
+              stack,
+              cost,
+              since,
+              ahead,
+              ...(notBefore !== undefined && { notBefore: theirs + notBefore }),
+            })
+          }
+          const answers = [await ask(store), await ask(model)] as const
+          const problem = difference(...answers)
+          if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
+          const slots = slotsOf(answers)
+          if (verb === 'claim' && slots.length === 0) seen.refused += 1
+          if (slots.length < 2) continue
+          seen.granted += 1
+          if (granted === now && stack.every(({ limits }) => limits.burst !== undefined)) seen.together += 1
+          granted = now
+          if ((slots[1]!.token as number) > now) seen.ahead += 1
+          if (verb === 'claim' && since > 0) seen.since += 1
+          if (slots[1]!.from < slots[1]!.at) seen.early += 1
+          last = { slots, stack, cost }
+        }
+      }
+
+      const { step, limits } = scaled(unit)
+      const property = fc.asyncProperty(
+        fc.array(limits, { minLength: 3, maxLength: 3 }),
+        fc.array(step, { maxLength: 40, size: 'max' }),
+        play,
+      )
+      await fc.assert(property, { numRuns: 150 })
+      t.ok(proven > 75, `${proven} runs were quick enough`)
+      // Near slots are not ahead of what is free.
+      if (reach.back >= 0) seen.early += 5
+      t.ok(
+        Object.values(seen).every(count => count >= 5),
+        `each kind of answer was seen: ${JSON.stringify(seen)}`,
+      )
+    }
   })
 }

@@ -4,6 +4,7 @@ import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { type BucketRef, type Store, StoreError } from '../../src/core/store.js'
+import { SideConnection } from '../../src/stores/postgres/side-connection.js'
 import { createPostgresStore, migrate } from '../../src/stores/postgres/store.js'
 import { type PostgresServer, startPostgres } from '../servers/postgres.js'
 import { bucket, clock, perSecond } from './conformance.js'
@@ -109,7 +110,7 @@ t.test('names with metacharacters', async t => {
     const one = bucket(1, 10, { key: `'; DROP TABLE "${table}" --`, name: `{"a\\"}` })
     await admit(store, one, 4)
     t.ok(Math.abs((await levelOf(store, one)) - 4) < 0.01, table)
-    t.equal(await store.beat(`'"${table}`), 1)
+    t.equal((await store.beat(`'"${table}`)).count, 1)
   }
   const [count] = await server.query<{ count: number }>(
     'SELECT count(*)::int FROM pg_class c WHERE relname = ANY ($1) AND relkind = $2',
@@ -128,6 +129,20 @@ t.test('a dropped table is created again', async t => {
   await server.query(`DROP TABLE ${table}`)
   const { levels } = await admit(store, one, 3)
   t.same(levels, [3])
+})
+
+t.test('a table of an older version gets the columns of leases, while that is in use', async t => {
+  const table = `table_${tables++}`
+  const [store, one] = [open(t, { table, timeout: 5_000 }), bucket(1, 10)]
+  await admit(store, one, 3)
+  const drop = () => server.query(`ALTER TABLE ${table} DROP leased_rate, DROP leased_until, DROP lease`)
+  await drop()
+  await migrate({ url: server.url, table })
+  t.ok(Math.abs((await levelOf(store, one)) - 3) < 0.01, 'it goes on with what was there')
+  await drop()
+  const report = { demand: [{ priority: 3, weight: 1, cost: 1 }], largest: 1, lead: 10, used: 0, want: 2, returned: [] }
+  const { slots, room } = await store.lease!({ bucket: one, instance: 0.5, ...report })
+  t.same([slots.length, room], [1, 2], 'a call that misses them adds them')
 })
 
 t.test('only drained instances are pruned', async t => {
@@ -321,6 +336,51 @@ t.test('a server that accepts connections and stays silent', async t => {
   await store.close()
   for (const socket of sockets) socket.destroy()
   await new Promise(resolve => silent.close(resolve))
+})
+
+t.test('a side connection that cannot be prepared leaves no other one behind', async t => {
+  const heard: string[] = []
+  let opened = 0
+  const side = new SideConnection({
+    url: server.url,
+    timeout: 2_000,
+    channel: 'side',
+    async prepare() {
+      opened += 1
+      if (opened === 1) throw new Error('not yet')
+    },
+    received: payload => void heard.push(payload),
+  })
+  t.teardown(() => side.close())
+  side.listen()
+  const [first, second] = await Promise.allSettled([side.query('SELECT 1'), side.query('SELECT 2 AS two')])
+  t.match(first, { status: 'rejected', reason: { code: 'SHAPER_STORE_UNAVAILABLE' } })
+  t.match(second, { status: 'fulfilled', value: [{ two: 2 }] }, 'the next one opens another')
+  await side.query("SELECT pg_notify('side', 'news')")
+  await eventually(async () => heard.length > 0, 2_000, 'the news is heard')
+  await side.query('SELECT 1')
+  t.same([opened, heard], [2, ['news']], 'there is one, and it is kept')
+})
+
+t.test('a statement that has timed out while a connection was opened is not run later', async t => {
+  let isOpen = (): void => undefined
+  const opening = new Promise<void>(resolve => {
+    isOpen = resolve
+  })
+  const side = new SideConnection({
+    url: server.url,
+    timeout: 500,
+    channel: 'side',
+    prepare: () => opening,
+    received: () => undefined,
+  })
+  t.teardown(() => side.close())
+  const ran: string[] = []
+  const run = (name: string) => side.run(async () => ran.push(name))
+  await t.rejects(run('late'), new StoreError('PostgreSQL has not answered within 500 ms'))
+  isOpen()
+  await run('next')
+  t.same(ran, ['next'])
 })
 
 t.test('closing rejects open calls', async t => {

@@ -1,11 +1,11 @@
 import pg from 'pg'
 import t from 'tap'
-import type { Clock } from '../../src/core/clock.js'
 import { createPostgresStore, type PostgresOptions } from '../../src/stores/postgres/store.js'
 import { startPostgres } from '../servers/postgres.js'
+import { boardConformance } from './board-conformance.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
-import { modelled } from './model.js'
+import { modelled, standing } from './model.js'
 
 /** One for all suites: each has tables of its own. */
 const server = await startPostgres()
@@ -28,11 +28,15 @@ function create(table: string, timeout: number, more: Partial<PostgresOptions> =
   return createPostgresStore({ url: server.url, table, timeout, clock, ...more })
 }
 
-/** No time passes, so no answer is slow: a slow one has slots granted ahead, which a model cannot know. */
-const standing: Clock = { now: () => 0, at: (due, run) => clock.at(performance.now() + due, run) }
-
 conformance('PostgreSQL', async () => {
   const [store, other] = [create('plain', 1_000), create('plain', 1_000)]
+  return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
+})
+
+let boards = 0
+boardConformance('PostgreSQL', async () => {
+  const table = `board_${++boards}`
+  const [store, other] = [create(table, 2_000), create(table, 2_000)]
   return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
 })
 

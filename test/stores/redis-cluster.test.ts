@@ -1,10 +1,9 @@
 /** Several servers: stacks on two of them, replicas that take over, and a distant server. */
-import { once } from 'node:events'
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { BucketRef } from '../../src/core/store.js'
 import { createShaper } from '../../src/index.js'
 import { bucketKey, hashSlot, hashTag } from '../../src/stores/redis/keys.js'
+import { moveAway } from '../servers/distance.js'
 import { type RedisServer, startCluster, startRedis, startSentinel, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
 import { admit, claim, createStore, fails, failure, levelOf, recovery } from './redis-sample.js'
@@ -228,40 +227,12 @@ t.test('Sentinel', async t => {
   t.equal(Math.round(await levelOf(store, one)), 5)
 })
 
-/** Forwards connections to a local port with a delay in ms each way. Resolves to its own port. */
-async function farAway(t: Test, port: number, delay: number): Promise<number> {
-  const sockets = new Set<Socket>()
-  const pass = (from: Socket, to: Socket): void => {
-    sockets.add(from)
-    from.setNoDelay(true)
-    from.on('data', chunk => setTimeout(() => to.write(chunk), delay))
-    from.on('error', () => {})
-    from.on('close', () => to.destroy())
-  }
-  const server = createServer(client => {
-    const there = connect(port, '127.0.0.1')
-    pass(client, there)
-    pass(there, client)
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-    server.close()
-  })
-  return (server.address() as AddressInfo).port
-}
-
 t.test('buckets on a distant server have their full rate', async t => {
   const cluster = await startCluster()
   t.teardown(() => cluster.stop())
   const [far] = cluster.masters
-  const relay = await farAway(t, far!.port, 30)
-  await far!.command('CONFIG', 'SET', 'cluster-announce-bus-port', far!.port + 10_000)
-  await far!.command('CONFIG', 'SET', 'cluster-announce-port', relay)
-  await until('all know where it is', async () => {
-    const known = await Promise.all(cluster.masters.map(server => server.command('CLUSTER', 'SLOTS')))
-    return known.every(slots => JSON.stringify(slots).includes(String(relay)))
-  })
+  const relay = await moveAway(cluster, far!, 30)
+  t.teardown(() => relay.close())
   const shaper = createShaper({
     rate: '20/s',
     capacity: 1_000,

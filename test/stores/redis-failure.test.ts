@@ -7,7 +7,7 @@ import t from 'tap'
 import { ROOT } from '../cli/command.js'
 import { startRedis, until } from '../servers/redis.js'
 import { bucket, clock, perSecond } from './conformance.js'
-import { admit, claim, createStore, fails, levelOf, recovery, TIMEOUT } from './redis-sample.js'
+import { admit, claim, createStore, fails, failure, levelOf, recovery, TIMEOUT } from './redis-sample.js'
 
 t.test('the script is removed from the server', async t => {
   const server = await startRedis()
@@ -82,13 +82,25 @@ t.test('a stopped server does not execute expired calls later', async t => {
     ])
   }
   server.signal('SIGCONT')
-  const ms = await recovery(() => store.beat('one') as Promise<number>)
+  const ms = await recovery(() => store.beat('one') as Promise<unknown>)
   t.ok(ms < 2_000, `back after ${ms} ms`)
   await sleep(300)
   const level = await levelOf(store, one)
   t.ok(level > 6.9 && level <= 7, `level ${level}`)
   t.equal((await claim(store, [one])).granted, true, 'no slot was taken')
   t.equal((await store.exchange('one')).pausedFor, 0, 'nothing was told')
+})
+
+t.test('an override that has timed out while connecting is not set later', async t => {
+  const server = await startRedis()
+  t.teardown(() => server.stop())
+  server.signal('SIGSTOP')
+  const { board } = createStore(t, { url: server.url })
+  await fails(t, () => board!.setOverride({ bucket: 'a', key: 'b', rate: 1, endsIn: 3_600_000 }), 'setOverride')
+  server.signal('SIGCONT')
+  const ms = await recovery(async () => board!.overrides())
+  t.ok(ms < 2_000, `back after ${ms} ms`)
+  t.same(await board!.overrides(), [])
 })
 
 t.test('a pause that is too short for another connection', async t => {
@@ -100,7 +112,7 @@ t.test('a pause that is too short for another connection', async t => {
   server.signal('SIGSTOP')
   await Promise.all(Array.from({ length: 50 }, () => fails(t, () => admit(store, [one]), 'admit')))
   server.signal('SIGCONT')
-  const ms = await recovery(() => store.beat('one') as Promise<number>)
+  const ms = await recovery(() => store.beat('one') as Promise<unknown>)
   t.ok(ms < 500, `back after ${ms} ms`)
   const level = await levelOf(store, one)
   t.ok(level > 6.9 && level <= 7, `level ${level}`)
@@ -185,7 +197,7 @@ t.test('the clock of the server is set', async t => {
   t.ok(granted.granted && Math.abs(granted.slot.at - clock.now()) < 50, 'in terms of our clock nothing has moved')
   t.equal((await admit(store, [blocked])).admitted, true)
   await server.command('SET', 'ahead', 0)
-  t.equal(await store.beat('one'), 1, 'from the future does not count')
+  t.equal((await store.beat('one')).count, 1, 'from the future does not count')
 })
 
 t.test('a call that is late because the clock was set back is not executed either', async t => {
@@ -206,7 +218,7 @@ t.test('a call that is late because the clock was set back is not executed eithe
   })
   await Promise.all(Array.from({ length: 5 }, () => fails(t, () => admit(store, [one]), 'admit')))
   await setter
-  await recovery(() => store.beat('one') as Promise<number>)
+  await recovery(() => store.beat('one') as Promise<unknown>)
   const level = await levelOf(store, one)
   t.ok(level > 4.9 && level <= 5, `level ${level}`)
 })
@@ -245,4 +257,14 @@ t.test('closing without a server: nothing keeps the process', async t => {
   })
   const [ms] = await once(child.stdout, 'data')
   t.ok(Number(ms) < 1_000, `it ended ${ms} ms later`)
+})
+
+t.test('the reason of a server does not name the script', async t => {
+  const redis = await startRedis()
+  t.teardown(() => redis.stop())
+  const store = createStore(t, { url: redis.url })
+  await store.beat('one')
+  await redis.command('CONFIG', 'SET', 'maxmemory', 1)
+  const { error } = await failure(() => store.beat('one'))
+  t.equal((error as Error).message, "Redis: OOM command not allowed when used memory > 'maxmemory'.")
 })

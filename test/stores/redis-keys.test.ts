@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { bucketKey, hashSlot, hashTag, registryKey, upstreamKey } from '../../src/stores/redis/keys.js'
+import { bucketKey, hashSlot, hashTag, REGISTRY, registryKey, upstreamKey } from '../../src/stores/redis/keys.js'
 
 function key(group: string, name: string, key: string, prefix = 'shaper:'): string {
   return bucketKey(prefix, { group, key, limits: { name, rate: 1, capacity: 1 } })
@@ -29,7 +29,7 @@ t.test('different names give different keys, whatever they contain', async () =>
       const same = one.every((text, index) => text === other[index])
       const [a, b] = [Buffer.from(key(...one)), Buffer.from(key(...other))]
       const upstreams = [one[0], other[0]].map(text => Buffer.from(upstreamKey('shaper:', text)))
-      const others = [Buffer.from(registryKey('shaper:')), ...upstreams]
+      const others = [Buffer.from(registryKey('shaper:', REGISTRY)), ...upstreams]
       const apart = upstreams[0]!.equals(upstreams[1]!) === (one[0] === other[0])
       return a.equals(b) === same && apart && !others.some(key => a.equals(key)) && !others[0]!.equals(upstreams[0]!)
     }),

@@ -3,9 +3,10 @@ import t from 'tap'
 import { CLOCK_ORIGIN } from '../../src/stores/constants.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
 import { startCluster, startRedis } from '../servers/redis.js'
+import { boardConformance } from './board-conformance.js'
 import { clock, clockConformance, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
-import { modelled } from './model.js'
+import { modelled, standing } from './model.js'
 
 const OPTIONS = { timeout: 1_000, clock }
 
@@ -36,6 +37,21 @@ conformance('Redis Cluster', async () => {
   }
 })
 
+let boards = 0
+boardConformance('Redis', async () => {
+  boards += 1
+  const [store, other] = [create(`board ${boards}`), create(`board ${boards}`)]
+  return { store, other, close: async () => void (await Promise.all([store.close(), other.close()])) }
+})
+
+const nodes = await startCluster()
+t.teardown(() => nodes.stop())
+boardConformance('Redis Cluster', async () => {
+  const prefix = `board ${++boards}:`
+  const [store, other] = [1, 2].map(() => createRedisStore({ ...OPTIONS, prefix, cluster: nodes.urls }))
+  return { store: store!, other: other!, close: async () => void (await Promise.all([store!.close(), other!.close()])) }
+})
+
 clockConformance('Redis', async () => {
   const timeSource =
     "(function() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 + tonumber(redis.call('GET', 'set_by') or 0) end)()"
@@ -45,7 +61,7 @@ clockConformance('Redis', async () => {
 
 modelled('Redis', async () => {
   const timeSource = "tonumber(redis.call('GET', 'model_time') or 0)"
-  const store = create('model', { timeSource })
+  const store = create('model', { timeSource, clock: standing })
   return {
     store,
     // The script counts from there.

@@ -1,4 +1,5 @@
-import type { MaybePromise, Store } from '../../src/core/store.js'
+import type { MaybePromise } from '../../src/core/maybe-promise.js'
+import type { Store } from '../../src/core/store.js'
 
 /** The same store. Each of its calls goes through `call`. Closing it does nothing. */
 export function through(store: Store, call: <T>(run: () => MaybePromise<T>) => MaybePromise<T>): Store {

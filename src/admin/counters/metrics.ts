@@ -1,6 +1,7 @@
 /** Prometheus metrics. Labels are route, bucket and the like, never a key. */
 import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
 import type { BucketLimits } from '../../core/bucket/limits.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { Observer } from '../../proxy/observe/observer.js'
 import type { TrafficTally } from './traffic-tally.js'
 
@@ -41,6 +42,9 @@ export interface StoreMetrics {
 export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finished'> {
   readonly #registry = new Registry()
   readonly #waits: Histogram<'route'>
+  readonly #priorityWaits: Histogram<'priority'>
+  /** Some request had another priority than the usual one. */
+  #hasPriorities = false
   readonly #lateness: Histogram
   readonly #answers: Histogram<'route'>
   readonly #storeCalls: Histogram
@@ -51,6 +55,12 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
       new Histogram({ name, help, buckets: limits, labelNames, registers })
     this.#waits = histogram('shaper_queue_wait_seconds', 'How long released requests were queued', WAITS, 'route')
+    this.#priorityWaits = histogram(
+      'shaper_priority_wait_seconds',
+      'How long released requests of each priority were queued, once there are several',
+      WAITS,
+      'priority',
+    )
     this.#lateness = histogram('shaper_release_lateness_seconds', 'How late releases were', LATENESSES)
     this.#answers = histogram(
       'shaper_upstream_seconds',
@@ -74,6 +84,20 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
         for (const [route, { outcomes }] of tally.routes) {
           for (const [outcome, count] of Object.entries(outcomes))
             this.inc({ route: route || NO_ROUTE, outcome }, count)
+        }
+      },
+    })
+    new Counter({
+      name: 'shaper_rejections_total',
+      help: 'Rejected requests, by the bucket that rejected them and the reason',
+      labelNames: ['route', 'bucket', 'reason'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { rejections }] of tally.routes) {
+          for (const [bucket, reasons] of rejections) {
+            for (const [reason, count] of reasons) this.inc({ route: route || NO_ROUTE, bucket, reason }, count)
+          }
         }
       },
     })
@@ -216,8 +240,10 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     })
   }
 
-  readonly released: NonNullable<Observer['released']> = ({ route, wait }, lateness) => {
+  readonly released: NonNullable<Observer['released']> = ({ route, wait, priority }, lateness) => {
     this.#waits.observe({ route }, wait / 1_000)
+    if (priority !== DEFAULT_PRIORITY) this.#hasPriorities = true
+    if (this.#hasPriorities) this.#priorityWaits.observe({ priority }, wait / 1_000)
     this.#lateness.observe(lateness / 1_000)
   }
 

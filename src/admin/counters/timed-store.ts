@@ -1,5 +1,6 @@
 import type { Clock } from '../../core/clock.js'
-import type { MaybePromise, Store } from '../../core/store.js'
+import type { MaybePromise } from '../../core/maybe-promise.js'
+import type { Store } from '../../core/store.js'
 import type { StoreMetrics } from './metrics.js'
 
 /** The same store with its calls timed. */
@@ -20,13 +21,19 @@ export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: S
     admit: request => timed(store.admit(request), now()),
     claim: request => timed(store.claim(request), now()),
     giveBack: request => timed(store.giveBack(request), now()),
+    ...(store.lease && { lease: request => timed(store.lease!(request), now()) }),
     reset: bucket => timed(store.reset(bucket), now()),
-    beat: id => timed(store.beat(id), now()),
-    leave: id => timed(store.leave?.(id), now()),
-    get left() {
-      return store.left ?? 0
+    get shards() {
+      return store.shards
     },
+    shardOf: bucket => store.shardOf?.(bucket) ?? '',
+    beat: (id, shard) => timed(store.beat(id, shard), now()),
+    leave: (id, shard) => timed(store.leave?.(id, shard), now()),
     exchange: (upstream, received) => timed(store.exchange(upstream, received), now()),
+    ...(store.listen && { listen: listener => store.listen!(listener) }),
+    get board() {
+      return store.board
+    },
     close: () => store.close(),
   }
 }

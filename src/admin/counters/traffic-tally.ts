@@ -7,6 +7,7 @@ import type {
   Observer,
   Outcome,
   PatienceSource,
+  RejectionCause,
   RequestRecord,
 } from '../../proxy/observe/observer.js'
 import { DryRunTally } from './dry-run-tally.js'
@@ -15,6 +16,8 @@ import { MinuteCount } from './minute-count.js'
 import { RecentTimes } from './recent-times.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
 
+type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
+
 export interface RouteTally {
   queued: number
   readonly outcomes: Record<Outcome, number>
@@ -22,6 +25,8 @@ export interface RouteTally {
   /** Requests that were not sent, because their clients would not have been there for the answer. */
   readonly givenUp: Record<GivenUp['at'], Record<PatienceSource, number>>
   readonly givenUpLately: MinuteCount
+  /** Rejected requests. Without a bucket: ''. */
+  readonly rejections: RejectionCounts
   /** Requests that waited on to see whether their clients did. */
   trials: number
 }
@@ -81,6 +86,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         rehearsed: { would_reject: 0, would_delay: 0 },
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
         givenUpLately: new MinuteCount(),
+        rejections: new Map(),
         trials: 0,
       }
       this.routes.set(name, found)
@@ -168,7 +174,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   }
 
   finished(request: RequestRecord, outcome: Outcome): void {
-    const { route, stack, keys, cost, inFlight, givenUp, onTrial } = request
+    const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial } = request
     const own = this.route(route)
     own.outcomes[outcome] += 1
     if (onTrial) own.trials += 1
@@ -178,6 +184,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
     if (inFlight) this.inFlight -= 1
     if (outcome !== 'rejected') return
+    if (rejection !== undefined) countRejection(own.rejections, rejection)
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
       tally.rejected += cost
@@ -195,6 +202,12 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.route(request.route).rehearsed[decision] += 1
     this.dryRuns.add(request, decision, bucket, wait)
   }
+}
+
+function countRejection(rejections: RejectionCounts, { bucket, reason }: RejectionCause): void {
+  const reasons = rejections.get(bucket) ?? new Map<RejectionCause['reason'], number>()
+  rejections.set(bucket, reasons)
+  reasons.set(reason, (reasons.get(reason) ?? 0) + 1)
 }
 
 type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed' | 'broken'

@@ -6,7 +6,9 @@ import {
   count,
   duration,
   fullness,
+  fullnessText,
   keyName,
+  levelText,
   list,
   make,
   percent,
@@ -37,9 +39,10 @@ export function fillChooser(buckets, focus, onChoice) {
     nameOf: ({ name }) => name,
     create,
     fill(button, { name, fullest }) {
+      const [first] = fullest
       const share = Math.max(0, ...fullest.map(fullness))
       put(button.children[0], name)
-      put(button.children[1], percent(share))
+      put(button.children[1], first?.capacity === null ? fullnessText(first) : percent(share))
       setShare(button.fill, share)
       button.fill.className = share > 0.9 ? 'full' : ''
       button.setAttribute('aria-pressed', String(name === focus.name))
@@ -81,6 +84,9 @@ export function fillFocus(bucket, history, snapshot) {
   describe({ bucket, instance, figures, gaps, wait: snapshot.wait })
 }
 
+/** Why a bucket has a lower rate than it may have. The names of adaptive buckets are reserved. */
+const rateFlag = ({ name }) => (/^adaptive(:|$)/.test(name) ? 'adapted to' : 'learned')
+
 /** Short remarks on the state of a bucket; the first word of each tells them apart. */
 function flagsOf(bucket, { blockedMs, tier }, routes, { upstreams }) {
   const all = test => routes.length > 0 && routes.every(test)
@@ -88,7 +94,8 @@ function flagsOf(bucket, { blockedMs, tier }, routes, { upstreams }) {
   return [
     all(({ mode }) => mode === 'meter') && 'meter: passed on at once',
     all(({ dryRun }) => dryRun) && 'dry run: nothing is held',
-    bucket.rate < bucket.configured && `learned ${perSecond(bucket.rate)} of ${perSecond(bucket.configured)}`,
+    bucket.rate < bucket.configured &&
+      `${rateFlag(bucket)} ${perSecond(bucket.rate)} of ${perSecond(bucket.configured)}`,
     blockedMs !== undefined && blocked,
     upstreams.some(({ pausedMs }) => pausedMs > 0) && 'upstream paused',
     tier !== undefined && `tier ${tier}`,
@@ -108,11 +115,14 @@ function gapText(history, routes, rate) {
 function describe({ bucket, instance, figures: [into, out, lost], gaps, wait }) {
   const { level = 0, capacity = bucket.capacity, rate } = instance
   const [first] = bucket.fullest
-  const fullest = first && `; ${keyName(first.key)} is ${percent(fullness(first))} full`
+  const held = first && (first.capacity === null ? `holds ${fullnessText(first)}` : `is ${fullnessText(first)} full`)
   const longest = wait.count > 0 ? `; the longest wait was ${duration(wait.max)}` : ''
-  put(byId('summary'), `${bucket.name}: ${into} in, ${out} out, ${lost} turned away${longest}${fullest ?? ''}.`)
+  put(
+    byId('summary'),
+    `${bucket.name}: ${into} in, ${out} out, ${lost} turned away${longest}${held ? `; ${keyName(first.key)} ${held}` : ''}.`,
+  )
   const labels = {
-    bucket: `Leaky bucket ${bucket.name}: level ${count(Number(level.toFixed(1)))} of ${amount(capacity)}, leaking ${perSecond(rate)}`,
+    bucket: `Leaky bucket ${bucket.name}: level ${levelText(level, capacity, 'of')}, leaking ${perSecond(rate)}`,
     rates: `The last minute of ${bucket.name}: now ${into} in, ${out} out, against a rate of ${perSecond(bucket.rate)}`,
     strip: `Arrivals and releases of the last ${duration(stripSpan(rate))}; ${gaps}`,
   }

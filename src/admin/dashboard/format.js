@@ -24,6 +24,16 @@ export const fullness = ({ level, capacity }) => (capacity === null ? 0 : level 
 /** What a bucket holds at most. */
 export const amount = capacity => (capacity === null ? 'any amount' : count(capacity))
 
+/** What a bucket holds, of what it holds at most if there is such a bound. */
+export const levelText = (level, capacity, between = '/') => {
+  const held = count(Number(level.toFixed(1)))
+  return capacity === null ? held : `${held} ${between} ${count(capacity)}`
+}
+
+/** How full a bucket is: a part of its capacity, or what it holds if it has none. */
+export const fullnessText = instance =>
+  instance.capacity === null ? levelText(instance.level, null) : percent(fullness(instance))
+
 /** From ms: 0 ms, 1.2 ms, 250 ms, 1.8 s, 4.5 min, 3 h, 12 d */
 export function duration(ms) {
   if (ms < 999.5) return `${Number(ms.toFixed(ms < 9.95 ? 1 : 0))} ms`

@@ -4,8 +4,11 @@ import { byId, count, duration, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
 import { askReset } from './reset.js'
 import { halt, stage } from './stage.js'
-import { connect, token } from './stream.js'
-import { fillDryRun, fillKeys, fillRoutes, fillUpstreams } from './tables.js'
+import { connect, scope, token } from './stream.js'
+import { fillDryRun, fillKeys, fillMembers, fillRoutes, fillUpstreams } from './tables.js'
+
+/** The time over which the rates of instances are counted, in ms. */
+const RATE_OVER = 5_000
 
 /** How often the buckets are sorted, in ms. */
 const SORT_EVERY = 5_000
@@ -13,19 +16,36 @@ const SORT_EVERY = 5_000
 const clock = new ServerClock()
 const histories = new Map()
 /** Totals of all routes. Only `rejected` is used. */
-const totals = new History()
+let totals = new History()
 
 let snapshot
+/** Earlier snapshots of all instances, at most `RATE_OVER` old: { at, members }. */
+let earlier = []
+/** The user has chosen what to see. */
+let hasChosenScope = false
 let lostSince
 let chosen
 let order = []
 let orderedAt = -Infinity
 
+/** The figures of all instances and of one are not comparable. */
+function forget() {
+  histories.clear()
+  clock.reset()
+  totals = new History()
+  earlier = []
+}
+
 function receive(latest) {
+  if (snapshot !== undefined && isOfAll(latest) !== isOfAll(snapshot)) forget()
   if (snapshot !== undefined && latest.uptime < snapshot.uptime) clock.reset()
   clock.sync(latest.at)
   snapshot = latest
   lostSince = undefined
+  earlier = [
+    ...earlier.filter(({ at }) => at >= latest.at - RATE_OVER),
+    { at: latest.at, members: latest.members ?? [] },
+  ]
   const names = new Set(latest.buckets.map(({ name }) => name))
   for (const name of histories.keys()) if (!names.has(name)) histories.delete(name)
   for (const bucket of latest.buckets) {
@@ -35,7 +55,10 @@ function receive(latest) {
   const rejected = latest.routes.reduce((sum, { outcomes }) => sum + outcomes.rejected, 0)
   totals.add(latest.at, { offered: 0, released: 0, rejected, rate: 0, fullest: [] })
   render()
+  if (!hasChosenScope && !scope.isAll && latest.store.instances > latest.processes) scope.set(true)
 }
+
+const isOfAll = ({ members }) => members !== undefined
 
 /** Sorts the buckets, the busiest first. It rounds rates to powers of two, so similar ones keep their places. */
 function arrange() {
@@ -55,7 +78,7 @@ function focused() {
 function render() {
   arrange()
   const bucket = focused()
-  const { draining, store, upstreams, processes, uptime, wait, lateness } = snapshot
+  const { draining, store, upstreams, wait, lateness } = snapshot
   const isUpstreamPaused = upstreams.some(({ pausedMs }) => pausedMs > 0)
   if (draining) state('draining', 'Shutting down: accepts no new requests')
   else if (!store.ready) state('draining', `Store ${store.type} unreachable`)
@@ -64,10 +87,8 @@ function render() {
   byId('live').classList.remove('stale')
   byId('live').hidden = false
   byId('token-form').hidden = true
-  const parts = [`up ${duration(uptime * 1_000)}`, `store ${store.type}`]
-  if (processes > 1) parts.push(`${processes} processes`)
-  if (store.instances > 1) parts.push(`${store.instances} instances`)
-  put(byId('about'), parts.join(' · '))
+  fillScope()
+  put(byId('about'), about(snapshot))
   fillNotice(snapshot)
 
   for (const id of ['summary', 'chooser', 'stage', 'keys-card']) byId(id).hidden = bucket === undefined
@@ -88,11 +109,27 @@ function render() {
   put(byId('queued'), count(snapshot.queued))
   put(byId('in-flight'), count(snapshot.inFlight))
   put(byId('rejects'), perSecond(Math.max(0, totals.rate('rejected', WINDOW))))
+  fillMembers(snapshot.members ?? [], earlier[0].members, (snapshot.at - earlier[0].at) / 1_000)
   fillRoutes(snapshot.routes)
   fillUpstreams(upstreams)
   fillDryRun(snapshot.dryRun)
   const isTapShut = upstreams.length > 0 && upstreams.every(({ pausedMs }) => pausedMs > 0)
   stage(bucket && { bucket, history: histories.get(bucket.name), clock, isTapShut })
+}
+
+function about({ uptime, store, processes, members }) {
+  const parts = [`up ${duration(uptime * 1_000)}`, `store ${store.type}`]
+  if (processes > 1 && members === undefined) parts.push(`${processes} processes`)
+  if (store.instances > 1) parts.push(`${store.instances} instances`)
+  return parts.join(' · ')
+}
+
+function fillScope() {
+  const { store, members = [], processes } = snapshot
+  const isOne = !scope.isAll && store.instances <= processes
+  byId('scope').hidden = isOne && !hasChosenScope
+  byId('scope').setAttribute('aria-pressed', String(scope.isAll))
+  put(byId('members-count'), `${members.length} on the store`)
 }
 
 function state(name, text) {
@@ -122,6 +159,11 @@ function start() {
     },
   })
 }
+
+byId('scope').addEventListener('click', () => {
+  hasChosenScope = true
+  scope.set(!scope.isAll)
+})
 
 byId('token-form').addEventListener('submit', event => {
   event.preventDefault()

@@ -2,11 +2,14 @@
 import { drawBucket, FALL } from './bucket.js'
 import { onScheme } from './canvas.js'
 import { drawRates, drawStrip } from './charts.js'
-import { amount, byId, count, put } from './format.js'
-import { INTERVAL } from './stream.js'
+import { byId, levelText, put } from './format.js'
+import { scope } from './stream.js'
 
-/** How far the pictures are behind the server, in ms: by then the events that they show have arrived. */
-const BEHIND = INTERVAL * 1.2 + 50 + FALL
+/**
+ * How far the pictures are behind the server, in ms: by then the events that they show have arrived. Those of other instances
+ * come once a second to the store, and once a second from there.
+ */
+const behind = () => scope.interval * (scope.isAll ? 2.2 : 1.2) + 50 + FALL
 
 const stillness = matchMedia('(prefers-reduced-motion: reduce)')
 const visible = new Set()
@@ -41,7 +44,7 @@ export function halt() {
   isHalted = true
 }
 
-function draw(time = scene?.clock.now() - BEHIND) {
+function draw(time = scene?.clock.now() - behind()) {
   if (scene === undefined) return
   const { bucket, history, isTapShut } = scene
   drawnAt = time
@@ -49,7 +52,7 @@ function draw(time = scene?.clock.now() - BEHIND) {
   // One that holds any amount is drawn as holding what passes in a second, or what is in it.
   const capacity = most ?? Math.max(rate, history.levelAt(time))
   // The figure shows the moment of the picture, not the latest.
-  put(byId('focus-level'), `${count(Number(history.levelAt(time).toFixed(1)))} / ${amount(most)}`)
+  put(byId('focus-level'), levelText(history.levelAt(time), most))
   const isBlocked = blockedMs !== undefined
   drawBucket(canvases.bucket, history, { capacity, rate, isBlocked, isTapShut, time, isStill: stillness.matches })
   drawStrip(canvases.strip, history, { rate }, time)

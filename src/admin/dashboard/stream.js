@@ -1,7 +1,20 @@
 /** Reads server-sent events with fetch, because EventSource cannot send the token. Reconnects with growing pauses. */
 
-/** The interval of snapshots to ask the server for, in ms. */
-export const INTERVAL = 250
+/** Which snapshots to ask for: of this instance, or of all instances of its store, which show themselves once a second. */
+export const scope = {
+  isAll: false,
+  /** The interval of snapshots to ask the server for, in ms. */
+  get interval() {
+    return this.isAll ? 1_000 : 250
+  },
+  /** Asks for the others from now on. */
+  set(isAll) {
+    this.isAll = isAll
+    again()
+  },
+}
+/** Ends the connection, to open another at once. */
+let again = () => {}
 /** After this much silence the connection counts as lost, in ms. */
 const SILENCE = 6_000
 /** The first and the longest pause before the next try, in ms. */
@@ -65,9 +78,24 @@ async function* linesOf(body) {
 export function connect(on) {
   let pause = BACKOFF.least
 
+  const deliver = snapshot => {
+    pause = BACKOFF.least
+    try {
+      on.snapshot(snapshot)
+    } catch (error) {
+      // An error of the page, not of the connection.
+      reportError(error)
+    }
+  }
+
   const attempt = async () => {
     const controller = new AbortController()
     const { signal } = controller
+    const asked = scope.isAll
+    again = () => {
+      controller.abort()
+      wake()
+    }
     let watch
     const alive = () => {
       clearTimeout(watch)
@@ -75,19 +103,13 @@ export function connect(on) {
     }
     try {
       alive()
-      const answer = await ask(`events?interval=${INTERVAL}`, { signal })
+      const answer = await ask(`events?interval=${scope.interval}${asked ? '&all' : ''}`, { signal })
       if (answer.status === 401) return false
       if (!answer.ok) throw new Error(`${answer.status}`)
       for await (const data of events(answer.body, 'snapshot')) {
         alive()
-        const snapshot = JSON.parse(data)
-        pause = BACKOFF.least
-        try {
-          on.snapshot(snapshot)
-        } catch (error) {
-          // An error of the page, not of the connection.
-          reportError(error)
-        }
+        if (asked !== scope.isAll) break
+        deliver(JSON.parse(data))
       }
     } catch {
       // Lost, silent or unreadable: `run` tries again.
@@ -99,7 +121,10 @@ export function connect(on) {
   }
 
   const run = async () => {
-    while (await attempt()) {
+    for (;;) {
+      const asked = scope.isAll
+      if (!(await attempt())) break
+      if (asked !== scope.isAll) continue
       const length = pause * (0.8 + 0.4 * Math.random())
       on.lost(length)
       await new Promise(resolve => {

@@ -1,11 +1,11 @@
 /** The lists below the picture: keys, routes, upstreams and dry runs. */
 import {
-  amount,
   byId,
   count,
   duration,
   fullness,
   keyName,
+  levelText,
   list,
   make,
   percent,
@@ -67,7 +67,7 @@ export function fillKeys(bucket, onReset) {
     put(parts.tier, tier === undefined ? '' : ` · ${tier}`)
     setShare(parts.bar, fullness(instance))
     parts.bar.className = fullness(instance) > 0.9 ? 'full' : ''
-    put(parts.text, `${count(Number(level.toFixed(1)))} / ${amount(capacity)}`)
+    put(parts.text, levelText(level, capacity))
     put(parts.cells[1], count(waiting))
     put(parts.cells[2], nextReleaseMs <= 0 ? 'at once' : duration(nextReleaseMs))
     put(parts.cells[3], blockedMs === undefined ? '–' : blockedMs < 0 ? 'until empty' : duration(blockedMs))
@@ -136,6 +136,37 @@ export function fillRoutes(routes) {
       })
     },
   })
+}
+
+/** The instances of the store, with what passed since the snapshot `before`. */
+export function fillMembers(members, before, seconds) {
+  byId('members-card').hidden = members.length === 0
+  const labels = [
+    ['queued', 'n'],
+    ['in flight', 'n'],
+    ['forwarded', 'n'],
+    ['rejected', 'n'],
+    ['wait p99', 'n'],
+    ['state', ''],
+  ]
+  const create = () => {
+    const parts = rowOf('key', labels)
+    parts.row.parts = parts
+    return parts.row
+  }
+  const fill = ({ parts }, member) => {
+    const { name, isHere, age, draining, storeReady, queued, inFlight, forwarded, rejected, waitP99 } = member
+    const old = before.find(each => each.name === name)
+    const rate = (now, then) =>
+      old === undefined || seconds === 0 ? '–' : perSecond(Math.max(0, now - then) / seconds)
+    const silent = age > 2_500 && `silent for ${duration(age)}`
+    const state = (draining && 'shutting down') || (!storeReady && 'without the store') || silent || 'serves'
+    put(parts.name, isHere ? `${name} (here)` : name)
+    const texts = [count(queued), count(inFlight), rate(forwarded, old?.forwarded), rate(rejected, old?.rejected)]
+    for (const [index, text] of [...texts, duration(waitP99), state].entries()) put(parts.cells[index], text)
+    parts.cells[5].classList.toggle('bad', state !== 'serves')
+  }
+  list(byId('members').tBodies[0], members, { nameOf: ({ name }) => name, create, fill })
 }
 
 export function fillUpstreams(upstreams) {

@@ -14,19 +14,15 @@ const UNREAD = 256 * 1024
 const PATIENCE = 30_000
 
 export class EventStreams {
-  readonly #take: () => Promise<Snapshot>
   readonly #clients = new Set<ServerResponse>()
-
-  constructor(take: () => Promise<Snapshot>) {
-    this.#take = take
-  }
 
   /**
    * Answers with a stream that ends when the client hangs up. False: there are too many streams.
    *
+   * @param take takes the snapshots
    * @param wanted ms between two snapshots
    */
-  open(res: ServerResponse, wanted: number | undefined): boolean {
+  open(res: ServerResponse, take: () => Promise<Snapshot>, wanted: number | undefined): boolean {
     if (this.#clients.size >= MOST_CLIENTS) return false
     const interval = Math.min(INTERVAL.most, Math.max(INTERVAL.least, wanted ?? INTERVAL.usual))
     this.#clients.add(res)
@@ -41,7 +37,7 @@ export class EventStreams {
     const tick = async (): Promise<void> => {
       if (res.writableLength <= UNREAD) {
         readAt = performance.now()
-        const snapshot = await this.#take().catch(() => undefined)
+        const snapshot = await take().catch(() => undefined)
         if (res.destroyed) return
         res.write(
           snapshot === undefined ? ': no snapshot\n\n' : `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`,

@@ -4,6 +4,7 @@ import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } fro
 import type { AdminSettings } from '../../config/settings.js'
 import { startListening, urlOf } from '../../http/listening.js'
 import { dashboardPage } from '../dashboard/page.js'
+import { createFleet, type FleetSource } from '../fleet/fleet.js'
 import type { Snapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
 import { EventStreams } from './event-stream.js'
@@ -15,7 +16,7 @@ export interface Readiness {
 }
 
 /** The data of the admin server: of this process, or of all workers together. */
-export interface AdminSource {
+export interface AdminSource extends FleetSource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
@@ -53,8 +54,9 @@ const FRESH = 200
 /** @throws when the address cannot be listened on */
 export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
   const snapshot = remembered(() => source.snapshot())
-  const streams = new EventStreams(snapshot)
-  const served: Served = { access: createAccess(settings.token), source, snapshot, streams }
+  const fleet = remembered(createFleet(source))
+  const streams = new EventStreams()
+  const served: Served = { access: createAccess(settings.token), source, snapshot, fleet, streams }
   // Loads the page now, so a missing file fails the start.
   dashboardPage()
 
@@ -97,11 +99,12 @@ async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<v
   res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
 }
 
-function serveEvents(res: ServerResponse, streams: EventStreams, query: URLSearchParams): void {
+function serveEvents(res: ServerResponse, { streams, snapshot, fleet }: Served, query: URLSearchParams): void {
+  const take = query.has('all') ? fleet : snapshot
   const interval = query.get('interval')
   if (interval !== null && !/^\d{1,6}$/.test(interval))
     return problem(res, 400, 'interval is not a number of ms; use e.g. 500')
-  if (!streams.open(res, interval === null ? undefined : Number(interval))) {
+  if (!streams.open(res, take, interval === null ? undefined : Number(interval))) {
     problem(res, 503, 'too many clients are watching already; close another dashboard')
   }
 }
@@ -121,14 +124,13 @@ interface Served {
   readonly access: Access
   readonly source: AdminSource
   readonly snapshot: () => Promise<Snapshot>
+  /** Of all instances of the store. */
+  readonly fleet: () => Promise<Snapshot>
   readonly streams: EventStreams
 }
 
-async function answer(
-  req: IncomingMessage,
-  res: ServerResponse,
-  { access, source, snapshot, streams }: Served,
-): Promise<void> {
+async function answer(req: IncomingMessage, res: ServerResponse, served: Served): Promise<void> {
+  const { access, source, snapshot, fleet } = served
   const { method = '', url = '/' } = req
   const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
   if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
@@ -139,8 +141,12 @@ async function answer(
     return only(['GET', 'HEAD'], method, res, () => serveDashboard(res, method, denial))
   if (denial !== undefined) return refuse(res, denial)
   if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => serveMetrics(res, source))
-  if (path === '/buckets') return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await snapshot()))
-  if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, streams, new URLSearchParams(query)))
+  const params = new URLSearchParams(query)
+  if (path === '/buckets') {
+    const take = params.has('all') ? fleet : snapshot
+    return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await take()))
+  }
+  if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, served, params))
   if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => serveReset(res, source, path))
   problem(res, 404, 'there is no such page; see / for the dashboard')
 }

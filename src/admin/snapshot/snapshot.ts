@@ -27,6 +27,28 @@ export interface Snapshot {
   readonly lateness: Quantiles
   /** What dry runs would have done; undefined without a dry run. */
   readonly dryRun?: DryRunSnapshot
+  /** One line for each instance of the store; undefined: this is not a snapshot of all of them. */
+  readonly members?: readonly MemberSnapshot[]
+}
+
+/** One instance of several. */
+export interface MemberSnapshot {
+  readonly name: string
+  /** It is the process that was asked, or one of its workers. */
+  readonly isHere: boolean
+  /** How old its figures are, in ms. */
+  readonly age: number
+  /** Seconds since its start. */
+  readonly uptime: number
+  readonly draining: boolean
+  readonly storeReady: boolean
+  readonly queued: number
+  readonly inFlight: number
+  /** Requests since its start. */
+  readonly forwarded: number
+  readonly rejected: number
+  /** In ms, of the last ten seconds. */
+  readonly waitP99: number
 }
 
 /** Quantiles in ms; all 0 without samples. */

@@ -1,4 +1,5 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
+import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
@@ -23,12 +24,14 @@ const INSTANCE_KB = 0.2
  * @throws ConfigError
  */
 export function runCheck(options: CommandOptions, terminal: Terminal): void {
-  const { settings, file } = loadConfig(sourcesOf(options, terminal))
+  const sources = sourcesOf(options, terminal)
+  const { settings, file } = loadConfig(sources)
+  const workers = sources.workers === undefined ? undefined : workerCount(sources.workers)
   terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
-    ...openFileWarnings(settings, openFileLimit()),
+    ...openFileWarnings(settings, openFileLimit(), workers),
   ]
   const lines = [
     ...routeTable(settings.routes),

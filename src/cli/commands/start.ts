@@ -11,10 +11,10 @@ import { type CommandOptions, sourcesOf } from './common-options.js'
  */
 export async function runStart(options: CommandOptions, terminal: Terminal): Promise<void> {
   if (isWorker()) return (await import('../serving/worker.js')).runWorker()
-  const { workers, ...sources } = sourcesOf(options, terminal)
-  const { settings, file } = loadConfig({ ...sources, workers })
+  const sources = sourcesOf(options, terminal)
+  const { workers } = sources
+  const { settings, file } = loadConfig(sources)
   const { runService } = await import('../serving/service.js')
-  // A reload does not change the store, so it does not check the workers again.
   const reload = () => loadConfig(sources).settings
   await runService({ settings, file, reload }, workers === undefined ? undefined : workerCount(workers))
 }

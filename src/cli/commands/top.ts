@@ -55,7 +55,7 @@ async function firstSnapshot(options: TopOptions): Promise<Snapshot> {
 }
 
 async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
-  const url = new URL('/buckets', admin)
+  const url = new URL('/buckets?all', admin)
   const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
     throw new CommandError('SHAPER_TOKEN has characters that cannot be sent; set it to the token of the configuration')
@@ -112,7 +112,29 @@ export function bucketTable(now: Snapshot, before: Snapshot | undefined): string
     ]
   })
   const titles = ['bucket', 'rate', 'key', 'level', 'queued', 'in/s', 'released/s', 'rejected/s', 'next']
-  return [...summary(now), '', ...aligned([titles, ...rows])]
+  return [...summary(now), ...patience(now), '', ...memberTable(now, before, seconds), ...aligned([titles, ...rows])]
+}
+
+/** The instances of the store. Empty: there is one. */
+function memberTable({ members = [] }: Snapshot, before: Snapshot | undefined, seconds: number): string[] {
+  if (members.length < 2) return []
+  const rows = members.map(({ name, isHere, draining, storeReady, queued, inFlight, forwarded, rejected, waitP99 }) => {
+    const old = before?.members?.find(member => member.name === name)
+    const perSecond = (now: number, then: number | undefined): string =>
+      then === undefined ? '' : decimal(Math.max(0, now - then) / seconds)
+    const state = draining ? 'shutting down' : storeReady ? '' : 'without the store'
+    return [
+      `${printable(name)}${isHere ? ' *' : ''}`,
+      String(queued),
+      String(inFlight),
+      perSecond(forwarded, old?.forwarded),
+      perSecond(rejected, old?.rejected),
+      milliseconds(waitP99),
+      state,
+    ]
+  })
+  const titles = ['instance (* here)', 'queued', 'in flight', 'forwarded/s', 'rejected/s', 'wait p99', '']
+  return [...aligned([titles, ...rows]), '']
 }
 
 function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, blockedMs }: InstanceSnapshot): string[] {
@@ -170,6 +192,19 @@ function summary({ queued, inFlight, wait, lateness, store, processes, draining,
       ...failing,
     ].join('; '),
   ].filter(line => line !== '')
+}
+
+/** How long the clients of routes wait for answers, as learnt, and what was not sent because of that. */
+function patience({ routes }: Snapshot): string[] {
+  return routes.flatMap(({ name, patience }) => {
+    if (patience === undefined) return []
+    const { learntMs, lastMinute } = patience
+    const parts = [
+      ...(learntMs === undefined ? [] : [`clients leave after about ${milliseconds(learntMs)}`]),
+      ...(lastMinute === 0 ? [] : [`${lastMinute} given up in the last minute`]),
+    ]
+    return parts.length === 0 ? [] : [`${name}: ${parts.join('; ')}`]
+  })
 }
 
 /** A text without control characters: a key comes from a client and must not control the terminal. */

@@ -1,7 +1,7 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
 import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { GivenUp, Observer, RequestRecord } from '../../proxy/observe/observer.js'
+import type { GivenUp, Observer, RejectionCause, RequestRecord } from '../../proxy/observe/observer.js'
 
 /** pino's number for `info`. */
 const INFO = 30
@@ -48,7 +48,7 @@ export function createAccessLog(
 
   return {
     finished(request, outcome, status) {
-      const { route, method, target, predictedWait, upstreamTime, retries, givenUp } = request
+      const { route, method, target, predictedWait, upstreamTime, retries, rejection, givenUp } = request
       const key = keyOf(request)
       const trace = traceOf(request.header('traceparent'))
       // Key and trace are hexadecimal digits. All other text is escaped.
@@ -62,12 +62,19 @@ export function createAccessLog(
           (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
           (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
           (retries === 0 ? '' : `,"retries":${retries}`) +
+          rejectionFields(rejection) +
           (givenUp === undefined ? '' : givenUpFields(givenUp)) +
           (trace === undefined ? '' : `,"trace":"${trace}"`) +
           ',"msg":"request"}\n',
       )
     },
   }
+}
+
+function rejectionFields(rejection: RejectionCause | undefined): string {
+  if (rejection === undefined) return ''
+  const by = rejection.bucket === '' ? '' : `,"bucket":"${escaped(rejection.bucket)}"`
+  return `,"reason":"${rejection.reason}"${by}`
 }
 
 function givenUpFields({ at, patience, source, service }: GivenUp): string {

@@ -1,8 +1,11 @@
 /** Counts what a proxy in this process does, for the admin server of this process or of the primary. */
+import { randomUUID } from 'node:crypto'
 import { performance } from 'node:perf_hooks'
 import { Metrics } from '../../admin/counters/metrics.js'
 import { timedStore } from '../../admin/counters/timed-store.js'
 import { TrafficTally } from '../../admin/counters/traffic-tally.js'
+import { type FleetMember, passedOf } from '../../admin/fleet/member.js'
+import { startShowing } from '../../admin/fleet/show-self.js'
 import type { AdminSource } from '../../admin/http/server.js'
 import { bucketsOf, resetInstance, storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
 import type { Settings } from '../../config/settings.js'
@@ -10,6 +13,7 @@ import type { Clock } from '../../core/clock.js'
 import type { Store } from '../../core/store.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import type { Observer } from '../../proxy/observe/observer.js'
+import { instanceName } from './instance-name.js'
 
 export interface Instrumentation {
   readonly observers: readonly Observer[]
@@ -45,7 +49,18 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       context = running
       tally.join(running.bucketTable)
       const options = { context: running, tally, storeType: storeTypeOf(settings), wallNow }
+      const id = randomUUID()
+      const name = instanceName()
+      const self = (): FleetMember => {
+        const snapshot = takeSnapshot(options)
+        return { id, name, age: 0, snapshot, passed: passedOf(snapshot) }
+      }
+      // A store that is closed shows nothing any more, and the timer holds no process.
+      const board = running.sharing?.store.board
+      if (board !== undefined) startShowing(board, self)
       return {
+        members: async () => [self()],
+        views: async () => (await board?.views()) ?? [],
         snapshot: async () => takeSnapshot(options),
         ready: async () => ({ draining: running.draining, storeReady: running.sharing?.ready ?? true }),
         metrics: async () => [await metrics.values()],

@@ -1,9 +1,11 @@
 /** The data of the admin server when several workers serve: that of all of them together. */
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
+import type { FleetMember } from '../../admin/fleet/member.js'
 import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
 import { mergeSnapshots } from '../../admin/snapshot/merge-snapshots.js'
 import type { Snapshot } from '../../admin/snapshot/snapshot.js'
+import type { View } from '../../core/board.js'
 import type { Question } from './worker-protocol.js'
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
@@ -12,6 +14,8 @@ type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 export interface AskedWorkers {
   /** The answer of each ready worker; undefined: it did not answer in time. */
   question<Answer>(question: Question): Promise<ReadonlyMap<Worker, Answer | undefined>>
+  /** The answer of one ready worker; undefined: it did not answer in time. */
+  questionOne<Answer>(question: Question): Promise<Answer | undefined>
 }
 
 /** Metrics that only grow. If they fell when a worker ends, a scraper would see a restart. */
@@ -31,6 +35,8 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
   }
 
   return {
+    members: async () => (await all<readonly FleetMember[]>({ about: 'members' })).flat(),
+    views: async () => (await workers.questionOne<readonly View[]>({ about: 'views' })) ?? [],
     snapshot: async () => mergeSnapshots(await all<Snapshot>({ about: 'snapshot' })),
     async ready() {
       const parts = await all<Readiness>({ about: 'ready' })

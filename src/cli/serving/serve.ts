@@ -1,9 +1,10 @@
 /** Starts a proxy in this process with its log. */
+import type { Duplex } from 'node:stream'
 import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import type { Settings } from '../../config/settings.js'
-import { StoreError } from '../../core/store.js'
+import { type Store, StoreError } from '../../core/store.js'
 import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import { combineObservers } from '../../proxy/observe/fan-out.js'
@@ -20,6 +21,9 @@ const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms l
 
 const DUPLICATED =
   'a request has several lines of a header that is its key, and the first counts; "duplicates": "reject" refuses such requests'
+
+/** The memory of the primary as a store. It answers in well under a millisecond, unless it was stopped. Time in ms. */
+const OF_PRIMARY = { type: 'memory', timeout: 1_000, onOutage: 'local' } as const
 
 /** ms between two lines about the same upstream. */
 const QUIET_MS = 10_000
@@ -40,10 +44,16 @@ export interface Program {
   readonly workers: number
 }
 
+/** What a process that serves knows of the others. */
+export interface Surroundings extends Program {
+  /** The primary keeps the buckets of its workers there, if the configuration has no store. Undefined: there is no primary. */
+  readonly primary: Duplex | undefined
+}
+
 /**
  * @throws CommandError
  */
-export async function serve(settings: Settings, log: Logger, program: Program): Promise<Served> {
+export async function serve(settings: Settings, log: Logger, surroundings: Surroundings): Promise<Served> {
   const clock = createTimerClock()
   const pacer = settings.pacing === 'precise' ? createPreciseClock(() => log.warn(FELL_BACK)) : clock
   const instrumentation =
@@ -51,7 +61,12 @@ export async function serve(settings: Settings, log: Logger, program: Program): 
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
   const observer = combineObservers(observers)
-  const proxy = await start({ settings, pacer, clock, observer, id: program.id }, log, instrumentation, program.workers)
+  const proxy = await start(
+    { settings, pacer, clock, observer, id: surroundings.id },
+    log,
+    instrumentation,
+    surroundings,
+  )
   const source = instrumentation?.join(proxy.context)
   return { ...proxy, source }
 }
@@ -60,11 +75,11 @@ async function start(
   options: ProxyOptions,
   log: Logger,
   instrumentation: Instrumentation | undefined,
-  workers: number,
+  { workers, primary }: Surroundings,
 ): Promise<RunningProxy> {
   const { settings, pacer, observer } = options
-  const { store } = settings
-  if (store === 'memory') {
+  const store = settings.store === 'memory' ? primary && { ...OF_PRIMARY, known: workers } : settings.store
+  if (store === undefined) {
     return startProxy(options).catch(error => {
       throw explainStartError(error, settings)
     })
@@ -73,14 +88,17 @@ async function start(
   let deferred: (() => void)[] | undefined = []
   const writeLater = (write: () => void): void => void (deferred === undefined ? write() : deferred.push(write))
   const storeLog = createStoreLog(store, log, writeLater)
-  const opened = await openStore(store, pacer, error => storeLog.complain(error))
+  const opened =
+    store.type === 'memory'
+      ? await openPrimary(primary!)
+      : await openStore(store, pacer, error => storeLog.complain(error))
   const proxy = await startProxy({
     ...options,
-    observer: { ...observer, shared: (state, instances) => storeLog.shared(state, instances) },
+    observer: { ...observer, shared: news => storeLog.shared(news) },
     shared: {
       store: instrumentation?.timed(opened) ?? opened,
       onOutage: store.onOutage,
-      least: { assumed: store.instances, workers },
+      least: { assumed: 'instances' in store ? store.instances : undefined, workers },
     },
   }).catch(error => {
     throw error instanceof StoreError ? unreachable(store.type, storeLog.reason) : explainStartError(error, settings)
@@ -88,6 +106,11 @@ async function start(
   for (const write of deferred) write()
   deferred = undefined
   return proxy
+}
+
+async function openPrimary(pipe: Duplex): Promise<Store> {
+  const { createWorkerStore } = await import('../../stores/workers/store.js')
+  return createWorkerStore({ pipe, timeout: OF_PRIMARY.timeout })
 }
 
 function unreachable(type: string, reason: string | undefined): CommandError {

@@ -57,7 +57,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
-    ...openFileWarnings(settings, openFileLimit()),
+    ...openFileWarnings(settings, openFileLimit(), workers),
   ]
   for (const { path, message } of warned) log.warn(`${path}: ${message}`)
   const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
@@ -98,7 +98,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
 
 async function alone(settings: Settings, log: Logger): Promise<Service> {
   const { serve } = await import('./serve.js')
-  return { kill: () => undefined, ...(await serve(settings, log, { id: createId(), workers: 1 })) }
+  return { kill: () => undefined, ...(await serve(settings, log, { id: createId(), workers: 1, primary: undefined })) }
 }
 
 /** The workers as one service. */

@@ -1,10 +1,14 @@
 /** A pool of processes that serve one port. It starts them, replaces crashed ones, and sends them orders. */
 import cluster, { type Worker } from 'node:cluster'
+import { Duplex } from 'node:stream'
 import type { Logger } from 'pino'
 import type { Settings } from '../../config/settings.js'
+import { workerShare } from '../../config/worker-share.js'
 import { createId } from '../../proxy/http/via.js'
+import { createPrimary, type Primary } from '../../stores/workers/primary.js'
 import { CommandError } from '../command-error.js'
-import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
+import { WORKER } from './instance-name.js'
+import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
 
 /** The first and the longest pause before a crashed worker is replaced, in ms. It doubles each time. */
 const BACKOFF = { least: 100, most: 10_000 }
@@ -49,6 +53,8 @@ export class Workers {
   /** The pseudonym of all workers in `Via`. */
   readonly #id = createId()
   readonly #first: Settings
+  /** The buckets of all workers. Undefined: they have a store. */
+  readonly #primary: Primary | undefined
   #current: Settings
   /** 0: the operating system chooses a port, the same for all running workers. */
   #port: number
@@ -61,10 +67,13 @@ export class Workers {
   #allGone: () => void = () => undefined
   readonly #answers = new Map<number, (worker: Worker, answer: Answer) => void>()
   #lastId = 0
+  /** How many questions went to one worker alone. */
+  #askedAlone = 0
 
   private constructor(count: number, settings: Settings, log: Logger) {
     this.#first = settings
     this.#current = settings
+    this.#primary = settings.store === 'memory' ? createPrimary() : undefined
     this.#port = settings.listen.port
     this.#log = log
     this.#places = Array.from({ length: count }, (_, index) => ({
@@ -86,9 +95,10 @@ export class Workers {
     if (!cluster.isPrimary) {
       throw new CommandError('this process is a worker of another cluster already; leave --workers out')
     }
-    cluster.setupPrimary({ serialization: 'advanced' })
-    // Workers accept connections themselves. One that the primary had accepted for a dying worker would hang.
-    cluster.schedulingPolicy = cluster.SCHED_NONE
+    // The primary accepts connections and deals them out in turn, as each worker has a part of the machine's bounds. The
+    // policy counts at the first call of setupPrimary.
+    cluster.schedulingPolicy = cluster.SCHED_RR
+    cluster.setupPrimary({ serialization: 'advanced', stdio: ['inherit', 'inherit', 'inherit', 'ipc', 'pipe'] })
     const workers = new Workers(count, settings, log)
     const ready = new Promise<void>((resolve, reject) => {
       workers.#allReady = resolve
@@ -116,7 +126,11 @@ export class Workers {
     const refusals = new Map<Worker, string>()
     let done = 0
     // Workers that are not up yet start with the new configuration.
-    for (const [worker, answer] of await this.#ask(id => ({ verb: 'reload', id, settings }), RELOAD)) {
+    for (const [worker, answer] of await this.#ask(
+      this.#places,
+      (id, place) => ({ verb: 'reload', id, settings: this.#shareOf(place, settings) }),
+      RELOAD,
+    )) {
       if (answer?.verb === 'silent') this.#replaceSilent(worker)
       if (answer?.verb === 'refused') refusals.set(worker, answer.message)
       if (answer?.verb !== 'reloaded') continue
@@ -142,9 +156,18 @@ export class Workers {
     kill(worker, 'SIGKILL')
   }
 
+  /** The answer of one ready worker, each time of another one. Undefined: it did not answer. */
+  async questionOne<Reply>(question: Question): Promise<Reply | undefined> {
+    const ready = this.#places.filter(({ readyAt }) => readyAt !== undefined)
+    const one = ready[this.#askedAlone++ % ready.length]
+    if (one === undefined) return undefined
+    const [answer] = (await this.#ask([one], id => ({ verb: 'ask', id, question }), SILENCE)).values()
+    return answer?.verb === 'answered' ? (answer.answer as Reply) : undefined
+  }
+
   /** The answer of each ready worker; undefined: it did not answer in time. */
   async question<Reply>(question: Question): Promise<ReadonlyMap<Worker, Reply | undefined>> {
-    const answers = await this.#ask(id => ({ verb: 'ask', id, question }), SILENCE)
+    const answers = await this.#ask(this.#places, id => ({ verb: 'ask', id, question }), SILENCE)
     const replies = new Map<Worker, Reply | undefined>()
     for (const { process, readyAt } of this.#places) {
       if (process === undefined || readyAt === undefined) continue
@@ -155,13 +178,18 @@ export class Workers {
   }
 
   /**
-   * Sends an order to all workers that are up, and waits until each has answered or ended.
+   * Sends an order to the workers of these places that are up, and waits until each has answered or ended.
    *
    * @param patience ms; a worker that has not answered by then is silent
    */
-  async #ask(orderOf: (id: number) => Order, patience: number): Promise<Map<Worker, Answer>> {
+  async #ask(
+    places: readonly Place[],
+    orderOf: (id: number, place: Place) => Order,
+    patience: number,
+  ): Promise<Map<Worker, Answer>> {
     const id = ++this.#lastId
-    const waiting = new Set(this.#places.flatMap(place => (place.isUp && place.process) || []))
+    const asked = places.flatMap(place => (place.isUp && place.process ? [{ place, worker: place.process }] : []))
+    const waiting = new Set(asked.map(({ worker }) => worker))
     const answers = new Map<Worker, Answer>()
     let timer: NodeJS.Timeout | undefined
     await new Promise<void>(resolve => {
@@ -172,7 +200,7 @@ export class Workers {
       })
       if (waiting.size === 0) resolve()
       timer = setTimeout(resolve, patience)
-      for (const worker of waiting) send(worker, orderOf(id))
+      for (const { place, worker } of asked) send(worker, orderOf(id, place))
     })
     clearTimeout(timer)
     this.#answers.delete(id)
@@ -218,6 +246,9 @@ export class Workers {
     const worker = this.#spawn(place)
     if (worker === undefined) return
     place.process = worker
+    // Without a process there may be none, whatever the types say.
+    const pipe = (worker.process.stdio as readonly unknown[] | undefined)?.[PIPE]
+    if (pipe instanceof Duplex) this.#primary?.serve(pipe)
     let reason: string | undefined
     worker.on('error', error => {
       // Without a process there is no exit event.
@@ -228,7 +259,7 @@ export class Workers {
       if (report.verb === 'up') {
         place.isUp = true
         const program = { id: this.#id, workers: this.#places.length }
-        send(worker, { verb: 'start', settings: this.#settings(), program })
+        send(worker, { verb: 'start', settings: this.#shareOf(place, this.#settings()), program })
       } else if (report.verb === 'failed') reason = report.message
       else if (report.verb === 'ready') this.#ready(place, report.url)
       else this.#answers.get(report.id)?.(worker, report)
@@ -244,6 +275,10 @@ export class Workers {
       this.#gone(place, undefined, noProcess(error as Error))
       return undefined
     }
+  }
+
+  #shareOf({ number }: Place, settings: Settings): Settings {
+    return workerShare(settings, number, this.#places.length)
   }
 
   /** The settings for a new worker: the latest, with those of the start where changes take effect at start only. */

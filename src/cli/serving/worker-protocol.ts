@@ -1,9 +1,10 @@
 /** The messages between the primary and its workers. */
 import type { Settings } from '../../config/settings.js'
+import { WORKER } from './instance-name.js'
 import type { Program } from './serve.js'
 
-/** The environment variable that holds the number of a worker. */
-export const WORKER = 'SHAPER_WORKER'
+/** The file descriptor of a worker that leads to its primary, for the store. 3 is the channel of orders and reports. */
+export const PIPE = 4
 
 /** Messages of the primary to a worker. */
 export type Order =
@@ -17,6 +18,8 @@ export type Question =
   | { readonly about: 'snapshot' }
   | { readonly about: 'metrics' }
   | { readonly about: 'ready' }
+  | { readonly about: 'members' }
+  | { readonly about: 'views' }
   | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
 
 /** Messages of a worker to the primary. */

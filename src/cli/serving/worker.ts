@@ -1,14 +1,17 @@
 /** One of several processes that serve the same port. It obeys the primary and reads no configuration file. */
+import { Socket } from 'node:net'
 import type { AdminSource } from '../../admin/http/server.js'
 import { closeLog, createLog } from '../logging/log.js'
+import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
-import { type Order, type Question, WORKER, type WorkerReport } from './worker-protocol.js'
+import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) }, { isShared: true })
   let proxy: Served | undefined
   let timeout = 0
+  const primary = new Socket({ fd: PIPE })
   const drain = async (): Promise<void> => {
     await proxy?.drain(timeout)
     await closeLog()
@@ -21,7 +24,7 @@ export async function runWorker(): Promise<void> {
     } else if (order.verb === 'start') {
       timeout = order.settings.limits.shutdownTimeout
       try {
-        proxy = await serve(order.settings, log, order.program)
+        proxy = await serve(order.settings, log, { ...order.program, primary })
         report({ verb: 'ready', url: proxy.url })
       } catch (error) {
         report({ verb: 'failed', message: (error as Error).message }, () => process.exit(1))
@@ -58,6 +61,8 @@ async function answer(source: AdminSource | undefined, question: Question): Prom
   // Undefined would mean that there is no answer.
   if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
   if (question.about === 'ready') return source.ready()
+  if (question.about === 'members') return source.members()
+  if (question.about === 'views') return source.views()
   return question.about === 'metrics' ? source.metrics() : source.snapshot()
 }
 

@@ -2,6 +2,9 @@
 import { availableParallelism } from 'node:os'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
+import { LEAST_BUFFER_MEMORY } from '../schema/schema.js'
+import { DIVIDED } from '../worker-share.js'
+import { isObject } from './partial-config.js'
 
 /** More workers than this are taken for a mistake. */
 const MOST_WORKERS = 1_024
@@ -19,12 +22,60 @@ export function workerCountFaults(workers: string | undefined): Finding[] {
   return [{ path: ['--workers'], message }]
 }
 
-/** Finds workers without a shared store. An invalid store is not judged: the schema reports it. */
-export function workerStoreFaults(
-  workers: string | undefined,
-  { store = 'memory' }: Record<string, unknown>,
-): Finding[] {
-  if (workers === undefined || workerCount(workers) === undefined || store !== 'memory') return []
-  const message = `with the store "memory" each worker has its own buckets, so N workers let N times the rates pass; share them, e.g. "store": { "type": "redis", "url": "redis://127.0.0.1:6379" }, or leave --workers out`
-  return [{ path: ['--workers'], message }]
+/** The least part of a worker, where that is more than 1. */
+const LEAST: Readonly<Record<string, number>> = { bufferMemory: LEAST_BUFFER_MEMORY }
+
+/** Finds what workers cannot do together. Looks at the file as written, and not at values that the schema refuses. */
+export function workerFaults(workers: string | undefined, file: Record<string, unknown>): Finding[] {
+  const count = workers === undefined ? undefined : workerCount(workers)
+  return count === undefined ? [] : [...adaptedAlone(file), ...tooSmall(count, file)]
+}
+
+function adaptedAlone({ upstream, routes, store = 'memory' }: Record<string, unknown>): Finding[] {
+  // With a store adapt.ts finds it.
+  if (store !== 'memory') return []
+  const places = [
+    { path: ['upstream'], value: upstream },
+    ...list(routes).map((route, index) => ({ path: ['routes', index, 'upstream'], value: fields(route).upstream })),
+  ]
+  return places.flatMap(({ path, value }) => {
+    if (fields(value).adapt === undefined) return []
+    const message = 'workers do not share an adaptive rate yet; leave --workers out, or leave this out'
+    return [{ path: [...path, 'adapt'], message }]
+  })
+}
+
+/** Finds bounds of which some worker would have no part (config/worker-share.ts). */
+function tooSmall(count: number, { limits, upstream, routes, buckets }: Record<string, unknown>): Finding[] {
+  const bounds = (path: PropertyKey[], value: unknown, names: readonly string[]): Finding[] =>
+    names.flatMap(name => {
+      const { [name]: bound } = fields(value)
+      const { [name]: least = 1 } = LEAST
+      if (typeof bound !== 'number' || !(bound >= least) || bound >= count * least) return []
+      const each = least === 1 ? 'one' : String(least)
+      const fitting = Math.floor(bound / least)
+      const message = `the workers divide it, and ${bound} is less than ${each} for each of ${count}; use at least ${count * least}, or at most --workers ${fitting}`
+      return [{ path: [...path, name], message }]
+    })
+  return [
+    ...bounds(['limits'], limits, DIVIDED.limits),
+    ...bounds(['upstream'], upstream, DIVIDED.upstream),
+    ...list(routes).flatMap((route, index) =>
+      bounds(['routes', index, 'upstream'], fields(route).upstream, DIVIDED.upstream),
+    ),
+    ...Object.entries(fields(buckets)).flatMap(([name, bucket]) => [
+      ...bounds(['buckets', name], bucket, DIVIDED.bucket),
+      ...list(fields(bucket).tiers).flatMap((tier, index) =>
+        bounds(['buckets', name, 'tiers', index], tier, DIVIDED.bucket),
+      ),
+    ]),
+  ]
+}
+
+function fields(value: unknown): Record<string, unknown> {
+  return isObject(value) ? value : {}
+}
+
+function list(value: unknown): unknown[] {
+  return Array.isArray(value) ? value : []
 }

@@ -16,6 +16,7 @@ import {
   priority,
   read,
   text,
+  timeout,
   timerDuration,
   wordOr,
 } from './values.js'
@@ -209,7 +210,7 @@ export const route = object(
     maxWait: timerDuration
       .exactOptional()
       .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),
-    patience: wordOr(['auto', 'none'], timerDuration, wants('a patience', 'use e.g. "2s", "auto" or "none"'))
+    patience: wordOr(['auto', 'none'], timeout, wants('a patience', 'use e.g. "2s", "auto" or "none"'))
       .prefault('auto')
       .describe('How long clients wait for an answer, e.g. "2s"; "auto" learns it, "none" never gives up a request.'),
     priority: z

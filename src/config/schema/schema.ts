@@ -7,6 +7,9 @@ import { store } from './store.js'
 import { upstream } from './upstream.js'
 import { bytes, flag, object, oneOf, timeout, timerDuration, whole } from './values.js'
 
+/** Bytes. */
+export const LEAST_BUFFER_MEMORY = 65_536
+
 const count = (remedy: string) => whole('a count', remedy, 1)
 
 const limits = object(
@@ -30,7 +33,11 @@ const limits = object(
     minBodyRate: bytes('a rate', 'use bytes/s, e.g. 240; 0 for none')
       .prefault(240)
       .describe('The least bytes/s of a client that we wait for, over 20 s, e.g. 240; 0 for none.'),
-    bufferMemory: whole('a size of memory', 'use at least 65536 bytes, e.g. 67108864', 65_536)
+    bufferMemory: whole(
+      'a size of memory',
+      `use at least ${LEAST_BUFFER_MEMORY} bytes, e.g. 67108864`,
+      LEAST_BUFFER_MEMORY,
+    )
       .prefault(67_108_864)
       .describe('The most bytes of bodies in all buffers together, e.g. 67108864.'),
     maxHeaderSize: whole('a size of headers', 'use 1 to 1048576 bytes, e.g. 16384', 1, 1_048_576)

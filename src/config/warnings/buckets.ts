@@ -89,7 +89,11 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
   return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
     const wait = formatDuration(waitFor(smallestCost(route), limits))
     const patience = exactDuration(PATIENCE)
-    const instead = path.length === 2 ? `"maxDelay": "${patience}" instead of capacity` : 'a smaller capacity'
+    // With a burst `maxDelay` would be shorter than the wait that it is to bound: capacity = rate x maxDelay.
+    const instead =
+      path.length === 2 && limits.burst === undefined
+        ? `"maxDelay": "${patience}" instead of capacity`
+        : 'a smaller capacity'
     const message = `a request can wait ${wait}, and many clients give up after ${patience}; set "maxWait" on route "${route.name}" to what its clients accept, or ${instead}`
     return { path: [...path, 'capacity'], message }
   })

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import type { Problem } from '../load.js'
 import type { RouteSettings, Settings } from '../settings.js'
+import { workerShare } from '../worker-share.js'
 
 /** Connections that are refused because there are too many (256), files, threads, the store, the admin server. */
 const OTHERS = 320
@@ -46,16 +47,21 @@ function limitOf(told: unknown): number | undefined {
   return Number.isNaN(limit) ? undefined : limit
 }
 
-/** @param allowed how many files this process may open */
-export function openFileWarnings({ routes, limits }: Settings, allowed = Infinity): Problem[] {
+/**
+ * @param allowed how many files each process may open
+ * @param workers how many divide the limits
+ */
+export function openFileWarnings(settings: Settings, allowed = Infinity, workers = 1): Problem[] {
+  // The first worker has the largest part.
+  const { routes, limits } = workers === 1 ? settings : workerShare(settings, 1, workers)
   const { maxConnections } = limits
   const bound = upstreamBound(routes)
   const upstreams = Math.min(bound, maxConnections)
   const needed = maxConnections + upstreams + OTHERS
   if (needed <= allowed) return []
   const fitting = Math.max(allowed - OTHERS - bound, Math.floor((allowed - OTHERS) / 2))
-  const lower = fitting > 0 ? `, or lower this to ${fitting}` : ''
-  const message = `up to ${needed} files can be open (${maxConnections} connections of clients, ${upstreams} to upstreams, ${OTHERS} others), and this process may open ${allowed}: clients can leave none for the upstream; raise that limit, e.g. "ulimit -n ${needed}", or "LimitNOFILE=${needed}" in systemd${lower}`
+  const lower = fitting > 0 ? `, or lower this to ${fitting * workers}` : ''
+  const message = `up to ${needed} files can be open${workers === 1 ? '' : ' in each worker'} (${maxConnections} connections of clients, ${upstreams} to upstreams, ${OTHERS} others), and ${workers === 1 ? 'this process' : 'it'} may open ${allowed}: clients can leave none for the upstream; raise that limit, e.g. "ulimit -n ${needed}", or "LimitNOFILE=${needed}" in systemd${lower}`
   return [{ path: 'limits.maxConnections', message }]
 }
 

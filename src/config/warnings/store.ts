@@ -27,7 +27,7 @@ function ownInFlight({ routes }: Settings): Warning[] {
     const path = [...(upstream === common?.upstream ? [] : ['routes', index]), 'upstream']
     const hint = (key: string, many: string) => ({
       path: [...path, key],
-      message: `a hint: each instance counts its own, so N instances have up to N x ${many}; divide it by how many there are`,
+      message: `a hint: each program counts its own, so N programs have up to N x ${many}; divide it by how many programs there are; workers of one program divide it themselves`,
     })
     return [
       ...(maxInFlight < Infinity ? [hint('maxInFlight', `${maxInFlight} requests in flight`)] : []),

@@ -21,14 +21,14 @@
  */
 
 import { type Linked, LinkedList } from '../structures/linked-list.js'
-import { Sample } from './sample.js'
+import { LEAST_OTHERS, Sample } from './sample.js'
 
 /** What to adapt to. Rates in cost units per ms. */
 export interface AdaptiveTargets {
   readonly min: number
   readonly max: number
   readonly start: number
-  /** The part of the answers, 0 to 1, that is to come within so many ms. Absent: any latency will do. */
+  /** The part of the answers, 0 to 1, whose latency is to be at most `ms`. Absent: any latency will do. */
   readonly latency?: { readonly part: number; readonly ms: number }
   /** The part of the requests that may fail. */
   readonly errors: number
@@ -88,16 +88,22 @@ const LEAST_MEASURED = 0.85
 /** ms, besides twice the target. A drain that takes longer is over. */
 const LONGEST_DRAIN = 10_000
 
+/** The requests of one client that a window has taken, and those of them that have neither been answered nor are late. */
+interface Taken {
+  sent: number
+  open: number
+}
+
 /** Times are in ms. */
-interface Window {
+interface Window extends Taken {
   readonly from: number
   /** When it began to take requests, or did so again. */
   opened: number
   /** When it stopped taking requests. */
   until: number | undefined
-  /** Requests that it has taken, and those of them that have neither been answered nor are late. */
-  sent: number
-  open: number
+  readonly clients: Map<string, Taken>
+  /** Those of clients with open requests. */
+  readonly awaited: Set<Taken>
   readonly sample: Sample
 }
 
@@ -139,6 +145,8 @@ export class AdaptiveRate {
   #rate: number
   #phase: 'doubling' | 'climbing' | 'draining' = 'doubling'
   #window: Window
+  /** What is sent after the window stopped taking requests, while some of these are out. It is judged for trouble only. */
+  #after: Window | undefined
   /** How long the next window takes requests, in ms. */
   #windowTime = SHORTEST
   /** Requests that are out and not late, the oldest first. */
@@ -190,14 +198,15 @@ export class AdaptiveRate {
     this.#sent += facts.cost
     if (isTimed) this.#young.push(request)
     this.#advance(now)
+    if (this.#phase === 'draining') return request
     const window = this.#window
-    if (this.#phase !== 'draining' && window.until === undefined) {
+    if (window.until === undefined) {
       request.window = window
-      if (isTimed) {
-        window.sent += 1
-        window.open += 1
-      }
+      if (isTimed) take(window, facts.client)
       this.#closeIfFull(window, now)
+    } else {
+      if (this.#after === undefined || now - this.#after.from > LONGEST.climbing) this.#after = newWindow(now)
+      request.window = this.#after
     }
     return request
   }
@@ -236,8 +245,12 @@ export class AdaptiveRate {
     // If it is not among the young, it has been judged as late.
     if (isTimed && !this.#young.remove(request)) return undefined
     if (window === undefined) return undefined
-    if (isTimed) window.open -= 1
-    return window === this.#window ? window : undefined
+    if (isTimed) putOut(window, request.client)
+    return this.#isJudged(window) ? window : undefined
+  }
+
+  #isJudged(window: Window): boolean {
+    return window === this.#window || window === this.#after
   }
 
   #advance(now: number): void {
@@ -254,8 +267,8 @@ export class AdaptiveRate {
       this.#young.remove(oldest)
       const { window } = oldest
       if (window === undefined) continue
-      window.open -= 1
-      if (window === this.#window) window.sample.addLate(oldest.client, oldest.sentAt - window.from, latency.ms)
+      putOut(window, oldest.client)
+      if (this.#isJudged(window)) window.sample.addLate(oldest.client, oldest.sentAt - window.from, latency.ms)
     }
   }
 
@@ -271,9 +284,10 @@ export class AdaptiveRate {
 
   #judge(window: Window, now: number): void {
     const { sample } = window
-    if (sample.late + sample.failed > CHANCE && this.#surplus(sample) > CHANCE) return this.#fall(now)
+    if (this.#isTrouble(sample) || (this.#after !== undefined && this.#isTrouble(this.#after.sample)))
+      return this.#fall(now)
     const phase = this.#settled
-    if (window.until === undefined || window.open > STRAGGLERS[phase] * window.sent) return
+    if (window.until === undefined || isAwaited(window, STRAGGLERS[phase])) return
     const { least: growth, error } = sample.growth()
     const precise = (window.until - window.from) * Math.min(3, (error / PRECISION) ** (2 / 3))
     this.#windowTime = Math.min(LONGEST.climbing, Math.max(SHORTEST, precise))
@@ -288,12 +302,17 @@ export class AdaptiveRate {
       // Neither in order nor trouble. The rate stays, so what comes tells.
       window.until = undefined
       window.opened = now
+      this.#after = undefined
       return
     } else if (sending >= BUSY * this.#rate) {
       const step = (CLIMB * Math.min(elapsed, LONGEST_STEP) * Math.max(LEAST_STEP, 1 - fullness)) / 1_000
       this.#setRate(this.#rate * (phase === 'doubling' ? 2 : 1 + step))
     }
     this.#begin(now)
+  }
+
+  #isTrouble(sample: Sample): boolean {
+    return sample.late + sample.failed > CHANCE && sample.takeLook() && this.#surplus(sample) > CHANCE
   }
 
   /** How many answers are late or have failed, above what is allowed. */
@@ -337,6 +356,7 @@ export class AdaptiveRate {
 
   #begin(now: number): void {
     this.#window = newWindow(now)
+    this.#after = undefined
     this.#served = 0
     this.#sent = 0
   }
@@ -348,5 +368,40 @@ export class AdaptiveRate {
 }
 
 function newWindow(from: number): Window {
-  return { from, opened: from, until: undefined, sent: 0, open: 0, sample: new Sample() }
+  const taken = { sent: 0, open: 0, clients: new Map<string, Taken>(), awaited: new Set<Taken>() }
+  return { from, opened: from, until: undefined, ...taken, sample: new Sample() }
+}
+
+function take(window: Window, client: string): void {
+  const own = window.clients.get(client) ?? { sent: 0, open: 0 }
+  window.clients.set(client, own)
+  window.awaited.add(own)
+  own.sent += 1
+  own.open += 1
+  window.sent += 1
+  window.open += 1
+}
+
+/** A request that a window has taken has been answered or is late. One that was sent after it has not been taken. */
+function putOut(window: Window, client: string): void {
+  const own = window.clients.get(client)
+  if (own === undefined) return
+  own.open -= 1
+  window.open -= 1
+  if (own.open === 0) window.awaited.delete(own)
+}
+
+/**
+ * Whether too many of a window's requests are out for it to be judged. One client alone does not keep it from being judged
+ * where the others have sent enough.
+ */
+function isAwaited({ sent, open, awaited }: Window, stragglers: number): boolean {
+  if (open <= stragglers * sent) return false
+  // Each other client with open requests has one at least.
+  if (awaited.size - 1 > stragglers * sent) return true
+  for (const own of awaited) {
+    const others = sent - own.sent
+    if (others >= LEAST_OTHERS * sent && open - own.open <= stragglers * others) return false
+  }
+  return true
 }

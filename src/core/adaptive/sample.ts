@@ -7,10 +7,13 @@
  */
 
 /** The part of the answers that come from others. With less one client decides alone. */
-const LEAST_OTHERS = 0.1
+export const LEAST_OTHERS = 0.1
 
 /** The part of the answers that one client counts for at most is 1 / this. */
 const SHARES = 10
+
+/** To look at so many clients for each answer takes little time. */
+const FEW = 16
 
 export interface Growth {
   /** It is hardly less than this. */
@@ -40,6 +43,15 @@ export class Sample {
   answers = 0
   late = 0
   failed = 0
+  /** With so many answers it is looked at again. */
+  #lookAt = 0
+
+  /** Takes a look at all clients, which takes time for each. So there is one for every (clients / 16) answers. False: not now. */
+  takeLook(): boolean {
+    if (this.answers < this.#lookAt) return false
+    this.#lookAt = this.answers + Math.floor(this.#clients.size / FEW)
+    return true
+  }
 
   /** The upstream did not serve a request. */
   addFailed(client: string): void {

@@ -23,7 +23,7 @@ export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0
   }
   // Without a bucket the pause is all that it waits for as far as is known.
   if (stack.length === 0 && pause > maxWait)
-    return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - maxWait }
+    return { reason: 'max-wait', buckets: stack, retryAfterMs: pause - Math.max(0, maxWait) }
   return undefined
 }
 
@@ -61,11 +61,13 @@ export function timeUntilFit({ stack, cost }: Demand, maxWait: number, now: numb
     const { rate, capacity } = bucket.limits
     const blocked = bucket.blockedFor(now)
     const slack = slackOf(bucket.limits, cost)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait + slack)
+    // Who may wait for less than no time is told when it would not wait.
+    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * Math.max(0, maxWait) + slack)
     const excess = bucket.level(now) - target
     // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
     if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
-    if (pause > 0) time = Math.max(time, levelWait(bucket, cost, bucket.level(now), pause) + SAME_TIME - maxWait)
+    if (pause > 0)
+      time = Math.max(time, levelWait(bucket, cost, bucket.level(now), pause) + SAME_TIME - Math.max(0, maxWait))
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

@@ -11,7 +11,6 @@
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
-import { DEFAULT_MIN_SHARE } from '../priority.js'
 import { Lane, type SharedBucket, type ShareNode, type Source } from '../queue/lane.js'
 import { sourcesBelow } from '../queue/tree.js'
 
@@ -41,29 +40,19 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
  * are counted as going first.
  */
 function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number, now: number): number {
-  const batch = { count: Math.min(bucket.waiting, Math.ceil(cost / leastCost - LEVEL_TOLERANCE)), cost }
-  let soonest = Infinity
-  for (const source of allSources(bucket)) {
-    const ready = Math.max(bucket.drainedAt - now, source.gate.pausedFor(now), timeBelow(source, cost, now))
-    soonest = Math.min(soonest, timeAbove(source, batch, ready, now))
-  }
-  return soonest
+  // One source may have less than that.
+  const parts = allSources(bucket).map(source => {
+    const part = Math.min(cost, source.queued)
+    const start = Math.max(bucket.drainedAt - now, source.gate.pausedFor(now))
+    const ready = Math.max(start, timeBelow(source, part, start, now))
+    const count = Math.min(source.waiting, Math.ceil(part / leastCost - LEVEL_TOLERANCE))
+    return { at: timeAbove(source, { count, cost: part }, ready, now), cost: part }
+  })
+  return timeOfAll(parts, cost)
 }
 
-/** ms until a source has `cost` units ready for its bucket. */
-function timeBelow(source: Source, cost: number, now: number): number {
-  // A lane has them at once.
-  if (source instanceof Lane || source.first?.bucket === undefined) return 0
-  const parts: { at: number; cost: number }[] = []
-  for (const below of sourcesBelow(source)) {
-    const bucket = below.bucket!
-    const ready = Math.min(cost, bucket.queued)
-    // If the first request covers it all, nothing has to drain between releases.
-    const drain = bucket.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready / bucket.limits.rate
-    const at = Math.max(bucket.drainedAt - now, timeBelow(below, ready, now)) + drain
-    if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
-    parts.push({ at, cost: ready })
-  }
+/** The time in ms at which parts make up `cost` units. */
+function timeOfAll(parts: { readonly at: number; readonly cost: number }[], cost: number): number {
   parts.sort((a, b) => a.at - b.at)
   let sum = 0
   for (const part of parts) {
@@ -71,6 +60,27 @@ function timeBelow(source: Source, cost: number, now: number): number {
     if (sum + LEVEL_TOLERANCE >= cost) return part.at
   }
   return parts.at(-1)?.at ?? 0
+}
+
+/** ms until a source has `cost` units ready for its bucket, which takes none of them before `start`. */
+function timeBelow(source: Source, cost: number, start: number, now: number): number {
+  // A lane has them at once.
+  if (source instanceof Lane || source.first?.bucket === undefined) return 0
+  const parts: { at: number; cost: number }[] = []
+  for (const below of sourcesBelow(source)) {
+    const bucket = below.bucket!
+    const ready = Math.min(cost, below.queued)
+    // If the first request covers it all, nothing has to drain between releases.
+    const own = bucket.leastCost + LEVEL_TOLERANCE >= ready ? 0 : ready
+    const drain = costOfOtherSources(below) + own
+    const free = timeUntilFree(bucket, drain, now)
+    // What has to drain between releases does so from the first one on. A faster bucket keeps up with the next one anyway.
+    const first = drain === 0 || bucket.limits.rate >= source.bucket!.limits.rate ? free : Math.max(free, start)
+    const at = Math.max(first, timeBelow(below, ready, start, now)) + drain / bucket.limits.rate
+    if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
+    parts.push({ at, cost: ready })
+  }
+  return timeOfAll(parts, cost)
 }
 
 /** Requests that have to leave, and their cost in all. */
@@ -91,9 +101,9 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
     const { bucket } = at
     const others = { count: at.count - 1, weight: at.weight - child.weight }
     const inClass = at.fairQueue.longestWait(child, others, count, cost)
-    const ahead = Math.min(inClass + costOfOtherClasses(at), bucket.queued)
-    const own = count > 1 ? cost : 0
-    time = Math.max(time, bucket.drainedAt - now) + (ahead + own) / bucket.limits.rate
+    const ahead = Math.min(inClass + costOfOtherSources(at), bucket.queued)
+    const drain = ahead + (count > 1 ? cost : 0)
+    time = Math.max(time, timeUntilFree(bucket, drain, now)) + drain / bucket.limits.rate
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.leastCost))
     cost += ahead
     child = at
@@ -101,17 +111,20 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
   return time
 }
 
-/** The most cost units of other classes that leave before those of a node. */
-function costOfOtherClasses({ bucket, priority }: ShareNode): number {
-  const { otherSources } = bucket?.extras ?? {}
-  if (bucket?.source === undefined || otherSources === undefined || otherSources.length === 0) return 0
-  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-  let before = 0
-  let behind = 0
-  for (const other of [bucket.source, ...otherSources]) {
-    if (other.priority < priority) before += other.queued
-    else if (other.priority > priority) behind += other.queued
-  }
-  // One of those behind may be owed its slot already.
-  return before + (minShare === 0 ? 0 : behind)
+/** ms until a bucket is free for the first of some requests. What was metered delays those after the first. */
+function timeUntilFree(bucket: SharedBucket, drain: number, now: number): number {
+  const free = bucket.drainedAt - now
+  return drain === 0 ? free : Math.max(free, bucket.hold(now) / bucket.limits.rate)
+}
+
+/**
+ * The most cost units that leave a bucket before those of a source, of other classes or towards other upstreams. Also of a class
+ * behind: it may be owed its slot already, or leave while another bucket keeps those of the source.
+ */
+function costOfOtherSources(source: Source): number {
+  const { bucket } = source
+  if (bucket === undefined) return 0
+  let cost = 0
+  for (const other of allSources(bucket)) if (other !== source) cost += other.queued
+  return cost
 }

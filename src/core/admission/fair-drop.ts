@@ -1,7 +1,7 @@
 /**
  * Which requests make room for a newcomer in full buckets: the newest of the classes behind its own, the last class first.
  * Where that is not enough and `overflow` is `fair`, those of the heaviest lane of its own class, if the newcomer has less
- * than its share.
+ * than its share. A dry run displaces dry runs only: where it would be the turn of another request, it stays rejected.
  *
  * Lanes of a class are compared by the cost that they have queued, divided by their weight, requests that are set aside
  * included. One whose requests all claim slots has none to give and comes last. A bucket keeps the lanes of a class in a heap
@@ -88,19 +88,15 @@ function costIn(bucket: SharedBucket, tickets: readonly Ticket[]): number {
 }
 
 /** The newest requests of the classes behind a newcomer, up to `excess` cost units or as many as there are. */
-function findBehind(
-  bucket: SharedBucket,
-  { priority = DEFAULT_PRIORITY }: Arrival,
-  excess: number,
-  already: readonly Ticket[],
-): Ticket[] {
+function findBehind(bucket: SharedBucket, arrival: Arrival, excess: number, already: readonly Ticket[]): Ticket[] {
+  const { priority = DEFAULT_PRIORITY } = arrival
   const victims: Ticket[] = []
   const sources = allSources(bucket).filter(source => source.priority > priority)
   if (sources.length === 0) return victims
   let left = excess
   for (let behind = LAST_PRIORITY; behind > priority && left > LEVEL_TOLERANCE; behind -= 1) {
     if (!sources.some(source => source.priority === behind)) continue
-    for (const ticket of newestOfAll(ranked(bucket, behind, 'age'))) {
+    for (const ticket of displaceable(newestOfAll(ranked(bucket, behind, 'age')), arrival)) {
       if (already.includes(ticket)) continue
       victims.push(ticket)
       left -= ticket.cost
@@ -132,7 +128,7 @@ function findHeavier(
   const victims: Ticket[] = []
   let gone = 0
   let freed = 0
-  for (const ticket of newestFirst(heaviest)) {
+  for (const ticket of displaceable(newestFirst(heaviest), arrival)) {
     if ((heaviest.queued - gone) / heaviest.weight <= (queued + cost) / weight + LEVEL_TOLERANCE) return undefined
     gone += ticket.cost
     if (already.includes(ticket)) continue
@@ -141,6 +137,14 @@ function findHeavier(
     if (freed + LEVEL_TOLERANCE >= excess) return victims
   }
   return undefined
+}
+
+/** As many of these as a newcomer may displace. A dry run changes no answers. */
+function* displaceable(tickets: Iterable<Ticket>, { shadow = false }: Arrival): Generator<Ticket> {
+  for (const ticket of tickets) {
+    if (shadow && !ticket.shadow) return
+    yield ticket
+  }
 }
 
 /** The requests of a lane that can make room. */

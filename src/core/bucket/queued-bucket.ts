@@ -94,7 +94,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   override setLimits(limits: BucketLimits, now: number): void {
     const { rate, burst } = this.limits
     // No slot becomes possible before now.
-    if (burst !== limits.burst) this.set(this.hold(now), now)
+    if (burst !== limits.burst) this.set(this.leftAt(now), now)
     super.setLimits(limits, now)
     const { extras } = this
     if (extras?.pinnedDrainedAt === undefined || limits.rate === rate) return
@@ -158,6 +158,13 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.extras !== undefined && this.extras.held.length > 0
   }
 
+  /**
+   * What is left of what has passed when more passes. With a burst nothing drains while a request is not on the wire yet.
+   */
+  protected leftAt(now: number): number {
+    return this.allowed.burst !== undefined && this.holdsAny ? this.held : this.hold(now)
+  }
+
   /** A request has passed and is not on the wire yet. */
   addHeld(request: Held): void {
     const extras = this.openExtras()
@@ -197,8 +204,9 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     this.endBlock(now)
     if (this.waiting > 0) this.openExtras().pinnedDrainedAt = this.drainedAt
     const { longestDelay, rate } = this.limits
-    const most = longestDelay === undefined ? Infinity : Math.max(0, longestDelay * rate - this.hold(now))
-    super.fill(Math.min(cost, most), now)
+    const left = this.leftAt(now)
+    const most = longestDelay === undefined ? Infinity : Math.max(0, longestDelay * rate - left)
+    this.set(left + Math.min(cost, most), now)
   }
 
   /** The bucket has just overflowed: fills or blocks it as its limits say. */
@@ -292,7 +300,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     const at = onGrid(slot, now, this.limits)
     const { extras } = this
     const { burst, rate } = this.allowed
-    const left = burst !== undefined && this.holdsAny ? this.held : this.hold(at)
+    const left = this.leftAt(at)
     this.held = left < ROUNDING ? cost : left + cost
     this.heldAt = at
     if (extras === undefined) return

@@ -5,7 +5,8 @@
  * left. So a request is given up if more than half of its like leave before its answer would come: on arrival, for the
  * wait that is predicted, and at its release, given that it has waited so far. What is left in the queue keeps its order.
  *
- * How long clients stay is learnt from their waits of the last minute (departures.ts). Four rules keep this right.
+ * How long clients stay is learnt from their waits of the last minute (departures.ts). A client that stops with all it has waiting
+ * does not count as one that left (client-waits.ts). Four rules keep this right.
  *
  * 1. Patience differs. At its release a request is compared with those only that have waited as long. So patient clients
  *    among impatient ones are kept: the impatient ones have left before. A client with enough hang-ups of its own is judged
@@ -15,24 +16,20 @@
  *    counts as one that left when it would have: at a time drawn from the distribution that sent it away.
  * 4. It notices when patience grows. One in twenty is not sent away. It waits a little longer than its answer would have
  *    taken, without being sent: so it costs the upstream nothing if its client leaves. It counts twenty times, for those that
- *    were sent away in its place. If such clients stay, the drawn departures lose their majority within some seconds.
+ *    were sent away in its place. If such clients stay, the drawn departures lose their majority within some seconds. Where
+ *    its `maxWait` leaves no time for this, it is sent at its turn.
  */
+import { ClientWaits, LEAST_HANG_UPS } from './client-waits.js'
 import { Departures, type Wait } from './departures.js'
 
 /** ms. Waits count for so long. */
 const MEMORY = 60_000
-
-/** Hang-ups of a client, or of all, from which on they decide. */
-const LEAST_HANG_UPS = 20
 
 /** Clients with hang-ups from which on these decide about others. */
 const LEAST_CLIENTS = 5
 
 /** One in 20 of those that would be sent away waits on. */
 export const ONE_IN = 20
-
-/** The most recent waits of a client that are kept. */
-const KEPT_WAITS = 100
 
 /** The most clients whose waits are kept, and the most waits of all of them that are compared. */
 const KEPT_CLIENTS = 256
@@ -59,56 +56,20 @@ const GOLDEN = 0.618_033_988_749_895
 /** One that would not be sent is `lost`, or a `trial`: it waits on to see whether its client does. */
 export type Prospect = 'lost' | 'trial'
 
-interface TimedWait extends Wait {
-  readonly at: number
-}
-
-/** The most recent waits of one client. */
-class ClientWaits {
-  readonly #waits: TimedWait[] = []
-  #next = 0
-  /** When the last hang-ups were, the oldest first. */
-  readonly #hangUps: number[] = []
-  trials = 0
-  drawn = 0
-  departures: Departures | undefined
-  /** Undefined: something has come since. */
-  comparedAt: number | undefined
-
-  add(wait: TimedWait): void {
-    if (wait.left) {
-      this.#hangUps.push(wait.at)
-      if (this.#hangUps.length > LEAST_HANG_UPS) this.#hangUps.shift()
-    }
-    this.#waits[this.#next] = wait
-    this.#next = (this.#next + 1) % KEPT_WAITS
-  }
-
-  hasLeftSince(time: number): boolean {
-    return (this.#hangUps.at(-1) ?? -Infinity) >= time
-  }
-
-  /** Whether so many have left since then that its own waits decide. */
-  decides(time: number): boolean {
-    return this.#hangUps.length === LEAST_HANG_UPS && this.#hangUps[0]! >= time
-  }
-
-  /** Its waits that ended since `time`, the newest first, `most` at most. */
-  since(time: number, most = KEPT_WAITS): TimedWait[] {
-    const found: TimedWait[] = []
-    const size = this.#waits.length
-    for (let back = 1; back <= size && found.length < most; back += 1) {
-      const wait = this.#waits[(this.#next - back + KEPT_WAITS) % KEPT_WAITS]
-      if (wait === undefined || wait.at < time) break
-      found.push(wait)
-    }
-    return found
-  }
+/** What is known of one client. */
+interface Known {
+  readonly waits: ClientWaits
+  trials: number
+  drawn: number
+  departures?: Departures
+  /** When `departures` were found, and of which revision of the waits. */
+  comparedAt: number
+  revision: number
 }
 
 /** What is learnt on one route. Times are in ms. */
 export class Patience {
-  readonly #clients = new Map<string, ClientWaits>()
+  readonly #clients = new Map<string, Known>()
   /** What all clients together have shown. */
   readonly #pool = { trials: 0, drawn: 0 }
   #pooled: Departures | undefined
@@ -124,13 +85,16 @@ export class Patience {
     this.#leftAt = now
     const earlier = ms * EARLIER
     this.#shortest = Math.min(this.#shortest, earlier)
-    this.#add(client, { ms: earlier, left: true, weight: counts, at: now })
+    const { waits } = this.#known(client)
+    waits.ended(now - ms, now)
+    waits.addHangUp({ ms: earlier, left: true, weight: counts, at: now })
   }
 
   /** A client was answered. `counts`: how many like it. */
   answered(client: string, ms: number, now: number, counts = 1): void {
-    if (now - this.#leftAt > MEMORY || ms < this.#shortest) return
-    this.#add(client, { ms, left: false, weight: counts, at: now })
+    if (now - this.#leftAt > MEMORY) return
+    this.#clients.get(client)?.waits.ended(now - ms, now)
+    if (ms >= this.#shortest) this.#known(client).waits.add({ ms, left: false, weight: counts, at: now })
   }
 
   /**
@@ -161,14 +125,19 @@ export class Patience {
   /** A request that has waited for `waited` ms is to be sent away. If it is `lost` it counts as one that left. */
   sendAway(client: string, waited: number, now: number): Prospect {
     const own = this.#clients.get(client)
-    const judge = own?.decides(now - MEMORY) ? own : this.#pool
+    own?.waits.ended(now - waited, now)
+    const judge = own?.waits.decides(now - MEMORY) ? own : this.#pool
     judge.trials += 1
     if (judge.trials % ONE_IN === 0) return 'trial'
     judge.drawn = (judge.drawn + GOLDEN) % 1
     const departures = this.#departures(client, now)
     const leaves = departures?.timeOf(waited, judge.drawn)
-    if (leaves !== undefined) this.#add(client, { ms: leaves, left: true, weight: 1, at: now })
-    else this.#add(client, { ms: departures?.last ?? waited, left: false, weight: 1, at: now })
+    const { waits } = this.#known(client)
+    if (leaves === undefined) waits.add({ ms: departures?.last ?? waited, left: false, weight: 1, at: now })
+    else {
+      this.#leftAt = now
+      waits.add({ ms: leaves, left: true, weight: 1, at: now })
+    }
     return 'lost'
   }
 
@@ -177,14 +146,19 @@ export class Patience {
     const since = now - MEMORY
     if (this.#leftAt < since) return undefined
     const own = this.#clients.get(client)
-    return own?.decides(since) ? compareOwn(own, now) : this.#compareAll(now)
+    return own?.waits.decides(since) ? compareOwn(own, now) : this.#compareAll(now)
   }
 
-  #add(client: string, wait: TimedWait): void {
-    let own = this.#clients.get(client)
-    // The last to be heard of is the last.
-    if (own === undefined) own = new ClientWaits()
-    else this.#clients.delete(client)
+  /** The last to be heard of is the last. */
+  #known(client: string): Known {
+    const own = this.#clients.get(client) ?? {
+      waits: new ClientWaits(),
+      trials: 0,
+      drawn: 0,
+      comparedAt: -Infinity,
+      revision: -1,
+    }
+    this.#clients.delete(client)
     this.#clients.set(client, own)
     if (this.#clients.size > KEPT_CLIENTS) {
       for (const [oldest] of this.#clients) {
@@ -192,23 +166,26 @@ export class Patience {
         break
       }
     }
-    if (wait.left) this.#leftAt = wait.at
-    own.add(wait)
-    own.comparedAt = undefined
+    return own
   }
 
   #compareAll(now: number): Departures | undefined {
     if (now - this.#pooledAt < REFRESH) return this.#pooled
     this.#pooledAt = now
-    this.#pooled = compare([...this.#clients.values()], now - MEMORY)
+    this.#pooled = compare(
+      [...this.#clients.values()].map(({ waits }) => waits),
+      now - MEMORY,
+    )
     return this.#pooled
   }
 }
 
-function compareOwn(own: ClientWaits, now: number): Departures {
-  if (own.departures === undefined || (own.comparedAt ?? -Infinity) < now - REFRESH) {
-    own.departures = new Departures(own.since(now - MEMORY))
+function compareOwn(own: Known, now: number): Departures {
+  const { revision } = own.waits
+  if (own.departures === undefined || own.revision !== revision || own.comparedAt < now - REFRESH) {
+    own.departures = new Departures(own.waits.since(now - MEMORY))
     own.comparedAt = now
+    own.revision = revision
   }
   return own.departures
 }

@@ -1,6 +1,10 @@
 /**
  * How long an upstream takes to answer on one route: the 90th percentile of its last 100 answers. No client has more than a
- * tenth of them, so nobody makes it look slow to others. While these are too few, a client's own answers count for itself.
+ * tenth of them, so nobody makes it look slow to others. Nine clients or fewer have more than that each. So there it is the
+ * least that it would be without one of them. While answers are too few, a client's own count for itself.
+ *
+ * Where answers take longer than clients wait nothing is sent, and so nobody would notice that they have become faster. So
+ * one request may be sent to look, if there was no answer for a while.
  */
 
 /** Answers that count. */
@@ -12,8 +16,14 @@ const KEPT_OF_CLIENT = KEPT / 10
 /** With fewer nothing is known. */
 const LEAST = 20
 
+/** So many clients have a tenth each. */
+const SHARES = KEPT / KEPT_OF_CLIENT
+
 /** Clients whose own answers are kept. */
 const KEPT_CLIENTS = 256
+
+/** ms. So long after an answer, or a look, one may look. */
+const LOOK_AFTER = 10_000
 
 /** The newest times of one client in ms, the oldest first. */
 type Times = number[]
@@ -28,9 +38,12 @@ export class ServiceTime {
   /** How many answers have come since it was looked at. */
   #news = 0
   #size = 0
+  /** ms. From then on one may look. */
+  #lookAt = 0
 
   /** An answer took so long, in ms, from the release to its head. */
-  add(client: string, ms: number): void {
+  add(client: string, ms: number, now: number): void {
+    this.#lookAt = now + LOOK_AFTER
     const times = this.#latest?.client === client ? this.#latest.times : this.#moveToEnd(client)
     times.push(ms)
     if (times.length > KEPT) times.shift()
@@ -42,6 +55,27 @@ export class ServiceTime {
       this.#size -= Math.min(KEPT_OF_CLIENT, dropped.length)
       return
     }
+  }
+
+  /** ms until one may look. */
+  untilLook(now: number): number {
+    return Math.max(0, this.#lookAt - now)
+  }
+
+  /** False: it is too early. Else the next one may look later. */
+  look(now: number): boolean {
+    if (now < this.#lookAt) return false
+    this.#lookAt = now + LOOK_AFTER
+    return true
+  }
+
+  /** Nothing is known any more. */
+  forget(): void {
+    this.#clients.clear()
+    this.#latest = undefined
+    this.#known = 0
+    this.#news = 0
+    this.#size = 0
   }
 
   #moveToEnd(client: string): Times {
@@ -67,8 +101,14 @@ export class ServiceTime {
   #ofAll(): number {
     if (this.#news * 10 < Math.min(this.#size, KEPT)) return this.#known
     this.#news = 0
-    const newest = [...this.#clients.values()].reverse().flatMap(times => times.slice(-KEPT_OF_CLIENT))
-    this.#known = percentile(newest.slice(0, KEPT))
+    const newest = [...this.#clients.values()].reverse().map(times => times.slice(-KEPT_OF_CLIENT))
+    this.#known = percentile(newest.flat().slice(0, KEPT))
+    if (newest.length < SHARES) {
+      for (const own of newest) {
+        const others = newest.filter(times => times !== own).flat()
+        if (others.length >= LEAST / 2) this.#known = Math.min(this.#known, percentile(others))
+      }
+    }
     return this.#known
   }
 }

@@ -26,7 +26,7 @@
 import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
-import type { Slot } from '../store.js'
+import type { BucketRef, Slot } from '../store.js'
 import { NONE } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type Linked, LinkedList } from '../structures/linked-list.js'
@@ -64,6 +64,8 @@ export interface Rejection {
    * unknown.
    */
   readonly retryAfterMs: number | undefined
+  /** It waited, and made room for another request. */
+  readonly evicted?: boolean
 }
 
 /** The callbacks of a queued request. Each ticket ends with at most one of these. They must not throw. */
@@ -72,6 +74,8 @@ export interface Waiter {
   readonly hasOwnMaxWait?: boolean
   /** ms after its arrival. Its `maxWait` counts from then on. Undefined: from its arrival. */
   readonly maxWaitFrom?: number | undefined
+  /** ms. A request like it is not admitted to a longer predicted wait. Absent: to any. */
+  readonly longestWait?: number
   /** Send it now. `slot` is the moment it became possible, `now` is at or after it. */
   release(slot: number, now: number): void
   /** It has waited for its `maxWait`. */
@@ -170,12 +174,20 @@ export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket> {
   }
 }
 
+/** A slot of all buckets of a stack, claimed of some and leased of others. */
+export interface GrantedSlot {
+  readonly at: number
+  /** What was claimed. Undefined: nothing. */
+  readonly slot: Slot | undefined
+  readonly claimed: readonly BucketRef[]
+}
+
 /** With a store all tickets are such. */
 export class StoredTicket extends Ticket {
   /** The store has counted it. */
   counted = false
   /** The slot that the store has granted it. */
-  granted: Slot | undefined = undefined
+  granted: GrantedSlot | undefined = undefined
 }
 
 /**

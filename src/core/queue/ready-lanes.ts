@@ -168,6 +168,20 @@ export class ReadyLanes {
     return slot
   }
 
+  /**
+   * Lets those buckets of a lane be free that have become so. The lane is alone, and its first request cannot leave yet: a bucket
+   * with a burst that is the only busy one waits for its cost.
+   */
+  catchUp(lane: Lane, now: number): void {
+    for (const bucket of lane.stack) {
+      if (this.#heapOf(bucket).dueOf(bucket) > now) continue
+      this.#heapOf(bucket).remove(bucket)
+      bucket.nextCost = 0
+      this.#activateAll(bucket, now)
+    }
+    if (lane.stack.every(bucket => isFree(bucket, now))) this.#waitsForBurst(lane.first!, now)
+  }
+
   #deactivateAll({ source, extras }: SharedBucket): void {
     if (source !== undefined) this.#deactivate(source)
     if (extras !== undefined) for (const other of extras.otherSources) this.#deactivate(other)
@@ -231,6 +245,7 @@ export class ReadyLanes {
         this.plan(bucket)
         return
       }
+      if (bucket !== undefined && bucket.place >= 0) this.#letIn(bucket, at, now)
       if (bucket?.isHeldBefore(at.gate)) return
       if (parent === undefined) {
         this.#pushReady(at as ShareNode)
@@ -253,6 +268,12 @@ export class ReadyLanes {
     if (!isFree(bucket, now)) return false
     for (const other of others) if (other.awaited) this.#activate(other, now)
     return true
+  }
+
+  /** A bucket is free because what it waited for has left just now. All others that wait for it take part again. */
+  #letIn(bucket: SharedBucket, newcomer: Source, now: number): void {
+    this.#heapOf(bucket).remove(bucket)
+    for (const other of allSources(bucket)) if (other !== newcomer && other.awaited) this.#activate(other, now)
   }
 
   /** Takes a lane or node that can no longer use a slot out of the queues, and each node that was there for it only. */

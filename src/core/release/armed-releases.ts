@@ -51,13 +51,18 @@ const MARGIN = 1e-3
 export class ArmedReleases {
   readonly #readyLanes: ReadyLanes
   readonly #deadlines: DueHeap<Ticket>
+  readonly #now: () => number
   /** Those with armed releases. */
   readonly #lanes = new Set<Lane>()
   /** Lanes of which more may be armed. */
   readonly #changed = new Set<Lane>()
 
-  /** @param deadlines when tickets expire */
-  constructor(readyLanes: ReadyLanes, deadlines: DueHeap<Ticket>) {
+  /**
+   * @param deadlines when tickets expire
+   * @param now the time in ms
+   */
+  constructor(readyLanes: ReadyLanes, deadlines: DueHeap<Ticket>, now: () => number) {
+    this.#now = now
     this.#readyLanes = readyLanes
     this.#deadlines = deadlines
   }
@@ -110,7 +115,11 @@ export class ArmedReleases {
       last.armed = undefined
       lane.route.gate.disarm()
     }
+    const isRecalled = last === undefined && lane.lastArmed !== undefined
     this.#setLast(lane, last)
+    // While the core slept it did not take note of buckets that became free before the slot.
+    const now = this.#now()
+    if (isRecalled && freeAt(lane) > now) this.#readyLanes.catchUp(lane, now)
     this.changed(lane)
     return last === undefined
   }

@@ -146,7 +146,7 @@ export class Control {
   /**
    * Limits have changed: a request that can no longer leave within its `maxWait` expires at once.
    *
-   * @param maxWaitOf ms by route and waiter. A shorter one counts for requests that wait already. A longer one does not, as
+   * @param maxWaitOf ms by route, waiter and stack. A shorter one counts for requests that wait already. A longer one does not, as
    *   the shorter may be the client's own wish.
    * @returns how many expired, by the name of their route
    */
@@ -176,7 +176,7 @@ export class Control {
     return [...(claiming ?? []), ...tickets].map(ticket => {
       const { arrivedAt, waiter } = ticket
       const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
-      const due = Math.min(since + maxWaitOf(route, waiter), this.#engine.deadlineOf(ticket))
+      const due = Math.min(since + maxWaitOf(route, waiter, stack), this.#engine.deadlineOf(ticket))
       const times = stack.map(({ drainedAt, limits }) => {
         return Math.max(start, drainedAt) + (ahead - slackOf(limits, ticket.cost)) / limits.rate
       })
@@ -192,7 +192,7 @@ export class Control {
   }
 }
 
-type MaxWaitOf = (route: LaneRoute, waiter: Waiter) => number
+type MaxWaitOf = (route: LaneRoute, waiter: Waiter, stack: readonly SharedBucket[]) => number
 
 interface Plan {
   readonly ticket: Ticket

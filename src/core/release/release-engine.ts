@@ -33,6 +33,7 @@ import { ReadyLanes, SAME_TIME } from '../queue/ready-lanes.js'
 import { countQueued, openLane } from '../queue/tree.js'
 import { WaitingClients } from '../queue/waiting-clients.js'
 import { Claims } from '../shared/slot-claims.js'
+import { passedAlone, type ReleaseMode, type StoredBucket } from '../shared/stored-bucket.js'
 import type { ClaimAnswer, Store } from '../store.js'
 import { DueHeap } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
@@ -40,12 +41,6 @@ import { ArmedReleases } from './armed-releases.js'
 import { SendLatency } from './send-latency.js'
 import { CallbackQueue } from './waiter-callbacks.js'
 import { WakeUp } from './wake-up.js'
-
-/**
- * How requests whose turn it is pass: at once; after claiming a slot from the store; or not at all, while it is not known
- * whether the store grants any.
- */
-export type ReleaseMode = 'direct' | 'claimed' | 'none'
 
 /** Takes back what is armed. False: some of it has been sent, so its slot has passed. */
 type Recall = (armed: ArmedReleases) => boolean
@@ -63,14 +58,15 @@ export interface EngineOptions {
   readonly clock: Clock
   /** Wakes the core where some ms do not matter. With it, and without a store, releases are armed (armed-releases.ts). */
   readonly timer?: Clock
-  /** Grants slots while `releaseMode` is `claimed`. */
+  /** Grants slots of buckets whose shards are claimed from. */
   readonly store?: Store
-  /** A claim for this lane, made at this time in ms, was not answered. */
-  readonly unanswered?: (lane: Lane, askedAt: number) => void
+  /** Whether buckets that instances contend for are leased, where the store can do that. */
+  readonly leasing?: boolean
+  /** A question about these buckets, of this time in ms, was not answered. */
+  readonly unanswered?: (stack: readonly SharedBucket[], askedAt: number) => void
 }
 
 export class Engine {
-  releaseMode: ReleaseMode = 'direct'
   /** When the last arrival passed at once, in ms. */
   passedAt = -Infinity
   readonly #clock: Clock
@@ -90,26 +86,26 @@ export class Engine {
   /** For what is armed. */
   readonly #look: WakeUp | undefined
 
-  constructor({ clock, timer, store, unanswered }: EngineOptions) {
+  constructor({ clock, timer, store, unanswered, leasing = false }: EngineOptions) {
     this.#clock = clock
     const wake = (): void => {
       this.settle()
-      this.#plan()
+      this.notify()
     }
     this.#wakeUp = new WakeUp(clock, wake)
     if (store === undefined) {
       this.#look = timer && new WakeUp(timer, wake)
-      this.#armed = timer && new ArmedReleases(this.#readyLanes, this.#deadlines)
+      this.#armed = timer && new ArmedReleases(this.#readyLanes, this.#deadlines, () => clock.now())
       return
     }
-    this.#claims = new Claims(store, this.#readyLanes, {
+    this.#claims = new Claims({ store, clock, leasing }, this.#readyLanes, {
       now: () => clock.now(),
       wake: () => this.wake(),
       leave: (ticket, slot, now) => {
         this.#left(ticket)
-        this.#release(ticket, slot.at, now)
+        this.#release(ticket, slot, now)
       },
-      failed: (lane, askedAt) => unanswered?.(lane, askedAt),
+      failed: (stack, askedAt) => unanswered?.(stack, askedAt),
     })
   }
 
@@ -123,9 +119,26 @@ export class Engine {
     return shadow ? this.#shadows : this.#waiting
   }
 
-  /** Whether requests pass without a claim. Requests that have claimed a slot came first, so they leave before. */
-  get direct(): boolean {
-    return this.releaseMode === 'direct' && !this.#claims?.busy
+  /** How requests of a stack pass. One shut shard shuts the whole stack. Else one that is away lets it pass without the store. */
+  releaseModeOf(stack: readonly SharedBucket[]): ReleaseMode {
+    if (this.#claims === undefined) return 'direct'
+    let found: ReleaseMode = stack.length === 0 ? 'direct' : 'claimed'
+    for (const bucket of stack) {
+      const { mode } = (bucket as StoredBucket).shard
+      if (mode === 'none') return 'none'
+      if (mode === 'direct') found = 'direct'
+    }
+    return found
+  }
+
+  /** The shards of these buckets have changed how requests pass. */
+  releaseModeChanged(buckets: Iterable<SharedBucket>): void {
+    const now = this.#clock.now()
+    for (const bucket of buckets) {
+      if (bucket.shut) this.#readyLanes.occupied(bucket)
+      else this.#readyLanes.reopened(bucket, now)
+    }
+    this.wake()
   }
 
   /** Lets happen what is due, one moment at a time, as a late send moves the slots after it. Returns the time. */
@@ -172,10 +185,8 @@ export class Engine {
 
   /** Releases every request that can leave. The slot is the moment, in ms, that made it possible. */
   releaseReady(slot: number, now: number): void {
-    if (this.releaseMode !== 'claimed' && !this.direct) return
     for (let ticket = this.#readyLanes.next(slot); ticket !== undefined; ticket = this.#readyLanes.next(slot)) {
-      // A store grants slots of buckets only.
-      if (this.releaseMode === 'claimed' && ticket.lane.stack.length > 0) {
+      if (this.releaseModeOf(ticket.lane.stack) === 'claimed') {
         this.#claims!.ask(ticket, now)
         continue
       }
@@ -187,9 +198,13 @@ export class Engine {
     }
   }
 
-  /** Calls the waiters whose tickets have left, then arms the timer: sending goes first. */
-  notify(): void {
-    this.#callbacks.callAll(this.#onReleased)
+  /**
+   * Calls the waiters whose tickets have left, then arms the timer: sending goes first.
+   *
+   * @param newcomer it has been admitted just now. If it has left already, its waiter is called a moment later
+   */
+  notify(newcomer?: Ticket): void {
+    this.#callbacks.callAll(this.#onReleased, newcomer)
     this.#plan()
   }
 
@@ -274,6 +289,26 @@ export class Engine {
   /** The store has answered a claim that came with the admission of a lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     this.#claims!.offer(lane, cost, claim, askedAt)
+  }
+
+  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. */
+  get claimAhead(): number {
+    return this.#claims?.admissionAhead ?? 0
+  }
+
+  /** A bucket is leased from now on, which has no room for this cost. */
+  lease(bucket: SharedBucket, cost: number): void {
+    this.#claims!.leases.start(bucket as StoredBucket, cost)
+  }
+
+  /** Asks for more room of a leased bucket. `then` is called after the answer. */
+  refill(bucket: SharedBucket, then: () => void): void {
+    this.#claims!.leases.refill(bucket as StoredBucket, then)
+  }
+
+  /** A cost that was admitted leaves the levels. */
+  uncountCost(stack: readonly SharedBucket[], cost: number): void {
+    this.#claims!.uncount(stack, cost)
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive from the store. */
@@ -387,7 +422,8 @@ export class Engine {
     const wasShut = bucket.shut
     bucket.setLimits(limits, now)
     // The store knows nothing of shares.
-    if (this.releaseMode === 'claimed' && rateOfAll(limits) !== known) this.#claims!.rateChanged(bucket)
+    if (this.#claims !== undefined && this.#isClaimed(bucket) && rateOfAll(limits) !== known)
+      this.#claims.rateChanged(bucket)
     if (bucket.shut === wasShut) this.#readyLanes.plan(bucket)
     else if (wasShut) this.open(undefined, [bucket], now)
     else this.#readyLanes.occupied(bucket)
@@ -404,8 +440,8 @@ export class Engine {
   postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): void {
     // A store knows the slot only: the next one is not asked for before this instance has kept its distance.
     const postponed =
-      this.releaseMode === 'claimed'
-        ? this.#claims!.postpone(bucket, cost, passedAt, sentAt)
+      this.#claims !== undefined && this.#isClaimed(bucket)
+        ? this.#claims.postpone(bucket, cost, passedAt, sentAt)
         : bucket.postpone(cost, sentAt)
     if (postponed) this.#readyLanes.occupied(bucket)
   }
@@ -467,6 +503,10 @@ export class Engine {
     return true
   }
 
+  #isClaimed(bucket: SharedBucket): boolean {
+    return (bucket as StoredBucket).shard.mode === 'claimed'
+  }
+
   #expireAll(due: number, now: number): void {
     for (
       let ticket = this.#deadlines.next;
@@ -481,8 +521,9 @@ export class Engine {
     for (const bucket of stack) {
       bucket.pass(cost, slot, now)
       bucket.enter()
-      this.#readyLanes.occupied(bucket)
     }
+    if (this.#claims !== undefined) passedAlone(stack as readonly StoredBucket[], cost, slot)
+    for (const bucket of stack) this.#readyLanes.occupied(bucket)
   }
 
   #release(ticket: Ticket, slot: number, now: number): void {
@@ -536,6 +577,7 @@ export class Engine {
       this.#armed.arm(now)
       this.#look!.by(this.#armed.dueAfter(now))
     }
+    if (this.#callbacks.pending) return this.#wakeUp.by(this.#clock.now())
     const claimed = this.#claims?.due ?? Infinity
     this.#wakeUp.by(Math.min(this.#readyLanes.uncoveredDue, this.#deadlines.nextDue, claimed, this.#pauses.nextDue))
   }

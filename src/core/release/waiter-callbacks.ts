@@ -13,12 +13,21 @@ export class CallbackQueue {
     this.#ended.push(ticket)
   }
 
-  /** @param released called after each waiter that was released */
-  callAll(released: (ticket: Ticket) => void): void {
+  /** Whether some are left that nobody is about to call. */
+  get pending(): boolean {
+    return !this.#calling && this.#ended.size > 0
+  }
+
+  /**
+   * @param released called after each waiter that was released
+   * @param newcomer its waiter is not called: it does not know its ticket yet
+   */
+  callAll(released: (ticket: Ticket) => void, newcomer?: Ticket): void {
     if (this.#calling) return
     this.#calling = true
     try {
-      for (let ticket = this.#ended.shift(); ticket !== undefined; ticket = this.#ended.shift()) {
+      for (let ticket = this.#next(newcomer); ticket !== undefined; ticket = this.#next(newcomer)) {
+        this.#ended.remove(ticket)
         const rejection = this.#rejections.size === 0 ? undefined : this.#rejections.get(ticket)
         if (rejection !== undefined) {
           this.#rejections.delete(ticket)
@@ -32,5 +41,10 @@ export class CallbackQueue {
     } finally {
       this.#calling = false
     }
+  }
+
+  #next(newcomer: Ticket | undefined): Ticket | undefined {
+    const { first } = this.#ended
+    return first !== undefined && first === newcomer ? newcomer.next : first
   }
 }

@@ -11,40 +11,73 @@
  * as granted one after the other, so several can be under way where slots are closer than a round trip. A bucket with a burst
  * counts from the time at which it will have drained (`grantedUntil`), and the slack of a claim lets it go earlier.
  *
- * A slot that is missed by more than `SLOT_GRACE` goes back to the store.
+ * A request leaves as soon as its slot is there, if the slot may be used so early (`Slot.from`). All other times count from the
+ * slot itself. One that is missed by more than `SLOT_GRACE` goes back to the store.
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { type Gate, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
+import type { Clock } from '../clock.js'
+import { ignore, when } from '../maybe-promise.js'
+import { type Gate, type GrantedSlot, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
-import { isFree } from '../queue/ready-lanes.js'
-import { type BucketRef, type ClaimAnswer, SLOT_GRACE, type Slot, type Store } from '../store.js'
+import { isFree, SAME_TIME } from '../queue/ready-lanes.js'
+import {
+  type BucketRef,
+  type ClaimAnswer,
+  FRAME,
+  type GiveBackRequest,
+  SLOT_GRACE,
+  type Slot,
+  type Store,
+} from '../store.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
+import { Leases } from './leases.js'
 import type { StoredBucket } from './stored-bucket.js'
 
 /** ms. The least time from a refusal to the next try. */
 const RETRY = 0.25
 
 /**
- * Each time that another instance gets a slot, the next one may be further ahead than the horizon: by this part of it, and
- * by at most this many ms. So instances take turns, whichever has the shorter way to the store.
+ * Without leases: each time that another instance gets a slot, the next one may be further ahead than the horizon: by this part
+ * of it, and by at most this many ms. So instances take turns, whichever has the shorter way to the store.
  */
 const TURN_AHEAD = { step: 0.5, most: 20 }
 
+/** The buckets of a stack, by how their slots come. `taken`: the slot of each leased bucket, in ms, in the order of `leased`. */
+interface Parts {
+  readonly claimed: readonly StoredBucket[]
+  readonly leased: readonly StoredBucket[]
+  readonly taken: readonly number[]
+}
+
+/** A claim for the first request of a lane, made at this time in ms. */
+interface Question {
+  readonly lane: Lane
+  readonly cost: number
+  readonly parts: Parts
+  readonly askedAt: number
+}
+
 /** A slot that a lane has been granted. */
-class Grant implements Timed {
+class Grant implements Timed, GrantedSlot {
   place = -1
   readonly lane: Lane
   readonly cost: number
-  readonly slot: Slot
+  readonly at: number
+  readonly slot: Slot | undefined
+  readonly claimed: readonly BucketRef[]
+  readonly parts: Parts
 
-  constructor(lane: Lane, cost: number, slot: Slot) {
+  constructor({ lane, cost, parts }: Question, at: number, slot?: Slot) {
     this.lane = lane
     this.cost = cost
+    this.at = at
     this.slot = slot
+    this.parts = parts
+    this.claimed = refs(parts.claimed)
   }
 }
 
@@ -54,9 +87,16 @@ export interface Claimant {
   /** Something may be possible now. */
   wake(): void
   /** A claiming ticket has its slot. */
-  leave(ticket: Ticket, slot: Slot, now: number): void
+  leave(ticket: Ticket, slot: number, now: number): void
   /** The store has not answered. */
-  failed(lane: Lane, askedAt: number): void
+  failed(stack: readonly SharedBucket[], askedAt: number): void
+}
+
+export interface ClaimOptions {
+  readonly store: Store
+  readonly clock: Clock
+  /** Whether buckets that instances contend for are leased, where the store can do that. */
+  readonly leasing: boolean
 }
 
 export class Claims {
@@ -66,13 +106,32 @@ export class Claims {
   readonly #grants = new DueHeap<Grant>()
   /** Cost of the claims that are on their way, by bucket. */
   readonly #asked = new Map<SharedBucket, number>()
-  /** ms by which this instance may claim further ahead than the horizon, by bucket. */
-  readonly #ahead = new Map<SharedBucket, number>()
 
-  constructor(store: Store, readyLanes: ReadyLanes, claimant: Claimant) {
+  /** Without leases: ms by which this instance may claim further ahead than the horizon, by bucket. */
+  readonly #ahead = new Map<SharedBucket, number>()
+  readonly leases: Leases
+  readonly #leasing: boolean
+
+  constructor({ store, clock, leasing }: ClaimOptions, readyLanes: ReadyLanes, claimant: Claimant) {
     this.#store = store
+    this.#leasing = leasing && store.lease !== undefined
     this.#readyLanes = readyLanes
     this.#claimant = claimant
+    this.leases = new Leases(
+      { store, clock, leasing: this.#leasing },
+      {
+        claimingOf: bucket => this.#claimingOf(bucket),
+        horizonOf: bucket => this.#horizon([bucket]),
+        changed: (bucket, now) => this.#leaseChanged(bucket, now),
+        wake: () => claimant.wake(),
+        failed: (bucket, askedAt) => claimant.failed([bucket], askedAt),
+      },
+    )
+  }
+
+  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. */
+  get admissionAhead(): number {
+    return this.#leasing ? FRAME : 0
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive. */
@@ -80,42 +139,95 @@ export class Claims {
     return 2 * this.#horizon(stack) + SLOT_GRACE
   }
 
-  /** Whether a claim is on its way, or a granted slot is not used yet. */
-  get busy(): boolean {
-    return this.#asked.size > 0 || this.#grants.size > 0
-  }
-
-  /** When the next slot is, in ms. */
+  /** When the next slot is used, in ms. */
   get due(): number {
     return this.#grants.nextDue
   }
 
-  /** Claims a slot for the first ticket of a lane, whose turn it is. */
+  /** Claims a slot for the first ticket of a lane, whose turn it is. What is leased of its stack is taken. */
   ask(ticket: Ticket, now: number): void {
     const { lane, cost } = ticket
+    const stack = stored(lane.stack)
+    if (this.#waitsForLease(stack, now)) return
+    const parts = this.#take(stack, cost, now)
+    const { claimed, taken } = parts
     this.#startClaiming(ticket)
-    for (const bucket of stored(lane.stack)) {
-      this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
+    const from = Math.max(...taken)
+    const question = { lane, cost, parts, askedAt: now }
+    if (claimed.length === 0) return this.#granted(new Grant(question, from))
+    for (const bucket of claimed) {
       bucket.claimableAt = Math.max(now, bucket.claimableAt) + cost / bucket.limits.rate
       this.#readyLanes.occupied(bucket)
     }
-    const ahead = this.#ahead.get(lane.stack.at(-1)!) ?? 0
-    const asked = this.#store.claim({ stack: refs(lane.stack), cost, since: now - ticket.arrivedAt, ahead })
-    if (!(asked instanceof Promise)) return this.#answered(lane, cost, now, asked)
+    for (const bucket of stack) this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
+    const since = now - ticket.arrivedAt
+    const notBefore = taken.length === 0 ? {} : { notBefore: from }
+    const ahead = this.#aheadOf(stack.at(-1)!)
+    const asked = this.#store.claim({ stack: refs(claimed), cost, since, ahead, ...notBefore })
+    if (!(asked instanceof Promise)) return this.#answered(question, asked)
     const answered = (claim?: ClaimAnswer): void => {
-      this.#answered(lane, cost, now, claim)
+      this.#answered(question, claim)
       this.#claimant.wake()
     }
     asked.then(answered, () => answered())
+  }
+
+  /** Whether a leased slot that was there has lapsed. */
+  #waitsForLease(stack: readonly StoredBucket[], now: number): boolean {
+    let waits = false
+    for (const bucket of stack) {
+      if (bucket.lease === undefined) continue
+      const at = bucket.lease.next(now) - bucket.claimLead
+      if (at <= now + SAME_TIME) continue
+      this.#leaseChanged(bucket, now)
+      waits ||= bucket.lease !== undefined
+    }
+    return waits
+  }
+
+  /** Takes the slots of what is leased. */
+  #take(stack: readonly StoredBucket[], cost: number, now: number): Parts {
+    const claimed = stack.filter(bucket => bucket.lease === undefined)
+    const leased = stack.filter(bucket => bucket.lease !== undefined)
+    const taken = leased.map(bucket => {
+      // Where others have to be claimed, that takes time.
+      bucket.claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
+      return bucket.lease!.take(cost, now)
+    })
+    for (const bucket of leased) this.#leaseChanged(bucket, now)
+    return { claimed, leased, taken }
+  }
+
+  #untake({ leased, taken }: Parts, cost: number): void {
+    const now = this.#claimant.now()
+    for (const [place, bucket] of leased.entries()) {
+      if (bucket.lease === undefined) continue
+      bucket.lease.untake(taken[place]!, cost)
+      this.#leaseChanged(bucket, now)
+    }
+  }
+
+  /** Cost of the requests that have a slot of a bucket, or ask for one. */
+  #claimingOf(bucket: SharedBucket): number {
+    let cost = this.#asked.get(bucket) ?? 0
+    for (const grant of this.#grants.all()) if (grant.lane.stack.includes(bucket)) cost += grant.cost
+    return cost
+  }
+
+  #leaseChanged(bucket: StoredBucket, now: number): void {
+    if (bucket.lease?.ending && bucket.lease.next(now) === Infinity) bucket.lease = undefined
+    const { lease } = bucket
+    this.#nextClaim(bucket, lease === undefined ? now : lease.next(now) - bucket.claimLead, now)
   }
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
   offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
     // Others may have passed meanwhile, or the upstream fails.
     const mayPass = lane.route.gate.open && lane.stack.every(bucket => bucket.hasPlace)
-    if (claim.granted && !mayPass) return this.#return(lane, cost, claim.slot)
+    const question = { lane, cost, parts: { claimed: stored(lane.stack), leased: [], taken: [] }, askedAt }
+    if (claim.granted && !mayPass) return this.#return(new Grant(question, claim.slot.at, claim.slot))
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
-    this.#applyAnswer(lane, cost, claim, askedAt)
+    this.#applyAnswer(question, claim)
   }
 
   /**
@@ -123,7 +235,10 @@ export class Claims {
    * Without this the time until the next slot would pass at the old rate until the next claim.
    */
   rateChanged(bucket: SharedBucket): void {
-    if (bucket.waiting > 0) ignore(this.#store.giveBack({ stack: refs([bucket]), cost: 0 }))
+    if (bucket.waiting > 0) this.#tellBack({ stack: refs([bucket as StoredBucket]), cost: 0 })
+    if ((bucket as StoredBucket).lease === undefined) return
+    this.#nextClaim(bucket as StoredBucket, Infinity, this.#claimant.now())
+    this.leases.renew(bucket as StoredBucket)
   }
 
   /** A request was sent later than it passed. False: that is within the bucket's grace. */
@@ -143,11 +258,11 @@ export class Claims {
   /** Takes out a claiming ticket. The next in its lane takes its place. False: it is not claiming. */
   remove(ticket: Ticket): boolean {
     const { lane } = ticket
-    if (!lane.claiming?.remove(ticket)) return false
+    if (!this.#dropClaiming(ticket)) return false
     const next = lane.tickets.first
     if (next !== undefined) {
       lane.tickets.remove(next)
-      lane.claiming.push(next)
+      this.#pushClaiming(next)
     } else {
       // A claim that is on its way is given back when it is answered.
       const surplus = this.#grants.find(grant => grant.lane === lane)
@@ -159,18 +274,24 @@ export class Claims {
   /** Gives the slot that is due to its lane. */
   advance(now: number): void {
     const grant = this.#grants.next!
-    const { lane, cost, slot } = grant
+    const { nextDue } = this.#grants
+    const { lane, cost, at } = grant
     const ticket = lane.claiming?.first
     const fits = ticket !== undefined && ticket.cost <= cost + LEVEL_TOLERANCE
-    if (!fits || now - slot.at > SLOT_GRACE) {
+    if (!fits || now - at > SLOT_GRACE) {
       this.#drop(grant)
       return
     }
     this.#grants.remove(grant)
     lane.claims -= 1
-    lane.claiming!.remove(ticket)
-    if (ticket instanceof StoredTicket) ticket.granted = slot
-    this.#claimant.leave(ticket, slot, now)
+    this.#dropClaiming(ticket)
+    if (ticket instanceof StoredTicket) ticket.granted = grant
+    this.#claimant.leave(ticket, nextDue, now)
+    for (const bucket of stored(lane.stack)) {
+      const wasShut = bucket.shut
+      bucket.claims -= 1
+      if (wasShut) this.#readyLanes.reopened(bucket, now)
+    }
   }
 
   /** A gate pauses: gives back the slots of all lanes before it. */
@@ -181,13 +302,37 @@ export class Claims {
   /** Gives back to the store what it has counted for a ticket, and its slot. */
   giveBack(ticket: Ticket): void {
     if (!(ticket instanceof StoredTicket)) return
-    const { counted, lane, granted: slot } = ticket
-    if (!counted && slot === undefined) return
+    const { counted, lane, granted } = ticket
+    if (!counted && granted === undefined) return
     ticket.counted = false
     ticket.granted = undefined
-    const cost = counted ? ticket.cost : 0
-    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost, ...(slot && { slot, slotCost: ticket.cost }) }))
-    if (slot !== undefined) this.#free(lane)
+    const rest = counted ? this.#countOut(lane.stack, ticket.cost) : []
+    // What was leased has passed by now.
+    const { slot, claimed = [] } = granted ?? {}
+    const theirs = slot && { slot, slotCost: ticket.cost }
+    if (theirs !== undefined && claimed.length === rest.length)
+      this.#tellBack({ stack: claimed, cost: ticket.cost, ...theirs })
+    else {
+      if (rest.length > 0) this.#tellBack({ stack: rest, cost: ticket.cost })
+      if (theirs !== undefined) this.#tellBack({ stack: claimed, cost: 0, ...theirs })
+    }
+    if (granted !== undefined) this.#free(lane)
+  }
+
+  /** A cost that was admitted leaves the levels. */
+  uncount(stack: readonly SharedBucket[], cost: number): void {
+    const rest = this.#countOut(stack, cost)
+    if (rest.length > 0) this.#tellBack({ stack: rest, cost })
+  }
+
+  /** Returns what the store counts itself. */
+  #countOut(stack: readonly SharedBucket[], cost: number): BucketRef[] {
+    for (const bucket of stored(stack)) if (bucket.hasRoom) bucket.lease!.use(-cost)
+    return refs(stored(stack).filter(bucket => !bucket.hasRoom))
+  }
+
+  #tellBack(request: GiveBackRequest): void {
+    when(this.#store.giveBack(request), ignore)
   }
 
   /** Closes a lane in which nobody waits any more, unless some claim or are set aside. */
@@ -203,77 +348,108 @@ export class Claims {
   #startClaiming(ticket: Ticket): void {
     const { lane } = ticket
     lane.tickets.remove(ticket)
-    lane.claiming ??= new LinkedList()
-    lane.claiming.push(ticket)
+    this.#pushClaiming(ticket)
     lane.claims += 1
     lane.route.gate.enter()
-    for (const bucket of lane.stack) bucket.enter()
+    for (const bucket of stored(lane.stack)) {
+      bucket.enter()
+      bucket.claims += 1
+    }
     if (lane.tickets.size > 0) return
     this.#readyLanes.rest(lane)
     updateRank(lane)
   }
 
-  #answered(lane: Lane, cost: number, askedAt: number, claim: ClaimAnswer | undefined): void {
+  #pushClaiming(ticket: Ticket): void {
+    const { lane } = ticket
+    lane.claiming ??= new LinkedList()
+    lane.claiming.push(ticket)
+    for (const bucket of stored(lane.stack)) bucket.claiming += 1
+  }
+
+  /** False: it does not claim. */
+  #dropClaiming(ticket: Ticket): boolean {
+    const { lane } = ticket
+    if (!lane.claiming?.remove(ticket)) return false
+    for (const bucket of stored(lane.stack)) bucket.claiming -= 1
+    return true
+  }
+
+  #answered(question: Question, claim: ClaimAnswer | undefined): void {
+    const { lane, cost, parts, askedAt } = question
     for (const bucket of lane.stack) {
       const left = this.#asked.get(bucket)! - cost
       if (left > LEVEL_TOLERANCE) this.#asked.set(bucket, left)
       else this.#asked.delete(bucket)
     }
-    if (claim === undefined) this.#claimant.failed(lane, askedAt)
-    if (claim?.granted) this.#applyAnswer(lane, cost, claim, askedAt)
+    if (claim === undefined) this.#claimant.failed(lane.stack, askedAt)
+    if (claim?.granted) this.#applyAnswer(question, claim)
     else {
       this.#stopClaiming(lane)
-      if (claim !== undefined) this.#applyAnswer(lane, cost, claim, askedAt)
+      this.#untake(parts, cost)
+      if (claim !== undefined) this.#applyAnswer(question, claim)
       this.close(lane)
     }
   }
 
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
-  #applyAnswer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
-    if (claim.granted) this.#granted(new Grant(lane, cost, claim.slot))
-    else this.#refused(lane, cost, claim.freeAt, askedAt)
+  #applyAnswer(question: Question, claim: ClaimAnswer): void {
+    if (claim.granted) this.#granted(new Grant(question, claim.slot.at, claim.slot))
+    else this.#refused(question, claim.freeAt)
   }
 
   #granted(grant: Grant): void {
-    const { lane, cost, slot } = grant
+    const { lane, at, slot, parts } = grant
     const now = this.#claimant.now()
-    const horizon = this.#horizon(lane.stack)
-    for (const bucket of stored(lane.stack)) {
-      this.#ahead.delete(bucket)
-      const { rate, whole } = bucket.limits
-      // This instance's share of the rate counts from now and in full.
-      const share = whole === undefined ? now : now + cost / rate
-      const asked = this.#asked.get(bucket) ?? 0
-      const from = bucket.limits.burst === undefined ? slot.at : Math.max(bucket.grantedUntil, slot.at)
-      bucket.grantedUntil = from + cost / rate
-      this.#nextClaim(bucket, Math.max(share, bucket.grantedUntil - horizon + asked / rate), now)
+    for (const bucket of parts.claimed) {
+      // Else it has been leased since.
+      if (bucket.lease === undefined) this.#nextClaim(bucket, this.#nextAfter(grant, bucket, now), now)
     }
-    this.#grants.add(grant, slot.at)
+    this.#grants.add(grant, Math.max(slot?.from ?? at, Math.min(now, at)))
     const { gate } = lane.route
     const shut = gate.paused || (gate.blocked && !gate.probing)
     if (lane.claiming!.size < lane.claims || shut) this.#drop(grant)
   }
 
+  /** When the next claim for a bucket may be granted after this one, in ms. */
+  #nextAfter({ lane, cost, at, parts }: Grant, bucket: StoredBucket, now: number): number {
+    const { rate, whole, burst } = bucket.limits
+    // This instance's share of the rate counts from now and in full.
+    const share = whole === undefined ? now : now + cost / rate
+    const asked = this.#asked.get(bucket) ?? 0
+    const beyond = this.#leasing && bucket === lane.stack.at(-1) ? FRAME : 0
+    this.#ahead.delete(bucket)
+    bucket.grantedUntil = (burst === undefined ? at : Math.max(bucket.grantedUntil, at)) + cost / rate
+    return Math.max(share, bucket.grantedUntil - this.#horizon(parts.claimed) - beyond + asked / rate)
+  }
+
   /** The claims that are on their way will be refused, too. */
-  #refused(lane: Lane, cost: number, freeAt: readonly number[], askedAt: number): void {
+  #refused({ parts: { claimed }, cost, askedAt }: Question, freeAt: readonly number[]): void {
     const now = this.#claimant.now()
-    const horizon = this.#horizon(lane.stack)
-    const stack = stored(lane.stack)
-    // If the bucket has changed since, the store has to be asked again.
-    const frees = stack.map((bucket, place) => (bucket.changedAt > askedAt ? now : freeAt[place]!))
+    const horizon = this.#horizon(claimed)
+    const frees = freesOf(claimed, freeAt, { askedAt, now })
     const last = Math.max(...frees)
-    if (frees.at(-1) === last) this.#goFurtherAhead(stack.at(-1)!, horizon)
-    for (const [place, bucket] of stack.entries()) {
+    if (frees.at(-1) === last) this.#goFurtherAhead(claimed.at(-1)!, horizon)
+    for (const [place, bucket] of claimed.entries()) {
+      if (bucket.lease !== undefined) continue
       const free = frees[place]!
-      const ahead = horizon + (this.#ahead.get(bucket) ?? 0)
-      const limits = bucket.limits.whole ?? bucket.limits
-      const slack = slackOf(limits, cost) / limits.rate
-      bucket.grantedUntil = free + slack
-      this.#nextClaim(bucket, Math.max(free === last ? now + RETRY : now, free - ahead) + slack, now)
+      const ahead = horizon + (bucket === claimed.at(-1) ? this.#aheadOf(bucket) : 0)
+      const isLast = free === last
+      this.#nextClaim(
+        bucket,
+        Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
+        now,
+      )
+      if (isLast || free - now > ahead) this.leases.start(bucket, cost)
     }
   }
 
+  #aheadOf(bucket: SharedBucket): number {
+    return this.#leasing ? FRAME : (this.#ahead.get(bucket) ?? 0)
+  }
+
   #goFurtherAhead(bucket: SharedBucket, horizon: number): void {
+    if (this.#leasing) return
     const ahead = (this.#ahead.get(bucket) ?? 0) + horizon * TURN_AHEAD.step
     this.#ahead.set(bucket, Math.min(TURN_AHEAD.most, ahead))
   }
@@ -286,7 +462,7 @@ export class Claims {
   }
 
   #horizon(stack: readonly SharedBucket[]): number {
-    return this.#store.horizonOf?.(refs(stack)) ?? this.#store.horizon
+    return this.#store.horizonOf?.(refs(stored(stack))) ?? this.#store.horizon
   }
 
   #dropAll(test: (grant: Grant) => boolean): void {
@@ -300,14 +476,14 @@ export class Claims {
 
   /** Gives back a slot that no request takes. Its lane may be empty then, and is to be closed, once. */
   #giveUp(grant: Grant): void {
-    const { lane, cost, slot } = grant
     this.#grants.remove(grant)
-    this.#return(lane, cost, slot)
-    this.#stopClaiming(lane)
+    this.#return(grant)
+    this.#stopClaiming(grant.lane)
   }
 
-  #return(lane: Lane, cost: number, slot: Slot): void {
-    ignore(this.#store.giveBack({ stack: refs(lane.stack), cost: 0, slot, slotCost: cost }))
+  #return({ lane, cost, slot, claimed, parts }: Grant): void {
+    if (slot !== undefined) this.#tellBack({ stack: claimed, cost: 0, slot, slotCost: cost })
+    this.#untake(parts, cost)
     this.#free(lane)
   }
 
@@ -315,8 +491,8 @@ export class Claims {
   #free(lane: Lane): void {
     const now = this.#claimant.now()
     for (const bucket of stored(lane.stack)) {
-      // This instance's share has been used, whether granted or not.
-      if (bucket.limits.whole !== undefined) continue
+      // This instance's share has been used, whether granted or not. A leased slot that is there still is known.
+      if (bucket.limits.whole !== undefined || bucket.lease !== undefined) continue
       bucket.claimableAt = now
       bucket.grantedUntil = now
       this.#readyLanes.plan(bucket)
@@ -330,15 +506,16 @@ export class Claims {
     lane.route.gate.unprobe()
     this.#readyLanes.gateOpened(lane.route.gate)
     const now = this.#claimant.now()
-    for (const bucket of lane.stack) {
+    for (const bucket of stored(lane.stack)) {
       const wasShut = bucket.shut
       bucket.leave()
+      bucket.claims -= 1
       if (wasShut) this.#readyLanes.reopened(bucket, now)
     }
     const { claiming } = lane
     const ticket = claiming?.last
     if (claiming === undefined || ticket === undefined || claiming.size <= lane.claims) return
-    claiming.remove(ticket)
+    this.#dropClaiming(ticket)
     lane.tickets.unshift(ticket)
     if (lane.tickets.size > 1) return
     this.#readyLanes.opened(lane, now)
@@ -346,15 +523,28 @@ export class Claims {
   }
 }
 
+/** ms from the time at which a cost may leave to that without its slack. A bucket with a burst counts from that one. */
+function waitForSlack(bucket: StoredBucket, cost: number, free: number): number {
+  const limits = bucket.limits.whole ?? bucket.limits
+  const slack = slackOf(limits, cost) / limits.rate
+  bucket.grantedUntil = free + slack
+  return slack
+}
+
+/** If a bucket has changed since it was asked for, it has to be asked for again. */
+function freesOf(
+  stack: readonly StoredBucket[],
+  freeAt: readonly number[],
+  { askedAt, now }: { askedAt: number; now: number },
+): number[] {
+  return stack.map((bucket, place) => (bucket.changedAt > askedAt ? now : freeAt[place]!))
+}
+
 /** With a store all buckets are stored ones. */
 function stored(stack: readonly SharedBucket[]): readonly StoredBucket[] {
   return stack as readonly StoredBucket[]
 }
 
-function refs(stack: readonly SharedBucket[]): BucketRef[] {
-  return stored(stack).map(bucket => bucket.ref)
-}
-
-function ignore(promise: void | Promise<void>): void {
-  if (promise instanceof Promise) promise.catch(() => undefined)
+function refs(stack: readonly StoredBucket[]): BucketRef[] {
+  return stack.map(bucket => bucket.ref)
 }

@@ -2,12 +2,37 @@ import { type BucketLimits, slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { Lane, Source } from '../queue/lane.js'
+import { SAME_TIME } from '../queue/ready-lanes.js'
 import type { BucketRef } from '../store.js'
+import { hashOf } from '../structures/string-hash.js'
+import type { BucketLease } from './bucket-lease.js'
 
-/** Whether the store is asked, so that its last answers hold. */
-export interface StoreTrust {
-  trusted: boolean
+/**
+ * How requests pass: at once; after claiming a slot from the store, which is asked and whose last answers hold; or not at all,
+ * while it is not known whether the store grants any.
+ */
+export type ReleaseMode = 'direct' | 'claimed' | 'none'
+
+/** A part of the store that fails by itself, as this instance sees it. */
+export interface StoreShard {
+  readonly mode: ReleaseMode
+  /** Where the slots of this instance lie while it is alone. Undefined: anywhere. */
+  readonly turn: Turn | undefined
+  /** How many requests have been decided without it. */
+  decidedAlone: number
 }
+
+/** Instances that are alone take turns: of each n slots of the whole rate one belongs to each. */
+export interface Turn {
+  /** The number of this instance among them, from 0. */
+  readonly rank: number
+  readonly instances: number
+  /** The common beginning, in ms. */
+  readonly epoch: number
+}
+
+/** Periods. A slot that is this much before its turn is in it. */
+const TURN_TOLERANCE = 1e-3
 
 /** A question to the store. */
 export interface Inquiry {
@@ -22,7 +47,7 @@ export interface Inquiry {
 export class StoredBucket extends QueuedBucket<Source, Lane> {
   readonly key: string
   readonly #groupOf: (name: string, key: string) => string
-  readonly #trust: StoreTrust
+  shard: StoreShard
   /** The level that the store reported last: cost units, at a time in ms. */
   #reported = 0
   #reportedAt = 0
@@ -31,19 +56,29 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   #fromOthersAt = 0
   /** When the store may grant the next claim, in ms. Of a bucket with a burst: a claim without slack. */
   claimableAt = -Infinity
+  /** What is leased of it. Then `claimableAt` is when the next leased slot can be given to a request. */
+  lease: BucketLease | undefined = undefined
+  /** How many of the requests that wait have a slot or ask for one. */
+  claiming = 0
+  /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
+  claimLead = 0
   /** When it will have drained of what the store is known to have granted, in ms. Only of a bucket with a burst. */
   grantedUntil = -Infinity
   /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
+  /** How many claims for it are on their way or granted. */
+  claims = 0
+  /** Whether it stood idle before the last release. */
+  #wasIdle = false
   /** The questions that are on their way, in order. */
   readonly #inquiries: Inquiry[] = []
 
   /** @param groupOf the group of a bucket instance. Called each time, as a reload may change it. */
-  constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, trust: StoreTrust) {
+  constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, shard: StoreShard) {
     super(limits)
     this.key = key
     this.#groupOf = groupOf
-    this.#trust = trust
+    this.shard = shard
   }
 
   /** Its name for the store. */
@@ -57,9 +92,49 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return Math.max(super.drainedAt, this.claimableAt)
   }
 
+  /** Whether requests are admitted by room that is leased. */
+  get hasRoom(): boolean {
+    return this.lease?.leasesRoom === true
+  }
+
   override freeFor(cost: number): number {
+    if (this.lease !== undefined) return Math.max(super.freeFor(cost), this.claimableAt)
     const limits = this.limits.whole ?? this.limits
     return Math.max(super.freeFor(cost), this.claimableAt - slackOf(limits, cost) / limits.rate)
+  }
+
+  /** Requests that have claimed a slot came first, so they leave first. */
+  override get shut(): boolean {
+    const { mode } = this.shard
+    return mode === 'none' || (mode === 'direct' && this.claims > 0) || super.shut
+  }
+
+  override pass(cost: number, slot: number, now: number): void {
+    this.#wasIdle = slot > this.drainedAt + SAME_TIME
+    super.pass(cost, slot, now)
+  }
+
+  /** This instance is alone from now on. The first release is in its turn, and so are those that follow without a gap. */
+  startTurns(now: number): void {
+    if (this.waiting > 0) this.claimableAt = this.#inTurn(Math.max(now, this.drainedAt))
+  }
+
+  /** A request has passed. If the bucket was idle that was at once, and the next one waits for the turn of this instance. */
+  keepTurn(): void {
+    if (this.#wasIdle && this.shard.mode === 'direct') this.claimableAt = this.#inTurn(this.drainedAt)
+  }
+
+  /** The first moment of this instance's turn, not before `at`. In ms. */
+  #inTurn(at: number): number {
+    const { turn } = this.shard
+    const { name, rate, whole, burst, grace } = this.limits
+    // What moves its slots anyway loses time with each turn that it waits for.
+    if (turn === undefined || whole === undefined || burst !== undefined || grace !== undefined) return at
+    // Keys do not leave in step.
+    const offset = (hashOf(`${name}:${this.key}`, 0) >>> 0) / 2 ** 32
+    const period = 1 / rate
+    const first = turn.epoch + ((turn.rank + offset) / turn.instances) * period
+    return first + Math.ceil((at - first) / period - TURN_TOLERANCE) * period
   }
 
   override setLimits(limits: BucketLimits, now: number): void {
@@ -68,6 +143,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     const { rate: changed } = limits.whole ?? limits
     if (changed === rate) return
     this.changedAt = now
+    this.lease?.setRate(changed)
     // The store counts the time until the next slot at its rate, too.
     if (this.claimableAt > now) this.claimableAt = now + ((this.claimableAt - now) * rate) / changed
     if (this.grantedUntil > now) this.grantedUntil = now + ((this.grantedUntil - now) * rate) / changed
@@ -113,19 +189,26 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   }
 
   override get engaged(): boolean {
-    return this.asked || super.engaged
+    return this.asked || this.lease !== undefined || super.engaged
   }
 
   override level(now: number): number {
-    if (!this.#trust.trusted) {
+    if (this.shard.mode !== 'claimed') {
       return super.level(now) + Math.max(0, this.#fromOthers - (now - this.#fromOthersAt) * this.limits.rate)
     }
+    if (this.hasRoom) return Math.max(0, this.limits.capacity - this.lease!.roomAt(now))
     const { rate } = this.limits.whole ?? this.limits
     return Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
   }
 
   /** From now on the store cannot be asked. The part of the level that other instances caused leaks away here. */
   detach(now: number): void {
+    if (this.lease !== undefined) {
+      if (this.hasRoom) this.levelReported(this.level(now), now)
+      // What others have leased may still leave.
+      this.claimableAt = Math.max(now, this.lease.until)
+      this.lease = undefined
+    }
     this.#fromOthers = Math.max(0, this.#reported - (now - this.#reportedAt) * this.limits.rate - super.level(now))
     this.#fromOthersAt = now
   }
@@ -139,4 +222,20 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   override idle(now: number): boolean {
     return super.idle(now) && this.level(now) === 0
   }
+}
+
+/**
+ * A request has passed a stack without the store. Buckets whose shards answer have the limits of all instances. They count it
+ * at this instance's share of them, as it counts in the others.
+ */
+export function passedAlone(stack: readonly StoredBucket[], cost: number, slot: number): void {
+  let share = 1
+  for (const { limits } of stack)
+    if (limits.whole !== undefined) share = Math.min(share, limits.rate / limits.whole.rate)
+  for (const bucket of stack) {
+    if (bucket.shard.mode !== 'claimed') continue
+    const { rate } = bucket.limits.whole ?? bucket.limits
+    bucket.claimableAt = Math.max(bucket.claimableAt, slot + cost / (rate * share))
+  }
+  stack.at(-1)?.keepTurn()
 }

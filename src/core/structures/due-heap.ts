@@ -43,6 +43,11 @@ export class DueHeap<E extends Timed> {
     return place < 0 ? Infinity : this.#dues[this.#positions[place]!]!
   }
 
+  /** All entries, in no order. */
+  *all(): Generator<E> {
+    for (const entry of this.#entries) if (entry !== undefined) yield entry
+  }
+
   /** One of the entries, in no order. */
   find(test: (entry: E) => boolean): E | undefined {
     return this.#entries.find(entry => entry !== undefined && test(entry))

@@ -125,7 +125,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
     // Where slots are the engine's own, it does this.
-    if (context.shaper.releaseMode === 'claimed') context.sendOrder.sent(route, this)
+    if (context.shaper.releaseModeOf(route.stack) === 'claimed') context.sendOrder.sent(route, this)
   }
 
   /** Gives back the slot of a call that was given up while its release was on the way. */

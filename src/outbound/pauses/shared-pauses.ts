@@ -1,11 +1,17 @@
 /**
- * The pauses of all keys, and of each key, that instances on one store share. The store is asked about each key with
- * waiting calls, and about all keys together: once a second, and when the first call of a key comes.
+ * The pauses of all keys, and of each key, that instances on one store share. The store tells of new ones. In case that is
+ * lost it is asked about each key with waiting calls, and about all keys together: once a second, and when the first call of
+ * a key comes.
  */
+import type { News } from '../../core/board.js'
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Store } from '../../core/store.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { KeyQueue, KeyQueues } from '../key-queues.js'
+
+/** The names in the store: of the pause of all keys, and what is before the name of a key. */
+const ALL = 'all'
+const KEY = 'key:'
 
 export interface SharedPausesOptions {
   readonly store: Store
@@ -18,12 +24,14 @@ export interface SharedPausesOptions {
 export class SharedPauses {
   readonly #options: SharedPausesOptions
   readonly #all: SharedPause
+  readonly #stopListening: (() => void) | undefined
   #next: Cancel | undefined
   #closed = false
 
   constructor(options: SharedPausesOptions) {
     this.#options = options
     this.#all = this.#create(undefined)
+    this.#stopListening = options.store.listen?.(news => this.#told(news))
   }
 
   /** The shared pause of a key; undefined: of all keys. */
@@ -42,11 +50,20 @@ export class SharedPauses {
   close(): void {
     this.#closed = true
     this.#next?.()
+    this.#stopListening?.()
+  }
+
+  #told(news: News): void {
+    if (news.about !== 'upstream') return
+    const { name, state } = news
+    if (name === ALL) return this.#all.told(state)
+    const queue = name.startsWith(KEY) ? this.#options.queues.get(name.slice(KEY.length)) : undefined
+    if (queue !== undefined) this.of(queue).told(state)
   }
 
   #create(queue: KeyQueue | undefined): SharedPause {
     const { store, clock, received } = this.#options
-    const name = queue === undefined ? 'all' : `key:${queue.name}`
+    const name = queue === undefined ? ALL : `${KEY}${queue.name}`
     return new SharedPause({ store, clock, name, received: ({ pausedFor }) => received(queue, pausedFor) })
   }
 

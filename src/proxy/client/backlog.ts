@@ -1,8 +1,8 @@
 import type { Socket } from 'node:net'
 import type { Watched } from '../deadlines.js'
-import { type ByteBudget, HeldBytes } from '../http/byte-budget.js'
-import { bytesTaken, type LeastRate } from '../http/least-rate.js'
-import { unconfirmedBytes } from '../http/send-queue.js'
+import { type ByteBudget, HeldBytes } from '../http/connection/byte-budget.js'
+import { bytesTaken, type LeastRate } from '../http/connection/least-rate.js'
+import { unconfirmedBytes } from '../http/connection/send-queue.js'
 
 export interface BacklogOptions {
   readonly socket: Socket

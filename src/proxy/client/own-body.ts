@@ -1,5 +1,6 @@
 import { Readable } from 'node:stream'
 import type { Watched } from '../deadlines.js'
+import type { RequestBody } from '../http/client.js'
 import {
   BODY_BUFFER,
   type ByteBudget,
@@ -8,9 +9,8 @@ import {
   MOST_AHEAD,
   MOST_TURNS,
   QUIET_TURNS,
-} from '../http/byte-budget.js'
-import type { RequestBody } from '../http/client.js'
-import type { LeastRate } from '../http/least-rate.js'
+} from '../http/connection/byte-budget.js'
+import type { LeastRate } from '../http/connection/least-rate.js'
 import { KeptBytes } from './kept-bytes.js'
 
 /** Where a body comes from. */

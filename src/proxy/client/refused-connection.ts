@@ -1,6 +1,7 @@
 import { STATUS_CODES } from 'node:http'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { ProxyContext } from '../context.js'
-import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
+import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import type { Reply } from '../http/reply.js'
 import type { RequestRecord } from '../observe/observer.js'
 
@@ -46,12 +47,14 @@ const UNREADABLE: RequestRecord = {
   stack: [],
   keys: [],
   cost: 0,
+  priority: DEFAULT_PRIORITY,
   wait: 0,
   predictedWait: undefined,
   upstreamTime: undefined,
   retries: 0,
   inFlight: false,
   givenUp: undefined,
+  rejection: undefined,
   onTrial: false,
   header: () => undefined,
 }

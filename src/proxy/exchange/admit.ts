@@ -22,7 +22,12 @@ export function admit(context: ProxyContext, route: Route, arrival: Arrival, can
   const { shaper, sharing } = context
   if (route.settings.mode === 'shape') {
     if (sharing !== undefined) sharing.shaper.admit(arrival, candidate, candidate.maxWait)
-    else candidate.decided(shaper.admit(arrival, candidate, candidate.maxWait))
+    else {
+      const verdict = shaper.admit(arrival, candidate, candidate.maxWait)
+      candidate.decided(verdict)
+      // It has left already, and is called now that it knows its ticket.
+      if (verdict instanceof Ticket && verdict.slot !== undefined) shaper.wake()
+    }
     return
   }
   if (sharing === undefined) candidate.decided(shaper.meter(arrival))

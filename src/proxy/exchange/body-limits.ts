@@ -1,7 +1,7 @@
 import type { ServerLimits } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import { Deadlines } from '../deadlines.js'
-import { LeastRate } from '../http/least-rate.js'
+import { LeastRate } from '../http/connection/least-rate.js'
 
 /** ms from its turn after which a body of unknown length is sent as it comes. */
 const UNENDED = 1_000

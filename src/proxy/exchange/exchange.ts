@@ -11,13 +11,14 @@
  */
 import type { SentRequest } from '../../core/adaptive/adaptive-rate.js'
 import { predictedWait } from '../../core/admission/predicted-wait.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
-import type { ClientConnection, PipelinedRequest } from '../http/client-connection.js'
-import { mayHideHangUp } from '../http/hang-up-check.js'
+import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
+import { mayHideHangUp } from '../http/connection/hang-up-check.js'
 import { upstreamHeaders } from '../http/headers.js'
 import {
   limitHeaders,
@@ -29,7 +30,7 @@ import {
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import { countUnqueued } from '../live-limits.js'
-import type { GivenUp, Outcome } from '../observe/observer.js'
+import type { GivenUp, Outcome, RejectionCause } from '../observe/observer.js'
 import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
 import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
@@ -85,6 +86,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
+  priority = DEFAULT_PRIORITY
   predictedWait: number | undefined
   upstreamTime: number | undefined
   readonly #response: ClientResponse
@@ -165,6 +167,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return this.#visit?.givenUp
   }
 
+  get rejection(): RejectionCause | undefined {
+    // One that is sent again has failed.
+    return this.#resentAfter === undefined ? this.#visit?.rejection : undefined
+  }
+
   get onTrial(): boolean {
     return this.#visit?.onTrial === true
   }
@@ -204,6 +211,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { buckets, weight } = stack
     const { context, connection } = this
     const priority = priorityOf(route, facts, stack.priority, () => context.trust(connection.peer, 0))
+    this.priority = priority
     const prospects = this.#prospectsOn(route)
     const now = context.clock.now()
     const patience = prospects?.longestWait(now) ?? Infinity

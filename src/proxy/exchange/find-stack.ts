@@ -3,7 +3,7 @@ import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { ProxyContext } from '../context.js'
 import { addressKey, clientAddress } from '../http/client-address.js'
-import type { ClientConnection } from '../http/client-connection.js'
+import type { ClientConnection } from '../http/connection/client-connection.js'
 import { Refusal, type RequestFacts } from '../http/request.js'
 import { limitsOf } from '../live-limits.js'
 import type { Route, RouteBucket, RoutedRequest } from '../routing/route.js'
@@ -94,7 +94,7 @@ function findKey(
 /** Adds the instance of a key, held. False: there is no room for it, and those before it are held no more. */
 function addInstance(context: ProxyContext, configured: BucketLimits, key: string, to: SharedBucket[]): boolean {
   const { bucketTable, shaper, clock } = context
-  const limits = limitsOf(context, configured)
+  const limits = limitsOf(context, configured, key)
   // Of a key that is known no time is needed. Reading the clock costs as much as finding it.
   const bucket = bucketTable.peek(limits.name, key) ?? bucketTable.find(limits, key, clock.now(), to)
   if (bucket === undefined) {

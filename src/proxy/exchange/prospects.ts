@@ -16,6 +16,8 @@ export class Prospects {
   readonly #deadline: number | undefined
   /** It would have been sent away, and waits on to see whether its client does. */
   #trial: 'none' | 'waits' | 'proven' = 'none'
+  /** It is sent to see how long answers take now. */
+  #isSentToLook = false
 
   /** @param deadline ms since its arrival. Undefined: that is learnt */
   constructor(route: Route, client: string, deadline: number | undefined) {
@@ -45,10 +47,19 @@ export class Prospects {
 
   /** @param waited ms */
   isLost(waited: number, now: number): boolean {
-    if (this.#trial === 'proven') return false
+    if (this.#isSentToLook || this.#trial === 'proven') return false
     if (this.#deadline !== undefined) return waited + this.serviceTime > this.#deadline
     const { patience } = this.#route.waits
     return patience.isLost(this.#client, waited, () => waited + this.serviceTime, now)
+  }
+
+  /**
+   * It is to be sent away. True: it is sent all the same, because answers alone take longer than its client waits and there was
+   * none for a while.
+   */
+  sendToLook(now: number): boolean {
+    this.#isSentToLook = this.longestWait(now) < 0 && this.#route.waits.service.look(now)
+    return this.#isSentToLook
   }
 
   /** It is to be sent away. After `trial` it waits on. */
@@ -83,14 +94,21 @@ export class Prospects {
    */
   answered(waited: number, service: number, now: number): void {
     const { patience, service: times } = this.#route.waits
-    times.add(this.#client, service)
+    if (this.#isSentToLook && service <= (this.#deadline ?? patience.longest(this.#client, now))) times.forget()
+    times.add(this.#client, service, now)
     if (this.#deadline === undefined) patience.answered(this.#client, waited, now, this.#weight)
   }
 
   /** ms until a request like this one would be admitted if nobody else came. */
   retryAfter(arrival: Arrival, now: number): number {
     const { gate } = this.#route.lane
-    return timeUntilFit(arrival, Math.max(0, this.longestWait(now)), now, gate.pausedFor(now))
+    const fit = timeUntilFit(arrival, Math.max(0, this.longestWait(now)), now, gate.pausedFor(now))
+    return Math.max(fit, this.untilLook(now))
+  }
+
+  /** ms until a request may be sent to look. 0: none is needed, or one may be sent now. */
+  untilLook(now: number): number {
+    return this.longestWait(now) < 0 ? this.#route.waits.service.untilLook(now) : 0
   }
 
   get #weight(): number {

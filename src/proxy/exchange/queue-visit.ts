@@ -11,7 +11,7 @@ import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
-import type { GivenUp, RequestRecord } from '../observe/observer.js'
+import type { GivenUp, RejectionCause, RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import { admit, type Candidate } from './admit.js'
 import type { ArmedOwner, ArmedRequest } from './armed-request.js'
@@ -48,6 +48,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   /** How often the request was put back into its queue. */
   retries = 0
   givenUp: GivenUp | undefined
+  rejection: RejectionCause | undefined
   onTrial = false
   readonly #context: ProxyContext
   readonly #route: Route
@@ -76,6 +77,11 @@ export class QueueVisit implements Candidate, ArmedOwner {
     return waits ? this.#context.clock.now() - this.#arrivedAt : this.#waited
   }
 
+  /** ms. The longest predicted wait to which it is admitted. */
+  get longestWait(): number {
+    return Math.max(0, Math.min(this.maxWait - (this.maxWaitFrom ?? 0), this.arrival.patience ?? Infinity))
+  }
+
   /** @param maxWait ms */
   start(maxWait: number): void {
     this.maxWait = maxWait
@@ -100,25 +106,27 @@ export class QueueVisit implements Candidate, ArmedOwner {
       if (!this.#route.lane.gate.probing && this.#isRefused()) return void this.#context.shaper.cancel(verdict)
       if (this.retries === 0) this.#visitor.admitted()
       this.#wait(verdict)
-    } else if (verdict.reason !== 'max-wait' || !this.#isOnTrial()) this.reject(verdict)
+    } else if (verdict.reason === 'max-wait') this.#rejectLate(verdict)
+    else this.reject(verdict)
   }
 
-  /** A request that would be rejected because its client will have left. Now and then one waits on. */
-  #isOnTrial(): boolean {
+  /** It would wait too long, for its `maxWait` or for its client. Of the latter one waits on now and then. */
+  #rejectLate(rejection: Rejection): void {
     const { arrival } = this
     const { patience = Infinity } = arrival
     const { prospects } = this.#visitor
-    if (patience > this.maxWait || prospects === undefined) return false
+    if (patience > this.maxWait || prospects === undefined) return this.reject(rejection)
     const now = this.#context.clock.now()
-    if (prospects.sendAway(0, now) !== 'trial') {
+    const looks = prospects.sendToLook(now)
+    if (!looks && prospects.sendAway(0, now) !== 'trial') {
       const { source, service } = prospects.outlook(0, now)
       this.givenUp = { at: 'arrival', patience: patience + service, source, service }
-      return false
+      if (prospects.untilLook(now) === 0) return this.reject(rejection)
+      return this.reject({ ...rejection, retryAfterMs: prospects.retryAfter(arrival, now) })
     }
-    this.onTrial = true
+    this.onTrial = !looks
     this.arrival = { ...arrival, patience: Infinity }
     admit(this.#context, this.#route, this.arrival, this)
-    return true
   }
 
   #passAtOnce(): void {
@@ -242,7 +250,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
       return this.#context.shaper.leave(this.#route.lane.gate, this.arrival.stack)
     }
     if (!this.#visitor.ready) return this.#awaitBody()
-    if (sent === undefined && this.#isLost(now)) return this.#giveUp(now)
+    if (sent === undefined && this.#isLost(now) && this.#giveUp(now)) return
     this.#state = 'through'
     this.#unqueue(now)
     this.#context.observer.released?.(this.#visitor, now - slot)
@@ -260,21 +268,28 @@ export class QueueVisit implements Candidate, ArmedOwner {
     return this.#visitor.prospects?.isLost(Math.max(0, this.waited(releasedAt - LATE)), releasedAt) === true
   }
 
-  /** Its turn has come, and its client will not be there for the answer. Its slot is free for the next one. */
-  #giveUp(now: number): void {
+  /**
+   * Its turn has come, and its client will not be there for the answer. Its slot is free for the next one. False: it is sent all
+   * the same.
+   */
+  #giveUp(now: number): boolean {
     const { shaper, clock } = this.#context
     const prospects = this.#visitor.prospects!
     const waited = this.waited(now)
     const outlook = prospects.outlook(waited, now)
     if (prospects.sendAway(waited, now) === 'trial') {
       this.onTrial = true
+      const end = now - waited + prospects.trialUntil(waited)
+      // A trial to its end would break its `maxWait`. So it is one at the cost of the upstream.
+      if (end > this.#arrivedAt + this.maxWait) return false
       this.#state = 'aside'
-      this.#cancelTrial = clock.at(now - waited + prospects.trialUntil(waited), () => {
+      this.#cancelTrial = clock.at(end, () => {
         this.#cancelTrial = undefined
         prospects.proven()
         this.#lineUp(this.#ticket!)
       })
-      return this.#setAside()
+      this.#setAside()
+      return true
     }
     this.#state = 'over'
     this.#unqueue(now)
@@ -283,6 +298,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.givenUp = { at: 'release', ...outlook }
     this.#visitor.turnedAway('expired', unwanted(prospects.retryAfter(this.arrival, now)))
     shaper.giveBack(this.#ticket!)
+    return true
   }
 
   expire(now: number): void {
@@ -297,7 +313,11 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
     this.#state = 'over'
     const reply = rejectionReply(rejection, this.#route, this, now)
-    this.#visitor.turnedAway(rejection.reason === 'down' ? 'failed' : 'rejected', reply)
+    const { reason, evicted, buckets } = rejection
+    if (reason === 'down') return this.#visitor.turnedAway('failed', reply)
+    const why = evicted ? 'evicted' : this.givenUp === undefined ? reason : 'patience'
+    this.rejection = { reason: why, bucket: buckets[0]?.limits.name ?? '' }
+    this.#visitor.turnedAway('rejected', reply)
   }
 
   /**

@@ -1,3 +1,4 @@
+import { predictedWait } from '../../core/admission/predicted-wait.js'
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
@@ -12,12 +13,9 @@ interface RejectedVisit {
 }
 
 /** The answer to a request that was not admitted. */
-export function rejectionReply(
-  { reason, buckets, retryAfterMs }: Rejection,
-  route: Route,
-  { arrival: { stack, cost }, givenUp }: RejectedVisit,
-  now: number,
-): Reply {
+export function rejectionReply(rejection: Rejection, route: Route, visit: RejectedVisit, now: number): Reply {
+  const { reason, buckets, retryAfterMs } = rejection
+  const { arrival, givenUp } = visit
   if (reason === 'crowded') {
     return { status: 503, detail: 'too many requests are waiting or in flight', retryAfterMs: RETRY_SOON_MS }
   }
@@ -27,36 +25,50 @@ export function rejectionReply(
     return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }
   }
   const [first] = buckets
-  // No bucket applies to it, and a pause is longer than its `maxWait`.
-  if (first === undefined) return { status: 429, detail: LONG_PAUSE, retryAfterMs }
+  // No bucket applies to it.
+  if (first === undefined) {
+    const detail = givenUp === undefined ? LONG_PAUSE : `clients stop waiting before the answer${timesOf(givenUp)}`
+    return { status: 429, detail, retryAfterMs }
+  }
   const retry = reason === 'in-flight' ? RETRY_SOON_MS : retryAfterMs
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
-    detail: reason === 'max-wait' ? explainWait(route, first, now, givenUp) : explain(reason, first, cost, now),
+    detail:
+      reason === 'max-wait' ? explainWait(route, visit, first, now) : explain(rejection, first, arrival.cost, now),
     // A policy without a quota is none.
     violated: buckets.filter(({ limits }) => limits.capacity < Infinity),
     retryAfterMs: retry,
-    headers: limitHeaders(stack, buckets, now, retry),
+    headers: limitHeaders(arrival.stack, buckets, now, retry),
   }
 }
 
-function explainWait(route: Route, bucket: SharedBucket, now: number, givenUp?: GivenUp): string {
-  if (route.lane.gate.pausedFor(now) > 0) {
-    return LONG_PAUSE
-  }
-  const { name, rate } = bucket.limits
-  const wait = `bucket "${name}" would make it wait ${short(bucket.level(now) / rate / 1_000)} s`
-  return givenUp === undefined ? wait : `${wait}, and clients stop waiting before the answer`
+function explainWait({ lane }: Route, { arrival, givenUp }: RejectedVisit, bucket: SharedBucket, now: number): string {
+  if (lane.gate.pausedFor(now) > 0) return LONG_PAUSE
+  // The prediction counts classes, turns and bursts. The level does not.
+  const wait = Math.max(0, predictedWait(arrival, now, 0))
+  const text = `bucket "${bucket.limits.name}" would make it wait ${seconds(wait)}`
+  return givenUp === undefined ? text : `${text}, and clients stop waiting before the answer${timesOf(givenUp)}`
 }
 
-function explain(reason: Rejection['reason'], bucket: SharedBucket, cost: number, now: number): string {
+function timesOf({ patience, source, service }: GivenUp): string {
+  const who = source === 'known' ? 'this one waits' : 'most like this one wait'
+  const takes = service === 0 ? '' : `, and answers take ${seconds(service)}`
+  return `: ${who} ${seconds(patience)}${takes}`
+}
+
+function seconds(ms: number): string {
+  return `${short(ms / 1_000)} s`
+}
+
+function explain({ reason, evicted }: Rejection, bucket: SharedBucket, cost: number, now: number): string {
   const { name, capacity } = bucket.limits
   const level = bucket.level(now)
   if (reason === 'in-flight')
     return `bucket "${name}" has ${bucket.inFlight} in flight and may have ${bucket.limits.maxInFlight}`
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
-  return `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
+  const full = `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
+  return evicted ? `${full}, and this request made room for another` : full
 }
 
 function short(value: number): string {

@@ -1,6 +1,6 @@
 import type { ProxyContext } from '../context.js'
 import type { ClientAnswer } from '../http/client.js'
-import type { ClientConnection } from '../http/client-connection.js'
+import type { ClientConnection } from '../http/connection/client-connection.js'
 import { type Reply, sendReply } from '../http/reply.js'
 
 /** Our own answers to a client, and what happens to its connection after an answer. */

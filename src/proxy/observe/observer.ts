@@ -1,6 +1,6 @@
 import type { PresentRate } from '../../config/schedule.js'
-import type { SharedBucket } from '../../core/queue/lane.js'
-import type { MembershipState } from '../../sharing/membership.js'
+import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
+import type { ShardNews } from '../../sharing/sharing.js'
 
 /** How a request ended. Each request has exactly one outcome. */
 export type Outcome = 'forwarded' | 'rejected' | 'cancelled' | 'expired' | 'failed' | 'refused'
@@ -25,6 +25,14 @@ export interface GivenUp extends Outlook {
   readonly at: 'arrival' | 'release'
 }
 
+/** Why a request was rejected. */
+export interface RejectionCause {
+  /** `evicted`: it waited, and made room for another request. `patience`: it was given up. */
+  readonly reason: Exclude<Rejection['reason'], 'down'> | 'evicted' | 'patience'
+  /** The first bucket that rejected it. '': no bucket did. */
+  readonly bucket: string
+}
+
 /** A request as observers see it. Valid only during the call. */
 export interface RequestRecord {
   /** '' before a route has matched. */
@@ -37,6 +45,8 @@ export interface RequestRecord {
   /** The keys of the stack's buckets, in the same order. */
   readonly keys: readonly string[]
   readonly cost: number
+  /** 0 to 7. Its default before its route is known. */
+  readonly priority: number
   /** How long it was queued, in ms. */
   readonly wait: number
   /** How long it would be queued by what was known on arrival, in ms. Undefined: its route has no `explain`, or nothing waits. */
@@ -49,6 +59,8 @@ export interface RequestRecord {
   readonly inFlight: boolean
   /** Undefined: it was not given up for its client's patience. */
   readonly givenUp: GivenUp | undefined
+  /** Undefined: it was not rejected. */
+  readonly rejection: RejectionCause | undefined
   /** It would have been given up for learnt patience, and waited on to see whether its client did. */
   readonly onTrial: boolean
   /** A header, by its lower-case name. */
@@ -70,7 +82,7 @@ export interface Observer {
   /** A dry run decided. `bucket` would have delayed or rejected the request; `wait` is the predicted wait in ms. */
   rehearsed?(request: RequestRecord, decision: Decision, bucket: string, wait: number): void
   /** The state of the shared store, and the number of instances on it. */
-  shared?(state: MembershipState, instances: number): void
+  shared?(news: ShardNews): void
   /** An upstream asked for a pause of `ms`. `expired` waiting requests would wait too long and were answered. */
   paused?(upstream: string, ms: number, expired: number): void
   /** The breaker of an upstream has opened (`failing`) or closed (`answering`). */

@@ -1,4 +1,5 @@
 import { slackOf } from '../../core/bucket/limits.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { findLane } from '../../core/queue/tree.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { GivenUp, Outlook } from '../observe/observer.js'
@@ -22,12 +23,13 @@ export interface Expectation {
  * Why a request is delayed or rejected, seen at its arrival: the bucket that takes longest to drain, how many requests
  * are ahead in its lane, its wait in ms and its cost. A structured field (RFC 9651):
  * `"client";position=3;wait=412.5;cost=1`. Where it may wait: the predicted wait, the upstream's time to answer, and how long
- * its client waits for the answer: `;predicted=400.0;service=80.0;patience=2000.0;source=learnt`. What is not known is left out.
+ * its client waits for the answer: `;predicted=400.0;service=80.0;patience=2000.0;source=learnt`. What is not known is left out,
+ * and so is the usual priority.
  *
  * @param expected undefined: it may not wait
  */
 export function explainHeader(arrival: Arrival, now: number, expected?: Expectation): Explanation {
-  const { stack, cost } = arrival
+  const { stack, cost, priority } = arrival
   const position = findLane(arrival)?.tickets.size ?? 0
   let decides = stack[0]
   let longest = 0
@@ -43,6 +45,7 @@ export function explainHeader(arrival: Arrival, now: number, expected?: Expectat
   const predicted = expected === undefined ? '' : `;predicted=${expected.predicted.toFixed(1)}`
   return (wait, givenUp) =>
     `"${decides?.limits.name ?? ''}";position=${position};wait=${wait.toFixed(1)};cost=${Number(cost.toFixed(3))}` +
+    (priority === undefined || priority === DEFAULT_PRIORITY ? '' : `;priority=${priority}`) +
     predicted +
     textOf(givenUp ?? expected?.outlook) +
     (givenUp === undefined ? '' : `;given-up=${givenUp.at}`)

@@ -12,16 +12,16 @@ import type { OnOutage } from '../../core/shared-shaper.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { startListening, urlOf } from '../../http/listening.js'
 import type { Pacer } from '../../pacing/pacer.js'
-import type { LeastInstances } from '../../sharing/membership.js'
+import type { LeastInstances } from '../../sharing/headcount.js'
 import { Sharing } from '../../sharing/sharing.js'
 import { createOwnServer } from '../client/own-server.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
 import { BodyLimits } from '../exchange/body-limits.js'
 import { OpenBodies } from '../exchange/open-bodies.js'
-import { ByteBudget } from '../http/byte-budget.js'
 import { createTrust } from '../http/client-address.js'
-import { LINGER } from '../http/linger.js'
+import { ByteBudget } from '../http/connection/byte-budget.js'
+import { LINGER } from '../http/connection/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
 import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
@@ -122,7 +122,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       ...shared,
       clock,
       id: randomUUID(),
-      changed: (state, instances) => observer.shared?.(state, instances),
+      changed: news => observer.shared?.(news),
     })
   const context: ProxyContext = {
     clock: pacer,
@@ -131,7 +131,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       clock: pacer,
       maxQueued: settings.limits.maxQueued,
       ...(pacer.writes && { timer: clock }),
-      ...(sharing && { store: sharing.store, unanswered: (lane, askedAt) => sharing.unanswered(lane.stack, askedAt) }),
+      ...(sharing && { store: sharing.store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) }),
     }),
     bucketTable: new BucketTable(
       settings.limits.maxKeys,
@@ -176,6 +176,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     shaper: context.shaper,
     clock: pacer,
     buckets: () => context.bucketTable.all(),
+    peek: (name, key) => context.bucketTable.peek(name, key),
     gates: () => [...upstreams].map(upstream => upstream.gate),
   })
   if (joined === false && shared?.onOutage === 'closed') {

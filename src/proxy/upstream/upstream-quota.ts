@@ -10,7 +10,7 @@ import type { UpstreamSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
-import type { UpstreamState } from '../../core/store.js'
+import type { UpstreamState } from '../../core/upstream-state.js'
 import { LearnedRate } from '../../http/quota/learned-rate.js'
 import { growPause, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
 import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
@@ -60,6 +60,8 @@ export class UpstreamQuota {
   #poll: Cancel = () => false
   /** Its pause and its rate in the store. */
   #shared: SharedPause | undefined
+  /** Ends that the store tells of it. */
+  #stopListening: (() => void) | undefined
 
   constructor(url: string) {
     this.#url = url
@@ -83,6 +85,7 @@ export class UpstreamQuota {
     if (this.#gates.size > 0) return
     this.#expiry()
     this.#poll()
+    this.#stopListening?.()
   }
 
   /** Starts the exchange with other instances. Later calls with the same context do nothing. */
@@ -92,7 +95,11 @@ export class UpstreamQuota {
     const { sharing, clock } = context
     if (sharing === undefined) return
     const received = (state: UpstreamState): void => this.#receivedFromOthers(state)
-    this.#shared = new SharedPause({ store: sharing.store, clock, name: this.#url, received })
+    const shared = new SharedPause({ store: sharing.store, clock, name: this.#url, received })
+    this.#shared = shared
+    this.#stopListening = sharing.store.listen?.(news => {
+      if (news.about === 'upstream' && news.name === this.#url) shared.told(news.state)
+    })
     this.#exchange()
   }
 

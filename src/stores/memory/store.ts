@@ -1,8 +1,9 @@
 /**
  * A store in the memory of this process. core/store.ts says what each verb means. Every answer is there at once.
  *
- * Nothing in src uses it. It is the model that tests hold the other stores to (test/stores/model.ts).
+ * It is the store of the primary of workers. Tests hold the other stores to it (test/stores/model.ts).
  */
+import { type Board, Listeners, type News } from '../../core/board.js'
 import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { Clock } from '../../core/clock.js'
@@ -15,25 +16,23 @@ import {
   type ClaimRequest,
   type GiveBackRequest,
   HORIZON,
+  type LeaseAnswer,
+  type LeaseRequest,
   longestBackDate,
+  type Roll,
   SLOT_GRACE,
-  type UpstreamState,
 } from '../../core/store.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
+import type { UpstreamState } from '../../core/upstream-state.js'
 import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
+import { createMemoryBoard } from './board.js'
+import { type LeasedState, lease } from './leases.js'
 import { MemoryUpstreams } from './upstreams.js'
 
-/** The state of a bucket instance. Moments are in ms of the clock. */
-interface State {
-  /** Cost units at `at`. */
-  level: number
-  at: number
-  /** When what was granted has drained. */
-  free: number
+/** The state of a bucket instance. Moments are in ms of the clock. The rate is the one that it was used with last. */
+interface State extends LeasedState {
   /** When a block ends. Infinity: when drained. -Infinity: no block. */
   blocked: number
-  /** The rate that it was used with last, in cost units per ms. */
-  rate: number
 }
 
 /** A store that answers without a promise. */
@@ -42,22 +41,45 @@ export interface MemoryStore {
   admit(request: AdmitRequest): Admission
   claim(request: ClaimRequest): ClaimAnswer
   giveBack(request: GiveBackRequest): void
+  lease(request: LeaseRequest): LeaseAnswer
   reset(bucket: BucketRef): void
-  beat(id: string): number
+  beat(id: string): Roll
   leave(id: string): void
-  readonly left: number
   exchange(upstream: string, news?: UpstreamState): UpstreamState
+  listen(listener: (news: News) => void): () => void
+  readonly board: Board
   close(): Promise<void>
   /** How many bucket instances it knows. */
   readonly size: number
 }
 
-export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
+/** Where the slots of a claim may lie, in ms from now: as far ahead as the horizon, and `longestBackDate` back. */
+export interface Reach {
+  horizon: number
+  back: number
+}
+
+export interface MemoryStoreOptions {
+  readonly clock: Pick<Clock, 'now'>
+  /** For who asks next. Absent: for this process. */
+  readonly reach?: Readonly<Reach>
+}
+
+const NEAR: Reach = { horizon: HORIZON.least, back: longestBackDate(0) }
+
+export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): MemoryStore {
   /** By bucket name, then by key. */
   const buckets = new Map<string, Instances>()
   const beats = new Map<string, number>()
   let left = 0
   const upstreams = new MemoryUpstreams()
+  const listeners = new Listeners()
+
+  /** Sweeps first: a bucket instance that is idle may not be forgotten once it is found. */
+  function findAll(stack: readonly BucketRef[], now: number): State[] {
+    for (const { limits, key } of stack) buckets.get(limits.name)?.sweepFor(key, now)
+    return stack.map(ref => find(ref, now))
+  }
 
   function find({ limits, key }: BucketRef, now: number): State {
     let instances = buckets.get(limits.name)
@@ -84,80 +106,102 @@ export function createMemoryStore({ clock }: { clock: Clock }): MemoryStore {
   }
 
   function claimAt(
-    { stack, cost, since, ahead = 0 }: ClaimRequest,
+    { stack, cost, since, ahead: asked = 0, notBefore = -Infinity }: ClaimRequest,
     states: readonly State[],
     now: number,
   ): ClaimAnswer {
     const frees = states.map(({ free, rate }, place) => free - slackOf(stack[place]!.limits, cost) / rate)
-    let at = Math.max(now - Math.min(since, longestBackDate(0)), ...frees.slice(0, -1))
-    const isFar = at > now + HORIZON.least
+    let at = Math.max(now - Math.min(since, reach.back), notBefore, ...frees.slice(0, -1))
+    // The last bucket would be idle meanwhile.
+    const isFar = at > now + reach.horizon && at > frees.at(-1)!
     at = Math.max(at, frees.at(-1)!)
-    if (isFar || at > now + HORIZON.least + ahead)
+    // Where others lease, claims do not go before their turns.
+    const ahead = states.at(-1)!.leasedUntil > now ? 0 : asked
+    if (isFar || at > now + reach.horizon + ahead)
       return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
       state.free = Math.max(state.free, at) + cost / stack[place]!.limits.rate
     }
-    return { granted: true, slot: { at, token: at } }
+    const from = Math.min(at, Math.max(now, notBefore, ...frees))
+    return { granted: true, slot: { at, from, token: at } }
   }
 
   return {
-    horizon: HORIZON.least,
+    get horizon() {
+      return reach.horizon
+    },
 
     admit(request) {
-      const { stack, cost, claim } = request
+      const { stack, cost, claim, ahead = 0 } = request
       const now = clock.now()
-      const states = stack.map(ref => find(ref, now))
+      const states = findAll(stack, now)
       const rejection = decideAdmission(request, states, now)
       if (rejection !== undefined) return rejection
       for (const state of states) change(state, cost, now)
       const levels = states.map(({ level }) => level)
       if (!claim) return { admitted: true, levels }
-      return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0 }, states, now) }
+      return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0, ahead }, states, now) }
     },
 
     claim(request) {
       const now = clock.now()
-      const states = request.stack.map(ref => find(ref, now))
+      const states = findAll(request.stack, now)
       return claimAt(request, states, now)
     },
 
     giveBack({ stack, cost, slot, slotCost = 0 }) {
       const now = clock.now()
-      for (const ref of stack) {
-        const state = find(ref, now)
+      for (const [place, state] of findAll(stack, now).entries()) {
         change(state, -cost, now)
         if (slot === undefined) continue
         const token = slot.token as number
-        const { burst, rate } = ref.limits
+        const { burst, rate } = stack[place]!.limits
         if (burst !== undefined)
           state.free = Math.min(state.free, state.free - slotCost / rate + Math.max(0, now - token))
         else if (Math.abs(state.free - (token + slotCost / rate)) <= SAME_SLOT) state.free = token
       }
     },
 
-    reset({ limits, key }) {
-      buckets.get(limits.name)?.forget(key)
+    lease(request) {
+      const now = clock.now()
+      const [state] = findAll([request.bucket], now) as [State]
+      change(state, 0, now)
+      return lease(state, request, now)
+    },
+
+    reset(ref) {
+      const now = clock.now()
+      const { limits, key } = ref
+      const instances = buckets.get(limits.name)
+      listeners.tell({ about: 'reset', bucket: limits.name, key })
+      if (instances?.get(key) === undefined) return
+      const state = find(ref, now)
+      if (state.leasedUntil <= now) return instances.forget(key)
+      // What is leased is of this schedule.
+      change(state, -Infinity, now)
+      state.blocked = -Infinity
     },
 
     beat(id) {
       const now = clock.now()
       beats.set(id, now)
       for (const [other, at] of beats) if (now - at > BEAT_LIFE) beats.delete(other)
-      return beats.size
+      return { count: beats.size, left, rank: [...beats.keys()].filter(other => other < id).length, epoch: 0 }
     },
 
     leave(id) {
       if (beats.delete(id)) left += 1
     },
 
-    get left() {
-      return left
+    exchange(upstream, news) {
+      return upstreams.exchange(upstream, news, clock.now(), state =>
+        listeners.tell({ about: 'upstream', name: upstream, state }),
+      )
     },
 
-    exchange(upstream, news) {
-      return upstreams.exchange(upstream, news, clock.now())
-    },
+    listen: listener => listeners.add(listener),
+    board: createMemoryBoard(clock, listeners),
 
     async close() {},
 
@@ -178,13 +222,29 @@ class Instances {
     return this.#byKey.size
   }
 
+  get(key: string): State | undefined {
+    return this.#byKey.get(key)
+  }
+
   find(key: string, now: number): State {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
-    this.#sweep.sweep(other => isIdle(other, now))
-    const state = { level: 0, at: now, free: -Infinity, blocked: -Infinity, rate: 1 }
+    const state = {
+      level: 0,
+      at: now,
+      free: -Infinity,
+      blocked: -Infinity,
+      rate: 1,
+      leasedRate: 0,
+      leasedUntil: -Infinity,
+      leases: undefined,
+    }
     this.#byKey.set(key, state)
     return state
+  }
+
+  sweepFor(key: string, now: number): void {
+    if (!this.#byKey.has(key)) this.#sweep.sweep(state => isIdle(state, now))
   }
 
   forget(key: string): void {
@@ -194,7 +254,8 @@ class Instances {
 
 /** Whether nothing would change if it were forgotten. A slot may be taken from before now, by the grace. */
 function isIdle(state: State, now: number): boolean {
-  return levelOf(state, now) === 0 && blockedFor(state, now) === 0 && state.free <= now - SLOT_GRACE
+  const isFree = state.free <= now - SLOT_GRACE && (state.leases === undefined || state.leasedUntil <= now)
+  return isFree && levelOf(state, now) === 0 && blockedFor(state, now) === 0
 }
 
 /** The clock went back: moves all moments with it, as no time has passed. */
@@ -203,10 +264,20 @@ function shift(state: State, now: number): void {
   state.at = now
   state.free += by
   state.blocked += by
+  state.leasedUntil += by
+  for (const lessee of state.leases?.lessees ?? []) {
+    lessee.seenAt += by
+    lessee.nextAt += by
+    lessee.roomUntil += by
+    lessee.slots = lessee.slots.map(({ at, cost }) => ({ at: at + by, cost }))
+  }
+  if (state.leases !== undefined) state.leases.spare = []
 }
 
-function levelOf({ level, at, rate }: State, now: number): number {
-  return level === 0 ? 0 : Math.max(0, level - Math.max(0, now - at) * rate)
+function levelOf({ level, at, rate, leasedRate, leasedUntil }: State, now: number): number {
+  if (level === 0) return 0
+  const leased = leasedRate * Math.max(0, Math.min(now, leasedUntil) - at)
+  return Math.max(0, level - Math.max(0, now - at) * rate + leased)
 }
 
 /** Each change is dated: a clock that goes back is noticed by that. */

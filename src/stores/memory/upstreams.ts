@@ -1,6 +1,9 @@
 /** Limits and pauses of upstreams in one instance alone. store.ts says what they mean. */
-import type { UpstreamState } from '../../core/store.js'
+
+import { ignore } from '../../core/maybe-promise.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
+import type { UpstreamState } from '../../core/upstream-state.js'
+import { SAME_PAUSE } from '../constants.js'
 import { boundNews, describeUpstream } from '../upstream-state.js'
 
 /** Durations, not moments: if the clock goes back, no time has passed. In ms, except the rate. */
@@ -23,10 +26,20 @@ export class MemoryUpstreams {
     return this.#known.size
   }
 
-  /** @param now ms */
-  exchange(upstream: string, news: UpstreamState | undefined, now: number): UpstreamState {
+  /**
+   * @param now ms
+   * @param changed called with what holds then, if that is new for others
+   */
+  exchange(
+    upstream: string,
+    news: UpstreamState | undefined,
+    now: number,
+    changed: (state: UpstreamState) => void = ignore,
+  ): UpstreamState {
     const bounded = boundNews(news)
     const known = age(this.#known.get(upstream) ?? NOTHING, now)
+    const isNewRate = bounded.rate !== undefined && (bounded.rate !== known.rate || bounded.rateFor > known.rateFor)
+    const isNewPause = bounded.pausedFor > (this.#known.has(upstream) ? known.pausedFor + SAME_PAUSE : 0)
     const pausedFor = Math.max(known.pausedFor, bounded.pausedFor)
     const { rate = 0, rateFor } = bounded.rate === undefined ? known : bounded
     if (pausedFor === 0 && rateFor === 0) {
@@ -35,7 +48,9 @@ export class MemoryUpstreams {
       if (!this.#known.has(upstream)) this.#sweep.sweep(other => isOver(age(other, now)))
       this.#known.set(upstream, { at: now, pausedFor, rate, rateFor })
     }
-    return describeUpstream(pausedFor, rate, rateFor)
+    const state = describeUpstream(pausedFor, rate, rateFor)
+    if (isNewRate || isNewPause) changed(state)
+    return state
   }
 }
 

@@ -25,8 +25,8 @@ const PASSING = new Set(['40001', '40P01', '0A000'])
 /** A call fails with the others of its batch, so one retry would not do: rows of another may be pruned again. */
 const MOST_TRIES = 3
 
-/** A function, table or schema is missing. */
-const MISSING = new Set(['42883', '42P01', '3F000'])
+/** A function, table, column or schema is missing. */
+const MISSING = new Set(['42883', '42P01', '42703', '3F000'])
 
 interface Call {
   readonly operation: PostgresOperation
@@ -104,7 +104,12 @@ export class PostgresBatcher {
   learn(sent: number, theirs: number): void {
     const received = this.#options.clock.now()
     this.#offset.learn(sent, received, theirs)
-    this.#roundTrip.learn(received - sent)
+    this.#roundTrip.learn(received - sent, received - this.#offset.ours(theirs))
+  }
+
+  /** A moment of the server's clock by ours, in ms. Infinity: nothing is known of its clock. */
+  ours(theirs: number): number {
+    return this.#offset.ours(theirs)
   }
 
   /** Sends waiting calls while there are connections. */
@@ -154,10 +159,8 @@ export class PostgresBatcher {
     const stuck = setTimeout(() => connection.destroy(), timeout + STUCK)
     const sent = clock.now()
     try {
-      const { keys, ops } = encodeBatch(
-        batch.map(({ operation, expires }) => ({ operation, deadline: this.#offset.theirs(expires) })),
-        { horizon: this.horizon, back: this.#roundTrip.back },
-      )
+      const roundTrip = { horizon: this.horizon, back: this.#roundTrip.back }
+      const { keys, ops } = encodeBatch(batch, roundTrip, this.#offset)
       const query = { name: 'shaper', text: decide, values: [keys, ops], types: AS_TEXT }
       const { rows } = await connection.client.query<{ answer: string }>(query)
       this.#read(new Reader(rows[0]!.answer), batch, sent)

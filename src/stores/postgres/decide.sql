@@ -5,24 +5,29 @@
 --   ops   float8[]  horizon and back in ms, then the operations one after another, each
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain),
---                   burst (0: none)
+--                   burst (0: none);
+--                   after the buckets, for verb 2, and for verb 1 with b = 1: by how many ms the slot may be ahead of the
+--                   horizon because of the last bucket
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
---     2 claim     a: since, b: ms by which the last bucket may be ahead of the horizon
+--     2 claim     a: since, b: the slot is not before (-Infinity: at any time)
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
 --     4 reset
 --     5 beat      an instance's heartbeat
 --     7 leave     an instance leaves; two places: its own, and that of the number that have left
 --     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: how long, b: how long it is paused
+--     8 lease     cost: the largest that waits, a: the instance, b: how many numbers of lease.sql follow the bucket
 --
 -- Returns float8[]: the moment, then for each operation its verdict and more
 --   -1 too late, nothing done
 --   admit       0, levels, and if claimed the claim's answer
 --               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), which refuse (bits), levels
---   claim       0, slot, or 1, when each bucket is free
+--   claim       0, slot, from when it may be used, or 1, when each bucket is free
 --   giveBack, reset, leave  0
---   beat        0, how many instances there are, how many have left so far
+--   beat        0, how many instances there are, how many have left so far, how many have a lower key
 --   exchange    0, how long it is paused, the rate, how long that holds (0: there is none)
+--   lease       0, and the answer of lease.sql
 --
+-- What is new of an upstream for others is sent on the channel for news: `u`, the moment, what exchange returns, the key.
 -- Of an upstream `blocked` is when its pause ends, and `free` when its rate ends.
 #variable_conflict use_variable
 DECLARE
@@ -32,7 +37,10 @@ DECLARE
   rates float8[];
   blocks float8[];
   expiries float8[];
-  ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);  -- NaN: not changed
+  leased_rates float8[];
+  leased_untils float8[];
+  -- When they are not needed any more. NaN: not changed. Infinity: as soon as they have drained.
+  ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);
   now float8;
   horizon float8 := ops[1];
   back float8 := ops[2];
@@ -41,6 +49,7 @@ DECLARE
   p int := 3;
   size int := cardinality(ops);
   verb int;
+  deadline float8;
   cost float8;
   a float8;
   b float8;
@@ -52,11 +61,17 @@ DECLARE
   bit float8;
   retry float8;
   slot float8;
+  earliest float8;
   far bool;
+  ahead float8;
+  is_new bool;
   rate float8;
   capacity float8;
   target float8;
   others int;
+  known float8[];
+  leased record;
+  lower_ones bigint;
   i int;
 BEGIN
   -- First the missing rows, then the locks, each in the order of the keys, so that there is no deadlock. If a row is
@@ -67,9 +82,9 @@ BEGIN
     ORDER BY k COLLATE "C"
     ON CONFLICT DO NOTHING;
   SELECT array_agg(s.level), array_agg(s.at), array_agg(s.free), array_agg(s.rate),
-      array_agg(s.blocked), array_agg(s.expires)
-    INTO levels, ats, frees, rates, blocks, expiries
-    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires FROM @table@ t
+      array_agg(s.blocked), array_agg(s.expires), array_agg(s.leased_rate), array_agg(s.leased_until)
+    INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils
+    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until FROM @table@ t
           WHERE t.key = ANY (keys) ORDER BY t.key FOR NO KEY UPDATE) s;
   IF cardinality(levels) IS DISTINCT FROM cardinality(keys) THEN
     RAISE EXCEPTION 'rows were pruned meanwhile' USING ERRCODE = 'serialization_failure';
@@ -81,6 +96,7 @@ BEGIN
     IF ats[i] > now THEN
       frees[i] := frees[i] + (now - ats[i]);
       blocks[i] := blocks[i] + (now - ats[i]);
+      leased_untils[i] := leased_untils[i] + (now - ats[i]);
       ends[i] := expiries[i] - @KEEP_MARGIN@ + (now - ats[i]);
       ats[i] := now;
     END IF;
@@ -88,21 +104,25 @@ BEGIN
 
   WHILE p < size LOOP
     verb := ops[p];
+    deadline := ops[p + 1];
     cost := ops[p + 2];
     a := ops[p + 3];
     b := ops[p + 4];
     first := p + 6;
     last := first + ops[p + 5]::int * 6 - 1;
+    p := last + 1;
+    IF verb = 8 THEN p := p + b::int; END IF;
+    -- How far ahead of the horizon the last bucket may be.
+    IF verb = 2 OR (verb = 1 AND b = 1) THEN p := p + 1; END IF;
     o := o + 1;
-    IF now > ops[p + 1] THEN
+    IF now > deadline THEN
       result[o] := -1;
-      p := last + 1;
       CONTINUE;
     END IF;
-    p := last + 1;
 
     IF verb = 6 THEN
       i := ops[first];
+      is_new := now + b > greatest(now, blocks[i]) + @SAME_PAUSE@ OR cost > 0 AND (cost <> rates[i] OR now + a > frees[i]);
       blocks[i] := greatest(blocks[i], now + b);
       IF cost > 0 THEN
         rates[i] := cost;
@@ -112,6 +132,9 @@ BEGIN
       ats[i] := now;
       ends[i] := greatest(blocks[i], frees[i]);
       result := result || ARRAY[0, blocks[i] - now, rates[i], greatest(0, frees[i] - now)];
+      IF is_new THEN
+        PERFORM pg_notify(@channel@, concat_ws(' ', 'u', now, blocks[i] - now, rates[i], greatest(0, frees[i] - now), keys[i]));
+      END IF;
       o := o + 3;
       CONTINUE;
     END IF;
@@ -132,18 +155,21 @@ BEGIN
 
     FOR f IN first .. last BY 6 LOOP
       i := ops[f];
-      levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]);
+      IF levels[i] > 0 THEN
+        levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]
+          + leased_rates[i] * greatest(0, least(now, leased_untils[i]) - ats[i]));
+      END IF;
       ats[i] := now;
       IF rates[i] <> ops[f + 1] THEN
         -- The time until the next slot passes at the present rate. This is kept, or it would be done again.
         IF frees[i] > now THEN frees[i] := now + (frees[i] - now) * rates[i] / ops[f + 1]; END IF;
         rates[i] := ops[f + 1];
-        ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
+        ends[i] := 'Infinity';
       END IF;
       IF blocks[i] = 'Infinity' AND levels[i] <= @LEVEL_TOLERANCE@ THEN
         -- It must not come back with the level, so its end is kept.
         blocks[i] := '-Infinity';
-        ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i]);
+        ends[i] := 'Infinity';
       END IF;
     END LOOP;
 
@@ -177,7 +203,7 @@ BEGIN
               IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
               IF ops[f + 4] > 0 THEN blocks[i] := now + ops[f + 4]; END IF;
               IF ops[f + 3] = 1 OR ops[f + 4] > 0 THEN
-                ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
+                ends[i] := 'Infinity';
               END IF;
             END IF;
           END LOOP;
@@ -201,26 +227,30 @@ BEGIN
         i := ops[f];
         o := o + 1;
         result[o] := levels[i];
-        IF reason = 0 THEN
-          ends[i] := greatest(now + levels[i] / ops[f + 1], frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
-        END IF;
+        IF reason = 0 THEN ends[i] := 'Infinity'; END IF;
       END LOOP;
       IF claims THEN
         o := o + 1;
         a := 0;
-        b := 0;
+        b := '-Infinity';
       END IF;
     ELSIF verb <> 2 THEN
       result[o] := 0;
     END IF;
 
     IF claims THEN
-      slot := now - least(a, back);
+      slot := greatest(now - least(a, back), b);
+      earliest := greatest(now, b);
       FOR f IN first .. last BY 6 LOOP
-        far := slot > now + horizon;
-        slot := greatest(slot, frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1]);
+        target := frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
+        -- The last bucket would be idle meanwhile.
+        far := slot > greatest(now + horizon, target);
+        slot := greatest(slot, target);
+        earliest := greatest(earliest, target);
       END LOOP;
-      IF far OR slot > now + horizon + b THEN
+      -- Where others lease, claims do not go before their turns.
+      ahead := CASE WHEN leased_untils[ops[last - 5]::int] > now THEN 0 ELSE ops[last + 1] END;
+      IF far OR slot > now + horizon + ahead THEN
         result[o] := 1;
         FOR f IN first .. last BY 6 LOOP
           o := o + 1;
@@ -230,11 +260,13 @@ BEGIN
         result[o] := 0;
         o := o + 1;
         result[o] := slot;
+        o := o + 1;
+        result[o] := least(slot, earliest);
         FOR f IN first .. last BY 6 LOOP
           i := ops[f];
           rate := ops[f + 1];
           frees[i] := greatest(frees[i], slot) + cost / rate;
-          ends[i] := greatest(now + levels[i] / rate, frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
+          ends[i] := 'Infinity';
         END LOOP;
       END IF;
     ELSIF verb = 3 THEN
@@ -247,29 +279,53 @@ BEGIN
         ELSIF b >= 0 AND abs(frees[i] - (a + b / rate)) <= @SAME_SLOT@ THEN
           frees[i] := a;
         END IF;
-        ends[i] := greatest(now + levels[i] / rate, frees[i], CASE WHEN blocks[i] < 'Infinity' THEN blocks[i] END);
+        ends[i] := 'Infinity';
       END LOOP;
     ELSIF verb = 4 THEN
       i := ops[first];
       levels[i] := 0;
-      frees[i] := '-Infinity';
+      -- What is leased is of this schedule.
+      IF leased_untils[i] <= now THEN
+        frees[i] := '-Infinity';
+        leased_rates[i] := 0;
+        leased_untils[i] := '-Infinity';
+      END IF;
       blocks[i] := '-Infinity';
-      ends[i] := now;
+      ends[i] := 'Infinity';
+    ELSIF verb = 8 THEN
+      i := ops[first];
+      known := NULL;
+      IF leased_untils[i] > '-Infinity' THEN SELECT t.lease INTO known FROM @table@ t WHERE t.key = keys[i]; END IF;
+      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : p - 1]);
+      levels[i] := leased.level;
+      frees[i] := leased.free;
+      leased_rates[i] := leased.leased_rate;
+      leased_untils[i] := leased.leased_until;
+      UPDATE @table@ t SET lease = leased.lease WHERE t.key = keys[i];
+      ends[i] := 'Infinity';
+      result := result || leased.answer;
+      o := cardinality(result);
     ELSIF verb = 5 THEN
       i := ops[first];
       ends[i] := now + @BEAT_LIFE@;
-      SELECT count(*) INTO others FROM @table@ t
+      SELECT count(*), count(*) FILTER (WHERE t.key < keys[i]) INTO others, lower_ones FROM @table@ t
         WHERE t.key >= 'beat:' AND t.key < 'beat;' AND t.key <> keys[i] AND t.at BETWEEN now - @BEAT_LIFE@ AND now + @BEAT_AHEAD@;
       o := o + 1;
       result[o] := others + 1;
       o := o + 1;
       result[o] := coalesce((SELECT t.level FROM @table@ t WHERE t.key = 'left'), 0);
+      o := o + 1;
+      result[o] := lower_ones;
     END IF;
   END LOOP;
 
   UPDATE @table@ t
-    SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked, expires = u.ends + @KEEP_MARGIN@
-    FROM unnest(keys, levels, ats, frees, rates, blocks, ends) u (key, level, at, free, rate, blocked, ends)
+    SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked,
+      leased_rate = u.leased_rate, leased_until = u.leased_until,
+      expires = @KEEP_MARGIN@ + CASE WHEN u.ends < 'Infinity' THEN u.ends
+        ELSE greatest(greatest(u.at, u.leased_until) + u.level / u.rate, u.free, nullif(u.blocked, 'Infinity')) END
+    FROM unnest(keys, levels, ats, frees, rates, blocks, leased_rates, leased_untils, ends)
+      u (key, level, at, free, rate, blocked, leased_rate, leased_until, ends)
     WHERE t.key = u.key AND u.ends <> 'NaN';
   RETURN result;
 END

@@ -1,4 +1,4 @@
-/** The table and the function that the PostgreSQL store needs, under any name. */
+/** The table and the functions that the PostgreSQL store needs, under any name. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Client } from 'pg'
@@ -14,6 +14,11 @@ const LONGEST_NAME = 63
 /** ms. Creating may take this long, as other instances may be creating, too. */
 const PATIENCE = 10_000
 
+/** Those of lease.sql. */
+const LEASE_PARAMETERS = `INOUT lease float8[], INOUT leased_until float8, INOUT level float8, INOUT free float8,
+  now float8, instance float8, largest float8, request float8[], OUT leased_rate float8, OUT answer float8[]`
+const LEASE_TYPES = 'float8[],float8,float8,float8,float8,float8,float8,float8[]'
+
 function read(name: string): string {
   return fillConstants(readFileSync(new URL(`./${name}.sql`, import.meta.url), 'utf8'))
 }
@@ -25,10 +30,18 @@ export interface Schema {
   readonly decide: string
   /** SQL: see prune.sql. */
   readonly prune: string
-  /** SQL: the time, and whether table and function exist. */
+  /** The channel for news. */
+  readonly channel: string
+  /** SQL on the tables of board.ts. */
+  fill(template: string): string
+  /** SQL: the time, whether the table has the columns of leases, and whether all exists. */
   readonly probe: string
-  /** SQL: creates what does not exist. Several at once wait for each other. */
-  readonly create: string
+  /**
+   * SQL: creates what does not exist. Several at once wait for each other.
+   *
+   * @param leases whether the table has the columns of leases
+   */
+  create(leases: boolean): string
 }
 
 /**
@@ -44,35 +57,70 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
   }
   const quoted = parts.map(part => pg.escapeIdentifier(part))
   const name = quoted.join('.')
-  const fill = (template: string): string =>
-    template.replace(/@(table|now)@/g, (_, word) => (word === 'table' ? name : `(${timeSource})`))
-  const body = fill(read('decide'))
-  // Each version has a function of its own: instances of two versions share one table while they are being replaced.
-  const hash = createHash('sha256').update(`${name}\n${body}`).digest('hex').slice(0, 16)
-  const run = [...quoted.slice(0, -1), pg.escapeIdentifier(`shaper_decide_${hash}`)].join('.')
-  const signature = `${run}(keys text[], ops float8[])`
-  const there = `to_regprocedure(${pg.escapeLiteral(`${run}(text[],float8[])`)}) IS NOT NULL
-      AND to_regclass(${pg.escapeLiteral(name)}) IS NOT NULL`
+  const channel = `shaper_${hashOf(name)}`
+  const last = parts.at(-1)!
+  const beside = (suffix: string): string => {
+    const long = `${last}_${suffix}`
+    const short = Buffer.byteLength(long) <= LONGEST_NAME ? long : `shaper_${suffix}_${hashOf(name)}`
+    return [...quoted.slice(0, -1), pg.escapeIdentifier(short)].join('.')
+  }
+  // Each version has functions of its own: instances of two versions share one table while they are being replaced.
+  const nameOf = (verb: string, body: string): string => {
+    return [...quoted.slice(0, -1), pg.escapeIdentifier(`shaper_${verb}_${hashOf(`${name}\n${body}`)}`)].join('.')
+  }
+  const leaseBody = read('lease')
+  const lease = nameOf('lease', leaseBody)
+  const words: Readonly<Record<string, string>> = {
+    table: name,
+    now: `(${timeSource})`,
+    lease,
+    channel: pg.escapeLiteral(channel),
+    views: beside('views'),
+    overrides: beside('overrides'),
+  }
+  const fill = (template: string): string => template.replace(/@([a-z]+)@/g, (_, word: string) => words[word]!)
+  const decideBody = fill(read('decide'))
+  const decide = nameOf('decide', decideBody)
+  const isThere = (signature: string): string => `to_regprocedure(${pg.escapeLiteral(signature)}) IS NOT NULL`
+  const hasLeases = `EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(${pg.escapeLiteral(name)})
+      AND attname = 'lease' AND NOT attisdropped)`
+  const ready = [
+    hasLeases,
+    isThere(`${decide}(text[],float8[])`),
+    isThere(`${lease}(${LEASE_TYPES})`),
+    ...[words.views!, words.overrides!].map(each => `to_regclass(${pg.escapeLiteral(each)}) IS NOT NULL`),
+  ].join(' AND ')
+  const createFunction = (signature: string, body: string): string =>
+    `CREATE OR REPLACE FUNCTION ${signature} LANGUAGE plpgsql AS ${pg.escapeLiteral(body)}`
   return {
     table,
-    decide: `SELECT ${run}($1::text[], $2::float8[]) AS answer`,
+    channel,
+    fill,
+    decide: `SELECT ${decide}($1::text[], $2::float8[]) AS answer`,
     prune: fill(read('prune')),
-    probe: `SELECT ${fill('@now@')}::float8 AS now, ${there} AS ready`,
-    create: `BEGIN;
+    probe: `SELECT ${fill('@now@')}::float8 AS now, ${hasLeases} AS leases, ${ready} AS ready`,
+    create: leases => `BEGIN;
       SET LOCAL statement_timeout = ${PATIENCE};
       SELECT pg_advisory_xact_lock(hashtext('shaper'), hashtext(${pg.escapeLiteral(name)}));
       ${fill(read('table'))};
-      CREATE OR REPLACE FUNCTION ${signature} RETURNS float8[] LANGUAGE plpgsql AS ${pg.escapeLiteral(body)};
+      ${leases ? '' : fill(read('table-leases'))};
+      ${createFunction(`${lease}(${LEASE_PARAMETERS})`, leaseBody)};
+      ${createFunction(`${decide}(keys text[], ops float8[]) RETURNS float8[]`, decideBody)};
       COMMIT`,
   }
 }
 
+function hashOf(text: string): string {
+  return createHash('sha256').update(text).digest('hex').slice(0, 16)
+}
+
 /** Creates what does not exist. */
 export async function createSchema(client: Client, schema: Schema): Promise<void> {
-  const { rows } = await client.query<{ ready: boolean }>(schema.probe)
-  if (rows[0]!.ready) return
+  const { rows } = await client.query<{ leases: boolean; ready: boolean }>(schema.probe)
+  const { leases, ready } = rows[0]!
+  if (ready) return
   try {
-    await client.query(schema.create)
+    await client.query(schema.create(leases))
   } catch (error) {
     await client.query('ROLLBACK').catch(() => {})
     throw error

@@ -1,18 +1,25 @@
 /** Shared state in PostgreSQL: one row for each bucket instance, one call of a function for each batch of decisions. */
+import { randomUUID } from 'node:crypto'
+import { Listeners } from '../../core/board.js'
 import type { Clock } from '../../core/clock.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { describeTrouble } from '../describe-error.js'
+import { shortened } from '../news.js'
 import { PostgresBatcher } from './batcher.js'
+import { createPostgresBoard } from './board.js'
 import { connect } from './connection.js'
 import { Connections } from './connections.js'
+import { decodePostgresNews, encodePostgresReset } from './news.js'
 import { Pruner } from './pruner.js'
 import { createSchema, describeSchema } from './schema.js'
+import { SideConnection } from './side-connection.js'
 import {
   admitOperation,
   beatOperation,
   claimOperation,
   exchangeOperation,
   giveBackOperation,
+  leaseOperation,
   leaveOperation,
   type PostgresOperation,
   resetOperation,
@@ -80,7 +87,19 @@ export function createPostgresStore(options: PostgresOptions): Store {
     every: options.pruneEvery,
   })
 
-  let left = 0
+  const listeners = new Listeners()
+  const author = randomUUID()
+  const side = new SideConnection({
+    url,
+    timeout,
+    channel: schema.channel,
+    prepare: client => createSchema(client, schema),
+    received(payload) {
+      const dated = decodePostgresNews(payload, author)
+      if (dated !== undefined) listeners.tell(shortened(dated.news, clock.now() - batcher.ours(dated.at)))
+    },
+  })
+
   const ask = <T>(operation: PostgresOperation<T>): Promise<T> => batcher.ask(operation)
 
   return {
@@ -90,18 +109,22 @@ export function createPostgresStore(options: PostgresOptions): Store {
     admit: request => ask(admitOperation(request)),
     claim: request => ask(claimOperation(request)),
     giveBack: request => ask(giveBackOperation(request)),
-    reset: bucket => ask(resetOperation(bucket)),
-    async beat(id) {
-      const [count, gone] = await ask(beatOperation(id))
-      left = gone
-      return count
+    lease: request => ask(leaseOperation(request)),
+    async reset(bucket) {
+      await ask(resetOperation(bucket))
+      const payload = encodePostgresReset(author, bucket.limits.name, bucket.key)
+      side.query('SELECT pg_notify($1, $2)', [schema.channel, payload]).catch(() => {})
     },
+    beat: id => ask(beatOperation(id)),
     leave: id => ask(leaveOperation(id)),
-    get left() {
-      return left
-    },
     exchange: (upstream, news) => ask(exchangeOperation(upstream, news)),
+    listen(listener) {
+      side.listen()
+      return listeners.add(listener)
+    },
+    board: createPostgresBoard(side, schema),
     async close() {
+      side.close()
       pruner.close()
       batcher.close()
       await connections.close()
@@ -110,7 +133,7 @@ export function createPostgresStore(options: PostgresOptions): Store {
 }
 
 /**
- * Creates the table and the function.
+ * Creates the table and the functions.
  *
  * @throws StoreError, whose message and cause do not hold the URL
  */

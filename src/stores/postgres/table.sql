@@ -1,6 +1,6 @@
 -- The state of bucket instances, the heartbeats of shaper's instances, and the limits of upstreams (decide.sql says which
--- columns these use). After a crash of the server it is empty: the state would leak away anyway. Moments are in ms since
--- 2025 by the server's clock.
+-- columns these use; table-leases.sql adds those of leases). After a crash of the server it is empty: the state would leak
+-- away anyway. Moments are in ms since 2025 by the server's clock.
 --
 -- Rows are updated all the time and no indexed column ever changes. With half of each page free an update stays on its page
 -- (HOT) and needs no vacuum. Vacuum is for deleted rows.
@@ -17,4 +17,18 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @table@ (
   autovacuum_vacuum_scale_factor = 0.05,
   autovacuum_vacuum_threshold = 2000,
   autovacuum_vacuum_cost_delay = 0
+);
+
+-- What instances show of themselves, as texts.
+CREATE UNLOGGED TABLE IF NOT EXISTS @views@ (
+  id text COLLATE "C" PRIMARY KEY,
+  at double precision NOT NULL,
+  text text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200, toast.autovacuum_vacuum_threshold = 1000);
+
+-- Overrides of limits. They outlive a crash of the server.
+CREATE TABLE IF NOT EXISTS @overrides@ (
+  name text COLLATE "C" PRIMARY KEY,   -- of bucket and key
+  ends double precision NOT NULL,
+  text text NOT NULL                   -- the rest of it as JSON
 )

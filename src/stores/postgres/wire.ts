@@ -1,5 +1,6 @@
 /** Encodes calls of the function in decide.sql, and reads its answers. */
 import { createHash } from 'node:crypto'
+import { DEFAULT_MIN_SHARE } from '../../core/priority.js'
 import type {
   Admission,
   AdmitRequest,
@@ -7,8 +8,11 @@ import type {
   ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
-  UpstreamState,
+  LeaseAnswer,
+  LeaseRequest,
+  Roll,
 } from '../../core/store.js'
+import type { UpstreamState } from '../../core/upstream-state.js'
 import type { Offset } from '../clock-offset.js'
 import { boundNews, describeUpstream } from '../upstream-state.js'
 
@@ -22,6 +26,9 @@ const LONGEST_KEY = 200
 
 /** The key of the row that counts the instances that have left, as in decide.sql. No bucket has this name. */
 const LEFT = 'left'
+
+/** Before the name of an upstream. */
+export const UPSTREAM = 'upstream:'
 
 /** Reads an answer's numbers one by one. */
 export class Reader {
@@ -49,36 +56,41 @@ export class Reader {
 export interface PostgresOperation<T = unknown> {
   readonly keys: readonly string[]
   /** Appends the operation's numbers to `ops`. */
-  write(ops: number[], deadline: number, place: (key: string) => number): void
+  write(ops: number[], deadline: number, place: (key: string) => number, offset: Offset): void
   /** @param verdict the first number of its answer */
   read(verdict: number, answer: Reader, offset: Offset): T
 }
 
 export const isTooLate = (verdict: number): boolean => verdict === TOO_LATE
 
+/** Cost, a and b of decide.sql, and what follows the buckets. */
+type Numbers = readonly [cost: number, a: number, b: number, ...more: number[]]
+
 function operation<T>(
   verb: number,
   stack: readonly BucketRef[],
-  [cost, a, b]: readonly [number, number, number],
+  numbers: Numbers | ((offset: Offset) => Numbers),
   read: PostgresOperation<T>['read'],
 ): PostgresOperation<T> {
   const keys = stack.map(keyOf)
   return {
     keys,
-    write(ops, deadline, place) {
+    write(ops, deadline, place, offset) {
+      const [cost, a, b, ...more] = typeof numbers === 'function' ? numbers(offset) : numbers
       ops.push(verb, deadline, cost, a, b, stack.length)
       for (const [index, { limits }] of stack.entries()) {
         const { rate, capacity, overflow, blockFor, burst = 0 } = limits
         const block = blockFor === 'drain' ? Infinity : (blockFor ?? 0)
         ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block, burst)
       }
+      ops.push(...more)
     },
     read,
   }
 }
 
-export function admitOperation({ stack, cost, maxWait, claim }: AdmitRequest): PostgresOperation<Admission> {
-  return operation(1, stack, [cost, maxWait, claim ? 1 : 0], (verdict, answer, offset) => {
+export function admitOperation({ stack, cost, maxWait, claim, ahead = 0 }: AdmitRequest): PostgresOperation<Admission> {
+  return operation(1, stack, claim ? [cost, maxWait, 1, ahead] : [cost, maxWait, 0], (verdict, answer, offset) => {
     if (verdict === 0) {
       const levels = answer.numbers(stack.length)
       if (!claim) return { admitted: true, levels }
@@ -96,16 +108,26 @@ export function admitOperation({ stack, cost, maxWait, claim }: AdmitRequest): P
   })
 }
 
-export function claimOperation({ stack, cost, since, ahead = 0 }: ClaimRequest): PostgresOperation<ClaimAnswer> {
-  return operation(2, stack, [cost, since, ahead], (verdict, answer, offset) =>
-    readClaim(verdict, answer, offset, stack.length),
+export function claimOperation({
+  stack,
+  cost,
+  since,
+  notBefore,
+  ahead = 0,
+}: ClaimRequest): PostgresOperation<ClaimAnswer> {
+  const from = (offset: Offset): number => (notBefore === undefined ? -Infinity : offset.theirs(notBefore))
+  return operation(
+    2,
+    stack,
+    offset => [cost, since, from(offset), ahead],
+    (verdict, answer, offset) => readClaim(verdict, answer, offset, stack.length),
   )
 }
 
 function readClaim(verdict: number, answer: Reader, offset: Offset, count: number): ClaimAnswer {
   if (verdict !== 0) return { granted: false, freeAt: answer.numbers(count).map(moment => offset.ours(moment)) }
   const token = answer.number()
-  return { granted: true, slot: { at: offset.ours(token), token } }
+  return { granted: true, slot: { at: offset.ours(token), from: offset.ours(answer.number()), token } }
 }
 
 export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackRequest): PostgresOperation<void> {
@@ -113,19 +135,47 @@ export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackR
   return operation(3, stack, [cost, ...claimed], () => {})
 }
 
+export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {
+  const { bucket, instance, demand, largest, lead, used, want, returned } = request
+  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
+  const more = [lead, used, want, minShare, demand.length]
+  for (const { priority, weight, cost } of demand) more.push(priority, weight, cost)
+  for (const { token, cost } of returned) more.push(token as number, cost)
+  return operation(8, [bucket], [largest, instance, more.length, ...more], (_, answer, offset) => {
+    const moment = (): number => offset.ours(answer.number())
+    const roomFrom = moment()
+    const nextAt = moment()
+    const until = moment()
+    const room = answer.number()
+    const roomRate = answer.number()
+    const roomUntil = moment()
+    const spare = answer.number()
+    const level = answer.number()
+    const instances = answer.number()
+    const slots = Array.from({ length: answer.number() }, () => {
+      const token = answer.number()
+      return { at: offset.ours(token), cost: answer.number(), token }
+    })
+    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances }
+  })
+}
+
 export function resetOperation(bucket: BucketRef): PostgresOperation<void> {
   return operation(4, [bucket], [0, 0, 0], () => {})
 }
 
-/** Answers how many instances there are, and how many have left. */
-export function beatOperation(id: string): PostgresOperation<readonly [count: number, left: number]> {
+/** Answers how many instances there are, how many have left, the rank of this one, and when the server's clock showed 0. */
+export function beatOperation(id: string): PostgresOperation<Roll> {
   const key = beatKey(id)
   return {
     keys: [key],
     write: (ops, deadline, place) => {
       ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0, 0)
     },
-    read: (_, answer) => [answer.number(), answer.number()],
+    read(_, answer, offset) {
+      const [count, left, rank] = answer.numbers(3) as [number, number, number]
+      return { count, left, rank, epoch: offset.ours(0) }
+    },
   }
 }
 
@@ -145,7 +195,7 @@ function beatKey(id: string): string {
 }
 
 export function exchangeOperation(upstream: string, news?: UpstreamState): PostgresOperation<UpstreamState> {
-  const key = `upstream:${short(ascii(upstream))}`
+  const key = `${UPSTREAM}${short(ascii(upstream))}`
   const { pausedFor, rate = 0, rateFor } = boundNews(news)
   return {
     keys: [key],
@@ -156,16 +206,18 @@ export function exchangeOperation(upstream: string, news?: UpstreamState): Postg
   }
 }
 
-/** Builds the `keys` and `ops` arguments of a batch. Deadlines are by the store's clock. */
+/** Builds the `keys` and `ops` arguments of a batch. Calls expire in ms of our clock. */
 export function encodeBatch(
-  batch: readonly { operation: PostgresOperation; deadline: number }[],
+  batch: readonly { operation: PostgresOperation; expires: number }[],
   roundTrip: { horizon: number; back: number },
+  offset: Offset,
 ): { keys: string[]; ops: string } {
   const keys = [...new Set(batch.flatMap(({ operation }) => operation.keys))].sort()
   // Arrays of PostgreSQL begin at 1.
   const places = new Map(keys.map((key, index) => [key, index + 1]))
   const ops = [roundTrip.horizon, roundTrip.back]
-  for (const { operation, deadline } of batch) operation.write(ops, deadline, key => places.get(key)!)
+  for (const { operation, expires } of batch)
+    operation.write(ops, offset.theirs(expires), key => places.get(key)!, offset)
   return { keys, ops: `{${ops.join(',')}}` }
 }
 
@@ -174,10 +226,12 @@ function keyOf({ limits, key }: BucketRef): string {
   return short(`${ascii(limits.name)}:${ascii(key)}`)
 }
 
-function ascii(text: string): string {
+/** The text as JSON in ASCII. */
+export function ascii(text: unknown): string {
   return JSON.stringify(text).replace(/[^ -~]/g, char => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
 }
 
-function short(text: string): string {
+/** The text, or its hash if it is long. */
+export function short(text: string): string {
   return text.length <= LONGEST_KEY ? text : `sha256:${createHash('sha256').update(text).digest('hex')}`
 }

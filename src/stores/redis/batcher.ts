@@ -8,7 +8,7 @@ import type { Clock } from '../../core/clock.js'
 import { StoreError } from '../../core/store.js'
 import type { Manner, RedisNode } from './node.js'
 import type { Redirection, Router } from './router.js'
-import { type Answer, type RedisOperation, sizeOf } from './wire.js'
+import { type Answer, type RedisOperation, sizeOf, withoutScript } from './wire.js'
 
 /** Operations in a call. More would occupy the server for long. */
 const MOST = 64
@@ -134,7 +134,7 @@ export class RedisBatcher {
       const answer = await this.#send(batch)
       if (answer !== undefined) batch.done(answer)
     } catch (error) {
-      batch.fail(error instanceof StoreError ? error : new StoreError(`Redis: ${(error as Error).message}`))
+      batch.fail(error instanceof StoreError ? error : new StoreError(`Redis: ${withoutScript(error as Error)}`))
     }
     this.#underWay.delete(batch)
   }

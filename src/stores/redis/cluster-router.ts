@@ -6,10 +6,12 @@
  */
 import type { RedisOptions } from 'ioredis'
 import { HORIZON, StoreError } from '../../core/store.js'
+import { inTime } from '../in-time.js'
 import { type Address, parseAddress } from './address.js'
-import { hashSlot, hashTag, SLOTS } from './keys.js'
+import { hashSlot, hashTag, REGISTRY, SLOTS } from './keys.js'
 import { type NodeOptions, RedisNode, signal } from './node.js'
 import type { Redirection, Router } from './router.js'
+import { Shards } from './shards.js'
 
 /** ms between two looks at the cluster, while something is wrong and otherwise. */
 const AMISS = 150
@@ -31,6 +33,7 @@ export class ClusterRouter implements Router {
   readonly #owners: (RedisNode | undefined)[] = new Array(SLOTS).fill(undefined)
   /** Those that are no masters any more, each with the timer that closes it. */
   readonly #leaving = new Map<RedisNode, NodeJS.Timeout>()
+  readonly #shards = new Shards()
   #known = signal()
   #looked: 'never' | 'in vain' | 'once' = 'never'
   #looking = false
@@ -50,6 +53,10 @@ export class ClusterRouter implements Router {
     return this.#looked === 'never' ? this.#known.promise : undefined
   }
 
+  get addresses(): readonly Address[] {
+    return Array.from(this.#nodes.values(), ({ address }) => address)
+  }
+
   horizonOf(partition: number): number {
     return this.#owners[partition]?.horizon ?? HORIZON.least
   }
@@ -67,6 +74,19 @@ export class ClusterRouter implements Router {
 
   partitionOfTag(tag: string): number {
     return hashSlot(tag)
+  }
+
+  get shards(): readonly string[] {
+    return this.#shards.names
+  }
+
+  shardOf(group: string): string {
+    return this.#shards.nameOf(this.partitionOf(group))
+  }
+
+  /** While a shard is not known any registry will do. */
+  registryOf(shard: string): string {
+    return this.#shards.registryOf(shard) ?? REGISTRY
   }
 
   find(partition: number): RedisNode | undefined {
@@ -173,6 +193,7 @@ export class ClusterRouter implements Router {
       owners.fill(node, first, last + 1)
     }
     for (const [at, node] of owners.entries()) this.#owners[at] = node
+    this.#shards.learn(owners.map(node => node?.name))
     for (const { options } of this.#seeds) masters.add(this.#node(options.host!, options.port!))
     for (const [name, node] of this.#nodes) {
       if (masters.has(node)) continue
@@ -194,15 +215,7 @@ function masterOf([, , [host, port]]: SlotRange, from: RedisNode): { host: strin
 }
 
 /** @throws it does not answer, or not in time */
-async function slotsOf(node: RedisNode): Promise<readonly SlotRange[]> {
-  let timer: NodeJS.Timeout | undefined
-  const patience = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error('no answer')), PATIENCE)
-  })
-  try {
-    const answer = node.redis.callBuffer('cluster', ['SLOTS']) as Promise<readonly SlotRange[]>
-    return await Promise.race([answer, patience])
-  } finally {
-    clearTimeout(timer)
-  }
+function slotsOf(node: RedisNode): Promise<readonly SlotRange[]> {
+  const ask = () => node.redis.callBuffer('cluster', ['SLOTS']) as Promise<readonly SlotRange[]>
+  return inTime(PATIENCE, () => new Error('no answer'), ask)
 }

@@ -35,16 +35,21 @@ export function bucketKey(prefix: string, { group, limits, key }: BucketRef): st
   return `${start(prefix)}{${hashTag(group)}}${name}:${escaped(key, /%|\p{Surrogate}/gu)}`
 }
 
-/** The registry of instances. No group has this tag. */
+/** What is leased of the bucket of this key. No bucket has this one: its key would have a percent sign that no escape begins with. */
+export function leaseKey(key: string): string {
+  return `${key}${EMPTY}`
+}
+
+/** The tag of a registry of instances. No group has it, nor one that begins like it. */
 export const REGISTRY = '%instances'
 
-export function registryKey(prefix: string): string {
-  return `${start(prefix)}{${REGISTRY}}`
+export function registryKey(prefix: string, tag: string): string {
+  return `${start(prefix)}{${tag}}`
 }
 
 /** How many instances have left. */
-export function leftKey(prefix: string): string {
-  return `${registryKey(prefix)}left`
+export function leftKey(prefix: string, tag: string): string {
+  return `${registryKey(prefix, tag)}left`
 }
 
 /** The limits of upstreams. No group has this tag. */
@@ -52,6 +57,36 @@ export const UPSTREAMS = '%upstreams'
 
 export function upstreamKey(prefix: string, upstream: string): string {
   return `${start(prefix)}{${UPSTREAMS}}${escaped(upstream, /%|\p{Surrogate}/gu)}`
+}
+
+/**
+ * The channel for news. Channels are common to all databases of a server. It has the tag of upstreams, so that a script may
+ * name it. No upstream has this name.
+ */
+export function newsChannel(prefix: string, db: number): string {
+  return `${start(prefix)}{${UPSTREAMS}}%news${db}`
+}
+
+/** The upstream of a key. Undefined: its text cannot be told from the key. */
+export function upstreamOf(prefix: string, key: string): string | undefined {
+  const name = key.slice(upstreamKey(prefix, '').length)
+  return name.includes('%u') ? undefined : name.replaceAll('%25', '%')
+}
+
+/** What instances leave for each other. No group has this tag. */
+export const BOARD = '%board'
+
+export function overridesKey(prefix: string): string {
+  return `${start(prefix)}{${BOARD}}overrides`
+}
+
+/** The ids of the instances that show something. */
+export function viewsKey(prefix: string): string {
+  return `${start(prefix)}{${BOARD}}views`
+}
+
+export function viewKey(prefix: string, id: string): string {
+  return `${start(prefix)}{${BOARD}}view:${id}`
 }
 
 /** A brace before the tag would make another tag. */

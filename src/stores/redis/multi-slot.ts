@@ -24,7 +24,7 @@ export interface Part {
 type Admitted = Extract<Admission, { admitted: true }>
 type Rejected = Extract<Admission, { admitted: false }>
 
-/** The verbs for buckets of one place. `judge` answers like an admission, and changes nothing. */
+/** The verbs for buckets of one part. `judge` answers like an admission, and changes nothing. */
 export interface OnePlace {
   admit(request: AdmitRequest): Promise<Admission>
   judge(request: AdmitRequest): Promise<Admission>
@@ -117,11 +117,16 @@ export async function claimInSteps(
   return allOrNone(parts, claims, request.cost, place)
 }
 
-/** If all parts granted a slot it is the latest one. Otherwise the slots are given back. */
+/**
+ * If all parts granted a slot it is the latest one, which may be used after the latest `from`. So no part is used before its own.
+ * Otherwise the slots are given back.
+ */
 function allOrNone(parts: readonly Part[], claims: readonly ClaimAnswer[], cost: number, place: OnePlace): ClaimAnswer {
   const slots = claims.flatMap(claim => (claim.granted ? [claim.slot] : []))
   if (slots.length === parts.length) {
-    return { granted: true, slot: { at: Math.max(...slots.map(({ at }) => at)), token: slots } }
+    const at = Math.max(...slots.map(slot => slot.at))
+    const from = Math.max(...slots.map(slot => slot.from))
+    return { granted: true, slot: { at, from, token: slots } }
   }
   undoClaims(parts, claims, cost, place)
   const known = claims.map((claim, part) => (claim.granted ? parts[part]!.at.map(() => claim.slot.at) : claim.freeAt))

@@ -26,7 +26,7 @@ const SLACK = 50
 /** Calls that may be on their way. */
 const MOST = 1_000
 
-const OPTIONS: RedisOptions = {
+export const OPTIONS: RedisOptions = {
   lazyConnect: true,
   protocol: 2,
   enableOfflineQueue: false,
@@ -71,6 +71,7 @@ type State = 'connecting' | 'ready' | 'down' | 'closed'
 
 export class RedisNode {
   readonly name: string
+  readonly address: Address
   readonly redis: Redis
   readonly #options: NodeOptions
   #state: State = 'connecting'
@@ -84,8 +85,10 @@ export class RedisNode {
   #silentSince = 0
   #trouble = 'not connected'
 
-  constructor({ name, options }: Address, nodeOptions: NodeOptions) {
+  constructor(address: Address, nodeOptions: NodeOptions) {
+    const { name, options } = address
     this.name = name
+    this.address = address
     this.#options = nodeOptions
     this.redis = new Redis({ ...OPTIONS, ...options, replyMapping: 'legacy' })
     this.redis.on('error', (error: Error) => this.#fell(describeTrouble(error)))
@@ -107,6 +110,11 @@ export class RedisNode {
   /** How far ahead a slot may be claimed, in ms. */
   get horizon(): number {
     return this.#roundTrip.horizon
+  }
+
+  /** A moment of the server's clock by ours, in ms. Infinity: nothing is known of its clock. */
+  ours(theirs: number): number {
+    return this.#offset.ours(theirs)
   }
 
   /** Resolves when it is known whether it is ready. Undefined: it is known. */
@@ -133,6 +141,7 @@ export class RedisNode {
       earliest,
       horizon: this.horizon,
       back: this.#roundTrip.back,
+      theirs: (ours: number) => offset.theirs(ours),
     }
     const input = encodeCall(operations, terms)
     try {
@@ -191,7 +200,7 @@ export class RedisNode {
       const offset = this.#offset
       const answer = new Answer(reply, theirs => offset.ours(theirs))
       offset.learn(sent, received, answer.time)
-      if (answer.status === 'done') this.#roundTrip.learn(received - sent)
+      if (answer.status === 'done') this.#roundTrip.learn(received - sent, received - offset.ours(answer.time))
       return answer
     } finally {
       this.#unanswered -= 1

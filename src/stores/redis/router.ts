@@ -1,5 +1,7 @@
 /** Which server a bucket lives on. */
 import type { StoreError } from '../../core/store.js'
+import type { Address } from './address.js'
+import { REGISTRY } from './keys.js'
 import type { Manner, RedisNode } from './node.js'
 
 export interface Router {
@@ -7,8 +9,15 @@ export interface Router {
   partitionOf(group: string): number
   /** The partition of other keys, by their tag. */
   partitionOfTag(tag: string): number
+  /** The masters, by names that outlive them. As in `Store`. */
+  readonly shards: readonly string[] | undefined
+  shardOf(group: string): string
+  /** The tag of the registry of instances at a shard. */
+  registryOf(shard: string): string
   /** The server of a partition, if it is known. */
   find(partition: number): RedisNode | undefined
+  /** Where news can be heard: at any of these. */
+  readonly addresses: readonly Address[]
   /** Resolves when a server is known. Undefined: waiting is of no use. */
   readonly pending: Promise<void> | undefined
   /** How far ahead a slot may be claimed in a partition, in ms. */
@@ -32,9 +41,14 @@ export interface Redirection extends Manner {
 export class SingleRouter implements Router {
   readonly #node: RedisNode
   readonly pending = undefined
+  readonly shards = undefined
 
   constructor(node: RedisNode) {
     this.#node = node
+  }
+
+  get addresses(): readonly Address[] {
+    return [this.#node.address]
   }
 
   horizonOf(): number {
@@ -53,13 +67,21 @@ export class SingleRouter implements Router {
     return 0
   }
 
+  shardOf(): string {
+    return ''
+  }
+
+  registryOf(): string {
+    return REGISTRY
+  }
+
   find(): RedisNode {
     return this.#node
   }
 
   /** A replica: there is another master, which Sentinels know. */
   redirect({ message }: Error): undefined {
-    if (message.startsWith('READONLY')) this.#node.reconnect(message)
+    if (message.startsWith('READONLY')) this.#node.reconnect('it is a replica')
     return undefined
   }
 

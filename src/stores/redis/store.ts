@@ -1,5 +1,8 @@
 /** State that instances share through Redis: one server, Sentinels, or a Redis Cluster. */
+import { randomUUID } from 'node:crypto'
+import { type Board, Listeners, type News } from '../../core/board.js'
 import type { Clock } from '../../core/clock.js'
+import { DEFAULT_MIN_SHARE } from '../../core/priority.js'
 import type {
   Admission,
   AdmitRequest,
@@ -7,18 +10,25 @@ import type {
   ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
+  LeaseAnswer,
+  LeaseRequest,
+  Roll,
   Store,
   StoreError,
-  UpstreamState,
 } from '../../core/store.js'
-import { boundNews, describeUpstream } from '../upstream-state.js'
+import type { UpstreamState } from '../../core/upstream-state.js'
+import { shortened } from '../news.js'
+import { boundNews, describeUpstream, isNews } from '../upstream-state.js'
 import { parseAddress } from './address.js'
 import { RedisBatcher } from './batcher.js'
+import { createRedisBoard } from './board.js'
 import { ClusterRouter } from './cluster-router.js'
-import { bucketKey, leftKey, REGISTRY, registryKey, UPSTREAMS, upstreamKey } from './keys.js'
+import { bucketKey, leaseKey, leftKey, newsChannel, REGISTRY, registryKey, UPSTREAMS, upstreamKey } from './keys.js'
 import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part } from './multi-slot.js'
+import { decodeRedisNews, encodeRedisReset } from './news.js'
 import { RedisNode } from './node.js'
 import { type Router, SingleRouter } from './router.js'
+import { Subscriber } from './subscriber.js'
 import { type Answer, NO_SLOT, REASONS, type RedisOperation, readScript, VERB } from './wire.js'
 
 export interface RedisOptions {
@@ -55,7 +65,7 @@ type Verb = RedisOperation['verb']
 
 /** An operation without its keys. What is left out means nothing to its verb. */
 type Question = Pick<RedisOperation, 'verb' | 'deadline'> &
-  Partial<Pick<RedisOperation, 'cost' | 'x' | 'slot' | 'id' | 'stack'>>
+  Partial<Pick<RedisOperation, 'cost' | 'x' | 'slot' | 'notBefore' | 'numbers' | 'id' | 'stack'>>
 
 /** A question about buckets. */
 type StackQuestion = Question & Pick<RedisOperation, 'stack'>
@@ -64,12 +74,19 @@ class RedisStore implements Store {
   readonly #router: Router
   readonly #batcher: RedisBatcher
   readonly #options: RedisOptions
-  left = 0
+  readonly #listeners = new Listeners()
+  readonly #channel: string
+  /** The author of our own news. */
+  readonly #author = randomUUID()
+  #subscriber: Subscriber | undefined
+  readonly board: Board
 
   constructor(router: Router, options: RedisOptions) {
     this.#router = router
     this.#options = options
     this.#batcher = new RedisBatcher(router, options.clock)
+    this.#channel = newsChannel(options.prefix, router.addresses[0]!.options.db ?? 0)
+    this.board = createRedisBoard({ ...options, router, channel: this.#channel })
   }
 
   /** The horizon while no other is known. */
@@ -102,38 +119,82 @@ class RedisStore implements Store {
     return this.#giveBack(request, deadline)
   }
 
-  reset(bucket: BucketRef): Promise<void> {
-    return this.#onStack({ verb: VERB.reset, stack: [bucket], deadline: this.#deadline() }, () => {})
+  lease(request: LeaseRequest): Promise<LeaseAnswer> {
+    const { bucket, instance, demand, largest, lead, used, want, returned } = request
+    const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
+    const numbers = [instance, used, want, minShare, demand.length]
+    for (const { priority, weight, cost } of demand) numbers.push(priority, weight, cost)
+    for (const { token, cost } of returned) numbers.push(token as number, cost)
+    const key = this.#keyOf(bucket)
+    const question = { verb: VERB.lease, stack: [bucket], cost: largest, x: lead, numbers, deadline: this.#deadline() }
+    return this.#ask(this.#router.partitionOf(bucket.group), [key, leaseKey(key)], question, readLease)
   }
 
-  beat(id: string): Promise<number> {
-    return this.#onRegistry(VERB.beat, id, answer => {
-      const count = answer.next()
-      this.left = answer.next()
-      return count
+  async reset(bucket: BucketRef): Promise<void> {
+    await this.#onStack({ verb: VERB.reset, stack: [bucket], deadline: this.#deadline() }, () => {})
+    const node = this.#router.find(this.#router.partitionOfTag(UPSTREAMS))
+    node?.redis.publish(this.#channel, encodeRedisReset(this.#author, bucket.limits.name, bucket.key)).catch(() => {})
+  }
+
+  get shards(): readonly string[] | undefined {
+    return this.#router.shards
+  }
+
+  shardOf({ group }: BucketRef): string {
+    return this.#router.shardOf(group)
+  }
+
+  beat(id: string, shard = ''): Promise<Roll> {
+    return this.#onRegistry(VERB.beat, id, shard, answer => {
+      const [count, left, rank] = answer.list(3) as [number, number, number]
+      return { count, left, rank, epoch: answer.ours(0) }
     })
   }
 
-  leave(id: string): Promise<void> {
-    return this.#onRegistry(VERB.leave, id, () => {})
+  leave(id: string, shard = ''): Promise<void> {
+    return this.#onRegistry(VERB.leave, id, shard, () => {})
   }
 
   exchange(upstream: string, news?: UpstreamState): Promise<UpstreamState> {
     const { pausedFor, rate = 0, rateFor } = boundNews(news)
-    const keys = [upstreamKey(this.#options.prefix, upstream)]
+    const keys = [upstreamKey(this.#options.prefix, upstream), ...(isNews(news) ? [this.#channel] : [])]
     const partition = this.#router.partitionOfTag(UPSTREAMS)
     const question = { verb: VERB.exchange, cost: rate, x: rateFor, slot: pausedFor, deadline: this.#deadline() }
     return this.#ask(partition, keys, question, answer => describeUpstream(answer.next(), answer.next(), answer.next()))
   }
 
+  listen(listener: (news: News) => void): () => void {
+    this.#subscriber ??= new Subscriber({
+      addresses: () => this.#router.addresses,
+      channel: this.#channel,
+      received: message => this.#heard(message),
+    })
+    return this.#listeners.add(listener)
+  }
+
   async close(): Promise<void> {
+    this.#subscriber?.close()
     this.#batcher.close()
     this.#router.close()
   }
 
-  #admit(verb: Verb, { stack, cost, maxWait }: AdmitRequest, deadline: number): Promise<Admission> {
+  #heard(message: Buffer): void {
+    const dated = decodeRedisNews(message, this.#options.prefix, this.#author)
+    if (dated === undefined) return
+    const { tag, at, news } = dated
+    const theirs = this.#router.find(this.#router.partitionOfTag(tag))?.ours(at) ?? Infinity
+    this.#listeners.tell(shortened(news, this.#options.clock.now() - theirs))
+  }
+
+  #admit(
+    verb: Verb,
+    { stack, cost, maxWait, ahead: aheadOfLast = 0 }: AdmitRequest,
+    deadline: number,
+    aheadOfAll = 0,
+  ): Promise<Admission> {
     const { length } = stack
-    return this.#onStack({ verb, stack, cost, x: maxWait, deadline }, answer => {
+    const numbers = verb === VERB.admitAndClaim ? [aheadOfAll, aheadOfLast] : []
+    return this.#onStack({ verb, stack, cost, x: maxWait, numbers, deadline }, answer => {
       if (answer.next() === 0) return readRejection(answer, length)
       const levels = answer.list(length)
       if (verb !== VERB.admitAndClaim) return { admitted: true, levels }
@@ -141,10 +202,11 @@ class RedisStore implements Store {
     })
   }
 
-  #claim({ stack, cost, since, ahead = 0 }: ClaimRequest, deadline: number): Promise<ClaimAnswer> {
-    const { length } = stack
-    return this.#onStack({ verb: VERB.claim, stack, cost, x: since, slot: ahead, deadline }, answer =>
-      readClaim(answer, length),
+  #claim(request: ClaimRequest, deadline: number, aheadOfAll = 0): Promise<ClaimAnswer> {
+    const { stack, cost, since, notBefore, ahead: aheadOfLast = 0 } = request
+    const numbers = [aheadOfAll, aheadOfLast]
+    return this.#onStack({ verb: VERB.claim, stack, cost, x: since, notBefore, numbers, deadline }, answer =>
+      readClaim(answer, stack.length),
     )
   }
 
@@ -155,21 +217,25 @@ class RedisStore implements Store {
 
   #onePlace(whole: readonly BucketRef[], deadline: number): OnePlace {
     const horizon = this.horizonOf(whole)
+    // All servers grant as far ahead as the farthest one. Only for the last bucket of the whole stack they may go beyond.
+    const aheadOfAll = ({ stack }: { readonly stack: readonly BucketRef[] }): number => horizon - this.horizonOf(stack)
+    const bounded = <T extends { readonly stack: readonly BucketRef[]; readonly ahead?: number }>(request: T): T =>
+      request.stack.at(-1) === whole.at(-1) ? request : { ...request, ahead: 0 }
     return {
-      admit: request => this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline),
+      admit: request =>
+        this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, bounded(request), deadline, aheadOfAll(request)),
       judge: request => this.#admit(VERB.judge, request, deadline),
-      // All servers grant as far ahead as the farthest one.
-      claim: ({ ahead = 0, ...request }) =>
-        this.#claim({ ...request, ahead: ahead + horizon - this.horizonOf(request.stack) }, deadline),
+      claim: request => this.#claim(bounded(request), deadline, aheadOfAll(request)),
       // Undoing has a deadline of its own: it matters most when no time is left.
       giveBack: request => this.#giveBack(request, this.#deadline()),
     }
   }
 
-  #onRegistry<T>(verb: Verb, id: string, read: (answer: Answer) => T): Promise<T> {
+  #onRegistry<T>(verb: Verb, id: string, shard: string, read: (answer: Answer) => T): Promise<T> {
     const { prefix } = this.#options
-    const keys = [registryKey(prefix), leftKey(prefix)]
-    return this.#ask(this.#router.partitionOfTag(REGISTRY), keys, { verb, id, deadline: this.#deadline() }, read)
+    const tag = this.#router.registryOf(shard)
+    const keys = [registryKey(prefix, tag), leftKey(prefix, tag)]
+    return this.#ask(this.#router.partitionOfTag(tag), keys, { verb, id, deadline: this.#deadline() }, read)
   }
 
   /** Undefined: all buckets live in one place. */
@@ -190,16 +256,20 @@ class RedisStore implements Store {
 
   #onStack<T>(question: StackQuestion, read: (answer: Answer) => T): Promise<T> {
     const { stack } = question
-    const { prefix } = this.#options
-    // On one server all buckets live together: a key keeps its name when its group changes.
-    const keys = stack.map(bucket => bucketKey(prefix, this.#options.cluster ? bucket : { ...bucket, group: '' }))
+    const keys = stack.map(bucket => this.#keyOf(bucket))
     return this.#ask(this.#router.partitionOf(stack[0]!.group), keys, question, read)
+  }
+
+  /** On one server all buckets live together: a key keeps its name when its group changes. */
+  #keyOf(bucket: BucketRef): string {
+    const { prefix, cluster } = this.#options
+    return bucketKey(prefix, cluster ? bucket : { ...bucket, group: '' })
   }
 
   #ask<T>(
     partition: number,
     keys: readonly string[],
-    { verb, cost = 0, x = 0, slot = NO_SLOT, stack = [], id, deadline }: Question,
+    { verb, cost = 0, x = 0, slot = NO_SLOT, notBefore, numbers = [], stack = [], id, deadline }: Question,
     read: (answer: Answer) => T,
   ): Promise<T> {
     return new Promise<T>((resolve, reject: (error: StoreError) => void) => {
@@ -208,6 +278,8 @@ class RedisStore implements Store {
         cost,
         x,
         slot,
+        notBefore,
+        numbers,
         keys,
         stack,
         id,
@@ -236,5 +308,37 @@ function readRejection(answer: Answer, length: number): Admission {
 function readClaim(answer: Answer, length: number): ClaimAnswer {
   if (answer.next() === 0) return { granted: false, freeAt: answer.list(length).map(answer.ours) }
   const slot = answer.next()
-  return { granted: true, slot: { at: answer.ours(slot), token: slot } }
+  return { granted: true, slot: { at: answer.ours(slot), from: answer.ours(answer.next()), token: slot } }
+}
+
+function readLease(answer: Answer): LeaseAnswer {
+  const { ours } = answer
+  const [nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, count] = answer.list(10) as [
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+  ]
+  const slots = Array.from({ length: count }, () => {
+    const [token, cost] = answer.list(2) as [number, number]
+    return { at: ours(token), cost, token }
+  })
+  return {
+    slots,
+    nextAt: ours(nextAt),
+    until: ours(until),
+    room,
+    roomRate,
+    roomFrom: ours(roomFrom),
+    roomUntil: ours(roomUntil),
+    spare,
+    level,
+    instances,
+  }
 }

@@ -1,4 +1,4 @@
-/** The script, its input and its output. decide.lua, which follows exchange.lua, says how they are laid out. */
+/** The script, its input and its output. decide.lua, which follows exchange.lua and includes lease.lua, says how they are laid out. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
@@ -16,6 +16,7 @@ export const VERB = {
   beat: 7,
   exchange: 8,
   leave: 9,
+  lease: 10,
 } as const
 
 export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
@@ -26,6 +27,9 @@ export const NO_SLOT = -Infinity
 /** `late`, `early`: the script has done nothing. */
 export type Status = 'done' | 'late' | 'early'
 
+/** Where decide.lua includes lease.lua. */
+const LEASE = /^@lease@$/m
+
 const CLOCK = /^local now = clock\(\)$/m
 
 export interface Script {
@@ -35,10 +39,10 @@ export interface Script {
 
 /** @param timeSource Lua that yields the time in ms since 1970, instead of the server's */
 export function readScript(timeSource?: string): Script {
-  const [upstream, rest] = ['exchange', 'decide'].map(name =>
-    readFileSync(new URL(`./${name}.lua`, import.meta.url), 'utf8'),
-  )
-  const file = fillConstants(`${upstream}\n${rest}`)
+  const [upstream, lease, rest] = ['exchange', 'lease', 'decide'].map(name =>
+    readFileSync(new URL(`./scripts/${name}.lua`, import.meta.url), 'utf8'),
+  ) as [string, string, string]
+  const file = fillConstants(`${upstream}\n${rest.replace(LEASE, () => lease)}`)
   const origin = CLOCK_ORIGIN * 1_000
   const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${origin}`)
   return { text, sha: createHash('sha1').update(text).digest('hex') }
@@ -52,8 +56,12 @@ export interface RedisOperation {
   readonly x: number
   /** ms of the store's clock; decide.lua says what else. */
   readonly slot: number
+  /** Sent in place of `slot`, in ms of our clock. */
+  readonly notBefore: number | undefined
+  /** decide.lua says what they are. */
+  readonly numbers: readonly number[]
   readonly keys: readonly string[]
-  /** The bucket of each key. Other keys have none. */
+  /** The bucket of each of the first keys. Other keys have none. */
   readonly stack: readonly BucketRef[]
   /** Of an instance that beats or leaves. */
   readonly id: string | undefined
@@ -65,12 +73,12 @@ export interface RedisOperation {
 }
 
 const HEADER = 5
-const PER_OPERATION = 5
+const PER_OPERATION = 6
 const PER_PLACE = 6
 
 /** How many numbers describe it. */
-export function sizeOf({ keys }: RedisOperation): number {
-  return PER_OPERATION + PER_PLACE * keys.length
+export function sizeOf({ keys, numbers }: RedisOperation): number {
+  return PER_OPERATION + PER_PLACE * keys.length + numbers.length
 }
 
 const BIG_ENDIAN = endianness() === 'BE'
@@ -82,15 +90,17 @@ export interface Terms {
   readonly horizon: number
   /** How far back a slot may lie. */
   readonly back: number
+  /** Maps ms of our clock to the store's. */
+  theirs(ours: number): number
 }
 
 /** A call that only asks for the time. */
-export const GREETING: Terms = { deadline: Infinity, earliest: -Infinity, horizon: 0, back: 0 }
+export const GREETING: Terms = { deadline: Infinity, earliest: -Infinity, horizon: 0, back: 0, theirs: ours => ours }
 
 /** The arguments of EVALSHA after the script's: the number of keys, the keys, ARGV. */
 export function encodeCall(
   operations: readonly RedisOperation[],
-  { deadline, earliest, horizon, back }: Terms,
+  { deadline, earliest, horizon, back, theirs }: Terms,
 ): (string | Buffer)[] {
   const places = new Map<string, number>()
   const ids: string[] = []
@@ -99,13 +109,14 @@ export function encodeCall(
   const input = new Float64Array(size)
   input.set([deadline, earliest, horizon, back, operations.length])
   let at = HEADER
-  for (const { verb, cost, x, slot, keys, stack, id } of operations) {
+  for (const { verb, cost, x, slot, notBefore, numbers, keys, stack, id } of operations) {
     input[at] = verb
     input[at + 1] = cost
     // The first argument is this input itself.
     input[at + 2] = id === undefined ? x : ids.push(id) + 1
-    input[at + 3] = slot
+    input[at + 3] = notBefore === undefined ? slot : theirs(notBefore)
     input[at + 4] = keys.length
+    input[at + 5] = numbers.length
     at += PER_OPERATION
     for (let index = 0; index < keys.length; index += 1) {
       input[at] = placeOf(keys[index]!, places)
@@ -113,6 +124,8 @@ export function encodeCall(
       if (bucket !== undefined) encodeLimits(bucket.limits, input, at + 1)
       at += PER_PLACE
     }
+    input.set(numbers, at)
+    at += numbers.length
   }
   const bytes = Buffer.from(input.buffer)
   if (BIG_ENDIAN) bytes.swap64()
@@ -176,4 +189,9 @@ export class Answer {
     for (let count = 0; count < length; count += 1) values.push(this.next())
     return values
   }
+}
+
+/** Why a server refused a script. It adds which script it ran, and which line of it. */
+export function withoutScript({ message }: Error): string {
+  return message.replace(/ script: [0-9a-f]{40}, .*$/s, '').replace(/^ERR /, '')
 }

@@ -1,6 +1,8 @@
 /** The adaptive rate, judged by simulations of upstreams on the virtual clock (upstream-model.ts). */
 import t from 'tap'
 import { AdaptiveRate } from '../../../src/core/adaptive/adaptive-rate.js'
+import { Sample } from '../../../src/core/adaptive/sample.js'
+import { createVirtualClock } from '../../../src/core/clock.js'
 import { isWithin, type Model, simulate, targets } from './upstream-model.js'
 
 const SEEDS = [1, 2, 3]
@@ -156,4 +158,59 @@ t.test('other targets keep the rate as far as they allow', async t => {
   t.equal(rate.rate, 0.02)
   rate.retarget(targets({ min: 1, max: 15, p90: 100 }), 0)
   t.equal(rate.rate, 0.015)
+})
+
+/** Sends at the rate that is found. `answerOf`: ms until the answer, and whether it is one. */
+function pace(seconds: number, answerOf: (number: number, now: number) => { ms: number; isServed: boolean }) {
+  const clock = createVirtualClock()
+  const found = new AdaptiveRate({ min: 0.005, max: 0.2, start: 0.05, errors: 0.02 }, 0)
+  let number = 0
+  const next = (): void => {
+    number += 1
+    const { ms, isServed } = answerOf(number, clock.now())
+    const client = ms > 1_000 ? 'slow' : `c${number % 20}`
+    const request = found.sent({ cost: 1, client, isTimed: true }, clock.now())
+    clock.at(clock.now() + ms, () =>
+      isServed ? found.served(request, clock.now()) : found.failed(request, clock.now()),
+    )
+    clock.at(clock.now() + 1 / found.rate, next)
+  }
+  next()
+  clock.runUntil(seconds * 1_000)
+  return found
+}
+
+t.test('one client whose requests hang keeps nobody from judging the upstream', async t => {
+  // It fails for a second, and then for good from 30 s on.
+  const answerOf = (number: number, now: number) => {
+    const hangs = number % 12 === 0
+    return { ms: hangs ? 3_600_000 : 100, isServed: hangs || now < 3_000 || (now > 4_000 && now < 30_000) }
+  }
+  t.ok(pace(29, answerOf).rate > 0.15, 'it climbs')
+  t.ok(pace(31, answerOf).rate < 0.1, 'it falls within a second')
+})
+
+t.test('requests that hang, whoever sent them, do not hide that the upstream fails', async t => {
+  const clock = createVirtualClock()
+  const found = new AdaptiveRate({ min: 0.005, max: 0.2, start: 0.1, errors: 0.02 }, 0)
+  const send = (client: string) => found.sent({ cost: 1, client, isTimed: true }, clock.now())
+  for (let number = 0; number < 60; number += 1) {
+    clock.runUntil(number * 10)
+    const request = send(`c${number}`)
+    // Half of them hang, so the window is not over.
+    if (number % 2 === 0) found.served(request, clock.now())
+  }
+  t.equal(found.rate, 0.1)
+  for (let number = 0; number < 5; number += 1) found.failed(send(`d${number}`), clock.now())
+  t.ok(found.rate < 0.1)
+})
+
+t.test('of many clients not all are looked at for each answer', async t => {
+  const sample = new Sample()
+  let looked = 0
+  for (let number = 0; number < 1_600; number += 1) {
+    sample.addServed(`c${number}`, number, 100)
+    if (sample.takeLook()) looked += 1
+  }
+  t.ok(looked < 150, `${looked} times`)
 })

@@ -1,4 +1,4 @@
-import type { RequestFacts } from './request.js'
+import type { RequestFacts } from '../request.js'
 
 /** Bytes. A longer unread body may hide a hang-up, because the kernel queues the close behind it. */
 const HIDING = 64 * 1024

@@ -1,33 +1,43 @@
 -- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
--- verb means. wire.ts writes the input and reads the output. A name between two @ is a constant of ../constants.ts.
+-- verb means. wire.ts writes the input and reads the output. A name between two @ is a constant of ../../constants.ts.
 --
--- KEYS      of bucket instances, of a registry, or of upstreams
+-- KEYS      of bucket instances, of what is leased of one, of a registry, or of upstreams
 -- ARGV[1]   little-endian doubles:
 --             deadline    ms of this clock. Later, nothing is done: nobody waits for the call any more.
 --             earliest    ms of this clock. Before, nothing is done: the clock was set back, and the deadline with it.
 --             horizon     ms, how far ahead a slot may be claimed
 --             back        ms, how far it may lie back. Negative: it has to lie ahead.
 --             count, and that many operations of
---               verb, cost, x, slot, n, and n places of
+--               verb, cost, x, slot, n, m, n places of
 --                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
 --                 it), blockFor (ms; 0: none; infinite: until it has drained), burst (cost units; 0: none)
---           x     admission: maxWait (ms); claim: since (ms); giveBack: slotCost; beat and leave: the place of the id in
---                 ARGV, where the places are the registry and the number that have left
---           slot  ms of this clock, -infinite: none; claim: ms by which the last place may be ahead of the horizon
---           exchange: cost is the rate, x how long it holds, slot how long the upstream is paused
+--               and m numbers
+--           x     admission: maxWait (ms); claim: since (ms); giveBack: slotCost; lease: lead (ms); beat and leave: the
+--                 place of the id in ARGV, where the places are the registry and the number that have left
+--           slot  ms of this clock, -infinite: none; claim: the slot is not before
+--           exchange: cost is the rate, x how long it holds, slot how long the upstream is paused; a second place is the
+--                 channel for news
+--           claims, also with admissions, have two numbers: ms by which slots may be ahead of the horizon, and by which the
+--                 last place may be ahead besides, unless somebody leases it
+--           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
+--                 want, minShare, how many classes, for each priority, weight and cost, for each returned slot its time and
+--                 cost
 -- ARGV[2..] ids of instances
 --
 -- Answers doubles: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the answer
 -- of each operation:
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
---   claim        1, slot; or 0, free of each place; after the levels if it came with an admission
+--   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
 --   giveBack, reset, leave  nothing
---   beat         how many there are, how many have left
+--   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, how many slots, for each its
+--                time and cost
+--   beat         how many there are, how many have left, how many of those that are there have a lower id
 --   exchange     see exchange.lua
 --
 -- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
--- drained), and the rate that `free` was counted with.
+-- drained), and the rate that `free` was counted with. One that is leased has two more: the part of the rate by which the level
+-- does not drain, and until when. lease.lua says how leases are kept.
 
 local function clock()
   local time = redis.call('TIME')
@@ -35,9 +45,11 @@ local function clock()
 end
 local now = clock()
 
-local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = @LEVEL_TOLERANCE@, @SAME_WAIT@, @SAME_SLOT@
 local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = @BEAT_LIFE@, @BEAT_AHEAD@, @KEEP_MARGIN@
+-- Numbers that are packed in one call: they are on the stack.
+local AT_ONCE = 4000
 -- ms, the longest life of a key.
 local LONGEST = 1e13
 local DRAINED = math.huge
@@ -50,8 +62,21 @@ if now < input[2] then return struct.pack('<dd', now, -1) end
 
 local stored = #KEYS > 0 and redis.call('MGET', unpack(KEYS)) or {}
 local levels, frees, blocks, rates = {}, {}, {}, {}
+-- The part of the rate at which room grows in leases, and when they end. 0: it is not leased.
+local leased_rates, leased_untils = {}, {}
 local changed, forgotten = {}, {}
+-- Opened, by the key of the bucket.
+local leases = {}
 local output, length = { now, 1 }, 2
+
+local function pack(numbers, length)
+  local packed = {}
+  for first = 1, length, AT_ONCE do
+    local last = min(length, first + AT_ONCE - 1)
+    packed[#packed + 1] = struct.pack('<' .. string.rep('d', last - first + 1), unpack(numbers, first, last))
+  end
+  return table.concat(packed)
+end
 
 local function tell(number)
   length = length + 1
@@ -75,20 +100,24 @@ end
 local function open(key, rate)
   if levels[key] then return apply_rate(key, rate) end
   local state = stored[key]
-  if not state or #state ~= 40 then
-    levels[key], frees[key], blocks[key], rates[key] = 0, 0, 0, rate
+  if not state or #state ~= 40 and #state ~= 56 then
+    levels[key], frees[key], blocks[key], rates[key], leased_rates[key], leased_untils[key] = 0, 0, 0, rate, 0, 0
     return
   end
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
+  local leased_rate, leased_until = 0, 0
+  if #state == 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
   local elapsed = now - at
   if elapsed < 0 then
     -- The clock went back: no time has passed. This is kept, or no time ever would pass.
     free, blocked = free + elapsed, blocked + elapsed
+    if leased_until ~= 0 then leased_until = leased_until + elapsed end
     changed[key] = true
-  else
-    level = max(0, level - elapsed * rate)
+  elseif level > 0 then
+    level = max(0, level - elapsed * rate + leased_rate * max(0, min(now, leased_until) - at))
   end
   levels[key], frees[key], blocks[key], rates[key] = level, free, blocked, counted
+  leased_rates[key], leased_untils[key] = leased_rate, leased_until
   apply_rate(key, rate)
   if not is_blocked(key) then
     -- A block until drained must not come back with the level, so its end is kept.
@@ -168,12 +197,18 @@ local function free_for(place, cost)
   return frees[input[place]] - slack_of(place, cost) / input[place + 1]
 end
 
-local function claim(first, last, cost, since, ahead)
-  local slot = now - min(since, back)
-  for place = first, last - 6, 6 do slot = max(slot, free_for(place, cost)) end
-  local far = slot - now > horizon
-  slot = max(slot, free_for(last, cost))
-  if far or slot - now > horizon + ahead then
+-- The two numbers behind the places say how far ahead the slot may be besides.
+local function claim(first, last, cost, since, not_before)
+  for place = first, last - 6, 6 do not_before = max(not_before, free_for(place, cost)) end
+  local slot = max(now - min(since, back), not_before)
+  local ahead = horizon + input[last + 6]
+  local free = free_for(last, cost)
+  -- The last bucket would be idle meanwhile.
+  local far = slot > now + ahead and slot > free
+  slot = max(slot, free)
+  -- Where others lease, claims do not go before their turns.
+  if leased_untils[input[last]] <= now then ahead = ahead + input[last + 7] end
+  if far or slot > now + ahead then
     tell(0)
     for place = first, last, 6 do tell(max(now, free_for(place, cost))) end
     return
@@ -185,6 +220,7 @@ local function claim(first, last, cost, since, ahead)
   end
   tell(1)
   tell(slot)
+  tell(min(slot, max(now, not_before, free)))
 end
 
 local function admit(verb, first, last, cost, max_wait)
@@ -203,7 +239,7 @@ local function admit(verb, first, last, cost, max_wait)
     changed[key] = true
     tell(level)
   end
-  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, 0) end
+  if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, -math.huge) end
 end
 
 local function give_back(first, last, cost, slot, slot_cost)
@@ -227,8 +263,12 @@ end
 local function reset(first, last)
   for place = first, last, 6 do
     local key = input[place]
-    levels[key], frees[key], blocks[key] = 0, 0, 0
-    changed[key], forgotten[key] = true, true
+    levels[key], blocks[key], changed[key] = 0, 0, true
+    -- What is leased is of this schedule.
+    if leased_untils[key] <= now then
+      frees[key], leased_rates[key], leased_untils[key], forgotten[key] = 0, 0, 0, true
+      leases[key] = nil
+    end
   end
 end
 
@@ -240,8 +280,11 @@ local function beat(place, left, id)
   redis.call('ZREMRANGEBYSCORE', registry, now + BEAT_AHEAD, '+inf')
   redis.call('PEXPIRE', registry, BEAT_LIFE + KEEP_MARGIN)
   redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
-  tell(redis.call('ZCARD', registry))
+  local ids, rank = redis.call('ZRANGE', registry, 0, -1), 0
+  for _, other in ipairs(ids) do if other < id then rank = rank + 1 end end
+  tell(#ids)
   tell(tonumber(stored[input[left]] or 0) or 0)
+  tell(rank)
 end
 
 local function leave(place, left, id)
@@ -250,20 +293,26 @@ local function leave(place, left, id)
   redis.call('PEXPIRE', KEYS[input[left]], BEAT_LIFE + KEEP_MARGIN)
 end
 
+@lease@
 local position = 6
 for _ = 1, count do
   local verb, cost, x = input[position], input[position + 1], input[position + 2]
-  local first = position + 5
+  local first = position + 6
   local last = first + 6 * (input[position + 4] - 1)
+  local behind = last + 6 + input[position + 5]
   if verb == BEAT then
     beat(first, last, ARGV[x])
   elseif verb == LEAVE then
     leave(first, last, ARGV[x])
   elseif verb == EXCHANGE then
-    local paused_for, rate, rate_for = exchange(KEYS[input[first]], now, input[position + 3], cost, x)
+    local channel = last > first and KEYS[input[last]]
+    local paused_for, rate, rate_for = exchange(KEYS[input[first]], now, input[position + 3], cost, x, channel)
     tell(paused_for)
     tell(rate)
     tell(rate_for)
+  elseif verb == LEASE then
+    open(input[first], input[first + 1])
+    lease(first, behind, cost, x)
   else
     for place = first, last, 6 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)
@@ -271,20 +320,24 @@ for _ = 1, count do
     elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
     else reset(first, last) end
   end
-  position = last + 6
+  position = behind
 end
 
 for key in pairs(changed) do
   local level, free, blocked = levels[key], frees[key], blocks[key]
-  if forgotten[key] and level == 0 and free == 0 and blocked == 0 then
+  local leased_until = leased_untils[key]
+  if forgotten[key] and level == 0 and free == 0 and blocked == 0 and leased_until == 0 then
     redis.call('DEL', KEYS[key])
   else
     -- It is not needed when it has drained, its schedule has passed and no block lasts.
-    local busy = max(level / rates[key], free - now)
+    local busy = max(level / rates[key], free - now, leased_until - now)
     if blocked < DRAINED then busy = max(busy, blocked - now) end
     local expiry = min(LONGEST, math.ceil(busy) + KEEP_MARGIN)
-    redis.call('SET', KEYS[key], struct.pack('<ddddd', level, now, free, blocked, rates[key]), 'PX', expiry)
+    local state = struct.pack('<ddddd', level, now, free, blocked, rates[key])
+    if leased_until ~= 0 then state = state .. struct.pack('<dd', leased_rates[key], leased_until) end
+    redis.call('SET', KEYS[key], state, 'PX', expiry)
   end
 end
+for key, opened in pairs(leases) do keep_leases(key, opened) end
 
-return struct.pack('<' .. string.rep('d', length), unpack(output))
+return pack(output, length)

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
-import type { PeerAddress } from './client-address.js'
-import type { Reply } from './reply.js'
+import type { PeerAddress } from '../client-address.js'
+import type { Reply } from '../reply.js'
 
 /** A client's connection. It handles one request at a time, however many the client sends ahead. */
 export interface ClientConnection extends PeerAddress {

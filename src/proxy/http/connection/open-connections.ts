@@ -1,7 +1,7 @@
 /** The open connections of clients, and whether there is room for another one. */
 import type { Socket } from 'node:net'
-import type { ProxyContext } from '../context.js'
-import { type PeerAddress, peerOf } from './client-address.js'
+import type { ProxyContext } from '../../context.js'
+import { type PeerAddress, peerOf } from '../client-address.js'
 import type { ClientConnection } from './client-connection.js'
 
 /** Connections above a limit that still get a 503. Further ones are closed without an answer. */

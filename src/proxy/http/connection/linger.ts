@@ -1,6 +1,6 @@
 /** Bounds on reading what a client still sends after its answer. Closing at once could cost it the answer (RFC 9112 9.6). */
 import type { Socket } from 'node:net'
-import type { Deadlines, Watched } from '../deadlines.js'
+import type { Deadlines, Watched } from '../../deadlines.js'
 
 /** How long a client is read after its answer, in ms: since its last byte, and in total. */
 export const LINGER = { silence: 5_000, total: 300_000 }

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
-import type { Clock } from '../../core/clock.js'
-import { Deadlines } from '../deadlines.js'
+import type { Clock } from '../../../core/clock.js'
+import { Deadlines } from '../../deadlines.js'
 
 /** ms over which the rate of a client is measured. */
 const WINDOW = 20_000

@@ -1,0 +1,70 @@
+/** What an instance shows of itself to the other instances on its store, and how they read it. */
+import type { View } from '../../core/board.js'
+import type { MemberSnapshot, Snapshot } from '../snapshot/snapshot.js'
+import { compactSnapshot } from './compact.js'
+
+/** One instance of several, with its own snapshot. */
+export interface FleetMember {
+  /** Unique among all instances. */
+  readonly id: string
+  /** For people: the host and the process. */
+  readonly name: string
+  /** How old the snapshot is, in ms. */
+  readonly age: number
+  readonly snapshot: Snapshot
+  /** Sums over all routes. The snapshot of another instance may be without its routes. */
+  readonly passed: Passed
+}
+
+type Passed = Pick<MemberSnapshot, 'forwarded' | 'rejected'>
+
+export function passedOf({ routes }: Snapshot): Passed {
+  const sum = (of: 'forwarded' | 'rejected'): number => routes.reduce((total, { outcomes }) => total + outcomes[of], 0)
+  return { forwarded: sum('forwarded'), rejected: sum('rejected') }
+}
+
+/** Instances of another version may show something else. */
+const FORMAT = 2
+
+/** Bytes. An instance shows no more, whatever the number of keys, buckets and routes. */
+export const LARGEST_VIEW = 32 * 1_024
+
+/** The text that others read. Undefined: its buckets and routes alone are too large. */
+export function writeView({ name, snapshot, passed }: FleetMember): string | undefined {
+  const write = (compact: Snapshot): string => JSON.stringify({ format: FORMAT, name, passed, snapshot: compact })
+  return compactSnapshot(snapshot, write, LARGEST_VIEW)
+}
+
+/**
+ * Undefined: it is of another version.
+ *
+ * @param wallNow ms since 1970. Its times are moved to this clock, because clocks of machines differ.
+ */
+export function readView({ id, text, age }: View, wallNow: number): FleetMember | undefined {
+  try {
+    const { format, name, passed, snapshot } = JSON.parse(text) as FleetMember & { format: number }
+    if (format !== FORMAT) return undefined
+    return { id, name, age, passed, snapshot: moved(snapshot, wallNow - age - snapshot.at) }
+  } catch {
+    return undefined
+  }
+}
+
+function moved(snapshot: Snapshot, by: number): Snapshot {
+  const all = (moments: readonly number[]): number[] => moments.map(moment => moment + by)
+  return {
+    ...snapshot,
+    at: snapshot.at + by,
+    buckets: snapshot.buckets.map(({ focus, ...bucket }) => ({
+      ...bucket,
+      ...(focus && {
+        focus: {
+          key: focus.key,
+          arrivals: all(focus.arrivals),
+          releases: all(focus.releases),
+          rejections: all(focus.rejections),
+        },
+      }),
+    })),
+  }
+}

@@ -1,0 +1,322 @@
+/**
+ * Leases of one bucket instance: who gets which slots and how much room. docs/decisions/slot-leases.md says why it keeps the
+ * bound. lease.lua and lease.sql do the same.
+ */
+import { slackOf } from '../../core/bucket/limits.js'
+import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
+import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
+import { FRAME, LEASE_LIFE, type LeaseAnswer, type LeaseRequest, SLOTS_PER_FRAME } from '../../core/store.js'
+import { LATE_FRAMES, SAME_SLOT } from '../constants.js'
+
+/** What a class of an instance still needs. */
+interface Demand {
+  readonly priority: number
+  weight: number
+  /** Cost units without a slot. */
+  cost: number
+  /** The virtual time at which it has its turn: cost units per weight. */
+  turn: number
+}
+
+interface OwnedSlot {
+  readonly at: number
+  readonly cost: number
+}
+
+interface Lessee {
+  readonly instance: number
+  seenAt: number
+  /** When it reports next. */
+  nextAt: number
+  lead: number
+  largest: number
+  demand: Demand[]
+  /** Not fetched yet. */
+  slots: OwnedSlot[]
+  /** Room that counts in the level, and room that grows. */
+  room: number
+  roomRate: number
+  roomUntil: number
+}
+
+/** The part of a bucket's state that leases touch. Moments in ms, the level in cost units at `at`. */
+export interface LeasedState {
+  level: number
+  at: number
+  free: number
+  rate: number
+  /** The part of the rate at which room grows in leases, in cost units per ms. The level does not drain by it. */
+  leasedRate: number
+  /** All of that ends by then. */
+  leasedUntil: number
+  leases: BucketLeases | undefined
+}
+
+export interface BucketLeases {
+  lessees: Lessee[]
+  /** Slots that were returned, in the order of their times. */
+  spare: OwnedSlot[]
+  /** The virtual time of the last turn of each class. */
+  turns: number[]
+  /** What each class owes to those behind it, in cost units (min-share.ts). */
+  owed: number[]
+}
+
+/** @param state at `now` */
+export function lease(state: LeasedState, request: LeaseRequest, now: number): LeaseAnswer {
+  state.leases ??= { lessees: [], spare: [], turns: zeros(LAST_PRIORITY + 1), owed: zeros(LAST_PRIORITY) }
+  const { leases } = state
+  dropDead(state, leases, now)
+  const lessee = leases.lessees.find(({ instance }) => instance === request.instance) ?? newLessee(leases, request, now)
+  takeBack(state, leases, request)
+  report(leases, lessee, request)
+  settleRoom(state, lessee, request.used, now)
+  lessee.seenAt = now
+  lessee.nextAt = now
+  allocate(state, leases, request, now)
+  const isDone = request.demand.length === 0 && request.want <= 0
+  if (isDone) leave(leases, lessee)
+  else leaseRoom(state, leases, lessee, request)
+  const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
+  lessee.slots = []
+  lessee.nextAt = Math.max(now + FRAME, state.free - leadOf(leases) - FRAME)
+  lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
+  summarise(state, leases)
+  let rooms = 0
+  for (const { room } of leases.lessees) rooms += room
+  return {
+    slots,
+    nextAt: lessee.nextAt,
+    until: state.free,
+    room: lessee.room,
+    roomRate: lessee.roomRate,
+    roomFrom: now,
+    roomUntil: lessee.roomUntil,
+    spare: Math.max(0, request.bucket.limits.capacity - state.level),
+    level: Math.max(0, state.level - rooms),
+    instances: leases.lessees.length,
+  }
+}
+
+function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: number): Lessee {
+  const lessee: Lessee = {
+    instance,
+    seenAt: now,
+    nextAt: now,
+    lead,
+    largest: 0,
+    demand: [],
+    slots: [],
+    room: 0,
+    roomRate: 0,
+    roomUntil: now,
+  }
+  leases.lessees.push(lessee)
+  return lessee
+}
+
+/** What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level. */
+function dropDead(state: LeasedState, leases: BucketLeases, now: number): void {
+  for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE)) {
+    // So long the level has not drained by it, and its room has not grown.
+    const unused = Math.max(0, Math.min(now, state.leasedUntil) - lessee.roomUntil)
+    state.level = Math.max(0, state.level - lessee.roomRate * unused)
+    leave(leases, lessee)
+  }
+}
+
+function leave(leases: BucketLeases, lessee: Lessee): void {
+  leases.lessees = leases.lessees.filter(other => other !== lessee)
+  addSpare(leases, lessee.slots)
+  lessee.slots = []
+  lessee.room = 0
+  lessee.roomRate = 0
+}
+
+function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
+  if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort((one, other) => one.at - other.at)
+}
+
+/** The last slots shorten the schedule, the others are spare. */
+function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, largest }: LeaseRequest): void {
+  const slack = slackOf(bucket.limits, largest) / state.rate
+  const left = returned.map(({ token, cost }) => ({ at: token as number, cost }))
+  for (let last = left.at(-1); last !== undefined; last = left.at(-1)) {
+    if (Math.abs(last.at + last.cost / state.rate + slack - state.free) > SAME_SLOT) break
+    state.free = last.at + slack
+    left.pop()
+  }
+  addSpare(leases, left)
+}
+
+function report(leases: BucketLeases, lessee: Lessee, { demand, largest, lead }: LeaseRequest): void {
+  lessee.lead = lead
+  lessee.largest = largest
+  let pending = 0
+  for (const { cost } of lessee.slots) pending += cost
+  lessee.demand = demand.map(({ priority, weight, cost }) => {
+    const known = lessee.demand.find(other => other.priority === priority)
+    // Of one that was not served all the time no turns are kept.
+    return { priority, weight, cost, turn: Math.max(known?.turn ?? 0, leases.turns[priority]!) }
+  })
+  // Slots that wait for it serve the lowest class first.
+  for (const entry of [...lessee.demand].sort((one, other) => one.priority - other.priority)) {
+    const covered = Math.min(pending, entry.cost)
+    entry.cost -= covered
+    pending -= covered
+  }
+}
+
+/** Counts what it has admitted in place of what was set apart for it. */
+function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): void {
+  const grown = lessee.roomRate * Math.max(0, Math.min(now, lessee.roomUntil) - lessee.seenAt)
+  state.level = Math.max(0, state.level + used - lessee.room - grown)
+  lessee.room = 0
+  lessee.roomRate = 0
+}
+
+/** Sets room apart for it until its next report. */
+function leaseRoom(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: LeaseRequest): void {
+  if (request.want < 0) return
+  const { capacity } = request.bucket.limits
+  const alone = leases.lessees.length === 1
+  const spare = Math.max(0, capacity - state.level)
+  const room = Math.min(request.want, alone ? spare : spare / 2)
+  let others = 0
+  for (const other of leases.lessees) if (other !== lessee) others += other.roomRate
+  lessee.room = room
+  lessee.roomRate = Math.max(0, Math.min(state.rate / leases.lessees.length, state.rate - others))
+  state.level += room
+}
+
+function summarise(state: LeasedState, leases: BucketLeases): void {
+  state.leasedRate = 0
+  state.leasedUntil = -Infinity
+  for (const { roomRate, nextAt, lead } of leases.lessees) {
+    state.leasedRate += roomRate
+    state.leasedUntil = Math.max(state.leasedUntil, nextAt + lead + LEASE_LIFE)
+  }
+  if (leases.lessees.length === 0) state.leases = undefined
+}
+
+/** Gives out the schedule up to the end of the next frame, to those who are there in time for it. */
+function allocate(state: LeasedState, leases: BucketLeases, request: LeaseRequest, now: number): void {
+  const { limits } = request.bucket
+  const { rate } = state
+  const { lessees } = leases
+  const lead = leadOf(leases)
+  const largest = Math.max(...lessees.map(lessee => lessee.largest))
+  const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
+  const end = now + lead + FRAME
+  const share: Share = { limits, leases, lead }
+
+  const unclaimed: OwnedSlot[] = []
+  for (const slot of leases.spare) {
+    if (slot.at < now) continue
+    const taker = nextTurn(share, slot.at)
+    if (taker === undefined) unclaimed.push(slot)
+    else give(share, taker, slot)
+  }
+  leases.spare = unclaimed
+
+  const slack = slackOf(limits, largest) / rate
+  let at = Math.max(state.free - slack, now)
+  while (at < end) {
+    const taker = nextTurn(share, at)
+    if (taker === undefined) {
+      // Nobody is there so early. The time until somebody is passes unused.
+      const first = Math.min(
+        ...lessees.filter(hasDemand).map(lessee => (latestOf(lessee, lead) < at ? Infinity : readyAt(lessee))),
+      )
+      if (!(first > at && first < end)) break
+      at = first
+      continue
+    }
+    const cost = Math.min(most, taker.demand.cost)
+    give(share, taker, { at, cost })
+    at += cost / rate
+    state.free = at + slack
+  }
+}
+
+interface Share {
+  readonly limits: LeaseRequest['bucket']['limits']
+  readonly leases: BucketLeases
+  readonly lead: number
+}
+
+interface Taker {
+  readonly lessee: Lessee
+  readonly demand: Demand
+}
+
+function hasDemand({ demand }: Lessee): boolean {
+  return demand.some(({ cost }) => cost > LEVEL_TOLERANCE)
+}
+
+/** Not before it has reported. */
+function readyAt({ nextAt, lead }: Lessee): number {
+  return nextAt + lead
+}
+
+/** Nothing later is kept for an instance that might be gone. */
+function latestOf({ nextAt }: Lessee, lead: number): number {
+  return nextAt + lead + LATE_FRAMES * FRAME
+}
+
+/** What the farthest of them needs. An instance that has not reported counts from the next time. */
+function leadOf({ lessees }: BucketLeases): number {
+  return Math.max(0, ...lessees.map(({ lead }) => lead))
+}
+
+/** Who has the slot at this time: of the lowest class, or of one behind to which it is owed. */
+function nextTurn({ leases, lead }: Share, at: number): Taker | undefined {
+  let chosen: Taker | undefined
+  for (const taker of firstsOf(leases, lead, at)) {
+    if (taker === undefined) continue
+    if (chosen !== undefined && leases.owed[chosen.demand.priority]! + LEVEL_TOLERANCE < costOf(taker)) break
+    chosen = taker
+  }
+  return chosen
+}
+
+/** Who has the turn of each class at this time. */
+function firstsOf({ lessees }: BucketLeases, lead: number, at: number): (Taker | undefined)[] {
+  const firsts: (Taker | undefined)[] = []
+  for (const lessee of lessees) {
+    if (at < readyAt(lessee) || at > latestOf(lessee, lead)) continue
+    for (const demand of lessee.demand) {
+      if (demand.cost <= LEVEL_TOLERANCE) continue
+      const known = firsts[demand.priority]
+      if (known === undefined || demand.turn < known.demand.turn) firsts[demand.priority] = { lessee, demand }
+    }
+  }
+  return firsts
+}
+
+function costOf({ lessee, demand }: Taker): number {
+  return Math.min(lessee.largest, demand.cost)
+}
+
+function give({ limits, leases }: Share, { lessee, demand }: Taker, slot: OwnedSlot): void {
+  const { priority } = demand
+  const { minShare = DEFAULT_MIN_SHARE } = limits
+  const { owed } = leases
+  for (let before = 0; before < priority; before += 1) {
+    owed[before] = Math.max(0, owed[before]! - (1 - minShare) * slot.cost)
+  }
+  if (priority < LAST_PRIORITY) {
+    const isAwaited = leases.lessees.some(other =>
+      other.demand.some(behind => behind.priority > priority && behind.cost > LEVEL_TOLERANCE),
+    )
+    owed[priority] = isAwaited ? owed[priority]! + minShare * slot.cost : 0
+  }
+  leases.turns[priority] = demand.turn
+  demand.turn += slot.cost / demand.weight
+  demand.cost = Math.max(0, demand.cost - slot.cost)
+  lessee.slots.push(slot)
+}
+
+function zeros(length: number): number[] {
+  return Array.from({ length }, () => 0)
+}

@@ -1,0 +1,408 @@
+-- The body of a plpgsql function: one report of an instance that leases of a bucket instance. It decides as
+-- src/stores/memory/leases.ts does. It only computes: decide.sql keeps what it returns.
+--
+--   INOUT lease         float8[]  null, or 8 turns, 7 owed, the moment until which it holds, how many instances, classes and slots,
+--                       then the arrays declared below, one after the other
+--   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
+--   INOUT level, free   of the bucket instance, at `now`
+--   now, instance, largest
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, count, for each of count
+--                       classes its priority, weight and cost, and for each returned slot its moment and cost
+--   OUT leased_rate
+--   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, count, and for each of count
+--                       slots its moment and cost
+#variable_conflict use_variable
+DECLARE
+  rate float8 := request[2];
+  capacity float8 := request[3];
+  burst float8 := request[6];
+  used float8 := request[8];
+  want float8 := request[9];
+  min_share float8 := request[10];
+  classes int := request[11];
+  turns float8[] := array_fill(0::float8, '{8}');
+  owed float8[] := array_fill(0::float8, '{7}');
+  -- The instances.
+  n int := 0;
+  ids float8[];
+  seens float8[];
+  nexts float8[];         -- when each reports next; -Infinity: it is gone
+  leads float8[];
+  largests float8[];
+  rooms float8[];
+  room_rates float8[];
+  room_untils float8[];
+  -- Their classes.
+  m int := 0;
+  owners float8[];        -- the place of the instance
+  priorities float8[];
+  weights float8[];
+  costs float8[];         -- cost units without a slot
+  own_turns float8[];
+  -- Slots that they have not fetched.
+  k int := 0;
+  holders float8[];       -- the place of the instance
+  slot_ats float8[];
+  slot_costs float8[];
+  -- Slots that were returned.
+  spares int := 0;
+  spare_ats float8[];
+  spare_costs float8[];
+
+  me int;
+  living int;
+  done bool := classes = 0 AND want <= 0;
+  pending float8 := 0;
+  known float8[] := array_fill(NULL::float8, '{8}');
+  given int := 0;
+  lead float8;
+  slack float8;
+  readies float8[];
+  latests float8[];
+  last_class int := 0;
+  top float8 := 0;
+  most float8;
+  finish float8;
+  at float8 := NULL;
+  cost float8;
+  nobody int[] := array_fill(NULL::int, '{8}');
+  firsts int[];
+  taker int;
+  d int;
+  class int;
+  behind bool;
+  early float8;
+  others float8 := 0;
+  places int[];
+  looked int := 0;
+  kept int;
+  p int;
+BEGIN
+  IF lease IS NOT NULL THEN
+    turns := lease[1:8];
+    owed := lease[9:15];
+    n := lease[17];
+    m := lease[18];
+    k := lease[19];
+    p := 19;
+    ids := lease[p + 1 : p + n];
+    seens := lease[p + n + 1 : p + 2 * n];
+    nexts := lease[p + 2 * n + 1 : p + 3 * n];
+    leads := lease[p + 3 * n + 1 : p + 4 * n];
+    largests := lease[p + 4 * n + 1 : p + 5 * n];
+    rooms := lease[p + 5 * n + 1 : p + 6 * n];
+    room_rates := lease[p + 6 * n + 1 : p + 7 * n];
+    room_untils := lease[p + 7 * n + 1 : p + 8 * n];
+    p := p + 8 * n;
+    owners := lease[p + 1 : p + m];
+    priorities := lease[p + m + 1 : p + 2 * m];
+    weights := lease[p + 2 * m + 1 : p + 3 * m];
+    costs := lease[p + 3 * m + 1 : p + 4 * m];
+    own_turns := lease[p + 4 * m + 1 : p + 5 * m];
+    p := p + 5 * m;
+    holders := lease[p + 1 : p + k];
+    slot_ats := lease[p + k + 1 : p + 2 * k];
+    slot_costs := lease[p + 2 * k + 1 : p + 3 * k];
+    p := p + 3 * k;
+    spares := (cardinality(lease) - p) / 2;
+    spare_ats := lease[p + 1 : p + spares];
+    spare_costs := lease[p + spares + 1 : p + 2 * spares];
+    IF leased_until <> lease[16] THEN
+      -- The clock went back: moves all moments with it, as no time has passed.
+      FOR i IN 1 .. n LOOP
+        seens[i] := seens[i] + (leased_until - lease[16]);
+        nexts[i] := nexts[i] + (leased_until - lease[16]);
+        room_untils[i] := room_untils[i] + (leased_until - lease[16]);
+      END LOOP;
+      FOR i IN 1 .. k LOOP
+        slot_ats[i] := slot_ats[i] + (leased_until - lease[16]);
+      END LOOP;
+      spares := 0;
+    END IF;
+  END IF;
+
+  -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level.
+  living := n;
+  FOR i IN 1 .. n LOOP
+    IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
+      -- So long the level has not drained by it, and its room has not grown.
+      level := greatest(0, level - room_rates[i] * greatest(0, least(now, leased_until) - room_untils[i]));
+      nexts[i] := '-Infinity';
+      living := living - 1;
+    ELSIF ids[i] = instance THEN
+      me := i;
+    END IF;
+  END LOOP;
+  IF me IS NULL THEN
+    n := n + 1;
+    living := living + 1;
+    me := n;
+    ids[me] := instance;
+    seens[me] := now;
+    nexts[me] := now;
+    rooms[me] := 0;
+    room_rates[me] := 0;
+    room_untils[me] := now;
+  END IF;
+  leads[me] := request[7];
+  largests[me] := largest;
+  answer := array_fill(0::float8, '{10}');
+  kept := 0;
+  FOR i IN 1 .. k LOOP
+    p := holders[i];
+    IF p = me THEN
+      answer[11 + 2 * given] := slot_ats[i];
+      answer[12 + 2 * given] := slot_costs[i];
+      given := given + 1;
+      pending := pending + slot_costs[i];
+    ELSIF nexts[p] = '-Infinity' THEN
+      spares := spares + 1;
+      spare_ats[spares] := slot_ats[i];
+      spare_costs[spares] := slot_costs[i];
+    ELSE
+      kept := kept + 1;
+      holders[kept] := p;
+      slot_ats[kept] := slot_ats[i];
+      slot_costs[kept] := slot_costs[i];
+    END IF;
+  END LOOP;
+  k := kept;
+
+  -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
+  slack := greatest(0, burst - largest) / rate;
+  kept := 11 + 3 * classes;
+  p := cardinality(request) - 1;
+  WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
+    free := request[p] + slack;
+    p := p - 2;
+  END LOOP;
+  FOR i IN kept + 1 .. p BY 2 LOOP
+    spares := spares + 1;
+    spare_ats[spares] := request[i];
+    spare_costs[spares] := request[i + 1];
+  END LOOP;
+
+  -- What it needs now replaces what it needed. Of a class that was not served all the time no turns are kept.
+  kept := 0;
+  FOR i IN 1 .. m LOOP
+    p := owners[i];
+    IF p = me THEN
+      known[priorities[i]::int + 1] := own_turns[i];
+    ELSIF nexts[p] > '-Infinity' THEN
+      kept := kept + 1;
+      owners[kept] := p;
+      priorities[kept] := priorities[i];
+      weights[kept] := weights[i];
+      costs[kept] := costs[i];
+      own_turns[kept] := own_turns[i];
+    END IF;
+  END LOOP;
+  m := kept;
+  firsts := nobody;
+  FOR i IN 12 .. 11 + 3 * classes BY 3 LOOP
+    m := m + 1;
+    class := request[i] + 1;
+    owners[m] := me;
+    priorities[m] := request[i];
+    weights[m] := request[i + 1];
+    costs[m] := request[i + 2];
+    own_turns[m] := greatest(known[class], turns[class]);
+    firsts[class] := m;
+  END LOOP;
+  -- Slots that wait for it serve the lowest class first.
+  IF pending > 0 THEN
+    FOREACH d IN ARRAY firsts LOOP
+      CONTINUE WHEN d IS NULL;
+      cost := least(pending, costs[d]);
+      costs[d] := costs[d] - cost;
+      pending := pending - cost;
+    END LOOP;
+  END IF;
+
+  -- Counts what it has admitted in place of what was set apart for it.
+  level := greatest(0, level + used - rooms[me]
+    - room_rates[me] * greatest(0, least(now, room_untils[me]) - seens[me]));
+  rooms[me] := 0;
+  room_rates[me] := 0;
+  seens[me] := now;
+  nexts[me] := now;
+
+  -- Gives out the schedule up to the end of the next frame, to those who are there in time for it. First what was returned.
+  lead := 0;
+  FOR i IN 1 .. n LOOP
+    CONTINUE WHEN nexts[i] = '-Infinity';
+    lead := greatest(lead, leads[i]);
+    top := greatest(top, largests[i]);
+  END LOOP;
+  FOR i IN 1 .. n LOOP
+    readies[i] := nexts[i] + leads[i];
+    latests[i] := nexts[i] + lead + @LATE_FRAMES@ * @FRAME@;
+  END LOOP;
+  FOR i IN 1 .. m LOOP
+    last_class := greatest(last_class, priorities[i]);
+  END LOOP;
+  most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
+  slack := greatest(0, burst - top) / rate;
+  finish := now + lead + @FRAME@;
+  IF spares > 1 THEN
+    SELECT array_agg(s.at ORDER BY s.at, s.place), array_agg(s.cost ORDER BY s.at, s.place) INTO spare_ats, spare_costs
+      FROM unnest(spare_ats[1 : spares], spare_costs[1 : spares]) WITH ORDINALITY s (at, cost, place);
+  END IF;
+  kept := 0;
+  LOOP
+    IF looked < spares THEN
+      looked := looked + 1;
+      at := spare_ats[looked];
+      CONTINUE WHEN at < now;
+    ELSE
+      IF early IS NULL THEN
+        early := greatest(free - slack, now);
+        at := early;
+      END IF;
+      EXIT WHEN at >= finish;
+    END IF;
+    -- Who has the slot at this time: of the lowest class, or of one behind to which it is owed.
+    firsts := nobody;
+    FOR i IN 1 .. m LOOP
+      p := owners[i];
+      CONTINUE WHEN costs[i] <= @LEVEL_TOLERANCE@ OR at < readies[p] OR at > latests[p];
+      class := priorities[i] + 1;
+      d := firsts[class];
+      IF d IS NULL OR own_turns[i] < own_turns[d] OR (own_turns[i] = own_turns[d] AND p < owners[d]) THEN
+        firsts[class] := i;
+      END IF;
+    END LOOP;
+    taker := NULL;
+    FOREACH d IN ARRAY firsts LOOP
+      CONTINUE WHEN d IS NULL;
+      EXIT WHEN owed[priorities[taker]::int + 1] + @LEVEL_TOLERANCE@ < least(largests[owners[d]::int], costs[d]);
+      taker := d;
+    END LOOP;
+    IF taker IS NULL THEN
+      IF early IS NULL THEN
+        kept := kept + 1;
+        spare_ats[kept] := at;
+        spare_costs[kept] := spare_costs[looked];
+        CONTINUE;
+      END IF;
+      -- Nobody is there so early. The time until somebody is passes unused.
+      early := 'Infinity';
+      FOR i IN 1 .. m LOOP
+        p := owners[i];
+        IF costs[i] > @LEVEL_TOLERANCE@ AND latests[p] >= at THEN early := least(early, readies[p]); END IF;
+      END LOOP;
+      EXIT WHEN early <= at OR early >= finish;
+      at := early;
+      CONTINUE;
+    END IF;
+
+    cost := CASE WHEN early IS NULL THEN spare_costs[looked] ELSE least(most, costs[taker]) END;
+    class := priorities[taker] + 1;
+    FOR i IN 1 .. class - 1 LOOP
+      owed[i] := greatest(0, owed[i] - (1 - min_share) * cost);
+    END LOOP;
+    IF class < 8 THEN
+      behind := false;
+      IF last_class >= class THEN
+        FOR i IN 1 .. m LOOP
+          behind := priorities[i] >= class AND costs[i] > @LEVEL_TOLERANCE@;
+          EXIT WHEN behind;
+        END LOOP;
+      END IF;
+      owed[class] := CASE WHEN behind THEN owed[class] + min_share * cost ELSE 0 END;
+    END IF;
+    turns[class] := own_turns[taker];
+    own_turns[taker] := own_turns[taker] + cost / weights[taker];
+    costs[taker] := greatest(0, costs[taker] - cost);
+    IF owners[taker] = me THEN
+      answer[11 + 2 * given] := at;
+      answer[12 + 2 * given] := cost;
+      given := given + 1;
+    ELSE
+      k := k + 1;
+      holders[k] := owners[taker];
+      slot_ats[k] := at;
+      slot_costs[k] := cost;
+    END IF;
+    IF early IS NOT NULL THEN
+      at := at + cost / rate;
+      free := at + slack;
+    END IF;
+  END LOOP;
+  spares := kept;
+
+  IF done THEN
+    -- It leaves. What it has not fetched is spare.
+    nexts[me] := '-Infinity';
+    living := living - 1;
+    FOR i IN 0 .. given - 1 LOOP
+      spares := spares + 1;
+      spare_ats[spares] := answer[11 + 2 * i];
+      spare_costs[spares] := answer[12 + 2 * i];
+    END LOOP;
+    given := 0;
+  ELSIF want >= 0 THEN
+    -- Sets room apart for it until its next report.
+    FOR i IN 1 .. n LOOP
+      IF i <> me AND nexts[i] > '-Infinity' THEN others := others + room_rates[i]; END IF;
+    END LOOP;
+    rooms[me] := least(want, greatest(0, capacity - level) / CASE WHEN living = 1 THEN 1 ELSE 2 END);
+    room_rates[me] := greatest(0, least(rate / living, rate - others));
+    level := level + rooms[me];
+  END IF;
+  lead := 0;
+  FOR i IN 1 .. n LOOP
+    IF nexts[i] > '-Infinity' THEN lead := greatest(lead, leads[i]); END IF;
+  END LOOP;
+  answer[1] := now;
+  answer[2] := greatest(now + @FRAME@, free - lead - @FRAME@);
+  answer[3] := free;
+  IF NOT done THEN
+    answer[4] := rooms[me];
+    answer[5] := room_rates[me];
+    nexts[me] := answer[2];
+    room_untils[me] := answer[2] + leads[me] + @LEASE_LIFE@;
+  END IF;
+  answer[6] := answer[2] + leads[me] + @LEASE_LIFE@;
+  answer[7] := greatest(0, capacity - level);
+
+  -- Those that are gone are left out.
+  kept := 0;
+  leased_rate := 0;
+  leased_until := '-Infinity';
+  others := 0;
+  FOR i IN 1 .. n LOOP
+    CONTINUE WHEN nexts[i] = '-Infinity';
+    kept := kept + 1;
+    places[i] := kept;
+    leased_rate := leased_rate + room_rates[i];
+    leased_until := greatest(leased_until, nexts[i] + leads[i] + @LEASE_LIFE@);
+    others := others + rooms[i];
+    CONTINUE WHEN kept = i;
+    ids[kept] := ids[i];
+    seens[kept] := seens[i];
+    nexts[kept] := nexts[i];
+    leads[kept] := leads[i];
+    largests[kept] := largests[i];
+    rooms[kept] := rooms[i];
+    room_rates[kept] := room_rates[i];
+    room_untils[kept] := room_untils[i];
+  END LOOP;
+  IF kept < n THEN
+    FOR i IN 1 .. m LOOP
+      owners[i] := places[owners[i]::int];
+    END LOOP;
+    FOR i IN 1 .. k LOOP
+      holders[i] := places[holders[i]::int];
+    END LOOP;
+  END IF;
+  answer[8] := greatest(0, level - others);
+  answer[9] := kept;
+  answer[10] := given;
+  answer := answer[1 : 10 + 2 * given];
+  lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k]
+    || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
+    || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
+    || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]
+    || holders[1 : k] || slot_ats[1 : k] || slot_costs[1 : k] || spare_ats[1 : spares] || spare_costs[1 : spares] END;
+END

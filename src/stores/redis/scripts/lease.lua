@@ -1,0 +1,364 @@
+-- Leases: who gets which slots of a bucket, and how much room. stores/memory/leases.ts says why, and decides the same. decide.lua
+-- includes this.
+--
+-- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
+-- the turn of the last slot of each class, what each but the last owes, how many spare slots, how many lessees, time and cost of
+-- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
+-- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
+
+local FRAME, LEASE_LIFE, LATE_FRAMES, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @LATE_FRAMES@, @SLOTS_PER_FRAME@
+local LAST_PRIORITY = @LAST_PRIORITY@
+
+local function zeros(number)
+  local list = {}
+  for place = 1, number do list[place] = 0 end
+  return list
+end
+
+local function unpack_all(packed)
+  local numbers, count = {}, #packed / 8
+  for first = 1, count, AT_ONCE do
+    local some = min(AT_ONCE, count - first + 1)
+    local piece = { struct.unpack('<' .. string.rep('d', some), packed, 8 * first - 7) }
+    for place = 1, some do numbers[first + place - 1] = piece[place] end
+  end
+  return numbers
+end
+
+local function open_leases(key, place)
+  local packed = stored[place]
+  if leased_untils[key] == 0 or not packed then
+    return { place = place, turns = zeros(LAST_PRIORITY + 1), owed = zeros(LAST_PRIORITY), spare = {}, lessees = {} }
+  end
+  local numbers = unpack_all(packed)
+  local at = 1
+  local function take(number)
+    local list = {}
+    for index = 1, number do list[index] = numbers[at + index - 1] end
+    at = at + number
+    return list
+  end
+  -- The clock went back by this.
+  local by = leased_untils[key] - numbers[1]
+  local function take_slots(number)
+    local list = {}
+    for index = 1, number do
+      list[index] = { at = numbers[at] + by, cost = numbers[at + 1] }
+      at = at + 2
+    end
+    return list
+  end
+  at = 2
+  local opened = { place = place, turns = take(LAST_PRIORITY + 1), owed = take(LAST_PRIORITY), lessees = {} }
+  local spares, lessees = numbers[at], numbers[at + 1]
+  at = at + 2
+  opened.spare = take_slots(spares)
+  if by ~= 0 then opened.spare = {} end
+  for index = 1, lessees do
+    local head = at
+    local lessee = {
+      instance = numbers[head], seen_at = numbers[head + 1] + by, next_at = numbers[head + 2] + by, lead = numbers[head + 3],
+      largest = numbers[head + 4], room = numbers[head + 5], room_rate = numbers[head + 6],
+      room_until = numbers[head + 7] + by, demand = {},
+    }
+    at = head + 10
+    for class = 1, numbers[head + 8] do
+      lessee.demand[class] =
+        { priority = numbers[at], weight = numbers[at + 1], cost = numbers[at + 2], turn = numbers[at + 3] }
+      at = at + 4
+    end
+    lessee.slots = take_slots(numbers[head + 9])
+    opened.lessees[index] = lessee
+  end
+  return opened
+end
+
+local function keep_leases(key, opened)
+  if #opened.lessees == 0 then return redis.call('DEL', KEYS[opened.place]) end
+  local numbers, size = { leased_untils[key] }, 1
+  local function put(number)
+    size = size + 1
+    numbers[size] = number
+  end
+  local function put_slots(slots)
+    for _, slot in ipairs(slots) do
+      put(slot.at)
+      put(slot.cost)
+    end
+  end
+  for _, turn in ipairs(opened.turns) do put(turn) end
+  for _, cost in ipairs(opened.owed) do put(cost) end
+  put(#opened.spare)
+  put(#opened.lessees)
+  put_slots(opened.spare)
+  for _, lessee in ipairs(opened.lessees) do
+    put(lessee.instance)
+    put(lessee.seen_at)
+    put(lessee.next_at)
+    put(lessee.lead)
+    put(lessee.largest)
+    put(lessee.room)
+    put(lessee.room_rate)
+    put(lessee.room_until)
+    put(#lessee.demand)
+    put(#lessee.slots)
+    for _, entry in ipairs(lessee.demand) do
+      put(entry.priority)
+      put(entry.weight)
+      put(entry.cost)
+      put(entry.turn)
+    end
+    put_slots(lessee.slots)
+  end
+  local expiry = min(LONGEST, math.ceil(max(0, leased_untils[key] - now)) + KEEP_MARGIN)
+  redis.call('SET', KEYS[opened.place], pack(numbers, size), 'PX', expiry)
+end
+
+-- In the order of their times. Of equal times the first stays first.
+local function add_spare(spare, slots)
+  for _, slot in ipairs(slots) do
+    local place = #spare + 1
+    while place > 1 and spare[place - 1].at > slot.at do
+      spare[place] = spare[place - 1]
+      place = place - 1
+    end
+    spare[place] = slot
+  end
+end
+
+local function leave_lease(opened, lessee)
+  local others = {}
+  for _, other in ipairs(opened.lessees) do if other ~= lessee then others[#others + 1] = other end end
+  opened.lessees = others
+  add_spare(opened.spare, lessee.slots)
+  lessee.slots, lessee.room, lessee.room_rate = {}, 0, 0
+end
+
+-- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level.
+local function drop_dead(key, opened)
+  for _, lessee in ipairs(opened.lessees) do
+    if now > lessee.next_at + lessee.lead + LEASE_LIFE then
+      -- So long the level has not drained by it, and its room has not grown.
+      local unused = max(0, min(now, leased_untils[key]) - lessee.room_until)
+      levels[key] = max(0, levels[key] - lessee.room_rate * unused)
+      leave_lease(opened, lessee)
+    end
+  end
+end
+
+-- The last slots shorten the schedule, the others are spare.
+local function take_back(key, opened, returned, slack)
+  for place = #returned, 1, -1 do
+    local last = returned[place]
+    if math.abs(last.at + last.cost / rates[key] + slack - frees[key]) > SAME_SLOT then break end
+    frees[key] = last.at + slack
+    returned[place] = nil
+  end
+  add_spare(opened.spare, returned)
+end
+
+-- Merges the demand with what is known of its turns. Slots that wait for it serve the lowest class first.
+local function report_demand(opened, lessee, demand)
+  local pending = 0
+  for _, slot in ipairs(lessee.slots) do pending = pending + slot.cost end
+  for _, entry in ipairs(demand) do
+    entry.turn = opened.turns[entry.priority + 1]
+    for _, known in ipairs(lessee.demand) do
+      if known.priority == entry.priority then entry.turn = max(known.turn, entry.turn) end
+    end
+  end
+  lessee.demand = demand
+  for priority = 0, LAST_PRIORITY do
+    for _, entry in ipairs(demand) do
+      if entry.priority == priority then
+        local covered = min(pending, entry.cost)
+        entry.cost = entry.cost - covered
+        pending = pending - covered
+      end
+    end
+  end
+end
+
+-- What the farthest of them needs.
+local function lead_of(opened)
+  local lead = 0
+  for _, lessee in ipairs(opened.lessees) do lead = max(lead, lessee.lead) end
+  return lead
+end
+
+local firsts, takers = {}, {}
+
+-- Who has the slot at this time, and for which demand: of the lowest class, or of one behind to which it is owed.
+local function next_turn(opened, at)
+  for class = 1, LAST_PRIORITY + 1 do firsts[class] = false end
+  for _, lessee in ipairs(opened.lessees) do
+    if at >= lessee.ready_at and at <= lessee.latest then
+      for _, entry in ipairs(lessee.demand) do
+        local class = entry.priority + 1
+        if entry.cost > LEVEL_TOLERANCE and (not firsts[class] or entry.turn < firsts[class].turn) then
+          firsts[class], takers[class] = entry, lessee
+        end
+      end
+    end
+  end
+  local chosen
+  for class = 1, LAST_PRIORITY + 1 do
+    if firsts[class] then
+      if chosen and opened.owed[chosen] + LEVEL_TOLERANCE < min(takers[class].largest, firsts[class].cost) then break end
+      chosen = class
+    end
+  end
+  if chosen then return takers[chosen], firsts[chosen] end
+end
+
+local function is_awaited(opened, priority)
+  for _, lessee in ipairs(opened.lessees) do
+    for _, entry in ipairs(lessee.demand) do
+      if entry.priority > priority and entry.cost > LEVEL_TOLERANCE then return true end
+    end
+  end
+  return false
+end
+
+local function give_slot(opened, lessee, entry, slot, min_share)
+  local owed, priority = opened.owed, entry.priority
+  for before = 1, priority do owed[before] = max(0, owed[before] - (1 - min_share) * slot.cost) end
+  if priority < LAST_PRIORITY then
+    owed[priority + 1] = is_awaited(opened, priority) and owed[priority + 1] + min_share * slot.cost or 0
+  end
+  opened.turns[priority + 1] = entry.turn
+  entry.turn = entry.turn + slot.cost / entry.weight
+  entry.cost = max(0, entry.cost - slot.cost)
+  lessee.slots[#lessee.slots + 1] = slot
+end
+
+-- When somebody is there for a slot that nobody could use at this time.
+local function first_ready(opened, at)
+  local first = math.huge
+  for _, lessee in ipairs(opened.lessees) do
+    if lessee.latest >= at then
+      for _, entry in ipairs(lessee.demand) do
+        if entry.cost > LEVEL_TOLERANCE then first = min(first, lessee.ready_at) end
+      end
+    end
+  end
+  return first
+end
+
+-- Gives out the schedule up to the end of the next frame, to those who are there in time for it.
+local function allocate(key, opened, burst, min_share)
+  local rate, lead, largest = rates[key], lead_of(opened), 0
+  for _, lessee in ipairs(opened.lessees) do
+    largest = max(largest, lessee.largest)
+    lessee.ready_at = lessee.next_at + lessee.lead
+    lessee.latest = lessee.next_at + lead + LATE_FRAMES * FRAME
+  end
+  local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
+  local stop = now + lead + FRAME
+
+  local unclaimed = {}
+  for _, slot in ipairs(opened.spare) do
+    if slot.at >= now then
+      local lessee, entry = next_turn(opened, slot.at)
+      if lessee then give_slot(opened, lessee, entry, slot, min_share) else unclaimed[#unclaimed + 1] = slot end
+    end
+  end
+  opened.spare = unclaimed
+
+  local slack = max(0, burst - largest) / rate
+  local at = max(frees[key] - slack, now)
+  while at < stop do
+    local lessee, entry = next_turn(opened, at)
+    if lessee then
+      local cost = min(most, entry.cost)
+      give_slot(opened, lessee, entry, { at = at, cost = cost }, min_share)
+      at = at + cost / rate
+      frees[key] = at + slack
+    else
+      -- Nobody is there so early. The time until somebody is passes unused.
+      local first = first_ready(opened, at)
+      if first <= at or first >= stop then break end
+      at = first
+    end
+  end
+end
+
+-- Sets room apart for an instance until its next report.
+local function lease_room(key, opened, lessee, want, capacity)
+  if want < 0 then return end
+  local sharing, others = #opened.lessees, 0
+  local spare = max(0, capacity - levels[key])
+  for _, other in ipairs(opened.lessees) do if other ~= lessee then others = others + other.room_rate end end
+  lessee.room = min(want, sharing == 1 and spare or spare / 2)
+  lessee.room_rate = max(0, min(rates[key] / sharing, rates[key] - others))
+  levels[key] = levels[key] + lessee.room
+end
+
+-- What the bucket itself has to know of its leases.
+local function summarise(key, opened)
+  local rate, till = 0, 0
+  for _, lessee in ipairs(opened.lessees) do
+    rate = rate + lessee.room_rate
+    till = max(till, lessee.next_at + lessee.lead + LEASE_LIFE)
+  end
+  leased_rates[key], leased_untils[key], changed[key] = rate, till, true
+end
+
+-- `first` is the place of the bucket. Behind the places are the numbers, up to `behind`.
+local function lease(first, behind, largest, lead)
+  local key, capacity, burst = input[first], input[first + 2], input[first + 5]
+  local opened = leases[key] or open_leases(key, input[first + 6])
+  leases[key] = opened
+  local numbers = first + 12
+  local instance, used, want, min_share, classes =
+    input[numbers], input[numbers + 1], input[numbers + 2], input[numbers + 3], input[numbers + 4]
+  local at = numbers + 5
+  local demand, returned = {}, {}
+  for class = 1, classes do
+    demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
+    at = at + 3
+  end
+  while at < behind do
+    returned[#returned + 1] = { at = input[at], cost = input[at + 1] }
+    at = at + 2
+  end
+
+  drop_dead(key, opened)
+  local lessee
+  for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
+  if not lessee then
+    lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
+    opened.lessees[#opened.lessees + 1] = lessee
+  end
+  take_back(key, opened, returned, max(0, burst - largest) / rates[key])
+  lessee.lead, lessee.largest = lead, largest
+  report_demand(opened, lessee, demand)
+  -- What it has admitted counts in place of what was set apart for it.
+  local grown = lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
+  levels[key] = max(0, levels[key] + used - lessee.room - grown)
+  lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
+  allocate(key, opened, burst, min_share)
+  if classes == 0 and want <= 0 then leave_lease(opened, lessee) else lease_room(key, opened, lessee, want, capacity) end
+  local slots = lessee.slots
+  lessee.slots = {}
+  lessee.next_at = max(now + FRAME, frees[key] - lead_of(opened) - FRAME)
+  lessee.room_until = lessee.next_at + lead + LEASE_LIFE
+  summarise(key, opened)
+
+  local rooms = 0
+  for _, other in ipairs(opened.lessees) do rooms = rooms + other.room end
+  tell(lessee.next_at)
+  tell(frees[key])
+  tell(lessee.room)
+  tell(lessee.room_rate)
+  tell(now)
+  tell(lessee.room_until)
+  tell(max(0, capacity - levels[key]))
+  tell(max(0, levels[key] - rooms))
+  tell(#opened.lessees)
+  tell(#slots)
+  for _, slot in ipairs(slots) do
+    tell(slot.at)
+    tell(slot.cost)
+  end
+end

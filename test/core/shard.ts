@@ -1,0 +1,6 @@
+import type { ReleaseMode, StoreShard } from '../../src/core/shared/stored-bucket.js'
+
+/** A shard of a store whose buckets pass requests in one way. */
+export function shardIn(mode: ReleaseMode): StoreShard & { mode: ReleaseMode } {
+  return { mode, turn: undefined, decidedAlone: 0 }
+}

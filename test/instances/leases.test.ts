@@ -1,0 +1,93 @@
+/** Instances that lease slots of a shared bucket, on one virtual clock: turns, spacing, calls, waits (slot-leases.md). */
+import t from 'tap'
+import { createWorld, type Request, type World } from '../proxy/instances.js'
+
+const NEAR = 0.1
+
+interface Load {
+  /** ms each way, by instance. */
+  readonly latencies: readonly number[]
+  readonly perSecond: number
+  readonly capacity: number
+  /** Requests per second at each instance. */
+  readonly offered: number
+  readonly seconds: number
+}
+
+/** Cost beyond `rate * W` in the worst window: 1 for one schedule. */
+function worstExcess(times: readonly number[], rate: number): number {
+  let least = Infinity
+  let worst = -Infinity
+  for (const [index, at] of times.entries()) {
+    least = Math.min(least, index - rate * at)
+    worst = Math.max(worst, index + 1 - rate * at - least)
+  }
+  return worst
+}
+
+async function saturate({ latencies, perSecond, capacity, offered, seconds }: Load): Promise<World> {
+  const stack = [{ name: 'all', rate: perSecond / 1_000, capacity }]
+  const world = createWorld(stack, latencies.length, instance => latencies[instance]!, { leasing: true })
+  for (let sent = 0; sent < offered * seconds; sent += 1) {
+    await world.run((sent * 1_000) / offered)
+    for (const instance of world.instances) instance.request(['*'])
+  }
+  return world
+}
+
+for (const [name, latencies, perSecond, capacity, most] of [
+  ['near', [NEAR, NEAR, NEAR, NEAR], 200, 100, 4],
+  ['one 15 ms away', [15, NEAR, NEAR, NEAR], 200, 100, 4],
+  ['a bucket for less than a frame', [NEAR, NEAR, NEAR, NEAR], 200, 20, 4],
+  ['a slow one', [15, NEAR, NEAR, NEAR], 20, 20, 4],
+] as const) {
+  t.test(`equal turns: ${name}`, async t => {
+    const seconds = 10
+    const world = await saturate({ latencies, perSecond, capacity, offered: perSecond / 2, seconds })
+    const late = world.sent.filter(({ at }) => at >= 2_000 && at < seconds * 1_000)
+    const shares = latencies.map((_, index) => late.filter(({ instance }) => instance === index).length)
+    const equal = late.length / latencies.length
+    for (const share of shares) t.ok(Math.abs(share - equal) <= equal / 10, `${shares}`)
+    // One of each may be at the other side of an end.
+    const wanted = perSecond * (seconds - 2)
+    t.ok(Math.abs(late.length - wanted) <= latencies.length, `${late.length} of ${wanted}`)
+    const times = world.sent.map(({ at }) => at).sort((x, y) => x - y)
+    const excess = worstExcess(times, perSecond / 1_000)
+    t.ok(excess <= most + perSecond * 0.01, `${excess} beyond the rate`)
+    const calls = (world.admits + world.claims + world.leases) / seconds / latencies.length
+    t.ok(calls <= 10, `${calls} calls per second and instance`)
+  })
+}
+
+t.test('without contention a request takes one round trip and one call', async t => {
+  const world = createWorld([{ name: 'all', rate: 0.2, capacity: 100 }], 2, () => NEAR, { leasing: true })
+  const requests: [sent: number, request: Request][] = []
+  for (let sent = 0; sent < 20; sent += 1) {
+    await world.run(sent * 100)
+    requests.push([world.clock.now(), world.instances[sent % 2]!.request(['*'])])
+  }
+  await world.run(4_000)
+  for (const [at, { sentAt }] of requests) t.ok(sentAt! - at <= 2 * NEAR + 0.5, `${sentAt! - at} ms`)
+  t.equal(world.admits + world.claims + world.leases, 20)
+})
+
+t.test('never more than the capacity waits in all, and all of it is used', async t => {
+  const capacity = 40
+  const world = createWorld([{ name: 'all', rate: 0.01, capacity }], 4, () => NEAR, { leasing: true })
+  const requests: Request[] = []
+  for (let sent = 0; sent < 100; sent += 1) requests.push(world.instances[sent % 4]!.request(['*']))
+  await world.run(50)
+  const waiting = () =>
+    requests.filter(
+      ({ verdict, sentAt }) => typeof verdict === 'object' && !('reason' in verdict) && sentAt === undefined,
+    )
+  t.equal(waiting().length + world.sent.length, capacity, 'a burst: exactly b')
+  for (let at = 100; at <= 10_000; at += 10) {
+    await world.run(at)
+    requests.push(world.instances[(at / 10) % 4]!.request(['*']))
+    // One has left, and its cost drains for a period.
+    if (waiting().length > capacity) t.fail(`${waiting().length} wait`)
+  }
+  await world.run(10_050)
+  t.ok(waiting().length >= capacity - 4, `${waiting().length} wait`)
+})

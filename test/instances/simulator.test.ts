@@ -1,0 +1,89 @@
+/** That the simulator counts right. simulate.ts prints its figures. */
+import t from 'tap'
+import { limits } from '../core/run.js'
+import { createHeapClock } from './heap-clock.js'
+import { type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
+import { gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
+
+const stack = [limits(200, 400, 'everyone')]
+
+function saturated(count: number): Source[] {
+  return Array.from({ length: count }, (_, instance) => ({
+    ...{ instance, keys: ['all'] },
+    load: { kind: 'saturated', depth: 8 },
+  }))
+}
+
+async function run(options: SimulationOptions, until: number): Promise<Simulation> {
+  const simulation = await simulate(options)
+  await simulation.run(until)
+  return simulation
+}
+
+t.test('the clock runs what is due in order, and nothing that was cancelled', async t => {
+  const clock = createHeapClock()
+  const ran: string[] = []
+  const plan = (due: number, name: string) => clock.at(due, () => void ran.push(`${name} at ${clock.now()}`))
+  for (const due of [5, 1, 4, 1, 3, 2]) plan(due, `${due}`)
+  const cancel = plan(2.5, 'cancelled')
+  t.equal(cancel(), true)
+  t.equal(cancel(), false)
+  clock.runUntil(2)
+  plan(0, 'past')
+  clock.runUntil(10)
+  t.same(ran, ['1 at 1', '1 at 1', '2 at 2', 'past at 2', '3 at 3', '4 at 4', '5 at 5'])
+  t.equal(clock.now(), 10)
+})
+
+t.test('the worst burst is that of the worst window', async t => {
+  const times = [0, 5, 10, 11, 12, 20, 40, 45]
+  let worst = 0
+  for (const [from, first] of times.entries()) {
+    for (const [to, last] of times.entries())
+      if (to >= from) worst = Math.max(worst, to - from + 1 - 0.2 * (last - first))
+  }
+  t.ok(Math.abs(worstBurst(times, 0.2) - worst) < 1e-9, `${worst}`)
+  t.ok(Math.abs(worst - 2.6) < 1e-9, `${worst}`)
+  t.equal(worstBurst([0, 5, 10], 0.2), 1)
+})
+
+t.test('near instances share a rate evenly', async t => {
+  const { releases, connections } = await run({ stack, count: 4, sources: saturated(4) }, 3_000)
+  const times = releases.map(({ at }) => at)
+  t.equal(ratePerSecond(times, 1_000, 3_000), 200)
+  t.ok(Math.abs(worstBurst(times, 0.2) - 1) < 1e-6)
+  t.ok(Math.abs(quantile(gaps(times), 0) - 5) < 1e-6)
+  const asked = connections.map(({ calls }) => calls.buckets.get('everyone:all')!)
+  t.ok(Math.min(...asked) > 0.9 * Math.max(...asked), `${asked}`)
+})
+
+t.test('hang-ups, instances that are killed, and load for a time', async t => {
+  const sources = saturated(2).map(source => ({
+    ...source,
+    ...{ hangUp: { part: 0.5, after: 50 }, onOff: { on: 300, off: 700 } },
+  }))
+  const simulation = await simulate({ stack, count: 2, sources })
+  await simulation.run(1_100)
+  simulation.kill(1)
+  await simulation.run(3_000)
+  const { releases, cancelled } = simulation
+  t.ok(cancelled > 50, `${cancelled} hung up`)
+  t.ok(Math.max(...releases.filter(({ source }) => source.instance === 1).map(({ at }) => at)) <= 1_100)
+  t.ok(releases.some(({ source, at }) => source.instance === 0 && at > 2_000))
+  // What waits at the end of the load leaves in 8 slots of each.
+  t.same(
+    releases.filter(({ at }) => at % 1_000 > 400),
+    [],
+  )
+})
+
+t.test('calls of one moment are one message, and the answer comes after both ways', async t => {
+  const one: Source = { instance: 0, keys: ['all'], load: { kind: 'at-once', count: 10 } }
+  const { releases, connections, admitted, rejected } = await run(
+    { stack: [limits(200, 4, 'everyone')], count: 1, sources: [one], distance: () => 3 },
+    1_000,
+  )
+  t.same([admitted, rejected], [4, 6])
+  t.equal(connections[0]!.calls.verbs.get('admit'), 10)
+  t.ok(releases[0]!.at >= 6, `${releases[0]!.at}`)
+})

@@ -1,0 +1,239 @@
+/** Many instances on one store, each at its own distance and with its own load, on a virtual clock. */
+import type { BucketLimits } from '../../src/core/bucket/limits.js'
+import { BucketTable } from '../../src/core/bucket-table.js'
+import type { Clock } from '../../src/core/clock.js'
+import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
+import { Shaper } from '../../src/core/shaper.js'
+import { Sharing } from '../../src/sharing/sharing.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { random } from '../core/run.js'
+import { createHeapClock } from './heap-clock.js'
+import { type Connection, connect } from './store-at-distance.js'
+
+/** ms after a rejection until a client that is always there asks again. */
+const AGAIN = 25
+
+/** Requests of one key to one instance. */
+export interface Source {
+  readonly instance: number
+  /** One for each bucket of the stack. */
+  readonly keys: readonly string[]
+  readonly load: Demand
+  /** 0 to 7; 3 if absent. */
+  readonly priority?: number
+  readonly weight?: number
+  /** It asks in this span only, in ms from the start of the load. */
+  readonly from?: number
+  readonly to?: number
+  /** Within it: ms of load, then ms without. */
+  readonly onOff?: { readonly on: number; readonly off: number }
+  /** `part` of the requests hangs up, after `after` ms on average. */
+  readonly hangUp?: { readonly part: number; readonly after: number }
+}
+
+/** `depth`: the number of requests that wait at any time. `poisson`, `every`: ms between requests, on average or exactly. */
+export type Demand =
+  | { readonly kind: 'saturated'; readonly depth: number }
+  | { readonly kind: 'poisson' | 'every'; readonly ms: number }
+  | { readonly kind: 'at-once'; readonly count: number }
+
+/** Times are in ms from the start of the load. */
+export interface Release {
+  readonly at: number
+  readonly arrivedAt: number
+  readonly source: Source
+}
+
+export interface SimulationOptions {
+  readonly stack: readonly BucketLimits[]
+  readonly count: number
+  readonly sources: readonly Source[]
+  /** ms that a message to or from the store takes; default 0.25. */
+  readonly distance?: (instance: number) => number
+  /** ms, at most, that a message takes longer than usual. */
+  readonly jitter?: number
+  readonly seed?: number
+}
+
+export interface Simulation {
+  readonly releases: Release[]
+  readonly connections: readonly Connection[]
+  admitted: number
+  rejected: number
+  cancelled: number
+  /** Lets time pass until `until` ms after the start of the load. */
+  run(until: number): Promise<void>
+  /** Ends an instance as SIGKILL does. */
+  kill(instance: number): void
+  /** The requests of all instances that wait now. */
+  readonly waiting: number
+}
+
+/** One process of a machine of its own. */
+interface Process {
+  readonly clock: Clock
+  readonly connection: Connection
+  readonly shaper: Shaper
+  request(source: Source, ended: (how: Ending) => void): void
+}
+
+type Ending = 'released' | 'rejected' | 'cancelled'
+
+export async function simulate(options: SimulationOptions): Promise<Simulation> {
+  const { stack, count, sources, distance = () => 0.25, jitter = 0, seed = 1 } = options
+  const clock = createHeapClock()
+  const chance = random(seed)
+  const reach = { horizon: 0, back: 0 }
+  const inner = createMemoryStore({ clock, reach })
+  const releases: Release[] = []
+  let hasAnswers = false
+  /** The start of the load. */
+  let start = 0
+
+  function createProcess(instance: number): Process {
+    const way = (): number => distance(instance) + jitter * chance()
+    const connection = connect({
+      ...{ inner, reach, distance: { there: way, back: way } },
+      clock,
+      answered: () => {
+        hasAnswers = true
+      },
+    })
+    const own: Clock = {
+      now: clock.now,
+      at: (due, run) => clock.at(due, () => void (connection.gone || run())),
+    }
+    const { store } = connection
+    const sharing = new Sharing({ store, onOutage: 'local', clock: own, id: String(instance) })
+    const shaper = new Shaper({
+      ...{ clock: own, store },
+      unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
+    })
+    const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
+    const gate = new Gate()
+    void sharing.join({
+      shaper,
+      clock: own,
+      buckets: () => bucketTable.all(),
+      peek: () => undefined,
+      gates: () => [gate],
+    })
+    const route: LaneRoute = { name: 'route', gate }
+
+    function request(source: Source, ended: (how: Ending) => void): void {
+      const arrivedAt = clock.now()
+      const { keys, priority, weight, hangUp } = source
+      const buckets = stack.map((whole, place) => {
+        const limits = sharing.limitsOf(whole, keys[place]!)
+        return bucketTable.find(limits, keys[place]!, arrivedAt) as SharedBucket
+      })
+      let isReleased = false
+      const arrival = { route, stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
+      sharing.shaper.admit(
+        weight === undefined ? arrival : { ...arrival, weight },
+        {
+          decided(verdict) {
+            if (verdict !== 'released' && 'reason' in verdict) {
+              simulation.rejected += 1
+              return ended('rejected')
+            }
+            simulation.admitted += 1
+            if (!(verdict instanceof Ticket) || hangUp === undefined || chance() >= hangUp.part) return
+            own.at(arrivedAt - hangUp.after * Math.log(1 - chance()), () => {
+              if (isReleased || !shaper.cancel(verdict)) return
+              simulation.cancelled += 1
+              ended('cancelled')
+            })
+          },
+          release() {
+            isReleased = true
+            releases.push({ at: clock.now() - start, arrivedAt: arrivedAt - start, source })
+            gate.leave()
+            for (const bucket of buckets) bucket.leave()
+            ended('released')
+          },
+          expire: () => ended('cancelled'),
+          reject: () => ended('rejected'),
+        },
+        Infinity,
+      )
+    }
+    return { clock: own, connection, shaper, request }
+  }
+
+  const processes = Array.from({ length: count }, (_, instance) => createProcess(instance))
+
+  async function run(until: number): Promise<void> {
+    while (clock.step(until)) {
+      if (!hasAnswers) continue
+      hasAnswers = false
+      // Continuations of any depth run before time goes on.
+      await new Promise(resolve => setImmediate(resolve))
+    }
+    clock.runUntil(until)
+  }
+
+  const simulation: Simulation = {
+    releases,
+    connections: processes.map(({ connection }) => connection),
+    ...{ admitted: 0, rejected: 0, cancelled: 0 },
+    run: until => run(start + until),
+    kill(instance) {
+      processes[instance]!.connection.gone = true
+    },
+    get waiting() {
+      return processes.reduce((sum, { shaper }) => sum + shaper.queued, 0)
+    },
+  }
+
+  const farthest = Math.max(...processes.map((_, instance) => distance(instance) + jitter))
+  start = 10 + 10 * farthest
+  await run(start)
+  for (const source of sources) startSource(source, processes[source.instance]!, { start, chance })
+  return simulation
+}
+
+function startSource(
+  source: Source,
+  process: Process,
+  { start, chance }: { start: number; chance: () => number },
+): void {
+  const { clock, connection, request } = process
+  const { load, from = 0, to = Infinity, onOff } = source
+  /** When it may ask next, in ms. Infinity: not any more. */
+  function active(at: number): number {
+    const since = at - start - from
+    if (since < 0) return start + from
+    if (at >= start + to) return Infinity
+    if (onOff === undefined) return at
+    const period = onOff.on + onOff.off
+    const into = since % period
+    return into < onOff.on ? at : at + period - into
+  }
+
+  /** Runs when it may ask, not before `at`. */
+  function when(at: number, run: () => void): void {
+    const due = active(at)
+    if (due < Infinity) clock.at(due, () => void (connection.gone || run()))
+  }
+
+  function stay(): void {
+    request(source, how => {
+      const now = clock.now()
+      when(how === 'rejected' ? now + AGAIN : now, stay)
+    })
+  }
+
+  if (load.kind === 'saturated') for (let count = 0; count < load.depth; count += 1) when(start, stay)
+  else if (load.kind === 'at-once') {
+    for (let count = 0; count < load.count; count += 1) when(start, () => request(source, () => {}))
+  } else {
+    const { kind, ms } = load
+    const gap = (): number => (kind === 'every' ? ms : -ms * Math.log(1 - chance()))
+    const come = (): void => {
+      request(source, () => {})
+      when(clock.now() + gap(), come)
+    }
+    when(start + (kind === 'every' ? ms * chance() : gap()), come)
+  }
+}

@@ -1,0 +1,189 @@
+/**
+ * The memory store as instances at a distance see it, on a virtual clock.
+ *
+ * As a connection to Redis does, it sends the calls of one moment together, in order, and maps the store's times as late as
+ * its fastest answer took. Any verb of the store passes, and no news. What the answers to claims name in the store's time is mapped here.
+ */
+import type { Clock } from '../../src/core/clock.js'
+import { type BucketRef, type ClaimAnswer, type Store, StoreError } from '../../src/core/store.js'
+import { Offset } from '../../src/stores/clock-offset.js'
+import type { MemoryStore, Reach } from '../../src/stores/memory/store.js'
+import { RoundTrip } from '../../src/stores/round-trip.js'
+
+/** Calls that are sent together, at most. */
+const MOST = 64
+/** ms after which a call without an answer fails. */
+const TIMEOUT = 250
+
+/** The ms that a message takes, each way. Asked for each. */
+export interface Distance {
+  there(): number
+  back(): number
+}
+
+/** What an instance has asked of the store. */
+export interface Calls {
+  /** By verb. */
+  readonly verbs: Map<string, number>
+  /** Admissions, claims and others that name a bucket, by its name and key. */
+  readonly buckets: Map<string, number>
+  /** Messages: calls of one moment go in one. */
+  messages: number
+}
+
+export interface Connection {
+  readonly store: Store
+  readonly calls: Calls
+  /** While true, no call has an answer. */
+  down: boolean
+  /** The instance is gone: nothing is sent and no answer arrives any more. */
+  gone: boolean
+  /** Forgets what was counted so far. */
+  countAgain(): void
+}
+
+interface Call {
+  readonly verb: string
+  readonly args: readonly unknown[]
+  readonly resolve: (value: unknown) => void
+  readonly reject: (error: Error) => void
+  value?: unknown
+}
+
+export interface ConnectionOptions {
+  readonly inner: MemoryStore
+  /** The reach of that store, set for each caller. */
+  readonly reach: Reach
+  readonly clock: Clock
+  readonly distance: Distance
+  /** Answers have arrived: continuations are to run. */
+  answered(): void
+}
+
+type Verbs = Record<string, (...args: readonly unknown[]) => unknown>
+
+export function connect(options: ConnectionOptions): Connection {
+  const { clock, distance, answered } = options
+  const offset = new Offset()
+  const roundTrip = new RoundTrip()
+  const carryOut = verbsAtDistance(options, roundTrip)
+  let open: Call[] | undefined
+  let openedAt = 0
+  // A connection keeps the order of its messages.
+  let lastThere = 0
+  let lastBack = 0
+
+  const fresh = (): Calls => ({ verbs: new Map(), buckets: new Map(), messages: 0 })
+  const connection: Connection = {
+    store: undefined as unknown as Store,
+    calls: fresh(),
+    down: false,
+    gone: false,
+    countAgain: () => Object.assign(connection.calls, fresh()),
+  }
+
+  function count(verb: string, request: unknown): void {
+    const { calls } = connection
+    calls.verbs.set(verb, (calls.verbs.get(verb) ?? 0) + 1)
+    for (const { limits, key } of bucketsOf(request)) {
+      const name = `${limits.name}:${key}`
+      calls.buckets.set(name, (calls.buckets.get(name) ?? 0) + 1)
+    }
+  }
+
+  function ask(verb: string, args: readonly unknown[]): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      if (connection.gone) return
+      count(verb, args[0])
+      const call: Call = { verb, args, resolve, reject }
+      const now = clock.now()
+      if (open === undefined || openedAt !== now || open.length === MOST) {
+        open = []
+        openedAt = now
+        send(open)
+      }
+      open.push(call)
+    })
+  }
+
+  function send(calls: Call[]): void {
+    connection.calls.messages += 1
+    const sentAt = clock.now()
+    if (connection.down) return fail(calls)
+    lastThere = Math.max(lastThere, sentAt + distance.there())
+    clock.at(lastThere, () => {
+      if (open === calls) open = undefined
+      if (connection.down) return fail(calls)
+      const theirs = clock.now()
+      for (const call of calls) call.value = carryOut[call.verb]!(...call.args)
+      lastBack = Math.max(lastBack, theirs + distance.back())
+      clock.at(lastBack, () => {
+        if (connection.gone) return
+        const received = clock.now()
+        offset.learn(sentAt, received, theirs)
+        roundTrip.learn(received - sentAt, received - offset.ours(theirs))
+        answered()
+        for (const { resolve, value } of calls) resolve(mapped(value, offset))
+      })
+    })
+  }
+
+  function fail(calls: readonly Call[]): void {
+    clock.at(clock.now() + TIMEOUT, () => {
+      if (connection.gone) return
+      answered()
+      for (const { reject } of calls) reject(new StoreError('no answer'))
+    })
+  }
+
+  // As a connection that greets.
+  const [there, back] = [distance.there(), distance.back()]
+  offset.learn(clock.now(), clock.now() + there + back, clock.now() + there)
+  roundTrip.learn(there + back, 0)
+
+  const verbs = Object.keys(carryOut).map(verb => [verb, (...args: readonly unknown[]) => ask(verb, args)])
+  const store = Object.fromEntries(verbs) as Store
+  Object.defineProperties(store, {
+    horizon: { get: () => roundTrip.horizon },
+    close: { value: async () => undefined },
+  })
+  return Object.assign(connection, { store })
+}
+
+/**
+ * The verbs of the store for a caller at a distance. As Redis and PostgreSQL, the memory store is told with each call how far
+ * ahead, and how far back, it may grant.
+ */
+function verbsAtDistance({ inner, reach }: ConnectionOptions, roundTrip: RoundTrip): Verbs {
+  const reached =
+    <Q, A>(verb: (request: Q) => A) =>
+    (request: Q): A => {
+      reach.horizon = roundTrip.horizon
+      reach.back = roundTrip.back
+      return verb(request)
+    }
+  const verbs: Verbs = {}
+  for (const [name, verb] of Object.entries(inner)) {
+    if (typeof verb === 'function' && name !== 'close' && name !== 'listen') verbs[name] = verb as Verbs[string]
+  }
+  return { ...verbs, claim: reached(inner.claim) as Verbs[string], admit: reached(inner.admit) as Verbs[string] }
+}
+
+/** An answer with its moments by the caller's clock. */
+function mapped(value: unknown, offset: Offset): unknown {
+  if (typeof value !== 'object' || value === null) return value
+  if ('claim' in value) return { ...value, claim: mapped(value.claim, offset) }
+  if ('slot' in value) {
+    const { slot } = value as Extract<ClaimAnswer, { granted: true }>
+    return { ...value, slot: { ...slot, at: offset.ours(slot.at), from: offset.ours(slot.from) } }
+  }
+  if ('epoch' in value) return { ...value, epoch: offset.ours(value.epoch as number) }
+  if (!('freeAt' in value)) return value
+  return { ...value, freeAt: (value.freeAt as number[]).map(at => offset.ours(at)) }
+}
+
+function bucketsOf(request: unknown): readonly BucketRef[] {
+  if (typeof request !== 'object' || request === null) return []
+  if ('stack' in request) return request.stack as readonly BucketRef[]
+  return 'limits' in request ? [request as BucketRef] : []
+}
