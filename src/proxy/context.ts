@@ -44,9 +44,9 @@ export interface ProxyContext {
   connectionsPerClient: number
   /** Time in ms after which a WebSocket without traffic is closed. */
   tunnelIdleTimeout: number
-  /**
-   * The server is shutting down: new requests are answered 503, and each connection closes after its current request.
-   */
+  /** The server accepts no more connections, and each one closes after its current request. */
+  leaving: boolean
+  /** The server is shutting down: new requests are answered 503. */
   draining: boolean
   /** Requests that have begun and have not ended. */
   inProgress: number

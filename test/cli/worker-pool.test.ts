@@ -16,7 +16,10 @@ class FakeWorker extends EventEmitter {
   readonly orders: Order[] = []
   readonly signals: string[] = []
   obeys = true
-  readonly process = { pid: 1 as number | undefined, kill: (signal: string) => this.#kill(signal) }
+  readonly process = Object.assign(new EventEmitter(), {
+    pid: 1 as number | undefined,
+    kill: (signal: string) => this.#kill(signal),
+  })
 
   send(order: Order): boolean {
     this.orders.push(order)

@@ -7,6 +7,7 @@ import { workerShare } from '../../config/worker-share.js'
 import { createId } from '../../proxy/http/via.js'
 import { createPrimary, type Primary } from '../../stores/workers/primary.js'
 import { CommandError } from '../command-error.js'
+import { rescueHandovers } from './handovers.js'
 import { WORKER } from './instance-name.js'
 import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
 
@@ -246,6 +247,7 @@ export class Workers {
     const worker = this.#spawn(place)
     if (worker === undefined) return
     place.process = worker
+    rescueHandovers(worker, () => this.#places.some(({ readyAt }) => readyAt !== undefined))
     // Without a process there may be none, whatever the types say.
     const pipe = (worker.process.stdio as readonly unknown[] | undefined)?.[PIPE]
     if (pipe instanceof Duplex) this.#primary?.serve(pipe)

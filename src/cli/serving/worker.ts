@@ -6,6 +6,9 @@ import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
 import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
 
+/** ms. A worker that is told to end by itself goes on serving so long, and the others get the new connections. */
+const LEAVING = 500
+
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) }, { isShared: true })
@@ -46,9 +49,15 @@ export async function runWorker(): Promise<void> {
       }
     }
   }
+  /** Connections that it was given just now have no answer to their first request yet. */
+  const leave = (): void => {
+    if (proxy === undefined) return void drain()
+    proxy.leave()
+    setTimeout(() => void drain(), LEAVING)
+  }
   // A terminal signals the workers, too. They ignore that and wait for the order of the primary.
   for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
-  process.on('SIGTERM', () => void drain())
+  process.on('SIGTERM', leave)
   let last = Promise.resolve()
   process.on('message', (order: Order) => {
     last = last.then(() => obey(order))

@@ -22,6 +22,8 @@ export interface ClientServer {
   limit(limits: ServerLimits): void
   /** Uses this certificate for new connections. */
   renew(pair: KeyPair): void
+  /** Accepts no more. */
+  leave(): void
   /** Accepts no more, and ends idle connections. Resolves when all are closed. */
   close(): Promise<void>
 }
@@ -79,6 +81,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       allTimeouts.push(timeoutsOf(changed, clock))
     },
     renew: renewed => tls?.setSecureContext(renewed),
+    leave: () => void server.close(),
     async close() {
       await new Promise<void>(resolve => {
         server.close(() => resolve())

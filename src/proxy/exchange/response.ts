@@ -28,7 +28,7 @@ export class ClientResponse {
    */
   closing(must = false): readonly string[] {
     const { alone, full } = this.#connection
-    if (!must && !(alone && (full || this.#context.draining))) return NOTHING
+    if (!must && !(alone && (full || this.#context.leaving))) return NOTHING
     this.#connection.last()
     return CLOSE
   }

@@ -37,6 +37,8 @@ export interface RunningProxy {
   /** `http://host:port` */
   readonly url: string
   readonly context: ProxyContext
+  /** Stops accepting and goes on serving. Each connection closes after its current request. */
+  leave(): void
   /**
    * Stops accepting and lets queued and running requests finish for up to `timeout` ms. The rest are answered 503.
    * Resolves when every connection is closed. Another call returns the same promise.
@@ -152,6 +154,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     maxConnections: settings.limits.maxConnections,
     connectionsPerClient: settings.limits.connectionsPerClient,
     tunnelIdleTimeout: settings.limits.tunnelIdleTimeout,
+    leaving: false,
     draining: false,
     inProgress: 0,
     idle: () => drained(),
@@ -188,7 +191,13 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     throw error
   })
 
+  const leave = (): void => {
+    if (context.leaving) return
+    context.leaving = true
+    clients.leave()
+  }
   const drain = async (timeout: number): Promise<void> => {
+    context.leaving = true
     context.draining = true
     const closed = clients.close()
     await new Promise<void>(resolve => {
@@ -216,6 +225,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   return {
     url: urlOf(server),
     context,
+    leave,
     drain: timeout => (draining ??= drain(timeout)),
     async reload(next) {
       const renewed = tls && readKeyPair(tls)
