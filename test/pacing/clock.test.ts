@@ -104,16 +104,17 @@ for (const [name, create] of clocks) {
 }
 
 t.test('precise: closer to the due time than timers', async t => {
-  const median = async (clock: Closing, first: number): Promise<number> => {
+  // Of the best of them: a busy machine delays the rest.
+  const best = async (clock: Closing, first: number): Promise<number> => {
     const late = await latenesses(
       clock,
       Array.from({ length: 60 }, (_, index) => first + index * 4.3),
     )
     clock.close?.()
-    return late.sort((a, b) => a - b)[30]!
+    return late.sort((a, b) => a - b)[12]!
   }
   // In turn, so that what else the machine does delays both alike.
-  const [timer, precise] = await Promise.all([median(createTimerClock(), 50), median(createPreciseClock(), 52.15)])
+  const [timer, precise] = await Promise.all([best(createTimerClock(), 50), best(createPreciseClock(), 52.15)])
   t.ok(precise < timer, `${precise.toFixed(3)} ms against ${timer.toFixed(3)} ms`)
 })
 
