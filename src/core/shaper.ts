@@ -116,6 +116,7 @@ export class Shaper {
     const first = lane.tickets.first === ticket
     if (claim !== undefined) this.#engine.offer(lane, arrival.cost, claim, arrivedAt)
     if (first && lane.tickets.first === ticket) this.#engine.contend(ticket, now)
+    this.#engine.arrivedAt(arrival.stack)
     return ticket
   }
 
@@ -237,9 +238,9 @@ export class Shaper {
     this.#engine.notify()
   }
 
-  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. 0: buckets are not leased. */
-  get claimAhead(): number {
-    return this.#engine.claimAhead
+  /** ms by which slots of a stack may be ahead of the horizon when they are claimed with an admission. */
+  claimAhead(stack: readonly SharedBucket[]): number {
+    return this.#engine.claimAhead(stack)
   }
 
   /** A bucket of a store, which has no room for this cost, is leased from now on. */

@@ -9,6 +9,7 @@ import { timeUntilQueued } from './admission/drain-time.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { ignore, when } from './maybe-promise.js'
+import { DEFAULT_PRIORITY } from './priority.js'
 import type { Rejection, SharedBucket, Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
 import type { Inquiry, StoredBucket } from './shared/stored-bucket.js'
@@ -66,7 +67,10 @@ export class SharedShaper {
     // Nobody makes room before the store has admitted the newcomer.
     if (localOverflow !== undefined && !shaper.couldMakeRoomFor(arrival, localOverflow.buckets, patience))
       return callbacks.decided(localOverflow)
-    const ahead = shaper.claimAhead
+    if ((arrival.priority ?? DEFAULT_PRIORITY) !== DEFAULT_PRIORITY) {
+      for (const bucket of arrival.stack) (bucket as StoredBucket).hasPriorities = true
+    }
+    const ahead = shaper.claimAhead(arrival.stack)
     const claim = mayGo(arrival, ahead)
     this.#ask(
       arrival,
@@ -113,6 +117,7 @@ export class SharedShaper {
         admission => {
           if (admission.admitted) return enqueue()
           shaper.uncount(leased, cost)
+          this.#leaseFull(rest, admission, cost)
           callbacks.decided(rejectionOf(rest, admission))
         },
         () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
@@ -132,7 +137,10 @@ export class SharedShaper {
       const poor = buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(cost, now))
       if (poor === undefined || tries === MOST_REFILLS) return inOrder(buckets, inquiries, then)
       tries += 1
-      shaper.refill(poor, attempt)
+      shaper.refill(poor, () => {
+        poor.lease?.refilled(cost, clock.now())
+        attempt()
+      })
     }
     attempt()
   }
@@ -145,12 +153,29 @@ export class SharedShaper {
     // The others are not known here. Nor are the turns of a part of a stack.
     const asked = leased.length === stack.length ? arrival : { ...arrival, stack: leased }
     const judge = (): Rejection | undefined => {
-      const rejection = decide(asked, asked === arrival ? longest : Infinity, clock.now(), pause)
+      const now = clock.now()
+      const rejection = this.#roomless(arrival) ?? decide(asked, asked === arrival ? longest : Infinity, now, pause)
+      if (rejection?.retryAfterMs === Infinity) {
+        // The slots that come next are not known yet.
+        return { ...rejection, retryAfterMs: Math.max(...stack.map(bucket => bucket.level(now) / bucket.limits.rate)) }
+      }
       return rejection ?? this.#localOverflow(arrival)
     }
     const rejection = judge()
     if (rejection?.reason !== 'overflow') return rejection
+    for (const bucket of rejection.buckets) (bucket as StoredBucket).lease?.refuse()
     return shaper.makeRoomFor(arrival, rejection.buckets, longest - pause) ? judge() : rejection
+  }
+
+  /** The rejection of a request that the leased room of a bucket is too small for. */
+  #roomless({ stack, cost }: Arrival): Rejection | undefined {
+    const now = this.#options.clock.now()
+    const times = (stack as readonly StoredBucket[]).map(({ lease, hasRoom }) => {
+      return hasRoom ? lease!.timeUntilRoom(cost, now) : 0
+    })
+    const buckets = stack.filter((_, place) => times[place]! > 0)
+    if (buckets.length === 0 || buckets.some(bucket => !bucket.canEverFit(cost))) return undefined
+    return { reason: 'overflow', buckets, retryAfterMs: Math.max(...times) }
   }
 
   /** As `Shaper.meter`. */
@@ -167,6 +192,7 @@ export class SharedShaper {
       arrival.stack,
       { stack: refs(arrival.stack), cost: arrival.cost, maxWait: Infinity, claim: false },
       admission => {
+        this.#leaseFull(arrival.stack, admission, arrival.cost)
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
         const shut = shutOut(gate, clock.now()) ?? placeless(arrival)
@@ -201,6 +227,7 @@ export class SharedShaper {
         admission => {
           if (admission.admitted) return pass()
           shaper.uncount(leased, cost)
+          this.#leaseFull(rest, admission, cost)
           callbacks.decided(rejectionOf(rest, admission))
         },
         () => callbacks.decided(this.#meterAlone(arrival)),
@@ -217,14 +244,18 @@ export class SharedShaper {
   #ask(arrival: Arrival, request: AdmitRequest, decided: (admission: Admission) => void, alone: () => void): void {
     const { shaper } = this.#options
     const { stack } = arrival
+    const decidedAtLast = (admission: Admission): void => {
+      this.#leaseFull(stack, admission, request.cost)
+      decided(admission)
+    }
     const decidedFirst = (admission: Admission): void => {
       if (!admission.admitted && admission.reason === 'overflow') {
         // It has to fit here as well, else others would make room in vain.
         const full = stack.filter((bucket, place) => admission.refusing.includes(place) || isFull(bucket, arrival.cost))
         const mayFit = shaper.makeRoomFor(arrival, full, request.maxWait)
-        if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decided, alone)
+        if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decidedAtLast, alone)
       }
-      decided(admission)
+      decidedAtLast(admission)
     }
     this.#askOnce(stack, request, decidedFirst, alone)
   }
@@ -245,10 +276,8 @@ export class SharedShaper {
         inOrder(stack, inquiries, () => {
           const now = clock.now()
           for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
-          if (!admission.admitted && admission.reason === 'overflow') {
-            // From now on others do not have all the room that becomes free.
-            for (const place of admission.refusing) this.#options.shaper.lease(stack[place]!, request.cost)
-          }
+          // With a second bucket there would be a call all the same.
+          if (stack.length === 1 && stack[0]!.askedOften(now)) this.#options.shaper.lease(stack[0]!, request.cost)
           decided(admission)
         }),
       () => {
@@ -256,6 +285,12 @@ export class SharedShaper {
         inOrder(stack, inquiries, alone)
       },
     )
+  }
+
+  /** Full buckets are leased from now on, so that others do not have all the room that becomes free. */
+  #leaseFull(stack: readonly SharedBucket[], admission: Admission, cost: number): void {
+    if (admission.admitted || admission.reason !== 'overflow') return
+    for (const place of admission.refusing) this.#options.shaper.lease(stack[place]!, cost)
   }
 
   /** Makes room in the queue here for a request that the store has admitted. Undefined: there is room. */
@@ -341,7 +376,7 @@ export class SharedShaper {
 }
 
 /** How often a request waits for an answer about more room. */
-const MOST_REFILLS = 3
+const MOST_REFILLS = 10
 
 const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterMs: undefined }
 

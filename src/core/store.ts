@@ -14,8 +14,9 @@
  *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *
  * It is granted if that is within the horizon, about one round trip ahead. Because of the last bucket of the stack, the one that
- * instances contend for most, it may be ahead by more, if nobody leases that. Because of another it may not, as the last
- * one would be idle meanwhile. Then `free = max(free, slot) + cost / rate` for each.
+ * instances contend for most, it may be ahead by more. Because of another it may not, as the last one would be idle meanwhile. Where
+ * a bucket is leased, it may not be ahead because of that: those who lease are in turn. Then `free = max(free, slot) + cost / rate`
+ * for each.
  * Otherwise nothing changes, and the answer says when each bucket is free. `since` is how long the request has waited. So a
  * late claim can take an earlier slot, and no rate is lost. It never gets a slot from before it waited. `back` is short
  * enough that the answer arrives before the slot is forfeited (`longestBackDate`).
@@ -50,6 +51,7 @@
 import type { Board, News } from './board.js'
 import type { BucketLimits } from './bucket/limits.js'
 import type { MaybePromise } from './maybe-promise.js'
+import { LAST_PRIORITY } from './priority.js'
 import type { UpstreamState } from './upstream-state.js'
 
 /** One bucket instance. */
@@ -101,17 +103,26 @@ export interface ClaimRequest {
   readonly since: number
   /**
    * ms by which the slot may be ahead of the horizon because of the last bucket of the stack, the one that instances contend for
-   * most. Because of another bucket it may not, as the last one would be idle meanwhile. Nor where others lease it. Absent: 0.
+   * most. Because of another bucket it may not, as the last one would be idle meanwhile. Absent: 0.
    */
   readonly ahead?: number
   /** ms of the instance's clock. The slot is not before. Absent: at any time. */
   readonly notBefore?: number
+  /** ms by which the slot may be after `notBefore`. Absent: by any time. */
+  readonly within?: number
 }
 
 export type ClaimAnswer =
   | { readonly granted: true; readonly slot: Slot }
   /** When each bucket of the stack is free for this cost, in ms of the instance's clock. */
   | { readonly granted: false; readonly freeAt: readonly number[] }
+
+/**
+ * The class of what will come before the next report, behind all priorities. All slots that nobody has a demand for are given to it, by
+ * what the instances expect. So what comes can leave as soon as it comes. A weight of 0: this instance could do without. If all could,
+ * nothing is given to it.
+ */
+export const FORECAST = LAST_PRIORITY + 1
 
 /** What waits in an instance for one bucket instance: the requests of one priority. */
 export interface ClassDemand {
@@ -137,7 +148,7 @@ export interface LeaseRequest {
   readonly bucket: BucketRef
   /** Unique among all instances. */
   readonly instance: number
-  /** Empty: nothing waits. */
+  /** Empty: nothing waits and nothing is expected. */
   readonly demand: readonly ClassDemand[]
   /** The largest cost that waits, in cost units. */
   readonly largest: number
@@ -170,6 +181,8 @@ export interface LeaseAnswer {
   readonly level: number
   /** How many instances lease of this bucket instance. */
   readonly instances: number
+  /** The longest `lead` of them, in ms. */
+  readonly lead: number
 }
 
 /** A moment at which a request may be sent. */
@@ -257,13 +270,13 @@ export interface Store {
  * ms. How far ahead a slot may be claimed: 2.5 measured round trips, within these bounds. Half a round trip passes until the
  * store decides, half until the answer arrives, half may be lost by the mapping of its clock. One is reserve for slow calls.
  */
-export const HORIZON = { least: 2, most: 400 }
+export const HORIZON = { least: 2, most: 500 }
 
 /** ms. A slot that is later than this is forfeited. */
 export const SLOT_GRACE = 8
 
 /** ms. The part of the grace that is reserve for a slow answer of the store. */
-const SLOT_RESERVE = 4
+export const SLOT_RESERVE = 4
 
 /**
  * ms. How far a slot may lie back for a claim that was on its way: its answer must still arrive in time. Negative: the slot

@@ -5,7 +5,7 @@
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
-import { FRAME, LEASE_LIFE, SLOTS_PER_FRAME } from '../core/store.js'
+import { FORECAST, FRAME, LEASE_LIFE, SLOTS_PER_FRAME } from '../core/store.js'
 
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
@@ -25,9 +25,6 @@ const BEAT_AHEAD = 1_000
 /** ms. State is kept this much longer than it is needed, as a server forgets by a coarser clock. */
 const KEEP_MARGIN = 1_000
 
-/** How far beyond its next report slots are kept for an instance, in frames besides the lead. */
-export const LATE_FRAMES = 1.5
-
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
 
@@ -41,9 +38,9 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   KEEP_MARGIN,
   CLOCK_ORIGIN,
   LAST_PRIORITY,
+  FORECAST,
   FRAME,
   LEASE_LIFE,
-  LATE_FRAMES,
   SLOTS_PER_FRAME,
 }
 

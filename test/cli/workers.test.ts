@@ -3,11 +3,12 @@ import { execFileSync } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { type AddressInfo, createServer as createTcpServer } from 'node:net'
+import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Agent, request } from 'undici'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
+import { FRAME } from '../../src/core/store.js'
 import { type RedisServer, startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
@@ -40,7 +41,7 @@ function start(t: Tap, file: object, workers = '3'): Command & { file: string } 
   return { ...command, file: `${cwd}/shaper.config.json` }
 }
 
-type Tap = Pick<typeof t, 'testdir' | 'teardown'>
+type Tap = Pick<typeof t, 'testdir' | 'teardown' | 'comment'>
 
 function workersOf({ child }: Command): number[] {
   const lines = execFileSync('ps', ['-A', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' }).split('\n')
@@ -189,6 +190,53 @@ t.test('SIGTERM to one worker: it finishes its requests, and another one replace
   t.equal((await end(command)).code, 0)
 })
 
+/**
+ * Connections that come one after the other while one of two workers gets a signal. Each sends a request.
+ *
+ * @returns how they ended
+ */
+async function connectDuring(
+  t: Tap,
+  signal: 'SIGKILL' | 'SIGTERM',
+): Promise<Record<'answered' | 'closed' | 'hung', number>> {
+  const command = start(t, config(WIDE), '2')
+  const { port } = new URL(await command.url)
+  const [first] = workersOf(command)
+  const outcomes = { answered: 0, closed: 0, hung: 0 }
+  const one = async (): Promise<void> => {
+    const socket = connect(Number(port), '127.0.0.1')
+    socket.on('error', () => undefined).setTimeout(4_000, () => socket.destroy(new Error('no answer')))
+    socket.write('GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n')
+    let text = ''
+    socket.on('data', chunk => {
+      text += chunk
+    })
+    await new Promise(resolve => socket.on('close', resolve))
+    if (text.startsWith('HTTP/1.1 200')) outcomes.answered += 1
+    else outcomes[socket.errored?.message === 'no answer' ? 'hung' : 'closed'] += 1
+  }
+  const all: Promise<void>[] = []
+  for (let opened = 0; opened < 150; opened += 1) {
+    all.push(one())
+    if (opened === 60) process.kill(first!, signal)
+    // Some of them at the moment of the signal.
+    if (opened < 40 || opened > 80) await new Promise(resolve => setImmediate(resolve))
+  }
+  await Promise.all(all)
+  t.comment(JSON.stringify(outcomes))
+  await end(command)
+  return outcomes
+}
+
+t.test('a worker is killed: a connection on its way to it goes to another one', async t => {
+  const { hung } = await connectDuring(t, 'SIGKILL')
+  t.equal(hung, 0)
+})
+
+t.test('SIGTERM to one worker: no new connection notices', async t => {
+  for (let round = 0; round < 3; round += 1) t.match(await connectDuring(t, 'SIGTERM'), { closed: 0, hung: 0 })
+})
+
 t.test('SIGTERM under load: every request has an answer, exit 0, no process is left', async t => {
   const more = { limits: { shutdownTimeout: '1s' }, admin: { listen: '127.0.0.1:0' } }
   const command = start(t, config({ rate: '20/s', capacity: 100 }, more))
@@ -320,7 +368,9 @@ for (const name of ['the first process', 'Redis']) {
     t.equal(statuses.filter(status => status === 429).length, 60 - served)
     t.equal(seen.length, served)
     const most = 20 + 0.02 * (refusedAt - begin) + 1
-    t.ok(served >= 20 && served <= most, `${served} of 60, where ${most} may be`)
+    // While the bucket is leased, what others have of its room for a frame may stay unused (contract 10.2).
+    const least = 20 - 0.02 * FRAME - 1
+    t.ok(served >= least && served <= most, `${served} of 60, where ${most} may be`)
     const span = seen.at(-1)! - seen[0]!
     t.ok(served <= 0.02 * (span + 50) + 1, `within the bound: ${served} in ${span} ms`)
     t.ok(span <= (served - 1) * 50 + 500, `${served} in ${span} ms`)

@@ -36,8 +36,8 @@ function instance() {
     expire: () => undefined,
     reject: ({ reason }: Rejection) => void log.push(`${name} ${reason}`),
   })
-  const bucket = (key: string) =>
-    new StoredBucket(limits(10, 10, 'client'), key, (name, of) => `${name}:${of}`, shardIn('claimed'))
+  const bucket = (key: string, perSecond = 10) =>
+    new StoredBucket(limits(perSecond, 10, 'client'), key, (name, of) => `${name}:${of}`, shardIn('claimed'))
   return {
     clock,
     shaper,
@@ -78,19 +78,19 @@ t.test('an admission that was asked for before the gate was blocked brings no sl
 t.test('nor does a claim', async t => {
   const { clock, shaper, log, send, bucket, answer } = instance()
   const route = { name: 'api', gate: new Gate() }
-  const own = bucket('a')
+  const own = bucket('a', 2)
   send('a', route, own)
   send('b', route, own)
   await answer()
   clock.runUntil(10)
   t.same(log, ['a'])
-  clock.runUntil(150)
+  clock.runUntil(450)
   t.equal(route.gate.inFlight, 2, 'b claims a slot')
   shaper.control.block(route.gate)
   await answer()
-  clock.runUntil(500)
+  clock.runUntil(800)
   await answer()
-  clock.runUntil(600)
+  clock.runUntil(1_000)
   t.same(log, ['a'], 'nothing more passes')
   t.equal(route.gate.inFlight, 1)
 })

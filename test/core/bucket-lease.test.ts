@@ -1,19 +1,196 @@
-/** What an instance reports of a bucket that it leases. */
+/** What an instance has of a bucket that it leases, and what it reports. */
 import t from 'tap'
 import { BucketLease } from '../../src/core/shared/bucket-lease.js'
+import { type ClassDemand, FORECAST, type LeaseAnswer, SLOT_GRACE, SLOT_RESERVE } from '../../src/core/store.js'
+
+/** 100/s: a slot for a cost of 1 is 10 ms long. */
+const QUICK = { rate: 0.1 }
+/** 10/s. */
+const SLOW = { rate: 0.01 }
+
+const nothing = { slots: [], nextAt: 120, until: 0, room: 0, roomRate: 0, roomFrom: 0, roomUntil: 480 }
+const alone = { spare: 0, level: 0, instances: 1, lead: 5 }
+
+function answer(more: Partial<LeaseAnswer>): LeaseAnswer {
+  return { ...nothing, ...alone, ...more }
+}
+
+function waiting(cost: number): ClassDemand[] {
+  return [{ priority: 3, weight: 1, cost }]
+}
+
+/** A lease with slots of this cost at these times. */
+function leased(limits: { rate: number }, moments: readonly number[], more: Partial<LeaseAnswer> = {}, cost = 1) {
+  const lease = new BucketLease(limits, 1)
+  lease.report(waiting(moments.length), 0, { lead: 5, now: 0, isCalm: false })
+  lease.answered(answer({ slots: moments.map(at => ({ at, cost, token: at })), ...more }), 0)
+  return lease
+}
 
 t.test('the first report has no room and has used what was admitted', async t => {
-  const lease = new BucketLease({ rate: 0.1 }, 2)
+  const lease = new BucketLease(QUICK, 2)
   t.equal(lease.roomAt(1_000), 0)
   lease.ask(1)
   lease.use(1)
-  t.match(lease.report([{ priority: 3, weight: 1, cost: 5 }], 0, 10, 1_000), { used: 1, want: 4, largest: 2 })
+  const report = lease.report(waiting(5), 0, { lead: 10, now: 1_000, isCalm: false })
+  t.match(report, { used: 1, want: 4, largest: 2 })
+  const many = new BucketLease(QUICK, 1, 60)
+  many.ask(1)
+  t.equal(
+    many.report([], 0, { lead: 10, now: 0, isCalm: false }).want,
+    120,
+    'twice of what has asked before it was leased',
+  )
 })
 
 t.test('where much waits it is leased on, also if the bucket has drained', async t => {
-  const lease = new BucketLease({ rate: 0.1 }, 1)
-  const times = { nextAt: 120, until: 0, roomFrom: 0, roomUntil: 480 }
-  lease.answered({ slots: [], ...times, room: 0, roomRate: 0, spare: 0, level: 0, instances: 2 })
-  t.equal(lease.isEasy([{ priority: 3, weight: 1, cost: 60 }]), false)
-  t.equal(lease.isEasy([{ priority: 3, weight: 1, cost: 5 }]), true)
+  const lease = new BucketLease(QUICK, 1)
+  t.equal(lease.isEasy(waiting(1), 100), false, 'nor before the first answer')
+  lease.answered(answer({ level: 0 }), 0)
+  t.equal(lease.isEasy(waiting(9), 100), true)
+  t.equal(lease.isEasy(waiting(10), 100), false)
+  lease.answered(answer({ level: 10 }), 0)
+  t.equal(lease.isEasy(waiting(1), 100), false, 'nor if much is admitted anywhere')
+  lease.answered(answer({ level: 0 }), 0)
+  lease.refuse()
+  t.equal(lease.isEasy(waiting(1), 100), false, 'nor if there was no room')
+  lease.report([], 0, { lead: 5, now: 0, isCalm: false })
+  t.equal(lease.isEasy(waiting(1), 100), true, 'since the last report')
+})
+
+t.test('claims are granted where nobody else leases or has slots far ahead', async t => {
+  const lease = new BucketLease(QUICK, 1)
+  lease.answered(answer({ until: 1_000 }), 0)
+  t.equal(lease.isLeft(50), true)
+  lease.answered(answer({ until: 49, instances: 2, lead: 0 }), 0)
+  t.equal(lease.isLeft(50), true)
+  lease.answered(answer({ until: 50, instances: 2, lead: 0 }), 0)
+  t.equal(lease.isLeft(50), false)
+})
+
+t.test('an instance that could do without slots says so, and asks once it needs one', async t => {
+  const lease = new BucketLease(QUICK, 1)
+  const { demand } = lease.report(waiting(1), 0, { lead: 5, now: 0, isCalm: true })
+  t.same(demand, [...waiting(1), { priority: FORECAST, weight: 0, cost: 1 }])
+  lease.answered(answer({ slots: [{ at: 50, cost: 1, token: 50 }] }), 0)
+  t.equal(lease.isBare(50), false, 'there is one')
+  lease.take(1, 50)
+  t.equal(lease.isBare(51), true)
+  lease.report(waiting(1), 0, { lead: 5, now: 60, isCalm: false })
+  t.equal(lease.isBare(61), false, 'it waits for slots')
+})
+
+t.test('what is expected is what was admitted, whatever slots are there', async t => {
+  const lease = leased(QUICK, [100, 110, 120, 130])
+  lease.ask(3)
+  lease.use(3)
+  const { demand } = lease.report(waiting(2), 0, { lead: 5, now: 50, isCalm: false })
+  t.same(demand, [...waiting(0), { priority: FORECAST, weight: 1, cost: Math.sqrt(3) }])
+})
+
+t.test('a slot of a slow bucket can be used until another one is due, of a quick one for the grace', async t => {
+  const [quick, slow] = [leased(QUICK, [1_000, 1_010]), leased(SLOW, [1_000, 1_100])]
+  t.equal(quick.next(1_000 + SLOT_GRACE), 1_000)
+  t.equal(quick.next(1_012), 1_002, 'with the time that is left')
+  t.equal(slow.next(1_099), 1_000)
+  t.same([slow.lastUse, quick.lastUse], [1_200, 1_020])
+  const among = (instances: number) => leased(SLOW, [1_000], { instances }).lastUse
+  t.same([2, 3, 4, 9].map(among), [1_100, 1_200, 1_300, 1_300], 'where several lease, some slots may be late')
+})
+
+t.test('of a slot that others follow not less than half is used', async t => {
+  const next = (now: number, instances: number) => {
+    const lease = leased(SLOW, [1_000, 1_200], { instances })
+    // A request of one slot.
+    lease.ask(1)
+    return lease.next(now)
+  }
+  t.same([next(1_149, 2), next(1_151, 2)], [1_049, 1_200])
+  t.equal(next(1_151, 1), 1_051, 'one that is alone uses all of it')
+})
+
+t.test('time before a moment is cut off', async t => {
+  const lease = leased(QUICK, [1_000, 1_010, 1_020])
+  lease.cut(1_000)
+  t.same([lease.next(0), lease.available], [1_000, 3])
+  lease.cut(1_013)
+  t.same([lease.next(0), Math.round(10 * lease.available) / 10], [1_013, 1.7])
+  lease.cut(1_030)
+  t.same([lease.next(0), lease.isEmpty], [Infinity, true])
+})
+
+t.test('the slots of other buckets may be later by half of a slot, and not by much', async t => {
+  t.equal(leased({ rate: 1 }, [1_000]).slack, 0.5)
+  t.equal(leased(SLOW, [1_000]).slack, SLOT_RESERVE)
+  t.equal(leased(SLOW, [1_000]).half, 50)
+  t.equal(leased(SLOW, []).slack, 0, 'without a slot not at all')
+  t.match(leased({ rate: 1 }, [1_000]).take(1, 1_000), { at: 1_000, until: 1_000 + SLOT_GRACE, slack: 0.5 })
+})
+
+t.test('all times are later by the way to the farthest instance', async t => {
+  const lease = leased(QUICK, [1_000], { lead: 55, until: 1_010 })
+  t.equal(lease.next(0), 1_020)
+  t.equal(lease.until, 1_030)
+  t.equal(leased(QUICK, [1_000], { lead: 5, until: 1_010 }).next(0), 1_000, 'which is this one')
+})
+
+t.test('who asks for room before its time asks for twice as much', async t => {
+  const lease = new BucketLease(QUICK, 1)
+  lease.answered(answer({ nextAt: 0 }), 0)
+  const asks = (cost: number, now: number) => {
+    lease.ask(cost)
+    const { want } = lease.report([], 0, { lead: 5, now, isCalm: false })
+    lease.answered(answer({ nextAt: now + 120 }), now)
+    return want
+  }
+  t.equal(asks(4, 0), 8)
+  t.equal(asks(1, 20), 16)
+  t.equal(asks(1, 40), 32)
+  t.equal(asks(1, 200), 2, 'until it is in time again')
+})
+
+t.test('it asks for more room if the store has enough, and not again at once', async t => {
+  const lease = new BucketLease(QUICK, 1)
+  const report = () => lease.report([], 0, { lead: 5, now: 0, isCalm: false })
+  t.equal(lease.canRefill(100, 0), true, 'before the first answer nothing is known')
+  lease.answered(answer({ nextAt: 0 }), 0)
+  lease.ask(1)
+  t.equal(report().want, 2)
+  lease.answered(answer({ spare: 6, instances: 2, room: 2 }), 0)
+  lease.refilled(4, 0)
+  t.equal(lease.canRefill(4, 0), true, 'this request came after the report, which got all that it asked for')
+  lease.use(1)
+  lease.ask(4)
+  t.equal(report().want, 8)
+  lease.answered(answer({ spare: 6, instances: 2, room: 0 }), 0)
+  const costs = [1, 4, 5]
+  t.same(
+    costs.map(cost => lease.canRefill(cost, 0)),
+    [false, true, false],
+    'half of what is left',
+  )
+  lease.refilled(4, 0)
+  t.same([lease.canRefill(4, 99), lease.canRefill(4, 100)], [false, true], 'others have it')
+  lease.answered(answer({ spare: 6, room: 1 }), 0)
+  t.equal(lease.canRefill(6, 100), true, 'who is alone gets as much as a request needs')
+})
+
+t.test('what has left drains from its slot on', async t => {
+  const lease = leased(QUICK, [1_000, 1_010, 1_020])
+  t.equal(lease.drainedAt, -Infinity)
+  lease.take(1, 1_005)
+  t.equal(lease.drainedAt, 1_010)
+  lease.take(2, 1_015)
+  t.equal(lease.drainedAt, 1_030)
+  t.equal(lease.isEmpty, true, 'it has used two slots')
+})
+
+t.test('a request that is larger than a slot is paid for by the next ones', async t => {
+  const lease = leased(QUICK, [1_000, 1_010, 1_020, 1_030])
+  const { at } = lease.take(2.5, 1_000)
+  t.equal(at, 1_000)
+  t.equal(lease.next(1_000), 1_025)
+  lease.untake(at, 2.5)
+  t.equal(lease.next(1_000), 1_000)
+  t.equal(lease.available, 4)
 })

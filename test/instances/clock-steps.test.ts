@@ -5,6 +5,7 @@ import type { BucketLimits } from '../../src/core/bucket/queued-bucket.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import { Gate, type LaneRoute } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
+import { FRAME } from '../../src/core/store.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createRedisStore } from '../../src/stores/redis/store.js'
@@ -55,6 +56,7 @@ t.test('the rate holds at any setting of the clock', async t => {
     const sharing = new Sharing({ store, onOutage: 'local', clock, id })
     t.teardown(() => sharing.close())
     const shaper = new Shaper({ clock, store, unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt) })
+    t.teardown(() => shaper.control.close())
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     const route: LaneRoute = { name: 'route', gate }
@@ -125,7 +127,8 @@ t.test('the rate holds at any setting of the clock', async t => {
   const pause = longestPause(machine, worst)
   const told = `the worst window is ${worst.excess.toFixed(2)} from the bound, with a pause of ${pause.toFixed(1)} ms, ${Math.round(worst.from - steps[0]![0])} to ${Math.round(worst.to - steps[0]![0])} ms`
   if (LONG) t.comment(told)
-  t.ok(worst.excess <= pause * limits.rate, told)
+  // What was leased before a step may leave besides what is leased after it: at most a frame and the way to the store.
+  t.ok(worst.excess <= (pause + FRAME + 10) * limits.rate, told)
   t.equal(sent.length, tally.asked - tally.refused, 'each is sent once')
   t.equal(tally.expired, 0)
 })

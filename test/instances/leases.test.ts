@@ -27,7 +27,7 @@ function worstExcess(times: readonly number[], rate: number): number {
 
 async function saturate({ latencies, perSecond, capacity, offered, seconds }: Load): Promise<World> {
   const stack = [{ name: 'all', rate: perSecond / 1_000, capacity }]
-  const world = createWorld(stack, latencies.length, instance => latencies[instance]!, { leasing: true })
+  const world = createWorld(stack, latencies.length, instance => latencies[instance]!)
   for (let sent = 0; sent < offered * seconds; sent += 1) {
     await world.run((sent * 1_000) / offered)
     for (const instance of world.instances) instance.request(['*'])
@@ -60,7 +60,7 @@ for (const [name, latencies, perSecond, capacity, most] of [
 }
 
 t.test('without contention a request takes one round trip and one call', async t => {
-  const world = createWorld([{ name: 'all', rate: 0.2, capacity: 100 }], 2, () => NEAR, { leasing: true })
+  const world = createWorld([{ name: 'all', rate: 0.2, capacity: 100 }], 2, () => NEAR)
   const requests: [sent: number, request: Request][] = []
   for (let sent = 0; sent < 20; sent += 1) {
     await world.run(sent * 100)
@@ -73,7 +73,7 @@ t.test('without contention a request takes one round trip and one call', async t
 
 t.test('never more than the capacity waits in all, and all of it is used', async t => {
   const capacity = 40
-  const world = createWorld([{ name: 'all', rate: 0.01, capacity }], 4, () => NEAR, { leasing: true })
+  const world = createWorld([{ name: 'all', rate: 0.01, capacity }], 4, () => NEAR)
   const requests: Request[] = []
   for (let sent = 0; sent < 100; sent += 1) requests.push(world.instances[sent % 4]!.request(['*']))
   await world.run(50)

@@ -129,7 +129,7 @@ function distances(): Row[] {
   return [0.25, 2, 4, 15, 30, 50, 100].map(far => ({
     ...RELEASES_200,
     what: `1 of 4 is ${far} ms away (round trip ${2 * far})`,
-    ...{ count: 4, sources: saturated(4), warmUp: 2_000 },
+    ...{ count: 4, sources: saturated(4, 60), warmUp: 2_000 },
     distance: (instance: number) => (instance === 0 ? far : 0.25),
   }))
 }
@@ -176,7 +176,7 @@ function skewed(count: number, offered: number): Source[] {
 }
 
 function fast(): Row[] {
-  const base = { count: 50, ms: 2_000, warmUp: 500 }
+  const base = { count: 50, ms: 2_000, warmUp: 1_500 }
   const stack = [shared(100_000, 100_000)]
   return [
     { ...base, stack, what: '100,000/s, 50 instances, skewed, 1.1 r offered', sources: skewed(50, 110_000) },
@@ -184,7 +184,7 @@ function fast(): Row[] {
     { ...base, stack, what: '100,000/s, 50 instances, saturated', sources: saturated(50, 400) },
     {
       ...{ ...base, stack, what: '100,000/s, 50 instances, saturated, 0 to 49 ms away' },
-      ...{ sources: saturated(50, 400), distance: (instance: number) => instance },
+      ...{ sources: saturated(50, 1_200), distance: (instance: number) => instance },
     },
     {
       ...base,

@@ -54,7 +54,7 @@ t.test('near instances share a rate evenly', async t => {
   t.ok(Math.abs(worstBurst(times, 0.2) - 1) < 1e-6)
   t.ok(Math.abs(quantile(gaps(times), 0) - 5) < 1e-6)
   const asked = connections.map(({ calls }) => calls.buckets.get('everyone:all')!)
-  t.ok(Math.min(...asked) > 0.9 * Math.max(...asked), `${asked}`)
+  t.ok(Math.min(...asked) >= Math.max(...asked) - 1, `${asked}`)
 })
 
 t.test('hang-ups, instances that are killed, and load for a time', async t => {
@@ -70,9 +70,9 @@ t.test('hang-ups, instances that are killed, and load for a time', async t => {
   t.ok(cancelled > 50, `${cancelled} hung up`)
   t.ok(Math.max(...releases.filter(({ source }) => source.instance === 1).map(({ at }) => at)) <= 1_100)
   t.ok(releases.some(({ source, at }) => source.instance === 0 && at > 2_000))
-  // What waits at the end of the load leaves in 8 slots of each.
+  // What waits at the end of the load leaves in 8 slots of each, and what is leased in a frame.
   t.same(
-    releases.filter(({ at }) => at % 1_000 > 400),
+    releases.filter(({ at }) => at % 1_000 > 450),
     [],
   )
 })

@@ -5,7 +5,7 @@
  * its fastest answer took. Any verb of the store passes, and no news. What the answers to claims name in the store's time is mapped here.
  */
 import type { Clock } from '../../src/core/clock.js'
-import { type BucketRef, type ClaimAnswer, type Store, StoreError } from '../../src/core/store.js'
+import { type BucketRef, type ClaimAnswer, type LeaseAnswer, type Store, StoreError } from '../../src/core/store.js'
 import { Offset } from '../../src/stores/clock-offset.js'
 import type { MemoryStore, Reach } from '../../src/stores/memory/store.js'
 import { RoundTrip } from '../../src/stores/round-trip.js'
@@ -176,6 +176,12 @@ function mapped(value: unknown, offset: Offset): unknown {
   if ('slot' in value) {
     const { slot } = value as Extract<ClaimAnswer, { granted: true }>
     return { ...value, slot: { ...slot, at: offset.ours(slot.at), from: offset.ours(slot.from) } }
+  }
+  if ('roomFrom' in value) {
+    const answer = value as LeaseAnswer
+    const slots = answer.slots.map(slot => ({ ...slot, at: offset.ours(slot.at) }))
+    const moments = ['nextAt', 'until', 'roomFrom', 'roomUntil'] as const
+    return { ...answer, slots, ...Object.fromEntries(moments.map(name => [name, offset.ours(answer[name])])) }
   }
   if ('epoch' in value) return { ...value, epoch: offset.ours(value.epoch as number) }
   if (!('freeAt' in value)) return value

@@ -9,7 +9,7 @@ import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/
 import { Shaper, type Verdict } from '../../src/core/shaper.js'
 import type { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { OnOutage } from '../../src/core/shared-shaper.js'
-import { type BucketRef, type Store, StoreError } from '../../src/core/store.js'
+import { type BucketRef, HORIZON, longestBackDate, type Store, StoreError } from '../../src/core/store.js'
 import { UpstreamQuota } from '../../src/proxy/upstream/upstream-quota.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
@@ -84,8 +84,6 @@ function lowered(limits: BucketLimits, rate: number): BucketLimits {
 }
 
 export interface WorldOptions {
-  /** Whether instances lease slots. */
-  readonly leasing?: boolean
   readonly onOutage?: OnOutage
   /** A key begins with the name of its shard. */
   readonly shards?: readonly string[]
@@ -95,10 +93,11 @@ export function createWorld(
   stack: BucketLimits[],
   count: number,
   latency: (instance: number) => number,
-  { onOutage = 'local', shards = [''], leasing = false }: WorldOptions = {},
+  { onOutage = 'local', shards = [''] }: WorldOptions = {},
 ): World {
   const clock = createVirtualClock()
-  const inner = createMemoryStore({ clock })
+  const reach = { horizon: HORIZON.least, back: longestBackDate(0) }
+  const inner = createMemoryStore({ clock, reach })
   const registries = new Map(shards.map(shard => [shard, createMemoryStore({ clock })]))
   const shardOf = ({ key }: BucketRef): string => shards.find(shard => key.startsWith(shard))!
   const sent: Sent[] = []
@@ -153,18 +152,24 @@ export function createWorld(
   }
 
   world.instances = Array.from({ length: count }, (_, instance) => {
+    let horizon = HORIZON.least
+    const reaching = <T>(call: () => T): T => {
+      reach.horizon = horizon
+      return call()
+    }
     const store: Store = {
       get horizon() {
-        return leasing ? Math.max(2, 5 * world.latency(instance)) : 4
+        horizon = Math.max(HORIZON.least, 5 * world.latency(instance))
+        return horizon
       },
       ...(shards.length > 1 && { shards, shardOf }),
       admit: request => {
         world.admits += 1
-        return delayed(instance, request.stack.map(shardOf), () => written(() => inner.admit(request)))
+        return delayed(instance, request.stack.map(shardOf), () => written(() => reaching(() => inner.admit(request))))
       },
       claim: request => {
         world.claims += 1
-        return delayed(instance, request.stack.map(shardOf), () => written(() => inner.claim(request)))
+        return delayed(instance, request.stack.map(shardOf), () => written(() => reaching(() => inner.claim(request))))
       },
       lease: request => {
         world.leases += 1
@@ -189,7 +194,6 @@ export function createWorld(
     const shaper = new Shaper({
       clock,
       store,
-      leasing,
       unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
     })
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))

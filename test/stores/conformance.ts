@@ -751,19 +751,22 @@ export function conformance(
       await level(4, 'they have left')
     })
 
-    await test('reset of a leased bucket keeps its schedule', async t => {
+    await test('reset of a leased bucket forgets its leases', async t => {
       const one = bucket(1, 10, { blockFor: HOUR })
       await admit(store, [one], 10)
       t.match(await admit(store, [one]), { reason: 'overflow' })
-      const { slots } = await lease(store, one, { demand: [{ priority: 3, weight: 1, cost: 1 }] })
+      const demand = [{ priority: 3, weight: 1, cost: 1 }]
+      const { slots } = await lease(store, one, { demand })
       t.equal(slots.length, 1)
+      t.equal((await claim(other, [one])).granted, false)
       await other.reset(one)
-      await play(t, store, [[[one], 10, Infinity, 'admitted', [10]]])
-      t.equal((await claim(other, [one])).granted, false, 'its slot is not given out again')
-      t.equal((await lease(other, one, { instance: 0.2, want: -1, demand: [] })).instances, 1, 'and the lease holds')
-      await lease(store, one, {})
-      await store.reset(one)
-      t.equal((await claim(store, [one])).granted, true, 'until nobody leases it')
+      await play(t, store, [[[one], 7, Infinity, 'admitted', [7]]])
+      t.equal((await claim(other, [one])).granted, true, 'its schedule begins anew')
+      const { instances, room, level, until } = await lease(store, one, { used: 1, want: 1, returned: slots })
+      t.same([instances, room], [1, 1], 'an instance that has not heard of it is a new one')
+      t.ok(Math.abs(level - 8) < SLACK / HOUR, 'what it has admitted counts')
+      t.ok(until - slots[0]!.at > HOUR / 2, 'and a slot of before does not shorten the schedule')
+      t.equal((await lease(store, one, {})).instances, 0)
     })
 
     await test('two clients at once admit exactly b', async t => {

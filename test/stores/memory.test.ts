@@ -5,6 +5,7 @@ import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import {
   type BucketRef,
+  FORECAST,
   FRAME,
   HORIZON,
   LEASE_LIFE,
@@ -196,18 +197,119 @@ t.test('an instance that reports late has slots until its next report', async t 
   )
 })
 
-t.test('the rate of an instance that is gone drains the level again, also for the time when it was gone', async t => {
+t.test('what is set apart for an instance that is gone stays in the level and drains', async t => {
   const { time, store } = setUp(0)
   const bucket = client(100, 1_000)
   const level = () => store.admit({ stack: [bucket], cost: 0, maxWait: Infinity, claim: false }).levels[0]!
   store.admit({ stack: [bucket], cost: 500, maxWait: Infinity, claim: false })
-  store.lease({ ...lessee, bucket, want: 1 })
-  // Its room grows until it would have been gone. The other is there for longer.
-  time.runUntil(FRAME + LEASE_LIFE - 100)
-  store.lease({ ...lessee, instance: 2, bucket, want: -1, lead: 1_000, demand: [{ priority: 3, weight: 1, cost: 1 }] })
-  time.runUntil(FRAME + LEASE_LIFE + 1_000)
-  store.lease({ ...lessee, instance: 2, bucket })
-  t.equal(Math.round(level()), 501 - 100)
+  t.match(store.lease({ ...lessee, bucket, want: 100 }), { room: 100, roomRate: 0.1 })
+  // It may admit as much as drains, so long as it is not gone. The other is there for longer.
+  const end = FRAME + LEASE_LIFE
+  time.runUntil(end - 100)
+  t.equal(level(), 600)
+  const demand = [{ priority: 3, weight: 1, cost: 1 }]
+  store.lease({ ...lessee, instance: 2, bucket, want: -1, lead: 1_000, demand })
+  time.runUntil(end + 1_000)
+  t.match(store.lease({ ...lessee, instance: 2, bucket, want: -1, demand }), { instances: 1, level: 600 })
+  time.runUntil(end + 2_000)
+  t.equal(level(), 500, 'it drains at the whole rate from then on')
+  // It was only late: what it has admitted counts once more, none of it is forgotten.
+  store.lease({ ...lessee, bucket, used: 100 })
+  t.equal(level(), 600)
+})
+
+t.test('the rest of a frame is dealt to what instances expect', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(100, 1_000)
+  const report = (instance: number, expected: number, waiting = 0, weight = 1) => {
+    const demand = [{ priority: FORECAST, weight, cost: expected }]
+    if (waiting > 0) demand.push({ priority: 3, weight: 1, cost: waiting })
+    return store.lease({ ...lessee, instance, bucket, want: 1, demand }).slots.map(({ at }) => at - 1_000)
+  }
+  const times = (...numbers: number[]) => numbers.map(number => 10 * number)
+  t.same(report(1, 3), times(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), 'all that there is, to one')
+  t.same(report(2, 1), [], 'the frame is dealt')
+  time.runUntil(1_000 + FRAME)
+  t.same(report(1, 3), times(13, 14, 15, 17, 18, 19, 21, 22, 23), 'three quarters')
+  t.same(report(2, 1), times(12, 16, 20), 'a quarter')
+  time.runUntil(1_000 + 2 * FRAME)
+  t.same(report(1, 3, 4).slice(0, 5), times(24, 25, 26, 27, 29), 'what waits goes first')
+  t.same(report(2, 0), times(28, 32), 'what was dealt to it before')
+  time.runUntil(1_000 + 3 * FRAME)
+  t.equal(report(1, 3).length, 12, 'who expects nothing gets nothing')
+  t.same(report(2, 1), [])
+  time.runUntil(1_000 + 4 * FRAME)
+  t.equal(report(1, 3).length, 8, 'and has its turns again, the first one at once')
+})
+
+t.test('what is expected gets no slots if all instances can do without', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(100, 1_000)
+  const report = (instance: number, weight: number, cost = 1) =>
+    store.lease({ ...lessee, instance, bucket, want: 1, demand: [{ priority: FORECAST, weight, cost }] }).slots.length
+  t.equal(report(1, 0), 0)
+  t.equal(report(2, 0), 0)
+  t.equal(store.claim({ stack: [bucket], cost: 1, since: 0 }).granted, true, 'so claims are granted')
+  time.runUntil(1_000 + FRAME)
+  t.equal(report(1, 1), 6, 'one cannot')
+  t.equal(report(2, 0), 6, 'so the other has its part')
+  time.runUntil(1_000 + 2 * FRAME)
+  t.equal(report(1, 1, 0), 0, 'nor are there any if it expects nothing')
+  t.equal(report(2, 0), 0)
+})
+
+t.test('an instance keeps the room that it has not used', async t => {
+  const { time, store } = setUp(0)
+  const bucket = client(0.000_001, 100)
+  const room = (instance: number, want: number, used = 0) =>
+    Math.round(store.lease({ ...lessee, instance, bucket, want, used }).room * 100) / 100
+  t.equal(room(1, 60), 50, 'half of what is left')
+  t.equal(room(2, 100), 25)
+  time.runUntil(FRAME)
+  t.equal(room(1, 60), 50, 'as before, though half of what is left is less')
+  t.equal(room(1, 60, 20), 30, 'less what it has used')
+  t.equal(room(1, 10), 10, 'no more than it wants')
+  t.equal(room(2, 100, 25), 22.5)
+  const alone = { limits: { ...bucket.limits, name: 'alone' }, key: '', group: '' }
+  store.admit({ stack: [alone], cost: 99, maxWait: Infinity, claim: false })
+  t.equal(store.lease({ ...lessee, bucket: alone, want: 5 }).room, 1, 'one that is alone gets what one request needs')
+})
+
+t.test('where somebody leases a claim is granted only if the bucket is free', async t => {
+  const { time, store } = setUp(1_000)
+  const [leased, other] = [client(100, 10, { name: 'leased' }), client(100, 10)]
+  const claim = (stack: BucketRef[], more: object = {}) =>
+    store.claim({ stack, cost: 1, since: 0, ahead: 500, ...more })
+  const at = (moment: number) => ({ granted: true, slot: { at: moment } })
+  const report = () =>
+    store.lease({ ...lessee, bucket: leased, demand: [{ priority: 3, weight: 1, cost: 1 }], want: 1 })
+  t.equal(report().slots.length, 1)
+  t.same(claim([leased]), { granted: false, freeAt: [1_010] }, 'not ahead')
+  t.same(claim([leased, other]), { granted: false, freeAt: [1_010, 1_000] }, 'nor in a stack')
+  t.same(claim([other, leased]), { granted: false, freeAt: [1_000, 1_010] })
+  t.match(claim([other]), at(1_000), 'others are not concerned')
+  t.match(claim([other]), at(1_010))
+  t.match(claim([leased, other], { notBefore: 1_010 }), at(1_020), 'it is free by then')
+  time.runUntil(1_030)
+  t.match(claim([leased], { since: 5 }), at(1_030), 'idle')
+  t.same(claim([leased]), { granted: false, freeAt: [1_040] })
+  time.runUntil(1_000 + FRAME)
+  t.match(report(), { slots: [{ at: 1_000 + FRAME }] })
+  time.runUntil(1_000 + 2 * FRAME + LEASE_LIFE)
+  t.match(claim([leased]), at(time.now()), 'nobody leases it any more')
+  t.match(claim([leased]), at(time.now() + 10))
+})
+
+t.test('a claim that is refused as its slot would be too late takes nothing', async t => {
+  const { store } = setUp(1_000)
+  const [one, other] = [client(100, 10), client(100, 10, { name: 'other' })]
+  const claim = (notBefore: number, within: number) =>
+    store.claim({ stack: [one, other], cost: 1, since: 0, ahead: 500, notBefore, within })
+  t.match(claim(1_001, 0), { granted: true, slot: { at: 1_001, from: 1_001 } })
+  t.same(claim(1_005, 5), { granted: false, freeAt: [1_011, 1_011] })
+  t.match(store.claim({ stack: [other], cost: 1, since: 0, ahead: 500 }), { granted: true, slot: { at: 1_011 } })
+  t.same(claim(1_005, 15.5), { granted: false, freeAt: [1_011, 1_021] }, 'the latest of all buckets counts')
+  t.match(claim(1_005, 16), { granted: true, slot: { at: 1_021 } })
 })
 
 t.test('others are told of an upstream only what is new to them', async t => {

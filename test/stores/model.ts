@@ -7,6 +7,8 @@ import {
   type Admission,
   type BucketRef,
   type ClaimAnswer,
+  FORECAST,
+  FRAME,
   HORIZON,
   type LeaseAnswer,
   type LeasedSlot,
@@ -34,14 +36,23 @@ const cost = fc.constantFrom(0.5, 1, 1, 1, 2, 3)
 const stack = fc.constantFrom([0], [1], [2], [0, 1], [1, 2], [2, 0], [0, 1, 2])
 const INSTANCES = [0.25, 0.5, 0.75]
 
-const demand = fc.uniqueArray(
-  fc.record({
-    priority: fc.constantFrom(0, 3, 3, 4, 7),
-    weight: fc.constantFrom(1, 1, 2, 4),
-    cost: fc.constantFrom(0, 0.5, 1, 2, 5, 40),
-  }),
-  { maxLength: 3, selector: ({ priority }) => priority },
-)
+const demand = fc
+  .uniqueArray(
+    fc.record({
+      priority: fc.constantFrom(0, 3, 3, 4, 7, FORECAST, FORECAST),
+      weight: fc.constantFrom(1, 1, 2, 4),
+      cost: fc.constantFrom(0, 0.5, 1, 2, 5, 40),
+      /** Only of a forecast: its instance could do without. */
+      isCalm: fc.boolean(),
+    }),
+    { maxLength: 3, selector: ({ priority }) => priority },
+  )
+  .map(classes =>
+    classes.map(({ isCalm, weight, ...rest }) => ({
+      ...rest,
+      weight: isCalm && rest.priority === FORECAST ? 0 : weight,
+    })),
+  )
 
 /**
  * All times are multiples of a unit, or of its small binary fractions where a rate has changed. As a power of two it makes all
@@ -70,10 +81,13 @@ function scaled(unit: number) {
     since: fc.constantFrom(0, 0, 1, 100, 3 * unit),
     /** ms from the time of the step. */
     notBefore: fc.constantFrom(undefined, undefined, -unit, 1, HORIZON.least, HORIZON.least + 1),
+    /** Only where there is a `notBefore`. */
+    within: fc.constantFrom(undefined, undefined, 0, 1, unit, 4 * unit),
     ahead: fc.constantFrom(undefined, undefined, 4 * unit, 15 * unit + 1),
     instance: fc.constantFrom(0, 1, 2),
     demand,
-    lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * unit),
+    /** No answer takes days. */
+    lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * Math.min(8, unit)),
     used: fc.constantFrom(0, 0, 1, 3, -1),
     want: fc.constantFrom(-1, 0, 1, 4, 20),
     returns: fc.constantFrom(0, 0, 1, 3, 100),
@@ -138,7 +152,7 @@ function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefi
   for (const name of ['nextAt', 'until', 'roomUntil'] as const) {
     if (Math.abs(one[name] - other[name]) > SAME) return differ(name, one[name], other[name])
   }
-  for (const name of ['room', 'roomRate', 'spare', 'level', 'instances'] as const) {
+  for (const name of ['room', 'roomRate', 'spare', 'level', 'instances', 'lead'] as const) {
     const text = differ(name, one[name], other[name])
     if (text !== undefined) return text
   }
@@ -154,9 +168,14 @@ function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefi
   return undefined
 }
 
+function claimOf(answer: Admission | ClaimAnswer): ClaimAnswer | undefined {
+  if ('granted' in answer) return answer
+  return answer.admitted ? answer.claim : undefined
+}
+
 function slotsOf(answers: readonly (Admission | ClaimAnswer)[]): Slot[] {
   return answers.flatMap(answer => {
-    const claim = 'granted' in answer ? answer : answer.admitted ? answer.claim : undefined
+    const claim = claimOf(answer)
     return claim?.granted ? [claim.slot] : []
   })
 }
@@ -200,6 +219,11 @@ export function modelled(
         spare: 0,
         shared: 0,
         rooms: 0,
+        forecasts: 0,
+        forecastsAlone: 0,
+        within: 0,
+        inTurn: 0,
+        notInTurn: 0,
       }
       let proven = 0
 
@@ -234,8 +258,10 @@ export function modelled(
         let last: { slots: Slot[]; stack: BucketRef[]; cost: number } | undefined
         /** The slots that an instance has of a bucket in each store. */
         const owned = new Map<string, [LeasedSlot[], LeasedSlot[]]>()
+        /** Until when buckets are leased, by name. */
+        const leasedUntil = new Map<string, number>()
         for (const [index, each] of steps.entries()) {
-          const { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead = 0, notBefore } = each
+          const { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead = 0, notBefore, within } = each
           now += gap
           await setTime(now)
           // The client learns of it.
@@ -286,6 +312,12 @@ export function modelled(
             if (wanted.instances > 1) seen.shared += 1
             if (wanted.room > 0 && wanted.spare > 0) seen.rooms += 1
             if (wanted.slots.some(({ at }) => at < wanted.until - (2 * cost) / stack[0]!.limits.rate)) seen.spare += 1
+            const isForecast = demand.some(({ priority, cost }) => priority === FORECAST && cost > 0)
+            if (isForecast && wanted.slots.length > 0) seen.forecasts += 1
+            if (isForecast && wanted.slots.length > 0 && demand.length === 1) seen.forecastsAlone += 1
+            const { name } = stack[0]!.limits
+            if (wanted.instances === 0) leasedUntil.delete(name)
+            else leasedUntil.set(name, Math.max(leasedUntil.get(name) ?? 0, wanted.roomUntil))
             continue
           }
           const ask = async (one: Store) => {
@@ -297,6 +329,7 @@ export function modelled(
               since,
               ahead,
               ...(notBefore !== undefined && { notBefore: theirs + notBefore }),
+              ...(notBefore !== undefined && within !== undefined && { within }),
             })
           }
           const answers = [await ask(store), await ask(model)] as const
@@ -304,6 +337,13 @@ export function modelled(
           if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
           const slots = slotsOf(answers)
           if (verb === 'claim' && slots.length === 0) seen.refused += 1
+          const isLeased = stack.some(({ limits }) => (leasedUntil.get(limits.name) ?? 0) > now)
+          const claimed = claimOf(answers[1])
+          if (claimed?.granted && isLeased) seen.inTurn += 1
+          if (claimed?.granted === false && claimed.freeAt.every(at => at <= now + reach.horizon)) {
+            if (isLeased) seen.notInTurn += 1
+            else if (verb === 'claim' && notBefore !== undefined && within !== undefined) seen.within += 1
+          }
           if (slots.length < 2) continue
           seen.granted += 1
           if (granted === now && stack.every(({ limits }) => limits.burst !== undefined)) seen.together += 1
@@ -325,6 +365,8 @@ export function modelled(
       t.ok(proven > 75, `${proven} runs were quick enough`)
       // Near slots are not ahead of what is free.
       if (reach.back >= 0) seen.early += 5
+      // In a step of days leases end.
+      if (unit > FRAME) seen.notInTurn += 5
       t.ok(
         Object.values(seen).every(count => count >= 5),
         `each kind of answer was seen: ${JSON.stringify(seen)}`,

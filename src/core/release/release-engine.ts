@@ -60,8 +60,6 @@ export interface EngineOptions {
   readonly timer?: Clock
   /** Grants slots of buckets whose shards are claimed from. */
   readonly store?: Store
-  /** Whether buckets that instances contend for are leased, where the store can do that. */
-  readonly leasing?: boolean
   /** A question about these buckets, of this time in ms, was not answered. */
   readonly unanswered?: (stack: readonly SharedBucket[], askedAt: number) => void
 }
@@ -86,7 +84,7 @@ export class Engine {
   /** For what is armed. */
   readonly #look: WakeUp | undefined
 
-  constructor({ clock, timer, store, unanswered, leasing = false }: EngineOptions) {
+  constructor({ clock, timer, store, unanswered }: EngineOptions) {
     this.#clock = clock
     const wake = (): void => {
       this.settle()
@@ -98,7 +96,7 @@ export class Engine {
       this.#armed = timer && new ArmedReleases(this.#readyLanes, this.#deadlines, () => clock.now())
       return
     }
-    this.#claims = new Claims({ store, clock, leasing }, this.#readyLanes, {
+    this.#claims = new Claims({ store, clock }, this.#readyLanes, {
       now: () => clock.now(),
       wake: () => this.wake(),
       leave: (ticket, slot, now) => {
@@ -291,14 +289,19 @@ export class Engine {
     this.#claims!.offer(lane, cost, claim, askedAt)
   }
 
-  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. */
-  get claimAhead(): number {
-    return this.#claims?.admissionAhead ?? 0
+  /** ms by which slots of a stack may be ahead of the horizon when they are claimed with an admission. */
+  claimAhead(stack: readonly SharedBucket[]): number {
+    return this.#claims?.ahead(stack) ?? 0
   }
 
   /** A bucket is leased from now on, which has no room for this cost. */
   lease(bucket: SharedBucket, cost: number): void {
     this.#claims!.leases.start(bucket as StoredBucket, cost)
+  }
+
+  /** A request has come to leased buckets. */
+  arrivedAt(stack: readonly SharedBucket[]): void {
+    for (const bucket of stack) this.#claims?.leases.arrived(bucket as StoredBucket)
   }
 
   /** Asks for more room of a leased bucket. `then` is called after the answer. */
@@ -481,6 +484,7 @@ export class Engine {
     this.#armed?.recallAll()
     for (const cancel of this.#holds.values()) cancel()
     this.#wakeUp.close()
+    this.#claims?.leases.close()
     this.#look?.close()
   }
 

@@ -2,13 +2,31 @@
 
 import type { BucketLimits } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { type ClassDemand, FRAME, type LeaseAnswer, type LeasedSlot, SLOT_GRACE } from '../store.js'
+import { type ClassDemand, FORECAST, type LeaseAnswer, type LeasedSlot, SLOT_GRACE, SLOT_RESERVE } from '../store.js'
 
 /** The part of a frame's growth by which an instance that has let slots lapse may ask for more than it used. */
 const GROWTH = 1.5
 
 /** ms. Where others lease too, reports are at least this far apart: the store has at most ten in a second. */
 const LEAST_APART = 100
+
+/** How much of its lead an instance needs for an answer to come, on average. As `LEASE_LEAD` in leases.ts has it. */
+const WAY = 1 / 2.5
+
+/** So many slots of a slow bucket may wait for the slots of other buckets. */
+const MOST_LATE = 3
+
+/** A leased slot that a request has. Times in ms. */
+export interface TakenSlot {
+  readonly at: number
+  /** It can be used until then. */
+  readonly until: number
+  /** ms. The slots of other buckets may be so much later: the next slot is half of one away then. */
+  readonly slack: number
+}
+
+/** So many requests of an instance in a frame are not worth a call to the store each. */
+export const MANY_REQUESTS = 50
 
 /** A slot, or what is left of it. */
 interface OwnSlot extends LeasedSlot {
@@ -22,6 +40,8 @@ export class BucketLease {
   /** When all that is leased by anybody has drained. */
   until = -Infinity
   readonly #leasesRoom: boolean
+  /** When what has left has drained, in ms. */
+  drainedAt = -Infinity
   /** What is left is used, and nothing more is leased. */
   ending = false
   #level = Infinity
@@ -35,27 +55,55 @@ export class BucketLease {
   #roomFrom = 0
   #roomUntil = 0
   #spare = 0
-  #instances = 1
+  /** How many lease it, as the store said last. */
+  #instances: number | undefined
   /** Admitted and not reported. */
   #unreported = 0
   /** What the last report said of it. */
   #reported = 0
-  /** Since the last report: what was admitted, what asked for it, what has left, what lapsed. */
+  /** The same, until it is answered. */
+  #underway = 0
+  /** Since the last report: what was admitted, what asked for it, in how many requests, and what has left. */
   #admitted = 0
   #asked = 0
+  #requests = 0
   #taken = 0
+  /** Whether it had no room for some. */
+  #isFull = false
+  /** What has lapsed since something left. */
   #lapsed = 0
   #reportedAt = -Infinity
+  #answeredAt = -Infinity
+  /** Whether the last report said that it could claim one by one. */
+  #isCalm = false
+  /** As it was reported last. */
+  #lead = 0
+  /** Cost units of room that the last report asked for. */
+  #wanted = 0
+  /** In all. */
+  #want = 0
+  /** Whether the store gave less. */
+  #isScarce = false
+  /** No more room is asked for before, in ms. */
+  #refillFrom = -Infinity
   /** The largest cost since the last report, and before. */
   #largest = 0
   #largestBefore = 0
   /** To be returned with the next report. */
   readonly #unwanted: LeasedSlot[] = []
 
-  /** @param cost of a request that waits */
-  constructor({ rate, overflow, blockFor }: Pick<BucketLimits, 'rate' | 'overflow' | 'blockFor'>, cost: number) {
+  /**
+   * @param cost of a request that waits
+   * @param asked cost that has asked for admission in the last frame
+   */
+  constructor(
+    { rate, overflow, blockFor }: Pick<BucketLimits, 'rate' | 'overflow' | 'blockFor'>,
+    cost: number,
+    asked = 0,
+  ) {
     this.#rate = rate
     this.#largest = cost
+    this.#wanted = asked
     // All have to know of a full bucket that blocks or fills.
     this.#leasesRoom = overflow !== 'fill' && blockFor === undefined
   }
@@ -65,12 +113,25 @@ export class BucketLease {
     return this.#leasesRoom && !this.ending
   }
 
-  /** Whether so little waits everywhere that claims one by one are better. Where slots were lost the level says too little. */
-  isEasy(demand: readonly ClassDemand[]): boolean {
+  /**
+   * Whether this instance could claim one by one: all that waits leaves in this time, in ms. Where slots were lost the level says too
+   * little.
+   */
+  isEasy(demand: readonly ClassDemand[], within: number): boolean {
     let waiting = 0
     for (const { cost } of demand) waiting += cost
-    const isShort = Math.max(this.#level, waiting) / this.#rate < FRAME / 2
-    return isShort && this.#asked <= this.#admitted + LEVEL_TOLERANCE
+    const isShort = Math.max(this.#level, waiting) / this.#rate < within
+    return isShort && this.#requests < MANY_REQUESTS && !this.#isFull
+  }
+
+  /** Whether claims would be granted: nobody else leases, or nobody has slots that reach further ahead than this, in ms. */
+  isLeft(within: number): boolean {
+    return this.isSole || this.until - this.#answeredAt < within
+  }
+
+  /** Whether a request that comes now has to wait for the next report, though nothing else waits. */
+  isBare(now: number): boolean {
+    return this.#isCalm && !this.ending && this.next(now) === Infinity
   }
 
   get isEmpty(): boolean {
@@ -79,7 +140,8 @@ export class BucketLease {
 
   /** When the last slot can still be used, in ms. */
   get lastUse(): number {
-    return (this.#slots.at(-1)?.at ?? -Infinity) + SLOT_GRACE
+    const last = this.#slots.at(-1)
+    return last === undefined ? -Infinity : last.at + this.#graceOf(last)
   }
 
   /** When the next request can leave. Infinity: not before the next report. */
@@ -88,15 +150,34 @@ export class BucketLease {
     return this.#slots[0]?.at ?? Infinity
   }
 
+  /** ms by which the slots of other buckets may be later than the first one: the next slot is half of one away then. */
+  get slack(): number {
+    return Math.min(SLOT_RESERVE, this.half)
+  }
+
+  /** Half of the first slot, in ms. */
+  get half(): number {
+    return (this.#slots[0]?.whole ?? 0) / this.#rate / 2
+  }
+
+  /** The time before this moment, in ms, is lost. */
+  cut(moment: number): void {
+    this.#pass(() => moment)
+  }
+
   /** Takes the time of a request. Returns its slot. Only if there is one (`next`). */
-  take(cost: number, now: number): number {
+  take(cost: number, now: number): TakenSlot {
     this.#lapse(now)
     const { at } = this.#slots[0]!
+    const until = at + this.#graceOf(this.#slots[0]!)
+    const slack = this.slack
     this.#taken += cost
+    this.#lapsed = 0
+    this.drainedAt = at + cost / this.#rate
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += cost
     this.#settleDebt()
-    return at
+    return { at, until, slack }
   }
 
   /** The slot of a request that does not leave. */
@@ -121,12 +202,31 @@ export class BucketLease {
     return this.#room + this.#roomRate * Math.max(0, Math.min(now, this.#roomUntil) - this.#roomFrom)
   }
 
-  /** Whether this instance has no room for a cost, and would have it after the next report. */
+  /** Cost units that were admitted here and are not part of the level that was answered last. */
+  get unknown(): number {
+    return this.#underway + this.#unreported
+  }
+
+  /** ms until there is room for a cost, if nobody else comes. */
+  timeUntilRoom(cost: number, now: number): number {
+    const lacks = cost - this.roomAt(now)
+    if (lacks <= LEVEL_TOLERANCE) return 0
+    return this.#roomRate > 0 ? lacks / this.#roomRate : LEAST_APART
+  }
+
+  /** Whether this instance has no room for a cost, and would have it after a report. */
   canRefill(cost: number, now: number): boolean {
     const room = this.roomAt(now)
-    if (this.isSole) return room < cost && room + this.#spare >= cost
-    // Of what is left each gets half.
-    return room < cost && room + this.#spare / 2 >= cost && now - this.#reportedAt >= LEAST_APART
+    // Of what is left each gets half, the only one as much as one request needs.
+    const gets = this.isSole && this.#spare >= cost ? Math.max(this.#spare / 2, cost) : this.#spare / 2
+    // Before the first answer nothing is known.
+    const mayGet = this.#instances === undefined || room + gets >= cost
+    return room < cost && mayGet && now >= this.#refillFrom
+  }
+
+  /** A report was answered. If it got less room than it asked for, and not enough for this cost, others have it. */
+  refilled(cost: number, now: number): void {
+    if (this.#isScarce && this.roomAt(now) < cost) this.#refillFrom = now + LEAST_APART
   }
 
   /** Whether anything has asked for admission since the last report. */
@@ -141,9 +241,15 @@ export class BucketLease {
     this.#admitted += cost
   }
 
+  /** There was no room for a request. */
+  refuse(): void {
+    this.#isFull = true
+  }
+
   /** A cost has asked for admission. */
   ask(cost: number): void {
     this.#asked += cost
+    this.#requests += 1
     this.#largest = Math.max(this.#largest, cost)
   }
 
@@ -156,7 +262,11 @@ export class BucketLease {
   }
 
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
-  report(demand: readonly ClassDemand[], claiming: number, lead: number, now: number): Report {
+  report(demand: readonly ClassDemand[], claiming: number, { lead, now, isCalm }: ReportTimes): Report {
+    this.#isCalm = isCalm
+    // Each time that it asks before a frame has passed, it asks for twice as much.
+    const isEarly = this.#instances === undefined || now < this.nextAt
+    this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
     this.#lapse(now)
     const largest = Math.max(this.#largest, this.#largestBefore)
     const elapsed = Math.max(1, now - this.#reportedAt)
@@ -169,31 +279,37 @@ export class BucketLease {
     const report = {
       demand: uncovered(demand, {
         covered: this.available + claiming,
-        forecast: Math.max(0, this.#admitted),
+        forecast: Math.max(demand.length === 0 ? 0 : largest, this.#admitted),
+        isCalm,
         most: isLimited ? GROWTH * this.#taken + largest : Infinity,
       }),
       largest,
       used: this.#unreported + kept,
-      want: this.#leasesRoom ? 2 * this.#asked + (demand.length === 0 ? 0 : largest) : -1,
+      want: this.#leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
       returned,
     }
+    this.#want = report.want
     this.#reported = report.used
+    this.#underway = report.used
     this.#unreported = -kept
     this.#room = kept
     this.#roomRate = 0
     this.#unwanted.length = 0
     this.#admitted = 0
     this.#asked = 0
+    this.#requests = 0
+    this.#isFull = false
     this.#taken = 0
     this.#lapsed = 0
     if (this.#largest > 0) this.#largestBefore = this.#largest
     this.#largest = 0
     this.#reportedAt = now
+    this.#lead = lead
     return report
   }
 
   /** The last report. Slots for what waits are kept. */
-  finish(demand: readonly ClassDemand[], claiming: number, lead: number, now: number): Report {
+  finish(demand: readonly ClassDemand[], claiming: number, { lead, now }: ReportTimes): Report {
     this.#lapse(now)
     this.ending = true
     this.#admitted = 0
@@ -210,13 +326,18 @@ export class BucketLease {
     }
   }
 
-  answered(answer: LeaseAnswer): void {
+  answered(answer: LeaseAnswer, now: number): void {
+    this.#answeredAt = now
+    this.#underway = 0
     this.nextAt = answer.nextAt
-    this.until = answer.until
-    for (const slot of answer.slots) this.#slots.push({ ...slot, whole: slot.cost })
+    // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
+    const later = Math.max(0, answer.lead - this.#lead) * WAY
+    this.until = answer.until + later
+    for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost })
     if (answer.slots.length > 0) this.#slots.sort((one, other) => one.at - other.at)
     this.#settleDebt()
     this.#room += answer.room
+    this.#isScarce = answer.room < this.#want - LEVEL_TOLERANCE
     this.#roomRate = answer.roomRate
     this.#roomFrom = answer.roomFrom
     this.#roomUntil = answer.roomUntil
@@ -228,10 +349,16 @@ export class BucketLease {
   /** The store has not answered. It may have counted the report, which is counted once more then. */
   failed(): void {
     this.#unreported += this.#reported
+    this.#underway = 0
   }
 
   get isSole(): boolean {
     return this.#instances === 1
+  }
+
+  /** How many instances lease it, as far as is known. */
+  get instances(): number {
+    return this.#instances ?? 1
   }
 
   #settleDebt(): void {
@@ -247,10 +374,24 @@ export class BucketLease {
     }
   }
 
+  /**
+   * How late a slot can be used, in ms. Slots of the buckets of a stack do not meet, and the bound of n instances has room for n - 1
+   * slots that are late.
+   */
+  #graceOf({ whole }: OwnSlot): number {
+    const slots = Math.min(MOST_LATE, Math.max(1, this.instances - 1))
+    return Math.max(SLOT_GRACE, (slots * whole) / this.#rate)
+  }
+
   /** Time that has passed unused is lost, but for the grace. */
   #lapse(now: number): void {
+    this.#pass(slot => now - this.#graceOf(slot))
+  }
+
+  /** The time of each slot before this moment is lost. */
+  #pass(momentOf: (slot: OwnSlot) => number): void {
     for (let first = this.#slots[0]; first !== undefined; first = this.#slots[0]) {
-      const late = now - SLOT_GRACE - first.at
+      const late = momentOf(first) - first.at
       if (late <= 0) return
       const lost = late * this.#rate
       this.#slots.shift()
@@ -282,6 +423,14 @@ export class BucketLease {
   }
 }
 
+/** Times in ms. */
+interface ReportTimes {
+  readonly lead: number
+  readonly now: number
+  /** Whether it could claim one by one. */
+  readonly isCalm: boolean
+}
+
 export interface Report {
   readonly demand: readonly ClassDemand[]
   readonly largest: number
@@ -293,22 +442,28 @@ export interface Report {
 interface Coverage {
   /** Cost for which slots are there. They serve the lowest class first. */
   readonly covered: number
-  /** Cost that is expected to come. It is of the last class that waits. */
+  /** Cost that is expected to come. */
   readonly forecast: number
+  readonly isCalm: boolean
   /** More is not asked for. */
   readonly most: number
 }
 
-function uncovered(demand: readonly ClassDemand[], { covered, forecast, most }: Coverage): readonly ClassDemand[] {
+function uncovered(
+  demand: readonly ClassDemand[],
+  { covered, forecast, most, isCalm }: Coverage,
+): readonly ClassDemand[] {
   const sorted = [...demand].sort((one, other) => one.priority - other.priority)
   let left = covered
   let allowed = most
-  return sorted.map(({ priority, weight, cost }, place) => {
-    const wanted = place === sorted.length - 1 ? cost + forecast : cost
-    const served = Math.min(left, wanted)
+  const asked: ClassDemand[] = sorted.map(({ priority, weight, cost }) => {
+    const served = Math.min(left, cost)
     left -= served
-    const asked = Math.min(allowed, wanted - served)
-    allowed -= asked
-    return { priority, weight, cost: asked }
+    const rest = Math.min(allowed, cost - served)
+    allowed -= rest
+    return { priority, weight, cost: rest }
   })
+  // What it has leased serves what comes before the next slots. By the root, as who gets more slots will expect more.
+  if (forecast > LEVEL_TOLERANCE) asked.push({ priority: FORECAST, weight: isCalm ? 0 : 1, cost: Math.sqrt(forecast) })
+  return asked
 }

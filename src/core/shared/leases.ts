@@ -6,13 +6,20 @@
 import { allSources } from '../bucket/waiting.js'
 import type { Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
-import type { SharedBucket } from '../queue/lane.js'
-import type { ClassDemand, LeaseAnswer, LeaseRequest, Store } from '../store.js'
+import { type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { sourcesBelow } from '../queue/tree.js'
+import { type ClassDemand, FRAME, type LeaseAnswer, type LeaseRequest, type Store } from '../store.js'
 import { BucketLease } from './bucket-lease.js'
 import type { StoredBucket } from './stored-bucket.js'
 
-/** ms beyond the horizon that an answer may take. */
-const RESERVE = 5
+/** ms from a report until slots can be used: this part of the horizon, which is 1.25 round trips, and this reserve. */
+const LEASE_LEAD = { horizon: 0.5, reserve: 5 }
+
+/** ms. A bucket is not leased any more if all that waits leaves in this time. */
+const EASY = FRAME / 4
+
+/** Among so many sources it does not matter how much their own buckets let through. */
+const MOST_SOURCES = 1_000
 
 /** What leases need of their claims. */
 export interface Lessor {
@@ -31,14 +38,15 @@ export class Leases {
   readonly #store: Store
   readonly #clock: Clock
   readonly #lessor: Lessor
-  readonly #leasing: boolean
   readonly #instance = Math.random()
   /** What waits for the answer to a report, by bucket. */
   readonly #reports = new Map<StoredBucket, (() => void)[]>()
+  /** How to cancel what is planned. */
+  readonly #plans = new Set<() => void>()
+  #isClosed = false
 
-  constructor({ store, clock, leasing }: { store: Store; clock: Clock; leasing: boolean }, lessor: Lessor) {
+  constructor({ store, clock }: { store: Store; clock: Clock }, lessor: Lessor) {
     this.#store = store
-    this.#leasing = leasing
     this.#clock = clock
     this.#lessor = lessor
   }
@@ -46,8 +54,10 @@ export class Leases {
   /** Leases a bucket from now on, for which a request of this cost waits. */
   start(bucket: StoredBucket, cost: number): void {
     const { limits } = bucket
-    if (!this.#leasing || bucket.lease !== undefined || limits.whole !== undefined) return
-    bucket.lease = new BucketLease(limits, cost)
+    // A bucket that keeps the distance of late releases moves its slots, so they cannot be dealt out.
+    if (limits.grace !== undefined) return
+    if (this.#store.lease === undefined || bucket.lease !== undefined || limits.whole !== undefined) return
+    bucket.lease = new BucketLease(limits, cost, bucket.askers * cost)
     bucket.claimableAt = Infinity
     this.#report(bucket)
   }
@@ -55,6 +65,11 @@ export class Leases {
   /** Reports a bucket before its time. */
   renew(bucket: StoredBucket): void {
     if (bucket.lease?.ending === false && !this.#reports.has(bucket)) this.#report(bucket)
+  }
+
+  /** A request has come to a bucket. If there is no slot for it though little waits, the bucket is reported at once. */
+  arrived(bucket: StoredBucket): void {
+    if (bucket.lease?.isBare(this.#clock.now())) this.renew(bucket)
   }
 
   /** Asks for more room. `then` is called after the answer. */
@@ -70,13 +85,16 @@ export class Leases {
 
   #report(bucket: StoredBucket, then?: () => void): void {
     const { lease } = bucket
-    if (lease === undefined) return then?.()
+    if (lease === undefined || this.#isClosed) return then?.()
     const now = this.#clock.now()
-    const lead = this.#lessor.horizonOf(bucket) + RESERVE
-    const demand = demandOf(bucket)
+    const lead = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
+    const soon = demandOf(bucket, EASY)
+    const isCalm = lease.isEasy(soon, EASY)
+    const demand = isCalm ? soon : demandOf(bucket, lead + 2 * FRAME)
     const claiming = this.#lessor.claimingOf(bucket)
-    const isDone = (demand.length === 0 && !lease.isAsked) || lease.isEasy(demand)
-    const report = isDone ? lease.finish(demand, claiming, lead, now) : lease.report(demand, claiming, lead, now)
+    const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
+    const times = { lead, now, isCalm }
+    const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)
     const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, ...report }
@@ -90,8 +108,10 @@ export class Leases {
       () => {
         this.#reports.delete(bucket)
         lease.failed()
+        // Then it ends with the next report.
+        lease.ending = false
         this.#lessor.failed(bucket, now)
-        if (bucket.lease === lease) this.#plan(bucket, lease, now + RESERVE)
+        if (bucket.lease === lease) this.#plan(bucket, lease, this.#clock.now() + FRAME)
         for (const deal of waiting) deal()
       },
       () => this.#lessor.wake(),
@@ -100,44 +120,81 @@ export class Leases {
 
   #answered(bucket: StoredBucket, lease: BucketLease, answer: LeaseAnswer): void {
     const now = this.#clock.now()
-    lease.answered(answer)
+    lease.answered(answer, now)
     bucket.levelReported(answer.level, now)
     if (!lease.ending) this.#plan(bucket, lease, lease.nextAt)
-    else if (lease.isEmpty) bucket.lease = undefined
-    else this.#clock.at(lease.lastUse, () => this.#end(bucket, lease))
+    else if (lease.isEmpty) bucket.endLease()
+    else this.#at(lease.lastUse, () => this.#end(bucket, lease))
     this.#lessor.changed(bucket, now)
   }
 
   #end(bucket: StoredBucket, lease: BucketLease): void {
     if (bucket.lease !== lease) return
-    bucket.lease = undefined
+    bucket.endLease()
     this.#lessor.changed(bucket, this.#clock.now())
     this.#lessor.wake()
   }
 
+  /** Nothing is reported any more. */
+  close(): void {
+    this.#isClosed = true
+    for (const cancel of this.#plans) cancel()
+    this.#plans.clear()
+  }
+
+  #at(at: number, run: () => void): void {
+    if (this.#isClosed) return
+    const cancel = this.#clock.at(at, () => {
+      this.#plans.delete(cancel)
+      run()
+    })
+    this.#plans.add(cancel)
+  }
+
   #plan(bucket: StoredBucket, lease: BucketLease, at: number): void {
-    this.#clock.at(at, () => {
+    this.#at(at, () => {
       // It may have been reported meanwhile, which has planned the next one.
       const isDue = bucket.lease === lease && !lease.ending && lease.nextAt <= this.#clock.now()
-      if (isDue && !this.#reports.has(bucket)) this.#report(bucket)
+      if (!isDue || this.#reports.has(bucket)) return
+      this.#report(bucket)
+      // A store that answers at once has done so.
+      this.#lessor.wake()
     })
   }
 }
 
-/** What waits for a bucket, by class. Behind an upstream that pauses or fails nothing can leave. */
-function demandOf(bucket: SharedBucket): ClassDemand[] {
+/** What waits for a bucket and may leave in this time, in ms, by class. Behind an upstream that pauses or fails nothing can. */
+function demandOf(bucket: SharedBucket, within: number): ClassDemand[] {
   const demand = new Map<number, { priority: number; weight: number; cost: number }>()
-  for (const { priority, weight, queued, gate } of allSources(bucket)) {
-    if (queued <= 0 || gate.paused || (gate.blocked && !gate.probe)) continue
+  for (const source of allSources(bucket)) {
+    const { priority, weight, gate } = source
+    if (source.queued <= 0 || gate.paused || (gate.blocked && !gate.probe)) continue
+    const cost = costFrom(source, within)
     const entry = demand.get(priority)
-    if (entry === undefined) demand.set(priority, { priority, weight, cost: queued })
+    if (entry === undefined) demand.set(priority, { priority, weight, cost })
     else {
       entry.weight += weight
-      entry.cost += queued
+      entry.cost += cost
     }
   }
   return [...demand.values()]
 }
+
+/** What comes from a source in this time, in ms: the buckets before it let no more through. */
+function costFrom(source: Source, within: number): number {
+  if (!(source instanceof ShareNode) || source.count > MOST_SOURCES) return source.queued
+  let cost = 0
+  for (const below of sourcesBelow(source)) {
+    if (below.queued <= 0) continue
+    const { rate, burst = 0 } = below.bucket?.limits ?? UNLIMITED
+    const { instances = 1 } = (below.bucket as StoredBucket | undefined)?.lease ?? {}
+    const passes = (rate / instances) * within + Math.max(burst, below.queued / below.waiting)
+    cost += Math.min(passes, costFrom(below, within))
+  }
+  return cost
+}
+
+const UNLIMITED = { rate: Infinity, burst: 0 }
 
 function when<T>(value: MaybePromise<T>, then: (value: T) => void, otherwise: () => void, after: () => void): void {
   if (!(value instanceof Promise)) return then(value)

@@ -34,23 +34,27 @@ import {
 } from '../store.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
+import type { TakenSlot } from './bucket-lease.js'
 import { Leases } from './leases.js'
 import type { StoredBucket } from './stored-bucket.js'
 
 /** ms. The least time from a refusal to the next try. */
 const RETRY = 0.25
 
-/**
- * Without leases: each time that another instance gets a slot, the next one may be further ahead than the horizon: by this part
- * of it, and by at most this many ms. So instances take turns, whichever has the shorter way to the store.
- */
-const TURN_AHEAD = { step: 0.5, most: 20 }
+/** ms. A bucket is free when this instance has used its slots, or this much later: moments of a store are mapped anew each time. */
+const SAME_GRANT = 0.5
 
-/** The buckets of a stack, by how their slots come. `taken`: the slot of each leased bucket, in ms, in the order of `leased`. */
+/** After so many in a row a bucket is leased. */
+const FEW_REFUSALS = 3
+
+/** The part of the horizon in which a claim is mostly answered. */
+const CLAIM_TIME = 0.5
+
+/** The buckets of a stack, by how their slots come. `taken`: the slot of each leased bucket, in the order of `leased`. */
 interface Parts {
   readonly claimed: readonly StoredBucket[]
   readonly leased: readonly StoredBucket[]
-  readonly taken: readonly number[]
+  readonly taken: readonly TakenSlot[]
 }
 
 /** A claim for the first request of a lane, made at this time in ms. */
@@ -68,6 +72,8 @@ class Grant implements Timed, GrantedSlot {
   readonly cost: number
   readonly at: number
   readonly slot: Slot | undefined
+  /** When it is forfeited, in ms. */
+  readonly until: number
   readonly claimed: readonly BucketRef[]
   readonly parts: Parts
 
@@ -76,6 +82,7 @@ class Grant implements Timed, GrantedSlot {
     this.cost = cost
     this.at = at
     this.slot = slot
+    this.until = Math.min(slot === undefined ? Infinity : at + SLOT_GRACE, usableUntil(parts))
     this.parts = parts
     this.claimed = refs(parts.claimed)
   }
@@ -95,8 +102,6 @@ export interface Claimant {
 export interface ClaimOptions {
   readonly store: Store
   readonly clock: Clock
-  /** Whether buckets that instances contend for are leased, where the store can do that. */
-  readonly leasing: boolean
 }
 
 export class Claims {
@@ -106,19 +111,14 @@ export class Claims {
   readonly #grants = new DueHeap<Grant>()
   /** Cost of the claims that are on their way, by bucket. */
   readonly #asked = new Map<SharedBucket, number>()
-
-  /** Without leases: ms by which this instance may claim further ahead than the horizon, by bucket. */
-  readonly #ahead = new Map<SharedBucket, number>()
   readonly leases: Leases
-  readonly #leasing: boolean
 
-  constructor({ store, clock, leasing }: ClaimOptions, readyLanes: ReadyLanes, claimant: Claimant) {
+  constructor({ store, clock }: ClaimOptions, readyLanes: ReadyLanes, claimant: Claimant) {
     this.#store = store
-    this.#leasing = leasing && store.lease !== undefined
     this.#readyLanes = readyLanes
     this.#claimant = claimant
     this.leases = new Leases(
-      { store, clock, leasing: this.#leasing },
+      { store, clock },
       {
         claimingOf: bucket => this.#claimingOf(bucket),
         horizonOf: bucket => this.#horizon([bucket]),
@@ -129,9 +129,15 @@ export class Claims {
     )
   }
 
-  /** ms by which slots may be ahead of the horizon when they are claimed with an admission. */
-  get admissionAhead(): number {
-    return this.#leasing ? FRAME : 0
+  /**
+   * ms by which slots may be ahead of the horizon, because of the last bucket of a stack. They bridge the time until leased slots are
+   * there. A slot belongs to its lane, so it is not far ahead where requests of another priority may come first, or may take its place.
+   */
+  ahead(stack: readonly SharedBucket[]): number {
+    const last = stored(stack).at(-1)
+    if (last === undefined || this.#store.lease === undefined) return 0
+    const { overflow, grace } = last.limits
+    return last.hasPriorities || overflow === 'fair' || grace !== undefined ? 0 : FRAME
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive. */
@@ -148,11 +154,13 @@ export class Claims {
   ask(ticket: Ticket, now: number): void {
     const { lane, cost } = ticket
     const stack = stored(lane.stack)
+    this.#cutLeases(stack, ticket, now)
     if (this.#waitsForLease(stack, now)) return
     const parts = this.#take(stack, cost, now)
     const { claimed, taken } = parts
     this.#startClaiming(ticket)
-    const from = Math.max(...taken)
+    for (const bucket of parts.leased) if (bucket.shut) this.#readyLanes.occupied(bucket)
+    const from = Math.max(...taken.map(({ at }) => at))
     const question = { lane, cost, parts, askedAt: now }
     if (claimed.length === 0) return this.#granted(new Grant(question, from))
     for (const bucket of claimed) {
@@ -161,8 +169,11 @@ export class Claims {
     }
     for (const bucket of stack) this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
     const since = now - ticket.arrivedAt
-    const notBefore = taken.length === 0 ? {} : { notBefore: from }
-    const ahead = this.#aheadOf(stack.at(-1)!)
+    const notBefore =
+      taken.length === 0
+        ? {}
+        : { notBefore: from, within: Math.min(...taken.map(({ at, slack }) => at + slack)) - from }
+    const ahead = this.ahead(stack)
     const asked = this.#store.claim({ stack: refs(claimed), cost, since, ahead, ...notBefore })
     if (!(asked instanceof Promise)) return this.#answered(question, asked)
     const answered = (claim?: ClaimAnswer): void => {
@@ -170,6 +181,21 @@ export class Claims {
       this.#claimant.wake()
     }
     asked.then(answered, () => answered())
+  }
+
+  /** A slot from before a request came is not for it, nor one that comes before the slots of other buckets can be claimed. */
+  #cutLeases(stack: readonly StoredBucket[], { arrivedAt }: Ticket, now: number): void {
+    const claimed = stack.filter(({ lease }) => lease === undefined)
+    if (claimed.length === stack.length) return
+    const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
+    for (const bucket of stack) {
+      const { lease } = bucket
+      bucket.claimLead = claimLead
+      if (lease === undefined) continue
+      const late = bucket === stack.at(-1) ? lease.half : Infinity
+      const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
+      lease.cut(Math.max(arrivedAt, now - lateForClaims))
+    }
   }
 
   /** Whether a leased slot that was there has lapsed. */
@@ -189,11 +215,7 @@ export class Claims {
   #take(stack: readonly StoredBucket[], cost: number, now: number): Parts {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
-    const taken = leased.map(bucket => {
-      // Where others have to be claimed, that takes time.
-      bucket.claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
-      return bucket.lease!.take(cost, now)
-    })
+    const taken = leased.map(bucket => bucket.lease!.take(cost, now))
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }
@@ -202,7 +224,7 @@ export class Claims {
     const now = this.#claimant.now()
     for (const [place, bucket] of leased.entries()) {
       if (bucket.lease === undefined) continue
-      bucket.lease.untake(taken[place]!, cost)
+      bucket.lease.untake(taken[place]!.at, cost)
       this.#leaseChanged(bucket, now)
     }
   }
@@ -215,9 +237,10 @@ export class Claims {
   }
 
   #leaseChanged(bucket: StoredBucket, now: number): void {
-    if (bucket.lease?.ending && bucket.lease.next(now) === Infinity) bucket.lease = undefined
+    if (bucket.lease?.ending && bucket.lease.next(now) === Infinity) bucket.endLease()
     const { lease } = bucket
-    this.#nextClaim(bucket, lease === undefined ? now : lease.next(now) - bucket.claimLead, now)
+    const next = lease === undefined ? Math.max(now, bucket.leaseDrainedAt) : lease.next(now) - bucket.claimLead
+    this.#nextClaim(bucket, next, now)
   }
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
@@ -252,6 +275,7 @@ export class Claims {
 
   /** The store has forgotten a bucket and the slots granted before, so their lanes claim new ones. */
   reset(bucket: SharedBucket): void {
+    ;(bucket as StoredBucket).lease = undefined
     this.#dropAll(({ lane }) => lane.stack.includes(bucket))
   }
 
@@ -275,10 +299,10 @@ export class Claims {
   advance(now: number): void {
     const grant = this.#grants.next!
     const { nextDue } = this.#grants
-    const { lane, cost, at } = grant
+    const { lane, cost, until } = grant
     const ticket = lane.claiming?.first
     const fits = ticket !== undefined && ticket.cost <= cost + LEVEL_TOLERANCE
-    if (!fits || now - at > SLOT_GRACE) {
+    if (!fits || now > until) {
       this.#drop(grant)
       return
     }
@@ -342,7 +366,6 @@ export class Claims {
     if (lane.claims > 0 || (lane.claiming?.size ?? 0) > 0 || lane.hasAside) return updateRank(lane)
     dropRank(lane)
     this.#readyLanes.closed(lane)
-    for (const bucket of lane.stack) if (bucket.waiting === 0) this.#ahead.delete(bucket)
   }
 
   #startClaiming(ticket: Ticket): void {
@@ -394,8 +417,15 @@ export class Claims {
 
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
   #applyAnswer(question: Question, claim: ClaimAnswer): void {
-    if (claim.granted) this.#granted(new Grant(question, claim.slot.at, claim.slot))
-    else this.#refused(question, claim.freeAt)
+    if (!claim.granted) return this.#refused(question, claim.freeAt)
+    const { lane, cost } = question
+    const { at } = claim.slot
+    this.#granted(new Grant(question, at, claim.slot))
+    // Many requests wait: one call for each of them would be too many.
+    const last = stored(lane.stack).at(-1)!
+    const now = this.#claimant.now()
+    const isBusy = at - now > FRAME / 2 && last.claimedOften(now)
+    if (isBusy && last.lease === undefined) this.leases.start(last, cost)
   }
 
   #granted(grant: Grant): void {
@@ -404,6 +434,7 @@ export class Claims {
     for (const bucket of parts.claimed) {
       // Else it has been leased since.
       if (bucket.lease === undefined) this.#nextClaim(bucket, this.#nextAfter(grant, bucket, now), now)
+      bucket.refusals = 0
     }
     this.#grants.add(grant, Math.max(slot?.from ?? at, Math.min(now, at)))
     const { gate } = lane.route
@@ -417,41 +448,34 @@ export class Claims {
     // This instance's share of the rate counts from now and in full.
     const share = whole === undefined ? now : now + cost / rate
     const asked = this.#asked.get(bucket) ?? 0
-    const beyond = this.#leasing && bucket === lane.stack.at(-1) ? FRAME : 0
-    this.#ahead.delete(bucket)
+    const beyond = bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0
     bucket.grantedUntil = (burst === undefined ? at : Math.max(bucket.grantedUntil, at)) + cost / rate
     return Math.max(share, bucket.grantedUntil - this.#horizon(parts.claimed) - beyond + asked / rate)
   }
 
   /** The claims that are on their way will be refused, too. */
-  #refused({ parts: { claimed }, cost, askedAt }: Question, freeAt: readonly number[]): void {
+  #refused({ lane, parts: { claimed, taken }, cost, askedAt }: Question, freeAt: readonly number[]): void {
     const now = this.#claimant.now()
+    const wanted = Math.max(now, ...taken.map(({ at }) => at))
     const horizon = this.#horizon(claimed)
     const frees = freesOf(claimed, freeAt, { askedAt, now })
     const last = Math.max(...frees)
-    if (frees.at(-1) === last) this.#goFurtherAhead(claimed.at(-1)!, horizon)
     for (const [place, bucket] of claimed.entries()) {
       if (bucket.lease !== undefined) continue
       const free = frees[place]!
-      const ahead = horizon + (bucket === claimed.at(-1) ? this.#aheadOf(bucket) : 0)
+      const known = bucket.grantedUntil
+      const ahead = horizon + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
       const isLast = free === last
       this.#nextClaim(
         bucket,
         Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
         now,
       )
-      if (isLast || free - now > ahead) this.leases.start(bucket, cost)
+      // It waits for what this instance itself was granted.
+      if (free <= known + SAME_GRANT) continue
+      bucket.refusals += 1
+      if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
     }
-  }
-
-  #aheadOf(bucket: SharedBucket): number {
-    return this.#leasing ? FRAME : (this.#ahead.get(bucket) ?? 0)
-  }
-
-  #goFurtherAhead(bucket: SharedBucket, horizon: number): void {
-    if (this.#leasing) return
-    const ahead = (this.#ahead.get(bucket) ?? 0) + horizon * TURN_AHEAD.step
-    this.#ahead.set(bucket, Math.min(TURN_AHEAD.most, ahead))
   }
 
   /** The next claim for a bucket may be granted then, in ms. */
@@ -538,6 +562,11 @@ function freesOf(
   { askedAt, now }: { askedAt: number; now: number },
 ): number[] {
   return stack.map((bucket, place) => (bucket.changedAt > askedAt ? now : freeAt[place]!))
+}
+
+/** Until when all leased slots can be used, in ms. */
+function usableUntil({ taken }: Parts): number {
+  return Math.min(...taken.map(({ until }) => until))
 }
 
 /** With a store all buckets are stored ones. */

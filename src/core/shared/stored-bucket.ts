@@ -3,9 +3,9 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { Lane, Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
-import type { BucketRef } from '../store.js'
+import { type BucketRef, FRAME } from '../store.js'
 import { hashOf } from '../structures/string-hash.js'
-import type { BucketLease } from './bucket-lease.js'
+import { type BucketLease, MANY_REQUESTS } from './bucket-lease.js'
 
 /**
  * How requests pass: at once; after claiming a slot from the store, which is asked and whose last answers hold; or not at all,
@@ -34,6 +34,9 @@ export interface Turn {
 /** Periods. A slot that is this much before its turn is in it. */
 const TURN_TOLERANCE = 1e-3
 
+/** ms. Where three requests claim in a shorter time, slots are leased: a store has at most ten calls in a second. */
+const FEW_CLAIMS = 4 * FRAME
+
 /** A question to the store. */
 export interface Inquiry {
   /** What to do with the answer. Undefined until it is there. */
@@ -58,6 +61,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   claimableAt = -Infinity
   /** What is leased of it. Then `claimableAt` is when the next leased slot can be given to a request. */
   lease: BucketLease | undefined = undefined
+  /** When what has left by a lease that has ended has drained, in ms. */
+  leaseDrainedAt = -Infinity
   /** How many of the requests that wait have a slot or ask for one. */
   claiming = 0
   /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
@@ -66,8 +71,17 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   grantedUntil = -Infinity
   /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
+  /** Whether requests of another priority than the usual one have come to it. */
+  hasPriorities = false
   /** How many claims for it are on their way or granted. */
   claims = 0
+  /** How many claims were refused since the last one that was granted. */
+  refusals = 0
+  /** When the last claims for it were made, in ms. */
+  #claimedAt = [-Infinity, -Infinity]
+  /** How many requests have asked the store in the present frame. */
+  askers = 0
+  #askersSince = -Infinity
   /** Whether it stood idle before the last release. */
   #wasIdle = false
   /** The questions that are on their way, in order. */
@@ -167,11 +181,34 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.#reported += by
   }
 
+  /** Slots are claimed one by one again. The first one not before what has left has drained here, as the store does not know when. */
+  endLease(): void {
+    this.leaseDrainedAt = this.lease!.drainedAt
+    this.lease = undefined
+  }
+
   /** Registers a question to the store. This bucket instance has to stay until that is `answered`. */
   ask(): Inquiry {
     const inquiry: Inquiry = { deal: undefined }
     this.#inquiries.push(inquiry)
     return inquiry
+  }
+
+  /** Takes note of a claim that was granted. Whether there were several lately. */
+  claimedOften(now: number): boolean {
+    const [earliest, ...later] = this.#claimedAt as [number, ...number[]]
+    this.#claimedAt = [...later, now]
+    return now - earliest < FEW_CLAIMS
+  }
+
+  /** Takes note of a request that asks the store. Whether there are so many that a call for each is too much. */
+  askedOften(now: number): boolean {
+    if (now - this.#askersSince > FRAME) {
+      this.#askersSince = now
+      this.askers = 0
+    }
+    this.askers += 1
+    return this.askers > 2 * MANY_REQUESTS
   }
 
   /** Whether a question is on its way. */
@@ -196,9 +233,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     if (this.shard.mode !== 'claimed') {
       return super.level(now) + Math.max(0, this.#fromOthers - (now - this.#fromOthersAt) * this.limits.rate)
     }
-    if (this.hasRoom) return Math.max(0, this.limits.capacity - this.lease!.roomAt(now))
     const { rate } = this.limits.whole ?? this.limits
-    return Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+    const level = Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+    return this.hasRoom ? Math.max(0, level + this.lease!.unknown) : level
   }
 
   /** From now on the store cannot be asked. The part of the level that other instances caused leaks away here. */

@@ -5,8 +5,8 @@
 import { slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
-import { FRAME, LEASE_LIFE, type LeaseAnswer, type LeaseRequest, SLOTS_PER_FRAME } from '../../core/store.js'
-import { LATE_FRAMES, SAME_SLOT } from '../constants.js'
+import { FORECAST, FRAME, LEASE_LIFE, type LeaseAnswer, type LeaseRequest, SLOTS_PER_FRAME } from '../../core/store.js'
+import { SAME_SLOT } from '../constants.js'
 
 /** What a class of an instance still needs. */
 interface Demand {
@@ -64,22 +64,24 @@ export interface BucketLeases {
 
 /** @param state at `now` */
 export function lease(state: LeasedState, request: LeaseRequest, now: number): LeaseAnswer {
-  state.leases ??= { lessees: [], spare: [], turns: zeros(LAST_PRIORITY + 1), owed: zeros(LAST_PRIORITY) }
+  state.leases ??= { lessees: [], spare: [], turns: zeros(FORECAST + 1), owed: zeros(LAST_PRIORITY) }
   const { leases } = state
-  dropDead(state, leases, now)
-  const lessee = leases.lessees.find(({ instance }) => instance === request.instance) ?? newLessee(leases, request, now)
-  takeBack(state, leases, request)
+  dropDead(leases, now)
+  const known = leases.lessees.find(({ instance }) => instance === request.instance)
+  const lessee = known ?? newLessee(leases, request, now)
+  if (known !== undefined) takeBack(state, leases, request)
   report(leases, lessee, request)
-  settleRoom(state, lessee, request.used, now)
+  const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now
   lessee.nextAt = now
   allocate(state, leases, request, now)
   const isDone = request.demand.length === 0 && request.want <= 0
   if (isDone) leave(leases, lessee)
-  else leaseRoom(state, leases, lessee, request)
+  else leaseRoom(state, leases, lessee, { ...request, unused })
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
-  lessee.nextAt = Math.max(now + FRAME, state.free - leadOf(leases) - FRAME)
+  const slack = slackOf(request.bucket.limits, largestOf(leases)) / state.rate
+  lessee.nextAt = Math.max(now + FRAME, state.free - slack - leadOf(leases) - FRAME)
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
@@ -95,6 +97,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     spare: Math.max(0, request.bucket.limits.capacity - state.level),
     level: Math.max(0, state.level - rooms),
     instances: leases.lessees.length,
+    lead: leadOf(leases),
   }
 }
 
@@ -115,14 +118,10 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
   return lessee
 }
 
-/** What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level. */
-function dropDead(state: LeasedState, leases: BucketLeases, now: number): void {
-  for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE)) {
-    // So long the level has not drained by it, and its room has not grown.
-    const unused = Math.max(0, Math.min(now, state.leasedUntil) - lessee.roomUntil)
-    state.level = Math.max(0, state.level - lessee.roomRate * unused)
+/** What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. */
+function dropDead(leases: BucketLeases, now: number): void {
+  for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE))
     leave(leases, lessee)
-  }
 }
 
 function leave(leases: BucketLeases, lessee: Lessee): void {
@@ -137,7 +136,7 @@ function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
   if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort((one, other) => one.at - other.at)
 }
 
-/** The last slots shorten the schedule, the others are spare. */
+/** The last slots shorten the schedule, the others are spare. What an instance returns that is not known is of a schedule before a reset. */
 function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, largest }: LeaseRequest): void {
   const slack = slackOf(bucket.limits, largest) / state.rate
   const left = returned.map(({ token, cost }) => ({ at: token as number, cost }))
@@ -157,31 +156,43 @@ function report(leases: BucketLeases, lessee: Lessee, { demand, largest, lead }:
   lessee.demand = demand.map(({ priority, weight, cost }) => {
     const known = lessee.demand.find(other => other.priority === priority)
     // Of one that was not served all the time no turns are kept.
-    return { priority, weight, cost, turn: Math.max(known?.turn ?? 0, leases.turns[priority]!) }
+    const turn = Math.max(known?.turn ?? 0, leases.turns[priority]!)
+    if (priority < FORECAST) return { priority, weight, cost, turn }
+    return { priority, weight: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0, turn }
   })
   // Slots that wait for it serve the lowest class first.
   for (const entry of [...lessee.demand].sort((one, other) => one.priority - other.priority)) {
     const covered = Math.min(pending, entry.cost)
-    entry.cost -= covered
+    if (entry.priority < FORECAST) entry.cost -= covered
     pending -= covered
   }
 }
 
-/** Counts what it has admitted in place of what was set apart for it. */
-function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): void {
-  const grown = lessee.roomRate * Math.max(0, Math.min(now, lessee.roomUntil) - lessee.seenAt)
-  state.level = Math.max(0, state.level + used - lessee.room - grown)
+/** Counts what it has admitted in place of what was set apart for it. Returns the rest of that, in cost units. */
+function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): number {
+  const set = lessee.room + lessee.roomRate * Math.max(0, Math.min(now, lessee.roomUntil) - lessee.seenAt)
+  state.level = Math.max(0, state.level + used - set)
   lessee.room = 0
   lessee.roomRate = 0
+  return Math.max(0, set - used)
 }
 
-/** Sets room apart for it until its next report. */
-function leaseRoom(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: LeaseRequest): void {
-  if (request.want < 0) return
+interface RoomRequest extends LeaseRequest {
+  /** Cost units that were set apart for it and that it has not used. */
+  readonly unused: number
+}
+
+/**
+ * Sets room apart for it until its next report. Half of what is left stays for those that come. It keeps what it had: room grows
+ * while its report is on its way, so an instance far away would get less otherwise.
+ */
+function leaseRoom(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: RoomRequest): void {
+  const { want, unused, largest } = request
+  if (want < 0) return
   const { capacity } = request.bucket.limits
   const alone = leases.lessees.length === 1
   const spare = Math.max(0, capacity - state.level)
-  const room = Math.min(request.want, alone ? spare : spare / 2)
+  const room = Math.min(want, spare, Math.max(spare / 2, unused, alone ? largest : 0))
   let others = 0
   for (const other of leases.lessees) if (other !== lessee) others += other.roomRate
   lessee.room = room
@@ -205,10 +216,11 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
   const { rate } = state
   const { lessees } = leases
   const lead = leadOf(leases)
-  const largest = Math.max(...lessees.map(lessee => lessee.largest))
+  const largest = largestOf(leases)
   const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
   const end = now + lead + FRAME
-  const share: Share = { limits, leases, lead }
+  const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
+  const share: Share = { limits, leases, lead, isExpecting }
 
   const unclaimed: OwnedSlot[] = []
   for (const slot of leases.spare) {
@@ -225,14 +237,13 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
     const taker = nextTurn(share, at)
     if (taker === undefined) {
       // Nobody is there so early. The time until somebody is passes unused.
-      const first = Math.min(
-        ...lessees.filter(hasDemand).map(lessee => (latestOf(lessee, lead) < at ? Infinity : readyAt(lessee))),
-      )
+      const first = firstReady(share, at)
       if (!(first > at && first < end)) break
       at = first
       continue
     }
-    const cost = Math.min(most, taker.demand.cost)
+    const { demand } = taker
+    const cost = demand.priority === FORECAST ? most : Math.min(most, demand.cost)
     give(share, taker, { at, cost })
     at += cost / rate
     state.free = at + slack
@@ -243,6 +254,8 @@ interface Share {
   readonly limits: LeaseRequest['bucket']['limits']
   readonly leases: BucketLeases
   readonly lead: number
+  /** Whether slots that nobody has a demand for are given out. */
+  readonly isExpecting: boolean
 }
 
 interface Taker {
@@ -250,8 +263,9 @@ interface Taker {
   readonly demand: Demand
 }
 
-function hasDemand({ demand }: Lessee): boolean {
-  return demand.some(({ cost }) => cost > LEVEL_TOLERANCE)
+/** Whether it takes slots. A forecast of nothing has no weight, so it gets nothing. */
+function takes({ isExpecting }: Share, { priority, weight, cost }: Demand): boolean {
+  return priority === FORECAST ? isExpecting && weight > LEVEL_TOLERANCE : cost > LEVEL_TOLERANCE
 }
 
 /** Not before it has reported. */
@@ -259,9 +273,18 @@ function readyAt({ nextAt, lead }: Lessee): number {
   return nextAt + lead
 }
 
-/** Nothing later is kept for an instance that might be gone. */
-function latestOf({ nextAt }: Lessee, lead: number): number {
-  return nextAt + lead + LATE_FRAMES * FRAME
+/** When somebody is there for a slot that nobody could use at this time. */
+function firstReady(share: Share, at: number): number {
+  const { leases, lead } = share
+  const later = leases.lessees.filter(
+    lessee => latestOf(lessee, lead) >= at && lessee.demand.some(each => takes(share, each)),
+  )
+  return Math.min(...later.map(readyAt))
+}
+
+/** Nothing later is kept for an instance that might be gone. Its report may take as long as its lead. */
+function latestOf(lessee: Lessee, lead: number): number {
+  return lessee.nextAt + lessee.lead + lead + FRAME
 }
 
 /** What the farthest of them needs. An instance that has not reported counts from the next time. */
@@ -269,11 +292,17 @@ function leadOf({ lessees }: BucketLeases): number {
   return Math.max(0, ...lessees.map(({ lead }) => lead))
 }
 
+function largestOf({ lessees }: BucketLeases): number {
+  return Math.max(0, ...lessees.map(({ largest }) => largest))
+}
+
 /** Who has the slot at this time: of the lowest class, or of one behind to which it is owed. */
-function nextTurn({ leases, lead }: Share, at: number): Taker | undefined {
+function nextTurn(share: Share, at: number): Taker | undefined {
+  const { leases } = share
   let chosen: Taker | undefined
-  for (const taker of firstsOf(leases, lead, at)) {
+  for (const taker of firstsOf(share, at)) {
     if (taker === undefined) continue
+    if (chosen !== undefined && taker.demand.priority === FORECAST) break
     if (chosen !== undefined && leases.owed[chosen.demand.priority]! + LEVEL_TOLERANCE < costOf(taker)) break
     chosen = taker
   }
@@ -281,12 +310,13 @@ function nextTurn({ leases, lead }: Share, at: number): Taker | undefined {
 }
 
 /** Who has the turn of each class at this time. */
-function firstsOf({ lessees }: BucketLeases, lead: number, at: number): (Taker | undefined)[] {
+function firstsOf(share: Share, at: number): (Taker | undefined)[] {
+  const { leases, lead } = share
   const firsts: (Taker | undefined)[] = []
-  for (const lessee of lessees) {
+  for (const lessee of leases.lessees) {
     if (at < readyAt(lessee) || at > latestOf(lessee, lead)) continue
     for (const demand of lessee.demand) {
-      if (demand.cost <= LEVEL_TOLERANCE) continue
+      if (!takes(share, demand)) continue
       const known = firsts[demand.priority]
       if (known === undefined || demand.turn < known.demand.turn) firsts[demand.priority] = { lessee, demand }
     }
@@ -302,19 +332,21 @@ function give({ limits, leases }: Share, { lessee, demand }: Taker, slot: OwnedS
   const { priority } = demand
   const { minShare = DEFAULT_MIN_SHARE } = limits
   const { owed } = leases
-  for (let before = 0; before < priority; before += 1) {
+  for (let before = 0; before < Math.min(priority, LAST_PRIORITY); before += 1) {
     owed[before] = Math.max(0, owed[before]! - (1 - minShare) * slot.cost)
   }
   if (priority < LAST_PRIORITY) {
-    const isAwaited = leases.lessees.some(other =>
-      other.demand.some(behind => behind.priority > priority && behind.cost > LEVEL_TOLERANCE),
-    )
+    const isAwaited = leases.lessees.some(other => other.demand.some(behind => isBehind(behind, priority)))
     owed[priority] = isAwaited ? owed[priority]! + minShare * slot.cost : 0
   }
   leases.turns[priority] = demand.turn
   demand.turn += slot.cost / demand.weight
   demand.cost = Math.max(0, demand.cost - slot.cost)
   lessee.slots.push(slot)
+}
+
+function isBehind(demand: Demand, priority: number): boolean {
+  return demand.priority > priority && demand.priority < FORECAST && demand.cost > LEVEL_TOLERANCE
 }
 
 function zeros(length: number): number[] {

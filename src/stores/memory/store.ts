@@ -106,18 +106,22 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
   }
 
   function claimAt(
-    { stack, cost, since, ahead: asked = 0, notBefore = -Infinity }: ClaimRequest,
+    { stack, cost, since, ahead: asked = 0, notBefore = -Infinity, within = Infinity }: ClaimRequest,
     states: readonly State[],
     now: number,
   ): ClaimAnswer {
     const frees = states.map(({ free, rate }, place) => free - slackOf(stack[place]!.limits, cost) / rate)
-    let at = Math.max(now - Math.min(since, reach.back), notBefore, ...frees.slice(0, -1))
+    const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
+    // Those who lease are in turn.
+    const isInTurn = states.every(
+      ({ leasedUntil }, place) => leasedUntil <= now || frees[place]! <= Math.max(now, earliest) + SAME_SLOT,
+    )
+    let at = Math.max(earliest, ...frees.slice(0, -1))
     // The last bucket would be idle meanwhile.
     const isFar = at > now + reach.horizon && at > frees.at(-1)!
     at = Math.max(at, frees.at(-1)!)
-    // Where others lease, claims do not go before their turns.
-    const ahead = states.at(-1)!.leasedUntil > now ? 0 : asked
-    if (isFar || at > now + reach.horizon + ahead)
+    const isLate = within < Infinity && at > notBefore + within
+    if (!isInTurn || isFar || isLate || at > now + reach.horizon + asked)
       return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
@@ -170,17 +174,9 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       return lease(state, request, now)
     },
 
-    reset(ref) {
-      const now = clock.now()
-      const { limits, key } = ref
-      const instances = buckets.get(limits.name)
+    reset({ limits, key }) {
       listeners.tell({ about: 'reset', bucket: limits.name, key })
-      if (instances?.get(key) === undefined) return
-      const state = find(ref, now)
-      if (state.leasedUntil <= now) return instances.forget(key)
-      // What is leased is of this schedule.
-      change(state, -Infinity, now)
-      state.blocked = -Infinity
+      buckets.get(limits.name)?.forget(key)
     },
 
     beat(id) {

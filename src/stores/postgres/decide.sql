@@ -7,7 +7,7 @@
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain),
 --                   burst (0: none);
 --                   after the buckets, for verb 2, and for verb 1 with b = 1: by how many ms the slot may be ahead of the
---                   horizon because of the last bucket
+--                   horizon because of the last bucket, and by how many ms it may be after b
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
 --     2 claim     a: since, b: the slot is not before (-Infinity: at any time)
 --     3 giveBack  a: slot, b: the cost it was claimed for (-1: no slot)
@@ -63,7 +63,8 @@ DECLARE
   slot float8;
   earliest float8;
   far bool;
-  ahead float8;
+  refused bool;
+  in_turn float8;
   is_new bool;
   rate float8;
   capacity float8;
@@ -112,8 +113,8 @@ BEGIN
     last := first + ops[p + 5]::int * 6 - 1;
     p := last + 1;
     IF verb = 8 THEN p := p + b::int; END IF;
-    -- How far ahead of the horizon the last bucket may be.
-    IF verb = 2 OR (verb = 1 AND b = 1) THEN p := p + 1; END IF;
+    -- How far ahead of the horizon the last bucket may be, and how much later than b.
+    IF verb = 2 OR (verb = 1 AND b = 1) THEN p := p + 2; END IF;
     o := o + 1;
     IF now > deadline THEN
       result[o] := -1;
@@ -241,16 +242,18 @@ BEGIN
     IF claims THEN
       slot := greatest(now - least(a, back), b);
       earliest := greatest(now, b);
+      in_turn := greatest(now, slot) + @SAME_SLOT@;
+      refused := false;
       FOR f IN first .. last BY 6 LOOP
         target := frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
+        -- Those who lease are in turn.
+        refused := refused OR (leased_untils[ops[f]::int] > now AND target > in_turn);
         -- The last bucket would be idle meanwhile.
         far := slot > greatest(now + horizon, target);
         slot := greatest(slot, target);
         earliest := greatest(earliest, target);
       END LOOP;
-      -- Where others lease, claims do not go before their turns.
-      ahead := CASE WHEN leased_untils[ops[last - 5]::int] > now THEN 0 ELSE ops[last + 1] END;
-      IF far OR slot > now + horizon + ahead THEN
+      IF refused OR far OR slot > now + horizon + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
         result[o] := 1;
         FOR f IN first .. last BY 6 LOOP
           o := o + 1;
@@ -284,12 +287,9 @@ BEGIN
     ELSIF verb = 4 THEN
       i := ops[first];
       levels[i] := 0;
-      -- What is leased is of this schedule.
-      IF leased_untils[i] <= now THEN
-        frees[i] := '-Infinity';
-        leased_rates[i] := 0;
-        leased_untils[i] := '-Infinity';
-      END IF;
+      frees[i] := '-Infinity';
+      leased_rates[i] := 0;
+      leased_untils[i] := '-Infinity';
       blocks[i] := '-Infinity';
       ends[i] := 'Infinity';
     ELSIF verb = 8 THEN

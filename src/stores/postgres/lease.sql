@@ -1,7 +1,7 @@
 -- The body of a plpgsql function: one report of an instance that leases of a bucket instance. It decides as
 -- src/stores/memory/leases.ts does. It only computes: decide.sql keeps what it returns.
 --
---   INOUT lease         float8[]  null, or 8 turns, 7 owed, the moment until which it holds, how many instances, classes and slots,
+--   INOUT lease         float8[]  null, or 9 turns, 7 owed, the moment until which it holds, how many instances, classes and slots,
 --                       then the arrays declared below, one after the other
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
@@ -9,7 +9,7 @@
 --   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, count, for each of count
 --                       classes its priority, weight and cost, and for each returned slot its moment and cost
 --   OUT leased_rate
---   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, count, and for each of count
+--   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
 --                       slots its moment and cost
 #variable_conflict use_variable
 DECLARE
@@ -20,7 +20,7 @@ DECLARE
   want float8 := request[9];
   min_share float8 := request[10];
   classes int := request[11];
-  turns float8[] := array_fill(0::float8, '{8}');
+  turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
   n int := 0;
@@ -39,6 +39,7 @@ DECLARE
   weights float8[];
   costs float8[];         -- cost units without a slot
   own_turns float8[];
+  takes bool[];           -- whether they take slots
   -- Slots that they have not fetched.
   k int := 0;
   holders float8[];       -- the place of the instance
@@ -50,10 +51,12 @@ DECLARE
   spare_costs float8[];
 
   me int;
+  is_new bool;
+  expecting bool := false;  -- whether slots that nobody has a demand for are given out
   living int;
   done bool := classes = 0 AND want <= 0;
   pending float8 := 0;
-  known float8[] := array_fill(NULL::float8, '{8}');
+  known float8[] := array_fill(NULL::float8, '{9}');
   given int := 0;
   lead float8;
   slack float8;
@@ -65,7 +68,7 @@ DECLARE
   finish float8;
   at float8 := NULL;
   cost float8;
-  nobody int[] := array_fill(NULL::int, '{8}');
+  nobody int[] := array_fill(NULL::int, '{9}');
   firsts int[];
   taker int;
   d int;
@@ -73,18 +76,20 @@ DECLARE
   behind bool;
   early float8;
   others float8 := 0;
+  unused float8;
+  spare float8;
   places int[];
   looked int := 0;
   kept int;
   p int;
 BEGIN
   IF lease IS NOT NULL THEN
-    turns := lease[1:8];
-    owed := lease[9:15];
-    n := lease[17];
-    m := lease[18];
-    k := lease[19];
-    p := 19;
+    turns := lease[1:9];
+    owed := lease[10:16];
+    n := lease[18];
+    m := lease[19];
+    k := lease[20];
+    p := 20;
     ids := lease[p + 1 : p + n];
     seens := lease[p + n + 1 : p + 2 * n];
     nexts := lease[p + 2 * n + 1 : p + 3 * n];
@@ -107,33 +112,33 @@ BEGIN
     spares := (cardinality(lease) - p) / 2;
     spare_ats := lease[p + 1 : p + spares];
     spare_costs := lease[p + spares + 1 : p + 2 * spares];
-    IF leased_until <> lease[16] THEN
+    IF leased_until <> lease[17] THEN
       -- The clock went back: moves all moments with it, as no time has passed.
       FOR i IN 1 .. n LOOP
-        seens[i] := seens[i] + (leased_until - lease[16]);
-        nexts[i] := nexts[i] + (leased_until - lease[16]);
-        room_untils[i] := room_untils[i] + (leased_until - lease[16]);
+        seens[i] := seens[i] + (leased_until - lease[17]);
+        nexts[i] := nexts[i] + (leased_until - lease[17]);
+        room_untils[i] := room_untils[i] + (leased_until - lease[17]);
       END LOOP;
       FOR i IN 1 .. k LOOP
-        slot_ats[i] := slot_ats[i] + (leased_until - lease[16]);
+        slot_ats[i] := slot_ats[i] + (leased_until - lease[17]);
       END LOOP;
       spares := 0;
     END IF;
   END IF;
 
-  -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level.
+  -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and
+  -- drains.
   living := n;
   FOR i IN 1 .. n LOOP
     IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
-      -- So long the level has not drained by it, and its room has not grown.
-      level := greatest(0, level - room_rates[i] * greatest(0, least(now, leased_until) - room_untils[i]));
       nexts[i] := '-Infinity';
       living := living - 1;
     ELSIF ids[i] = instance THEN
       me := i;
     END IF;
   END LOOP;
-  IF me IS NULL THEN
+  is_new := me IS NULL;
+  IF is_new THEN
     n := n + 1;
     living := living + 1;
     me := n;
@@ -146,13 +151,13 @@ BEGIN
   END IF;
   leads[me] := request[7];
   largests[me] := largest;
-  answer := array_fill(0::float8, '{10}');
+  answer := array_fill(0::float8, '{11}');
   kept := 0;
   FOR i IN 1 .. k LOOP
     p := holders[i];
     IF p = me THEN
-      answer[11 + 2 * given] := slot_ats[i];
-      answer[12 + 2 * given] := slot_costs[i];
+      answer[12 + 2 * given] := slot_ats[i];
+      answer[13 + 2 * given] := slot_costs[i];
       given := given + 1;
       pending := pending + slot_costs[i];
     ELSIF nexts[p] = '-Infinity' THEN
@@ -170,7 +175,8 @@ BEGIN
 
   -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
   slack := greatest(0, burst - largest) / rate;
-  kept := 11 + 3 * classes;
+  -- What an instance returns that is not known is of a schedule before a reset.
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 11 + 3 * classes END;
   p := cardinality(request) - 1;
   WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
     free := request[p] + slack;
@@ -207,6 +213,10 @@ BEGIN
     weights[m] := request[i + 1];
     costs[m] := request[i + 2];
     own_turns[m] := greatest(known[class], turns[class]);
+    IF request[i] = @FORECAST@ THEN
+      weights[m] := costs[m];
+      costs[m] := CASE WHEN request[i + 1] > 0 AND costs[m] > @LEVEL_TOLERANCE@ THEN 'Infinity'::float8 ELSE 0 END;
+    END IF;
     firsts[class] := m;
   END LOOP;
   -- Slots that wait for it serve the lowest class first.
@@ -214,14 +224,15 @@ BEGIN
     FOREACH d IN ARRAY firsts LOOP
       CONTINUE WHEN d IS NULL;
       cost := least(pending, costs[d]);
-      costs[d] := costs[d] - cost;
+      IF costs[d] < 'Infinity' THEN costs[d] := costs[d] - cost; END IF;
       pending := pending - cost;
     END LOOP;
   END IF;
 
   -- Counts what it has admitted in place of what was set apart for it.
-  level := greatest(0, level + used - rooms[me]
-    - room_rates[me] * greatest(0, least(now, room_untils[me]) - seens[me]));
+  unused := rooms[me] + room_rates[me] * greatest(0, least(now, room_untils[me]) - seens[me]) - used;
+  level := greatest(0, level - unused);
+  unused := greatest(0, unused);
   rooms[me] := 0;
   room_rates[me] := 0;
   seens[me] := now;
@@ -236,10 +247,16 @@ BEGIN
   END LOOP;
   FOR i IN 1 .. n LOOP
     readies[i] := nexts[i] + leads[i];
-    latests[i] := nexts[i] + lead + @LATE_FRAMES@ * @FRAME@;
+    latests[i] := nexts[i] + leads[i] + lead + @FRAME@;
   END LOOP;
   FOR i IN 1 .. m LOOP
     last_class := greatest(last_class, priorities[i]);
+    expecting := expecting OR costs[i] = 'Infinity';
+  END LOOP;
+  -- A forecast of nothing has no weight, so it gets nothing.
+  FOR i IN 1 .. m LOOP
+    takes[i] := CASE WHEN priorities[i] = @FORECAST@ THEN expecting AND weights[i] > @LEVEL_TOLERANCE@
+      ELSE costs[i] > @LEVEL_TOLERANCE@ END;
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   slack := greatest(0, burst - top) / rate;
@@ -265,7 +282,7 @@ BEGIN
     firsts := nobody;
     FOR i IN 1 .. m LOOP
       p := owners[i];
-      CONTINUE WHEN costs[i] <= @LEVEL_TOLERANCE@ OR at < readies[p] OR at > latests[p];
+      CONTINUE WHEN NOT takes[i] OR at < readies[p] OR at > latests[p];
       class := priorities[i] + 1;
       d := firsts[class];
       IF d IS NULL OR own_turns[i] < own_turns[d] OR (own_turns[i] = own_turns[d] AND p < owners[d]) THEN
@@ -275,6 +292,7 @@ BEGIN
     taker := NULL;
     FOREACH d IN ARRAY firsts LOOP
       CONTINUE WHEN d IS NULL;
+      EXIT WHEN taker IS NOT NULL AND priorities[d] = @FORECAST@;
       EXIT WHEN owed[priorities[taker]::int + 1] + @LEVEL_TOLERANCE@ < least(largests[owners[d]::int], costs[d]);
       taker := d;
     END LOOP;
@@ -289,23 +307,24 @@ BEGIN
       early := 'Infinity';
       FOR i IN 1 .. m LOOP
         p := owners[i];
-        IF costs[i] > @LEVEL_TOLERANCE@ AND latests[p] >= at THEN early := least(early, readies[p]); END IF;
+        IF takes[i] AND latests[p] >= at THEN early := least(early, readies[p]); END IF;
       END LOOP;
       EXIT WHEN early <= at OR early >= finish;
       at := early;
       CONTINUE;
     END IF;
 
-    cost := CASE WHEN early IS NULL THEN spare_costs[looked] ELSE least(most, costs[taker]) END;
+    cost := CASE WHEN early IS NULL THEN spare_costs[looked] WHEN priorities[taker] = @FORECAST@ THEN most
+      ELSE least(most, costs[taker]) END;
     class := priorities[taker] + 1;
-    FOR i IN 1 .. class - 1 LOOP
+    FOR i IN 1 .. least(class - 1, 7) LOOP
       owed[i] := greatest(0, owed[i] - (1 - min_share) * cost);
     END LOOP;
     IF class < 8 THEN
       behind := false;
       IF last_class >= class THEN
         FOR i IN 1 .. m LOOP
-          behind := priorities[i] >= class AND costs[i] > @LEVEL_TOLERANCE@;
+          behind := priorities[i] >= class AND priorities[i] < @FORECAST@ AND takes[i];
           EXIT WHEN behind;
         END LOOP;
       END IF;
@@ -313,10 +332,13 @@ BEGIN
     END IF;
     turns[class] := own_turns[taker];
     own_turns[taker] := own_turns[taker] + cost / weights[taker];
-    costs[taker] := greatest(0, costs[taker] - cost);
+    IF priorities[taker] < @FORECAST@ THEN
+      costs[taker] := greatest(0, costs[taker] - cost);
+      takes[taker] := costs[taker] > @LEVEL_TOLERANCE@;
+    END IF;
     IF owners[taker] = me THEN
-      answer[11 + 2 * given] := at;
-      answer[12 + 2 * given] := cost;
+      answer[12 + 2 * given] := at;
+      answer[13 + 2 * given] := cost;
       given := given + 1;
     ELSE
       k := k + 1;
@@ -337,16 +359,18 @@ BEGIN
     living := living - 1;
     FOR i IN 0 .. given - 1 LOOP
       spares := spares + 1;
-      spare_ats[spares] := answer[11 + 2 * i];
-      spare_costs[spares] := answer[12 + 2 * i];
+      spare_ats[spares] := answer[12 + 2 * i];
+      spare_costs[spares] := answer[13 + 2 * i];
     END LOOP;
     given := 0;
   ELSIF want >= 0 THEN
-    -- Sets room apart for it until its next report.
+    -- Sets room apart for it until its next report. Half of what is left stays for those that come.
+    -- It keeps what was set apart for it and is unused.
     FOR i IN 1 .. n LOOP
       IF i <> me AND nexts[i] > '-Infinity' THEN others := others + room_rates[i]; END IF;
     END LOOP;
-    rooms[me] := least(want, greatest(0, capacity - level) / CASE WHEN living = 1 THEN 1 ELSE 2 END);
+    spare := greatest(0, capacity - level);
+    rooms[me] := least(want, spare, greatest(spare / 2, unused, CASE WHEN living = 1 THEN largest ELSE 0 END));
     room_rates[me] := greatest(0, least(rate / living, rate - others));
     level := level + rooms[me];
   END IF;
@@ -355,7 +379,11 @@ BEGIN
     IF nexts[i] > '-Infinity' THEN lead := greatest(lead, leads[i]); END IF;
   END LOOP;
   answer[1] := now;
-  answer[2] := greatest(now + @FRAME@, free - lead - @FRAME@);
+  top := 0;
+  FOR i IN 1 .. n LOOP
+    IF nexts[i] > '-Infinity' THEN top := greatest(top, largests[i]); END IF;
+  END LOOP;
+  answer[2] := greatest(now + @FRAME@, free - greatest(0, burst - top) / rate - lead - @FRAME@);
   answer[3] := free;
   IF NOT done THEN
     answer[4] := rooms[me];
@@ -398,8 +426,9 @@ BEGIN
   END IF;
   answer[8] := greatest(0, level - others);
   answer[9] := kept;
-  answer[10] := given;
-  answer := answer[1 : 10 + 2 * given];
+  answer[10] := lead;
+  answer[11] := given;
+  answer := answer[1 : 11 + 2 * given];
   lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]

@@ -90,22 +90,27 @@ function operation<T>(
 }
 
 export function admitOperation({ stack, cost, maxWait, claim, ahead = 0 }: AdmitRequest): PostgresOperation<Admission> {
-  return operation(1, stack, claim ? [cost, maxWait, 1, ahead] : [cost, maxWait, 0], (verdict, answer, offset) => {
-    if (verdict === 0) {
-      const levels = answer.numbers(stack.length)
-      if (!claim) return { admitted: true, levels }
-      return { admitted: true, levels, claim: readClaim(answer.number(), answer, offset, stack.length) }
-    }
-    const retryAfterMs = answer.number()
-    const bits = answer.number()
-    return {
-      admitted: false,
-      reason: REASONS[verdict]!,
-      retryAfterMs: retryAfterMs < 0 ? undefined : retryAfterMs,
-      refusing: [...stack.keys()].filter(place => Math.floor(bits / 2 ** place) % 2 === 1),
-      levels: answer.numbers(stack.length),
-    }
-  })
+  return operation(
+    1,
+    stack,
+    claim ? [cost, maxWait, 1, ahead, Infinity] : [cost, maxWait, 0],
+    (verdict, answer, offset) => {
+      if (verdict === 0) {
+        const levels = answer.numbers(stack.length)
+        if (!claim) return { admitted: true, levels }
+        return { admitted: true, levels, claim: readClaim(answer.number(), answer, offset, stack.length) }
+      }
+      const retryAfterMs = answer.number()
+      const bits = answer.number()
+      return {
+        admitted: false,
+        reason: REASONS[verdict]!,
+        retryAfterMs: retryAfterMs < 0 ? undefined : retryAfterMs,
+        refusing: [...stack.keys()].filter(place => Math.floor(bits / 2 ** place) % 2 === 1),
+        levels: answer.numbers(stack.length),
+      }
+    },
+  )
 }
 
 export function claimOperation({
@@ -113,13 +118,14 @@ export function claimOperation({
   cost,
   since,
   notBefore,
+  within = Infinity,
   ahead = 0,
 }: ClaimRequest): PostgresOperation<ClaimAnswer> {
   const from = (offset: Offset): number => (notBefore === undefined ? -Infinity : offset.theirs(notBefore))
   return operation(
     2,
     stack,
-    offset => [cost, since, from(offset), ahead],
+    offset => [cost, since, from(offset), ahead, within],
     (verdict, answer, offset) => readClaim(verdict, answer, offset, stack.length),
   )
 }
@@ -152,11 +158,12 @@ export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAn
     const spare = answer.number()
     const level = answer.number()
     const instances = answer.number()
+    const lead = answer.number()
     const slots = Array.from({ length: answer.number() }, () => {
       const token = answer.number()
       return { at: offset.ours(token), cost: answer.number(), token }
     })
-    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances }
+    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead }
   })
 }
 

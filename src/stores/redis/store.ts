@@ -193,7 +193,7 @@ class RedisStore implements Store {
     aheadOfAll = 0,
   ): Promise<Admission> {
     const { length } = stack
-    const numbers = verb === VERB.admitAndClaim ? [aheadOfAll, aheadOfLast] : []
+    const numbers = verb === VERB.admitAndClaim ? [aheadOfAll, aheadOfLast, Infinity] : []
     return this.#onStack({ verb, stack, cost, x: maxWait, numbers, deadline }, answer => {
       if (answer.next() === 0) return readRejection(answer, length)
       const levels = answer.list(length)
@@ -203,8 +203,8 @@ class RedisStore implements Store {
   }
 
   #claim(request: ClaimRequest, deadline: number, aheadOfAll = 0): Promise<ClaimAnswer> {
-    const { stack, cost, since, notBefore, ahead: aheadOfLast = 0 } = request
-    const numbers = [aheadOfAll, aheadOfLast]
+    const { stack, cost, since, notBefore, within = Infinity, ahead: aheadOfLast = 0 } = request
+    const numbers = [aheadOfAll, aheadOfLast, within]
     return this.#onStack({ verb: VERB.claim, stack, cost, x: since, notBefore, numbers, deadline }, answer =>
       readClaim(answer, stack.length),
     )
@@ -313,18 +313,9 @@ function readClaim(answer: Answer, length: number): ClaimAnswer {
 
 function readLease(answer: Answer): LeaseAnswer {
   const { ours } = answer
-  const [nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, count] = answer.list(10) as [
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-  ]
+  const [nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead, count] = answer.list(
+    11,
+  ) as [number, number, number, number, number, number, number, number, number, number, number]
   const slots = Array.from({ length: count }, () => {
     const [token, cost] = answer.list(2) as [number, number]
     return { at: ours(token), cost, token }
@@ -340,5 +331,6 @@ function readLease(answer: Answer): LeaseAnswer {
     spare,
     level,
     instances,
+    lead,
   }
 }

@@ -17,8 +17,8 @@
 --           slot  ms of this clock, -infinite: none; claim: the slot is not before
 --           exchange: cost is the rate, x how long it holds, slot how long the upstream is paused; a second place is the
 --                 channel for news
---           claims, also with admissions, have two numbers: ms by which slots may be ahead of the horizon, and by which the
---                 last place may be ahead besides, unless somebody leases it
+--           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
+--                 last place may be ahead besides, and by which the slot may be after the one it is not before
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
 --                 want, minShare, how many classes, for each priority, weight and cost, for each returned slot its time and
 --                 cost
@@ -30,8 +30,8 @@
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
 --   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
 --   giveBack, reset, leave  nothing
---   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, how many slots, for each its
---                time and cost
+--   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
+--                for each its time and cost
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
 --   exchange     see exchange.lua
 --
@@ -197,18 +197,20 @@ local function free_for(place, cost)
   return frees[input[place]] - slack_of(place, cost) / input[place + 1]
 end
 
--- The two numbers behind the places say how far ahead the slot may be besides.
+-- The numbers behind the places say how far ahead the slot may be.
 local function claim(first, last, cost, since, not_before)
-  for place = first, last - 6, 6 do not_before = max(not_before, free_for(place, cost)) end
-  local slot = max(now - min(since, back), not_before)
+  local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
+  local in_turn = max(now, slot) + SAME_SLOT
   local ahead = horizon + input[last + 6]
-  local free = free_for(last, cost)
-  -- The last bucket would be idle meanwhile.
-  local far = slot > now + ahead and slot > free
-  slot = max(slot, free)
-  -- Where others lease, claims do not go before their turns.
-  if leased_untils[input[last]] <= now then ahead = ahead + input[last + 7] end
-  if far or slot > now + ahead then
+  for place = first, last, 6 do
+    local free = free_for(place, cost)
+    -- Those who lease are in turn.
+    if leased_untils[input[place]] > now and free > in_turn then refused = true end
+    -- The last bucket would be idle meanwhile.
+    if place == last and slot > now + ahead and slot > free then refused = true end
+    slot, earliest = max(slot, free), max(earliest, free)
+  end
+  if refused or slot > now + ahead + input[last + 7] or slot - not_before > input[last + 8] then
     tell(0)
     for place = first, last, 6 do tell(max(now, free_for(place, cost))) end
     return
@@ -220,7 +222,7 @@ local function claim(first, last, cost, since, not_before)
   end
   tell(1)
   tell(slot)
-  tell(min(slot, max(now, not_before, free)))
+  tell(min(slot, earliest))
 end
 
 local function admit(verb, first, last, cost, max_wait)
@@ -263,12 +265,8 @@ end
 local function reset(first, last)
   for place = first, last, 6 do
     local key = input[place]
-    levels[key], blocks[key], changed[key] = 0, 0, true
-    -- What is leased is of this schedule.
-    if leased_untils[key] <= now then
-      frees[key], leased_rates[key], leased_untils[key], forgotten[key] = 0, 0, 0, true
-      leases[key] = nil
-    end
+    levels[key], blocks[key], frees[key], leased_rates[key], leased_untils[key] = 0, 0, 0, 0, 0
+    changed[key], forgotten[key], leases[key] = true, true, nil
   end
 end
 

@@ -6,8 +6,8 @@
 -- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
 -- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
 
-local FRAME, LEASE_LIFE, LATE_FRAMES, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @LATE_FRAMES@, @SLOTS_PER_FRAME@
-local LAST_PRIORITY = @LAST_PRIORITY@
+local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
+local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 
 local function zeros(number)
   local list = {}
@@ -28,7 +28,7 @@ end
 local function open_leases(key, place)
   local packed = stored[place]
   if leased_untils[key] == 0 or not packed then
-    return { place = place, turns = zeros(LAST_PRIORITY + 1), owed = zeros(LAST_PRIORITY), spare = {}, lessees = {} }
+    return { place = place, turns = zeros(FORECAST + 1), owed = zeros(LAST_PRIORITY), spare = {}, lessees = {} }
   end
   local numbers = unpack_all(packed)
   local at = 1
@@ -49,7 +49,7 @@ local function open_leases(key, place)
     return list
   end
   at = 2
-  local opened = { place = place, turns = take(LAST_PRIORITY + 1), owed = take(LAST_PRIORITY), lessees = {} }
+  local opened = { place = place, turns = take(FORECAST + 1), owed = take(LAST_PRIORITY), lessees = {} }
   local spares, lessees = numbers[at], numbers[at + 1]
   at = at + 2
   opened.spare = take_slots(spares)
@@ -116,13 +116,23 @@ end
 
 -- In the order of their times. Of equal times the first stays first.
 local function add_spare(spare, slots)
-  for _, slot in ipairs(slots) do
-    local place = #spare + 1
-    while place > 1 and spare[place - 1].at > slot.at do
-      spare[place] = spare[place - 1]
-      place = place - 1
+  -- Most are in order.
+  for place = 2, #slots do
+    local slot, at = slots[place], place
+    while at > 1 and slots[at - 1].at > slot.at do
+      slots[at] = slots[at - 1]
+      at = at - 1
     end
-    spare[place] = slot
+    slots[at] = slot
+  end
+  local known, new = #spare, #slots
+  for place = known + new, 1, -1 do
+    if new == 0 then break end
+    if known > 0 and spare[known].at > slots[new].at then
+      spare[place], known = spare[known], known - 1
+    else
+      spare[place], new = slots[new], new - 1
+    end
   end
 end
 
@@ -134,15 +144,10 @@ local function leave_lease(opened, lessee)
   lessee.slots, lessee.room, lessee.room_rate = {}, 0, 0
 end
 
--- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level.
-local function drop_dead(key, opened)
+-- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains.
+local function drop_dead(opened)
   for _, lessee in ipairs(opened.lessees) do
-    if now > lessee.next_at + lessee.lead + LEASE_LIFE then
-      -- So long the level has not drained by it, and its room has not grown.
-      local unused = max(0, min(now, leased_untils[key]) - lessee.room_until)
-      levels[key] = max(0, levels[key] - lessee.room_rate * unused)
-      leave_lease(opened, lessee)
-    end
+    if now > lessee.next_at + lessee.lead + LEASE_LIFE then leave_lease(opened, lessee) end
   end
 end
 
@@ -166,6 +171,10 @@ local function report_demand(opened, lessee, demand)
     for _, known in ipairs(lessee.demand) do
       if known.priority == entry.priority then entry.turn = max(known.turn, entry.turn) end
     end
+    if entry.priority == FORECAST then
+      local expects = entry.weight > 0 and entry.cost > LEVEL_TOLERANCE
+      entry.weight, entry.cost = entry.cost, expects and math.huge or 0
+    end
   end
   lessee.demand = demand
   for priority = 0, LAST_PRIORITY do
@@ -186,110 +195,172 @@ local function lead_of(opened)
   return lead
 end
 
-local firsts, takers = {}, {}
+-- Whether slots that nobody has a demand for are given out.
+local expecting
 
--- Who has the slot at this time, and for which demand: of the lowest class, or of one behind to which it is owed.
-local function next_turn(opened, at)
-  for class = 1, LAST_PRIORITY + 1 do firsts[class] = false end
-  for _, lessee in ipairs(opened.lessees) do
-    if at >= lessee.ready_at and at <= lessee.latest then
-      for _, entry in ipairs(lessee.demand) do
-        local class = entry.priority + 1
-        if entry.cost > LEVEL_TOLERANCE and (not firsts[class] or entry.turn < firsts[class].turn) then
-          firsts[class], takers[class] = entry, lessee
-        end
+-- Whether an entry takes slots. A forecast of nothing has no weight, so it gets nothing.
+local function takes(entry)
+  if entry.priority == FORECAST then return expecting and entry.weight > LEVEL_TOLERANCE end
+  return entry.cost > LEVEL_TOLERANCE
+end
+
+-- Those who are there in time for a slot, by class, as heaps: who has its turn is the first one. Of equal turns the first lessee
+-- has it. A heap for each class, as looking at all lessees for each slot would take ms.
+local heaps, waiting = {}, {}
+-- Those who are not there yet, and when the first of them is.
+local coming, next_ready
+
+local function goes_before(one, other)
+  return one.turn < other.turn or one.turn == other.turn and one.place < other.place
+end
+
+local function push(heap, entry)
+  local at = #heap + 1
+  while at > 1 do
+    local above = math.floor(at / 2)
+    if goes_before(heap[above], entry) then break end
+    heap[at], at = heap[above], above
+  end
+  heap[at] = entry
+end
+
+-- Puts an entry in the place of the first one.
+local function replace_first(heap, entry)
+  local at, size = 1, #heap
+  while 2 * at <= size do
+    local below = 2 * at
+    if below < size and goes_before(heap[below + 1], heap[below]) then below = below + 1 end
+    if goes_before(entry, heap[below]) then break end
+    heap[at], at = heap[below], below
+  end
+  heap[at] = entry
+end
+
+local function pop(heap)
+  local last = table.remove(heap)
+  if #heap > 0 then replace_first(heap, last) end
+end
+
+-- Slots come in the order of their times from now on.
+local function line_up(opened)
+  for class = 1, FORECAST + 1 do heaps[class], waiting[class] = {}, 0 end
+  coming, next_ready = {}, -math.huge
+  for place, lessee in ipairs(opened.lessees) do
+    for _, entry in ipairs(lessee.demand) do
+      if takes(entry) then
+        entry.lessee, entry.place = lessee, place
+        waiting[entry.priority + 1] = waiting[entry.priority + 1] + 1
+        coming[#coming + 1] = entry
       end
     end
   end
-  local chosen
-  for class = 1, LAST_PRIORITY + 1 do
-    if firsts[class] then
-      if chosen and opened.owed[chosen] + LEVEL_TOLERANCE < min(takers[class].largest, firsts[class].cost) then break end
-      chosen = class
-    end
-  end
-  if chosen then return takers[chosen], firsts[chosen] end
 end
 
-local function is_awaited(opened, priority)
-  for _, lessee in ipairs(opened.lessees) do
-    for _, entry in ipairs(lessee.demand) do
-      if entry.priority > priority and entry.cost > LEVEL_TOLERANCE then return true end
+local function arrive(at)
+  local later = {}
+  next_ready = math.huge
+  for _, entry in ipairs(coming) do
+    if entry.lessee.ready_at <= at then
+      push(heaps[entry.priority + 1], entry)
+    else
+      later[#later + 1] = entry
+      next_ready = min(next_ready, entry.lessee.ready_at)
     end
   end
+  coming = later
+end
+
+-- Who has the slot at this time: of the lowest class, or of one behind to which it is owed.
+local function next_turn(opened, at)
+  if at >= next_ready then arrive(at) end
+  local chosen
+  for class = 1, FORECAST + 1 do
+    local heap = heaps[class]
+    local first = heap[1]
+    while first and not (takes(first) and at <= first.lessee.latest) do
+      pop(heap)
+      first = heap[1]
+    end
+    if first then
+      if chosen and class == FORECAST + 1 then break end
+      if chosen and opened.owed[chosen.priority + 1] + LEVEL_TOLERANCE < min(first.lessee.largest, first.cost) then break end
+      chosen = first
+    end
+  end
+  return chosen
+end
+
+local function is_awaited(priority)
+  for class = priority + 2, LAST_PRIORITY + 1 do if waiting[class] > 0 then return true end end
   return false
 end
 
-local function give_slot(opened, lessee, entry, slot, min_share)
+local function give_slot(opened, entry, slot, min_share)
   local owed, priority = opened.owed, entry.priority
-  for before = 1, priority do owed[before] = max(0, owed[before] - (1 - min_share) * slot.cost) end
+  for before = 1, min(priority, LAST_PRIORITY) do owed[before] = max(0, owed[before] - (1 - min_share) * slot.cost) end
   if priority < LAST_PRIORITY then
-    owed[priority + 1] = is_awaited(opened, priority) and owed[priority + 1] + min_share * slot.cost or 0
+    owed[priority + 1] = is_awaited(priority) and owed[priority + 1] + min_share * slot.cost or 0
   end
   opened.turns[priority + 1] = entry.turn
   entry.turn = entry.turn + slot.cost / entry.weight
   entry.cost = max(0, entry.cost - slot.cost)
-  lessee.slots[#lessee.slots + 1] = slot
-end
-
--- When somebody is there for a slot that nobody could use at this time.
-local function first_ready(opened, at)
-  local first = math.huge
-  for _, lessee in ipairs(opened.lessees) do
-    if lessee.latest >= at then
-      for _, entry in ipairs(lessee.demand) do
-        if entry.cost > LEVEL_TOLERANCE then first = min(first, lessee.ready_at) end
-      end
-    end
-  end
-  return first
+  if not takes(entry) then waiting[priority + 1] = waiting[priority + 1] - 1 end
+  replace_first(heaps[priority + 1], entry)
+  local slots = entry.lessee.slots
+  slots[#slots + 1] = slot
 end
 
 -- Gives out the schedule up to the end of the next frame, to those who are there in time for it.
 local function allocate(key, opened, burst, min_share)
   local rate, lead, largest = rates[key], lead_of(opened), 0
+  expecting = false
   for _, lessee in ipairs(opened.lessees) do
     largest = max(largest, lessee.largest)
     lessee.ready_at = lessee.next_at + lessee.lead
-    lessee.latest = lessee.next_at + lead + LATE_FRAMES * FRAME
+    for _, entry in ipairs(lessee.demand) do if entry.cost == math.huge then expecting = true end end
+    lessee.latest = lessee.next_at + lessee.lead + lead + FRAME
   end
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
   local stop = now + lead + FRAME
 
-  local unclaimed = {}
-  for _, slot in ipairs(opened.spare) do
-    if slot.at >= now then
-      local lessee, entry = next_turn(opened, slot.at)
-      if lessee then give_slot(opened, lessee, entry, slot, min_share) else unclaimed[#unclaimed + 1] = slot end
+  if #opened.spare > 0 then
+    line_up(opened)
+    local unclaimed = {}
+    for _, slot in ipairs(opened.spare) do
+      if slot.at >= now then
+        local entry = next_turn(opened, slot.at)
+        if entry then give_slot(opened, entry, slot, min_share) else unclaimed[#unclaimed + 1] = slot end
+      end
     end
+    opened.spare = unclaimed
   end
-  opened.spare = unclaimed
 
   local slack = max(0, burst - largest) / rate
   local at = max(frees[key] - slack, now)
+  if at < stop then line_up(opened) end
   while at < stop do
-    local lessee, entry = next_turn(opened, at)
-    if lessee then
-      local cost = min(most, entry.cost)
-      give_slot(opened, lessee, entry, { at = at, cost = cost }, min_share)
+    local entry = next_turn(opened, at)
+    if entry then
+      local cost = entry.priority == FORECAST and most or min(most, entry.cost)
+      give_slot(opened, entry, { at = at, cost = cost }, min_share)
       at = at + cost / rate
       frees[key] = at + slack
     else
       -- Nobody is there so early. The time until somebody is passes unused.
-      local first = first_ready(opened, at)
-      if first <= at or first >= stop then break end
-      at = first
+      if next_ready >= stop then break end
+      at = next_ready
     end
   end
 end
 
--- Sets room apart for an instance until its next report.
-local function lease_room(key, opened, lessee, want, capacity)
+-- Sets room apart for an instance until its next report. Half of what is left stays for those that come. It
+-- keeps what was set apart for it and is unused.
+local function lease_room(key, opened, lessee, want, unused, capacity)
   if want < 0 then return end
   local sharing, others = #opened.lessees, 0
   local spare = max(0, capacity - levels[key])
   for _, other in ipairs(opened.lessees) do if other ~= lessee then others = others + other.room_rate end end
-  lessee.room = min(want, sharing == 1 and spare or spare / 2)
+  lessee.room = min(want, spare, max(spare / 2, unused, sharing == 1 and lessee.largest or 0))
   lessee.room_rate = max(0, min(rates[key] / sharing, rates[key] - others))
   levels[key] = levels[key] + lessee.room
 end
@@ -323,25 +394,29 @@ local function lease(first, behind, largest, lead)
     at = at + 2
   end
 
-  drop_dead(key, opened)
+  drop_dead(opened)
   local lessee
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
-  if not lessee then
+  -- What an instance returns that is not known is of a schedule before a reset.
+  if lessee then take_back(key, opened, returned, max(0, burst - largest) / rates[key])
+  else
     lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
     opened.lessees[#opened.lessees + 1] = lessee
   end
-  take_back(key, opened, returned, max(0, burst - largest) / rates[key])
   lessee.lead, lessee.largest = lead, largest
   report_demand(opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
-  local grown = lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
-  levels[key] = max(0, levels[key] + used - lessee.room - grown)
+  local set = lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
+  levels[key] = max(0, levels[key] + used - set)
   lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
   allocate(key, opened, burst, min_share)
-  if classes == 0 and want <= 0 then leave_lease(opened, lessee) else lease_room(key, opened, lessee, want, capacity) end
+  if classes == 0 and want <= 0 then leave_lease(opened, lessee)
+  else lease_room(key, opened, lessee, want, max(0, set - used), capacity) end
   local slots = lessee.slots
   lessee.slots = {}
-  lessee.next_at = max(now + FRAME, frees[key] - lead_of(opened) - FRAME)
+  local most = 0
+  for _, other in ipairs(opened.lessees) do most = max(most, other.largest) end
+  lessee.next_at = max(now + FRAME, frees[key] - max(0, burst - most) / rates[key] - lead_of(opened) - FRAME)
   lessee.room_until = lessee.next_at + lead + LEASE_LIFE
   summarise(key, opened)
 
@@ -356,6 +431,7 @@ local function lease(first, behind, largest, lead)
   tell(max(0, capacity - levels[key]))
   tell(max(0, levels[key] - rooms))
   tell(#opened.lessees)
+  tell(lead_of(opened))
   tell(#slots)
   for _, slot in ipairs(slots) do
     tell(slot.at)
