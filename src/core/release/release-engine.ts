@@ -423,6 +423,7 @@ export class Engine {
   setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
     const known = rateOfAll(bucket.limits)
     const wasShut = bucket.shut
+    if (this.#claims !== undefined && rateOfAll(limits) !== known) this.#claims.recallFar(bucket, now)
     bucket.setLimits(limits, now)
     // The store knows nothing of shares.
     if (this.#claims !== undefined && this.#isClaimed(bucket) && rateOfAll(limits) !== known)

@@ -264,6 +264,12 @@ export class Claims {
     this.leases.renew(bucket as StoredBucket)
   }
 
+  /** The rate of a bucket changes: slots that are further ahead than the horizon are claimed anew at the new one. */
+  recallFar(bucket: SharedBucket, now: number): void {
+    const horizon = this.#horizon([bucket])
+    this.#dropAll(({ lane, at }) => at > now + horizon && lane.stack.includes(bucket))
+  }
+
   /** A request was sent later than it passed. False: that is within the bucket's grace. */
   postpone(bucket: SharedBucket, cost: number, passedAt: number, sentAt: number): boolean {
     const { rate, grace = Infinity } = bucket.limits
