@@ -7,10 +7,10 @@ import { gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
 
 const stack = [limits(200, 400, 'everyone')]
 
-function saturated(count: number): Source[] {
+function saturated(count: number, depth = 8): Source[] {
   return Array.from({ length: count }, (_, instance) => ({
     ...{ instance, keys: ['all'] },
-    load: { kind: 'saturated', depth: 8 },
+    load: { kind: 'saturated', depth },
   }))
 }
 
@@ -45,6 +45,14 @@ t.test('the worst burst is that of the worst window', async t => {
   t.ok(Math.abs(worstBurst(times, 0.2) - worst) < 1e-9, `${worst}`)
   t.ok(Math.abs(worst - 2.6) < 1e-9, `${worst}`)
   t.equal(worstBurst([0, 5, 10], 0.2), 1)
+})
+
+t.test('one instance, near or far, loses no slot of a busy bucket', async t => {
+  for (const far of [0.25, 15]) {
+    const { releases } = await run({ stack, count: 1, sources: saturated(1, 98), distance: () => far }, 13_000)
+    const counted = releases.filter(({ at }) => at > 1_000).length
+    t.ok(Math.abs(counted - 2_400) <= 2, `${counted} of 2,400, ${far} ms away`)
+  }
 })
 
 t.test('near instances share a rate evenly', async t => {

@@ -218,7 +218,7 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
   const lead = leadOf(leases)
   const largest = largestOf(leases)
   const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
-  const end = now + lead + FRAME
+  const end = endOf(leases, now)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
   const share: Share = { limits, leases, lead, isExpecting }
 
@@ -290,6 +290,12 @@ function latestOf(lessee: Lessee, lead: number): number {
 /** What the farthest of them needs. An instance that has not reported counts from the next time. */
 function leadOf({ lessees }: BucketLeases): number {
   return Math.max(0, ...lessees.map(({ lead }) => lead))
+}
+
+/** The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile. */
+function endOf(leases: BucketLeases, now: number): number {
+  const lead = leadOf(leases)
+  return now + lead + FRAME + (leases.lessees.length === 1 ? lead : 0)
 }
 
 function largestOf({ lessees }: BucketLeases): number {

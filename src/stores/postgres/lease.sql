@@ -260,7 +260,8 @@ BEGIN
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   slack := greatest(0, burst - top) / rate;
-  finish := now + lead + @FRAME@;
+  -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
+  finish := now + lead + @FRAME@ + CASE WHEN living = 1 THEN lead ELSE 0 END;
   IF spares > 1 THEN
     SELECT array_agg(s.at ORDER BY s.at, s.place), array_agg(s.cost ORDER BY s.at, s.place) INTO spare_ats, spare_costs
       FROM unnest(spare_ats[1 : spares], spare_costs[1 : spares]) WITH ORDINALITY s (at, cost, place);

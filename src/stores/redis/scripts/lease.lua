@@ -321,7 +321,8 @@ local function allocate(key, opened, burst, min_share)
     lessee.latest = lessee.next_at + lessee.lead + lead + FRAME
   end
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
-  local stop = now + lead + FRAME
+  -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
+  local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
 
   if #opened.spare > 0 then
     line_up(opened)
