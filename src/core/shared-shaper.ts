@@ -237,7 +237,11 @@ export class SharedShaper {
 
   /** Whether the store is asked about a stack. */
   #asks({ stack }: Arrival): boolean {
-    return this.#options.shaper.releaseModeOf(stack) === 'claimed'
+    const { shaper, onOutage } = this.#options
+    if (shaper.releaseModeOf(stack) === 'claimed') return true
+    // A shard that is in doubt mostly answers. Rejecting meanwhile would be for nothing.
+    const isOpen = ({ shard }: StoredBucket): boolean => shard.mode === 'claimed' || shard.isDoubtful
+    return onOutage === 'closed' && (stack as readonly StoredBucket[]).every(isOpen)
   }
 
   /** Asks the store. After an overflow others may make room for the newcomer. It is asked once more then. */
@@ -270,6 +274,7 @@ export class SharedShaper {
     const stack = buckets as readonly StoredBucket[]
     const askedAt = clock.now()
     const inquiries = stack.map(bucket => bucket.ask())
+    for (const { lease } of stack) lease?.askStore(request.cost)
     when(
       store.admit(request),
       admission =>

@@ -296,3 +296,6 @@ export const LEASE_LIFE = 3 * FRAME
 
 /** A frame has at most this many slots. At high rates one is for several requests. */
 export const SLOTS_PER_FRAME = 128
+
+/** ms. A report may be put off by so much, so that those of different instances come to be evenly apart. */
+export const REPORT_SHIFT = 6

@@ -22,6 +22,10 @@ export class Shard implements StoreShard {
     this.membership = new Membership(options)
   }
 
+  get isDoubtful(): boolean {
+    return this.membership.state === 'doubtful'
+  }
+
   async probe(): Promise<boolean> {
     this.hasAnswered = await this.membership.probe()
     return this.hasAnswered

@@ -64,7 +64,7 @@ t.test('a flood of class 7 delays class 0 by about a period', async t => {
   t.equal(bulk.length, 150, 'nobody had to make room')
   // A period is 10 ms. The rest is for a busy machine.
   t.ok(paid[18]! < 100, `19 of 20 wait at most ${paid[18]} ms`)
-  t.ok(bulk[75]! > 400, `half of the flood waits more than ${bulk[75]} ms`)
+  t.ok(bulk[75]! > 2 * paid[18]!, `half of the flood waits more than ${bulk[75]} ms`)
 })
 
 t.test(

@@ -294,9 +294,9 @@ export class Engine {
     return this.#claims?.ahead(stack) ?? 0
   }
 
-  /** A bucket is leased from now on, which has no room for this cost. */
+  /** The room of a bucket is leased from now on, which has no room for this cost. */
   lease(bucket: SharedBucket, cost: number): void {
-    this.#claims!.leases.start(bucket as StoredBucket, cost)
+    this.#claims!.leases.startRoom(bucket as StoredBucket, cost)
   }
 
   /** A request has come to leased buckets. */

@@ -2,7 +2,15 @@
 
 import type { BucketLimits } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { type ClassDemand, FORECAST, type LeaseAnswer, type LeasedSlot, SLOT_GRACE, SLOT_RESERVE } from '../store.js'
+import {
+  type ClassDemand,
+  FORECAST,
+  FRAME,
+  type LeaseAnswer,
+  type LeasedSlot,
+  SLOT_GRACE,
+  SLOT_RESERVE,
+} from '../store.js'
 
 /** The part of a frame's growth by which an instance that has let slots lapse may ask for more than it used. */
 const GROWTH = 1.5
@@ -39,7 +47,13 @@ export class BucketLease {
   nextAt = -Infinity
   /** When all that is leased by anybody has drained. */
   until = -Infinity
-  readonly #leasesRoom: boolean
+  readonly #mayLeaseRoom: boolean
+  /** Whether room is leased, too. Until then the store is asked about each request, and exactly b are admitted. */
+  #isRoomOpen = false
+  /** Whether the store has answered how much room there is. */
+  #isRoomKnown = false
+  /** Cost units that the store was asked about since the last report. */
+  #askedStore = 0
   /** When what has left has drained, in ms. */
   drainedAt = -Infinity
   /** What is left is used, and nothing more is leased. */
@@ -105,12 +119,24 @@ export class BucketLease {
     this.#largest = cost
     this.#wanted = asked
     // All have to know of a full bucket that blocks or fills.
-    this.#leasesRoom = overflow !== 'fill' && blockFor === undefined
+    this.#mayLeaseRoom = overflow !== 'fill' && blockFor === undefined
   }
 
   /** Whether requests are admitted by the room that is leased. */
   get leasesRoom(): boolean {
-    return this.#leasesRoom && !this.ending
+    return this.#isRoomOpen && !this.ending
+  }
+
+  /** Room is leased from now on: the bucket is full, or there is too much to ask the store about. */
+  openRoom(): void {
+    if (this.#isRoomOpen || !this.#mayLeaseRoom) return
+    this.#isRoomOpen = true
+    this.#asked += this.#askedStore
+  }
+
+  /** The store is asked about a cost. */
+  askStore(cost: number): void {
+    this.#askedStore += cost
   }
 
   /**
@@ -219,8 +245,7 @@ export class BucketLease {
     const room = this.roomAt(now)
     // Of what is left each gets half, the only one as much as one request needs.
     const gets = this.isSole && this.#spare >= cost ? Math.max(this.#spare / 2, cost) : this.#spare / 2
-    // Before the first answer nothing is known.
-    const mayGet = this.#instances === undefined || room + gets >= cost
+    const mayGet = !this.#isRoomKnown || room + gets >= cost
     return room < cost && mayGet && now >= this.#refillFrom
   }
 
@@ -264,6 +289,8 @@ export class BucketLease {
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
   report(demand: readonly ClassDemand[], claiming: number, { lead, now, isCalm }: ReportTimes): Report {
     this.#isCalm = isCalm
+    // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
+    if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
     // Each time that it asks before a frame has passed, it asks for twice as much.
     const isEarly = this.#instances === undefined || now < this.nextAt
     this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
@@ -279,13 +306,13 @@ export class BucketLease {
     const report = {
       demand: uncovered(demand, {
         covered: this.available + claiming,
-        forecast: Math.max(demand.length === 0 ? 0 : largest, this.#admitted),
+        forecast: Math.max(demand.length === 0 ? 0 : largest, (this.#admitted * FRAME) / Math.max(FRAME, elapsed)),
         isCalm,
         most: isLimited ? GROWTH * this.#taken + largest : Infinity,
       }),
       largest,
       used: this.#unreported + kept,
-      want: this.#leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
+      want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
       returned,
     }
     this.#want = report.want
@@ -297,6 +324,7 @@ export class BucketLease {
     this.#unwanted.length = 0
     this.#admitted = 0
     this.#asked = 0
+    this.#askedStore = 0
     this.#requests = 0
     this.#isFull = false
     this.#taken = 0
@@ -337,6 +365,7 @@ export class BucketLease {
     if (answer.slots.length > 0) this.#slots.sort((one, other) => one.at - other.at)
     this.#settleDebt()
     this.#room += answer.room
+    this.#isRoomKnown = this.#want >= 0
     this.#isScarce = answer.room < this.#want - LEVEL_TOLERANCE
     this.#roomRate = answer.roomRate
     this.#roomFrom = answer.roomFrom

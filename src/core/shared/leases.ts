@@ -51,13 +51,20 @@ export class Leases {
     this.#lessor = lessor
   }
 
+  /** Leases the room of a bucket from now on as well as its slots. A request of this cost has asked for it. */
+  startRoom(bucket: StoredBucket, cost: number): void {
+    if (bucket.lease === undefined) this.start(bucket, cost, true)
+    else bucket.lease.openRoom()
+  }
+
   /** Leases a bucket from now on, for which a request of this cost waits. */
-  start(bucket: StoredBucket, cost: number): void {
+  start(bucket: StoredBucket, cost: number, withRoom = false): void {
     const { limits } = bucket
     // A bucket that keeps the distance of late releases moves its slots, so they cannot be dealt out.
     if (limits.grace !== undefined) return
     if (this.#store.lease === undefined || bucket.lease !== undefined || limits.whole !== undefined) return
     bucket.lease = new BucketLease(limits, cost, bucket.askers * cost)
+    if (withRoom) bucket.lease.openRoom()
     bucket.claimableAt = Infinity
     this.#report(bucket)
   }

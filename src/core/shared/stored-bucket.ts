@@ -16,6 +16,8 @@ export type ReleaseMode = 'direct' | 'claimed' | 'none'
 /** A part of the store that fails by itself, as this instance sees it. */
 export interface StoreShard {
   readonly mode: ReleaseMode
+  /** Whether it is in doubt: a question about several shards has failed, maybe because of another. */
+  readonly isDoubtful: boolean
   /** Where the slots of this instance lie while it is alone. Undefined: anywhere. */
   readonly turn: Turn | undefined
   /** How many requests have been decided without it. */

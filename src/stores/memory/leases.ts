@@ -5,7 +5,15 @@
 import { slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
-import { FORECAST, FRAME, LEASE_LIFE, type LeaseAnswer, type LeaseRequest, SLOTS_PER_FRAME } from '../../core/store.js'
+import {
+  FORECAST,
+  FRAME,
+  LEASE_LIFE,
+  type LeaseAnswer,
+  type LeaseRequest,
+  REPORT_SHIFT,
+  SLOTS_PER_FRAME,
+} from '../../core/store.js'
 import { SAME_SLOT } from '../constants.js'
 
 /** What a class of an instance still needs. */
@@ -70,7 +78,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
   if (known !== undefined) takeBack(state, leases, request)
-  report(leases, lessee, request)
+  report(state, leases, lessee, request)
   const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now
   lessee.nextAt = now
@@ -81,7 +89,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
   const slack = slackOf(request.bucket.limits, largestOf(leases)) / state.rate
-  lessee.nextAt = Math.max(now + FRAME, state.free - slack - leadOf(leases) - FRAME)
+  lessee.nextAt = Math.max(apart(leases, lessee, now + FRAME), state.free - slack - leadOf(leases) - FRAME)
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
@@ -99,6 +107,13 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     instances: leases.lessees.length,
     lead: leadOf(leases),
   }
+}
+
+/** Reports of different instances come to be evenly apart: else the first of some that report together would be dealt what is left. */
+function apart({ lessees }: BucketLeases, lessee: Lessee, at: number): number {
+  let before = -Infinity
+  for (const other of lessees) if (other !== lessee && other.nextAt <= at) before = Math.max(before, other.nextAt)
+  return Math.max(at, Math.min(before + FRAME / Math.max(1, lessees.length), at + REPORT_SHIFT))
 }
 
 function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: number): Lessee {
@@ -148,17 +163,28 @@ function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, 
   addSpare(leases, left)
 }
 
-function report(leases: BucketLeases, lessee: Lessee, { demand, largest, lead }: LeaseRequest): void {
+function report(
+  state: LeasedState,
+  leases: BucketLeases,
+  lessee: Lessee,
+  { demand, largest, lead }: LeaseRequest,
+): void {
   lessee.lead = lead
   lessee.largest = largest
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost
+  const share = (state.rate * FRAME) / leases.lessees.length
   lessee.demand = demand.map(({ priority, weight, cost }) => {
     const known = lessee.demand.find(other => other.priority === priority)
-    // Of one that was not served all the time no turns are kept.
-    const turn = Math.max(known?.turn ?? 0, leases.turns[priority]!)
-    if (priority < FORECAST) return { priority, weight, cost, turn }
-    return { priority, weight: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0, turn }
+    if (priority === FORECAST) {
+      const turn = turnOf(known, leases.turns[priority]!, share / cost)
+      const most = leases.turns[priority]! + share / cost
+      return {
+        ...{ priority, weight: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0 },
+        turn: Math.min(turn, most),
+      }
+    }
+    return { priority, weight, cost, turn: turnOf(known, leases.turns[priority]!, share / weight) }
   })
   // Slots that wait for it serve the lowest class first.
   for (const entry of [...lessee.demand].sort((one, other) => one.priority - other.priority)) {
@@ -166,6 +192,14 @@ function report(leases: BucketLeases, lessee: Lessee, { demand, largest, lead }:
     if (entry.priority < FORECAST) entry.cost -= covered
     pending -= covered
   }
+}
+
+/**
+ * The virtual time of the next turn of a class. What was behind is made up for, but no more than a part of a frame: in another order of
+ * the reports it would have been served.
+ */
+function turnOf(known: Demand | undefined, present: number, credit: number): number {
+  return known === undefined ? present : Math.max(known.turn, present - credit)
 }
 
 /** Counts what it has admitted in place of what was set apart for it. Returns the rest of that, in cost units. */
@@ -349,6 +383,11 @@ function give({ limits, leases }: Share, { lessee, demand }: Taker, slot: OwnedS
   demand.turn += slot.cost / demand.weight
   demand.cost = Math.max(0, demand.cost - slot.cost)
   lessee.slots.push(slot)
+  // So that those who got less have the next of the slots that nobody has a demand for.
+  if (priority === FORECAST) return
+  for (const forecast of lessee.demand) {
+    if (forecast.priority === FORECAST && forecast.weight > 0) forecast.turn += slot.cost / forecast.weight
+  }
 }
 
 function isBehind(demand: Demand, priority: number): boolean {

@@ -40,6 +40,7 @@ DECLARE
   costs float8[];         -- cost units without a slot
   own_turns float8[];
   takes bool[];           -- whether they take slots
+  forecasts int[];        -- of each instance, the place of its forecast
   -- Slots that they have not fetched.
   k int := 0;
   holders float8[];       -- the place of the instance
@@ -188,7 +189,7 @@ BEGIN
     spare_costs[spares] := request[i + 1];
   END LOOP;
 
-  -- What it needs now replaces what it needed. Of a class that was not served all the time no turns are kept.
+  -- What it needs now replaces what it needed. What a class was behind is made up for, but no more than a part of a frame.
   kept := 0;
   FOR i IN 1 .. m LOOP
     p := owners[i];
@@ -212,10 +213,14 @@ BEGIN
     priorities[m] := request[i];
     weights[m] := request[i + 1];
     costs[m] := request[i + 2];
-    own_turns[m] := greatest(known[class], turns[class]);
     IF request[i] = @FORECAST@ THEN
       weights[m] := costs[m];
       costs[m] := CASE WHEN request[i + 1] > 0 AND costs[m] > @LEVEL_TOLERANCE@ THEN 'Infinity'::float8 ELSE 0 END;
+    END IF;
+    own_turns[m] := CASE WHEN known[class] IS NULL THEN turns[class]
+      ELSE greatest(known[class], turns[class] - rate * @FRAME@ / living / nullif(weights[m], 0)) END;
+    IF request[i] = @FORECAST@ THEN
+      own_turns[m] := least(own_turns[m], turns[class] + rate * @FRAME@ / living / nullif(weights[m], 0));
     END IF;
     firsts[class] := m;
   END LOOP;
@@ -257,6 +262,7 @@ BEGIN
   FOR i IN 1 .. m LOOP
     takes[i] := CASE WHEN priorities[i] = @FORECAST@ THEN expecting AND weights[i] > @LEVEL_TOLERANCE@
       ELSE costs[i] > @LEVEL_TOLERANCE@ END;
+    IF priorities[i] = @FORECAST@ AND weights[i] > 0 THEN forecasts[owners[i]] := i; END IF;
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   slack := greatest(0, burst - top) / rate;
@@ -336,6 +342,9 @@ BEGIN
     IF priorities[taker] < @FORECAST@ THEN
       costs[taker] := greatest(0, costs[taker] - cost);
       takes[taker] := costs[taker] > @LEVEL_TOLERANCE@;
+      -- So that those who got less have the next of the slots that nobody has a demand for.
+      d := forecasts[owners[taker]];
+      IF d IS NOT NULL THEN own_turns[d] := own_turns[d] + cost / weights[d]; END IF;
     END IF;
     IF owners[taker] = me THEN
       answer[12 + 2 * given] := at;
@@ -384,7 +393,13 @@ BEGIN
   FOR i IN 1 .. n LOOP
     IF nexts[i] > '-Infinity' THEN top := greatest(top, largests[i]); END IF;
   END LOOP;
-  answer[2] := greatest(now + @FRAME@, free - greatest(0, burst - top) / rate - lead - @FRAME@);
+  -- Reports of different instances come to be evenly apart.
+  early := '-Infinity';
+  FOR i IN 1 .. n LOOP
+    IF i <> me AND nexts[i] <= now + @FRAME@ THEN early := greatest(early, nexts[i]); END IF;
+  END LOOP;
+  answer[2] := greatest(now + @FRAME@, least(early + @FRAME@::float8 / greatest(1, living), now + @FRAME@ + @REPORT_SHIFT@));
+  answer[2] := greatest(answer[2], free - greatest(0, burst - top) / rate - lead - @FRAME@);
   answer[3] := free;
   IF NOT done THEN
     answer[4] := rooms[me];

@@ -6,7 +6,7 @@
 -- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
 -- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
 
-local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
+local FRAME, LEASE_LIFE, SLOTS_PER_FRAME, REPORT_SHIFT = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@, @REPORT_SHIFT@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 
 local function zeros(number)
@@ -163,18 +163,18 @@ local function take_back(key, opened, returned, slack)
 end
 
 -- Merges the demand with what is known of its turns. Slots that wait for it serve the lowest class first.
-local function report_demand(opened, lessee, demand)
-  local pending = 0
+local function report_demand(key, opened, lessee, demand)
+  local pending, share = 0, rates[key] * FRAME / #opened.lessees
   for _, slot in ipairs(lessee.slots) do pending = pending + slot.cost end
   for _, entry in ipairs(demand) do
-    entry.turn = opened.turns[entry.priority + 1]
+    local expects = entry.weight > 0 and entry.cost > LEVEL_TOLERANCE
+    if entry.priority == FORECAST then entry.weight, entry.cost = entry.cost, expects and math.huge or 0 end
+    local present = opened.turns[entry.priority + 1]
+    entry.turn = present
     for _, known in ipairs(lessee.demand) do
-      if known.priority == entry.priority then entry.turn = max(known.turn, entry.turn) end
+      if known.priority == entry.priority then entry.turn = max(known.turn, present - share / entry.weight) end
     end
-    if entry.priority == FORECAST then
-      local expects = entry.weight > 0 and entry.cost > LEVEL_TOLERANCE
-      entry.weight, entry.cost = entry.cost, expects and math.huge or 0
-    end
+    if entry.priority == FORECAST then entry.turn = min(entry.turn, present + share / entry.weight) end
   end
   lessee.demand = demand
   for priority = 0, LAST_PRIORITY do
@@ -205,16 +205,18 @@ local function takes(entry)
 end
 
 -- Those who are there in time for a slot, by class, as heaps: who has its turn is the first one. Of equal turns the first lessee
--- has it. A heap for each class, as looking at all lessees for each slot would take ms.
+-- has it. A heap for each class, as looking at all lessees for each slot would take ms. A turn may have come later since its entry
+-- was put in its place, which is by `key`.
 local heaps, waiting = {}, {}
 -- Those who are not there yet, and when the first of them is.
 local coming, next_ready
 
 local function goes_before(one, other)
-  return one.turn < other.turn or one.turn == other.turn and one.place < other.place
+  return one.key < other.key or one.key == other.key and one.place < other.place
 end
 
 local function push(heap, entry)
+  entry.key = entry.turn
   local at = #heap + 1
   while at > 1 do
     local above = math.floor(at / 2)
@@ -226,6 +228,7 @@ end
 
 -- Puts an entry in the place of the first one.
 local function replace_first(heap, entry)
+  entry.key = entry.turn
   local at, size = 1, #heap
   while 2 * at <= size do
     local below = 2 * at
@@ -277,8 +280,10 @@ local function next_turn(opened, at)
   for class = 1, FORECAST + 1 do
     local heap = heaps[class]
     local first = heap[1]
-    while first and not (takes(first) and at <= first.lessee.latest) do
-      pop(heap)
+    while first do
+      if not (takes(first) and at <= first.lessee.latest) then pop(heap)
+      elseif first.key < first.turn then replace_first(heap, first)
+      else break end
       first = heap[1]
     end
     if first then
@@ -306,6 +311,9 @@ local function give_slot(opened, entry, slot, min_share)
   entry.cost = max(0, entry.cost - slot.cost)
   if not takes(entry) then waiting[priority + 1] = waiting[priority + 1] - 1 end
   replace_first(heaps[priority + 1], entry)
+  -- So that those who got less have the next of the slots that nobody has a demand for.
+  local forecast = entry.lessee.forecast
+  if forecast and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.weight end
   local slots = entry.lessee.slots
   slots[#slots + 1] = slot
 end
@@ -317,7 +325,10 @@ local function allocate(key, opened, burst, min_share)
   for _, lessee in ipairs(opened.lessees) do
     largest = max(largest, lessee.largest)
     lessee.ready_at = lessee.next_at + lessee.lead
-    for _, entry in ipairs(lessee.demand) do if entry.cost == math.huge then expecting = true end end
+    for _, entry in ipairs(lessee.demand) do
+      if entry.cost == math.huge then expecting = true end
+      if entry.priority == FORECAST and entry.weight > 0 then lessee.forecast = entry end
+    end
     lessee.latest = lessee.next_at + lessee.lead + lead + FRAME
   end
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
@@ -366,6 +377,15 @@ local function lease_room(key, opened, lessee, want, unused, capacity)
   levels[key] = levels[key] + lessee.room
 end
 
+-- Reports of different instances come to be evenly apart.
+local function apart(opened, lessee, at)
+  local before = -math.huge
+  for _, other in ipairs(opened.lessees) do
+    if other ~= lessee and other.next_at <= at then before = max(before, other.next_at) end
+  end
+  return max(at, min(before + FRAME / max(1, #opened.lessees), at + REPORT_SHIFT))
+end
+
 -- What the bucket itself has to know of its leases.
 local function summarise(key, opened)
   local rate, till = 0, 0
@@ -405,7 +425,7 @@ local function lease(first, behind, largest, lead)
     opened.lessees[#opened.lessees + 1] = lessee
   end
   lessee.lead, lessee.largest = lead, largest
-  report_demand(opened, lessee, demand)
+  report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
   local set = lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
   levels[key] = max(0, levels[key] + used - set)
@@ -417,7 +437,8 @@ local function lease(first, behind, largest, lead)
   lessee.slots = {}
   local most = 0
   for _, other in ipairs(opened.lessees) do most = max(most, other.largest) end
-  lessee.next_at = max(now + FRAME, frees[key] - max(0, burst - most) / rates[key] - lead_of(opened) - FRAME)
+  lessee.next_at =
+    max(apart(opened, lessee, now + FRAME), frees[key] - max(0, burst - most) / rates[key] - lead_of(opened) - FRAME)
   lessee.room_until = lessee.next_at + lead + LEASE_LIFE
   summarise(key, opened)
 
