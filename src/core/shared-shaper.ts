@@ -24,6 +24,19 @@ export interface AdmissionCallbacks extends Waiter {
   decided(verdict: Verdict): void
 }
 
+/** A question to the store about one request. */
+interface Asking {
+  readonly stack: readonly SharedBucket[]
+  /** The whole stack of the request, if only a part of it is asked about. The order of arrival is that of its first bucket. */
+  readonly order?: readonly SharedBucket[]
+  readonly request: Omit<AdmitRequest, 'stack'>
+  /** Whether an earlier question of the same request was dealt with just now. */
+  readonly isAgain?: boolean
+  decided(admission: Admission): void
+  /** There is no answer. */
+  alone(): void
+}
+
 export interface SharedShaperOptions {
   readonly shaper: Shaper
   readonly store: Store
@@ -74,7 +87,7 @@ export class SharedShaper {
     const claim = mayGo(arrival, ahead)
     this.#ask(
       arrival,
-      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: patience, claim, ahead },
+      { cost: arrival.cost, maxWait: patience, claim, ahead },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         const ticket =
@@ -111,17 +124,16 @@ export class SharedShaper {
       }
       const rest = stack.filter(bucket => !isLeased(bucket))
       if (rest.length === 0) return enqueue()
-      this.#askOnce(
-        rest,
-        { stack: refs(rest), cost, maxWait: longest - pause, claim: false },
-        admission => {
+      this.#askOnce({
+        ...{ stack: rest, order: stack, isAgain: true, request: { cost, maxWait: longest - pause, claim: false } },
+        decided: admission => {
           if (admission.admitted) return enqueue()
           shaper.uncount(leased, cost)
           this.#leaseFull(rest, admission, cost)
           callbacks.decided(rejectionOf(rest, admission))
         },
-        () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
-      )
+        alone: () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
+      })
     })
   }
 
@@ -129,12 +141,14 @@ export class SharedShaper {
   #whenRoomIsKnown({ stack, cost }: Arrival, then: () => void): void {
     const { shaper, clock } = this.#options
     const buckets = stack as readonly StoredBucket[]
-    const inquiries = buckets.map(bucket => bucket.ask())
     for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(cost)
+    const poorAt = (now: number): StoredBucket | undefined =>
+      buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(cost, now))
+    if (!buckets.some(({ asked }) => asked) && poorAt(clock.now()) === undefined) return then()
+    const inquiries = buckets.map(bucket => bucket.ask())
     let tries = 0
     const attempt = (): void => {
-      const now = clock.now()
-      const poor = buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(cost, now))
+      const poor = poorAt(clock.now())
       if (poor === undefined || tries === MOST_REFILLS) return inOrder(buckets, inquiries, then)
       tries += 1
       shaper.refill(poor, () => {
@@ -188,10 +202,9 @@ export class SharedShaper {
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
     if (arrival.stack.some(isLeased)) return this.#meterByLease(arrival, callbacks)
     // Nobody makes room for a request that does not wait.
-    this.#askOnce(
-      arrival.stack,
-      { stack: refs(arrival.stack), cost: arrival.cost, maxWait: Infinity, claim: false },
-      admission => {
+    this.#askOnce({
+      ...{ stack: arrival.stack, request: { cost: arrival.cost, maxWait: Infinity, claim: false } },
+      decided: admission => {
         this.#leaseFull(arrival.stack, admission, arrival.cost)
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
@@ -200,8 +213,8 @@ export class SharedShaper {
         else this.#giveBack(arrival, admission)
         callbacks.decided(shut ?? 'released')
       },
-      () => callbacks.decided(this.#meterAlone(arrival)),
-    )
+      alone: () => callbacks.decided(this.#meterAlone(arrival)),
+    })
   }
 
   #meterByLease(arrival: Arrival, callbacks: AdmissionCallbacks): void {
@@ -221,17 +234,16 @@ export class SharedShaper {
         callbacks.decided(shut ?? 'released')
       }
       if (rest.length === 0) return pass()
-      this.#askOnce(
-        rest,
-        { stack: refs(rest), cost, maxWait: Infinity, claim: false },
-        admission => {
+      this.#askOnce({
+        ...{ stack: rest, order: stack, isAgain: true, request: { cost, maxWait: Infinity, claim: false } },
+        decided: admission => {
           if (admission.admitted) return pass()
           shaper.uncount(leased, cost)
           this.#leaseFull(rest, admission, cost)
           callbacks.decided(rejectionOf(rest, admission))
         },
-        () => callbacks.decided(this.#meterAlone(arrival)),
-      )
+        alone: () => callbacks.decided(this.#meterAlone(arrival)),
+      })
     })
   }
 
@@ -245,7 +257,12 @@ export class SharedShaper {
   }
 
   /** Asks the store. After an overflow others may make room for the newcomer. It is asked once more then. */
-  #ask(arrival: Arrival, request: AdmitRequest, decided: (admission: Admission) => void, alone: () => void): void {
+  #ask(
+    arrival: Arrival,
+    request: Omit<AdmitRequest, 'stack'>,
+    decided: (admission: Admission) => void,
+    alone: () => void,
+  ): void {
     const { shaper } = this.#options
     const { stack } = arrival
     const decidedAtLast = (admission: Admission): void => {
@@ -257,28 +274,24 @@ export class SharedShaper {
         // It has to fit here as well, else others would make room in vain.
         const full = stack.filter((bucket, place) => admission.refusing.includes(place) || isFull(bucket, arrival.cost))
         const mayFit = shaper.makeRoomFor(arrival, full, request.maxWait)
-        if (mayFit) return this.#askOnce(stack, { ...request, stack: refs(arrival.stack) }, decidedAtLast, alone)
+        if (mayFit) return this.#askOnce({ stack, request, isAgain: true, decided: decidedAtLast, alone })
       }
       decidedAtLast(admission)
     }
-    this.#askOnce(stack, request, decidedFirst, alone)
+    this.#askOnce({ stack, request, decided: decidedFirst, alone })
   }
 
-  #askOnce(
-    buckets: readonly SharedBucket[],
-    request: AdmitRequest,
-    decided: (admission: Admission) => void,
-    alone: () => void,
-  ): void {
+  #askOnce({ stack: buckets, order = buckets, request, isAgain, decided, alone }: Asking): void {
     const { store, clock, unanswered } = this.#options
     const stack = buckets as readonly StoredBucket[]
+    const all = order as readonly StoredBucket[]
     const askedAt = clock.now()
-    const inquiries = stack.map(bucket => bucket.ask())
+    const inquiries = all.map(bucket => (isAgain ? bucket.askAgain() : bucket.ask()))
     for (const { lease } of stack) lease?.askStore(request.cost)
     when(
-      store.admit(request),
+      store.admit({ ...request, stack: refs(stack) }),
       admission =>
-        inOrder(stack, inquiries, () => {
+        inOrder(all, inquiries, () => {
           const now = clock.now()
           for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
           // With a second bucket there would be a call all the same.
@@ -287,7 +300,7 @@ export class SharedShaper {
         }),
       () => {
         unanswered(stack, askedAt)
-        inOrder(stack, inquiries, alone)
+        inOrder(all, inquiries, alone)
       },
     )
   }

@@ -27,14 +27,47 @@ function leased(limits: { rate: number }, moments: readonly number[], more: Part
   return lease
 }
 
+t.test('room is leased from when the bucket is full, or from the second report where a frame has some', async t => {
+  const times = { lead: 5, now: 0, isCalm: false }
+  for (const [limits, second] of [
+    [QUICK, 4],
+    [{ rate: 0.001 }, -1],
+  ] as const) {
+    const lease = new BucketLease(limits, 1)
+    lease.askStore(1)
+    t.equal(lease.leasesRoom, false, 'the store is asked about each request of a burst')
+    t.equal(lease.report(waiting(5), 0, times).want, -1)
+    lease.answered(answer({}), 0)
+    lease.askStore(1.5)
+    t.equal(lease.report(waiting(5), 0, times).want, second, 'twice of what the store was asked about, and one')
+    lease.answered(answer({}), 0)
+    lease.openRoom()
+    t.equal(lease.leasesRoom, true)
+    t.ok(lease.report(waiting(5), 0, times).want >= 0)
+  }
+  const blocking = new BucketLease({ ...QUICK, blockFor: 1_000 }, 1)
+  blocking.openRoom()
+  t.equal(blocking.leasesRoom, false, 'all have to know of a bucket that blocks')
+})
+
+t.test('what has passed of a slot for many requests can be used', async t => {
+  const lease = leased({ rate: 10 }, [0, 20, 40], { instances: 2 }, 10)
+  t.equal(lease.pastFor(1), 2, 'between two slots of one instance there is one of the other')
+  t.equal(lease.pastFor(5), 0)
+  t.equal(leased({ rate: 0.01 }, [0, 20], { instances: 9 }, 10).pastFor(1), SLOT_GRACE)
+  t.equal(new BucketLease(QUICK, 1).pastFor(1), 0)
+})
+
 t.test('the first report has no room and has used what was admitted', async t => {
   const lease = new BucketLease(QUICK, 2)
+  lease.openRoom()
   t.equal(lease.roomAt(1_000), 0)
   lease.ask(1)
   lease.use(1)
   const report = lease.report(waiting(5), 0, { lead: 10, now: 1_000, isCalm: false })
   t.match(report, { used: 1, want: 4, largest: 2 })
   const many = new BucketLease(QUICK, 1, 60)
+  many.openRoom()
   many.ask(1)
   t.equal(
     many.report([], 0, { lead: 10, now: 0, isCalm: false }).want,

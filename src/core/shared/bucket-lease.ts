@@ -21,6 +21,9 @@ const LEAST_APART = 100
 /** How much of its lead an instance needs for an answer to come, on average. As `LEASE_LEAD` in leases.ts has it. */
 const WAY = 1 / 2.5
 
+/** A slot for so many requests is not for one of them. */
+const MANY_IN_SLOT = 4
+
 /** So many slots of a slow bucket may wait for the slots of other buckets. */
 const MOST_LATE = 3
 
@@ -179,6 +182,15 @@ export class BucketLease {
   /** ms by which the slots of other buckets may be later than the first one: the next slot is half of one away then. */
   get slack(): number {
     return Math.min(SLOT_RESERVE, this.half)
+  }
+
+  /**
+   * ms. At high rates a slot is for several requests, and the instance has the next one only after those of the others. So a request
+   * may use what has passed in this time: it leaves at once, and the cost is within the lateness that the bound has room for.
+   */
+  pastFor(cost: number): number {
+    const whole = this.#slots[0]?.whole ?? 0
+    return whole < MANY_IN_SLOT * cost ? 0 : Math.min(SLOT_GRACE, (this.instances * whole) / this.#rate)
   }
 
   /** Half of the first slot, in ms. */

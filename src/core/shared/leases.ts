@@ -51,22 +51,30 @@ export class Leases {
     this.#lessor = lessor
   }
 
-  /** Leases the room of a bucket from now on as well as its slots. A request of this cost has asked for it. */
-  startRoom(bucket: StoredBucket, cost: number): void {
-    if (bucket.lease === undefined) this.start(bucket, cost, true)
-    else bucket.lease.openRoom()
+  /** Leases a bucket from now on, for which a request of this cost waits. */
+  start(bucket: StoredBucket, cost: number): void {
+    if (this.#begin(bucket, cost) !== undefined) this.#report(bucket)
   }
 
-  /** Leases a bucket from now on, for which a request of this cost waits. */
-  start(bucket: StoredBucket, cost: number, withRoom = false): void {
+  /** Leases the room of a bucket from now on as well as its slots. A request of this cost has asked for it. */
+  startRoom(bucket: StoredBucket, cost: number): void {
+    if (bucket.lease !== undefined) return bucket.lease.openRoom()
+    const lease = this.#begin(bucket, cost)
+    if (lease === undefined) return
+    lease.openRoom()
+    this.#report(bucket)
+  }
+
+  /** Undefined: it is leased already, or cannot be. */
+  #begin(bucket: StoredBucket, cost: number): BucketLease | undefined {
     const { limits } = bucket
     // A bucket that keeps the distance of late releases moves its slots, so they cannot be dealt out.
-    if (limits.grace !== undefined) return
-    if (this.#store.lease === undefined || bucket.lease !== undefined || limits.whole !== undefined) return
-    bucket.lease = new BucketLease(limits, cost, bucket.askers * cost)
-    if (withRoom) bucket.lease.openRoom()
+    if (limits.grace !== undefined) return undefined
+    if (this.#store.lease === undefined || bucket.lease !== undefined || limits.whole !== undefined) return undefined
+    const lease = new BucketLease(limits, cost, bucket.askers * cost)
+    bucket.lease = lease
     bucket.claimableAt = Infinity
-    this.#report(bucket)
+    return lease
   }
 
   /** Reports a bucket before its time. */

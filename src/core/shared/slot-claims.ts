@@ -158,9 +158,12 @@ export class Claims {
     if (this.#waitsForLease(stack, now)) return
     const parts = this.#take(stack, cost, now)
     const { claimed, taken } = parts
+    const from = latest(taken)
+    // Those whose claims are on their way came first. They have the first slots.
+    const isFirst = (lane.claiming?.size ?? 0) === 0
+    if (claimed.length === 0 && isFirst && from <= now + SAME_TIME) return this.#passLeased(ticket, from, now)
     this.#startClaiming(ticket)
     for (const bucket of parts.leased) if (bucket.shut) this.#readyLanes.occupied(bucket)
-    const from = Math.max(...taken.map(({ at }) => at))
     const question = { lane, cost, parts, askedAt: now }
     if (claimed.length === 0) return this.#granted(new Grant(question, from))
     for (const bucket of claimed) {
@@ -183,8 +186,20 @@ export class Claims {
     asked.then(answered, () => answered())
   }
 
+  /** The leased slots of a ticket are there. */
+  #passLeased(ticket: Ticket, slot: number, now: number): void {
+    const { lane, arrivedAt } = ticket
+    lane.tickets.remove(ticket)
+    lane.route.gate.enter()
+    for (const bucket of lane.stack) {
+      bucket.enter()
+      if (bucket.shut) this.#readyLanes.occupied(bucket)
+    }
+    this.#claimant.leave(ticket, Math.max(slot, Math.min(arrivedAt, now)), now)
+  }
+
   /** A slot from before a request came is not for it, nor one that comes before the slots of other buckets can be claimed. */
-  #cutLeases(stack: readonly StoredBucket[], { arrivedAt }: Ticket, now: number): void {
+  #cutLeases(stack: readonly StoredBucket[], { arrivedAt, cost }: Ticket, now: number): void {
     const claimed = stack.filter(({ lease }) => lease === undefined)
     if (claimed.length === stack.length) return
     const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
@@ -194,7 +209,8 @@ export class Claims {
       if (lease === undefined) continue
       const late = bucket === stack.at(-1) ? lease.half : Infinity
       const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
-      lease.cut(Math.max(arrivedAt, now - lateForClaims))
+      const past = lease.pastFor(cost)
+      lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
     }
   }
 
@@ -456,6 +472,7 @@ export class Claims {
     const asked = this.#asked.get(bucket) ?? 0
     const beyond = bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0
     bucket.grantedUntil = (burst === undefined ? at : Math.max(bucket.grantedUntil, at)) + cost / rate
+    bucket.ownUntil = (burst === undefined ? at : Math.max(bucket.ownUntil, at)) + cost / rate
     return Math.max(share, bucket.grantedUntil - this.#horizon(parts.claimed) - beyond + asked / rate)
   }
 
@@ -469,7 +486,7 @@ export class Claims {
     for (const [place, bucket] of claimed.entries()) {
       if (bucket.lease !== undefined) continue
       const free = frees[place]!
-      const known = bucket.grantedUntil
+      const own = bucket.ownUntil - slackOf(bucket.limits, cost) / bucket.limits.rate
       const ahead = horizon + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
       const isLast = free === last
       this.#nextClaim(
@@ -478,7 +495,7 @@ export class Claims {
         now,
       )
       // It waits for what this instance itself was granted.
-      if (free <= known + SAME_GRANT) continue
+      if (free <= own + SAME_GRANT) continue
       bucket.refusals += 1
       if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
     }
@@ -525,6 +542,7 @@ export class Claims {
       if (bucket.limits.whole !== undefined || bucket.lease !== undefined) continue
       bucket.claimableAt = now
       bucket.grantedUntil = now
+      bucket.ownUntil = now
       this.#readyLanes.plan(bucket)
     }
   }
@@ -568,6 +586,13 @@ function freesOf(
   { askedAt, now }: { askedAt: number; now: number },
 ): number[] {
   return stack.map((bucket, place) => (bucket.changedAt > askedAt ? now : freeAt[place]!))
+}
+
+/** -Infinity: none is leased. */
+function latest(taken: readonly TakenSlot[]): number {
+  let last = -Infinity
+  for (const { at } of taken) last = Math.max(last, at)
+  return last
 }
 
 /** Until when all leased slots can be used, in ms. */

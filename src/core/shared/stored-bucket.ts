@@ -71,6 +71,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   claimLead = 0
   /** When it will have drained of what the store is known to have granted, in ms. Only of a bucket with a burst. */
   grantedUntil = -Infinity
+  /** When it will have drained of what this instance was granted, in ms. */
+  ownUntil = -Infinity
   /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
   /** Whether requests of another priority than the usual one have come to it. */
@@ -162,6 +164,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.lease?.setRate(changed)
     // The store counts the time until the next slot at its rate, too.
     if (this.claimableAt > now) this.claimableAt = now + ((this.claimableAt - now) * rate) / changed
+    if (this.ownUntil > now) this.ownUntil = now + ((this.ownUntil - now) * rate) / changed
     if (this.grantedUntil > now) this.grantedUntil = now + ((this.grantedUntil - now) * rate) / changed
   }
 
@@ -169,6 +172,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     super.reset(now)
     this.claimableAt = now
     this.grantedUntil = now
+    this.ownUntil = now
     this.changedAt = now
   }
 
@@ -193,6 +197,13 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   ask(): Inquiry {
     const inquiry: Inquiry = { deal: undefined }
     this.#inquiries.push(inquiry)
+    return inquiry
+  }
+
+  /** As `ask`, from the deal of an earlier question of the same request: it stays before those that came later. */
+  askAgain(): Inquiry {
+    const inquiry: Inquiry = { deal: undefined }
+    this.#inquiries.unshift(inquiry)
     return inquiry
   }
 
