@@ -42,7 +42,7 @@ export type { BucketLimits } from './limits.js'
 const ROUNDING = 1e-5
 
 /** ms. A stall this short is made up for at any rate. */
-const SHORTEST_GRACE = 2
+export const SHORTEST_GRACE = 2
 
 /**
  * Times are in ms, costs in cost units.

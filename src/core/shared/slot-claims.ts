@@ -18,6 +18,7 @@
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
 import { ignore, when } from '../maybe-promise.js'
 import { type Gate, type GrantedSlot, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
@@ -207,7 +208,9 @@ export class Claims {
       const { lease } = bucket
       bucket.claimLead = claimLead
       if (lease === undefined) continue
-      const late = bucket === stack.at(-1) ? lease.half : Infinity
+      // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing, as without a store.
+      const least = stack.length === 1 ? 2 * lease.half : lease.half
+      const late = bucket === stack.at(-1) ? Math.max(least, SHORTEST_GRACE) : Infinity
       const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
       const past = lease.pastFor(cost)
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
