@@ -5,6 +5,9 @@ import type { ProxyContext } from './context.js'
 import { ADAPTIVE_KEY, type AdaptiveLimit } from './upstream/adaptive-limit.js'
 import type { Upstream } from './upstream/upstream.js'
 
+/** Costs of a request. A bucket with a level above it has a queue. */
+const HELD = 1.5
+
 /**
  * Gives every bucket instance the limits of a new configuration, and plans the waiting requests anew. An instance stays
  * in its tier if that still exists.
@@ -47,6 +50,13 @@ export function applyAdapted(context: ProxyContext, { bucket }: AdaptiveLimit): 
   const instance = context.bucketTable.peek(bucket.name, ADAPTIVE_KEY)
   // If nobody waits it gets the new limits with its next request.
   if (instance !== undefined && instance.waiting > 0) setInstanceLimits(context, instance, ADAPTIVE_KEY, bucket)
+}
+
+/** Whether a request of this cost, which is being sent, was held by the bucket of its upstream: it holds others, too. */
+export function isHeldBy({ bucketTable, clock }: ProxyContext, { bucket }: AdaptiveLimit, cost: number): boolean {
+  const instance = bucketTable.peek(bucket.name, ADAPTIVE_KEY)
+  // What was released just now is in the level for a period.
+  return instance !== undefined && (instance.waiting > 0 || instance.level(clock.now()) > HELD * cost)
 }
 
 /** A request that waits for no bucket is sent. It counts in the adaptive rate of its upstream. */

@@ -89,14 +89,13 @@ async function end(command: Command): Promise<{ code: number | null; stdout: str
 }
 
 t.test('what workers cannot do is refused, and so is an invalid number', async t => {
-  const upstream = { url: 'echo:', maxInFlight: 3, adapt: { min: '5/s', max: '9/s', errors: 0.1 } }
+  const upstream = { url: 'echo:', maxInFlight: 3 }
   const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ upstream, buckets: { a: { rate: 5 } } }) })
   for (const command of ['start', 'check']) {
     const { code, stderr, stdout } = await shaper([command, '--workers', '4'], { cwd }).finished
     t.equal(code, 2)
     t.equal(stdout, '')
     t.same(stderr.trimEnd().split('\n'), [
-      'shaper: upstream.adapt: workers do not share an adaptive rate yet; leave --workers out, or leave this out',
       'shaper: upstream.maxInFlight: the workers divide it, and 3 is less than one for each of 4; use at least 4, or at most --workers 3',
     ])
   }

@@ -8,7 +8,7 @@ import { readOrNothing } from './upstream-loop.js'
 
 /** Looks at the file as written, so that this is reported together with all other errors. */
 export function adaptFaults(file: Record<string, unknown>): Finding[] {
-  const { buckets, upstream, routes, store = 'memory' } = file
+  const { buckets, upstream, routes } = file
   const list: unknown[] = Array.isArray(routes) ? routes : []
   const adapted = [
     ...adaptOf(upstream, ['upstream']),
@@ -20,11 +20,6 @@ export function adaptFaults(file: Record<string, unknown>): Finding[] {
     findings.push({ path: ['buckets', ADAPTIVE], message })
   }
   for (const [index, { path, url, targets }] of adapted.entries()) {
-    if (store !== 'memory') {
-      const message =
-        'the instances on a store do not share an adaptive rate yet; use "store": "memory", or leave it out'
-      findings.push({ path, message })
-    }
     const first = adapted.slice(0, index).find(other => other.url === url)
     if (first === undefined || first.targets === targets) continue
     const message = `${quote(url)} has other targets at ${formatPath(first.path)}, and one rate for all routes to it; make them the same`

@@ -28,21 +28,7 @@ const LEAST: Readonly<Record<string, number>> = { bufferMemory: LEAST_BUFFER_MEM
 /** Finds what workers cannot do together. Looks at the file as written, and not at values that the schema refuses. */
 export function workerFaults(workers: string | undefined, file: Record<string, unknown>): Finding[] {
   const count = workers === undefined ? undefined : workerCount(workers)
-  return count === undefined ? [] : [...adaptedAlone(file), ...tooSmall(count, file)]
-}
-
-function adaptedAlone({ upstream, routes, store = 'memory' }: Record<string, unknown>): Finding[] {
-  // With a store adapt.ts finds it.
-  if (store !== 'memory') return []
-  const places = [
-    { path: ['upstream'], value: upstream },
-    ...list(routes).map((route, index) => ({ path: ['routes', index, 'upstream'], value: fields(route).upstream })),
-  ]
-  return places.flatMap(({ path, value }) => {
-    if (fields(value).adapt === undefined) return []
-    const message = 'workers do not share an adaptive rate yet; leave --workers out, or leave this out'
-    return [{ path: [...path, 'adapt'], message }]
-  })
+  return count === undefined ? [] : tooSmall(count, file)
 }
 
 /** Finds bounds of which some worker would have no part (config/worker-share.ts). */

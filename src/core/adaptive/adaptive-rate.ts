@@ -18,6 +18,11 @@
  *   all the time. Once what was sent before has been answered, the rate goes to a little below that capacity.
  *
  * Nothing here waits: time comes with what happens, and so does every change of the rate.
+ *
+ * *Several instances* on one store send at one rate (`AdaptiveState`). Each judges it by its own requests, of which it sends the part f. All
+ * see the same upstream, so each takes only its part of a step: (1 + step)^f. As the parts add up to 1, all of them together take one
+ * step. What an instance has seen served, divided by f, is what the upstream serves. A fall is taken at once and whole, by the first that
+ * sees trouble; the others follow it until it has measured the capacity. What was sent before a fall is judged by nobody.
  */
 
 import { type Linked, LinkedList } from '../structures/linked-list.js'
@@ -94,6 +99,12 @@ interface Taken {
   open: number
 }
 
+/** A rate that is lower than before by more than this factor is judged anew. */
+const SAME_RATE = 0.97
+
+/** A bucket counts as used by at least this part. */
+const LEAST_USE = 0.05
+
 /** Times are in ms. */
 interface Window extends Taken {
   readonly from: number
@@ -107,12 +118,23 @@ interface Window extends Taken {
   readonly sample: Sample
 }
 
+/** What instances that share a rate tell each other. */
+export interface AdaptiveState {
+  /** Cost units per ms. */
+  readonly rate: number
+  readonly phase: 'doubling' | 'climbing' | 'draining'
+  /** How often it has fallen. */
+  readonly falls: number
+}
+
 /** What is known of a request when it is sent. */
 export interface SendFacts {
   readonly cost: number
   readonly client: string
   /** How long its answer takes is up to the upstream, not to its client. */
   readonly isTimed: boolean
+  /** The bucket is what limits: others have waited for it, too. Only where instances share the rate. */
+  readonly isHeld?: boolean
 }
 
 /** A request on its way. */
@@ -152,8 +174,14 @@ export class AdaptiveRate {
   /** Requests that are out and not late, the oldest first. */
   readonly #young = new LinkedList<SentRequest>()
   #out = 0
-  /** Cost sent since the window began. */
+  /** Cost sent since the window began, and the part of it that the bucket has held. */
   #sent = 0
+  #held = 0
+  readonly #isShared: boolean
+  /** The part of all requests that this instance sends. */
+  #part = 1
+  /** Another instance measures the capacity. */
+  #isFollowing = false
   /** Cost served since the window or the drain began. */
   #served = 0
   #falls = 0
@@ -168,7 +196,9 @@ export class AdaptiveRate {
   #backlog = 0
   #backlogLeft = 0
 
-  constructor(targets: AdaptiveTargets, now: number) {
+  /** @param scope `shared`: other instances send at the same rate */
+  constructor(targets: AdaptiveTargets, now: number, scope: 'own' | 'shared' = 'own') {
+    this.#isShared = scope === 'shared'
     this.#targets = targets
     this.#rate = targets.start
     this.#window = newWindow(now)
@@ -181,6 +211,24 @@ export class AdaptiveRate {
 
   get phase(): 'doubling' | 'climbing' | 'draining' {
     return this.#phase
+  }
+
+  get state(): AdaptiveState {
+    return { rate: this.#rate, phase: this.#phase, falls: this.#falls }
+  }
+
+  /** Takes over what another instance has found. False: it is older than what is known here. */
+  adopt({ rate, phase, falls }: AdaptiveState, now: number): boolean {
+    if (falls < this.#falls) return false
+    const isOther = falls > this.#falls || phase !== this.#phase || rate < SAME_RATE * this.#rate
+    this.#falls = falls
+    this.#phase = phase
+    this.#isFollowing = phase === 'draining'
+    this.#setRate(rate)
+    if (!isOther) return true
+    this.#drainsFrom = now
+    this.#begin(now)
+    return true
   }
 
   /** Other targets from now on. The rate stays as far as they allow. */
@@ -196,6 +244,7 @@ export class AdaptiveRate {
     const { isTimed } = facts
     this.#out += 1
     this.#sent += facts.cost
+    if (facts.isHeld) this.#held += facts.cost
     if (isTimed) this.#young.push(request)
     this.#advance(now)
     if (this.#phase === 'draining') return request
@@ -294,10 +343,10 @@ export class AdaptiveRate {
     const target = this.#targets.latency?.ms ?? Infinity
     const fullness = sample.latency / target
     const elapsed = now - window.from
-    const sending = this.#sent / elapsed
+    const sending = this.#measureSending(elapsed)
     if (target < Infinity && growth > GROWTH[phase]) {
       if (phase === 'doubling') return this.#fall(now)
-      this.#setRate((Math.min(this.#rate, sending) / (1 + growth)) * (1 - MARGIN * fullness))
+      this.#step((Math.min(this.#rate, sending) / (1 + growth)) * (1 - MARGIN * fullness))
     } else if (this.#surplus(sample) > 0) {
       // Neither in order nor trouble. The rate stays, so what comes tells.
       window.until = undefined
@@ -306,9 +355,24 @@ export class AdaptiveRate {
       return
     } else if (sending >= BUSY * this.#rate) {
       const step = (CLIMB * Math.min(elapsed, LONGEST_STEP) * Math.max(LEAST_STEP, 1 - fullness)) / 1_000
-      this.#setRate(this.#rate * (phase === 'doubling' ? 2 : 1 + step))
+      this.#step(this.#rate * (phase === 'doubling' ? 2 : 1 + step))
     }
     this.#begin(now)
+  }
+
+  /** Goes to a rate, as far as it is the part of this instance. */
+  #step(rate: number): void {
+    this.#setRate(this.#rate * (rate / this.#rate) ** this.#part)
+  }
+
+  /** What all instances have sent since the window began, in cost units per ms. Tells the part of this one, too. */
+  #measureSending(elapsed: number): number {
+    const own = this.#sent / elapsed
+    if (!this.#isShared || own === 0) return own
+    // A bucket of which the time is used in part holds as great a part of the requests.
+    const sending = this.#rate * Math.max(this.#held / this.#sent, LEAST_USE)
+    this.#part = Math.min(1, own / sending)
+    return Math.max(own, sending)
   }
 
   #isTrouble(sample: Sample): boolean {
@@ -328,9 +392,11 @@ export class AdaptiveRate {
 
   #fall(now: number): void {
     const elapsed = now - this.#window.from
-    this.#blamed = Math.min(this.#rate, this.#sent / elapsed)
-    this.#capacity = elapsed < MEASURABLE ? BLIND_FALL * this.#blamed : Math.min(this.#blamed, this.#served / elapsed)
-    this.#isMeasured = this.#out < QUEUE
+    this.#blamed = Math.min(this.#rate, this.#measureSending(elapsed))
+    const served = this.#served / elapsed / this.#part
+    this.#capacity = elapsed < MEASURABLE ? BLIND_FALL * this.#blamed : Math.min(this.#blamed, served)
+    this.#isMeasured = this.#out < QUEUE * this.#part
+    this.#isFollowing = false
     this.#phase = 'draining'
     this.#falls += 1
     this.#served = 0
@@ -343,8 +409,14 @@ export class AdaptiveRate {
   #drain(now: number): void {
     const elapsed = now - this.#drainsFrom
     const longest = LONGEST_DRAIN + 2 * (this.#targets.latency?.ms ?? 0)
+    if (this.#isFollowing) {
+      if (elapsed < longest) return
+      // The instance that measures is gone.
+      this.#phase = 'climbing'
+      return this.#begin(now)
+    }
     if (!this.#isMeasured && elapsed > 0 && (this.#backlogLeft <= MEASURED * this.#backlog || elapsed >= longest)) {
-      const serving = this.#served / elapsed
+      const serving = this.#served / elapsed / this.#part
       this.#capacity = elapsed >= longest ? serving : Math.max(serving, LEAST_MEASURED * this.#capacity)
       this.#isMeasured = true
     }
@@ -359,6 +431,7 @@ export class AdaptiveRate {
     this.#after = undefined
     this.#served = 0
     this.#sent = 0
+    this.#held = 0
   }
 
   #setRate(rate: number): void {

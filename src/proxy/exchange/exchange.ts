@@ -29,7 +29,7 @@ import {
   upstreamDown,
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
-import { countUnqueued } from '../live-limits.js'
+import { countUnqueued, isHeldBy } from '../live-limits.js'
 import type { GivenUp, Outcome, RejectionCause } from '../observe/observer.js'
 import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
 import { priorityOf } from '../routing/priority.js'
@@ -400,7 +400,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     if (limit === undefined) return
     // How long an upload takes is up to the client.
     const isTimed = !this.#body.expected || this.#body.whole
-    const facts = { cost: this.#presentCost(), client: this.client, isTimed }
+    const cost = this.#presentCost()
+    const facts = { cost, client: this.client, isTimed, isHeld: isHeldBy(this.context, limit, cost) }
     this.#measured = { limit, request: limit.sent(facts, this.#sentAt) }
   }
 

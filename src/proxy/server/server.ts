@@ -28,6 +28,7 @@ import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
 import { createRoute, type Route } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
+import { SharedAdaptive } from '../upstream/shared-adaptive.js'
 import { Upstreams } from '../upstream/upstreams.js'
 
 /** ms that a client may leave our own answer unread. */
@@ -84,7 +85,11 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     now: () => pacer.now(),
     wake: gate => context.shaper.wake(gate),
     adapted: limit => applyAdapted(context, limit),
+    adaptiveFound: limit => sharedAdaptive?.tell(limit),
+    isShared: shared !== undefined,
   })
+  const adaptiveLimits = () => [...upstreams].flatMap(({ adaptive }) => adaptive ?? [])
+  const sharedAdaptive = shared && new SharedAdaptive(shared.store, adaptiveLimits)
   const prepare = async (next: Settings): Promise<(present: Settings) => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
     return present => {
@@ -172,6 +177,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     timetable.close()
     context.shaper.control.close()
     context.flush.close()
+    sharedAdaptive?.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
   sharing?.group(groupsOf(settings.routes))
@@ -182,6 +188,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     peek: (name, key) => context.bucketTable.peek(name, key),
     gates: () => [...upstreams].map(upstream => upstream.gate),
   })
+  sharedAdaptive?.join()
   if (joined === false && shared?.onOutage === 'closed') {
     await close()
     throw new StoreError('the store does not answer')

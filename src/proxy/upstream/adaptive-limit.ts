@@ -1,6 +1,11 @@
 /** The adaptive rate of an upstream (core/adaptive), as a bucket that everything on its way there passes. */
 import type { AdaptSettings, BucketSettings } from '../../config/settings.js'
-import { AdaptiveRate, type SendFacts, type SentRequest } from '../../core/adaptive/adaptive-rate.js'
+import {
+  AdaptiveRate,
+  type AdaptiveState,
+  type SendFacts,
+  type SentRequest,
+} from '../../core/adaptive/adaptive-rate.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 
 /** The key of its only instance: that of the key `all`. */
@@ -13,19 +18,31 @@ const LONGEST_DELAY = 1_000
 const TOO_MANY_REQUESTS = 429
 const SERVER_ERROR = 500
 
+export interface AdaptiveContext {
+  now(): number
+  /** Whether other instances send at the same rate. */
+  readonly isShared: boolean
+  /** `limits` have changed. */
+  changed(limit: AdaptiveLimit): void
+  /** This instance has found another state of the rate. */
+  found(limit: AdaptiveLimit): void
+}
+
 export class AdaptiveLimit {
   readonly #now: () => number
   readonly #changed: (limit: AdaptiveLimit) => void
+  readonly #found: (limit: AdaptiveLimit) => void
   #rate: AdaptiveRate
   #targets: string
   #bucket: BucketSettings
   #limits: BucketLimits
+  #phase: AdaptiveState['phase'] = 'doubling'
 
-  /** @param changed called after `limits` have changed */
-  constructor(name: string, targets: AdaptSettings, now: () => number, changed: (limit: AdaptiveLimit) => void) {
+  constructor(name: string, targets: AdaptSettings, { now, isShared, changed, found }: AdaptiveContext) {
     this.#now = now
     this.#changed = changed
-    this.#rate = new AdaptiveRate(targets, now())
+    this.#found = found
+    this.#rate = new AdaptiveRate(targets, now(), isShared ? 'shared' : 'own')
     this.#targets = JSON.stringify(targets)
     this.#bucket = bucketOf(name, targets)
     this.#limits = { ...this.#bucket.limits, rate: this.#rate.rate }
@@ -77,7 +94,27 @@ export class AdaptiveLimit {
     this.#update()
   }
 
+  /** What this instance and those that it has heard of have found. */
+  get state(): AdaptiveState {
+    return this.#rate.state
+  }
+
+  /** Another instance has found this. If it is older than what is known here, that is told once more. */
+  heard(state: AdaptiveState): void {
+    if (!this.#rate.adopt(state, this.#now())) return this.#found(this)
+    this.#phase = state.phase
+    this.#apply()
+  }
+
   #update(): void {
+    const { rate, phase } = this.#rate.state
+    if (rate === this.#limits.rate && phase === this.#phase) return
+    this.#phase = phase
+    this.#apply()
+    this.#found(this)
+  }
+
+  #apply(): void {
     const { rate } = this.#rate
     if (rate === this.#limits.rate) return
     this.#limits = { ...this.#limits, rate }

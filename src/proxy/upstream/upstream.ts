@@ -23,6 +23,10 @@ export interface UpstreamsOptions {
   readonly wake: (gate: Gate) => void
   /** The rate of an upstream has adapted. */
   readonly adapted: (limit: AdaptiveLimit) => void
+  /** This instance has found another state of it. */
+  readonly adaptiveFound: (limit: AdaptiveLimit) => void
+  /** Whether other instances send to them at the same rates. */
+  readonly isShared: boolean
 }
 
 /** An upstream: its connections, its gate and its deadlines. */

@@ -132,7 +132,7 @@ export class Upstreams {
 
   /** Keeps one adaptive rate for each URL. All routes to it pass that, whether or not their own settings name it. */
   #attachAdaptive(): void {
-    const { now, adapted } = this.#options
+    const { now, adapted, adaptiveFound, isShared } = this.#options
     const all = [...this]
     const known = new Map(
       all.flatMap(({ settings, adaptive }) => (adaptive ? [[settings.url, adaptive] as const] : [])),
@@ -141,7 +141,10 @@ export class Upstreams {
     for (const [url, { name, targets }] of wanted) {
       const before = known.get(url)
       if (before !== undefined) before.configure(name, targets)
-      else known.set(url, new AdaptiveLimit(name, targets, now, adapted))
+      else {
+        const context = { now, isShared, changed: adapted, found: adaptiveFound }
+        known.set(url, new AdaptiveLimit(name, targets, context))
+      }
     }
     for (const upstream of all) {
       const { url } = upstream.settings

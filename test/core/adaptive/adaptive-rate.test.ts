@@ -64,6 +64,37 @@ t.test('it is stable for an hour', async t => {
   }
 })
 
+t.test('instances that share the rate find it together, whatever part each of them sends', async t => {
+  const follows = (at: number): number => (at >= 100 && at < 200 ? 5 : 10)
+  for (const parts of [[0.5, 0.5], Array<number>(10).fill(0.1), [0.85, 0.05, 0.05, 0.05]]) {
+    const fixed = simulate({ ...steady, parts })
+    t.ok(fixed.tally(10, 300).served > 0.97 * 290 * 100, `${parts.length}: ${fixed.tally(10, 300).served} served`)
+    t.ok(fixed.firstWithin(0.1, 100, 0) < 20, `${parts.length}: ${fixed.firstWithin(0.1, 100, 0)} s`)
+    t.ok(isWithin(fixed.rates(30, 300).mean, 100, 0.05))
+    const halved = simulate({ ...steady, workers: follows, parts })
+    t.ok(halved.firstWithin(0.1, 50, 100) < 112, `${parts.length}: ${halved.firstWithin(0.1, 50, 100)} s`)
+    t.ok(halved.firstWithin(0.1, 100, 200) < 212, `${parts.length}: ${halved.firstWithin(0.1, 100, 200)} s`)
+    t.ok(halved.tally(10, 300).served > 0.88 * (190 * 100 + 100 * 50))
+    const light = simulate({ ...steady, offered: () => 30, seconds: 600, parts })
+    t.ok(light.rates(300, 600).max < 60, `it does not climb where it does not limit: ${light.rates(300, 600).max}`)
+  }
+})
+
+t.test('what another instance has found is taken over, unless it is older', async t => {
+  const [one, other] = [0, 0].map(now => new AdaptiveRate(targets({ min: 10, max: 100, p90: 100 }), now, 'shared'))
+  const draining = { rate: 0.02, phase: 'draining', falls: 2 } as const
+  t.equal(one!.adopt(draining, 1_000), true)
+  t.same(one!.state, draining)
+  t.equal(one!.adopt(other!.state, 1_001), false, 'it has not heard of the falls')
+  t.equal(one!.adopt({ rate: 5, phase: 'climbing', falls: 2 }, 1_100), true)
+  t.same(one!.state, { rate: 0.1, phase: 'climbing', falls: 2 }, 'no more than it may be here')
+  one!.adopt({ ...draining, falls: 3 }, 2_000)
+  one!.sent({ cost: 1, client: '', isTimed: true }, 12_000)
+  t.equal(one!.phase, 'draining')
+  one!.sent({ cost: 1, client: '', isTimed: true }, 12_201)
+  t.equal(one!.phase, 'climbing', 'the instance that measures is gone')
+})
+
 t.test('an upstream that refuses what is too much', async t => {
   for (const seed of SEEDS) {
     const run = simulate({ ...steady, queue: 20, seed })

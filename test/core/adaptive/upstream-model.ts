@@ -17,6 +17,8 @@ export interface Model {
   /** Requests per second that want to be sent. Default: always more than may. */
   readonly offered?: (at: number) => number
   readonly clients?: number
+  /** The part of the requests of each instance that shares the rate. Default: one has all. */
+  readonly parts?: readonly number[]
   /** The client of a request; default: each as often. */
   readonly clientOf?: (chance: () => number) => number
   readonly seed?: number
@@ -45,6 +47,7 @@ export interface Run {
 }
 
 interface Waiting {
+  readonly sender: AdaptiveRate
   readonly request: SentRequest
   readonly client: number
 }
@@ -53,46 +56,76 @@ export function simulate(model: Model): Run {
   const { targets, seconds, workers, service, queue = Infinity, failing = 0, offered, clients = 20 } = model
   const clock = createVirtualClock()
   const chance = random(model.seed ?? 1)
-  const rate = new AdaptiveRate(targets, 0)
+  const { parts = [1] } = model
+  const rates = parts.map(() => new AdaptiveRate(targets, 0, parts.length > 1 ? 'shared' : 'own'))
+  const rate = rates[0]!
+  /** What a change of an instance makes the others do, 2 ms later. Each is told in the same order. */
+  const changing = (instance: AdaptiveRate, change: () => void): void => {
+    const before = JSON.stringify(instance.state)
+    change()
+    if (JSON.stringify(instance.state) !== before) tell(instance)
+  }
+  const tell = (instance: AdaptiveRate): void => {
+    const { state } = instance
+    clock.at(clock.now() + 2, () => {
+      for (const other of rates) if (other !== instance && !other.adopt(state, clock.now())) tell(other)
+    })
+  }
+  const senderOf = (): AdaptiveRate => {
+    if (rates.length === 1) return rate
+    let left = chance()
+    for (const [at, part] of parts.entries()) {
+      left -= part
+      if (left < 0) return rates[at]!
+    }
+    return rate
+  }
   const moments: Moment[] = []
   const ends: { at: number; latency: number | undefined }[] = []
   const waiting: Waiting[] = []
   let busy = 0
   const work = (): void => {
     while (waiting.length > 0 && busy < workers(clock.now() / 1_000)) {
-      const { request, client } = waiting.shift()!
+      const { sender, request, client } = waiting.shift()!
       busy += 1
       clock.at(clock.now() + service(chance, client, clock.now() / 1_000), () => {
         busy -= 1
         const now = clock.now()
         const latency = now - request.sentAt
         ends.push({ at: now / 1_000, latency })
-        rate.served(request, now)
+        changing(sender, () => sender.served(request, now))
         work()
       })
     }
   }
-  const fail = (request: SentRequest): void => {
+  const fail = (sender: AdaptiveRate, request: SentRequest): void => {
     clock.at(clock.now() + 1, () => {
       ends.push({ at: clock.now() / 1_000, latency: undefined })
-      rate.failed(request, clock.now())
+      changing(sender, () => sender.failed(request, clock.now()))
     })
   }
   const clientOf = model.clientOf ?? (() => Math.floor(chance() * clients))
   const send = (): void => {
     const now = clock.now()
     const client = clientOf(chance)
-    const request = rate.sent({ cost: 1, client: `client ${client}`, isTimed: true }, now)
-    if (chance() < failing || (waiting.length >= queue && busy >= workers(now / 1_000))) fail(request)
-    else waiting.push({ request, client })
+    const sender = senderOf()
+    const facts = { cost: 1, client: `client ${client}`, isTimed: true, isHeld: now - wantedAt > 1e-6 }
+    let request!: SentRequest
+    changing(sender, () => {
+      request = sender.sent(facts, now)
+    })
+    if (chance() < failing || (waiting.length >= queue && busy >= workers(now / 1_000))) fail(sender, request)
+    else waiting.push({ sender, request, client })
     work()
   }
   let free = 0
   let sentAt = 0
+  let wantedAt = 0
   const next = (): void => {
     const now = clock.now()
     const wanted = offered === undefined ? 0 : sentAt + 1_000 / offered(now / 1_000)
     const due = Math.max(free, wanted, now)
+    wantedAt = offered === undefined ? 0 : Math.max(wanted, now)
     clock.at(due, () => {
       sentAt = clock.now()
       send()
