@@ -294,6 +294,9 @@ export const FRAME = 120
 /** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
 export const LEASE_LIFE = 3 * FRAME
 
+/** ms. What is kept for an instance goes to the others when its report is later than its lead by this. */
+export const REPORT_LATE = 20
+
 /** A frame has at most this many slots. At high rates one is for several requests. */
 export const SLOTS_PER_FRAME = 128
 

@@ -5,7 +5,7 @@
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
-import { FORECAST, FRAME, LEASE_LIFE, REPORT_SHIFT, SLOTS_PER_FRAME } from '../core/store.js'
+import { FORECAST, FRAME, LEASE_LIFE, REPORT_LATE, REPORT_SHIFT, SLOTS_PER_FRAME } from '../core/store.js'
 
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
@@ -43,6 +43,7 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LEASE_LIFE,
   SLOTS_PER_FRAME,
   REPORT_SHIFT,
+  REPORT_LATE,
 }
 
 /** Puts the constants into a script. The hash of the script follows, so each value has a script or function of its own. */

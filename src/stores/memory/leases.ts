@@ -11,6 +11,7 @@ import {
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
+  REPORT_LATE,
   REPORT_SHIFT,
   SLOTS_PER_FRAME,
 } from '../../core/store.js'
@@ -137,6 +138,12 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
 function dropDead(leases: BucketLeases, now: number): void {
   for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE))
     leave(leases, lessee)
+  for (const lessee of leases.lessees) {
+    if (now <= lessee.nextAt + lessee.lead + REPORT_LATE) continue
+    addSpare(leases, lessee.slots)
+    lessee.slots = []
+    lessee.demand = []
+  }
 }
 
 function leave(leases: BucketLeases, lessee: Lessee): void {

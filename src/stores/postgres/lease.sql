@@ -40,6 +40,7 @@ DECLARE
   costs float8[];         -- cost units without a slot
   own_turns float8[];
   takes bool[];           -- whether they take slots
+  lates bool[];           -- what is kept for them goes to the others
   forecasts int[];        -- of each instance, the place of its forecast
   -- Slots that they have not fetched.
   k int := 0;
@@ -131,6 +132,7 @@ BEGIN
   -- drains.
   living := n;
   FOR i IN 1 .. n LOOP
+    lates[i] := now > nexts[i] + leads[i] + @REPORT_LATE@;
     IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
       nexts[i] := '-Infinity';
       living := living - 1;
@@ -149,6 +151,7 @@ BEGIN
     rooms[me] := 0;
     room_rates[me] := 0;
     room_untils[me] := now;
+    lates[me] := false;
   END IF;
   leads[me] := request[7];
   largests[me] := largest;
@@ -156,12 +159,12 @@ BEGIN
   kept := 0;
   FOR i IN 1 .. k LOOP
     p := holders[i];
-    IF p = me THEN
+    IF p = me AND NOT lates[me] THEN
       answer[12 + 2 * given] := slot_ats[i];
       answer[13 + 2 * given] := slot_costs[i];
       given := given + 1;
       pending := pending + slot_costs[i];
-    ELSIF nexts[p] = '-Infinity' THEN
+    ELSIF lates[p] THEN
       spares := spares + 1;
       spare_ats[spares] := slot_ats[i];
       spare_costs[spares] := slot_costs[i];
@@ -193,9 +196,9 @@ BEGIN
   kept := 0;
   FOR i IN 1 .. m LOOP
     p := owners[i];
-    IF p = me THEN
+    IF p = me AND NOT lates[me] THEN
       known[priorities[i]::int + 1] := own_turns[i];
-    ELSIF nexts[p] > '-Infinity' THEN
+    ELSIF NOT lates[p] AND nexts[p] > '-Infinity' THEN
       kept := kept + 1;
       owners[kept] := p;
       priorities[kept] := priorities[i];

@@ -6,7 +6,8 @@
 -- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
 -- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
 
-local FRAME, LEASE_LIFE, SLOTS_PER_FRAME, REPORT_SHIFT = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@, @REPORT_SHIFT@
+local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
+local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 
 local function zeros(number)
@@ -148,6 +149,12 @@ end
 local function drop_dead(opened)
   for _, lessee in ipairs(opened.lessees) do
     if now > lessee.next_at + lessee.lead + LEASE_LIFE then leave_lease(opened, lessee) end
+  end
+  for _, lessee in ipairs(opened.lessees) do
+    if now > lessee.next_at + lessee.lead + REPORT_LATE then
+      add_spare(opened.spare, lessee.slots)
+      lessee.slots, lessee.demand = {}, {}
+    end
   end
 end
 
