@@ -158,6 +158,8 @@ export interface LeaseRequest {
   readonly used: number
   /** Cost units that it would like to admit before its next report. Negative: it asks for each admission. */
   readonly want: number
+  /** ms that the schedule which it knows reaches ahead. A store that has lost its data goes on after it. */
+  readonly ahead: number
   /** Slots that it will not use. */
   readonly returned: readonly LeasedSlot[]
 }

@@ -83,7 +83,7 @@ async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since 
 
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
-  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, used: 0, want: 0, returned: [] }
+  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, used: 0, want: 0, ahead: 0, returned: [] }
   return store.lease!({ bucket, ...nothing, ...request })
 }
 
@@ -540,9 +540,10 @@ export function conformance(
       const one = perSecond(20)
       const first = slotOf(await claim(store, [one]))
       await sleep(first + 51 - clock.now())
-      const late = clock.now() - (first + 50)
       const second = slotOf(await claim(store, [one], 1, 60_000))
-      if (late < 2) t.ok(Math.abs(second - first - 50) < MAPPING + SLOT_GRACE, `${second - first} ms`)
+      // On a busy machine the answer may have taken longer.
+      const late = clock.now() - (first + 50)
+      if (late < SLOT_GRACE) t.ok(Math.abs(second - first - 50) < MAPPING + SLOT_GRACE, `${second - first} ms`)
       t.ok(second - first >= 50 - MAPPING, 'not before it was free')
     })
 
@@ -711,6 +712,18 @@ export function conformance(
       t.ok(slots.length >= 5, `${slots.length} slots`)
       for (const [index, slot] of slots.entries())
         t.ok(slot - slots[0]! >= index * 10 - MAPPING, `${index}: ${slot - slots[0]!} ms after the first`)
+    })
+
+    await test('a report tells a store that has lost its data how far the schedule reaches', async t => {
+      const one = perSecond(100)
+      const waiting = [{ priority: 3, weight: 1, cost: 8 }]
+      const before = clock.now()
+      const first = await lease(store, one, { instance: 0.1, demand: waiting, ahead: 2_000 })
+      t.same(first.slots, [], 'nothing before what is leased has drained')
+      t.ok(first.until >= before + 2_000 - MAPPING, `${first.until - before} ms`)
+      const later = await lease(store, one, { instance: 0.1, demand: waiting, ahead: 9_000 })
+      t.ok(later.until < before + 3_000, 'one that the store knows does not move it')
+      await store.reset(one)
     })
 
     await test('slots that are returned go to another instance', async t => {

@@ -183,7 +183,7 @@ t.test('slots that are given back late never let more pass than the burst', asyn
   )
 })
 
-const lessee = { instance: 1, demand: [], largest: 1, lead: 0, used: 0, want: 0, returned: [] }
+const lessee = { instance: 1, demand: [], largest: 1, lead: 0, used: 0, want: 0, ahead: 0, returned: [] }
 
 t.test('an instance that reports late has slots until its next report', async t => {
   const { time, store } = setUp(1_000)

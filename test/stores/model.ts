@@ -88,6 +88,7 @@ function scaled(unit: number) {
     demand,
     /** No answer takes days. */
     lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * Math.min(8, unit)),
+    known: fc.constantFrom(0, 0, 0, 1, 30).map(units => units * Math.min(8, unit)),
     used: fc.constantFrom(0, 0, 1, 3, -1),
     want: fc.constantFrom(-1, 0, 1, 4, 20),
     returns: fc.constantFrom(0, 0, 1, 3, 100),
@@ -291,7 +292,7 @@ export function modelled(
             continue
           }
           if (verb === 'lease') {
-            const { instance, demand, lead, used, want, returns } = each
+            const { instance, demand, lead, known, used, want, returns } = each
             const owner = `${places[0]} ${instance}`
             const slots = owned.get(owner) ?? [[], []]
             const answers: LeaseAnswer[] = []
@@ -299,7 +300,7 @@ export function modelled(
               const mine = slots[which]!
               const returned = mine.splice(Math.max(0, mine.length - returns))
               const request = { bucket: stack[0]!, instance: INSTANCES[instance]!, demand, largest: cost }
-              answers.push(await one.lease!({ ...request, lead, used, want, returned }))
+              answers.push(await one.lease!({ ...request, lead, used, want, ahead: known, returned }))
               if (which === 1 && returned.length > 0) seen.returned += 1
             }
             const [got, wanted] = answers as [LeaseAnswer, LeaseAnswer]

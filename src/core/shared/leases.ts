@@ -112,7 +112,8 @@ export class Leases {
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)
-    const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, ...report }
+    const ahead = Math.max(0, lease.until - now)
+    const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, ahead, ...report }
     when(
       this.#store.lease!(request),
       answer => {

@@ -79,6 +79,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
   if (known !== undefined) takeBack(state, leases, request)
+  else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead)
   report(state, leases, lessee, request)
   const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now

@@ -6,7 +6,7 @@
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
 --   now, instance, largest
---   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, count, for each of count
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, count, for each of count
 --                       classes its priority, weight and cost, and for each returned slot its moment and cost
 --   OUT leased_rate
 --   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
@@ -19,7 +19,7 @@ DECLARE
   used float8 := request[8];
   want float8 := request[9];
   min_share float8 := request[10];
-  classes int := request[11];
+  classes int := request[12];
   turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
@@ -152,6 +152,7 @@ BEGIN
     room_rates[me] := 0;
     room_untils[me] := now;
     lates[me] := false;
+    IF request[11] > 0 THEN free := greatest(free, now + request[11]); END IF;
   END IF;
   leads[me] := request[7];
   largests[me] := largest;
@@ -180,7 +181,7 @@ BEGIN
   -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
-  kept := CASE WHEN is_new THEN cardinality(request) ELSE 11 + 3 * classes END;
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 12 + 3 * classes END;
   p := cardinality(request) - 1;
   WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
     free := request[p] + slack;
@@ -209,7 +210,7 @@ BEGIN
   END LOOP;
   m := kept;
   firsts := nobody;
-  FOR i IN 12 .. 11 + 3 * classes BY 3 LOOP
+  FOR i IN 13 .. 12 + 3 * classes BY 3 LOOP
     m := m + 1;
     class := request[i] + 1;
     owners[m] := me;

@@ -142,9 +142,9 @@ export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackR
 }
 
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {
-  const { bucket, instance, demand, largest, lead, used, want, returned } = request
+  const { bucket, instance, demand, largest, lead, used, want, ahead, returned } = request
   const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-  const more = [lead, used, want, minShare, demand.length]
+  const more = [lead, used, want, minShare, ahead, demand.length]
   for (const { priority, weight, cost } of demand) more.push(priority, weight, cost)
   for (const { token, cost } of returned) more.push(token as number, cost)
   return operation(8, [bucket], [largest, instance, more.length, ...more], (_, answer, offset) => {

@@ -20,7 +20,7 @@
 --           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
 --                 last place may be ahead besides, and by which the slot may be after the one it is not before
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
---                 want, minShare, how many classes, for each priority, weight and cost, for each returned slot its time and
+--                 want, minShare, ahead, how many classes, for each priority, weight and cost, for each returned slot its time and
 --                 cost
 -- ARGV[2..] ids of instances
 --

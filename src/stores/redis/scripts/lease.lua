@@ -409,9 +409,9 @@ local function lease(first, behind, largest, lead)
   local opened = leases[key] or open_leases(key, input[first + 6])
   leases[key] = opened
   local numbers = first + 12
-  local instance, used, want, min_share, classes =
-    input[numbers], input[numbers + 1], input[numbers + 2], input[numbers + 3], input[numbers + 4]
-  local at = numbers + 5
+  local instance, used, want, min_share, ahead, classes =
+    input[numbers], input[numbers + 1], input[numbers + 2], input[numbers + 3], input[numbers + 4], input[numbers + 5]
+  local at = numbers + 6
   local demand, returned = {}, {}
   for class = 1, classes do
     demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
@@ -428,6 +428,7 @@ local function lease(first, behind, largest, lead)
   -- What an instance returns that is not known is of a schedule before a reset.
   if lessee then take_back(key, opened, returned, max(0, burst - largest) / rates[key])
   else
+    if ahead > 0 then frees[key] = max(frees[key], now + ahead) end
     lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
     opened.lessees[#opened.lessees + 1] = lessee
   end
