@@ -79,7 +79,8 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
   if (known !== undefined) takeBack(state, leases, request)
-  else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead)
+  // The data was lost. Since its last report others may have been given a frame more than it knows.
+  else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead + FRAME + REPORT_SHIFT)
   report(state, leases, lessee, request)
   const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now

@@ -152,7 +152,8 @@ BEGIN
     room_rates[me] := 0;
     room_untils[me] := now;
     lates[me] := false;
-    IF request[11] > 0 THEN free := greatest(free, now + request[11]); END IF;
+    -- The data was lost. Since its last report others may have been given a frame more than it knows.
+    IF request[11] > 0 THEN free := greatest(free, now + request[11] + @FRAME@ + @REPORT_SHIFT@); END IF;
   END IF;
   leads[me] := request[7];
   largests[me] := largest;

@@ -428,7 +428,8 @@ local function lease(first, behind, largest, lead)
   -- What an instance returns that is not known is of a schedule before a reset.
   if lessee then take_back(key, opened, returned, max(0, burst - largest) / rates[key])
   else
-    if ahead > 0 then frees[key] = max(frees[key], now + ahead) end
+    -- The data was lost. Since its last report others may have been given a frame more than it knows.
+    if ahead > 0 then frees[key] = max(frees[key], now + ahead + FRAME + REPORT_SHIFT) end
     lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
     opened.lessees[#opened.lessees + 1] = lessee
   end
