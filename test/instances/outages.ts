@@ -79,7 +79,8 @@ export function testCrash(t: Test): void {
     checkRate(t, trial, outcome, { rate: RATE, from: FAULT + RECOVERY, within: 0.05 })
     checkRate(t, trial, outcome, { rate: RATE, from: FAULT, to: FAULT + RECOVERY, within: 0.05 })
     const cut = trial.load.count('cut')
-    t.ok(cut > 0 && cut <= CLIENTS.length * 3, `${cut} were cut`)
+    // Each of its connections may have asked once more before it noticed.
+    t.ok(cut > 0 && cut <= CLIENTS.length * 6, `${cut} were cut`)
   })
 }
 
