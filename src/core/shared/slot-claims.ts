@@ -157,12 +157,14 @@ export class Claims {
     const stack = stored(lane.stack)
     this.#cutLeases(stack, ticket, now)
     if (this.#waitsForLease(stack, now)) return
+    // Those whose claims are on their way came first. They have the first slots.
+    const isFirst = (lane.claiming?.size ?? 0) === 0
+    // Where a slot is for one request, each slot is settled by itself: after a stall the next one is judged by the time of then.
+    const isQuick = isFirst && stack.every(({ lease }) => lease !== undefined && lease.pastFor(cost) > 0)
     const parts = this.#take(stack, cost, now)
     const { claimed, taken } = parts
     const from = latest(taken)
-    // Those whose claims are on their way came first. They have the first slots.
-    const isFirst = (lane.claiming?.size ?? 0) === 0
-    if (claimed.length === 0 && isFirst && from <= now + SAME_TIME) return this.#passLeased(ticket, from, now)
+    if (isQuick && from <= now + SAME_TIME) return this.#passLeased(ticket, from, now)
     this.#startClaiming(ticket)
     for (const bucket of parts.leased) if (bucket.shut) this.#readyLanes.occupied(bucket)
     const question = { lane, cost, parts, askedAt: now }
@@ -208,9 +210,8 @@ export class Claims {
       const { lease } = bucket
       bucket.claimLead = claimLead
       if (lease === undefined) continue
-      // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing, as without a store.
-      const least = stack.length === 1 ? 2 * lease.half : lease.half
-      const late = bucket === stack.at(-1) ? Math.max(least, SHORTEST_GRACE) : Infinity
+      // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
+      const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
       const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
       const past = lease.pastFor(cost)
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
