@@ -362,16 +362,15 @@ export function modelled(
         fc.array(step, { maxLength: 40, size: 'max' }),
         play,
       )
-      await fc.assert(property, { numRuns: 150 })
-      t.ok(proven > 75, `${proven} runs were quick enough`)
       // Near slots are not ahead of what is free.
       if (reach.back >= 0) seen.early += 5
       // In a step of days leases end.
       if (unit > FRAME) seen.notInTurn += 5
-      t.ok(
-        Object.values(seen).every(count => count >= 5),
-        `each kind of answer was seen: ${JSON.stringify(seen)}`,
-      )
+      const isSeen = () => Object.values(seen).every(count => count >= 5)
+      // What is rare comes in one of some rounds.
+      for (let round = 1; round === 1 || (round <= 6 && !isSeen()); round++) await fc.assert(property, { numRuns: 150 })
+      t.ok(proven > 75, `${proven} runs were quick enough`)
+      t.ok(isSeen(), `each kind of answer was seen: ${JSON.stringify(seen)}`)
     }
   })
 }
