@@ -1,6 +1,7 @@
 /** That the simulator counts right. simulate.ts prints its figures. */
 import t from 'tap'
-import { limits } from '../core/run.js'
+import { limits, random } from '../core/run.js'
+import { worstWindow } from './figures.js'
 import { createHeapClock } from './heap-clock.js'
 import { type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
 import { gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
@@ -66,6 +67,35 @@ t.test('near instances share a rate evenly', async t => {
   )
   t.ok(Math.max(...shares) - Math.min(...shares) <= 10, `${shares}`)
 })
+
+for (const { rate, count, far } of [
+  { rate: 200, count: 4, far: 0.25 },
+  { rate: 200, count: 4, far: 15 },
+  { rate: 1000, count: 4, far: 0.25 },
+  { rate: 200, count: 12, far: 2 },
+]) {
+  t.test(`${count} instances at ${rate}/s, ${far} ms away, that stand still at times keep the bound`, async t => {
+    const chance = random(rate + count)
+    const stalls: { readonly instance: number; readonly from: number; readonly to: number }[] = []
+    for (let at = 500; at < 5_000; at += 200 + 400 * chance()) {
+      // Half of the time all of them: the machine stands still.
+      const instance = chance() < 0.5 ? -1 : Math.floor(chance() * count)
+      stalls.push({ instance, from: at, to: at + 5 + 80 * chance() })
+    }
+    const stillUntil = (instance: number, at: number): number =>
+      stalls.find(stall => (stall.instance < 0 || stall.instance === instance) && at >= stall.from && at < stall.to)
+        ?.to ?? -Infinity
+    const options = { stack: [limits(rate, rate, 'everyone')], count, sources: saturated(count, 6) }
+    const { releases } = await run({ ...options, stillUntil, distance: () => far }, 5_000)
+    t.ok(releases.length > 0.7 * 5 * rate, `${releases.length} releases`)
+    // The bound has 10 ms and one request for each of the instances; `worstWindow` counts four.
+    const { excess } = worstWindow(
+      releases.map(({ at }) => ({ at, path: '' })),
+      rate / 1_000,
+    )
+    t.ok(excess <= count - 4, `the worst window is ${excess.toFixed(2)} from the bound`)
+  })
+}
 
 t.test('hang-ups, instances that are killed, and load for a time', async t => {
   const sources = saturated(2).map(source => ({

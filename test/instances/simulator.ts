@@ -53,6 +53,8 @@ export interface SimulationOptions {
   /** ms, at most, that a message takes longer than usual. */
   readonly jitter?: number
   readonly seed?: number
+  /** ms from the start of the load: until when an instance stands still at that time. Before it: it runs. */
+  readonly stillUntil?: (instance: number, at: number) => number
 }
 
 export interface Simulation {
@@ -80,7 +82,7 @@ interface Process {
 type Ending = 'released' | 'rejected' | 'cancelled'
 
 export async function simulate(options: SimulationOptions): Promise<Simulation> {
-  const { stack, count, sources, distance = () => 0.25, jitter = 0, seed = 1 } = options
+  const { stack, count, sources, distance = () => 0.25, jitter = 0, seed = 1, stillUntil = () => -Infinity } = options
   const clock = createHeapClock()
   const chance = random(seed)
   const reach = { horizon: 0, back: 0 }
@@ -92,17 +94,26 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
 
   function createProcess(instance: number): Process {
     const way = (): number => distance(instance) + jitter * chance()
+    /** Does what is due once the instance does not stand still. */
+    const awake: Clock = {
+      now: clock.now,
+      at(due, run) {
+        let cancel = clock.at(due, function go() {
+          const still = start + stillUntil(instance, clock.now() - start)
+          if (still > clock.now()) cancel = clock.at(still, go)
+          else run()
+        })
+        return () => cancel()
+      },
+    }
     const connection = connect({
       ...{ inner, reach, distance: { there: way, back: way } },
-      clock,
+      ...{ clock, awake },
       answered: () => {
         hasAnswers = true
       },
     })
-    const own: Clock = {
-      now: clock.now,
-      at: (due, run) => clock.at(due, () => void (connection.gone || run())),
-    }
+    const own: Clock = { now: clock.now, at: (due, run) => awake.at(due, () => void (connection.gone || run())) }
     const { store } = connection
     const sharing = new Sharing({ store, onOutage: 'local', clock: own, id: String(instance) })
     const shaper = new Shaper({

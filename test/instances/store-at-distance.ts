@@ -55,6 +55,8 @@ export interface ConnectionOptions {
   /** The reach of that store, set for each caller. */
   readonly reach: Reach
   readonly clock: Clock
+  /** The caller's: answers arrive by it. */
+  readonly awake?: Clock
   readonly distance: Distance
   /** Answers have arrived: continuations are to run. */
   answered(): void
@@ -63,7 +65,7 @@ export interface ConnectionOptions {
 type Verbs = Record<string, (...args: readonly unknown[]) => unknown>
 
 export function connect(options: ConnectionOptions): Connection {
-  const { clock, distance, answered } = options
+  const { clock, awake = clock, distance, answered } = options
   const offset = new Offset()
   const roundTrip = new RoundTrip()
   const carryOut = verbsAtDistance(options, roundTrip)
@@ -117,7 +119,7 @@ export function connect(options: ConnectionOptions): Connection {
       const theirs = clock.now()
       for (const call of calls) call.value = carryOut[call.verb]!(...call.args)
       lastBack = Math.max(lastBack, theirs + distance.back())
-      clock.at(lastBack, () => {
+      awake.at(lastBack, () => {
         if (connection.gone) return
         const received = clock.now()
         offset.learn(sentAt, received, theirs)
