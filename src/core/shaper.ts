@@ -8,6 +8,8 @@ import { makeRoom } from './admission/fair-drop.js'
 import { slackOf } from './bucket/limits.js'
 import {
   type Arrival,
+  costAt,
+  type Demand,
   type Gate,
   type Lane,
   type Rejection,
@@ -114,7 +116,7 @@ export class Shaper {
     const { lane } = ticket
     if (ticket instanceof StoredTicket) ticket.counted = true
     const first = lane.tickets.first === ticket
-    if (claim !== undefined) this.#engine.offer(lane, arrival.cost, claim, arrivedAt)
+    if (claim !== undefined) this.#engine.offer(ticket, claim, arrivedAt)
     if (first && lane.tickets.first === ticket) this.#engine.contend(ticket, now)
     this.#engine.arrivedAt(arrival.stack)
     return ticket
@@ -128,9 +130,10 @@ export class Shaper {
     const { route, stack } = arrival
     const now = this.#engine.settleFor(arrival, 'before')
     const start = now + route.gate.pausedFor(now)
-    const ahead = costBefore(findLane(arrival), arrivedAt)
-    const times = stack.map(({ limits }, place) => {
-      const before = stack[place]!.hold(start) + ahead - slackOf(limits, arrival.cost)
+    const lane = findLane(arrival)
+    const times = stack.map((bucket, place) => {
+      const { limits } = bucket
+      const before = bucket.hold(start) + costBefore(lane, place, arrivedAt) - slackOf(limits, costAt(arrival, place))
       return Math.max(0, before) / limits.rate
     })
     const leaves = start + Math.max(...times)
@@ -174,7 +177,7 @@ export class Shaper {
     const { gate } = arrival.route
     const rejection = shutOut(gate, now) ?? decide(arrival, Infinity, now) ?? placeless(arrival)
     if (rejection === undefined) {
-      for (const bucket of arrival.stack) bucket.fill(arrival.cost, now)
+      for (const [place, bucket] of arrival.stack.entries()) bucket.fill(costAt(arrival, place), now)
       this.#engine.enter(gate, arrival.stack)
     }
     const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(arrival, rejection, Infinity, now)
@@ -254,8 +257,8 @@ export class Shaper {
   }
 
   /** A cost that a store has admitted, or that leased room has, leaves the levels. */
-  uncount(stack: readonly SharedBucket[], cost: number): void {
-    this.#engine.uncountCost(stack, cost)
+  uncount(demand: Demand): void {
+    this.#engine.uncountCost(demand)
   }
 
   /** A request passes that was decided on elsewhere. It is in flight from now on. */
@@ -299,9 +302,9 @@ export class Shaper {
     for (const ticket of victims) {
       // Its own cost does not count in the forecast.
       this.#engine.withdraw(ticket)
-      const { lane, cost, waiter } = ticket
+      const { lane, waiter } = ticket
       const pause = lane.route.gate.pausedFor(now)
-      const retryAfterMs = timeUntilFit({ stack: lane.stack, cost }, waiter.longestWait ?? Infinity, now, pause)
+      const retryAfterMs = timeUntilFit(ticket, waiter.longestWait ?? Infinity, now, pause)
       this.#engine.reject(ticket, { reason: 'overflow', buckets, retryAfterMs, evicted: true })
     }
   }
@@ -361,22 +364,24 @@ export class Shaper {
 
   /** Whether it can pass at once. Without buckets it waits only for those before it in its lane. */
   #isNext(arrival: Arrival, now: number): boolean {
-    const { route, stack, cost } = arrival
+    const { route, stack } = arrival
     if (stack.length === 0) return findLane(arrival)?.awaited !== true
     if (this.#engine.releaseModeOf(stack) !== 'direct') return false
-    for (const bucket of stack) {
+    for (let place = 0; place < stack.length; place += 1) {
+      const bucket = stack[place]!
+      const cost = costAt(arrival, place)
       if (!isFreeFor(bucket, cost, now) || bucket.isHeldBefore(route.gate, cost)) return false
     }
     return true
   }
 }
 
-/** Cost of the requests in a lane that came earlier. */
-function costBefore(lane: Lane | undefined, arrivedAt: number): number {
+/** Cost of the requests in a lane that came earlier, in the bucket at this place of the stack. */
+function costBefore(lane: Lane | undefined, place: number, arrivedAt: number): number {
   let cost = 0
-  for (const ticket of lane?.claiming ?? []) cost += ticket.cost
+  for (const ticket of lane?.claiming ?? []) cost += costAt(ticket, place)
   for (let ticket = lane?.tickets.first; ticket !== undefined && ticket.arrivedAt < arrivedAt; ticket = ticket.next) {
-    cost += ticket.cost
+    cost += costAt(ticket, place)
   }
   return cost
 }

@@ -10,10 +10,10 @@ import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { ignore, when } from './maybe-promise.js'
 import { DEFAULT_PRIORITY } from './priority.js'
-import type { Rejection, SharedBucket, Waiter } from './queue/lane.js'
+import { costAt, costIn, type Demand, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
-import type { Inquiry, StoredBucket } from './shared/stored-bucket.js'
-import type { Admission, AdmitRequest, BucketRef, Store } from './store.js'
+import { type Inquiry, refsFor, type StoredBucket } from './shared/stored-bucket.js'
+import type { Admission, AdmitRequest, Store } from './store.js'
 
 /** While the store cannot be asked: decide alone, reject everything, or forward everything. */
 export type OnOutage = 'local' | 'closed' | 'open'
@@ -26,9 +26,10 @@ export interface AdmissionCallbacks extends Waiter {
 
 /** A question to the store about one request. */
 interface Asking {
+  /** The order of arrival is that of its first bucket. */
+  readonly arrival: Arrival
+  /** The part of its stack that is asked about. */
   readonly stack: readonly SharedBucket[]
-  /** The whole stack of the request, if only a part of it is asked about. The order of arrival is that of its first bucket. */
-  readonly order?: readonly SharedBucket[]
   readonly request: Omit<AdmitRequest, 'stack'>
   /** Whether an earlier question of the same request was dealt with just now. */
   readonly isAgain?: boolean
@@ -115,21 +116,21 @@ export class SharedShaper {
         return shaper.wake()
       }
       const leased = stack.filter(isLeased)
-      useRoom(leased, cost)
+      useRoom(leased, arrival)
       const enqueue = (): void => {
         const ticket = shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt })
-        if ('reason' in ticket) shaper.uncount(stack, cost)
+        if ('reason' in ticket) shaper.uncount(arrival)
         callbacks.decided(ticket)
         shaper.wake()
       }
       const rest = stack.filter(bucket => !isLeased(bucket))
       if (rest.length === 0) return enqueue()
       this.#askOnce({
-        ...{ stack: rest, order: stack, isAgain: true, request: { cost, maxWait: longest - pause, claim: false } },
+        ...{ arrival, stack: rest, isAgain: true, request: { cost, maxWait: longest - pause, claim: false } },
         decided: admission => {
           if (admission.admitted) return enqueue()
-          shaper.uncount(leased, cost)
-          this.#leaseFull(rest, admission, cost)
+          shaper.uncount(partOf(arrival, leased))
+          this.#leaseFull(arrival, rest, admission)
           callbacks.decided(rejectionOf(rest, admission))
         },
         alone: () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
@@ -138,12 +139,12 @@ export class SharedShaper {
   }
 
   /** Calls back in the order of arrival. A bucket without room for it is asked for more first. */
-  #whenRoomIsKnown({ stack, cost }: Arrival, then: () => void): void {
+  #whenRoomIsKnown(arrival: Arrival, then: () => void): void {
     const { shaper, clock } = this.#options
-    const buckets = stack as readonly StoredBucket[]
-    for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(cost)
+    const buckets = arrival.stack as readonly StoredBucket[]
+    for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(costIn(arrival, bucket))
     const poorAt = (now: number): StoredBucket | undefined =>
-      buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(cost, now))
+      buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(costIn(arrival, bucket), now))
     if (!buckets.some(({ asked }) => asked) && poorAt(clock.now()) === undefined) return then()
     const inquiries = buckets.map(bucket => bucket.ask())
     let tries = 0
@@ -152,7 +153,7 @@ export class SharedShaper {
       if (poor === undefined || tries === MOST_REFILLS) return inOrder(buckets, inquiries, then)
       tries += 1
       shaper.refill(poor, () => {
-        poor.lease?.refilled(cost, clock.now())
+        poor.lease?.refilled(costIn(arrival, poor), clock.now())
         attempt()
       })
     }
@@ -165,14 +166,10 @@ export class SharedShaper {
     const { stack } = arrival
     const leased = stack.filter(isLeased)
     // The others are not known here. Nor are the turns of a part of a stack.
-    const asked = leased.length === stack.length ? arrival : { ...arrival, stack: leased }
+    const asked = leased.length === stack.length ? arrival : { ...arrival, ...partOf(arrival, leased) }
     const judge = (): Rejection | undefined => {
       const now = clock.now()
       const rejection = this.#roomless(arrival) ?? decide(asked, asked === arrival ? longest : Infinity, now, pause)
-      if (rejection?.retryAfterMs === Infinity) {
-        // The slots that come next are not known yet.
-        return { ...rejection, retryAfterMs: Math.max(...stack.map(bucket => bucket.level(now) / bucket.limits.rate)) }
-      }
       return rejection ?? this.#localOverflow(arrival)
     }
     const rejection = judge()
@@ -182,13 +179,14 @@ export class SharedShaper {
   }
 
   /** The rejection of a request that the leased room of a bucket is too small for. */
-  #roomless({ stack, cost }: Arrival): Rejection | undefined {
+  #roomless(arrival: Arrival): Rejection | undefined {
     const now = this.#options.clock.now()
-    const times = (stack as readonly StoredBucket[]).map(({ lease, hasRoom }) => {
-      return hasRoom ? lease!.timeUntilRoom(cost, now) : 0
+    const stack = arrival.stack as readonly StoredBucket[]
+    const times = stack.map(({ lease, hasRoom }, place) => {
+      return hasRoom ? lease!.timeUntilRoom(costAt(arrival, place), now) : 0
     })
     const buckets = stack.filter((_, place) => times[place]! > 0)
-    if (buckets.length === 0 || buckets.some(bucket => !bucket.canEverFit(cost))) return undefined
+    if (buckets.length === 0 || buckets.some(bucket => !bucket.canEverFit(costIn(arrival, bucket)))) return undefined
     return { reason: 'overflow', buckets, retryAfterMs: Math.max(...times) }
   }
 
@@ -203,9 +201,9 @@ export class SharedShaper {
     if (arrival.stack.some(isLeased)) return this.#meterByLease(arrival, callbacks)
     // Nobody makes room for a request that does not wait.
     this.#askOnce({
-      ...{ stack: arrival.stack, request: { cost: arrival.cost, maxWait: Infinity, claim: false } },
+      ...{ arrival, stack: arrival.stack, request: { cost: arrival.cost, maxWait: Infinity, claim: false } },
       decided: admission => {
-        this.#leaseFull(arrival.stack, admission, arrival.cost)
+        this.#leaseFull(arrival, arrival.stack, admission)
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
         // Others may have passed the gate meanwhile.
         const shut = shutOut(gate, clock.now()) ?? placeless(arrival)
@@ -225,21 +223,21 @@ export class SharedShaper {
       const rejection = this.#rejectByLease(arrival, Infinity, 0)
       if (rejection !== undefined) return callbacks.decided(rejection)
       const leased = stack.filter(isLeased)
-      useRoom(leased, cost)
+      useRoom(leased, arrival)
       const rest = stack.filter(bucket => !isLeased(bucket))
       const pass = (): void => {
         const shut = shutOut(route.gate, clock.now()) ?? placeless(arrival)
         if (shut === undefined) shaper.enter(route.gate, stack)
-        else shaper.uncount(stack, cost)
+        else shaper.uncount(arrival)
         callbacks.decided(shut ?? 'released')
       }
       if (rest.length === 0) return pass()
       this.#askOnce({
-        ...{ stack: rest, order: stack, isAgain: true, request: { cost, maxWait: Infinity, claim: false } },
+        ...{ arrival, stack: rest, isAgain: true, request: { cost, maxWait: Infinity, claim: false } },
         decided: admission => {
           if (admission.admitted) return pass()
-          shaper.uncount(leased, cost)
-          this.#leaseFull(rest, admission, cost)
+          shaper.uncount(partOf(arrival, leased))
+          this.#leaseFull(arrival, rest, admission)
           callbacks.decided(rejectionOf(rest, admission))
         },
         alone: () => callbacks.decided(this.#meterAlone(arrival)),
@@ -266,36 +264,39 @@ export class SharedShaper {
     const { shaper } = this.#options
     const { stack } = arrival
     const decidedAtLast = (admission: Admission): void => {
-      this.#leaseFull(stack, admission, request.cost)
+      this.#leaseFull(arrival, stack, admission)
       decided(admission)
     }
     const decidedFirst = (admission: Admission): void => {
       if (!admission.admitted && admission.reason === 'overflow') {
         // It has to fit here as well, else others would make room in vain.
-        const full = stack.filter((bucket, place) => admission.refusing.includes(place) || isFull(bucket, arrival.cost))
+        const full = stack.filter(
+          (bucket, place) => admission.refusing.includes(place) || isFull(bucket, costAt(arrival, place)),
+        )
         const mayFit = shaper.makeRoomFor(arrival, full, request.maxWait)
-        if (mayFit) return this.#askOnce({ stack, request, isAgain: true, decided: decidedAtLast, alone })
+        if (mayFit) return this.#askOnce({ arrival, stack, request, isAgain: true, decided: decidedAtLast, alone })
       }
       decidedAtLast(admission)
     }
-    this.#askOnce({ stack, request, decided: decidedFirst, alone })
+    this.#askOnce({ arrival, stack, request, decided: decidedFirst, alone })
   }
 
-  #askOnce({ stack: buckets, order = buckets, request, isAgain, decided, alone }: Asking): void {
+  #askOnce({ arrival, stack: buckets, request, isAgain, decided, alone }: Asking): void {
     const { store, clock, unanswered } = this.#options
     const stack = buckets as readonly StoredBucket[]
-    const all = order as readonly StoredBucket[]
+    const all = arrival.stack as readonly StoredBucket[]
     const askedAt = clock.now()
     const inquiries = all.map(bucket => (isAgain ? bucket.askAgain() : bucket.ask()))
-    for (const { lease } of stack) lease?.askStore(request.cost)
+    for (const bucket of stack) bucket.lease?.askStore(costIn(arrival, bucket))
     when(
-      store.admit({ ...request, stack: refs(stack) }),
+      store.admit({ ...request, stack: refsFor(stack, arrival) }),
       admission =>
         inOrder(all, inquiries, () => {
           const now = clock.now()
           for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
           // With a second bucket there would be a call all the same.
-          if (stack.length === 1 && stack[0]!.askedOften(now)) this.#options.shaper.lease(stack[0]!, request.cost)
+          if (stack.length === 1 && stack[0]!.askedOften(now))
+            this.#options.shaper.lease(stack[0]!, costIn(arrival, stack[0]!))
           decided(admission)
         }),
       () => {
@@ -306,31 +307,35 @@ export class SharedShaper {
   }
 
   /** Full buckets are leased from now on, so that others do not have all the room that becomes free. */
-  #leaseFull(stack: readonly SharedBucket[], admission: Admission, cost: number): void {
+  #leaseFull(arrival: Arrival, stack: readonly SharedBucket[], admission: Admission): void {
     if (admission.admitted || admission.reason !== 'overflow') return
-    for (const place of admission.refusing) this.#options.shaper.lease(stack[place]!, cost)
+    for (const place of admission.refusing) {
+      const bucket = stack[place]!
+      this.#options.shaper.lease(bucket, costIn(arrival, bucket))
+    }
   }
 
   /** Makes room in the queue here for a request that the store has admitted. Undefined: there is room. */
   #makeRoomHere(arrival: Arrival, maxWait: number): Rejection | undefined {
     if (this.#localOverflow(arrival) === undefined) return undefined
-    const { stack, cost } = arrival
     // The store's levels include it already.
-    countIn(stack, -cost)
+    countIn(arrival, -1)
     const overflow = this.#localOverflow(arrival)!
     const fits = this.#options.shaper.makeRoomFor(arrival, overflow.buckets, maxWait)
-    countIn(stack, cost)
+    countIn(arrival, 1)
     return fits ? undefined : overflow
   }
 
   /** The queue here has to fit, whatever the store's meter says. */
-  #localOverflow({ stack, cost }: Arrival): Rejection | undefined {
-    const full = stack.filter(bucket => isFull(bucket, cost))
+  #localOverflow(arrival: Arrival): Rejection | undefined {
+    const { stack } = arrival
+    const full = stack.filter((bucket, place) => isFull(bucket, costAt(arrival, place)))
     if (full.length === 0) return undefined
     const { store, clock } = this.#options
     const now = clock.now()
-    const horizon = store.horizonOf?.(refs(stack)) ?? store.horizon
-    const times = stack.map(bucket => {
+    const horizon = store.horizonOf?.(refsFor(stack)) ?? store.horizon
+    const times = stack.map((bucket, place) => {
+      const cost = costAt(arrival, place)
       const { rate, capacity } = bucket.limits
       // A slot is claimed earlier than it is, by the horizon.
       const released = full.includes(bucket) ? timeUntilQueued(bucket, capacity - cost, now) + horizon : 0
@@ -342,10 +347,10 @@ export class SharedShaper {
 
   #giveBack(arrival: Arrival, admission: Admission): void {
     const { stack, cost } = arrival
-    countIn(stack, -cost)
+    countIn(arrival, -1)
     const slot = admission.admitted && admission.claim?.granted ? admission.claim.slot : undefined
     const given = this.#options.store.giveBack({
-      stack: refs(stack),
+      stack: refsFor(stack, arrival),
       cost,
       ...(slot && { slot, slotCost: cost }),
     })
@@ -375,7 +380,7 @@ export class SharedShaper {
       expire: now => waiter.expire(now),
       reject: rejection => waiter.reject(rejection),
     }
-    const verdict = shaper.admit({ ...arrival, stack: [], weight: 1 }, entering, maxWait, arrivedAt)
+    const verdict = shaper.admit({ ...arrival, stack: [], costs: undefined, weight: 1 }, entering, maxWait, arrivedAt)
     if (verdict === 'released') enter()
     return verdict
   }
@@ -421,8 +426,14 @@ function isLeased(bucket: SharedBucket): boolean {
   return (bucket as StoredBucket).hasRoom
 }
 
-function useRoom(leased: readonly SharedBucket[], cost: number): void {
-  for (const bucket of leased) (bucket as StoredBucket).lease!.use(cost)
+function useRoom(leased: readonly SharedBucket[], arrival: Arrival): void {
+  for (const bucket of leased) (bucket as StoredBucket).lease!.use(costIn(arrival, bucket))
+}
+
+/** The demand on a part of the stack of a request. */
+function partOf(arrival: Arrival, stack: readonly SharedBucket[]): Demand {
+  const { cost, costs } = arrival
+  return { stack, cost, ...(costs && { costs: stack.map(bucket => costIn(arrival, bucket)) }) }
 }
 
 /** A request is decided without the shards of its buckets that do not answer. */
@@ -431,14 +442,11 @@ function countAlone(stack: readonly SharedBucket[]): void {
   for (const shard of shards) if (shard.mode !== 'claimed') shard.decidedAlone += 1
 }
 
-/** Adds a cost to the levels that the store has reported. */
-function countIn(stack: readonly SharedBucket[], cost: number): void {
-  for (const bucket of stack) (bucket as StoredBucket).levelChanged(cost)
-}
-
-/** The names of its buckets for the store, as they are now. */
-function refs(stack: readonly SharedBucket[]): BucketRef[] {
-  return stack.map(bucket => (bucket as StoredBucket).ref)
+/** Adds the costs of a request to the levels that the store has reported, so many times. */
+function countIn(arrival: Arrival, times: number): void {
+  for (const [place, bucket] of arrival.stack.entries()) {
+    ;(bucket as StoredBucket).levelChanged(times * costAt(arrival, place))
+  }
 }
 
 /** The client's own bucket keeps its requests in order. The others only have to stay as long. */

@@ -63,6 +63,13 @@ export interface BucketRef {
    * groups a store may decide in steps and undo them: all or none, but not at one moment.
    */
   readonly group: string
+  /** Cost units of a request in this bucket, where those of a stack differ. It stands for each cost of the request that is not 0. */
+  readonly cost?: number
+}
+
+/** What a cost of a request is in this bucket. */
+export function costIn({ cost: own }: BucketRef, cost: number): number {
+  return own === undefined || cost === 0 ? cost : own
 }
 
 export interface AdmitRequest {
@@ -210,6 +217,18 @@ export interface GiveBackRequest {
   readonly slotCost?: number
 }
 
+/**
+ * What requests cost that have left is known better now. The schedule moves by the difference, and the level with it: up to a full
+ * bucket, so that nobody waits for longer, or down to an empty one. A store without leases or claims ahead of it would have granted
+ * the next slots so.
+ */
+export interface SettleRequest {
+  /** In each bucket, or with `cost` of its reference. */
+  readonly stack: readonly BucketRef[]
+  /** Cost units more, or less if it is negative. Not 0. */
+  readonly cost: number
+}
+
 /** What the registry of instances of one shard says. */
 export interface Roll {
   /** How many instances there are. */
@@ -236,6 +255,8 @@ export interface Store {
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
+  /** Absent: costs are as they were reserved. */
+  settle?(request: SettleRequest): MaybePromise<void>
   /** Absent: all slots are claimed one by one. */
   lease?(request: LeaseRequest): MaybePromise<LeaseAnswer>
   /** Forgets a bucket instance. */

@@ -11,6 +11,7 @@ import {
   type LeaseAnswer,
   type LeaseRequest,
   type Roll,
+  type SettleRequest,
   type Store,
   StoreError,
 } from '../core/store.js'
@@ -70,6 +71,10 @@ export class DeferredStore implements Store {
 
   giveBack(request: GiveBackRequest): MaybePromise<void> {
     return this.#store?.giveBack(request)
+  }
+
+  settle(request: SettleRequest): MaybePromise<void> {
+    return this.#store?.settle?.(request)
   }
 
   reset(bucket: BucketRef): MaybePromise<void> {

@@ -1,5 +1,5 @@
 import type { Cancel } from '../core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
+import { type Cost, Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 import type { SharedPause } from '../sharing/shared-pause.js'
 
@@ -34,7 +34,7 @@ export class KeyQueue implements LaneRoute {
   writerWatched = false
   /** When its last call was sent, in ms, and its cost. Used only if a store grants the slots. */
   sentAt = -Infinity
-  sentCost = 0
+  sent: Cost | undefined = undefined
 
   constructor(key: string, maxInFlight: number) {
     this.name = key

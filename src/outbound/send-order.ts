@@ -6,7 +6,7 @@
  * send.
  */
 import type { Clock } from '../core/clock.js'
-import type { SharedBucket, Waiter } from '../core/queue/lane.js'
+import { costAt, type Demand, type Waiter } from '../core/queue/lane.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import type { Shaper } from '../core/shaper.js'
 import type { KeyQueue, Writer } from './key-queues.js'
@@ -15,9 +15,7 @@ import type { KeyQueue, Writer } from './key-queues.js'
 export const GRACE = 0.5
 
 /** A released call. */
-export interface ReleasedCost {
-  readonly stack: readonly SharedBucket[]
-  readonly cost: number
+export interface ReleasedCost extends Demand {
   /** When it was released last, in ms. */
   readonly releasedAt: number
 }
@@ -58,27 +56,28 @@ export class SendOrder {
   }
 
   /** A released call has been sent. */
-  sent(queue: KeyQueue, { stack, cost, releasedAt }: ReleasedCost, writer?: Writer): void {
+  sent(queue: KeyQueue, call: ReleasedCost, writer?: Writer): void {
+    const { releasedAt } = call
     const now = this.#clock.now()
-    if (cost > 0) {
+    if (call.costs !== undefined || call.cost > 0) {
       queue.sentAt = now
-      queue.sentCost = cost
+      queue.sent = { cost: call.cost, costs: call.costs }
     }
     // The gate belongs to another call. The slot is counted when that one is sent.
     if (queue.gate.closed && (writer === undefined || queue.writer !== writer)) return
     if (writer === undefined && now - releasedAt <= GRACE) return
     queue.writer = undefined
-    this.#shaper.control.sent(queue.gate, stack, cost, releasedAt)
+    this.#shaper.control.sent(queue.gate, call, releasedAt)
   }
 
   /**
    * How many ms too early the next call would be sent now. A store grants slots and does not know when calls are really
    * sent: after a late send the next slot is too close.
    */
-  msTooEarly({ stack, sentAt, sentCost }: KeyQueue, now: number): number {
-    const limits = stack[0]?.limits
-    if (limits === undefined || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
-    const msTooEarly = sentAt + sentCost / (limits.whole ?? limits).rate - GRACE - now
+  msTooEarly({ stack, sentAt, sent }: KeyQueue, now: number): number {
+    if (sent === undefined || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
+    const times = stack.map(({ limits }, place) => costAt(sent, place) / (limits.whole ?? limits).rate)
+    const msTooEarly = sentAt + Math.max(...times) - GRACE - now
     return msTooEarly > SAME_TIME ? msTooEarly : 0
   }
 

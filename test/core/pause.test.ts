@@ -155,7 +155,7 @@ t.test('a gate that waits for the send: the next slot counts from the time of se
   admit('b')
   clock.runUntil(340)
   t.same(fate, [])
-  shaper.control.sent(gate, [bucket], 1)
+  shaper.control.sent(gate, { stack: [bucket], cost: 1 })
   clock.runUntil(439)
   t.same(fate, [])
   clock.runAll()

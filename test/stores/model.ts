@@ -70,11 +70,15 @@ function scaled(unit: number) {
       ...Array<'claim'>(4).fill('claim'),
       ...Array<'lease'>(6).fill('lease'),
       'giveBack' as const,
+      'settle' as const,
+      'settle' as const,
       'rate' as const,
       'reset' as const,
     ),
     stack,
     cost,
+    /** The cost in each bucket of the stack, where it differs. */
+    owns: fc.constantFrom(undefined, undefined, [1, 0, 2], [0.5, 3, 1]),
     rate,
     maxWait: fc.constantFrom(Infinity, Infinity, 0, 4 * unit, 10 * unit),
     claim: fc.boolean(),
@@ -211,6 +215,9 @@ export function modelled(
         refused: 0,
         granted: 0,
         together: 0,
+        mixed: 0,
+        settledUp: 0,
+        settledDown: 0,
         early: 0,
         rates: 0,
         resets: 0,
@@ -262,12 +269,27 @@ export function modelled(
         /** Until when buckets are leased, by name. */
         const leasedUntil = new Map<string, number>()
         for (const [index, each] of steps.entries()) {
-          const { gap, verb, stack: places, cost, rate, maxWait, claim, since, ahead = 0, notBefore, within } = each
+          const {
+            gap,
+            verb,
+            stack: places,
+            cost,
+            owns,
+            rate,
+            maxWait,
+            claim,
+            since,
+            ahead = 0,
+            notBefore,
+            within,
+          } = each
           now += gap
           await setTime(now)
           // The client learns of it.
           await store.beat('model')
-          const stack = places.map(place => refs[place]!)
+          const withOwn = (ref: BucketRef, at: number, sign = 1): BucketRef =>
+            owns === undefined || verb === 'lease' ? ref : { ...ref, cost: sign * owns[at]! }
+          const stack = places.map((place, at) => withOwn(refs[place]!, at))
           if (verb === 'rate') {
             const changed = places[0]!
             refs[changed] = { ...refs[changed]!, limits: { ...refs[changed]!.limits, rate } }
@@ -281,11 +303,21 @@ export function modelled(
             for (const one of stores) await one.reset(stack[0]!)
             continue
           }
+          if (verb === 'settle') {
+            const settled = places.map((place, at) => withOwn(refs[place]!, at, claim ? 1 : -1))
+            for (const one of stores) await one.settle!({ stack: settled, cost: claim ? cost : -cost })
+            seen[claim ? 'settledUp' : 'settledDown'] += 1
+            continue
+          }
           if (verb === 'giveBack') {
             for (const [which, one] of stores.entries()) {
               const slot = last === undefined ? {} : { slot: last.slots[which]!, slotCost: last.cost }
               // With the rates of now: that is how it is asked.
-              const given = last?.stack.map(({ limits }) => refs.find(ref => ref.limits.name === limits.name)!) ?? stack
+              const given =
+                last?.stack.map(({ limits, cost: own }) => {
+                  const ref = refs.find(({ limits: { name } }) => name === limits.name)!
+                  return own === undefined ? ref : { ...ref, cost: own }
+                }) ?? stack
               await one.giveBack({ stack: given, cost: claim ? cost : 0, ...slot })
             }
             last = undefined
@@ -347,6 +379,7 @@ export function modelled(
           }
           if (slots.length < 2) continue
           seen.granted += 1
+          if (owns !== undefined && stack.length > 1) seen.mixed += 1
           if (granted === now && stack.every(({ limits }) => limits.burst !== undefined)) seen.together += 1
           granted = now
           if ((slots[1]!.token as number) > now) seen.ahead += 1

@@ -12,6 +12,7 @@ const MEMBERS: Required<{ [name in keyof Store]: 'optional' | 'always' }> = {
   admit: 'always',
   claim: 'always',
   giveBack: 'always',
+  settle: 'optional',
   lease: 'optional',
   reset: 'always',
   shards: 'optional',

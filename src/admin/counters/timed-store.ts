@@ -21,6 +21,7 @@ export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: S
     admit: request => timed(store.admit(request), now()),
     claim: request => timed(store.claim(request), now()),
     giveBack: request => timed(store.giveBack(request), now()),
+    ...(store.settle && { settle: request => timed(store.settle!(request), now()) }),
     ...(store.lease && { lease: request => timed(store.lease!(request), now()) }),
     reset: bucket => timed(store.reset(bucket), now()),
     get shards() {

@@ -13,26 +13,37 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
 import { Lane, type SharedBucket, type ShareNode, type Source } from '../queue/lane.js'
 import { sourcesBelow } from '../queue/tree.js'
+import { timeUntilLevelOfMixed } from './mixed-costs.js'
 
 /** @returns ms until the bucket's level is `target` cost units */
 export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
+  if (bucket.isMixed) return timeUntilLevelOfMixed(bucket, target, now)
   const { rate } = bucket.limits
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
   if (beyondHold <= LEVEL_TOLERANCE || bucket.waiting === 0) return excess / rate
-  return timeUntilReleases(bucket, bucket.leastCost, beyondHold, now) + beyondHold / rate
+  const releases = timeUntilReleases(bucket, bucket.leastCost, beyondHold, now)
+  return isKnown(releases) ? releases + beyondHold / rate : excess / rate
+}
+
+/** Slots that a store will grant are not known before it does. */
+function isKnown(time: number): boolean {
+  return time < Infinity
 }
 
 /** @returns ms until the requests that wait for the bucket cost `target` units, as they are released one by one */
 export function timeUntilQueued(bucket: SharedBucket, target: number, now: number): number {
   const beyond = bucket.queued - target
   if (beyond <= LEVEL_TOLERANCE || bucket.waiting === 0) return 0
+  // The last of them leaves before its cost has drained.
+  if (bucket.isMixed) return timeUntilLevelOfMixed(bucket, target, now)
   const { leastCost } = bucket
   const isUniform = Math.abs(bucket.queued - bucket.waiting * leastCost) <= LEVEL_TOLERANCE
   // The last of them leaves when those before it have drained.
   const releases = Math.ceil(beyond / leastCost - LEVEL_TOLERANCE)
   const before = releases === 1 ? 0 : isUniform ? (releases - 1) * leastCost : beyond
-  return Math.max(0, timeUntilReleases(bucket, leastCost, beyond, now)) + before / bucket.limits.rate
+  const start = timeUntilReleases(bucket, leastCost, beyond, now)
+  return (isKnown(start) ? Math.max(0, start) : 0) + before / bucket.limits.rate
 }
 
 /**

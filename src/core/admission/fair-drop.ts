@@ -12,7 +12,7 @@ import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, Ranking } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../priority.js'
-import type { Arrival, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import { type Arrival, costIn, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
 import { findLane, lanesBelow } from '../queue/tree.js'
 import { NONE, withEntry } from '../structures/compact-list.js'
 import { predictedWait, timeToLeave } from './predicted-wait.js'
@@ -61,19 +61,19 @@ export function makeRoom(
 ): readonly Ticket[] | undefined {
   const victims: Ticket[] = leaving === undefined ? [] : [leaving]
   for (const bucket of full) {
-    const excess = bucket.excess(arrival.cost, now) - costIn(bucket, victims)
+    const excess = bucket.excess(costIn(arrival, bucket), now) - costOf(bucket, victims)
     if (excess <= LEVEL_TOLERANCE) continue
     const behind = findBehind(bucket, arrival, excess, victims)
     victims.push(...behind)
-    const rest = excess - costIn(bucket, behind)
+    const rest = excess - costOf(bucket, behind)
     if (rest <= LEVEL_TOLERANCE) continue
     const heavier = bucket.limits.overflow === 'fair' ? findHeavier(bucket, arrival, rest, victims) : undefined
     if (heavier === undefined) return undefined
     victims.push(...heavier)
   }
   const isLate = arrival.stack.some(bucket => {
-    const freed = costIn(bucket, victims)
-    const slack = slackOf(bucket.limits, arrival.cost)
+    const freed = costOf(bucket, victims)
+    const slack = slackOf(bucket.limits, costIn(arrival, bucket))
     const queued = bucket.queued - freed - slack
     // A store's level may be lower than what is queued here.
     return timeToLeave(Math.max(queued, bucket.level(now) - freed - slack), queued, pause, bucket.limits.rate) > maxWait
@@ -83,8 +83,8 @@ export function makeRoom(
 }
 
 /** What these requests cost a bucket, in cost units. */
-function costIn(bucket: SharedBucket, tickets: readonly Ticket[]): number {
-  return tickets.reduce((sum, { lane, cost }) => sum + (lane.stack.includes(bucket) ? cost : 0), 0)
+function costOf(bucket: SharedBucket, tickets: readonly Ticket[]): number {
+  return tickets.reduce((sum, ticket) => sum + costIn(ticket, bucket), 0)
 }
 
 /** The newest requests of the classes behind a newcomer, up to `excess` cost units or as many as there are. */
@@ -99,7 +99,7 @@ function findBehind(bucket: SharedBucket, arrival: Arrival, excess: number, alre
     for (const ticket of displaceable(newestOfAll(ranked(bucket, behind, 'age')), arrival)) {
       if (already.includes(ticket)) continue
       victims.push(ticket)
-      left -= ticket.cost
+      left -= costIn(ticket, bucket)
       if (left <= LEVEL_TOLERANCE) break
     }
   }
@@ -122,7 +122,7 @@ function findHeavier(
   const queued = lane?.queued ?? 0
   let weights = lane === undefined ? weight : 0
   for (const source of allSources(bucket)) if (source.priority === priority) weights += source.weight
-  if (queued / weight >= bucket.limits.capacity / weights) return undefined
+  if (queued / weight >= comparable(bucket, bucket.limits.capacity) / weights) return undefined
   const heaviest = ranked(bucket, priority, 'weight').next?.lane
   if (heaviest === undefined) return undefined
   const victims: Ticket[] = []
@@ -133,10 +133,17 @@ function findHeavier(
     gone += ticket.cost
     if (already.includes(ticket)) continue
     victims.push(ticket)
-    freed += ticket.cost
+    freed += costIn(ticket, bucket)
     if (freed + LEVEL_TOLERANCE >= excess) return victims
   }
   return undefined
+}
+
+/** A cost in a bucket, in the units in which lanes are compared: those of the last bucket of their stacks. */
+function comparable(bucket: SharedBucket, cost: number): number {
+  if (!bucket.isMixed) return cost
+  const queued = allSources(bucket).reduce((sum, source) => sum + source.queued, 0)
+  return (cost * queued) / bucket.queued
 }
 
 /** As many of these as a newcomer may displace. A dry run changes no answers. */

@@ -17,6 +17,8 @@
  *
  * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
  *
+ * Where requests cost different amounts in the buckets of a stack: mixed-costs.ts.
+ *
  * What a store counts in other instances is not seen here.
  */
 
@@ -28,6 +30,7 @@ import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { findLane, sourcesBelow } from '../queue/tree.js'
+import { isMixed, waitOfMixed } from './mixed-costs.js'
 
 /** Contenders of a bucket that are looked at one by one. */
 const MOST_COMPARED = 64
@@ -40,6 +43,7 @@ const ROUNDS = 3
  * @returns ms
  */
 export function predictedWait(arrival: Arrival, now: number, pause: number): number {
+  if (isMixed(arrival)) return waitOfMixed(arrival, now, pause)
   const bound = longestWaitOf(arrival, now, pause)
   return bound <= 0 ? bound : Math.min(bound, pause + turnsWait(arrival, now + pause) - SAME_TIME)
 }

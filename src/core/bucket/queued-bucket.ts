@@ -23,6 +23,17 @@
  *
  *     cost(i..j) <= m + rate * (slot(j) - slot(i)) <= m + rate * (W + grace) = rate * (W + max(1 / rate, 2 ms)) + m.
  *
+ * *Settling.* What a request costs may be known only after it has left. It passes with the cost that was reserved, and `settle`
+ * adds the difference to what the bucket holds, or takes it out of that. Between i and j the bucket then rises also by what is
+ * added and falls also by what is taken out, never below 0. So
+ *
+ *     cost(i..j) + added(i..j) - taken(i..j) <= m + rate * (W + grace).
+ *
+ * What the requests i..j really cost exceeds that bound by no more than two errors of estimates: what those of them cost more
+ * that are not settled by j, and what was taken out for requests before i that were not settled at i. Both are of requests that
+ * are in flight at one moment. Nothing is carried over but the level: a debt is at most a capacity, so it delays others by at
+ * most capacity / rate, and what was reserved in vain and has drained is lost.
+ *
  * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
  * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
  * too. A request that is sent later than it was released forfeits by the same rule (`delay`) before the next one passes, so
@@ -141,6 +152,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
 
   set aside(aside: number) {
     this.openExtras().aside = aside
+  }
+
+  /** Whether requests wait that cost other amounts in other buckets of their stack. */
+  get isMixed(): boolean {
+    return this.extras !== undefined && this.extras.mixed > 0
   }
 
   /**
@@ -326,6 +342,24 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     if (at === this.heldAt || isOther) return false
     this.heldAt = at
     return true
+  }
+
+  /**
+   * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, so
+   * nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
+   */
+  settle(difference: number, now: number): void {
+    const { capacity, rate } = this.limits
+    const left = this.leftAt(now)
+    const settled = Math.max(0, Math.min(left + difference, Math.max(left, capacity)))
+    if (settled === left) return
+    const { extras } = this
+    if (extras?.pinnedDrainedAt !== undefined) {
+      const pinned = Math.max(now, extras.pinnedDrainedAt) + (settled - left) / rate
+      extras.pinnedDrainedAt = Math.max(now, pinned)
+      extras.fillBehindQueue = Math.min(extras.fillBehindQueue, settled)
+    }
+    this.set(settled, now)
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */

@@ -43,6 +43,8 @@ export class WaitingExtras<Source, Lane> {
   nextCost = 0
   /** Of the requests that wait, how many are set aside. */
   aside = 0
+  /** Of the requests that wait, how many cost other amounts in other buckets. */
+  mixed = 0
   /** Requests that have passed and are not on the wire yet. */
   held: readonly Held[] = NONE
   /** When a block ends, in ms. Infinity: when the bucket has drained. */

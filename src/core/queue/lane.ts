@@ -123,9 +123,27 @@ export interface LaneRoute {
 }
 
 /** What a request asks of its buckets. `stack` is ordered from the client's own bucket to everyone's. */
-export interface Demand {
+export interface Demand extends Cost {
   readonly stack: readonly SharedBucket[]
+}
+
+/** Cost units. */
+export interface Cost {
+  /** In each bucket. Where they differ: in the last one. Lanes have their turns by it. */
   readonly cost: number
+  /** In each bucket of the stack, where they differ. */
+  readonly costs?: readonly number[] | undefined
+}
+
+/** The cost in the bucket at this place of the stack. */
+export function costAt({ cost, costs }: Cost, place: number): number {
+  return costs === undefined ? cost : costs[place]!
+}
+
+/** The cost in a bucket. 0: the stack does not have it. */
+export function costIn({ stack, cost, costs }: Demand, bucket: SharedBucket): number {
+  const place = stack.indexOf(bucket)
+  return place < 0 ? 0 : costs === undefined ? cost : costs[place]!
 }
 
 /** A request as the core sees it. */
@@ -144,7 +162,7 @@ export interface Arrival extends Demand {
 }
 
 /** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
-export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket> {
+export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket>, Demand {
   list: object | undefined = undefined
   previous: Ticket | undefined = undefined
   next: Ticket | undefined = undefined
@@ -163,6 +181,7 @@ export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket> {
   newer: Ticket | undefined = undefined
   readonly lane: Lane
   readonly cost: number
+  costs: readonly number[] | undefined = undefined
   readonly arrivedAt: number
   readonly waiter: Waiter
 
@@ -171,6 +190,10 @@ export class Ticket implements Linked<Ticket>, Timed, ClientEntry<Ticket> {
     this.cost = cost
     this.arrivedAt = arrivedAt
     this.waiter = waiter
+  }
+
+  get stack(): readonly SharedBucket[] {
+    return this.lane.stack
   }
 }
 

@@ -22,7 +22,7 @@
 
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../priority.js'
-import { type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
+import { costAt, costIn, type SharedBucket, ShareNode, type Source, type Ticket } from './lane.js'
 
 /** The request that leaves next, where some below this root can and none of a class before it. */
 export function ticketToLeave(root: ShareNode): Ticket {
@@ -32,8 +32,11 @@ export function ticketToLeave(root: ShareNode): Ticket {
 }
 
 /** A request is about to pass its buckets. */
-export function countShares({ lane: { stack, priority }, cost }: Ticket): void {
-  for (const { extras, limits, source } of stack) {
+export function countShares(ticket: Ticket): void {
+  const { stack, priority } = ticket.lane
+  for (let place = 0; place < stack.length; place += 1) {
+    const { extras, limits, source } = stack[place]!
+    const cost = costAt(ticket, place)
     if (extras === undefined) continue
     if (extras.otherSources.length === 0) {
       extras.owed = undefined
@@ -73,7 +76,7 @@ function owedAt(bucket: SharedBucket, priority: number): Ticket | undefined {
   const source = firstBehind(bucket, priority)
   if (source === undefined) return undefined
   const ticket = owedAt(bucket, source.priority) ?? firstBelow(source)
-  return owed + LEVEL_TOLERANCE >= ticket.cost ? ticket : undefined
+  return owed + LEVEL_TOLERANCE >= costIn(ticket, bucket) ? ticket : undefined
 }
 
 /** Of the sources behind a class that can leave, that of the lowest number. The last of them has its turn among gates. */

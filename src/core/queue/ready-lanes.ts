@@ -9,7 +9,16 @@
 import { allSources, dropSource } from '../bucket/waiting.js'
 import { LAST_PRIORITY } from '../priority.js'
 import { DueHeap } from '../structures/due-heap.js'
-import { type Arrival, type Gate, Lane, type SharedBucket, type ShareNode, type Source, type Ticket } from './lane.js'
+import {
+  type Arrival,
+  costAt,
+  type Gate,
+  Lane,
+  type SharedBucket,
+  type ShareNode,
+  type Source,
+  type Ticket,
+} from './lane.js'
 import { countShares, firstBelow, ticketToLeave } from './min-share.js'
 import { closeLane } from './tree.js'
 
@@ -223,9 +232,12 @@ export class ReadyLanes {
   }
 
   /** Whether a bucket with a burst is not free for the cost of this request. Then it waits for that. */
-  #waitsForBurst({ lane, cost }: Ticket, slot: number): boolean {
-    for (const bucket of lane.stack) {
+  #waitsForBurst(ticket: Ticket, slot: number): boolean {
+    const { lane } = ticket
+    for (let place = 0; place < lane.stack.length; place += 1) {
+      const bucket = lane.stack[place]!
       if (bucket.limits.burst === undefined) continue
+      const cost = costAt(ticket, place)
       const isBusy = bucket.freeFor(cost) > slot + SAME_TIME
       if (!isBusy && !bucket.isHeldBefore(lane.gate, cost)) continue
       bucket.nextCost = cost

@@ -27,7 +27,7 @@
 
 import { slackOf } from '../bucket/limits.js'
 import { graceOf } from '../bucket/queued-bucket.js'
-import type { Arrival, Gate, Lane, SharedBucket, Ticket } from '../queue/lane.js'
+import { type Arrival, costAt, type Gate, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
 import { laneAlone, type ReadyLanes, soleLaneOf } from '../queue/ready-lanes.js'
 import { findLane } from '../queue/tree.js'
 import type { DueHeap } from '../structures/due-heap.js'
@@ -232,7 +232,9 @@ function isHeld(bucket: SharedBucket, gate: Gate): boolean {
 /** When the first request of a lane that is alone can leave, in ms. */
 function freeAt({ stack, first }: Lane): number {
   let latest = -Infinity
-  for (const bucket of stack) latest = Math.max(latest, bucket.freeFor(first!.cost))
+  for (let place = 0; place < stack.length; place += 1) {
+    latest = Math.max(latest, stack[place]!.freeFor(costAt(first!, place)))
+  }
   return latest
 }
 
@@ -240,21 +242,22 @@ function freeAt({ stack, first }: Lane): number {
 function slotAfter(last: Ticket, next: Ticket | undefined): number {
   const { slot } = last.armed!
   let latest = slot
-  for (const bucket of last.lane.stack) {
+  for (const [place, bucket] of last.stack.entries()) {
     const { limits } = bucket
-    if (limits.burst === undefined) latest = Math.max(latest, slot + last.cost / limits.rate)
+    if (limits.burst === undefined) latest = Math.max(latest, slot + costAt(last, place) / limits.rate)
     else if (next !== undefined) {
-      latest = Math.max(latest, drainedAfter(bucket, last) - slackOf(limits, next.cost) / limits.rate)
+      latest = Math.max(latest, drainedAfter(place, last) - slackOf(limits, costAt(next, place)) / limits.rate)
     }
   }
   return latest
 }
 
-/** When a bucket has drained of what is armed, up to this ticket, in ms. Without a burst that follows from the ticket alone. */
-function drainedAfter({ drainedAt, limits }: SharedBucket, last: Ticket): number {
+/** When the bucket at a place has drained of what is armed, up to this ticket, in ms. Without a burst that follows from the ticket alone. */
+function drainedAfter(place: number, last: Ticket): number {
+  const { drainedAt, limits } = last.stack[place]!
   let drained = drainedAt
   for (let ticket = last.lane.first; ticket !== undefined; ticket = ticket === last ? undefined : ticket.next) {
-    drained = Math.max(drained, ticket.armed!.slot) + ticket.cost / limits.rate
+    drained = Math.max(drained, ticket.armed!.slot) + costAt(ticket, place) / limits.rate
   }
   return drained
 }

@@ -1,7 +1,17 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
 import { type BucketLimits, slackOf } from '../bucket/limits.js'
-import type { Arrival, Gate, Lane, LaneRoute, SharedBucket, Ticket, Waiter } from '../queue/lane.js'
+import {
+  type Arrival,
+  costAt,
+  type Demand,
+  type Gate,
+  type Lane,
+  type LaneRoute,
+  type SharedBucket,
+  type Ticket,
+  type Waiter,
+} from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { lanesOf } from '../queue/tree.js'
 import type { Engine } from './release-engine.js'
@@ -29,6 +39,19 @@ export class Control {
     )
     this.#engine.settle()
     this.#engine.notify()
+  }
+
+  /**
+   * What has passed cost more than was reserved, or less where a difference is negative. What waits leaves accordingly later or
+   * sooner.
+   *
+   * @param differences in cost units. Where there are `costs`, its `cost` is not 0
+   */
+  settle(differences: Demand): void {
+    const { stack } = differences
+    const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
+    this.#engine.settleCost(differences, now)
+    this.#engine.wake()
   }
 
   /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */
@@ -107,14 +130,16 @@ export class Control {
    *
    * @param passedAt when it passed, in ms
    */
-  sent(gate: Gate, stack: readonly SharedBucket[], cost: number, passedAt = Infinity): void {
+  sent(gate: Gate, demand: Demand, passedAt = Infinity): void {
+    const { stack } = demand
     const now = this.#engine.settle()
     let sentAt = now
     if (passedAt < Infinity) {
       sentAt -= this.#writing.usual
       this.#writing.record(now - passedAt)
     }
-    for (const bucket of stack) this.#engine.postpone(bucket, cost, passedAt, sentAt)
+    for (const [place, bucket] of stack.entries())
+      this.#engine.postpone(bucket, costAt(demand, place), passedAt, sentAt)
     gate.closed = false
     this.#engine.open(gate, [], now)
     this.#engine.notify()
@@ -138,7 +163,8 @@ export class Control {
     const { stack } = request
     // What is armed towards other gates has slots of before.
     const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    if (fate === 'sent') for (const bucket of stack) this.#engine.postpone(bucket, request.cost, now, now)
+    if (fate === 'sent')
+      for (const [place, bucket] of stack.entries()) this.#engine.postpone(bucket, costAt(request, place), now, now)
     this.#engine.unhold(request)
     this.#engine.wake()
   }
@@ -172,16 +198,16 @@ export class Control {
 
   /** Every request of a lane, in order. A request that is too late delays none after it. */
   #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
-    let ahead = 0
+    const ahead = stack.map(() => 0)
     return [...(claiming ?? []), ...tickets].map(ticket => {
       const { arrivedAt, waiter } = ticket
       const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
       const due = Math.min(since + maxWaitOf(route, waiter, stack), this.#engine.deadlineOf(ticket))
-      const times = stack.map(({ drainedAt, limits }) => {
-        return Math.max(start, drainedAt) + (ahead - slackOf(limits, ticket.cost)) / limits.rate
+      const times = stack.map(({ drainedAt, limits }, place) => {
+        return Math.max(start, drainedAt) + (ahead[place]! - slackOf(limits, costAt(ticket, place))) / limits.rate
       })
       const tooLate = Math.max(start, ...times) > due + SAME_TIME
-      if (!tooLate) ahead += ticket.cost
+      if (!tooLate) for (const place of ahead.keys()) ahead[place]! += costAt(ticket, place)
       return { ticket, due, tooLate }
     })
   }

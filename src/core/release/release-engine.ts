@@ -19,9 +19,9 @@ import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
 import {
   type Arrival,
+  costAt,
   type Demand,
   type Gate,
-  type Lane,
   type Rejection,
   type SharedBucket,
   type ShareNode,
@@ -190,7 +190,7 @@ export class Engine {
       }
       const leftAt = this.#armed?.take(ticket) ?? now
       this.withdraw(ticket)
-      this.#pass(ticket.lane.stack, ticket.cost, slot, leftAt)
+      this.#pass(ticket, slot, leftAt)
       ticket.lane.route.gate.enter()
       this.#release(ticket, slot, leftAt)
     }
@@ -214,10 +214,10 @@ export class Engine {
   }
 
   /** Lets an arrival pass now, without waiting. */
-  passAtOnce({ route, stack, cost }: Arrival, now: number): void {
+  passAtOnce(arrival: Arrival, now: number): void {
     this.passedAt = now
-    this.#pass(stack, cost, now, now)
-    route.gate.enter()
+    this.#pass(arrival, now, now)
+    arrival.route.gate.enter()
   }
 
   /**
@@ -233,13 +233,15 @@ export class Engine {
 
   /** Counts a request in its lane and in its buckets. It does not stand in the lane yet. */
   countIn(arrival: Arrival, waiter: Waiter, arrivedAt: number): Ticket {
-    const { stack, cost, shadow = false, client } = arrival
+    const { stack, cost, costs, shadow = false, client } = arrival
     const lane = openLane(arrival)
     const TicketHere = this.#claims === undefined ? Ticket : StoredTicket
     const ticket = new TicketHere(lane, cost, arrivedAt, waiter)
     ticket.shadow = shadow
+    ticket.costs = costs
     this.waitingLike(ticket).add(ticket, client)
-    for (const bucket of stack) bucket.enqueue(cost)
+    for (let place = 0; place < stack.length; place += 1) stack[place]!.enqueue(costAt(ticket, place))
+    if (costs !== undefined) for (const bucket of stack) bucket.openExtras().mixed += 1
     countQueued(lane, cost)
     return ticket
   }
@@ -284,9 +286,9 @@ export class Engine {
     this.releaseReady(now, now)
   }
 
-  /** The store has answered a claim that came with the admission of a lane's last ticket, asked for at this time in ms. */
-  offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
-    this.#claims!.offer(lane, cost, claim, askedAt)
+  /** The store has answered a claim that came with the admission of this ticket, the last of its lane, asked for at this time in ms. */
+  offer(ticket: Ticket, claim: ClaimAnswer, askedAt: number): void {
+    this.#claims!.offer(ticket, claim, askedAt)
   }
 
   /** ms by which slots of a stack may be ahead of the horizon when they are claimed with an admission. */
@@ -310,8 +312,17 @@ export class Engine {
   }
 
   /** A cost that was admitted leaves the levels. */
-  uncountCost(stack: readonly SharedBucket[], cost: number): void {
-    this.#claims!.uncount(stack, cost)
+  uncountCost(demand: Demand): void {
+    this.#claims!.uncount(demand)
+  }
+
+  /** What has passed cost more, or less where a difference is negative. */
+  settleCost(demand: Demand, now: number): void {
+    for (const [place, bucket] of demand.stack.entries()) {
+      bucket.settle(costAt(demand, place), now)
+      this.#readyLanes.occupied(bucket)
+    }
+    this.#claims?.settle(demand)
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive from the store. */
@@ -366,14 +377,14 @@ export class Engine {
   /** Returns the slot of a released ticket. A bucket of which it was the last is free again. */
   returnSlot(ticket: Ticket, slot: number): void {
     this.#claims?.giveBack(ticket)
-    this.restore({ stack: ticket.lane.stack, cost: ticket.cost }, slot, ticket.leftAt!)
+    this.restore(ticket, slot, ticket.leftAt!)
     ticket.slot = undefined
   }
 
   /** Makes the slot of what has passed free again, in buckets of which it was the last. Times are in ms. */
-  restore({ stack, cost }: Demand, slot: number, leftAt: number): void {
-    for (const bucket of stack) {
-      bucket.restore(cost, slot, leftAt)
+  restore(demand: Demand, slot: number, leftAt: number): void {
+    for (const [place, bucket] of demand.stack.entries()) {
+      bucket.restore(costAt(demand, place), slot, leftAt)
       this.#readyLanes.plan(bucket)
     }
   }
@@ -522,12 +533,14 @@ export class Engine {
     }
   }
 
-  #pass(stack: readonly SharedBucket[], cost: number, slot: number, now: number): void {
-    for (const bucket of stack) {
-      bucket.pass(cost, slot, now)
+  #pass(demand: Demand, slot: number, now: number): void {
+    const { stack } = demand
+    for (let place = 0; place < stack.length; place += 1) {
+      const bucket = stack[place]!
+      bucket.pass(costAt(demand, place), slot, now)
       bucket.enter()
     }
-    if (this.#claims !== undefined) passedAlone(stack as readonly StoredBucket[], cost, slot)
+    if (this.#claims !== undefined) passedAlone(demand, slot)
     for (const bucket of stack) this.#readyLanes.occupied(bucket)
   }
 
@@ -543,8 +556,10 @@ export class Engine {
     this.waitingLike(ticket).remove(ticket)
     this.#deadlines.remove(ticket)
     countQueued(lane, -cost)
-    for (const bucket of lane.stack) {
-      bucket.dequeue(cost)
+    if (ticket.costs !== undefined) for (const bucket of lane.stack) bucket.openExtras().mixed -= 1
+    for (let place = 0; place < lane.stack.length; place += 1) {
+      const bucket = lane.stack[place]!
+      bucket.dequeue(costAt(ticket, place))
       if (bucket.nextCost > 0) this.#readyLanes.pickAgain(bucket, this.#clock.now())
     }
     if (lane.tickets.size > 0) updateRank(lane)
@@ -568,9 +583,9 @@ export class Engine {
     const sentAt = this.#clock.now()
     const { usual } = this.#sending
     this.#sending.record(sentAt - ticket.leftAt!)
-    for (const bucket of ticket.lane.stack) {
+    for (const [place, bucket] of ticket.stack.entries()) {
       const countedAt = bucket.limits.grace === undefined ? sentAt : sentAt - usual
-      if (bucket.delay(ticket.cost, slot, ticket.leftAt!, countedAt)) this.#readyLanes.plan(bucket)
+      if (bucket.delay(costAt(ticket, place), slot, ticket.leftAt!, countedAt)) this.#readyLanes.plan(bucket)
     }
     ticket.leftAt = sentAt
   }

@@ -58,8 +58,8 @@ export class SetAside {
    */
   comeBack(ticket: Ticket, due: number): void {
     const engine = this.#engine
-    const { lane, cost } = ticket
-    const now = engine.settleFor({ route: lane.route, stack: lane.stack, cost }, 'before')
+    const { lane, stack, cost } = ticket
+    const now = engine.settleFor({ route: lane.route, stack, cost }, 'before')
     engine.leaveAside(ticket)
     engine.lineUp(ticket, due)
     engine.contend(ticket, now)

@@ -182,10 +182,17 @@ export class Leases {
 /** What waits for a bucket and may leave in this time, in ms, by class. Behind an upstream that pauses or fails nothing can. */
 function demandOf(bucket: SharedBucket, within: number): ClassDemand[] {
   const demand = new Map<number, { priority: number; weight: number; cost: number }>()
-  for (const source of allSources(bucket)) {
+  const sources = allSources(bucket)
+  // Sources count what waits by its cost in the last bucket of its stack. That may be nothing.
+  const queued = bucket.isMixed ? sources.reduce((sum, source) => sum + source.queued, 0) : bucket.queued
+  const costFor = (source: Source): number =>
+    queued <= 0
+      ? (bucket.queued * source.waiting) / bucket.waiting
+      : (costFrom(source, within) * bucket.queued) / queued
+  for (const source of sources) {
     const { priority, weight, gate } = source
-    if (source.queued <= 0 || gate.paused || (gate.blocked && !gate.probe)) continue
-    const cost = costFrom(source, within)
+    if (source.waiting === 0 || gate.paused || (gate.blocked && !gate.probe)) continue
+    const cost = costFor(source)
     const entry = demand.get(priority)
     if (entry === undefined) demand.set(priority, { priority, weight, cost })
     else {

@@ -21,7 +21,17 @@ import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
 import { ignore, when } from '../maybe-promise.js'
-import { type Gate, type GrantedSlot, type Lane, type SharedBucket, StoredTicket, type Ticket } from '../queue/lane.js'
+import {
+  costAt,
+  costIn,
+  type Demand,
+  type Gate,
+  type GrantedSlot,
+  type Lane,
+  type SharedBucket,
+  StoredTicket,
+  type Ticket,
+} from '../queue/lane.js'
 import type { ReadyLanes } from '../queue/ready-lanes.js'
 import { isFree, SAME_TIME } from '../queue/ready-lanes.js'
 import {
@@ -37,7 +47,7 @@ import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
 import type { TakenSlot } from './bucket-lease.js'
 import { Leases } from './leases.js'
-import type { StoredBucket } from './stored-bucket.js'
+import { refsFor, type StoredBucket } from './stored-bucket.js'
 
 /** ms. The least time from a refusal to the next try. */
 const RETRY = 0.25
@@ -59,18 +69,18 @@ interface Parts {
 }
 
 /** A claim for the first request of a lane, made at this time in ms. */
-interface Question {
+interface Question extends Demand {
   readonly lane: Lane
-  readonly cost: number
   readonly parts: Parts
   readonly askedAt: number
 }
 
 /** A slot that a lane has been granted. */
-class Grant implements Timed, GrantedSlot {
+class Grant implements Timed, GrantedSlot, Demand {
   place = -1
   readonly lane: Lane
   readonly cost: number
+  readonly costs: readonly number[] | undefined
   readonly at: number
   readonly slot: Slot | undefined
   /** When it is forfeited, in ms. */
@@ -78,14 +88,20 @@ class Grant implements Timed, GrantedSlot {
   readonly claimed: readonly BucketRef[]
   readonly parts: Parts
 
-  constructor({ lane, cost, parts }: Question, at: number, slot?: Slot) {
+  constructor(question: Question, at: number, slot?: Slot) {
+    const { lane, cost, costs, parts } = question
     this.lane = lane
     this.cost = cost
+    this.costs = costs
     this.at = at
     this.slot = slot
     this.until = Math.min(slot === undefined ? Infinity : at + SLOT_GRACE, usableUntil(parts))
     this.parts = parts
-    this.claimed = refs(parts.claimed)
+    this.claimed = refsFor(parts.claimed, question)
+  }
+
+  get stack(): readonly SharedBucket[] {
+    return this.lane.stack
   }
 }
 
@@ -153,34 +169,37 @@ export class Claims {
 
   /** Claims a slot for the first ticket of a lane, whose turn it is. What is leased of its stack is taken. */
   ask(ticket: Ticket, now: number): void {
-    const { lane, cost } = ticket
+    const { lane, cost, costs } = ticket
     const stack = stored(lane.stack)
     this.#cutLeases(stack, ticket, now)
     if (this.#waitsForLease(stack, now)) return
     // Those whose claims are on their way came first. They have the first slots.
     const isFirst = (lane.claiming?.size ?? 0) === 0
     // Where a slot is for one request, each slot is settled by itself: after a stall the next one is judged by the time of then.
-    const isQuick = isFirst && stack.every(({ lease }) => lease !== undefined && lease.pastFor(cost) > 0)
-    const parts = this.#take(stack, cost, now)
+    const isQuick =
+      isFirst && stack.every(({ lease }, place) => lease !== undefined && lease.pastFor(costAt(ticket, place)) > 0)
+    const parts = this.#take(stack, ticket, now)
     const { claimed, taken } = parts
     const from = latest(taken)
     if (isQuick && from <= now + SAME_TIME) return this.#passLeased(ticket, from, now)
     this.#startClaiming(ticket)
     for (const bucket of parts.leased) if (bucket.shut) this.#readyLanes.occupied(bucket)
-    const question = { lane, cost, parts, askedAt: now }
+    const question = { lane, stack, cost, costs, parts, askedAt: now }
     if (claimed.length === 0) return this.#granted(new Grant(question, from))
     for (const bucket of claimed) {
-      bucket.claimableAt = Math.max(now, bucket.claimableAt) + cost / bucket.limits.rate
+      bucket.claimableAt = Math.max(now, bucket.claimableAt) + costIn(ticket, bucket) / bucket.limits.rate
       this.#readyLanes.occupied(bucket)
     }
-    for (const bucket of stack) this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + cost)
+    for (const [place, bucket] of stack.entries()) {
+      this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + costAt(ticket, place))
+    }
     const since = now - ticket.arrivedAt
     const notBefore =
       taken.length === 0
         ? {}
         : { notBefore: from, within: Math.min(...taken.map(({ at, slack }) => at + slack)) - from }
     const ahead = this.ahead(stack)
-    const asked = this.#store.claim({ stack: refs(claimed), cost, since, ahead, ...notBefore })
+    const asked = this.#store.claim({ stack: refsFor(claimed, ticket), cost, since, ahead, ...notBefore })
     if (!(asked instanceof Promise)) return this.#answered(question, asked)
     const answered = (claim?: ClaimAnswer): void => {
       this.#answered(question, claim)
@@ -202,7 +221,8 @@ export class Claims {
   }
 
   /** A slot from before a request came is not for it, nor one that comes before the slots of other buckets can be claimed. */
-  #cutLeases(stack: readonly StoredBucket[], { arrivedAt, cost }: Ticket, now: number): void {
+  #cutLeases(stack: readonly StoredBucket[], ticket: Ticket, now: number): void {
+    const { arrivedAt } = ticket
     const claimed = stack.filter(({ lease }) => lease === undefined)
     if (claimed.length === stack.length) return
     const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
@@ -213,7 +233,7 @@ export class Claims {
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
       const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
       const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
-      const past = lease.pastFor(cost)
+      const past = lease.pastFor(costIn(ticket, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
     }
   }
@@ -232,19 +252,19 @@ export class Claims {
   }
 
   /** Takes the slots of what is leased. */
-  #take(stack: readonly StoredBucket[], cost: number, now: number): Parts {
+  #take(stack: readonly StoredBucket[], ticket: Ticket, now: number): Parts {
     const claimed = stack.filter(bucket => bucket.lease === undefined)
     const leased = stack.filter(bucket => bucket.lease !== undefined)
-    const taken = leased.map(bucket => bucket.lease!.take(cost, now))
+    const taken = leased.map(bucket => bucket.lease!.take(costIn(ticket, bucket), now))
     for (const bucket of leased) this.#leaseChanged(bucket, now)
     return { claimed, leased, taken }
   }
 
-  #untake({ leased, taken }: Parts, cost: number): void {
+  #untake({ leased, taken }: Parts, demand: Demand): void {
     const now = this.#claimant.now()
     for (const [place, bucket] of leased.entries()) {
       if (bucket.lease === undefined) continue
-      bucket.lease.untake(taken[place]!.at, cost)
+      bucket.lease.untake(taken[place]!.at, costIn(demand, bucket))
       this.#leaseChanged(bucket, now)
     }
   }
@@ -252,7 +272,7 @@ export class Claims {
   /** Cost of the requests that have a slot of a bucket, or ask for one. */
   #claimingOf(bucket: SharedBucket): number {
     let cost = this.#asked.get(bucket) ?? 0
-    for (const grant of this.#grants.all()) if (grant.lane.stack.includes(bucket)) cost += grant.cost
+    for (const grant of this.#grants.all()) cost += costIn(grant, bucket)
     return cost
   }
 
@@ -264,10 +284,12 @@ export class Claims {
   }
 
   /** Takes the answer to a claim that came with the admission of the lane's last ticket, asked for at this time in ms. */
-  offer(lane: Lane, cost: number, claim: ClaimAnswer, askedAt: number): void {
+  offer(ticket: Ticket, claim: ClaimAnswer, askedAt: number): void {
+    const { lane, stack, cost, costs } = ticket
     // Others may have passed meanwhile, or the upstream fails.
     const mayPass = lane.route.gate.open && lane.stack.every(bucket => bucket.hasPlace)
-    const question = { lane, cost, parts: { claimed: stored(lane.stack), leased: [], taken: [] }, askedAt }
+    const parts = { claimed: stored(stack), leased: [], taken: [] }
+    const question = { lane, stack, cost, costs, parts, askedAt }
     if (claim.granted && !mayPass) return this.#return(new Grant(question, claim.slot.at, claim.slot))
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#applyAnswer(question, claim)
@@ -278,7 +300,7 @@ export class Claims {
    * Without this the time until the next slot would pass at the old rate until the next claim.
    */
   rateChanged(bucket: SharedBucket): void {
-    if (bucket.waiting > 0) this.#tellBack({ stack: refs([bucket as StoredBucket]), cost: 0 })
+    if (bucket.waiting > 0) this.#tellBack({ stack: refsFor([bucket]), cost: 0 })
     if ((bucket as StoredBucket).lease === undefined) return
     this.#nextClaim(bucket as StoredBucket, Infinity, this.#claimant.now())
     this.leases.renew(bucket as StoredBucket)
@@ -325,9 +347,9 @@ export class Claims {
   advance(now: number): void {
     const grant = this.#grants.next!
     const { nextDue } = this.#grants
-    const { lane, cost, until } = grant
+    const { lane, until } = grant
     const ticket = lane.claiming?.first
-    const fits = ticket !== undefined && ticket.cost <= cost + LEVEL_TOLERANCE
+    const fits = ticket !== undefined && isWithin(ticket, grant)
     if (!fits || now > until) {
       this.#drop(grant)
       return
@@ -356,11 +378,12 @@ export class Claims {
     if (!counted && granted === undefined) return
     ticket.counted = false
     ticket.granted = undefined
-    const rest = counted ? this.#countOut(lane.stack, ticket.cost) : []
+    const rest = counted ? this.#countOut(ticket) : []
     // What was leased has passed by now.
     const { slot, claimed = [] } = granted ?? {}
     const theirs = slot && { slot, slotCost: ticket.cost }
-    if (theirs !== undefined && claimed.length === rest.length)
+    // Where costs differ in buckets, those of the slot and of the request may, too.
+    if (theirs !== undefined && claimed.length === rest.length && ticket.costs === undefined)
       this.#tellBack({ stack: claimed, cost: ticket.cost, ...theirs })
     else {
       if (rest.length > 0) this.#tellBack({ stack: rest, cost: ticket.cost })
@@ -370,15 +393,26 @@ export class Claims {
   }
 
   /** A cost that was admitted leaves the levels. */
-  uncount(stack: readonly SharedBucket[], cost: number): void {
-    const rest = this.#countOut(stack, cost)
-    if (rest.length > 0) this.#tellBack({ stack: rest, cost })
+  uncount(demand: Demand): void {
+    const rest = this.#countOut(demand)
+    if (rest.length > 0) this.#tellBack({ stack: rest, cost: demand.cost })
+  }
+
+  /** What has passed cost more, or less. */
+  settle(demand: Demand): void {
+    const claimed = stored(demand.stack).filter(({ shard }) => shard.mode === 'claimed')
+    if (claimed.length === 0 || this.#store.settle === undefined) return
+    when(this.#store.settle({ stack: refsFor(claimed, demand), cost: demand.cost }), ignore)
   }
 
   /** Returns what the store counts itself. */
-  #countOut(stack: readonly SharedBucket[], cost: number): BucketRef[] {
-    for (const bucket of stored(stack)) if (bucket.hasRoom) bucket.lease!.use(-cost)
-    return refs(stored(stack).filter(bucket => !bucket.hasRoom))
+  #countOut(demand: Demand): BucketRef[] {
+    const stack = stored(demand.stack)
+    for (const [place, bucket] of stack.entries()) if (bucket.hasRoom) bucket.lease!.use(-costAt(demand, place))
+    return refsFor(
+      stack.filter(bucket => !bucket.hasRoom),
+      demand,
+    )
   }
 
   #tellBack(request: GiveBackRequest): void {
@@ -425,9 +459,9 @@ export class Claims {
   }
 
   #answered(question: Question, claim: ClaimAnswer | undefined): void {
-    const { lane, cost, parts, askedAt } = question
-    for (const bucket of lane.stack) {
-      const left = this.#asked.get(bucket)! - cost
+    const { lane, parts, askedAt } = question
+    for (const [place, bucket] of lane.stack.entries()) {
+      const left = this.#asked.get(bucket)! - costAt(question, place)
       if (left > LEVEL_TOLERANCE) this.#asked.set(bucket, left)
       else this.#asked.delete(bucket)
     }
@@ -435,7 +469,7 @@ export class Claims {
     if (claim?.granted) this.#applyAnswer(question, claim)
     else {
       this.#stopClaiming(lane)
-      this.#untake(parts, cost)
+      this.#untake(parts, question)
       if (claim !== undefined) this.#applyAnswer(question, claim)
       this.close(lane)
     }
@@ -444,14 +478,14 @@ export class Claims {
   /** Learns from an answer when the next claims are possible, and keeps a granted slot. */
   #applyAnswer(question: Question, claim: ClaimAnswer): void {
     if (!claim.granted) return this.#refused(question, claim.freeAt)
-    const { lane, cost } = question
+    const { lane } = question
     const { at } = claim.slot
     this.#granted(new Grant(question, at, claim.slot))
     // Many requests wait: one call for each of them would be too many.
     const last = stored(lane.stack).at(-1)!
     const now = this.#claimant.now()
     const isBusy = at - now > FRAME / 2 && last.claimedOften(now)
-    if (isBusy && last.lease === undefined) this.leases.start(last, cost)
+    if (isBusy && last.lease === undefined) this.leases.start(last, costIn(question, last))
   }
 
   #granted(grant: Grant): void {
@@ -469,7 +503,9 @@ export class Claims {
   }
 
   /** When the next claim for a bucket may be granted after this one, in ms. */
-  #nextAfter({ lane, cost, at, parts }: Grant, bucket: StoredBucket, now: number): number {
+  #nextAfter(grant: Grant, bucket: StoredBucket, now: number): number {
+    const { lane, at, parts } = grant
+    const cost = costIn(grant, bucket)
     const { rate, whole, burst } = bucket.limits
     // This instance's share of the rate counts from now and in full.
     const share = whole === undefined ? now : now + cost / rate
@@ -481,7 +517,9 @@ export class Claims {
   }
 
   /** The claims that are on their way will be refused, too. */
-  #refused({ lane, parts: { claimed, taken }, cost, askedAt }: Question, freeAt: readonly number[]): void {
+  #refused(question: Question, freeAt: readonly number[]): void {
+    const { lane, askedAt } = question
+    const { claimed, taken } = question.parts
     const now = this.#claimant.now()
     const wanted = Math.max(now, ...taken.map(({ at }) => at))
     const horizon = this.#horizon(claimed)
@@ -490,6 +528,7 @@ export class Claims {
     for (const [place, bucket] of claimed.entries()) {
       if (bucket.lease !== undefined) continue
       const free = frees[place]!
+      const cost = costIn(question, bucket)
       const own = bucket.ownUntil - slackOf(bucket.limits, cost) / bucket.limits.rate
       const ahead = horizon + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
       const isLast = free === last
@@ -513,7 +552,7 @@ export class Claims {
   }
 
   #horizon(stack: readonly SharedBucket[]): number {
-    return this.#store.horizonOf?.(refs(stored(stack))) ?? this.#store.horizon
+    return this.#store.horizonOf?.(refsFor(stack)) ?? this.#store.horizon
   }
 
   #dropAll(test: (grant: Grant) => boolean): void {
@@ -532,9 +571,10 @@ export class Claims {
     this.#stopClaiming(grant.lane)
   }
 
-  #return({ lane, cost, slot, claimed, parts }: Grant): void {
+  #return(grant: Grant): void {
+    const { lane, cost, slot, claimed, parts } = grant
     if (slot !== undefined) this.#tellBack({ stack: claimed, cost: 0, slot, slotCost: cost })
-    this.#untake(parts, cost)
+    this.#untake(parts, grant)
     this.#free(lane)
   }
 
@@ -609,6 +649,7 @@ function stored(stack: readonly SharedBucket[]): readonly StoredBucket[] {
   return stack as readonly StoredBucket[]
 }
 
-function refs(stack: readonly StoredBucket[]): BucketRef[] {
-  return stack.map(bucket => bucket.ref)
+/** Whether the slot of a demand is long enough for a request. */
+function isWithin(ticket: Ticket, slot: Demand): boolean {
+  return ticket.stack.every((_, place) => costAt(ticket, place) <= costAt(slot, place) + LEVEL_TOLERANCE)
 }

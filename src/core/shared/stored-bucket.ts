@@ -1,7 +1,7 @@
 import { type BucketLimits, slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
-import type { Lane, Source } from '../queue/lane.js'
+import { costAt, costIn, type Demand, type Lane, type SharedBucket, type Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { type BucketRef, FRAME } from '../store.js'
 import { hashOf } from '../structures/string-hash.js'
@@ -182,6 +182,17 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.#reportedAt = now
   }
 
+  /** The store is told as well. Its next answer says when this bucket is free. */
+  override settle(difference: number, now: number): void {
+    if (this.shard.mode !== 'claimed') return super.settle(difference, now)
+    this.levelChanged(difference)
+    if (this.lease !== undefined || difference > 0) return
+    const { rate } = this.limits.whole ?? this.limits
+    this.claimableAt = Math.min(this.claimableAt, Math.max(now, this.claimableAt + difference / rate))
+    this.grantedUntil = Math.min(this.grantedUntil, Math.max(now, this.grantedUntil + difference / rate))
+    this.ownUntil = Math.min(this.ownUntil, Math.max(now, this.ownUntil + difference / rate))
+  }
+
   /** The level that the store has answered changes by this many cost units. */
   levelChanged(by: number): void {
     this.#reported += by
@@ -274,18 +285,26 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   }
 }
 
+/** The names of buckets for the store, as they are now, with what a request costs in each where that differs. */
+export function refsFor(buckets: readonly SharedBucket[], demand?: Demand): BucketRef[] {
+  return (buckets as readonly StoredBucket[]).map(bucket =>
+    demand?.costs === undefined ? bucket.ref : { ...bucket.ref, cost: costIn(demand, bucket) },
+  )
+}
+
 /**
  * A request has passed a stack without the store. Buckets whose shards answer have the limits of all instances. They count it
  * at this instance's share of them, as it counts in the others.
  */
-export function passedAlone(stack: readonly StoredBucket[], cost: number, slot: number): void {
+export function passedAlone(demand: Demand, slot: number): void {
+  const stack = demand.stack as readonly StoredBucket[]
   let share = 1
   for (const { limits } of stack)
     if (limits.whole !== undefined) share = Math.min(share, limits.rate / limits.whole.rate)
-  for (const bucket of stack) {
+  for (const [place, bucket] of stack.entries()) {
     if (bucket.shard.mode !== 'claimed') continue
     const { rate } = bucket.limits.whole ?? bucket.limits
-    bucket.claimableAt = Math.max(bucket.claimableAt, slot + cost / (rate * share))
+    bucket.claimableAt = Math.max(bucket.claimableAt, slot + costAt(demand, place) / (rate * share))
   }
   stack.at(-1)?.keepTurn()
 }

@@ -14,12 +14,14 @@ import {
   type BucketRef,
   type ClaimAnswer,
   type ClaimRequest,
+  costIn,
   type GiveBackRequest,
   HORIZON,
   type LeaseAnswer,
   type LeaseRequest,
   longestBackDate,
   type Roll,
+  type SettleRequest,
   SLOT_GRACE,
 } from '../../core/store.js'
 import { IdleSweep } from '../../core/structures/idle-sweep.js'
@@ -41,6 +43,7 @@ export interface MemoryStore {
   admit(request: AdmitRequest): Admission
   claim(request: ClaimRequest): ClaimAnswer
   giveBack(request: GiveBackRequest): void
+  settle(request: SettleRequest): void
   lease(request: LeaseRequest): LeaseAnswer
   reset(bucket: BucketRef): void
   beat(id: string): Roll
@@ -110,7 +113,9 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     states: readonly State[],
     now: number,
   ): ClaimAnswer {
-    const frees = states.map(({ free, rate }, place) => free - slackOf(stack[place]!.limits, cost) / rate)
+    const frees = states.map(
+      ({ free, rate }, place) => free - slackOf(stack[place]!.limits, costIn(stack[place]!, cost)) / rate,
+    )
     const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
     // Those who lease are in turn.
     const isInTurn = states.every(
@@ -125,7 +130,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
-      state.free = Math.max(state.free, at) + cost / stack[place]!.limits.rate
+      state.free = Math.max(state.free, at) + costIn(stack[place]!, cost) / stack[place]!.limits.rate
     }
     const from = Math.min(at, Math.max(now, notBefore, ...frees))
     return { granted: true, slot: { at, from, token: at } }
@@ -142,7 +147,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       const states = findAll(stack, now)
       const rejection = decideAdmission(request, states, now)
       if (rejection !== undefined) return rejection
-      for (const state of states) change(state, cost, now)
+      for (const [place, state] of states.entries()) change(state, costIn(stack[place]!, cost), now)
       const levels = states.map(({ level }) => level)
       if (!claim) return { admitted: true, levels }
       return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0, ahead }, states, now) }
@@ -157,13 +162,27 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     giveBack({ stack, cost, slot, slotCost = 0 }) {
       const now = clock.now()
       for (const [place, state] of findAll(stack, now).entries()) {
-        change(state, -cost, now)
+        const ref = stack[place]!
+        change(state, -costIn(ref, cost), now)
         if (slot === undefined) continue
         const token = slot.token as number
-        const { burst, rate } = stack[place]!.limits
-        if (burst !== undefined)
-          state.free = Math.min(state.free, state.free - slotCost / rate + Math.max(0, now - token))
-        else if (Math.abs(state.free - (token + slotCost / rate)) <= SAME_SLOT) state.free = token
+        const { burst, rate } = ref.limits
+        const length = costIn(ref, slotCost) / rate
+        if (burst !== undefined) state.free = Math.min(state.free, state.free - length + Math.max(0, now - token))
+        else if (Math.abs(state.free - (token + length)) <= SAME_SLOT) state.free = token
+      }
+    },
+
+    settle({ stack, cost }) {
+      const now = clock.now()
+      for (const [place, state] of findAll(stack, now).entries()) {
+        const ref = stack[place]!
+        const { rate, capacity } = ref.limits
+        const difference = costIn(ref, cost)
+        const free = Math.max(state.free, now)
+        const most = Math.max(free, now + capacity / rate)
+        state.free = Math.max(now, Math.min(most, free + difference / rate))
+        change(state, difference < 0 ? difference : (state.free - free) * rate, now)
       }
     },
 
@@ -293,8 +312,11 @@ type Refusal = Extract<Admission, { admitted: false }>
 /** Undefined: all buckets admit it. An overflow is followed by the policy of the buckets that overflow. */
 function decideAdmission(request: AdmitRequest, states: readonly State[], now: number): Refusal | undefined {
   const { stack, cost, maxWait } = request
-  const which = (refuses: (state: State, limits: BucketLimits) => boolean): number[] =>
-    states.flatMap((state, place) => (refuses(state, stack[place]!.limits) ? [place] : []))
+  const which = (refuses: (state: State, limits: BucketLimits, cost: number) => boolean): number[] =>
+    states.flatMap((state, place) => {
+      const ref = stack[place]!
+      return refuses(state, ref.limits, costIn(ref, cost)) ? [place] : []
+    })
 
   const answer = (reason: Refusal['reason'], refusing: number[]): Refusal => ({
     admitted: false,
@@ -304,14 +326,14 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
     retryAfterMs: reason === 'too-costly' ? undefined : msUntilAdmitted(request, states, now),
   })
 
-  const tooSmall = which((_, { capacity }) => cost > capacity + LEVEL_TOLERANCE)
+  const tooSmall = which((_, { capacity }, cost) => cost > capacity + LEVEL_TOLERANCE)
   if (tooSmall.length > 0) return answer('too-costly', tooSmall)
   const blocked = which(state => blockedFor(state, now) > 0)
   if (blocked.length > 0) return answer('blocked', blocked)
-  const full = which((state, { capacity }) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
+  const full = which((state, { capacity }, cost) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
   for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
   if (full.length > 0) return answer('overflow', full)
-  const long = which((state, limits) => {
+  const long = which((state, limits, cost) => {
     return (levelOf(state, now) - slackOf(limits, cost)) / state.rate - SAME_TIME > maxWait
   })
   return long.length > 0 ? answer('max-wait', long) : undefined
@@ -329,9 +351,10 @@ function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonl
   let time = 0
   for (const [place, state] of states.entries()) {
     const { limits } = stack[place]!
+    const inBucket = costIn(stack[place]!, cost)
     const { rate, capacity } = limits
     const blocked = blockedFor(state, now)
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * maxWait + slackOf(limits, cost))
+    const target = blocked === Infinity ? 0 : Math.min(capacity - inBucket, rate * maxWait + slackOf(limits, inBucket))
     time = Math.max(time, (levelOf(state, now) - target) / rate)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }

@@ -5,7 +5,7 @@
 --   ops   float8[]  horizon and back in ms, then the operations one after another, each
 --                   verb, deadline (ms, like all moments), cost, a, b, count, and for each of count buckets
 --                   place in keys, rate (units per ms), capacity, fill (1 or 0), blockFor (ms; 0 none; Infinity drain),
---                   burst (0: none);
+--                   burst (0: none), its own cost (NaN: that of the operation);
 --                   after the buckets, for verb 2, and for verb 1 with b = 1: by how many ms the slot may be ahead of the
 --                   horizon because of the last bucket, and by how many ms it may be after b
 --     1 admit     a: maxWait in ms, b: 1 to claim as well
@@ -15,6 +15,7 @@
 --     5 beat      an instance's heartbeat
 --     7 leave     an instance leaves; two places: its own, and that of the number that have left
 --     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: how long, b: how long it is paused
+--     9 settle
 --     8 lease     cost: the largest that waits, a: the instance, b: how many numbers of lease.sql follow the bucket
 --
 -- Returns float8[]: the moment, then for each operation its verdict and more
@@ -22,7 +23,7 @@
 --   admit       0, levels, and if claimed the claim's answer
 --               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), which refuse (bits), levels
 --   claim       0, slot, from when it may be used, or 1, when each bucket is free
---   giveBack, reset, leave  0
+--   giveBack, settle, reset, leave  0
 --   beat        0, how many instances there are, how many have left so far, how many have a lower key
 --   exchange    0, how long it is paused, the rate, how long that holds (0: there is none)
 --   lease       0, and the answer of lease.sql
@@ -50,7 +51,8 @@ DECLARE
   size int := cardinality(ops);
   verb int;
   deadline float8;
-  cost float8;
+  whole float8;
+  cost float8;  -- in the bucket
   a float8;
   b float8;
   first int;
@@ -106,11 +108,12 @@ BEGIN
   WHILE p < size LOOP
     verb := ops[p];
     deadline := ops[p + 1];
-    cost := ops[p + 2];
+    whole := ops[p + 2];
+    cost := whole;
     a := ops[p + 3];
     b := ops[p + 4];
     first := p + 6;
-    last := first + ops[p + 5]::int * 6 - 1;
+    last := first + ops[p + 5]::int * 7 - 1;
     p := last + 1;
     IF verb = 8 THEN p := p + b::int; END IF;
     -- How far ahead of the horizon the last bucket may be, and how much later than b.
@@ -143,7 +146,7 @@ BEGIN
     IF verb = 7 THEN
       i := ops[first];
       IF ats[i] >= now - @BEAT_LIFE@ THEN
-        others := ops[first + 6];
+        others := ops[first + 7];
         levels[others] := levels[others] + 1;
         -- Longer than any instance takes to ask.
         ends[others] := now + 60000;
@@ -154,7 +157,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    FOR f IN first .. last BY 6 LOOP
+    FOR f IN first .. last BY 7 LOOP
       i := ops[f];
       IF levels[i] > 0 THEN
         levels[i] := greatest(0, levels[i] - (now - ats[i]) * ops[f + 1]
@@ -178,8 +181,9 @@ BEGIN
     IF verb = 1 THEN
       masks := '{0,0,0,0}';
       bit := 1;
-      FOR f IN first .. last BY 6 LOOP
+      FOR f IN first .. last BY 7 LOOP
         i := ops[f];
+        cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         capacity := ops[f + 2];
         IF cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
@@ -191,15 +195,17 @@ BEGIN
                      WHEN masks[4] > 0 THEN 4 ELSE 0 END;
       result[o] := reason;
       IF reason = 0 THEN
-        FOR f IN first .. last BY 6 LOOP
+        FOR f IN first .. last BY 7 LOOP
           i := ops[f];
+          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
           levels[i] := levels[i] + cost;
         END LOOP;
         claims := b = 1;
       ELSE
         IF reason = 3 THEN
-          FOR f IN first .. last BY 6 LOOP
+          FOR f IN first .. last BY 7 LOOP
             i := ops[f];
+            cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
             IF levels[i] + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
               IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
               IF ops[f + 4] > 0 THEN blocks[i] := now + ops[f + 4]; END IF;
@@ -211,8 +217,9 @@ BEGIN
         END IF;
         retry := CASE WHEN reason = 1 THEN -1 ELSE 0 END;
         IF reason > 1 THEN
-          FOR f IN first .. last BY 6 LOOP
+          FOR f IN first .. last BY 7 LOOP
             i := ops[f];
+            cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
             rate := ops[f + 1];
             target := CASE WHEN blocks[i] = 'Infinity' THEN 0 
               ELSE least(ops[f + 2] - cost, rate * a + greatest(0, ops[f + 5] - cost)) END;
@@ -224,7 +231,7 @@ BEGIN
         result[o + 2] := masks[reason];
         o := o + 2;
       END IF;
-      FOR f IN first .. last BY 6 LOOP
+      FOR f IN first .. last BY 7 LOOP
         i := ops[f];
         o := o + 1;
         result[o] := levels[i];
@@ -244,7 +251,8 @@ BEGIN
       earliest := greatest(now, b);
       in_turn := greatest(now, slot) + @SAME_SLOT@;
       refused := false;
-      FOR f IN first .. last BY 6 LOOP
+      FOR f IN first .. last BY 7 LOOP
+        cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         target := frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1];
         -- Those who lease are in turn.
         refused := refused OR (leased_untils[ops[f]::int] > now AND target > in_turn);
@@ -255,8 +263,9 @@ BEGIN
       END LOOP;
       IF refused OR far OR slot > now + horizon + ops[last + 1] OR (ops[last + 2] < 'Infinity' AND slot > b + ops[last + 2]) THEN
         result[o] := 1;
-        FOR f IN first .. last BY 6 LOOP
+        FOR f IN first .. last BY 7 LOOP
           o := o + 1;
+          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
           result[o] := greatest(now, frees[ops[f]::int] - greatest(0, ops[f + 5] - cost) / ops[f + 1]);
         END LOOP;
       ELSE
@@ -265,23 +274,36 @@ BEGIN
         result[o] := slot;
         o := o + 1;
         result[o] := least(slot, earliest);
-        FOR f IN first .. last BY 6 LOOP
+        FOR f IN first .. last BY 7 LOOP
           i := ops[f];
           rate := ops[f + 1];
+          cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
           frees[i] := greatest(frees[i], slot) + cost / rate;
           ends[i] := 'Infinity';
         END LOOP;
       END IF;
     ELSIF verb = 3 THEN
-      FOR f IN first .. last BY 6 LOOP
+      FOR f IN first .. last BY 7 LOOP
         i := ops[f];
         rate := ops[f + 1];
+        cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         levels[i] := greatest(0, levels[i] - cost);
+        cost := CASE WHEN b > 0 AND ops[f + 6] <> 'NaN' THEN ops[f + 6] ELSE b END;
         IF b >= 0 AND ops[f + 5] > 0 THEN
-          frees[i] := least(frees[i], frees[i] - b / rate + greatest(0, now - a));
-        ELSIF b >= 0 AND abs(frees[i] - (a + b / rate)) <= @SAME_SLOT@ THEN
+          frees[i] := least(frees[i], frees[i] - cost / rate + greatest(0, now - a));
+        ELSIF b >= 0 AND abs(frees[i] - (a + cost / rate)) <= @SAME_SLOT@ THEN
           frees[i] := a;
         END IF;
+        ends[i] := 'Infinity';
+      END LOOP;
+    ELSIF verb = 9 THEN
+      FOR f IN first .. last BY 7 LOOP
+        i := ops[f];
+        rate := ops[f + 1];
+        cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+        target := greatest(frees[i], now);
+        frees[i] := greatest(now, least(greatest(target, now + ops[f + 2] / rate), target + cost / rate));
+        levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE (frees[i] - target) * rate END);
         ends[i] := 'Infinity';
       END LOOP;
     ELSIF verb = 4 THEN
@@ -296,7 +318,7 @@ BEGIN
       i := ops[first];
       known := NULL;
       IF leased_untils[i] > '-Infinity' THEN SELECT t.lease INTO known FROM @table@ t WHERE t.key = keys[i]; END IF;
-      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : p - 1]);
+      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : first + 5] || ops[first + 7 : p - 1]);
       levels[i] := leased.level;
       frees[i] := leased.free;
       leased_rates[i] := leased.leased_rate;

@@ -23,6 +23,7 @@ import {
   leaveOperation,
   type PostgresOperation,
   resetOperation,
+  settleOperation,
 } from './wire.js'
 
 /** The most connections of an instance. Batches grow while both are busy. More would wait for the same rows. */
@@ -109,6 +110,7 @@ export function createPostgresStore(options: PostgresOptions): Store {
     admit: request => ask(admitOperation(request)),
     claim: request => ask(claimOperation(request)),
     giveBack: request => ask(giveBackOperation(request)),
+    settle: request => ask(settleOperation(request)),
     lease: request => ask(leaseOperation(request)),
     async reset(bucket) {
       await ask(resetOperation(bucket))

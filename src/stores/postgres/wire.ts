@@ -11,6 +11,7 @@ import type {
   LeaseAnswer,
   LeaseRequest,
   Roll,
+  SettleRequest,
 } from '../../core/store.js'
 import type { UpstreamState } from '../../core/upstream-state.js'
 import type { Offset } from '../clock-offset.js'
@@ -78,10 +79,10 @@ function operation<T>(
     write(ops, deadline, place, offset) {
       const [cost, a, b, ...more] = typeof numbers === 'function' ? numbers(offset) : numbers
       ops.push(verb, deadline, cost, a, b, stack.length)
-      for (const [index, { limits }] of stack.entries()) {
+      for (const [index, { limits, cost: own = NaN }] of stack.entries()) {
         const { rate, capacity, overflow, blockFor, burst = 0 } = limits
         const block = blockFor === 'drain' ? Infinity : (blockFor ?? 0)
-        ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block, burst)
+        ops.push(place(keys[index]!), rate, capacity, overflow === 'fill' ? 1 : 0, block, burst, own)
       }
       ops.push(...more)
     },
@@ -141,6 +142,10 @@ export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackR
   return operation(3, stack, [cost, ...claimed], () => {})
 }
 
+export function settleOperation({ stack, cost }: SettleRequest): PostgresOperation<void> {
+  return operation(9, stack, [cost, 0, 0], () => {})
+}
+
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {
   const { bucket, instance, demand, largest, lead, used, want, ahead, returned } = request
   const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
@@ -177,7 +182,7 @@ export function beatOperation(id: string): PostgresOperation<Roll> {
   return {
     keys: [key],
     write: (ops, deadline, place) => {
-      ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0, 0)
+      ops.push(5, deadline, 0, 0, 0, 1, place(key), 1, 0, 0, 0, 0, NaN)
     },
     read(_, answer, offset) {
       const [count, left, rank] = answer.numbers(3) as [number, number, number]
@@ -191,7 +196,7 @@ export function leaveOperation(id: string): PostgresOperation<void> {
   return {
     keys: [key, LEFT],
     write: (ops, deadline, place) => {
-      ops.push(7, deadline, 0, 0, 0, 2, place(key), 1, 0, 0, 0, 0, place(LEFT), 1, 0, 0, 0, 0)
+      ops.push(7, deadline, 0, 0, 0, 2, place(key), 1, 0, 0, 0, 0, NaN, place(LEFT), 1, 0, 0, 0, 0, NaN)
     },
     read: () => {},
   }
@@ -207,7 +212,7 @@ export function exchangeOperation(upstream: string, news?: UpstreamState): Postg
   return {
     keys: [key],
     write: (ops, deadline, place) => {
-      ops.push(6, deadline, rate, rateFor, pausedFor, 1, place(key), 1, 0, 0, 0, 0)
+      ops.push(6, deadline, rate, rateFor, pausedFor, 1, place(key), 1, 0, 0, 0, 0, NaN)
     },
     read: (_, answer) => describeUpstream(answer.number(), answer.number(), answer.number()),
   }

@@ -4,14 +4,15 @@
  * they have taken, and what it may have taken itself leaks away.
  */
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
-import type {
-  Admission,
-  AdmitRequest,
-  BucketRef,
-  ClaimAnswer,
-  ClaimRequest,
-  GiveBackRequest,
-  Slot,
+import {
+  type Admission,
+  type AdmitRequest,
+  type BucketRef,
+  type ClaimAnswer,
+  type ClaimRequest,
+  costIn,
+  type GiveBackRequest,
+  type Slot,
 } from '../../core/store.js'
 import { REASONS } from './wire.js'
 
@@ -41,7 +42,7 @@ function spread(parts: readonly Part[], values: readonly (readonly number[])[]):
 
 export async function admitInSteps(parts: readonly Part[], request: AdmitRequest, place: OnePlace): Promise<Admission> {
   const of = ({ stack }: Part): AdmitRequest => ({ ...request, stack })
-  const tooCostly = request.stack.some(({ limits }) => request.cost - limits.capacity > LEVEL_TOLERANCE)
+  const tooCostly = request.stack.some(ref => costIn(ref, request.cost) - ref.limits.capacity > LEVEL_TOLERANCE)
   const admitted: Admitted[] = []
   let refused: Rejected | undefined
   try {
@@ -64,9 +65,9 @@ export async function admitInSteps(parts: readonly Part[], request: AdmitRequest
     return { admitted: true, levels, claim: allOrNone(parts, claims, request.cost, place) }
   }
   undoAdmissions(parts, admitted, request.cost, place)
-  const answers: Admission[] = admitted.map(({ levels }) => ({
+  const answers: Admission[] = admitted.map(({ levels }, part) => ({
     admitted: true,
-    levels: levels.map(level => Math.max(0, level - request.cost)),
+    levels: levels.map((level, place) => Math.max(0, level - costIn(parts[part]!.stack[place]!, request.cost))),
   }))
   if (refused !== undefined) answers.push(refused)
   const others = parts.slice(answers.length).map(part => place.judge(of(part)))

@@ -13,6 +13,7 @@ import type {
   LeaseAnswer,
   LeaseRequest,
   Roll,
+  SettleRequest,
   Store,
   StoreError,
 } from '../../core/store.js'
@@ -117,6 +118,12 @@ class RedisStore implements Store {
     const parts = this.#parts(request.stack)
     if (parts !== undefined) return giveBackInSteps(parts, request, this.#onePlace(request.stack, deadline))
     return this.#giveBack(request, deadline)
+  }
+
+  async settle({ stack, cost }: SettleRequest): Promise<void> {
+    const deadline = this.#deadline()
+    const parts = this.#parts(stack) ?? [{ stack }]
+    await Promise.all(parts.map(({ stack }) => this.#onStack({ verb: VERB.settle, stack, cost, deadline }, () => {})))
   }
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {

@@ -2,7 +2,6 @@
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
-import type { BucketLimits } from '../../core/bucket/limits.js'
 import type { BucketRef, StoreError } from '../../core/store.js'
 import { CLOCK_ORIGIN, fillConstants } from '../constants.js'
 
@@ -17,6 +16,7 @@ export const VERB = {
   exchange: 8,
   leave: 9,
   lease: 10,
+  settle: 11,
 } as const
 
 export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
@@ -74,7 +74,7 @@ export interface RedisOperation {
 
 const HEADER = 5
 const PER_OPERATION = 6
-const PER_PLACE = 6
+const PER_PLACE = 7
 
 /** How many numbers describe it. */
 export function sizeOf({ keys, numbers }: RedisOperation): number {
@@ -121,7 +121,7 @@ export function encodeCall(
     for (let index = 0; index < keys.length; index += 1) {
       input[at] = placeOf(keys[index]!, places)
       const bucket = stack[index]
-      if (bucket !== undefined) encodeLimits(bucket.limits, input, at + 1)
+      if (bucket !== undefined) encodeBucket(bucket, input, at + 1)
       at += PER_PLACE
     }
     input.set(numbers, at)
@@ -140,13 +140,14 @@ function placeOf(key: string, places: Map<string, number>): number {
   return places.size
 }
 
-function encodeLimits(limits: BucketLimits, input: Float64Array, at: number): void {
+function encodeBucket({ limits, cost = NaN }: BucketRef, input: Float64Array, at: number): void {
   const { rate, capacity, overflow, blockFor = 0, burst = 0 } = limits
   input[at] = rate
   input[at + 1] = capacity
   input[at + 2] = overflow === 'fill' ? 1 : 0
   input[at + 3] = blockFor === 'drain' ? Infinity : blockFor
   input[at + 4] = burst
+  input[at + 5] = cost
 }
 
 /** Reads an answer of the script, number by number. */

@@ -18,6 +18,7 @@ import {
   type LeaseAnswer,
   type LeaseRequest,
   type Roll,
+  type SettleRequest,
   type Store,
   StoreError,
 } from '../../core/store.js'
@@ -118,6 +119,10 @@ class WorkerStore implements Store {
 
   giveBack(request: GiveBackRequest): Promise<void> {
     return this.#ask('giveBack', [request], ignore)
+  }
+
+  settle(request: SettleRequest): Promise<void> {
+    return this.#ask('settle', [request], ignore)
   }
 
   reset(bucket: BucketRef): Promise<void> {

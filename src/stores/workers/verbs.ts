@@ -3,7 +3,7 @@ import type { News } from '../../core/board.js'
 import type { Store } from '../../core/store.js'
 
 /** The verbs by their numbers in a question. A new verb of the store is added here, and to `WorkerStore`. */
-export const VERBS = ['admit', 'claim', 'giveBack', 'lease', 'reset', 'beat', 'leave', 'exchange'] as const
+export const VERBS = ['admit', 'claim', 'giveBack', 'lease', 'reset', 'beat', 'leave', 'exchange', 'settle'] as const
 
 export type Verb = (typeof VERBS)[number] & keyof Store
 

@@ -10,7 +10,8 @@
 --             count, and that many operations of
 --               verb, cost, x, slot, n, m, n places of
 --                 key (its place in KEYS), rate (cost units per ms), capacity (cost units), fill (1: an overflow fills
---                 it), blockFor (ms; 0: none; infinite: until it has drained), burst (cost units; 0: none)
+--                 it), blockFor (ms; 0: none; infinite: until it has drained), burst (cost units; 0: none), its own cost
+--                 (NaN: that of the operation)
 --               and m numbers
 --           x     admission: maxWait (ms); claim: since (ms); giveBack: slotCost; lease: lead (ms); beat and leave: the
 --                 place of the id in ARGV, where the places are the registry and the number that have left
@@ -29,7 +30,7 @@
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
 --   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
---   giveBack, reset, leave  nothing
+--   giveBack, settle, reset, leave  nothing
 --   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
 --                for each its time and cost
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
@@ -46,6 +47,7 @@ end
 local now = clock()
 
 local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local SETTLE = 11
 local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = @LEVEL_TOLERANCE@, @SAME_WAIT@, @SAME_SLOT@
 local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = @BEAT_LIFE@, @BEAT_AHEAD@, @KEEP_MARGIN@
 -- Numbers that are packed in one call: they are on the stack.
@@ -126,15 +128,23 @@ local function open(key, rate)
   end
 end
 
+-- What a cost of the operation is in a place.
+local function cost_in(place, cost)
+  local own = input[place + 6]
+  if own ~= own or cost == 0 then return cost end
+  return own
+end
+
 -- How much may be held still when a cost leaves.
 local function slack_of(place, cost)
   return max(0, input[place + 5] - cost)
 end
 
 -- The first of the reasons, in their order, for which any place refuses; 0: none does.
-local function reason_against(first, last, cost, max_wait)
+local function reason_against(first, last, whole, max_wait)
   local reason = 5
-  for place = first, last, 6 do
+  for place = first, last, 7 do
+    local cost = cost_in(place, whole)
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local level = levels[key]
     if cost - capacity > LEVEL_TOLERANCE then return 1 end
@@ -149,7 +159,8 @@ local function reason_against(first, last, cost, max_wait)
   return reason < 5 and reason or 0
 end
 
-local function refuses(place, reason, cost, max_wait)
+local function refuses(place, reason, whole, max_wait)
+  local cost = cost_in(place, whole)
   local key, rate, capacity = input[place], input[place + 1], input[place + 2]
   if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
   if reason == 2 then return is_blocked(key) end
@@ -164,9 +175,10 @@ local function apply_overflow_policy(place)
   if fill == 1 or block_for ~= 0 then changed[key] = true end
 end
 
-local function time_until_fit(first, last, cost, max_wait)
+local function time_until_fit(first, last, whole, max_wait)
   local time = 0
-  for place = first, last, 6 do
+  for place = first, last, 7 do
+    local cost = cost_in(place, whole)
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
     local blocked = blocks[key] ~= 0 and is_blocked(key)
     local target = min(capacity - cost, rate * max_wait + slack_of(place, cost))
@@ -182,15 +194,15 @@ end
 
 local function refuse(reason, first, last, cost, max_wait, dry)
   local refusing = {}
-  for place = first, last, 6 do refusing[place] = refuses(place, reason, cost, max_wait) end
+  for place = first, last, 7 do refusing[place] = refuses(place, reason, cost, max_wait) end
   if reason == 3 and not dry then
-    for place = first, last, 6 do if refusing[place] then apply_overflow_policy(place) end end
+    for place = first, last, 7 do if refusing[place] then apply_overflow_policy(place) end end
   end
   tell(0)
   tell(reason)
   tell(reason == 1 and -1 or time_until_fit(first, last, cost, max_wait))
-  for place = first, last, 6 do tell(levels[input[place]]) end
-  for place = first, last, 6 do tell(refusing[place] and 1 or 0) end
+  for place = first, last, 7 do tell(levels[input[place]]) end
+  for place = first, last, 7 do tell(refusing[place] and 1 or 0) end
 end
 
 local function free_for(place, cost)
@@ -201,23 +213,23 @@ end
 local function claim(first, last, cost, since, not_before)
   local slot, earliest, refused = max(now - min(since, back), not_before), max(now, not_before), false
   local in_turn = max(now, slot) + SAME_SLOT
-  local ahead = horizon + input[last + 6]
-  for place = first, last, 6 do
-    local free = free_for(place, cost)
+  local ahead = horizon + input[last + 7]
+  for place = first, last, 7 do
+    local free = free_for(place, cost_in(place, cost))
     -- Those who lease are in turn.
     if leased_untils[input[place]] > now and free > in_turn then refused = true end
     -- The last bucket would be idle meanwhile.
     if place == last and slot > now + ahead and slot > free then refused = true end
     slot, earliest = max(slot, free), max(earliest, free)
   end
-  if refused or slot > now + ahead + input[last + 7] or slot - not_before > input[last + 8] then
+  if refused or slot > now + ahead + input[last + 8] or slot - not_before > input[last + 9] then
     tell(0)
-    for place = first, last, 6 do tell(max(now, free_for(place, cost))) end
+    for place = first, last, 7 do tell(max(now, free_for(place, cost_in(place, cost)))) end
     return
   end
-  for place = first, last, 6 do
+  for place = first, last, 7 do
     local key = input[place]
-    frees[key] = max(frees[key], slot) + cost / input[place + 1]
+    frees[key] = max(frees[key], slot) + cost_in(place, cost) / input[place + 1]
     changed[key] = true
   end
   tell(1)
@@ -230,12 +242,12 @@ local function admit(verb, first, last, cost, max_wait)
   if reason > 0 then return refuse(reason, first, last, cost, max_wait, verb == JUDGE) end
   tell(1)
   if verb == JUDGE then
-    for place = first, last, 6 do tell(levels[input[place]]) end
+    for place = first, last, 7 do tell(levels[input[place]]) end
     return
   end
-  for place = first, last, 6 do
+  for place = first, last, 7 do
     local key = input[place]
-    local level = levels[key] + cost
+    local level = levels[key] + cost_in(place, cost)
     levels[key] = level
     blocks[key] = 0
     changed[key] = true
@@ -245,25 +257,37 @@ local function admit(verb, first, last, cost, max_wait)
 end
 
 local function give_back(first, last, cost, slot, slot_cost)
-  for place = first, last, 6 do
+  for place = first, last, 7 do
     local key = input[place]
-    levels[key] = max(0, levels[key] - cost)
+    levels[key] = max(0, levels[key] - cost_in(place, cost))
+    local lasts = cost_in(place, slot_cost) / input[place + 1]
     -- Kept also if it only leaked: a clock that goes back must not bring it back.
     if stored[key] then changed[key] = true end
     if input[place + 5] > 0 then
       -- Without a slot, which is -infinite then, this changes nothing.
-      local free = min(frees[key], frees[key] - slot_cost / input[place + 1] + max(0, now - slot))
+      local free = min(frees[key], frees[key] - lasts + max(0, now - slot))
       if free ~= frees[key] then changed[key] = true end
       frees[key] = free
-    elseif math.abs(frees[key] - slot - slot_cost / input[place + 1]) <= SAME_SLOT then
+    elseif math.abs(frees[key] - slot - lasts) <= SAME_SLOT then
       frees[key] = slot
       changed[key] = true
     end
   end
 end
 
+local function settle(first, last, cost)
+  for place = first, last, 7 do
+    local key, rate, capacity = input[place], input[place + 1], input[place + 2]
+    local difference, free = cost_in(place, cost), max(frees[key], now)
+    frees[key] = max(now, min(max(free, now + capacity / rate), free + difference / rate))
+    if difference > 0 then difference = (frees[key] - free) * rate end
+    levels[key] = max(0, levels[key] + difference)
+    changed[key] = true
+  end
+end
+
 local function reset(first, last)
-  for place = first, last, 6 do
+  for place = first, last, 7 do
     local key = input[place]
     levels[key], blocks[key], frees[key], leased_rates[key], leased_untils[key] = 0, 0, 0, 0, 0
     changed[key], forgotten[key], leases[key] = true, true, nil
@@ -296,8 +320,8 @@ local position = 6
 for _ = 1, count do
   local verb, cost, x = input[position], input[position + 1], input[position + 2]
   local first = position + 6
-  local last = first + 6 * (input[position + 4] - 1)
-  local behind = last + 6 + input[position + 5]
+  local last = first + 7 * (input[position + 4] - 1)
+  local behind = last + 7 + input[position + 5]
   if verb == BEAT then
     beat(first, last, ARGV[x])
   elseif verb == LEAVE then
@@ -312,10 +336,11 @@ for _ = 1, count do
     open(input[first], input[first + 1])
     lease(first, behind, cost, x)
   else
-    for place = first, last, 6 do open(input[place], input[place + 1]) end
+    for place = first, last, 7 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)
     elseif verb == CLAIM then claim(first, last, cost, x, input[position + 3])
     elseif verb == GIVE_BACK then give_back(first, last, cost, input[position + 3], x)
+    elseif verb == SETTLE then settle(first, last, cost)
     else reset(first, last) end
   end
   position = behind

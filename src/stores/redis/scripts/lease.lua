@@ -406,9 +406,9 @@ end
 -- `first` is the place of the bucket. Behind the places are the numbers, up to `behind`.
 local function lease(first, behind, largest, lead)
   local key, capacity, burst = input[first], input[first + 2], input[first + 5]
-  local opened = leases[key] or open_leases(key, input[first + 6])
+  local opened = leases[key] or open_leases(key, input[first + 7])
   leases[key] = opened
-  local numbers = first + 12
+  local numbers = first + 14
   local instance, used, want, min_share, ahead, classes =
     input[numbers], input[numbers + 1], input[numbers + 2], input[numbers + 3], input[numbers + 4], input[numbers + 5]
   local at = numbers + 6
