@@ -13,6 +13,9 @@ import { type Connection, connect } from './store-at-distance.js'
 /** ms after a rejection until a client that is always there asks again. */
 const AGAIN = 25
 
+/** ms from one look at the clock to the next. */
+const MOMENT = 1e-4
+
 /** Requests of one key to one instance. */
 export interface Source {
   readonly instance: number
@@ -55,6 +58,8 @@ export interface SimulationOptions {
   readonly seed?: number
   /** ms from the start of the load: until when an instance stands still at that time. Before it: it runs. */
   readonly stillUntil?: (instance: number, at: number) => number
+  /** Time goes on while an instance works, as on a machine. */
+  readonly isReal?: boolean
 }
 
 export interface Simulation {
@@ -82,7 +87,16 @@ interface Process {
 type Ending = 'released' | 'rejected' | 'cancelled'
 
 export async function simulate(options: SimulationOptions): Promise<Simulation> {
-  const { stack, count, sources, distance = () => 0.25, jitter = 0, seed = 1, stillUntil = () => -Infinity } = options
+  const {
+    stack,
+    count,
+    sources,
+    distance = () => 0.25,
+    jitter = 0,
+    seed = 1,
+    stillUntil = () => -Infinity,
+    isReal,
+  } = options
   const clock = createHeapClock()
   const chance = random(seed)
   const reach = { horizon: 0, back: 0 }
@@ -113,7 +127,15 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
         hasAnswers = true
       },
     })
-    const own: Clock = { now: clock.now, at: (due, run) => awake.at(due, () => void (connection.gone || run())) }
+    let last = 0
+    const movingNow = (): number => {
+      last = Math.max(last + MOMENT, clock.now())
+      return last
+    }
+    const own: Clock = {
+      now: isReal ? movingNow : clock.now,
+      at: (due, run) => awake.at(due, () => void (connection.gone || run())),
+    }
     const { store } = connection
     const sharing = new Sharing({ store, onOutage: 'local', clock: own, id: String(instance) })
     const shaper = new Shaper({

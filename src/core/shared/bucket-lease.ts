@@ -2,6 +2,7 @@
 
 import type { BucketLimits } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
+import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import {
   type ClassDemand,
   FORECAST,
@@ -207,7 +208,8 @@ export class BucketLease {
   take(cost: number, now: number): TakenSlot {
     this.#lapse(now)
     const { at } = this.#slots[0]!
-    const until = at + this.#graceOf(this.#slots[0]!)
+    // What is left of a slot may be as late as it can be. Time goes on until the request leaves.
+    const until = Math.max(at + this.#graceOf(this.#slots[0]!), now + SHORTEST_GRACE)
     const slack = this.slack
     this.#taken += cost
     this.#lapsed = 0

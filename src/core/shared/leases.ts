@@ -62,6 +62,8 @@ export class Leases {
     const lease = this.#begin(bucket, cost)
     if (lease === undefined) return
     lease.openRoom()
+    // It has asked the store, and goes on asking: without this the lease would end with its first report.
+    lease.ask(cost)
     this.#report(bucket)
   }
 
