@@ -38,6 +38,21 @@ t.test('it spaces what waits, and never rejects', async t => {
   t.equal(came[3]!.header('ratelimit'), undefined)
 })
 
+t.test('a rejection because of it names no policy, as it has no quota', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startRig(t, { upstream: { url: upstream.url, adapt }, routes: [{ name: 'all', maxWait: '300ms' }] })
+  for (let sent = 0; sent < 2; sent += 1) {
+    const client = await connect(t, rig)
+    client.send(get())
+    await rig.until(({ queued, released }) => queued.length + released.length > sent)
+  }
+  const answer = await askOnce(t, rig, get())
+  t.equal(answer.status, 429)
+  const problem = answer.json()
+  t.equal(problem['violated-policies'], undefined)
+  t.match(problem.detail, /^bucket "adaptive" would make it wait 0\.4 s/)
+})
+
 t.test('meter and off routes count in it and do not wait', async t => {
   const upstream = await httpUpstream(t)
   for (const path of ['/off', '/meter']) {

@@ -1,5 +1,5 @@
 import { predictedWait } from '../../core/admission/predicted-wait.js'
-import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
+import { costIn, type Rejection, type SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import { limitHeaders, RETRY_SOON_MS, type Reply, upstreamDown } from '../http/reply.js'
 import type { GivenUp } from '../observe/observer.js'
@@ -34,7 +34,9 @@ export function rejectionReply(rejection: Rejection, route: Route, visit: Reject
   return {
     status: route.buckets.find(({ settings }) => settings.name === first.limits.name)?.settings.status ?? 429,
     detail:
-      reason === 'max-wait' ? explainWait(route, visit, first, now) : explain(rejection, first, arrival.cost, now),
+      reason === 'max-wait'
+        ? explainWait(route, visit, first, now)
+        : explain(rejection, first, costIn(arrival, first), now),
     // A policy without a quota is none.
     violated: buckets.filter(({ limits }) => limits.capacity < Infinity),
     retryAfterMs: retry,

@@ -98,7 +98,8 @@ function problem({ status, detail, violated, retryAfterMs }: Reply): string {
   let json = `{"type":"${type}","title":"${STATUS_CODES[status] ?? 'Error'}","status":${status}`
   json += `,"detail":${JSON.stringify(detail)}`
   // A name has nothing to escape (config/schema/values.ts).
-  if (violated !== undefined) json += `,"violated-policies":["${violated.map(namedBy).join('","')}"]`
+  if (violated !== undefined && violated.length > 0)
+    json += `,"violated-policies":["${violated.map(namedBy).join('","')}"]`
   if (retryAfterMs !== undefined) json += `,"retryAfterMs":${Math.ceil(retryAfterMs - ROUNDING)}`
   return `${json}}`
 }
