@@ -320,7 +320,8 @@ export class Shaper {
   /** False: it has to wait. */
   #passAtOnce(arrival: Arrival, now: number): boolean {
     for (const bucket of arrival.stack) bucket.endBlock(now)
-    if (!arrival.route.gate.open || !this.#isNext(arrival, now)) return false
+    const { gate } = arrival.route
+    if (!gate.open || !this.#isNext(arrival, now) || !gate.fits(arrival.cost)) return false
     this.#engine.passAtOnce(arrival, now)
     return true
   }

@@ -68,7 +68,7 @@ export interface BucketRef {
 }
 
 /** What a cost of a request is in this bucket. */
-export function costIn({ cost: own }: BucketRef, cost: number): number {
+export function costOfRef({ cost: own }: BucketRef, cost: number): number {
   return own === undefined || cost === 0 ? cost : own
 }
 

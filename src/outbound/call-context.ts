@@ -1,28 +1,29 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
+import { decide } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
-import type { SharedBucket } from '../core/queue/lane.js'
+import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
+import type { BucketNames } from './calls/call-options.js'
 import { DeferredStore } from './deferred-store.js'
 import { DrainTimer } from './drain-timer.js'
-import { ClosedError, OverflowError } from './errors.js'
+import { ClearedError, ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
-import type { Changes, ShaperSettings } from './options.js'
+import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
 import { GRACE, SendOrder } from './send-order.js'
-
-const BUCKET = 'outbound'
 
 /** ms until a retry if a place is missing and not room in a bucket. */
 export const RETRY_ADMISSION_MS = 1_000
 
 /** A call that waits for a decision or for its release. */
 export interface WaitingCall {
+  readonly key: string
   /** The store is ready: asks for admission. */
   apply(): void
   abandon(error: Error): void
@@ -47,25 +48,34 @@ export class CallContext {
   ended = false
   readonly pauses: Pauses
   readonly sendOrder: SendOrder
+  /** The names of its buckets, if there are several. */
+  readonly names: BucketNames
+  readonly retry: RetryRule | undefined
+  /** Who waits for room. Called when the shaper has ended. */
+  readonly roomWaits = new Set<() => void>()
+  readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
-  #limits: BucketLimits
+  #buckets: readonly BucketOfAll[]
   #drainTimer: DrainTimer | undefined
   #drained: Promise<void> | undefined
 
   constructor(settings: ShaperSettings, clock: Clock, reporter: EventReporter) {
-    const { rate, capacity, burst, maxWait, maxInFlight, maxKeys, maxQueued, store } = settings
+    const { buckets, areNamed, maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store } = settings
     this.clock = clock
     this.reporter = reporter
     this.maxWait = maxWait
-    this.#limits = { name: BUCKET, rate, capacity, ...(burst !== undefined && { burst }), grace: GRACE }
-    const queues = new KeyQueues(maxKeys, maxInFlight)
+    this.retry = retry
+    this.names = areNamed ? buckets.map(({ name }) => name) : undefined
+    this.#buckets = buckets.map(({ isCommon, ...limits }) => ({ limits: { ...limits, grace: GRACE }, isCommon }))
+    bound(this.#pool, maxInFlightAll)
+    const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
     const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
       this.sendOrder = new SendOrder(clock, this.shaper)
       this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined })
-      this.#bucketTable = new BucketTable(maxKeys, undefined, inUse)
+      this.#bucketTable = new BucketTable(maxKeys * buckets.length, undefined, inUse)
       return
     }
     const deferred = new DeferredStore('own' in store ? store.own : undefined)
@@ -80,7 +90,11 @@ export class CallContext {
       unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
     })
     this.sendOrder = new SendOrder(clock, this.shaper)
-    this.#bucketTable = new BucketTable(maxKeys, (limits, key) => sharing.createBucket(limits, key), inUse)
+    this.#bucketTable = new BucketTable(
+      maxKeys * buckets.length,
+      (limits, key) => sharing.createBucket(limits, key),
+      inUse,
+    )
     this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred })
     this.ready = false
     void this.#join(sharing, async () => {
@@ -109,9 +123,9 @@ export class CallContext {
     if (this.reporter.wants('error')) this.reporter.notify('error', error)
   }
 
-  /** The limits of a key; with a store this instance's share of them. */
-  #limitsOf(key: string): BucketLimits {
-    return this.sharing?.limitsOf(this.#limits, key) ?? this.#limits
+  /** The limits of a bucket of a key; with a store this instance's share of them. */
+  #limitsOf({ limits }: BucketOfAll, key: string): BucketLimits {
+    return this.sharing?.limitsOf(limits, key) ?? limits
   }
 
   /** The queue of a key. Undefined: too many keys are in use. */
@@ -121,18 +135,45 @@ export class CallContext {
 
   readonly #opened = (queue: KeyQueue): void => this.pauses.opened(queue)
 
-  /** The stack of a queue: its one bucket. Undefined: too many keys are in use. */
+  /** The stack of a queue. Undefined: too many keys are in use. */
   stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined {
-    const bucket = this.#bucketTable.find(this.#limitsOf(queue.name), queue.name, now)
-    if (bucket === undefined) return undefined
-    if (queue.stack[0] !== bucket) queue.stack = [bucket]
+    const stack: SharedBucket[] = []
+    for (const bucket of this.#buckets) {
+      const key = bucket.isCommon ? '' : queue.name
+      const found = this.#bucketTable.find(this.#limitsOf(bucket, key), key, now, stack)
+      if (found === undefined) return undefined
+      stack.push(found)
+    }
+    if (stack.some((bucket, place) => queue.stack[place] !== bucket)) queue.stack = stack
     return queue.stack
   }
 
   /** A call has ended: frees its place in the gate. */
-  leave({ gate }: KeyQueue): void {
-    gate.leave()
+  leave({ gate }: KeyQueue, cost: number): void {
+    gate.leave(cost)
+    this.#pool.wake(this.#wakeGate)
     if (gate.awaited) this.shaper.wake(gate)
+  }
+
+  readonly #wakeGate = (gate: Gate): void => this.shaper.wake(gate)
+
+  /** ms until a call would be admitted if no other came. 0: now. Infinity: never. */
+  untilRoom(queue: KeyQueue, cost: Cost): number {
+    const now = this.clock.now()
+    const stack = this.stackOf(queue, now)
+    if (stack === undefined || this.shaper.queued >= this.shaper.maxQueued) return RETRY_ADMISSION_MS
+    const rejection = decide({ route: queue, stack, ...cost }, this.maxWait, now, queue.gate.pausedFor(now))
+    return rejection === undefined ? 0 : (rejection.retryAfterMs ?? Infinity)
+  }
+
+  /** What a call has cost turns out to be another: costs by bucket. */
+  settle(queue: KeyQueue, differences: readonly number[]): void {
+    const stack = this.stackOf(queue, this.clock.now())
+    if (stack === undefined || differences.every(difference => difference === 0)) return
+    const [difference] = differences as [number]
+    this.shaper.control.settle(
+      stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },
+    )
   }
 
   /** The last call has ended. */
@@ -162,23 +203,42 @@ export class CallContext {
    * Changes limits. Levels stay. Waiting calls leave at the new rate. A call that would then wait too long expires at
    * once. A new `maxWait` does not apply to waiting calls that have their own.
    */
-  update({ rate, capacity, burst, maxWait, maxKeys, maxQueued }: Changes): void {
-    this.#limits = {
-      ...this.#limits,
-      ...(rate !== undefined && { rate }),
-      ...(capacity !== undefined && { capacity }),
-      ...(burst !== undefined && { burst }),
-    }
+  update({ buckets, maxWait, maxKeys, maxQueued, maxInFlight, maxInFlightAll }: Changes): void {
+    this.#buckets = this.#buckets.map(bucket => {
+      return { ...bucket, limits: { ...bucket.limits, ...buckets[bucket.limits.name] } }
+    })
     this.maxWait = maxWait ?? this.maxWait
     this.shaper.maxQueued = maxQueued ?? this.shaper.maxQueued
-    this.#bucketTable.maxKeys = maxKeys ?? this.#bucketTable.maxKeys
     this.queues.maxKeys = maxKeys ?? this.queues.maxKeys
+    this.#bucketTable.maxKeys = this.queues.maxKeys * this.#buckets.length
     const { control } = this.shaper
-    for (const [key, bucket] of this.#bucketTable.entries(BUCKET)) control.setLimits(bucket, this.#limitsOf(key))
+    for (const bucket of this.#buckets) {
+      for (const [key, instance] of this.#bucketTable.entries(bucket.limits.name)) {
+        control.setLimits(instance, this.#limitsOf(bucket, key))
+      }
+    }
+    if (maxInFlight !== undefined) this.#boundQueues(maxInFlight)
+    if (maxInFlightAll !== undefined) bound(this.#pool, maxInFlightAll)
+    if (maxInFlightAll !== undefined) this.#pool.wake(this.#wakeGate)
     control.replan(
       Array.from(this.queues, queue => queue.gate),
       (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),
     )
+  }
+
+  #boundQueues(maxInFlight: InFlight): void {
+    this.queues.maxInFlight = maxInFlight
+    for (const { gate } of this.queues) {
+      bound(gate, maxInFlight)
+      if (gate.awaited) this.shaper.wake(gate)
+    }
+  }
+
+  /** Rejects all that wait, or those of a key. Returns how many. */
+  clear(key: string | undefined): number {
+    const gone = [...this.waiting].filter(call => key === undefined || call.key === key)
+    for (const call of gone) call.abandon(new ClearedError())
+    return gone.length
   }
 
   /** Accepts no more calls. Resolves when all have ended, or after the shortest `timeout` (ms) of all `drain` calls. */
@@ -195,7 +255,21 @@ export class CallContext {
     await this.#drainTimer.over
     this.ended = true
     for (const call of [...this.waiting]) call.abandon(new ClosedError())
+    for (const end of [...this.roomWaits]) end()
     this.pauses.close()
     await this.sharing?.close()
   }
+}
+
+/** One limit of the shaper. */
+interface BucketOfAll {
+  readonly limits: BucketLimits
+  /** One for all keys. */
+  readonly isCommon: boolean
+}
+
+/** Bounds what is in flight. */
+function bound(at: Gate | GatePool, { most, by }: InFlight): void {
+  at.maxInFlight = most
+  at.byCost = by === 'cost'
 }

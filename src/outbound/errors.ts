@@ -55,6 +55,28 @@ export class ExpiredError extends Error {
   }
 }
 
+/** The call waited when `clear` was called. */
+export class ClearedError extends Error {
+  override readonly name = 'ClearedError'
+  readonly code = 'SHAPER_CLEARED'
+
+  constructor() {
+    super('the call was cleared while it waited')
+  }
+}
+
+/** The function of a run has not ended within its `expiration`. */
+export class ExpirationError extends Error {
+  override readonly name = 'ExpirationError'
+  readonly code = 'SHAPER_EXPIRATION'
+  readonly key: string
+
+  constructor(key: string, ms: number) {
+    super(`not done within the expiration of ${formatDuration(ms)}${describeKey(key)}`)
+    this.key = key
+  }
+}
+
 /** The shaper has been drained. */
 export class ClosedError extends Error {
   override readonly name = 'ClosedError'

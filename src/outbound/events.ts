@@ -1,9 +1,14 @@
 /** Events of a shaper. Durations are in ms. */
-import type { ClosedError, ExpiredError, OverflowError } from './errors.js'
+import type { ClearedError, ClosedError, ExpiredError, OverflowError } from './errors.js'
 
 export interface CallEvent {
   readonly key: string
+  /** Cost units; where there are several buckets, of the last one. */
   readonly cost: number
+  /** Of each bucket, in their order, where they differ. */
+  readonly costs?: readonly number[]
+  /** As in the options of the call. */
+  readonly id?: string
 }
 
 export interface OutboundEvents {
@@ -12,10 +17,21 @@ export interface OutboundEvents {
   /** A call was released after `waitMs`. */
   released: [event: CallEvent & { readonly waitMs: number }]
   /** A call was not queued, or was still queued when the shaper closed. */
-  rejected: [event: CallEvent & { readonly error: OverflowError | ClosedError | Error }]
+  rejected: [event: CallEvent & { readonly error: OverflowError | ClosedError | ClearedError | Error }]
   expired: [event: CallEvent & { readonly waitMs: number; readonly error: ExpiredError }]
   /** The signal of a call that waited was aborted. */
   cancelled: [event: CallEvent & { readonly waitMs: number; readonly reason: unknown }]
+  /** The function of a run has returned, after `ms`. */
+  done: [event: CallEvent & { readonly ms: number; readonly attempt: number }]
+  /** The function of a run has failed. `retryMs`: it is tried again after this time. */
+  failed: [
+    event: CallEvent & {
+      readonly ms: number
+      readonly attempt: number
+      readonly error: unknown
+      readonly retryMs?: number
+    },
+  ]
   /** No call of this key is released for `ms` from now. Without a key: no call at all. */
   paused: [event: { readonly key: string | undefined; readonly ms: number }]
   resumed: [event: { readonly key: string | undefined }]

@@ -1,7 +1,8 @@
 import type { Cancel } from '../core/clock.js'
-import { type Cost, Gate, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
+import { type Cost, Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 import type { SharedPause } from '../sharing/shared-pause.js'
+import type { InFlight } from './options.js'
 
 /** How many queues a new one may inspect when all places are taken, on average. */
 const CANDIDATES = 64
@@ -17,7 +18,7 @@ export class KeyQueue implements LaneRoute {
   /** The key. */
   readonly name: string
   readonly gate: Gate
-  /** Its bucket, once it has one. */
+  /** Its buckets, once it has some. */
   stack: readonly SharedBucket[] = []
   /** Calls that have begun and not ended; of these, the waiting and the running ones. */
   calls = 0
@@ -36,9 +37,11 @@ export class KeyQueue implements LaneRoute {
   sentAt = -Infinity
   sent: Cost | undefined = undefined
 
-  constructor(key: string, maxInFlight: number) {
+  constructor(key: string, { most, by }: InFlight, pool: GatePool) {
     this.name = key
-    this.gate = new Gate(maxInFlight)
+    this.gate = new Gate(most)
+    this.gate.byCost = by === 'cost'
+    this.gate.pool = pool
   }
 
   /** Whether dropping it would lose nothing. */
@@ -50,14 +53,18 @@ export class KeyQueue implements LaneRoute {
 /** All queues, by key. Each new one drops a few idle ones. */
 export class KeyQueues implements Iterable<KeyQueue> {
   readonly #byKey = new Map<string, KeyQueue>()
-  readonly #maxInFlight: number
+  readonly #pool: GatePool
   readonly #sweep = new IdleSweep(this.#byKey)
   readonly #budget = new SearchBudget()
   maxKeys: number
+  /** That of new queues. */
+  maxInFlight: InFlight
 
-  constructor(maxKeys: number, maxInFlight: number) {
+  /** @param pool bounds the calls in flight of all keys */
+  constructor(maxKeys: number, maxInFlight: InFlight, pool: GatePool) {
     this.maxKeys = maxKeys
-    this.#maxInFlight = maxInFlight
+    this.maxInFlight = maxInFlight
+    this.#pool = pool
   }
 
   get size(): number {
@@ -75,7 +82,7 @@ export class KeyQueues implements Iterable<KeyQueue> {
     this.#sweep.sweep(queue => queue.idle(now))
     this.#budget.save(CANDIDATES, this.size)
     if (this.size >= this.maxKeys && !this.#makePlace()) return undefined
-    const queue = new KeyQueue(key, this.#maxInFlight)
+    const queue = new KeyQueue(key, this.maxInFlight, this.#pool)
     this.#byKey.set(key, queue)
     opened(queue)
     return queue

@@ -1,14 +1,33 @@
-/** The options of the library. They are validated with the schema and the messages of the configuration file. */
-import * as z from 'zod'
-import { quote, wants } from '../config/messages.js'
-import { findingsOf, formatPath } from '../config/problems.js'
-import { store } from '../config/schema/store.js'
-import { duration, headerName, object, rate, read } from '../config/schema/values.js'
+/** The options of the library. */
+import { either, quote, wants } from '../config/messages.js'
+import {
+  headerName,
+  NAME,
+  NAME_REMEDY,
+  rateError,
+  readDuration,
+  readRate,
+  readSpan,
+  timerLength,
+} from '../config/read-values.js'
 import type { StoreSettings } from '../config/settings.js'
+import { readPostgresUrl, readRedisNode, readRedisUrl, readTable } from '../config/store-url.js'
 import type { Clock } from '../core/clock.js'
 import type { OnOutage } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import type { PauseRule } from '../http/quota/pause-rule.js'
+import {
+  isObject,
+  list,
+  type ObjectOf,
+  object,
+  optional,
+  type Reader,
+  readAll,
+  record,
+  tested,
+  value,
+} from './option-reader.js'
 
 /** Redis or Redis Cluster, as in the configuration file. */
 export interface RedisStoreOptions {
@@ -41,188 +60,336 @@ export interface PostgresStoreOptions {
   readonly instances?: number
 }
 
-/** Options that can change while calls wait. */
-export interface UpdateOptions {
+/** One limit. */
+export interface BucketOptions {
   /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
-  readonly rate?: string | number
-  /** The most cost of one key, waiting and just sent. Infinity, only without a store: no bound. */
+  readonly rate: string | number
+  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
   readonly capacity?: number
   /** What may leave without spacing after idling, in cost units. Default: one call. */
   readonly burst?: number
+  /** `"all"`: one bucket for the calls of all keys. Default: one for each key. */
+  readonly key?: 'all'
+}
+
+/** The most running calls, or the most cost of them. */
+export type InFlightBound = number | { readonly cost: number }
+
+/** Options that can change while calls wait. */
+export interface UpdateOptions {
+  /** As in `BucketOptions`. */
+  readonly rate?: string | number
+  readonly capacity?: number
+  readonly burst?: number
+  /** Of several buckets, what changes, by name. */
+  readonly buckets?: Readonly<Record<string, Partial<Omit<BucketOptions, 'key'>>>>
   /** The longest wait of a call: `"10s"`, or ms. Default: no bound. */
   readonly maxWait?: string | number
   /** The most keys in use at once. Default 100_000. */
   readonly maxKeys?: number
   /** The most waiting calls of all keys. Default: no bound. */
   readonly maxQueued?: number
+  /** The most running calls of one key. Default: no bound. */
+  readonly maxInFlight?: InFlightBound
+  /** The most running calls of all keys. Default: no bound. */
+  readonly maxInFlightAll?: InFlightBound
 }
 
-export interface ShaperOptions extends UpdateOptions {
-  readonly rate: string | number
-  readonly capacity: number
-  /** The most running calls of one key. Default: no bound. */
-  readonly maxInFlight?: number
+/**
+ * Says what to do after the function of `run` has failed.
+ *
+ * @param attempt 1 for the first one
+ * @returns ms until it is called again, at the head of its queue and in its turn. Undefined: the error is the result
+ */
+export type RetryRule = (error: unknown, attempt: number) => number | undefined
+
+/** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
+export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
+  readonly buckets?: Readonly<Record<string, BucketOptions>>
+  /** Runs that fail are tried again. Default: none. */
+  readonly retry?: RetryRule
   /** The store that processes share. Default `"memory"`: this process only. */
   readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
   /** The source of time. Default: one precise clock for all shapers of the process. */
   readonly clock?: Clock
 }
 
-/** `ShaperOptions` after reading: ms, and cost units per ms. */
-export interface ShaperSettings {
+/** A limit after reading: cost units per ms, and cost units. */
+export interface BucketSettings {
+  readonly name: string
   readonly rate: number
   readonly capacity: number
   readonly burst?: number
+  /** One for all keys. */
+  readonly isCommon: boolean
+}
+
+/** A bound after reading. */
+export interface InFlight {
+  readonly most: number
+  readonly by: 'calls' | 'cost'
+}
+
+/** `ShaperOptions` after reading: ms. */
+export interface ShaperSettings {
+  /** In the order in which a call passes them: those of its key, then the common ones. */
+  readonly buckets: readonly BucketSettings[]
+  /** Whether there are several limits, with names. */
+  readonly areNamed: boolean
   readonly maxWait: number
-  readonly maxInFlight: number
+  readonly maxInFlight: InFlight
+  readonly maxInFlightAll: InFlight
   readonly maxKeys: number
   readonly maxQueued: number
+  readonly retry: RetryRule | undefined
   /** Undefined: in memory. */
   readonly store: StoreSettings | { readonly own: Store } | undefined
   readonly clock: Clock | undefined
 }
 
 /** `UpdateOptions` after reading. */
-export type Changes = Partial<Pick<ShaperSettings, 'rate' | 'capacity' | 'burst' | 'maxWait' | 'maxKeys' | 'maxQueued'>>
+export interface Changes
+  extends Partial<Pick<ShaperSettings, 'maxWait' | 'maxInFlight' | 'maxInFlightAll' | 'maxKeys' | 'maxQueued'>> {
+  /** What changes of each bucket, by name. */
+  readonly buckets: Readonly<Record<string, Partial<Pick<BucketSettings, 'rate' | 'capacity' | 'burst'>>>>
+}
 
 /** The options of `shape` about requests and their answers. */
 export interface RequestSettings<Options> {
   readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
-  readonly cost: number | ((options: Options) => number)
+  readonly cost: number | Costs | ((options: Options) => number | Costs)
   readonly pauseOn: PauseRule | undefined
   readonly retry: { readonly status: readonly number[]; readonly max: number }
 }
 
-/** A value that is checked by hand: it may be Infinity or a function, which a file cannot contain. */
-function value<T>(noun: string, remedy: string, isRight: (value: unknown) => value is T) {
-  return read(z.unknown(), (input): T => {
-    if (isRight(input)) return input
-    throw new RangeError(input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
-  })
-}
+/** Cost units by bucket. A bucket that is not named costs 1. */
+export type Costs = Readonly<Record<string, number>>
+
+/** The name of the only bucket. */
+export const ONLY = 'outbound'
 
 const isNumber = (input: unknown): input is number => typeof input === 'number'
 const isFunction = (input: unknown): input is (...given: never) => never => typeof input === 'function'
+const isText = (input: unknown): input is string => typeof input === 'string' && input !== ''
 
-function isObject(input: unknown): input is Record<string, unknown> {
-  return typeof input === 'object' && input !== null
-}
+const rate = value(input => {
+  if (typeof input !== 'string' && !isNumber(input)) throw new RangeError(rateError({ input }))
+  return readRate(input)
+})
 
-const capacity = value('a capacity', 'use a number of cost units above 0, e.g. 100', (input): input is number => {
+const capacity = tested('a capacity', 'use a number of cost units above 0, e.g. 100', (input): input is number => {
   return isNumber(input) && input > 0
 })
 
-const burst = value('a burst', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
+const burst = tested('a burst', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
   return isNumber(input) && input > 0 && input < Infinity
 })
 
-const wait = z.unknown().transform((input, ctx): number => {
+const wait = value((input): number => {
   if (isNumber(input) && input >= 0) return input
-  const parsed = isNumber(input) ? undefined : duration.safeParse(input)
-  if (parsed?.success) return parsed.data
-  const message = `${quote(input)} is not a duration; use e.g. "10s", or a number of ms`
-  ctx.issues.push({ code: 'custom', message, input })
-  return z.NEVER
+  const complaint = `${quote(input)} is not a duration; use e.g. "10s", or a number of ms`
+  if (typeof input !== 'string') throw new RangeError(complaint)
+  try {
+    return readDuration(input)
+  } catch (cause) {
+    throw new RangeError(complaint, { cause })
+  }
 })
 
-function count(noun: string, remedy: string) {
-  return value(noun, remedy, (input): input is number => {
+function count(noun: string, remedy: string): Reader<number> {
+  return tested(noun, remedy, (input): input is number => {
     return input === Infinity || (Number.isInteger(input) && (input as number) > 0)
   })
 }
 
+const calls = count('a number of calls', 'use e.g. 10')
+
+const inFlight: Reader<InFlight> = (input, path, problems) => {
+  if (!isObject(input)) return { most: calls(input, path, problems), by: 'calls' }
+  const { cost } = costBound(input, path, problems)
+  return { most: cost, by: 'cost' }
+}
+
+const costBound = object(
+  {
+    cost: tested('a cost', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
+      return isNumber(input) && input > 0
+    }),
+  },
+  input => wants('a bound', 'use e.g. 10, or { cost: 10 }')({ input }),
+)
+
 const isStore = (input: unknown): input is Store =>
   isObject(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
 
-/** Treats undefined members of an object as unset. */
-function unsetUndefined<S extends z.ZodType>(schema: S) {
-  return z.preprocess(input => (isObject(input) && !Array.isArray(input) ? withoutUndefined(input) : input), schema)
-}
+const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
+const noStore = (input: unknown): string => wants('a store', FORMS)({ input })
+const OUTAGES = ['local', 'closed', 'open'] as const
 
-function withoutUndefined(options: object): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
-}
-
-const anyStore = z.unknown().transform((input, ctx): ShaperSettings['store'] => {
-  if (isStore(input)) return { own: input }
-  const parsed = store.safeParse(isObject(input) && !Array.isArray(input) ? withoutUndefined(input) : input)
-  if (parsed.success) return parsed.data === 'memory' ? undefined : parsed.data
-  ctx.issues.push(...parsed.error.issues.map(issue => ({ ...issue, input: undefined })))
-  return z.NEVER
+const timeout = value((input): number => {
+  const text = wants('a duration', 'use e.g. "250ms"')
+  if (typeof input !== 'string') throw new RangeError(text({ input }))
+  return timerLength(input, readSpan(input))
 })
 
-const changeable = {
-  rate: rate.exactOptional(),
-  capacity: capacity.exactOptional(),
-  burst: burst.exactOptional(),
-  maxWait: wait.exactOptional(),
-  maxKeys: count('a number of keys', 'use e.g. 100000').exactOptional(),
-  maxQueued: count('a number of calls', 'use e.g. 10000').exactOptional(),
-}
-
-const shaper = {
-  ...changeable,
-  rate,
-  capacity,
-  maxInFlight: count('a number of calls', 'use e.g. 10').exactOptional(),
-  store: anyStore.exactOptional(),
-  clock: value('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
-    return isObject(input) && isFunction(input.now) && isFunction(input.at)
-  }).exactOptional(),
-}
-
-const status = z
-  .array(
-    value('a status', 'use e.g. 429', (input): input is number => {
-      return Number.isInteger(input) && (input as number) >= 200 && (input as number) <= 599
-    }),
-    { error: 'not a list of statuses; use e.g. [429, 503]' },
-  )
-  .readonly()
-
-const key = value(
-  'a key',
-  'use "origin", "all", "header:NAME" or a function',
-  (input): input is string | ((options: never) => string) => {
-    return isFunction(input) || (typeof input === 'string' && /^(origin|all|header:.+)$/.test(input))
+const instances = tested(
+  'a number of instances',
+  'use a whole number from 1 to 10000, e.g. 3',
+  (input): input is number => {
+    return Number.isInteger(input) && (input as number) >= 1 && (input as number) <= 10_000
   },
 )
 
-const PAUSE = 'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }'
-
-const request = {
-  key: read(key, input => {
-    return typeof input === 'string' && input.startsWith('header:') ? { header: headerName(input.slice(7)) } : input
-  }).exactOptional(),
-  cost: value('a cost', 'use a finite number of units, 0 or more, or a function', (input): input is number => {
-    return isFunction(input) || isCost(input)
-  }).exactOptional(),
-  pauseOn: unsetUndefined(
-    z.union(
-      [
-        z.literal(false),
-        object(
-          { status: status.exactOptional(), default: wait.exactOptional(), max: wait.exactOptional() },
-          'a rule',
-          PAUSE,
-        ),
-      ],
-      { error: wants('a rule', PAUSE) },
+const common = {
+  type: tested('a kind of store', 'use "redis" or "postgres"', isText),
+  timeout: optional(timeout),
+  onOutage: optional(
+    tested('a choice for an outage', `use ${either(OUTAGES)}`, (input): input is OnOutage =>
+      OUTAGES.includes(input as OnOutage),
     ),
-  ).exactOptional(),
-  retry: unsetUndefined(
-    object(
-      { status, max: count('a number of tries', 'use e.g. 3') },
-      'a rule',
-      'use e.g. { status: [429, 503], max: 3 }',
-    ),
-  ).exactOptional(),
+  ),
+  instances: optional(instances),
 }
 
-const noun = ['a set of options', 'use e.g. { rate: "5/s", capacity: 100 }'] as const
-const shaperSchema = object(shaper, ...noun)
-const shapeSchema = object({ ...shaper, ...request }, ...noun)
-const changesSchema = object(changeable, 'a set of options', 'use e.g. { rate: "5/s" }')
+const redisStore = object(
+  {
+    ...common,
+    url: optional(value(readRedisUrl)),
+    cluster: optional(
+      list(value(readRedisNode), input => wants('a list of URLs', 'use e.g. ["redis://10.0.0.1:6379"]')({ input })),
+    ),
+    prefix: optional(tested('a prefix', 'use e.g. "shaper:"', isText)),
+  },
+  noStore,
+)
+
+const postgresStore = object({ ...common, url: value(readPostgresUrl), table: optional(value(readTable)) }, noStore)
+
+const anyStore: Reader<ShaperSettings['store']> = (input, path, problems) => {
+  if (input === 'memory') return undefined
+  if (isStore(input)) return { own: input }
+  const { type } = isObject(input) ? input : {}
+  if (type === 'redis') return readRedis(input, path, problems)
+  if (type === 'postgres') {
+    const settings = postgresStore(input, path, problems)
+    return { timeout: 250, onOutage: 'local', table: 'shaper_buckets', ...settings, type }
+  }
+  problems.push(isObject(input) && !Array.isArray(input) ? `store.type: ${noKind(type)}` : `store: ${noStore(input)}`)
+  return undefined
+}
+
+function noKind(type: unknown): string {
+  return `${type === undefined ? 'missing' : `${quote(type)} is not a kind of store`}; use "redis" or "postgres"`
+}
+
+const readRedis: Reader<StoreSettings> = (input, path, problems) => {
+  const known = problems.length
+  const { url, cluster, ...rest } = redisStore(input, path, problems)
+  const hasCluster = cluster !== undefined && cluster.length > 0
+  if (problems.length === known && (url === undefined) !== hasCluster) {
+    problems.push(
+      `store.url: ${url === undefined ? 'missing; give url or cluster' : 'give either url or cluster; remove one'}`,
+    )
+  }
+  const where = { ...(url !== undefined && { url }), ...(hasCluster && { cluster: [...cluster] }) }
+  return { timeout: 250, onOutage: 'local', prefix: 'shaper:', ...rest, ...where, type: 'redis' }
+}
+
+const bucket = {
+  rate,
+  capacity: optional(capacity),
+  burst: optional(burst),
+  key: optional(tested('a key', 'use "all", or leave it out', (input): input is 'all' => input === 'all')),
+}
+
+const changedBucket = { rate: optional(rate), capacity: optional(capacity), burst: optional(burst) }
+
+const bucketName = value(name => {
+  if (!NAME.test(name as string)) throw new RangeError(`${quote(name)} is not a name; ${NAME_REMEDY}`)
+})
+
+/** In the place of the name is its path. */
+const named: Reader<unknown> = (_, path, problems) => bucketName(path.at(-1), path, problems)
+
+const EXAMPLE = '{ requests: { rate: "500/m" }, tokens: { rate: "30000/m" } }'
+const noBucket = (input: unknown): string => wants('a bucket', 'use e.g. { rate: "500/m" }')({ input })
+const noBuckets = (input: unknown): string => wants('a set of buckets', `use e.g. ${EXAMPLE}`)({ input })
+
+const bounds = {
+  maxWait: optional(wait),
+  maxKeys: optional(count('a number of keys', 'use e.g. 100000')),
+  maxQueued: optional(count('a number of calls', 'use e.g. 10000')),
+  maxInFlight: optional(inFlight),
+  maxInFlightAll: optional(inFlight),
+}
+
+const lasting = {
+  store: optional(anyStore),
+  clock: optional(
+    tested('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
+      return isObject(input) && isFunction(input.now) && isFunction(input.at)
+    }),
+  ),
+}
+
+const shaper = {
+  ...changedBucket,
+  buckets: optional(record(named, object(bucket, noBucket), noBuckets)),
+  ...bounds,
+  ...lasting,
+}
+
+const runRetry = optional(
+  tested('a function', 'use e.g. (error, attempt) => (attempt < 3 ? 1000 : undefined)', (input): input is RetryRule =>
+    isFunction(input),
+  ),
+)
+
+const status = list(
+  tested('a status', 'use e.g. 429', (input): input is number => {
+    return Number.isInteger(input) && (input as number) >= 200 && (input as number) <= 599
+  }),
+  () => 'not a list of statuses; use e.g. [429, 503]',
+)
+
+const key = value((input): RequestSettings<never>['key'] => {
+  if (isFunction(input) || input === 'origin' || input === 'all') return input as RequestSettings<never>['key']
+  if (typeof input === 'string' && /^header:.+$/.test(input)) return { header: headerName(input.slice(7)) }
+  throw new RangeError(`${quote(input)} is not a key; use "origin", "all", "header:NAME" or a function`)
+})
+
+const PAUSE = 'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }'
+const pauseRule = object({ status: optional(status), default: optional(wait), max: optional(wait) }, input =>
+  wants('a rule', PAUSE)({ input }),
+)
+
+const request = {
+  key: optional(key),
+  cost: optional(
+    tested(
+      'a cost',
+      'use a finite number of units, 0 or more, or a function',
+      (input): input is number | ((options: never) => number) => isFunction(input) || isCost(input) || isObject(input),
+    ),
+  ),
+  pauseOn: optional<false | ObjectOf<{ status: Reader<readonly number[] | undefined> }>>((input, path, problems) =>
+    input === false ? false : pauseRule(input, path, problems),
+  ),
+  retry: optional(
+    object({ status, max: count('a number of tries', 'use e.g. 3') }, input =>
+      wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
+    ),
+  ),
+}
+
+const noOptions = (input: unknown): string =>
+  `${quote(input)} is not a set of options; use e.g. { rate: "5/s", capacity: 100 }`
+const shaperReader = object({ ...shaper, retry: runRetry }, noOptions)
+const shapeReader = object({ ...shaper, ...request }, noOptions)
+const changesReader = object(
+  { ...changedBucket, buckets: optional(record(named, object(changedBucket, noBucket), noBuckets)), ...bounds },
+  input => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`,
+)
 
 /** Whether the input is a valid cost: finite, 0 or more. */
 export function isCost(input: unknown): input is number {
@@ -231,14 +398,37 @@ export function isCost(input: unknown): input is number {
 
 /** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {
-  return settingsOf(parse(shaperSchema, options))
+  return settingsOf(readAll(shaperReader, options, noOptions))
 }
 
 /** @throws as readShaperOptions */
-export function readChanges(options: UpdateOptions, use: { readonly isShared: boolean }): Changes {
-  const changes = parse(changesSchema, options)
-  checkCapacity(changes.capacity, use)
-  return changes
+export function readChanges(
+  options: UpdateOptions,
+  {
+    isShared,
+    areNamed,
+    names,
+  }: { readonly isShared: boolean; readonly areNamed: boolean; readonly names: readonly string[] },
+): Changes {
+  const { rate, capacity, burst, buckets = {}, ...rest } = readAll(changesReader, options, noOptions)
+  const only = {
+    ...(rate !== undefined && { rate }),
+    ...(capacity !== undefined && { capacity }),
+    ...(burst !== undefined && { burst }),
+  }
+  const isOnly = Object.keys(only).length > 0
+  if (areNamed && isOnly)
+    throw new RangeError(
+      `${Object.keys(only)[0]}: there are several buckets; use e.g. { buckets: { ${names[0]}: { rate: "5/s" } } }`,
+    )
+  if (!areNamed && Object.keys(buckets).length > 0)
+    throw new RangeError('buckets: there is only one bucket; use e.g. { rate: "5/s" }')
+  for (const name of Object.keys(buckets)) {
+    if (!names.includes(name)) throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
+  }
+  for (const [name, changed] of Object.entries(buckets)) checkCapacity(changed.capacity, isShared, `buckets.${name}.`)
+  checkCapacity(capacity, isShared)
+  return { ...rest, buckets: areNamed ? buckets : { [ONLY]: only } }
 }
 
 /** @throws as readShaperOptions */
@@ -246,34 +436,52 @@ export function readShapeOptions<Options>(options: object): {
   settings: ShaperSettings
   request: RequestSettings<Options>
 } {
-  const { key, cost, pauseOn, retry, ...rest } = parse(shapeSchema, options)
+  const { key = 'origin', cost = 1, pauseOn, retry, ...rest } = readAll(shapeReader, options, noOptions)
   const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
   return {
     settings: settingsOf(rest),
     request: {
-      key: (key ?? 'origin') as RequestSettings<Options>['key'],
-      cost: cost ?? 1,
+      key: key as RequestSettings<Options>['key'],
+      cost: cost as RequestSettings<Options>['cost'],
       pauseOn: rule,
       retry: retry ?? { status: [], max: 0 },
     },
   }
 }
 
-function settingsOf(options: z.output<typeof shaperSchema>): ShaperSettings {
-  const { maxWait = Infinity, maxInFlight = Infinity, maxKeys = 100_000, maxQueued = Infinity, ...rest } = options
-  checkCapacity(rest.capacity, { isShared: rest.store !== undefined })
-  return { store: undefined, clock: undefined, ...rest, maxWait, maxInFlight, maxKeys, maxQueued }
+const UNBOUND: InFlight = { most: Infinity, by: 'calls' }
+
+function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): ShaperSettings {
+  const { rate, capacity, burst, buckets, retry, clock, store, ...rest } = options
+  const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
+  const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
+  if (buckets === undefined && rate === undefined) throw new RangeError('rate: missing; use e.g. "5/s", "6/30s"')
+  const single = [rate, capacity, burst].some(given => given !== undefined)
+  if (buckets !== undefined && single) throw new RangeError('buckets: give either buckets or rate, capacity and burst')
+  if (buckets !== undefined && Object.keys(buckets).length === 0)
+    throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
+  const isShared = store !== undefined
+  const all = Object.entries(
+    buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
+  )
+  const read = all.map(([name, { rate, capacity, burst, key }]: [string, ObjectOf<typeof bucket>]): BucketSettings => {
+    checkCapacity(capacity ?? Infinity, isShared, buckets === undefined ? '' : `buckets.${name}.`)
+    return {
+      name,
+      rate,
+      capacity: capacity ?? Infinity,
+      ...(burst !== undefined && { burst }),
+      isCommon: key === 'all',
+    }
+  })
+  return {
+    buckets: [...read.filter(({ isCommon }) => !isCommon), ...read.filter(({ isCommon }) => isCommon)],
+    areNamed: buckets !== undefined,
+    ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock },
+  }
 }
 
-function checkCapacity(capacity: number | undefined, { isShared }: { readonly isShared: boolean }): void {
+function checkCapacity(capacity: number | undefined, isShared: boolean, path = ''): void {
   if (capacity !== Infinity || !isShared) return
-  throw new RangeError('capacity: Infinity is for a shaper without a store; use a number of cost units, e.g. 1000')
-}
-
-function parse<S extends z.ZodType>(schema: S, options: unknown): z.output<S> {
-  if (!isObject(options)) throw new TypeError(`${quote(options)} is not ${noun[0]}; ${noun[1]}`)
-  const result = schema.safeParse(withoutUndefined(options))
-  if (result.success) return result.data
-  const lines = findingsOf(result.error).map(({ path, message }) => `${formatPath(path)}: ${message}`)
-  throw new RangeError(lines.join('\n'))
+  throw new RangeError(`${path}capacity: with a store it has to be finite; use a number of cost units, e.g. 1000`)
 }

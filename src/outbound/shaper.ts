@@ -3,17 +3,23 @@ import { EventEmitter } from 'node:events'
 import { quote } from '../config/messages.js'
 import { CallContext } from './call-context.js'
 import {
-  CALL_OPTIONS,
   type CallOptions,
-  checkCost,
   checkKey,
   checkOptions,
-  readCallOptions,
+  RUN_OPTIONS,
+  type RunOptions,
+  readCost,
   readMs,
+  readRunOptions,
 } from './calls/call-options.js'
-import { AdmitCall, type Admitted, RunCall } from './calls/promised-call.js'
+import { type MapOptions, mapInOrder } from './calls/map.js'
+import { AdmitCall, type Admitted } from './calls/promised-call.js'
+import { type RoomOptions, untilRoom } from './calls/room.js'
+import { RunCall, type RunContext } from './calls/run-call.js'
 import type { EventReporter, OutboundEvents } from './events.js'
 import {
+  type Costs,
+  ONLY,
   readChanges,
   readShaperOptions,
   type ShaperOptions,
@@ -23,11 +29,9 @@ import {
 import { processClock } from './process-clock.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
 
-export interface WrapOptions<Arguments extends unknown[]> {
+export interface WrapOptions<Arguments extends unknown[]> extends Omit<RunOptions, 'cost'> {
   readonly key?: string | ((...args: Arguments) => string)
-  readonly cost?: number | ((...args: Arguments) => number)
-  readonly signal?: AbortSignal
-  readonly maxWait?: string | number
+  readonly cost?: number | Costs | ((...args: Arguments) => number | Costs)
 }
 
 /**
@@ -58,18 +62,23 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Calls `fn` in its turn and returns its result. The call counts as in flight until the result is there.
+   * Calls `fn` in its turn and returns its result. The call counts as in flight until the result is there. After an error the
+   * `retry` of the shaper says whether `fn` is called again.
    *
-   * @throws (rejects) as `admit`, or with the error of `fn`
+   * @throws (rejects) as `admit`, with ExpirationError, or with the error of `fn`
    */
-  run<T>(fn: () => T, options?: CallOptions): Promise<Awaited<T>>
-  run<T>(key: string, fn: () => T, options?: CallOptions): Promise<Awaited<T>>
-  run<T>(first: string | (() => T), second?: CallOptions | (() => T), third?: CallOptions): Promise<Awaited<T>> {
+  run<T>(fn: (context: RunContext) => T, options?: RunOptions): Promise<Awaited<T>>
+  run<T>(key: string, fn: (context: RunContext) => T, options?: RunOptions): Promise<Awaited<T>>
+  run<T>(
+    first: string | ((context: RunContext) => T),
+    second?: RunOptions | ((context: RunContext) => T),
+    third?: RunOptions,
+  ): Promise<Awaited<T>> {
     return new Promise((resolve, reject) => {
       const named = typeof first !== 'function'
-      const fn = (named ? second : first) as () => T
+      const fn = (named ? second : first) as (context: RunContext) => T
       if (typeof fn !== 'function') throw new TypeError('run needs a function: use run(fn) or run(key, fn)')
-      const options = named ? third : (second as CallOptions | undefined)
+      const options = named ? third : (second as RunOptions | undefined)
       const call = new RunCall(this.#context, named ? first : '', options, fn)
       call.begin(resolve as (value: unknown) => void, reject)
     })
@@ -85,11 +94,12 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     options: WrapOptions<Arguments> = {},
   ): (this: This, ...args: Arguments) => Promise<Awaited<Result>> {
     if (typeof fn !== 'function') throw new TypeError(`wrap needs a function, not ${quote(fn)}: use wrap(fn, options)`)
-    checkOptions(options, ['key', ...CALL_OPTIONS], '{ key: user => user }')
+    checkOptions(options, ['key', ...RUN_OPTIONS], '{ key: user => user }')
     const { key = '', cost = 1, ...rest } = options
     if (typeof key !== 'function') checkKey(key)
-    if (typeof cost !== 'function') checkCost(cost)
-    readCallOptions(rest)
+    const { names } = this.#context
+    if (typeof cost !== 'function') readCost(cost, names)
+    readRunOptions(rest, names)
     const shaper = this
     return function (this: This, ...args) {
       try {
@@ -125,7 +135,46 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError as `createShaper`
    */
   update(options: UpdateOptions): void {
-    this.#context.update(readChanges(options, { isShared: this.#context.sharing !== undefined }))
+    const { sharing, names = [ONLY] } = this.#context
+    const areNamed = this.#context.names !== undefined
+    this.#context.update(readChanges(options, { isShared: sharing !== undefined, areNamed, names }))
+  }
+
+  /**
+   * Resolves when one more call would be admitted if no other came. It reserves nothing.
+   *
+   * @param key default `''`
+   * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted; the signal's reason; RangeError or TypeError
+   *   for invalid arguments
+   */
+  room(key = '', options?: RoomOptions): Promise<void> {
+    return untilRoom(this.#context, key, options)
+  }
+
+  /**
+   * Calls `fn` for each item, each in its turn, and yields the results in the order of the items. An item is taken when the one
+   * before it has left the queue. So no more than one waits, and any number of items will do. A call that fails ends it, with its error: those that
+   * wait then are given up.
+   *
+   * @throws RangeError or TypeError for invalid arguments; else as `run`
+   */
+  map<Item, Result>(
+    items: Iterable<Item> | AsyncIterable<Item>,
+    fn: (item: Item, context: RunContext) => Result,
+    options: MapOptions<Item> = {},
+  ): AsyncGenerator<Awaited<Result>, void, undefined> {
+    if (typeof fn !== 'function') throw new TypeError(`map needs a function, not ${quote(fn)}: use map(items, fn)`)
+    checkOptions(options, ['key', ...RUN_OPTIONS], '{ key: item => item.user }')
+    return mapInOrder(this, items, fn, options)
+  }
+
+  /**
+   * Rejects the calls that wait, all or those of one key, with ClearedError. What runs goes on.
+   *
+   * @returns how many waited
+   */
+  async clear(key?: string): Promise<number> {
+    return this.#context.clear(key === undefined ? undefined : checkKey(key))
   }
 
   /**

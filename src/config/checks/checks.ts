@@ -2,7 +2,7 @@
 
 import { hint, quote } from '../messages.js'
 import type { Finding } from '../problems.js'
-import { NAME, NAME_REMEDY } from '../schema/values.js'
+import { NAME, NAME_REMEDY } from '../read-values.js'
 import type { CostSettings } from '../settings.js'
 import type { PartialBucket, PartialConfig, PartialRoute } from './partial-config.js'
 import { tierFaults } from './tiers.js'

@@ -1,10 +1,11 @@
 import * as z from 'zod'
 import { DEFAULT_MIN_SHARE } from '../../core/priority.js'
 import { wants, wantsSecret } from '../messages.js'
+import { NAME } from '../read-values.js'
 import { headers } from './case-insensitive.js'
 import { key } from './key.js'
 import { bucketRate, timeZone } from './rates.js'
-import { duration, NAME, name, object, oneOf, positive, priority, span, whole, wordOr } from './values.js'
+import { duration, name, object, oneOf, positive, priority, span, whole, wordOr } from './values.js'
 
 const CAPACITY = 'use a number above 0, e.g. 10'
 const KEYS = 'use e.g. ["customer-1"]'

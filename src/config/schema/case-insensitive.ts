@@ -1,7 +1,7 @@
 /** Objects with case-insensitive names as keys. */
 import * as z from 'zod'
 import { wantsSecret } from '../messages.js'
-import { headerName } from './values.js'
+import { headerName } from '../read-values.js'
 
 /** Header names, lower-cased, with their exact values. */
 export function headers(noun: string, remedy: string) {

@@ -1,8 +1,9 @@
 /** Bucket keys, which tell clients apart. */
 import * as z from 'zod'
 import { nearest, quote, wants } from '../messages.js'
+import { cookieName, headerName } from '../read-values.js'
 import type { KeyPart, KeySettings } from '../settings.js'
-import { cookieName, headerName, object, oneOf, read, whole } from './values.js'
+import { object, oneOf, read, whole } from './values.js'
 
 const PLAIN = ['all', 'ip', 'route', 'method', 'host'] as const
 const FORMS = '"ip", "all", "route", "method", "host", "header:NAME", "cookie:NAME" or "query:NAME"'

@@ -1,9 +1,10 @@
 /** Rates of buckets: one, or a list by the time of day. */
 import * as z from 'zod'
 import { hint, quote, wants } from '../messages.js'
+import { rateError } from '../read-values.js'
 import { MINUTES_PER_DAY } from '../schedule.js'
 import type { RateEntry } from '../settings.js'
-import { object, rate, rateError, read } from './values.js'
+import { object, rate, read } from './values.js'
 
 const TIMES = 'use "00:00" to "23:59"'
 const ENTRIES = 'use e.g. [{ "from": "22:00", "to": "06:00", "rate": "50/s" }, { "rate": "10/s" }]'

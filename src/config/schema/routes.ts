@@ -3,12 +3,12 @@ import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
 import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
 import { hint, quote, type RefusedValue, wants } from '../messages.js'
+import { headerName } from '../read-values.js'
 import type { CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
 import {
   flag,
-  headerName,
   methodName,
   name,
   object,

@@ -1,14 +1,28 @@
 import * as z from 'zod'
-import { quote, wants } from '../messages.js'
+import { quote, type RefusedValue, wants } from '../messages.js'
 import type { StoreSettings } from '../settings.js'
-import { postgresUrl, redisNode, redisUrl } from './store-url.js'
+import { readPostgresUrl, readRedisNode, readRedisUrl, readTable, type UrlReader } from '../store-url.js'
 import { object, oneOf, read, text, timeout, whole } from './values.js'
 
 const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
 const NODES = 'use e.g. ["redis://10.0.0.1:6379"]'
-const TABLE = 'use e.g. "shaper_buckets" or "limits.shaper_buckets"'
-/** The length at which PostgreSQL truncates names, in bytes. */
-const LONGEST_NAME = 63
+/** A text, so that the schema for editors says so. */
+function checked(parse: UrlReader) {
+  const error = ({ input }: RefusedValue): string => messageOf(parse, input)
+  return read(z.string({ error }), parse)
+}
+
+function messageOf(parse: UrlReader, input: unknown): string {
+  try {
+    return parse(input)
+  } catch (error) {
+    return (error as Error).message
+  }
+}
+
+const redisUrl = checked(readRedisUrl)
+const redisNode = checked(readRedisNode)
+const postgresUrl = checked(readPostgresUrl)
 
 const shared = {
   timeout: timeout.prefault('250ms').describe('How long an answer of the store may take, e.g. "250ms".'),
@@ -22,14 +36,7 @@ const shared = {
     .describe('How many processes share the store at least, for a start without it, e.g. 3.'),
 }
 
-const table = read(text('a table', TABLE), value => {
-  const names = value.split('.')
-  const isName = (name: string) => name !== '' && !name.includes('\0') && Buffer.byteLength(name) <= LONGEST_NAME
-  if (names.length > 2 || !names.every(isName)) {
-    throw new RangeError(`${quote(value)} is not a table's name, or one in a schema; ${TABLE}`)
-  }
-  return value
-})
+const table = checked(readTable)
 
 const redisObject = object(
   {

@@ -2,13 +2,17 @@
 import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { LAST_PRIORITY } from '../../core/priority.js'
-import { parseDuration, parseRate, rateRemedy } from '../../core/units.js'
-import { either, nearest, quote, type RefusedValue, unknownKey, wants } from '../messages.js'
-
-const LONGEST_TIMER_MS = 2 ** 31 - 1
-const TOKEN = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
-export const NAME = /^[A-Za-z0-9_.-]{1,64}$/
-export const NAME_REMEDY = 'use 1 to 64 letters, digits, "_", "." or "-"'
+import { either, nearest, quote, unknownKey, wants } from '../messages.js'
+import {
+  durationError,
+  NAME,
+  NAME_REMEDY,
+  rateError,
+  readDuration,
+  readRate,
+  readSpan,
+  timerLength,
+} from '../read-values.js'
 
 /** Parses a value of the file. The message of a RangeError from `parse` becomes that of the issue. */
 export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<S>) => O) {
@@ -21,17 +25,6 @@ export function read<S extends z.ZodType, O>(schema: S, parse: (value: z.output<
       return z.NEVER
     }
   })
-}
-
-/** Replaces the message of a parser's error, so that no credentials are shown. */
-function withMessage<I, O>(parse: (value: I) => O, say: (refused: RefusedValue) => string): (value: I) => O {
-  return value => {
-    try {
-      return parse(value)
-    } catch (cause) {
-      throw new RangeError(say({ input: value }), { cause })
-    }
-  }
 }
 
 /** An object. Each unknown key is one line of the message. `complain` is for a value that is no object. */
@@ -50,32 +43,17 @@ export function oneOf<const T extends readonly string[]>(words: T, noun: string)
   return z.enum(words, { error: wants(noun, `use ${either(words)}`) })
 }
 
-const durationError = ({ input }: RefusedValue) =>
-  typeof input === 'number'
-    ? `${input} has no unit; write e.g. "${input}s" or "${input}ms"`
-    : wants('a duration', 'use e.g. "250ms", "10s", "1m"')({ input })
 const durationText = z.string({ error: durationError })
 
-export const rateError = (refused: RefusedValue) => wants('a rate', rateRemedy(refused.input))(refused)
-export const rate = read(z.union([z.string(), z.number()], { error: rateError }), withMessage(parseRate, rateError))
-
-const readDuration = withMessage(parseDuration, durationError)
+export const rate = read(z.union([z.string(), z.number()], { error: rateError }), readRate)
 
 export const duration = read(durationText, readDuration)
 
 /** A duration above 0. */
-export const span = read(durationText, text => {
-  const ms = readDuration(text)
-  if (ms === 0) throw new RangeError(`${quote(text)} is not above 0; use e.g. "10s"`)
-  return ms
-})
+export const span = read(durationText, readSpan)
 
 /** A duration above 0 that one timer can hold. */
-export const timeout = read(durationText, text => {
-  const ms = readDuration(text)
-  if (ms === 0) throw new RangeError(`${quote(text)} is not above 0; use e.g. "10s"`)
-  return timerLength(text, ms)
-})
+export const timeout = read(durationText, text => timerLength(text, readSpan(text)))
 
 /** A duration that one timer can hold. 0 is allowed. */
 export const timerDuration = read(durationText, text => timerLength(text, readDuration(text)))
@@ -83,11 +61,6 @@ export const timerDuration = read(durationText, text => timerLength(text, readDu
 /** One of a few words, or a duration. A text without a digit is hardly meant as a duration. */
 export function wordOr<const T extends readonly string[]>(words: T, length: typeof duration, error: typeof rateError) {
   return z.union([z.enum(words), z.string({ error }).regex(/\d/, { error }).pipe(length)], { error })
-}
-
-function timerLength(text: string, ms: number): number {
-  if (ms > LONGEST_TIMER_MS) throw new RangeError(`${quote(text)} is longer than a timer can run; use at most "24d"`)
-  return ms
 }
 
 /** A finite number above 0. */
@@ -119,18 +92,6 @@ export function text(noun: string, remedy: string) {
 
 const nameError = wants('a name', NAME_REMEDY)
 export const name = z.string({ error: nameError }).regex(NAME, { error: nameError })
-
-/** A header name, lower-cased. @throws RangeError */
-export function headerName(value: string): string {
-  if (!TOKEN.test(value)) throw new RangeError(`${quote(value)} is not a header name; use e.g. "x-api-key"`)
-  return value.toLowerCase()
-}
-
-/** A cookie name. @throws RangeError */
-export function cookieName(value: string): string {
-  if (!TOKEN.test(value)) throw new RangeError(`${quote(value)} is not a cookie name; use e.g. "session"`)
-  return value
-}
 
 /** A method, upper-cased. Others than those of Node's parser could never match. @throws RangeError */
 export function methodName(value: string): string {

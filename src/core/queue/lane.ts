@@ -23,6 +23,7 @@
  * much as the lanes that wait below it, so that sharing is among lanes at every depth. tree.ts changes the tree.
  */
 
+import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import type { QueuedBucket } from '../bucket/queued-bucket.js'
 import type { LaneRank } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY } from '../priority.js'
@@ -351,6 +352,10 @@ export class Gate implements Timed {
   armed = 0
   /** Called when a place is free that was taken or armed for. It must not call the core. */
   onRoom: (() => void) | undefined = undefined
+  /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
+  byCost = false
+  /** Bounds the requests in flight of several gates together. */
+  pool: GatePool | undefined = undefined
   #inFlight = 0
 
   constructor(maxInFlight = Infinity) {
@@ -358,7 +363,15 @@ export class Gate implements Timed {
   }
 
   get open(): boolean {
-    return this.place < 0 && !this.closed && (!this.blocked || this.probe) && this.#inFlight < this.maxInFlight
+    if (this.place >= 0 || this.closed || (this.blocked && !this.probe) || this.#inFlight >= this.maxInFlight)
+      return false
+    return this.pool === undefined || this.pool.admits(this)
+  }
+
+  /** Whether a request of this cost may pass while it is open. One that costs more than the bound passes alone. */
+  fits(cost: number): boolean {
+    const fits = !this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)
+    return fits && (this.pool === undefined || this.pool.fits(this, cost))
   }
 
   get paused(): boolean {
@@ -393,8 +406,10 @@ export class Gate implements Timed {
     return this.#inFlight
   }
 
-  enter(): void {
-    this.#inFlight += 1
+  /** @param cost of the request, where the bound counts that */
+  enter(cost = 1): void {
+    this.#inFlight += this.byCost ? cost : 1
+    this.pool?.enter(cost)
     if (!this.blocked) return
     this.probe = false
     this.probing = true
@@ -407,8 +422,9 @@ export class Gate implements Timed {
     this.probe = this.blocked
   }
 
-  leave(): void {
-    this.#inFlight -= 1
+  leave(cost = 1): void {
+    this.#inFlight -= this.byCost ? cost : 1
+    this.pool?.leave(cost)
     this.onRoom?.()
   }
 
@@ -417,4 +433,58 @@ export class Gate implements Timed {
     this.armed -= 1
     this.onRoom?.()
   }
+}
+
+/** A bound on the requests in flight of several gates. Those that it keeps closed have their turns in the order in which they came to it. */
+export class GatePool {
+  /** May change at any time. After a raise the gates have to be woken. */
+  maxInFlight: number
+  /** It is a bound on the cost of the requests in flight. */
+  byCost = false
+  #inFlight = 0
+  #waiting = new Set<Gate>()
+
+  constructor(maxInFlight = Infinity) {
+    this.maxInFlight = maxInFlight
+  }
+
+  /** Wakes gates that wait, while there are places. One whose request does not fit yet stays the first. */
+  wake(wake: (gate: Gate) => void): void {
+    for (const gate of this.#waiting) {
+      if (this.#inFlight >= this.maxInFlight) return
+      const before = this.#inFlight
+      this.#waiting.delete(gate)
+      wake(gate)
+      if (this.#inFlight > before || !this.#waiting.has(gate)) continue
+      this.#waiting.delete(gate)
+      this.#waiting = new Set([gate, ...this.#waiting])
+      return
+    }
+  }
+
+  /** Whether any request of a gate may pass. If not, the gate waits. */
+  admits(gate: Gate): boolean {
+    if (this.#inFlight < this.maxInFlight) return true
+    this.#waiting.add(gate)
+    return false
+  }
+
+  /** Whether a request of this cost may. If not, its gate waits. */
+  fits(gate: Gate, cost: number): boolean {
+    if (!this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)) return true
+    this.#waiting.add(gate)
+    return false
+  }
+
+  enter(cost: number): void {
+    this.#inFlight += this.byCost ? cost : 1
+  }
+
+  leave(cost: number): void {
+    this.#inFlight -= this.byCost ? cost : 1
+  }
+}
+
+function isWithin(inFlight: number, cost: number, most: number): boolean {
+  return inFlight <= LEVEL_TOLERANCE || inFlight + cost <= most + LEVEL_TOLERANCE
 }

@@ -220,13 +220,14 @@ export class ReadyLanes {
   #nextOf(ready: ShareNode[], slot: number): Ticket | undefined {
     const hasOthers = this.#firstClass < this.#lastClass
     for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
-      if (root.gate.open && root.awaited) {
-        const ticket = hasOthers ? ticketToLeave(root) : firstBelow(root)
-        if (this.#waitsForBurst(ticket, slot)) continue
-        if (hasOthers) countShares(ticket)
-        return ticket
+      const ticket = root.gate.open && root.awaited ? pick(root, hasOthers) : undefined
+      if (ticket === undefined) {
+        ready.pop()
+        continue
       }
-      ready.pop()
+      if (this.#waitsForBurst(ticket, slot)) continue
+      if (hasOthers) countShares(ticket)
+      return ticket
     }
     return undefined
   }
@@ -295,6 +296,12 @@ export class ReadyLanes {
       if (at.parent.fairQueue.size > 0) return
     }
   }
+}
+
+/** The request that leaves next below a root. Undefined: the bound on what is in flight has no room for its cost. */
+function pick(root: ShareNode, hasOthers: boolean): Ticket | undefined {
+  const ticket = hasOthers ? ticketToLeave(root) : firstBelow(root)
+  return root.gate.fits(ticket.cost) ? ticket : undefined
 }
 
 function charge(ticket: Ticket): Ticket {

@@ -191,7 +191,7 @@ export class Engine {
       const leftAt = this.#armed?.take(ticket) ?? now
       this.withdraw(ticket)
       this.#pass(ticket, slot, leftAt)
-      ticket.lane.route.gate.enter()
+      ticket.lane.route.gate.enter(ticket.cost)
       this.#release(ticket, slot, leftAt)
     }
   }
@@ -217,7 +217,7 @@ export class Engine {
   passAtOnce(arrival: Arrival, now: number): void {
     this.passedAt = now
     this.#pass(arrival, now, now)
-    arrival.route.gate.enter()
+    arrival.route.gate.enter(arrival.cost)
   }
 
   /**

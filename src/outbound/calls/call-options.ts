@@ -1,42 +1,99 @@
 /** The options of one call, and their checks. */
 
-import { quote, unknownKey } from '../../config/messages.js'
+import { either, quote, unknownKey } from '../../config/messages.js'
 import { formatPath } from '../../config/problems.js'
-import { duration } from '../../config/schema/values.js'
-import { isCost } from '../options.js'
+import { readDuration } from '../../config/read-values.js'
+import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../../core/priority.js'
+import type { Cost } from '../../core/queue/lane.js'
+import { type Costs, isCost } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
 export interface CallOptions {
-  /** Cost units that it adds to its bucket. Default 1. It holds the bucket for cost / rate. */
-  readonly cost?: number
-  /** Takes the call out of the queue and frees its place and cost. After the release the signal does nothing. */
+  /**
+   * Cost units that it adds to its bucket, which it holds for cost / rate. Default 1. Where there are several buckets: in each of them,
+   * or by their names. One that is not named costs 1.
+   */
+  readonly cost?: number | Costs
+  /** Takes the call out of the queue and frees its place and cost. After the release it aborts the signal of a run. */
   readonly signal?: AbortSignal
   /** `"10s"`, or ms. Default: the shaper's. */
   readonly maxWait?: string | number
+  /** 0 to 7: of the calls of a key lower numbers go first. Default 3. */
+  readonly priority?: number
+  /** Stands for the call in events. */
+  readonly id?: string
+}
+
+export interface RunOptions extends CallOptions {
+  /**
+   * How long the function may run: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the signal of the
+   * function is aborted. Default: no bound.
+   */
+  readonly expiration?: string | number
 }
 
 /** Options after reading: ms. */
-export interface CallSettings {
-  readonly cost: number
+export interface CallSettings extends Cost {
   readonly signal: AbortSignal | undefined
   readonly maxWait: number | undefined
+  readonly priority: number
+  readonly id: string | undefined
 }
 
-/** Every option of a call. */
-export const CALL_OPTIONS = ['cost', 'signal', 'maxWait'] as const satisfies (keyof CallOptions)[]
+export interface RunSettings extends CallSettings {
+  readonly expiration: number | undefined
+}
 
-const DEFAULTS: CallSettings = { cost: 1, signal: undefined, maxWait: undefined }
+/** The names of the buckets of a shaper. Undefined: there is only one. */
+export type BucketNames = readonly string[] | undefined
+
+/** Every option of a call. */
+export const CALL_OPTIONS = ['cost', 'signal', 'maxWait', 'priority', 'id'] as const satisfies (keyof CallOptions)[]
+export const RUN_OPTIONS = [...CALL_OPTIONS, 'expiration'] as const satisfies (keyof RunOptions)[]
+
+const DEFAULTS: RunSettings = {
+  cost: 1,
+  signal: undefined,
+  maxWait: undefined,
+  priority: DEFAULT_PRIORITY,
+  id: undefined,
+  expiration: undefined,
+}
 
 /** @throws TypeError or RangeError for invalid options */
-export function readCallOptions(options: CallOptions | undefined): CallSettings {
+export function readCallOptions(options: CallOptions | undefined, names: BucketNames): CallSettings {
   if (options === undefined) return DEFAULTS
   checkOptions(options, CALL_OPTIONS, '{ cost: 2 }')
-  const { cost = 1, signal, maxWait } = options
-  checkCost(cost)
+  return settingsOf(options, names)
+}
+
+/** @throws TypeError or RangeError for invalid options */
+export function readRunOptions(options: RunOptions | undefined, names: BucketNames): RunSettings {
+  if (options === undefined) return DEFAULTS
+  checkOptions(options, RUN_OPTIONS, '{ cost: 2 }')
+  const { expiration } = options
+  const settings = settingsOf(options, names)
+  return { ...settings, expiration: expiration === undefined ? undefined : readMs('expiration', expiration) }
+}
+
+function settingsOf({ cost = 1, signal, maxWait, priority, id }: CallOptions, names: BucketNames): CallSettings {
+  const costs = readCost(cost, names)
   if (signal !== undefined && !isSignal(signal)) {
     throw new TypeError(`signal: ${quote(signal)} is no AbortSignal; use e.g. controller.signal`)
   }
-  return { cost, signal, maxWait: maxWait === undefined ? undefined : readMs('maxWait', maxWait) }
+  if (priority !== undefined && !(Number.isInteger(priority) && priority >= 0 && priority <= LAST_PRIORITY)) {
+    throw new RangeError(
+      `priority: ${quote(priority)} is not a priority; use a whole number from 0 (first) to 7 (last)`,
+    )
+  }
+  if (id !== undefined && typeof id !== 'string') {
+    throw new TypeError(`id: ${quote(id)} is not a string; use e.g. "report-17"`)
+  }
+  return {
+    ...costs,
+    ...{ signal, id, priority: priority ?? DEFAULT_PRIORITY },
+    maxWait: maxWait === undefined ? undefined : readMs('maxWait', maxWait),
+  }
 }
 
 /** @throws TypeError if `options` is no object; RangeError with one line for each unknown key */
@@ -56,9 +113,32 @@ export function checkKey(key: unknown): string {
   return key
 }
 
+/**
+ * Reads a cost: of the only bucket, of each of several, or by their names.
+ *
+ * @throws RangeError
+ */
+export function readCost(cost: unknown, names: BucketNames): Cost {
+  if (typeof cost !== 'object' || cost === null) return { cost: checkCost(cost) }
+  const costs = readCosts(cost, names, 'cost')
+  const all = names!.map(name => costs[name] ?? 1)
+  return { cost: all.at(-1)!, costs: all }
+}
+
+/** Costs by the names of buckets. @throws RangeError */
+export function readCosts(costs: object, names: BucketNames, path: string): Costs {
+  if (names === undefined) throw new RangeError(`${path}: there is only one bucket; use a number, e.g. 1`)
+  for (const [name, cost] of Object.entries(costs)) {
+    if (!names.includes(name)) throw new RangeError(`${path}.${name}: there is no such bucket; use ${either(names)}`)
+    if (cost !== undefined) checkCost(cost, `${path}.${name}`)
+  }
+  return costs as Costs
+}
+
 /** @throws RangeError */
-export function checkCost(cost: unknown): number {
-  if (!isCost(cost)) throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
+export function checkCost(cost: unknown, path = 'cost'): number {
+  if (!isCost(cost))
+    throw new RangeError(`${path}: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
   return cost
 }
 
@@ -70,7 +150,10 @@ export function checkCost(cost: unknown): number {
  */
 export function readMs(name: string, input: unknown): number {
   if (typeof input === 'number' && input >= 0) return input
-  const parsed = typeof input === 'string' ? duration.safeParse(input) : undefined
-  if (parsed?.success) return parsed.data
+  try {
+    if (typeof input === 'string') return readDuration(input)
+  } catch {
+    // Said below.
+  }
   throw new RangeError(`${name}: ${quote(input)} is not a duration; use e.g. "10s", or a number of ms`)
 }

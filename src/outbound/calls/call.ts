@@ -6,21 +6,35 @@
  */
 import { AsyncResource } from 'node:async_hooks'
 import { timeUntilFit } from '../../core/admission/decide.js'
-import { type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
+import type { Cancel } from '../../core/clock.js'
+import { DEFAULT_PRIORITY } from '../../core/priority.js'
+import { type Cost, type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { StoreError } from '../../core/store.js'
 import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-context.js'
 import { ClosedError, ExpiredError, OverflowError, type OverflowReason } from '../errors.js'
+import type { CallEvent } from '../events.js'
 import type { KeyQueue } from '../key-queues.js'
 import { mayEnd, stayAlive } from '../process-clock.js'
 import { retryAfter } from '../retry-after.js'
 import type { ReleasedCost } from '../send-order.js'
 
+/** What a call asks for. */
+export interface CallFacts extends Cost {
+  readonly key: string
+  /** ms; undefined: the shaper's own */
+  readonly maxWait?: number | undefined
+  readonly priority?: number
+  readonly id?: string | undefined
+}
+
 export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, ReleasedCost {
   readonly context: CallContext
   readonly key: string
   readonly cost: number
+  readonly costs: readonly number[] | undefined
+  readonly priority: number
   readonly arrivedAt: number
   /** Set once the call counts in its queue. */
   route!: KeyQueue
@@ -29,16 +43,21 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   releasedAt = 0
   #state: 'new' | 'waiting' | 'running' | 'over' = 'new'
   #ticket: Ticket | undefined
+  readonly #id: string | undefined
   readonly #maxWait: number | undefined
+  /** Calls off the next try. */
+  #cancelRetry: Cancel | undefined
   /** The caller's async context. Only a waiting call needs it: others run in it anyway. */
   #asyncContext: AsyncResource | undefined
 
-  /** @param maxWait ms; undefined: the shaper's own */
-  constructor(context: CallContext, key: string, cost: number, maxWait: number | undefined) {
+  constructor(context: CallContext, { key, cost, costs, priority, maxWait, id }: CallFacts) {
     this.context = context
     this.key = key
     this.cost = cost
+    this.costs = costs
+    this.priority = priority ?? DEFAULT_PRIORITY
     this.#maxWait = maxWait
+    this.#id = id
     this.arrivedAt = context.clock.now()
   }
 
@@ -50,6 +69,12 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   protected abstract go(waitMs: number): boolean
   /** Refuses the call. Must not throw. */
   protected abstract refuse(error: unknown): void
+
+  /** What events tell of it. */
+  protected get told(): CallEvent {
+    const { key, cost, costs } = this
+    return { key, cost, ...(costs && { costs }), ...(this.#id !== undefined && { id: this.#id }) }
+  }
 
   get maxWait(): number {
     return this.#maxWait ?? this.context.maxWait
@@ -103,7 +128,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
       this.#wait()
       const { reporter } = this.context
       if (reporter.wants('queued')) {
-        reporter.notify('queued', { key: this.key, cost: this.cost, queued: this.route.waiting })
+        reporter.notify('queued', { ...this.told, queued: this.route.waiting })
       }
     } else if (verdict !== 'released') {
       this.reject(verdict)
@@ -113,7 +138,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
       this.#go(releasedAt)
       this.context.sendOrder.sent(this.route, this)
     } else {
-      this.context.leave(this.route)
+      this.context.leave(this.route, this.cost)
     }
   }
 
@@ -130,7 +155,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   /** Gives back the slot of a call that was given up while its release was on the way. */
   #returnSlot(): void {
-    this.route.gate.leave()
+    this.context.leave(this.route, this.cost)
     if (this.#ticket?.slot !== undefined) this.context.shaper.giveBack(this.#ticket)
     else this.context.shaper.wake(this.route.gate)
   }
@@ -185,7 +210,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const { context, route } = this
     context.running -= 1
     route.running -= 1
-    context.leave(route)
+    context.leave(route, this.cost)
   }
 
   /**
@@ -195,22 +220,42 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
    * @returns false if it would have to wait too long
    */
   protected requeue(): boolean {
-    const { context, route, key, cost } = this
+    return this.#rejoin(this.maxWait)
+  }
+
+  /**
+   * Lets the call wait for this many ms, and then puts it at the head of its queue. Its place in flight is free meanwhile.
+   *
+   * @param error if it would have to wait for longer than `maxWait` then, it is given up with this
+   */
+  protected retryIn(ms: number, error: Error): void {
+    const { clock } = this.context
+    this.leaveFlight()
+    this.#wait()
+    this.#cancelRetry = clock.at(clock.now() + ms, () => {
+      this.#cancelRetry = undefined
+      if (this.pending && !this.#rejoin(this.maxWait + clock.now() - this.arrivedAt)) this.#giveUp(error)
+    })
+  }
+
+  /** @param maxWait ms since its arrival */
+  #rejoin(maxWait: number): boolean {
+    const { context, route } = this
     const stack = context.ended ? undefined : context.stackOf(route, context.clock.now())
     if (stack === undefined) return false
     this.stack = stack
-    const ticket = context.shaper.requeue(this, this, this.maxWait, this.arrivedAt)
+    const ticket = context.shaper.requeue(this, this, maxWait, this.arrivedAt)
     if (ticket === undefined) return false
     this.#ticket = ticket
     this.#wait()
-    if (context.reporter.wants('queued')) context.reporter.notify('queued', { key, cost, queued: route.waiting })
+    if (context.reporter.wants('queued')) context.reporter.notify('queued', { ...this.told, queued: route.waiting })
     context.shaper.wake()
     return true
   }
 
   /** The call before it is not sent yet, although the store has granted this slot. Puts it back into its queue. */
   #requeueBehindWriter(now: number): void {
-    this.route.gate.leave()
+    this.route.gate.leave(this.cost)
     this.#ticket = this.context.shaper.putBack(this.#ticket!, this, this.maxWait, this.arrivedAt)
     if (this.#ticket === undefined) this.expire(now)
   }
@@ -226,10 +271,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #goAndNotify(waitMs: number): boolean {
-    const { key, cost } = this
     const { reporter } = this.context
     const ended = this.go(waitMs)
-    if (reporter.wants('released')) reporter.notify('released', { key, cost, waitMs })
+    if (reporter.wants('released')) reporter.notify('released', { ...this.told, waitMs })
     return ended
   }
 
@@ -245,20 +289,18 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #notifyCancelled(waitMs: number, reason: unknown): void {
-    const { key, cost } = this
     const { reporter } = this.context
     this.refuse(reason)
-    if (reporter.wants('cancelled')) reporter.notify('cancelled', { key, cost, waitMs, reason })
+    if (reporter.wants('cancelled')) reporter.notify('cancelled', { ...this.told, waitMs, reason })
   }
 
   #notifyRefused(error: Error): void {
     const { reporter, clock } = this.context
-    const { key, cost } = this
     this.refuse(error)
     if (!(error instanceof ExpiredError)) {
-      if (reporter.wants('rejected')) reporter.notify('rejected', { key, cost, error })
+      if (reporter.wants('rejected')) reporter.notify('rejected', { ...this.told, error })
     } else if (reporter.wants('expired')) {
-      reporter.notify('expired', { key, cost, waitMs: clock.now() - this.arrivedAt, error })
+      reporter.notify('expired', { ...this.told, waitMs: clock.now() - this.arrivedAt, error })
     }
   }
 
@@ -267,6 +309,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #over(): void {
+    this.#cancelRetry?.()
     this.#waitNoMore()
     this.#state = 'over'
   }

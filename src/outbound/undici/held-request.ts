@@ -11,7 +11,7 @@ import { fieldsOf } from '../../http/quota/field-values.js'
 import { pauseAfter } from '../../http/quota/pause-rule.js'
 import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
-import { Call } from '../calls/call.js'
+import { Call, type CallFacts } from '../calls/call.js'
 import type { Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
 import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
@@ -38,10 +38,10 @@ export class HeldRequest extends Call implements Sender, Writer {
   constructor(
     context: CallContext,
     settings: RequestSettings<Options>,
-    facts: { readonly key: string; readonly cost: number },
+    facts: CallFacts,
     request: { dispatch: Dispatcher.Dispatch; options: Options; handler: Dispatcher.DispatchHandler },
   ) {
-    super(context, facts.key, facts.cost, undefined)
+    super(context, facts)
     this.#settings = settings
     this.#dispatch = request.dispatch
     this.#options = request.options

@@ -1,20 +1,21 @@
 /** An interceptor for undici: every request of a dispatcher waits for its turn. */
 import type { Dispatcher } from 'undici'
 import type { CallContext } from '../call-context.js'
-import { checkCost, checkKey } from '../calls/call-options.js'
-import { readShapeOptions, type ShaperOptions } from '../options.js'
+import type { CallFacts } from '../calls/call.js'
+import { checkKey, readCost } from '../calls/call-options.js'
+import { type Costs, readShapeOptions, type ShaperOptions } from '../options.js'
 import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
 import { discard, keyOf } from './request-parts.js'
 
-export interface ShapeOptions extends ShaperOptions {
+export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   /**
    * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a
    * function returns the same.
    */
   readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
-  /** Cost units of a request. Default 1. */
-  readonly cost?: number | ((options: Dispatcher.DispatchOptions) => number)
+  /** Cost units of a request: in each bucket, or by their names. Default 1. */
+  readonly cost?: number | Costs | ((options: Dispatcher.DispatchOptions) => number | Costs)
   /**
    * An answer with one of these statuses pauses its key: for the time of its Retry-After or RateLimit fields, else for
    * `default`, at most for `max` (`"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: no answer pauses.
@@ -58,16 +59,15 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
       if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
         throw new TypeError('shape() needs undici 7: npm install undici@7')
       }
-      const facts = factsOf(options)
-      new HeldRequest(context!, request, facts, { dispatch, options, handler }).begin()
+      new HeldRequest(context!, request, factsOf(options), { dispatch, options, handler }).begin()
       return true
     }
   }
-  const factsOf = (options: Dispatcher.DispatchOptions): { key: string; cost: number } => {
+  const factsOf = (options: Dispatcher.DispatchOptions): CallFacts => {
     try {
       const key = keyOf(options, request.key)
       const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
-      return { key: checkKey(key), cost: checkCost(cost) }
+      return { key: checkKey(key), ...readCost(cost, context!.names) }
     } catch (error) {
       discard(options.body, error instanceof Error ? error : new Error('not sent', { cause: error }))
       throw error

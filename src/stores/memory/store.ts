@@ -14,7 +14,7 @@ import {
   type BucketRef,
   type ClaimAnswer,
   type ClaimRequest,
-  costIn,
+  costOfRef,
   type GiveBackRequest,
   HORIZON,
   type LeaseAnswer,
@@ -114,7 +114,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
     now: number,
   ): ClaimAnswer {
     const frees = states.map(
-      ({ free, rate }, place) => free - slackOf(stack[place]!.limits, costIn(stack[place]!, cost)) / rate,
+      ({ free, rate }, place) => free - slackOf(stack[place]!.limits, costOfRef(stack[place]!, cost)) / rate,
     )
     const earliest = Math.max(now - Math.min(since, reach.back), notBefore)
     // Those who lease are in turn.
@@ -130,7 +130,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       return { granted: false, freeAt: frees.map(free => Math.max(now, free)) }
     for (const [place, state] of states.entries()) {
       change(state, 0, now)
-      state.free = Math.max(state.free, at) + costIn(stack[place]!, cost) / stack[place]!.limits.rate
+      state.free = Math.max(state.free, at) + costOfRef(stack[place]!, cost) / stack[place]!.limits.rate
     }
     const from = Math.min(at, Math.max(now, notBefore, ...frees))
     return { granted: true, slot: { at, from, token: at } }
@@ -147,7 +147,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       const states = findAll(stack, now)
       const rejection = decideAdmission(request, states, now)
       if (rejection !== undefined) return rejection
-      for (const [place, state] of states.entries()) change(state, costIn(stack[place]!, cost), now)
+      for (const [place, state] of states.entries()) change(state, costOfRef(stack[place]!, cost), now)
       const levels = states.map(({ level }) => level)
       if (!claim) return { admitted: true, levels }
       return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0, ahead }, states, now) }
@@ -163,11 +163,11 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       const now = clock.now()
       for (const [place, state] of findAll(stack, now).entries()) {
         const ref = stack[place]!
-        change(state, -costIn(ref, cost), now)
+        change(state, -costOfRef(ref, cost), now)
         if (slot === undefined) continue
         const token = slot.token as number
         const { burst, rate } = ref.limits
-        const length = costIn(ref, slotCost) / rate
+        const length = costOfRef(ref, slotCost) / rate
         if (burst !== undefined) state.free = Math.min(state.free, state.free - length + Math.max(0, now - token))
         else if (Math.abs(state.free - (token + length)) <= SAME_SLOT) state.free = token
       }
@@ -178,7 +178,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       for (const [place, state] of findAll(stack, now).entries()) {
         const ref = stack[place]!
         const { rate, capacity } = ref.limits
-        const difference = costIn(ref, cost)
+        const difference = costOfRef(ref, cost)
         const free = Math.max(state.free, now)
         const most = Math.max(free, now + capacity / rate)
         state.free = Math.max(now, Math.min(most, free + difference / rate))
@@ -315,7 +315,7 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
   const which = (refuses: (state: State, limits: BucketLimits, cost: number) => boolean): number[] =>
     states.flatMap((state, place) => {
       const ref = stack[place]!
-      return refuses(state, ref.limits, costIn(ref, cost)) ? [place] : []
+      return refuses(state, ref.limits, costOfRef(ref, cost)) ? [place] : []
     })
 
   const answer = (reason: Refusal['reason'], refusing: number[]): Refusal => ({
@@ -351,7 +351,7 @@ function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonl
   let time = 0
   for (const [place, state] of states.entries()) {
     const { limits } = stack[place]!
-    const inBucket = costIn(stack[place]!, cost)
+    const inBucket = costOfRef(stack[place]!, cost)
     const { rate, capacity } = limits
     const blocked = blockedFor(state, now)
     const target = blocked === Infinity ? 0 : Math.min(capacity - inBucket, rate * maxWait + slackOf(limits, inBucket))

@@ -10,7 +10,7 @@ import {
   type BucketRef,
   type ClaimAnswer,
   type ClaimRequest,
-  costIn,
+  costOfRef,
   type GiveBackRequest,
   type Slot,
 } from '../../core/store.js'
@@ -42,7 +42,7 @@ function spread(parts: readonly Part[], values: readonly (readonly number[])[]):
 
 export async function admitInSteps(parts: readonly Part[], request: AdmitRequest, place: OnePlace): Promise<Admission> {
   const of = ({ stack }: Part): AdmitRequest => ({ ...request, stack })
-  const tooCostly = request.stack.some(ref => costIn(ref, request.cost) - ref.limits.capacity > LEVEL_TOLERANCE)
+  const tooCostly = request.stack.some(ref => costOfRef(ref, request.cost) - ref.limits.capacity > LEVEL_TOLERANCE)
   const admitted: Admitted[] = []
   let refused: Rejected | undefined
   try {
@@ -67,7 +67,7 @@ export async function admitInSteps(parts: readonly Part[], request: AdmitRequest
   undoAdmissions(parts, admitted, request.cost, place)
   const answers: Admission[] = admitted.map(({ levels }, part) => ({
     admitted: true,
-    levels: levels.map((level, place) => Math.max(0, level - costIn(parts[part]!.stack[place]!, request.cost))),
+    levels: levels.map((level, place) => Math.max(0, level - costOfRef(parts[part]!.stack[place]!, request.cost))),
   }))
   if (refused !== undefined) answers.push(refused)
   const others = parts.slice(answers.length).map(part => place.judge(of(part)))

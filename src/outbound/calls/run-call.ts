@@ -1,0 +1,199 @@
+/**
+ * A call of a function in its turn.
+ *
+ * Each try of the function is a `Run`. It ends once: with its result, with an error, or because it has expired. What comes later
+ * of it does nothing, but for `charge`: the true cost may be known only when a stream has ended.
+ */
+import type { Cancel } from '../../core/clock.js'
+import type { CallContext } from '../call-context.js'
+import { ExpirationError } from '../errors.js'
+import type { Costs } from '../options.js'
+import { unwatch, watch } from './abort-signals.js'
+import { checkCost, type RunOptions, readCosts, readRunOptions } from './call-options.js'
+import { PromisedCall } from './promised-call.js'
+
+/** What the function of `run` is called with. */
+export interface RunContext {
+  readonly key: string
+  /** 1 for the first try. */
+  readonly attempt: number
+  /** Aborted when the run expires, or with the signal of the call. */
+  readonly signal: AbortSignal
+  /**
+   * Tells what the call really costs, in place of what was reserved: in each bucket, or by name. The last one counts. Those that
+   * wait move accordingly.
+   *
+   * @throws RangeError
+   */
+  readonly charge: (cost: number | Costs) => void
+}
+
+type Fn = (context: RunContext) => unknown
+
+export class RunCall extends PromisedCall<unknown> {
+  readonly #fn: Fn
+  readonly #expiration: number | undefined
+  #tries = 0
+
+  constructor(context: CallContext, key: string, options: RunOptions | undefined, fn: Fn) {
+    const settings = readRunOptions(options, context.names)
+    super(context, key, settings)
+    this.#fn = fn
+    this.#expiration = settings.expiration
+  }
+
+  protected override proceed(): boolean {
+    this.#tries += 1
+    const run = new Run(this, this.#tries, this.callerSignal)
+    if (this.#expiration !== undefined) this.#expireIn(run, this.#expiration)
+    try {
+      const result = this.#fn(run)
+      if (isThenable(result)) {
+        result.then(
+          value => this.#done(run, value),
+          error => this.#failed(run, error),
+        )
+        return false
+      }
+      // Its place is free after the promise is settled.
+      if (!run.end()) return false
+      this.resolve(result)
+      this.#tellDone(run)
+      return true
+    } catch (error) {
+      // Nothing of this try may be changed while it begins.
+      queueMicrotask(() => this.#failed(run, error))
+      return false
+    }
+  }
+
+  #expireIn(run: Run, ms: number): void {
+    const { clock } = this.context
+    run.cancelExpiration = clock.at(clock.now() + ms, () => {
+      const error = new ExpirationError(this.key, ms)
+      run.abort(error)
+      this.#failed(run, error)
+    })
+  }
+
+  #done(run: Run, value: unknown): void {
+    if (!run.end()) return
+    this.finish()
+    this.resolve(value)
+    this.#tellDone(run)
+  }
+
+  #failed(run: Run, error: unknown): void {
+    if (!run.end()) return
+    let failure = error
+    let retryMs: number | undefined
+    try {
+      retryMs = this.#retryMs(run, error)
+    } catch (thrown) {
+      failure = thrown
+    }
+    this.#tellFailed(run, failure, retryMs)
+    if (retryMs !== undefined && !this.context.ended && this.callerSignal?.aborted !== true) {
+      if (this.callerSignal !== undefined) watch(this.callerSignal, this)
+      this.retryIn(retryMs, failure as Error)
+      return
+    }
+    this.finish()
+    this.fail(failure)
+  }
+
+  #retryMs(run: Run, error: unknown): number | undefined {
+    const ms = this.context.retry?.(error, run.attempt)
+    if (ms === undefined || (typeof ms === 'number' && ms >= 0 && ms < Infinity)) return ms
+    throw new TypeError(`retry: ${String(ms)} is not a number of ms; return e.g. 1000, or undefined to give up`)
+  }
+
+  #tellDone(run: Run): void {
+    const { reporter, clock } = this.context
+    if (!reporter.wants('done')) return
+    reporter.notify('done', { ...this.told, attempt: run.attempt, ms: clock.now() - run.startedAt })
+  }
+
+  #tellFailed(run: Run, error: unknown, retryMs: number | undefined): void {
+    const { reporter, clock } = this.context
+    if (!reporter.wants('failed')) return
+    const retried = retryMs === undefined ? {} : { retryMs }
+    reporter.notify('failed', {
+      ...{ ...this.told, attempt: run.attempt, ms: clock.now() - run.startedAt, error },
+      ...retried,
+    })
+  }
+}
+
+/** One try of the function. */
+class Run implements RunContext {
+  readonly key: string
+  readonly attempt: number
+  readonly startedAt: number
+  cancelExpiration: Cancel | undefined
+  readonly #call: RunCall
+  readonly #callerSignal: AbortSignal | undefined
+  #controller: AbortController | undefined
+  #isOver = false
+  /** What counts of it, by bucket. */
+  #costs: readonly number[] | undefined
+
+  constructor(call: RunCall, attempt: number, callerSignal: AbortSignal | undefined) {
+    this.key = call.key
+    this.attempt = attempt
+    this.startedAt = call.context.clock.now()
+    this.#call = call
+    this.#callerSignal = callerSignal
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller !== undefined) return this.#controller.signal
+    this.#controller = new AbortController()
+    const caller = this.#callerSignal
+    if (caller?.aborted) this.#controller.abort(caller.reason)
+    else if (caller !== undefined && !this.#isOver) watch(caller, this)
+    return this.#controller.signal
+  }
+
+  readonly charge = (cost: number | Costs): void => {
+    const { context, route, stack } = this.#call
+    const { names } = context
+    const reserved = this.#costs ?? this.#call.costs ?? stack.map(() => this.#call.cost)
+    let charged: readonly number[]
+    if (typeof cost === 'object' && cost !== null) {
+      const costs = readCosts(cost, names, 'charge')
+      charged = reserved.map((before, place) => costs[names![place]!] ?? before)
+    } else {
+      const all = checkCost(cost, 'charge')
+      charged = reserved.map(() => all)
+    }
+    this.#costs = charged
+    context.settle(
+      route,
+      charged.map((after, place) => after - reserved[place]!),
+    )
+  }
+
+  /** The signal of the call has been aborted. */
+  cancel(reason: unknown): void {
+    this.abort(reason)
+  }
+
+  abort(reason: unknown): void {
+    this.#controller?.abort(reason)
+  }
+
+  /** False: it has ended before. */
+  end(): boolean {
+    if (this.#isOver) return false
+    this.#isOver = true
+    this.cancelExpiration?.()
+    if (this.#callerSignal !== undefined && this.#controller !== undefined) unwatch(this.#callerSignal, this)
+    return true
+  }
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  const mayBe = (typeof value === 'object' && value !== null) || typeof value === 'function'
+  return mayBe && 'then' in value && typeof value.then === 'function'
+}

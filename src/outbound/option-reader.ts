@@ -1,0 +1,110 @@
+/**
+ * Reads options. Each wrong one is a line of one error, with its path. The file has zod for this, which would take most of the time in
+ * which the library is loaded.
+ */
+import { quote, unknownKey } from '../config/messages.js'
+import { formatPath } from '../config/problems.js'
+
+type Path = readonly PropertyKey[]
+
+/** Reads one value. It adds what is wrong to `problems`, and returns nothing that is used then. */
+export type Reader<T> = (input: unknown, path: Path, problems: string[]) => T
+
+type Output<R> = R extends Reader<infer T> ? T : never
+type Required<S> = { [K in keyof S]: undefined extends Output<S[K]> ? never : K }[keyof S]
+
+/** What an object of these readers is read to. Those that may be undefined are left out where they are. */
+export type ObjectOf<S extends Readers> = { [K in Required<S>]: Output<S[K]> } & {
+  [K in Exclude<keyof S, Required<S>>]?: Exclude<Output<S[K]>, undefined>
+}
+
+type Readers = Readonly<Record<string, Reader<unknown>>>
+
+/** @param parse throws a RangeError that says what the value is not, and what to write */
+export function value<T>(parse: (input: unknown) => T): Reader<T> {
+  return (input, path, problems) => {
+    try {
+      return parse(input)
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error
+      problems.push(at(path, error.message))
+      return undefined as T
+    }
+  }
+}
+
+function at(path: Path, message: string): string {
+  return path.length === 0 ? message : `${formatPath(path)}: ${message}`
+}
+
+/** A value that a test accepts as it is. */
+export function tested<T>(noun: string, remedy: string, isRight: (input: unknown) => input is T): Reader<T> {
+  return value(input => {
+    if (isRight(input)) return input
+    throw new RangeError(input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
+  })
+}
+
+/** Absent, or undefined, is allowed. */
+export function optional<T>(reader: Reader<T>): Reader<T | undefined> {
+  return (input, path, problems) => (input === undefined ? undefined : reader(input, path, problems))
+}
+
+/** Members that are undefined count as absent, and unknown ones are wrong. `complain` is for what is no object. */
+export function object<S extends Readers>(readers: S, complain: (input: unknown) => string): Reader<ObjectOf<S>> {
+  const known = Object.keys(readers)
+  return (input, path, problems) => {
+    const result: Record<string, unknown> = {}
+    if (!isObject(input) || Array.isArray(input)) {
+      problems.push(at(path, complain(input)))
+      return result as ObjectOf<S>
+    }
+    for (const name of known) {
+      const read = readers[name]!(input[name], [...path, name], problems)
+      if (read !== undefined) result[name] = read
+    }
+    const unknown = Object.keys(input).filter(name => !known.includes(name) && input[name] !== undefined)
+    for (const name of unknown) problems.push(at([...path, name], unknownKey(name, known)))
+    return result as ObjectOf<S>
+  }
+}
+
+/** Names with values of one kind. */
+export function record<T>(readName: Reader<unknown>, reader: Reader<T>, complain: (input: unknown) => string) {
+  return (input: unknown, path: Path, problems: string[]): Readonly<Record<string, T>> => {
+    const result: Record<string, T> = {}
+    if (!isObject(input) || Array.isArray(input)) {
+      problems.push(at(path, complain(input)))
+      return result
+    }
+    for (const [name, given] of Object.entries(input)) {
+      if (given === undefined) continue
+      readName(name, [...path, name], problems)
+      result[name] = reader(given, [...path, name], problems)
+    }
+    return result
+  }
+}
+
+export function list<T>(reader: Reader<T>, complain: (input: unknown) => string): Reader<readonly T[]> {
+  return (input, path, problems) => {
+    if (!Array.isArray(input)) {
+      problems.push(at(path, complain(input)))
+      return []
+    }
+    return input.map((entry: unknown, place) => reader(entry, [...path, place], problems))
+  }
+}
+
+/** @throws RangeError with one line for each problem; TypeError if `input` is no object */
+export function readAll<T>(reader: Reader<T>, input: unknown, complain: (input: unknown) => string): T {
+  if (!isObject(input)) throw new TypeError(complain(input))
+  const problems: string[] = []
+  const read = reader(input, [], problems)
+  if (problems.length > 0) throw new RangeError(problems.join('\n'))
+  return read
+}
+
+export function isObject(input: unknown): input is Record<string, unknown> {
+  return typeof input === 'object' && input !== null
+}
