@@ -62,14 +62,16 @@ export function timeUntilLevelOfMixed(bucket: SharedBucket, target: number, now:
   const place = stack.indexOf(bucket)
   const walk = new Walk(stack, now + lane.gate.pausedFor(now))
   let left = stack.map(({ queued }) => queued)
+  let slot = now
+  // From each release on the bucket drains to what waits behind it.
+  const isReached = (): boolean => left[place]! <= target + LEVEL_TOLERANCE
+  const reachedAt = (): number => Math.max(slot, walk.drained[place]! - (target - left[place]!) / rate) - now
+  if (isReached()) return reachedAt()
   for (const ticket of waitingIn(lane)) {
     if (walk.count === MOST_WALKED) break
-    const slot = walk.pass(ticket)
+    slot = walk.pass(ticket)
     left = left.map((cost, at) => cost - costAt(ticket, at))
-    // From this release on the bucket drains to what waits behind it.
-    if (left[place]! <= target + LEVEL_TOLERANCE) {
-      return Math.max(slot, walk.drained[place]! - (target - left[place]!) / rate) - now
-    }
+    if (isReached()) return reachedAt()
   }
   left[place] = Math.max(0, left[place]! - target)
   return Math.max(...walk.drained) + serially(stack, left) - now
