@@ -16,17 +16,37 @@ export {
   type LeasedSlot,
   type LeaseRequest,
   type Roll,
+  type SettleRequest,
   type Slot,
   type Store,
   StoreError,
 } from './core/store.js'
 export type { UpstreamState } from './core/upstream-state.js'
-export type { CallOptions } from './outbound/calls/call-options.js'
+export type { CallOptions, RunOptions } from './outbound/calls/call-options.js'
+export type { MapOptions } from './outbound/calls/map.js'
 export type { Admitted } from './outbound/calls/promised-call.js'
-export { ClosedError, ExpiredError, OverflowError, type OverflowReason } from './outbound/errors.js'
+export type { RoomOptions } from './outbound/calls/room.js'
+export type { RunContext } from './outbound/calls/run-call.js'
+export {
+  ClearedError,
+  ClosedError,
+  ExpirationError,
+  ExpiredError,
+  OverflowError,
+  type OverflowReason,
+} from './outbound/errors.js'
 export type { CallEvent, OutboundEvents } from './outbound/events.js'
 export { type Addition, LeakyBucket, type LeakyBucketOptions } from './outbound/leaky-bucket.js'
-export type { PostgresStoreOptions, RedisStoreOptions, ShaperOptions, UpdateOptions } from './outbound/options.js'
+export type {
+  BucketOptions,
+  Costs,
+  InFlightBound,
+  PostgresStoreOptions,
+  RedisStoreOptions,
+  RetryRule,
+  ShaperOptions,
+  UpdateOptions,
+} from './outbound/options.js'
 export { createShaper, type OutboundShaper, type WrapOptions } from './outbound/shaper.js'
 export type { KeyStatus, ShaperStatus } from './outbound/status.js'
 export { type ShapeInterceptor, type ShapeOptions, shape } from './outbound/undici/interceptor.js'
