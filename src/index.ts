@@ -39,6 +39,7 @@ export type { CallEvent, OutboundEvents } from './outbound/events.js'
 export { type Addition, LeakyBucket, type LeakyBucketOptions } from './outbound/leaky-bucket.js'
 export type {
   BucketOptions,
+  CostAfter,
   Costs,
   InFlightBound,
   PostgresStoreOptions,

@@ -1,4 +1,5 @@
 /** The options of the library. */
+import type { IncomingHttpHeaders } from 'node:http'
 import { either, quote, wants } from '../config/messages.js'
 import {
   headerName,
@@ -158,12 +159,20 @@ export interface Changes
 export interface RequestSettings<Options> {
   readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
   readonly cost: number | Costs | ((options: Options) => number | Costs)
+  readonly costAfter: CostAfter | undefined
   readonly pauseOn: PauseRule | undefined
   readonly retry: { readonly status: readonly number[]; readonly max: number }
 }
 
 /** Cost units by bucket. A bucket that is not named costs 1. */
 export type Costs = Readonly<Record<string, number>>
+
+/**
+ * What a request really costs, by its answer: it takes the place of what was reserved.
+ *
+ * @returns in each bucket, or by name. Undefined: what was reserved
+ */
+export type CostAfter = (status: number, headers: IncomingHttpHeaders) => number | Costs | undefined
 
 /** The name of the only bucket. */
 export const ONLY = 'outbound'
@@ -372,6 +381,11 @@ const request = {
       (input): input is number | ((options: never) => number) => isFunction(input) || isCost(input) || isObject(input),
     ),
   ),
+  costAfter: optional(
+    tested('a function', 'use e.g. (status, headers) => Number(headers["x-cost"])', (input): input is CostAfter =>
+      isFunction(input),
+    ),
+  ),
   pauseOn: optional<false | ObjectOf<{ status: Reader<readonly number[] | undefined> }>>((input, path, problems) =>
     input === false ? false : pauseRule(input, path, problems),
   ),
@@ -436,13 +450,14 @@ export function readShapeOptions<Options>(options: object): {
   settings: ShaperSettings
   request: RequestSettings<Options>
 } {
-  const { key = 'origin', cost = 1, pauseOn, retry, ...rest } = readAll(shapeReader, options, noOptions)
+  const { key = 'origin', cost = 1, costAfter, pauseOn, retry, ...rest } = readAll(shapeReader, options, noOptions)
   const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
   return {
     settings: settingsOf(rest),
     request: {
       key: key as RequestSettings<Options>['key'],
       cost: cost as RequestSettings<Options>['cost'],
+      costAfter,
       pauseOn: rule,
       retry: retry ?? { status: [], max: 0 },
     },

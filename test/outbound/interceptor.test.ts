@@ -3,13 +3,14 @@ import { once } from 'node:events'
 import { PassThrough, Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { Agent, buildConnector, Client, fetch, request } from 'undici'
+import { Agent, buildConnector, Client, FormData, fetch, request } from 'undici'
 import { type ShapeOptions, shape } from '../../src/index.js'
 import { gaps, serve, serveStrictly } from './upstreams.js'
 
 /** An agent whose requests are shaped; closed with the test. */
 function shaped(t: Test, options: Partial<ShapeOptions> = {}, agent = new Agent()) {
-  const interceptor = shape({ rate: '50/s', capacity: 100, ...options })
+  const limit = options.buckets === undefined ? { rate: '50/s', capacity: 100 } : {}
+  const interceptor = shape({ ...limit, ...options })
   t.teardown(() => agent.destroy())
   return { dispatcher: agent.compose(interceptor), shaper: interceptor.shaper }
 }
@@ -288,7 +289,8 @@ t.test('retries: only repeatable requests, up to the limit, and in time', async 
   t.equal(await send('GET'), 3)
   t.equal(connections, 1, 'on the same connection: unread answers are read')
   t.equal(await send('PUT'), 3)
-  t.equal(await send('PUT', { body: 'text' }), 1)
+  t.equal(await send('PUT', { body: 'text' }), 3)
+  t.equal(await send('PUT', { body: Readable.from(['text']) }), 1)
   t.equal(await send('POST'), 1)
   t.equal(await send('POST', { idempotent: true }), 3)
   const impatient = shaped(t, { retry: { status: [503], max: 9 }, pauseOn: { default: 300 }, maxWait: 700 })
@@ -300,6 +302,53 @@ t.test('retries: only repeatable requests, up to the limit, and in time', async 
   seen.length = 0
   t.equal((await request(origin, impatient)).statusCode, 503)
   t.equal(seen.length, 3, 'a fourth could not have been in time')
+})
+
+t.test('retries: a body that can be read again is sent whole each time', async t => {
+  const bodies: string[] = []
+  const { origin } = await serve(t, (req, res) => {
+    void text(req).then(body => {
+      bodies.push(body)
+      res.writeHead(bodies.length % 2 === 1 ? 429 : 200, { 'retry-after': '0' }).end()
+    })
+  })
+  const { dispatcher } = shaped(t, { rate: '1000/s', retry: { status: [429], max: 2 } })
+  const bytes = new TextEncoder().encode('bytes')
+  for (const body of ['text', Buffer.from('buffer'), bytes] as const) {
+    const answer = await request(origin, { dispatcher, method: 'POST', body, idempotent: true } as never)
+    t.equal(answer.statusCode, 200)
+    t.same(bodies.splice(0), Array(2).fill(typeof body === 'string' ? body : Buffer.from(body).toString()))
+  }
+  const form = new FormData()
+  form.set('name', 'value')
+  t.equal((await request(origin, { dispatcher, method: 'PUT', body: form } as never)).statusCode, 200)
+  t.equal(bodies.length, 2)
+  for (const body of bodies.splice(0)) t.match(body, /value/)
+  async function* once() {
+    yield 'once'
+  }
+  const answer = await request(origin, { dispatcher, method: 'POST', body: once(), idempotent: true } as never)
+  t.equal(answer.statusCode, 429, 'an iterable cannot be read again')
+})
+
+t.test('costAfter: an answer says what its request has cost', async t => {
+  const { origin, seen } = await serve(t, (req, res) => {
+    res.setHeader('x-cost', req.url === '/cheap' ? '1' : '40')
+    res.end('ok')
+  })
+  const { dispatcher, shaper } = shaped(t, {
+    buckets: { requests: { rate: '1000/s' }, points: { rate: '100/s', capacity: 1_000 } },
+    cost: { points: 20 },
+    costAfter: (_, headers) => ({ points: Number(headers['x-cost']) }),
+  })
+  for (const path of ['/cheap', '/dear', '/cheap']) {
+    await request(`${origin}${path}`, { dispatcher }).then(({ body }) => body.text())
+  }
+  // 10 ms after the first, as it cost 1; 400 ms after the second.
+  const [first, second] = gaps(seen.map(({ at }) => at)) as [number, number]
+  t.ok(first < 150, `${first}`)
+  t.ok(second > 380, `${second}`)
+  t.match(shaper.status(), { queued: 0 })
 })
 
 t.test('an aborted retry is not sent', async t => {

@@ -9,7 +9,8 @@ import type { CallContext } from '../call-context.js'
 import { ExpirationError } from '../errors.js'
 import type { Costs } from '../options.js'
 import { unwatch, watch } from './abort-signals.js'
-import { checkCost, type RunOptions, readCosts, readRunOptions } from './call-options.js'
+import { type RunOptions, readRunOptions } from './call-options.js'
+import { Charge } from './charge.js'
 import { PromisedCall } from './promised-call.js'
 
 /** What the function of `run` is called with. */
@@ -135,8 +136,7 @@ class Run implements RunContext {
   readonly #callerSignal: AbortSignal | undefined
   #controller: AbortController | undefined
   #isOver = false
-  /** What counts of it, by bucket. */
-  #costs: readonly number[] | undefined
+  #charge: Charge | undefined
 
   constructor(call: RunCall, attempt: number, callerSignal: AbortSignal | undefined) {
     this.key = call.key
@@ -156,22 +156,8 @@ class Run implements RunContext {
   }
 
   readonly charge = (cost: number | Costs): void => {
-    const { context, route, stack } = this.#call
-    const { names } = context
-    const reserved = this.#costs ?? this.#call.costs ?? stack.map(() => this.#call.cost)
-    let charged: readonly number[]
-    if (typeof cost === 'object' && cost !== null) {
-      const costs = readCosts(cost, names, 'charge')
-      charged = reserved.map((before, place) => costs[names![place]!] ?? before)
-    } else {
-      const all = checkCost(cost, 'charge')
-      charged = reserved.map(() => all)
-    }
-    this.#costs = charged
-    context.settle(
-      route,
-      charged.map((after, place) => after - reserved[place]!),
-    )
+    this.#charge ??= new Charge(this.#call)
+    this.#charge.change(cost)
   }
 
   /** The signal of the call has been aborted. */

@@ -12,6 +12,7 @@ import { pauseAfter } from '../../http/quota/pause-rule.js'
 import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call, type CallFacts } from '../calls/call.js'
+import { Charge } from '../calls/charge.js'
 import type { Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
 import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
@@ -102,6 +103,7 @@ export class HeldRequest extends Call implements Sender, Writer {
 
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     const { pauseOn, retry } = this.#settings
+    this.#settle(status, headers)
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
     if (pause > 0) this.context.pauses.announced(this.route, pause)
     // A listener of `paused` may have aborted it.
@@ -114,6 +116,21 @@ export class HeldRequest extends Call implements Sender, Writer {
     attempt.keep()
     this.#unwanted = undefined
     this.controller.attach(real)
+  }
+
+  /** The answer says what the request really costs. */
+  #settle(status: number, headers: IncomingHttpHeaders): void {
+    const { costAfter } = this.#settings
+    if (costAfter === undefined) return
+    try {
+      const cost = costAfter(status, headers)
+      if (cost !== undefined) new Charge(this).change(cost)
+    } catch (error) {
+      // It is an error of the caller's function. The answer is not to blame.
+      process.nextTick(() => {
+        throw error
+      })
+    }
   }
 
   ended(end: AttemptEnd): void {

@@ -3,7 +3,7 @@ import type { Dispatcher } from 'undici'
 import type { CallContext } from '../call-context.js'
 import type { CallFacts } from '../calls/call.js'
 import { checkKey, readCost } from '../calls/call-options.js'
-import { type Costs, readShapeOptions, type ShaperOptions } from '../options.js'
+import { type CostAfter, type Costs, readShapeOptions, type ShaperOptions } from '../options.js'
 import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
 import { discard, keyOf } from './request-parts.js'
@@ -16,6 +16,8 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   readonly key?: 'origin' | 'all' | `header:${string}` | ((options: Dispatcher.DispatchOptions) => string)
   /** Cost units of a request: in each bucket, or by their names. Default 1. */
   readonly cost?: number | Costs | ((options: Dispatcher.DispatchOptions) => number | Costs)
+  /** What a request really cost, by its answer. It is called when the headers of the answer are there. Default: its `cost`. */
+  readonly costAfter?: CostAfter
   /**
    * An answer with one of these statuses pauses its key: for the time of its Retry-After or RateLimit fields, else for
    * `default`, at most for `max` (`"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: no answer pauses.
@@ -25,7 +27,8 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
     | { readonly status?: readonly number[]; readonly default?: string | number; readonly max?: string | number }
   /**
    * Sends a request again, at the head of its queue, after an answer with one of these statuses, at most `max` times.
-   * Only repeatable requests without a body. Default: none.
+   * Only repeatable requests (by their method, or `idempotent: true`) whose body can be read again: a string, Buffer or other bytes,
+   * a Blob or FormData. Default: none.
    */
   readonly retry?: { readonly status: readonly number[]; readonly max: number }
 }

@@ -40,10 +40,17 @@ function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
   }
 }
 
-/** Whether a request may be sent once more: it is repeatable and has no body. */
+/** Whether a request may be sent once more: it is repeatable, and so is its body. */
 export function isRepeatable({ method, body, idempotent, upgrade }: Options): boolean {
-  if (upgrade) return false
-  return (body === undefined || body === null || body === '') && (idempotent ?? IDEMPOTENT.has(method))
+  return !upgrade && isReplayable(body) && (idempotent ?? IDEMPOTENT.has(method))
+}
+
+/** Whether a body can be read a second time. A stream or an iterable cannot. */
+function isReplayable(body: unknown): boolean {
+  if (body === undefined || body === null || typeof body === 'string') return true
+  return (
+    ArrayBuffer.isView(body) || body instanceof Blob || Object.prototype.toString.call(body) === '[object FormData]'
+  )
 }
 
 interface ErringBody {
