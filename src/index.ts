@@ -41,6 +41,7 @@ export type {
   BucketOptions,
   CostAfter,
   Costs,
+  CredentialOptions,
   InFlightBound,
   PostgresStoreOptions,
   RedisStoreOptions,

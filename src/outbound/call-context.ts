@@ -1,5 +1,6 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
+import { quote } from '../config/messages.js'
 import { decide } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
@@ -8,7 +9,9 @@ import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
+import type { Call } from './calls/call.js'
 import type { BucketNames } from './calls/call-options.js'
+import { Credentials } from './credentials.js'
 import { DeferredStore } from './deferred-store.js'
 import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
@@ -16,6 +19,7 @@ import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
 import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
+import { retryAfter } from './retry-after.js'
 import { GRACE, SendOrder } from './send-order.js'
 
 /** ms until a retry if a place is missing and not room in a bucket. */
@@ -24,6 +28,9 @@ export const RETRY_ADMISSION_MS = 1_000
 /** A call that waits for a decision or for its release. */
 export interface WaitingCall {
   readonly key: string
+  readonly route: KeyQueue
+  /** It waits for a credential that pauses. */
+  returnToFront(): void
   /** The store is ready: asks for admission. */
   apply(): void
   abandon(error: Error): void
@@ -51,30 +58,45 @@ export class CallContext {
   /** The names of its buckets, if there are several. */
   readonly names: BucketNames
   readonly retry: RetryRule | undefined
+  /** Undefined: calls name their keys. */
+  readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
   readonly roomWaits = new Set<() => void>()
   readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
   #buckets: readonly BucketOfAll[]
+  /** Of the queue in front of the credentials, for each of them, in cost units. */
+  #capacity: number
+  /** Of credentials with a rate of their own, in cost units per ms. */
+  readonly #rates: ReadonlyMap<string, number>
   #drainTimer: DrainTimer | undefined
   #drained: Promise<void> | undefined
 
   constructor(settings: ShaperSettings, clock: Clock, reporter: EventReporter) {
-    const { buckets, areNamed, maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store } = settings
+    const { buckets, areNamed, maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, credentials } =
+      settings
     this.clock = clock
     this.reporter = reporter
     this.maxWait = maxWait
     this.retry = retry
+    this.credentials = credentials && new Credentials(this, credentials)
+    this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? buckets.map(({ name }) => name) : undefined
-    this.#buckets = buckets.map(({ isCommon, ...limits }) => ({ limits: { ...limits, grace: GRACE }, isCommon }))
+    this.#capacity = buckets.at(-1)!.capacity
+    // One call at most waits for a credential. The capacity is that of the queue in front of all.
+    const isOpen = credentials !== undefined && store === undefined
+    this.#buckets = buckets.map(({ isCommon, ...limits }) => {
+      return { limits: { ...limits, ...(isOpen && { capacity: Infinity }), grace: GRACE }, isCommon }
+    })
     bound(this.#pool, maxInFlightAll)
     const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
+    const paused = (queue: KeyQueue, ms: number): void => this.credentialPaused(queue, ms)
     const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
       this.sendOrder = new SendOrder(clock, this.shaper)
-      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined })
+      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined, paused })
       this.#bucketTable = new BucketTable(maxKeys * buckets.length, undefined, inUse)
       return
     }
@@ -95,7 +117,7 @@ export class CallContext {
       (limits, key) => sharing.createBucket(limits, key),
       inUse,
     )
-    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred })
+    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred, paused })
     this.ready = false
     void this.#join(sharing, async () => {
       if ('own' in store) return
@@ -116,7 +138,8 @@ export class CallContext {
       gates: () => Array.from(this.queues, queue => queue.gate),
     })
     this.ready = true
-    for (const call of [...this.waiting]) call.apply()
+    if (this.credentials !== undefined) this.credentials.give()
+    else for (const call of [...this.waiting]) call.apply()
   }
 
   #complain(error: Error): void {
@@ -124,8 +147,38 @@ export class CallContext {
   }
 
   /** The limits of a bucket of a key; with a store this instance's share of them. */
-  #limitsOf({ limits }: BucketOfAll, key: string): BucketLimits {
+  #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
+    const rate = this.#rates.get(key)
+    const limits = rate === undefined ? usual : { ...usual, rate }
     return this.sharing?.limitsOf(limits, key) ?? limits
+  }
+
+  /** Why a call may not wait in front of the credentials. Undefined: it may. */
+  refusalInFront({ key, cost, maxWait }: Call): Error | undefined {
+    if (key !== '')
+      return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
+    if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
+    const names = this.credentials!.names
+    const waiting = this.credentials!.cost
+    const rate = names.reduce((sum, name) => sum + this.#limitsOf(this.#buckets.at(-1)!, name).rate, 0)
+    const excess = waiting + cost - this.#capacity * names.length
+    if (excess > 0) return new OverflowError('overflow', key, retryAfter(excess / rate))
+    return waiting / rate > maxWait
+      ? new OverflowError('max-wait', key, retryAfter(waiting / rate - maxWait))
+      : undefined
+  }
+
+  /** A credential pauses for this many ms: all that wait for one are given anew, so that they stay in order. So at the end. */
+  credentialPaused(queue: KeyQueue, ms: number): void {
+    const { clock } = this
+    if (this.credentials?.of(queue) === undefined) return
+    clock.at(clock.now() + ms, () => this.#giveAnew())
+    this.#giveAnew()
+  }
+
+  #giveAnew(): void {
+    for (const call of this.waiting) if (this.credentials!.of(call.route) !== undefined) call.returnToFront()
+    this.credentials!.give()
   }
 
   /** The queue of a key. Undefined: too many keys are in use. */
@@ -153,6 +206,7 @@ export class CallContext {
     gate.leave(cost)
     this.#pool.wake(this.#wakeGate)
     if (gate.awaited) this.shaper.wake(gate)
+    this.credentials?.give()
   }
 
   readonly #wakeGate = (gate: Gate): void => this.shaper.wake(gate)

@@ -1,6 +1,6 @@
 /** The options of the library. */
 import type { IncomingHttpHeaders } from 'node:http'
-import { either, quote, wants } from '../config/messages.js'
+import { either, quote, quoteUrl, wants } from '../config/messages.js'
 import {
   headerName,
   NAME,
@@ -73,6 +73,17 @@ export interface BucketOptions {
   readonly key?: 'all'
 }
 
+/** A credential of several. */
+export interface CredentialOptions {
+  readonly name: string
+  /** The rate of this one. Default: that of the shaper. */
+  readonly rate?: string | number
+  /** For `shape`: headers that the request is sent with, in place of its own of these names. */
+  readonly header?: Readonly<Record<string, string>>
+  /** For `shape`: the origin that the request is sent to. */
+  readonly origin?: string
+}
+
 /** The most running calls, or the most cost of them. */
 export type InFlightBound = number | { readonly cost: number }
 
@@ -109,6 +120,8 @@ export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
   readonly buckets?: Readonly<Record<string, BucketOptions>>
   /** Runs that fail are tried again. Default: none. */
   readonly retry?: RetryRule
+  /** Several credentials, each with its own bucket, pause and bound. Each call takes the one that is free first. */
+  readonly keys?: readonly CredentialOptions[]
   /** The store that processes share. Default `"memory"`: this process only. */
   readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store
   /** The source of time. Default: one precise clock for all shapers of the process. */
@@ -123,6 +136,14 @@ export interface BucketSettings {
   readonly burst?: number
   /** One for all keys. */
   readonly isCommon: boolean
+}
+
+/** A credential after reading: cost units per ms. Names of headers are in lower case. */
+export interface Credential {
+  readonly name: string
+  readonly rate?: number
+  readonly header?: Readonly<Record<string, string>>
+  readonly origin?: string
 }
 
 /** A bound after reading. */
@@ -143,6 +164,8 @@ export interface ShaperSettings {
   readonly maxKeys: number
   readonly maxQueued: number
   readonly retry: RetryRule | undefined
+  /** Undefined: calls name their keys. */
+  readonly credentials: readonly Credential[] | undefined
   /** Undefined: in memory. */
   readonly store: StoreSettings | { readonly own: Store } | undefined
   readonly clock: Clock | undefined
@@ -313,10 +336,6 @@ const bucket = {
 
 const changedBucket = { rate: optional(rate), capacity: optional(capacity), burst: optional(burst) }
 
-const bucketName = value(name => {
-  if (!NAME.test(name as string)) throw new RangeError(`${quote(name)} is not a name; ${NAME_REMEDY}`)
-})
-
 /** In the place of the name is its path. */
 const named: Reader<unknown> = (_, path, problems) => bucketName(path.at(-1), path, problems)
 
@@ -332,7 +351,36 @@ const bounds = {
   maxInFlightAll: optional(inFlight),
 }
 
+const bucketName = value(name => {
+  if (typeof name !== 'string' || !NAME.test(name)) throw new RangeError(`${quote(name)} is not a name; ${NAME_REMEDY}`)
+  return name
+})
+
+const HEADERS = 'use e.g. { authorization: "Bearer ..." }'
+const headers = record(
+  (_, path, problems) => value(name => headerName(name as string))(path.at(-1), path, problems),
+  // What it says is not told: it is a secret.
+  value(input => {
+    if (typeof input === 'string' && !/[\r\n\0]/.test(input)) return input
+    throw new RangeError(`not the value of a header; ${HEADERS}`)
+  }),
+  () => `not a set of headers; ${HEADERS}`,
+)
+
+const origin = value(input => {
+  const url = typeof input === 'string' && URL.canParse(input) ? new URL(input) : undefined
+  if (url !== undefined && url.origin === input && /^https?:/.test(url.protocol)) return url.origin
+  throw new RangeError(`${quoteUrl(input)} is not an origin; use e.g. "https://eu.api.example.com"`)
+})
+
+const NO_CREDENTIAL = 'use e.g. { name: "first", header: { authorization: "Bearer ..." } }'
+const credential = object(
+  { name: bucketName, rate: optional(rate), header: optional(headers), origin: optional(origin) },
+  () => `not a key; ${NO_CREDENTIAL}`,
+)
+
 const lasting = {
+  keys: optional(list(credential, () => `not a list of keys; use e.g. [${NO_CREDENTIAL.slice(9)}]`)),
   store: optional(anyStore),
   clock: optional(
     tested('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
@@ -467,7 +515,7 @@ export function readShapeOptions<Options>(options: object): {
 const UNBOUND: InFlight = { most: Infinity, by: 'calls' }
 
 function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): ShaperSettings {
-  const { rate, capacity, burst, buckets, retry, clock, store, ...rest } = options
+  const { rate, capacity, burst, buckets, retry, clock, store, keys, ...rest } = options
   const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
   const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
   if (buckets === undefined && rate === undefined) throw new RangeError('rate: missing; use e.g. "5/s", "6/30s"')
@@ -476,6 +524,7 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   if (buckets !== undefined && Object.keys(buckets).length === 0)
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
   const isShared = store !== undefined
+  const credentials = keys && credentialsOf(keys, buckets !== undefined)
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
   )
@@ -492,8 +541,19 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   return {
     buckets: [...read.filter(({ isCommon }) => !isCommon), ...read.filter(({ isCommon }) => isCommon)],
     areNamed: buckets !== undefined,
-    ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock },
+    ...{ maxWait, maxInFlight, maxInFlightAll, maxKeys, maxQueued, retry, store, clock, credentials },
   }
+}
+
+function credentialsOf(keys: readonly Credential[], areNamed: boolean): readonly Credential[] {
+  const names = keys.map(({ name }) => name)
+  if (names.length === 0) throw new RangeError(`keys: empty; use e.g. [${NO_CREDENTIAL.slice(9)}]`)
+  const twice = names.findIndex((name, place) => names.indexOf(name) !== place)
+  if (twice >= 0) throw new RangeError(`keys[${twice}].name: there is another key of this name; use e.g. "second"`)
+  const rated = keys.findIndex(({ rate }) => rate !== undefined)
+  if (areNamed && rated >= 0)
+    throw new RangeError(`keys[${rated}].rate: with several buckets all keys have their rates; remove it`)
+  return keys
 }
 
 function checkCapacity(capacity: number | undefined, isShared: boolean, path = ''): void {

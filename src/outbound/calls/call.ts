@@ -13,6 +13,7 @@ import type { Arrival, Verdict } from '../../core/shaper.js'
 import type { AdmissionCallbacks } from '../../core/shared-shaper.js'
 import { StoreError } from '../../core/store.js'
 import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-context.js'
+import type { Credentials } from '../credentials.js'
 import { ClosedError, ExpiredError, OverflowError, type OverflowReason } from '../errors.js'
 import type { CallEvent } from '../events.js'
 import type { KeyQueue } from '../key-queues.js'
@@ -47,6 +48,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   readonly #maxWait: number | undefined
   /** Calls off the next try. */
   #cancelRetry: Cancel | undefined
+  /** Calls off its end in front. */
+  #cancelExpiry: Cancel | undefined
   /** The caller's async context. Only a waiting call needs it: others run in it anyway. */
   #asyncContext: AsyncResource | undefined
 
@@ -96,14 +99,57 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   start(): void {
     const { context } = this
     if (context.closed) return this.#refused(new ClosedError())
+    const refusal = context.credentials === undefined ? undefined : context.refusalInFront(this)
+    if (refusal !== undefined) return this.#refused(refusal)
     const queue = context.queueOf(this.key, this.arrivedAt)
     if (queue === undefined) return this.#refused(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
     this.route = queue
     queue.calls += 1
     context.calls += 1
+    if (context.credentials !== undefined) return this.#waitInFront(context.credentials)
     context.pauses.watch(queue, this.arrivedAt)
     if (context.ready) this.apply()
     else this.#wait()
+  }
+
+  #waitInFront(credentials: Credentials): void {
+    const { clock } = this.context
+    credentials.add(this)
+    if (this.#state !== 'new') return
+    this.#wait()
+    this.#tellQueued()
+    if (this.maxWait < Infinity)
+      this.#cancelExpiry = clock.at(this.arrivedAt + this.maxWait, () => this.#expireInFront())
+  }
+
+  #expireInFront(): void {
+    if (this.pending && this.context.credentials?.remove(this)) this.expire(this.context.clock.now())
+  }
+
+  /** From now on it waits for this credential. */
+  giveTo(queue: KeyQueue): void {
+    this.#moveTo(queue)
+    this.context.pauses.watch(queue, this.arrivedAt)
+    this.apply()
+  }
+
+  /** Its credential pauses, or is refused: it waits in front again. */
+  returnToFront(): void {
+    const { context } = this
+    this.#withdraw()
+    this.#ticket = undefined
+    this.#wait()
+    this.#moveTo(context.queueOf(this.key, context.clock.now())!)
+    context.credentials!.putBack(this)
+  }
+
+  #moveTo(queue: KeyQueue): void {
+    const waits = this.#state === 'waiting' ? 1 : 0
+    this.route.calls -= 1
+    this.route.waiting -= waits
+    this.route = queue
+    queue.calls += 1
+    queue.waiting += waits
   }
 
   apply(): void {
@@ -126,10 +172,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
       if (this.#state === 'over') this.context.shaper.cancel(verdict)
       if (!this.pending) return
       this.#wait()
-      const { reporter } = this.context
-      if (reporter.wants('queued')) {
-        reporter.notify('queued', { ...this.told, queued: this.route.waiting })
-      }
+      if (this.context.credentials === undefined) this.#tellQueued()
     } else if (verdict !== 'released') {
       this.reject(verdict)
     } else if (this.pending) {
@@ -151,6 +194,11 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#go(now)
     // Where slots are the engine's own, it does this.
     if (context.shaper.releaseModeOf(route.stack) === 'claimed') context.sendOrder.sent(route, this)
+  }
+
+  #tellQueued(): void {
+    const { reporter } = this.context
+    if (reporter.wants('queued')) reporter.notify('queued', { ...this.told, queued: this.route.waiting })
   }
 
   /** Gives back the slot of a call that was given up while its release was on the way. */
@@ -248,7 +296,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (ticket === undefined) return false
     this.#ticket = ticket
     this.#wait()
-    if (context.reporter.wants('queued')) context.reporter.notify('queued', { ...this.told, queued: route.waiting })
+    this.#tellQueued()
     context.shaper.wake()
     return true
   }
@@ -263,11 +311,14 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #go(now: number): void {
     const { context, route } = this
     this.releasedAt = now
+    this.#cancelExpiry?.()
     this.#waitNoMore()
     this.#state = 'running'
     context.running += 1
     route.running += 1
     if (this.#inAsyncContext(this.#goAndNotify, now - this.arrivedAt)) this.finish()
+    // The credential has nobody who waits now.
+    context.credentials?.give()
   }
 
   #goAndNotify(waitMs: number): boolean {
@@ -305,11 +356,13 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #withdraw(): void {
+    this.context.credentials?.remove(this)
     if (this.#ticket !== undefined) this.context.shaper.cancel(this.#ticket)
   }
 
   #over(): void {
     this.#cancelRetry?.()
+    this.#cancelExpiry?.()
     this.#waitNoMore()
     this.#state = 'over'
   }

@@ -15,6 +15,7 @@ import { PromisedCall } from './promised-call.js'
 
 /** What the function of `run` is called with. */
 export interface RunContext {
+  /** That of the call, or the name of the credential that it takes. */
   readonly key: string
   /** 1 for the first try. */
   readonly attempt: number
@@ -139,7 +140,7 @@ class Run implements RunContext {
   #charge: Charge | undefined
 
   constructor(call: RunCall, attempt: number, callerSignal: AbortSignal | undefined) {
-    this.key = call.key
+    this.key = call.route.name
     this.attempt = attempt
     this.startedAt = call.context.clock.now()
     this.#call = call

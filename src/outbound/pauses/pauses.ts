@@ -18,6 +18,8 @@ export interface PausesOptions {
   readonly reporter: EventReporter
   /** The store that spreads pauses to other instances. */
   readonly store: Store | undefined
+  /** A queue pauses for this many ms. */
+  paused(queue: KeyQueue, ms: number): void
 }
 
 export class Pauses {
@@ -108,6 +110,7 @@ export class Pauses {
     const known = queue.gate.pausedFor(now)
     if (ms <= known) return
     control.pause(queue.gate, ms)
+    this.#options.paused(queue, ms)
     if (isSame(known, ms)) return
     queue.cancelNotification()
     if (reporter.wants('resumed')) queue.cancelNotification = this.#notifyAtEnd(queue.name, now + ms)

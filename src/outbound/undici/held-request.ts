@@ -17,12 +17,16 @@ import type { Writer } from '../key-queues.js'
 import type { RequestSettings } from '../options.js'
 import { Attempt, type AttemptEnd, type Sender } from './attempt.js'
 import { HeldController } from './held-controller.js'
-import { discard, isRepeatable, streamOf } from './request-parts.js'
+import { discard, isRepeatable, streamOf, withCredential } from './request-parts.js'
 
 type Options = Dispatcher.DispatchOptions
 
 /** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
+
+/** The status of an answer to a credential that is not valid (any more), and for how many ms that is not used then. */
+const REVOKED = 401
+const REVOKED_FOR = 60_000
 
 export class HeldRequest extends Call implements Sender, Writer {
   readonly handler: Dispatcher.DispatchHandler
@@ -35,6 +39,8 @@ export class HeldRequest extends Call implements Sender, Writer {
   #unwanted: UnwantedAnswer | undefined
   /** How often it has been sent again. */
   #retries = 0
+  /** Its place in flight was freed before its unwanted answer had ended. */
+  #hasLeft = false
 
   constructor(
     context: CallContext,
@@ -67,7 +73,8 @@ export class HeldRequest extends Call implements Sender, Writer {
     const attempt = new Attempt(this, clock)
     this.#attempt = attempt
     try {
-      this.#dispatch(this.#options, attempt)
+      const credential = this.context.credentials?.of(this.route)
+      this.#dispatch(credential === undefined ? this.#options : withCredential(this.#options, credential), attempt)
     } catch (error) {
       attempt.onResponseError(undefined, error as Error)
     }
@@ -107,7 +114,7 @@ export class HeldRequest extends Call implements Sender, Writer {
     const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
     if (pause > 0) this.context.pauses.announced(this.route, pause)
     // A listener of `paused` may have aborted it.
-    if (this.controller.aborted) return
+    if (this.controller.aborted || (status === REVOKED && this.#takeOther(attempt, real))) return
     if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.controller.attach(undefined)
     this.#retries += 1
@@ -133,9 +140,28 @@ export class HeldRequest extends Call implements Sender, Writer {
     }
   }
 
+  /** The credential is not valid any more. Another one takes the request, if there is one and it may be sent again. */
+  #takeOther(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
+    const { context, route } = this
+    const { credentials, pauses } = context
+    if (credentials?.of(route) === undefined) return false
+    const isMoved = isRepeatable(this.#options) && credentials.hasOther(route)
+    if (isMoved) {
+      this.controller.attach(undefined)
+      this.#unwanted = attempt.discard(real)
+      this.leaveFlight()
+      this.#hasLeft = true
+      this.returnToFront()
+    }
+    // Those that wait for it go back to the front, too.
+    pauses.pause(route, REVOKED_FOR)
+    return isMoved
+  }
+
   ended(end: AttemptEnd): void {
     if (end === 'discarded') {
-      this.leaveFlight()
+      if (!this.#hasLeft) this.leaveFlight()
+      this.#hasLeft = false
       return
     }
     this.finish()

@@ -68,7 +68,7 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
   }
   const factsOf = (options: Dispatcher.DispatchOptions): CallFacts => {
     try {
-      const key = keyOf(options, request.key)
+      const key = context!.credentials === undefined ? keyOf(options, request.key) : ''
       const cost = typeof request.cost === 'function' ? request.cost(options) : request.cost
       return { key: checkKey(key), ...readCost(cost, context!.names) }
     } catch (error) {

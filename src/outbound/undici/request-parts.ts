@@ -1,6 +1,6 @@
 /** Reads the parts of a request that the shaper needs. */
 import type { Dispatcher } from 'undici'
-import type { RequestSettings } from '../options.js'
+import type { Credential, RequestSettings } from '../options.js'
 
 type Options = Dispatcher.DispatchOptions
 
@@ -38,6 +38,18 @@ function* pairs(headers: Options['headers']): Generator<[unknown, unknown]> {
   } else {
     yield* Object.entries(headers)
   }
+}
+
+/** The options of a request with a credential: its origin, and its headers in place of those of the same names. */
+export function withCredential(options: Options, { header, origin }: Credential): Options {
+  const moved = origin === undefined ? options : { ...options, origin }
+  if (header === undefined) return moved
+  const headers: string[] = Object.entries(header).flat()
+  for (const [name, value] of pairs(options.headers)) {
+    if (Object.hasOwn(header, String(name).toLowerCase()) || value === undefined || value === null) continue
+    for (const each of Array.isArray(value) ? value : [value]) headers.push(String(name), String(each))
+  }
+  return { ...moved, headers }
 }
 
 /** Whether a request may be sent once more: it is repeatable, and so is its body. */

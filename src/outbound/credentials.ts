@@ -1,0 +1,120 @@
+/**
+ * Several credentials with one queue in front of them.
+ *
+ * Each credential is a key with its own bucket, pause and bound of calls in flight. A call is given to a credential only when that
+ * has nobody who waits: so one call at most waits for the next slot of each, and all others wait in front, in order. Whichever
+ * credential is free first takes the first of them. No call is stuck behind a pause, as one that waits for a credential that
+ * pauses goes back to the front.
+ *
+ * The slots are those of the buckets: the call that waits holds the next one, however late this process wakes. So n credentials
+ * of rate r have n * r together.
+ */
+import { predictedWait } from '../core/admission/predicted-wait.js'
+import { LAST_PRIORITY } from '../core/priority.js'
+import type { CallContext } from './call-context.js'
+import type { Call } from './calls/call.js'
+import type { KeyQueue } from './key-queues.js'
+import type { Credential } from './options.js'
+
+export class Credentials {
+  /** Calls in front, by priority, in the order of their arrival. */
+  readonly #front: Set<Call>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
+  /** How many have come, and the place of each among them. */
+  #came = 0
+  readonly #places = new WeakMap<Call, number>()
+  readonly #context: CallContext
+  readonly #all: ReadonlyMap<string, Credential>
+  #isGiving = false
+
+  constructor(context: CallContext, all: readonly Credential[]) {
+    this.#context = context
+    this.#all = new Map(all.map(credential => [credential.name, credential]))
+  }
+
+  get names(): readonly string[] {
+    return [...this.#all.keys()]
+  }
+
+  of(queue: KeyQueue): Credential | undefined {
+    return this.#all.get(queue.name)
+  }
+
+  /** Cost units that wait in front. */
+  get cost(): number {
+    let sum = 0
+    for (const calls of this.#front) for (const call of calls) sum += call.cost
+    return sum
+  }
+
+  /** A call waits in front, behind those of its priority. Given at once if a credential is free for it. */
+  add(call: Call): void {
+    this.#came += 1
+    this.#places.set(call, this.#came)
+    this.#front[call.priority]!.add(call)
+    this.give()
+  }
+
+  /** A call goes back to where it came from: before those that came later. */
+  putBack(call: Call): void {
+    const known = this.#front[call.priority]!
+    const placeOf = (each: Call): number => this.#places.get(each)!
+    const all = [...known, call].sort((one, other) => placeOf(one) - placeOf(other))
+    known.clear()
+    for (const each of all) known.add(each)
+  }
+
+  /** False: it does not wait in front. */
+  remove(call: Call): boolean {
+    return this.#front[call.priority]!.delete(call)
+  }
+
+  /** Gives the first calls to the credentials for which nobody waits. */
+  give(): void {
+    // A call that is given may end at once, and make another.
+    if (this.#isGiving || !this.#context.ready) return
+    this.#isGiving = true
+    try {
+      for (let call = this.#first; call !== undefined; call = this.#first) {
+        const queue = this.#freeFirst(call)
+        if (queue === undefined) return
+        this.remove(call)
+        call.giveTo(queue)
+      }
+    } finally {
+      this.#isGiving = false
+    }
+  }
+
+  /** Whether another credential than this one could take a call. */
+  hasOther(queue: KeyQueue): boolean {
+    for (const name of this.#all.keys()) {
+      if (name !== queue.name && this.#context.queues.get(name)?.gate.paused !== true) return true
+    }
+    return false
+  }
+
+  get #first(): Call | undefined {
+    for (const calls of this.#front) for (const call of calls) return call
+    return undefined
+  }
+
+  /** The credential for which nobody waits and that lets a call pass first. */
+  #freeFirst({ cost, costs, priority }: Call): KeyQueue | undefined {
+    const { clock } = this.#context
+    const now = clock.now()
+    let best: KeyQueue | undefined
+    let least = Infinity
+    for (const name of this.#all.keys()) {
+      const queue = this.#context.queueOf(name, now)
+      if (queue === undefined || queue.waiting > 0 || queue.gate.paused || !queue.gate.fits(cost)) continue
+      if (queue.gate.inFlight >= queue.gate.maxInFlight) continue
+      const stack = this.#context.stackOf(queue, now)
+      if (stack === undefined) continue
+      const wait = predictedWait({ route: queue, stack, cost, costs, priority }, now, 0)
+      if (wait >= least) continue
+      least = wait
+      best = queue
+    }
+    return best
+  }
+}

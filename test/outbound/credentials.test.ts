@@ -1,0 +1,191 @@
+/** Several credentials with one queue in front: each call takes the one that is free first. */
+import { setImmediate as turn } from 'node:timers/promises'
+import t from 'tap'
+import { Agent, request } from 'undici'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { createShaper, type ShaperOptions, shape } from '../../src/index.js'
+import { serve } from './upstreams.js'
+
+const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
+
+function world(options: Partial<ShaperOptions> = {}) {
+  const clock = createVirtualClock()
+  const shaper = createShaper({ rate: '10/s', keys: THREE, ...options, clock })
+  const record: string[] = []
+  const run = (name: string, more = {}) =>
+    shaper.run(({ key }) => void record.push(`${name} by ${key} at ${Math.round(clock.now())}`), more)
+  return { clock, shaper, record, run }
+}
+
+/** How many calls left at a later time than one that came after them. */
+function inversions(record: readonly string[]): number {
+  const times = new Map(record.map(entry => [Number(entry.split(' ')[0]), Number(entry.split(' ').at(-1))]))
+  let latest = -1
+  let count = 0
+  for (let place = 0; place < times.size; place += 1) {
+    const at = times.get(place)!
+    if (at < latest) count += 1
+    latest = Math.max(latest, at)
+  }
+  return count
+}
+
+t.test('calls go in order, by the credential that is free first', async t => {
+  const { clock, record, run } = world()
+  for (const name of ['1', '2', '3', '4', '5']) void run(name)
+  clock.runUntil(250)
+  void run('6')
+  void run('7')
+  clock.runAll()
+  t.same(record.slice(0, 3), ['1 by a at 0', '2 by b at 0', '3 by c at 0'])
+  t.same(record.slice(3, 5).sort(), ['4 by a at 100', '5 by b at 100'])
+  t.same(record.slice(5), ['6 by a at 250', '7 by b at 250'])
+})
+
+t.test('10,000 calls with three credentials at 10/s: 30.0/s, none refused', async t => {
+  const { clock, record, run, shaper } = world()
+  for (let place = 0; place < 10_000; place += 1) void run(`${place}`)
+  clock.runAll()
+  t.equal(record.length, 10_000)
+  const ends = 1_000 * Math.floor(9_999 / 30) + 100 * Math.floor((9_999 % 30) / 3)
+  t.match(record.at(-1), new RegExp(`^9999 by . at ${ends}$`))
+  const perKey = new Map<string, number[]>()
+  for (const entry of record) {
+    const [, key, at] = /by (.) at (\d+)/.exec(entry) as unknown as [string, string, string]
+    perKey.set(key, [...(perKey.get(key) ?? []), Number(at)])
+  }
+  for (const [key, times] of perKey) {
+    t.ok(
+      times.every((at, place) => place === 0 || at - times[place - 1]! >= 100),
+      `${key} keeps its rate`,
+    )
+  }
+  t.equal(inversions(record), 0, 'in order')
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('while one pauses the others go on, and none is stuck; then it takes its part again', async t => {
+  const { clock, record, run, shaper } = world()
+  for (let place = 0; place < 20; place += 1) void run(`${place}`)
+  clock.runUntil(150)
+  shaper.pause(400, 'b')
+  clock.runAll()
+  t.equal(inversions(record), 0, 'in order all the time')
+  const byB = record.filter(entry => entry.includes('by b')).map(entry => Number(entry.split(' ').at(-1)))
+  t.same(byB.slice(0, 3), [0, 100, 550])
+})
+
+t.test('each with its own rate; priorities; maxWait, capacity and maxQueued in front', async t => {
+  const { clock, record, run } = world({
+    keys: [
+      { name: 'slow', rate: '1/s' },
+      { name: 'fast', rate: '10/s' },
+    ],
+  })
+  for (let place = 0; place < 11; place += 1) void run(`${place}`)
+  void run('first', { priority: 0 })
+  clock.runAll()
+  t.equal(record.filter(entry => entry.includes('by slow')).length, 2)
+  t.ok(record[3]!.startsWith('first '), `${record}`)
+  const full = world({ capacity: 1 })
+  const calls = Array.from({ length: 9 }, () => full.run('x'))
+  // Three go, three wait for a slot of a credential each, three in front.
+  const tenth = full.run('x')
+  await t.rejects(tenth, { name: 'OverflowError', reason: 'overflow', retryAfterMs: 35 })
+  full.clock.runAll()
+  await Promise.all(calls)
+  const impatient = world({ maxWait: '120ms' })
+  const all = Array.from({ length: 12 }, () => impatient.run('x').catch((error: Error) => error.name))
+  impatient.clock.runAll()
+  const names = await Promise.all(all)
+  t.equal(names.filter(name => typeof name !== 'string').length, 6)
+  t.ok(names.includes('OverflowError') && names.includes('ExpiredError'), `${names}`)
+  const crowded = world({ maxQueued: 2 })
+  for (let place = 0; place < 5; place += 1) crowded.run('x').catch(() => {})
+  await t.rejects(crowded.run('x'), { name: 'OverflowError', reason: 'crowded' })
+  crowded.clock.runAll()
+})
+
+t.test('a signal, clear and drain reach those in front', async t => {
+  const { clock, run, shaper, record } = world({ keys: [{ name: 'only' }] })
+  const controller = new AbortController()
+  const calls = ['1', '2', '3', '4'].map(name => run(name, name === '3' ? { signal: controller.signal } : {}))
+  for (const call of calls) call.catch(() => {})
+  controller.abort(new Error('gone'))
+  await t.rejects(calls[2]!, { message: 'gone' })
+  clock.runUntil(100)
+  t.same(record, ['1 by only at 0', '2 by only at 100'])
+  t.equal(await shaper.clear(), 1)
+  await t.rejects(calls[3]!, { name: 'ClearedError' })
+  await t.rejects(
+    shaper.run('key', () => 1),
+    { message: /^key: "key" is given, but the shaper has keys of its own/ },
+  )
+  await turn()
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('wrong keys; what headers say is not told', async t => {
+  const wrong: [keys: unknown, message: RegExp][] = [
+    [[], /^keys: empty; /],
+    [5, /^keys: not a list of keys; /],
+    [[5], /^keys\[0\]: not a key; /],
+    [[{}], /^keys\[0\]\.name: undefined is not a name; /],
+    [[{ name: 'a' }, { name: 'a' }], /^keys\[1\]\.name: there is another key of this name; /],
+    [[{ name: 'a', rate: 'x' }], /^keys\[0\]\.rate: "x" is not a rate; /],
+    [[{ name: 'a', header: { 'b c': 'secret' } }], /^keys\[0\]\.header\["b c"\]: "b c" is not a header name; /],
+    [[{ name: 'a', header: { b: 'sec\nret' } }], /^keys\[0\]\.header\.b: not the value of a header; /],
+    [[{ name: 'a', origin: 'https://u:secret@x/' }], /^keys\[0\]\.origin: "https:\/\/\*\*\*@x\/" is not an origin; /],
+  ]
+  for (const [keys, message] of wrong) {
+    t.throws(() => createShaper({ rate: '5/s', keys } as never), { name: 'RangeError', message })
+    try {
+      createShaper({ rate: '5/s', keys } as never)
+    } catch (error) {
+      t.notMatch((error as Error).message, /sec\n?ret/)
+    }
+  }
+  t.throws(() => createShaper({ buckets: { a: { rate: '5/s' } }, keys: [{ name: 'x', rate: '5/s' }] }), {
+    message: 'keys[0].rate: with several buckets all keys have their rates; remove it',
+  })
+})
+
+t.test(
+  'shape: each request is sent with its credential; one that is revoked is not used, and no error is seen',
+  async t => {
+    const revoked = new Set<string>()
+    const used: string[] = []
+    const { origin } = await serve(t, (req, res) => {
+      const token = req.headers.authorization!
+      used.push(token)
+      res.writeHead(revoked.has(token) ? 401 : 200).end(token)
+    })
+    const agent = new Agent()
+    t.teardown(() => agent.destroy())
+    const interceptor = shape({
+      rate: '200/s',
+      keys: ['one', 'two', 'three'].map(name => ({ name, header: { Authorization: `Bearer ${name}` } })),
+    })
+    const dispatcher = agent.compose(interceptor)
+    const send = async (place: number) => {
+      if (place === 30) revoked.add('Bearer two')
+      const { statusCode, body } = await request(origin, { dispatcher, headers: { AUTHORIZATION: 'mine', x: '1' } })
+      return [statusCode, await body.text()]
+    }
+    const answers = []
+    for (let batch = 0; batch < 6; batch += 1) {
+      answers.push(...(await Promise.all(Array.from({ length: 10 }, (_, place) => send(10 * batch + place)))))
+    }
+    t.ok(
+      answers.every(([status]) => status === 200),
+      'no error',
+    )
+    t.equal(answers.length, 60)
+    t.notOk(used.includes('mine'))
+    t.ok(used.filter(token => token === 'Bearer two').length < 20, 'the revoked one is left alone')
+    t.ok(interceptor.shaper.status('two').pausedForMs > 50_000)
+    for (const token of ['one', 'two', 'three']) revoked.add(`Bearer ${token}`)
+    t.equal((await send(100))[0], 401, 'with no other the answer is told')
+    t.match(interceptor.shaper.status(), { queued: 0, inFlight: 0 })
+  },
+)
