@@ -17,6 +17,7 @@ import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
+import { LearnedLimits } from './learned-limits.js'
 import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
 import { retryAfter } from './retry-after.js'
@@ -58,6 +59,8 @@ export class CallContext {
   /** The names of its buckets, if there are several. */
   readonly names: BucketNames
   readonly retry: RetryRule | undefined
+  /** What answers announce. */
+  readonly learned: LearnedLimits
   /** Undefined: calls name their keys. */
   readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
@@ -79,6 +82,7 @@ export class CallContext {
     this.reporter = reporter
     this.maxWait = maxWait
     this.retry = retry
+    this.learned = new LearnedLimits({ clock, changed: queue => this.#relimit([queue.name]) })
     this.credentials = credentials && new Credentials(this, credentials)
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? buckets.map(({ name }) => name) : undefined
@@ -150,7 +154,20 @@ export class CallContext {
   #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
     const rate = this.#rates.get(key)
     const limits = rate === undefined ? usual : { ...usual, rate }
-    return this.sharing?.limitsOf(limits, key) ?? limits
+    // A store has one rate for all processes.
+    if (this.sharing !== undefined) return this.sharing.limitsOf(limits, key)
+    const learned = this.learned.rateOf(this.queues.get(key), limits.name)
+    return learned < limits.rate ? { ...limits, rate: learned } : limits
+  }
+
+  /** The limits of these keys have changed. */
+  #relimit(keys: Iterable<string>): void {
+    for (const key of keys) {
+      for (const bucket of this.#buckets) {
+        const instance = this.#bucketTable.peek(bucket.limits.name, bucket.isCommon ? '' : key)
+        if (instance !== undefined) this.shaper.control.setLimits(instance, this.#limitsOf(bucket, key))
+      }
+    }
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */

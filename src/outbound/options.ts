@@ -183,6 +183,7 @@ export interface RequestSettings<Options> {
   readonly key: 'origin' | 'all' | { readonly header: string } | ((options: Options) => string)
   readonly cost: number | Costs | ((options: Options) => number | Costs)
   readonly costAfter: CostAfter | undefined
+  readonly learn: boolean
   readonly pauseOn: PauseRule | undefined
   readonly retry: { readonly status: readonly number[]; readonly max: number }
 }
@@ -434,6 +435,13 @@ const request = {
       isFunction(input),
     ),
   ),
+  learn: optional(
+    tested(
+      'true or false',
+      'write true or false, without quotes',
+      (input): input is boolean => typeof input === 'boolean',
+    ),
+  ),
   pauseOn: optional<false | ObjectOf<{ status: Reader<readonly number[] | undefined> }>>((input, path, problems) =>
     input === false ? false : pauseRule(input, path, problems),
   ),
@@ -498,7 +506,15 @@ export function readShapeOptions<Options>(options: object): {
   settings: ShaperSettings
   request: RequestSettings<Options>
 } {
-  const { key = 'origin', cost = 1, costAfter, pauseOn, retry, ...rest } = readAll(shapeReader, options, noOptions)
+  const {
+    key = 'origin',
+    cost = 1,
+    costAfter,
+    learn = false,
+    pauseOn,
+    retry,
+    ...rest
+  } = readAll(shapeReader, options, noOptions)
   const rule = pauseOn === false ? undefined : { status: [429, 503], default: 1_000, max: 60_000, ...pauseOn }
   return {
     settings: settingsOf(rest),
@@ -506,6 +522,7 @@ export function readShapeOptions<Options>(options: object): {
       key: key as RequestSettings<Options>['key'],
       cost: cost as RequestSettings<Options>['cost'],
       costAfter,
+      learn,
       pauseOn: rule,
       retry: retry ?? { status: [], max: 0 },
     },

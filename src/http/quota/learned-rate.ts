@@ -70,8 +70,9 @@ export class LearnedRate {
    * Learns from an answer of any status.
    *
    * @param now monotonic ms
+   * @param cost what its own request has taken
    */
-  learn(quota: Quota, now: number): void {
+  learn(quota: Quota, now: number, cost = 1): void {
     this.#expire(now)
     const window = this.#learnBase(quota, now)
     const isWhole = quota.window !== undefined || now >= this.#wholeAt
@@ -79,7 +80,7 @@ export class LearnedRate {
     if (remaining === undefined) return
     const isShort = isWhole && this.#base < Infinity && window !== undefined && window < SHORT_WINDOW
     const time = reset === undefined ? undefined : isShort ? reset - grain : reset
-    const others = this.#countOthers(remaining, now)
+    const others = this.#countOthers(remaining, now, cost)
     if (remaining < 1) return this.#stop(time ?? Math.min(window ?? 0, BLIND_PAUSE), now)
     if (time === undefined || time <= 0) return this.#leave(Infinity, now)
     const expected = others * Math.min(1, time / (now - this.#windowSeenAt))
@@ -114,11 +115,11 @@ export class LearnedRate {
   }
 
   /** @returns how many requests others took in this window since its first answer */
-  #countOthers(remaining: number, now: number): number {
+  #countOthers(remaining: number, now: number, cost: number): number {
     if (remaining > this.#lastRemaining) {
       this.#expectedRemaining = remaining
       this.#windowSeenAt = now
-    } else this.#expectedRemaining -= 1
+    } else this.#expectedRemaining -= cost
     this.#lastRemaining = remaining
     return Math.max(0, this.#expectedRemaining - remaining)
   }

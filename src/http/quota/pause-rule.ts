@@ -22,8 +22,19 @@ export interface PauseRule {
  * @returns ms; 0: no pause
  */
 export function pauseAfter(rule: PauseRule, status: number, fields: Fields, wallNow: number): number {
-  if (!rule.status.includes(status)) return 0
+  if (!rule.status.includes(limitStatus(status, fields, wallNow))) return 0
   return Math.min(readRetryAfter(fields, wallNow) ?? untilReset(fields, wallNow) ?? rule.default, rule.max)
+}
+
+/**
+ * The status of an answer, or 429 for a 403 that means the same: GitHub answers so, with a Retry-After or with a quota that is used up.
+ *
+ * @param wallNow ms since 1970
+ */
+export function limitStatus(status: number, fields: Fields, wallNow: number): number {
+  if (status !== 403) return status
+  const isLimit = readRetryAfter(fields, wallNow) !== undefined || (readQuota(fields, wallNow)?.remaining ?? 1) < 1
+  return isLimit ? 429 : status
 }
 
 /**

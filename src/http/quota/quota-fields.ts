@@ -28,11 +28,7 @@ const DIALECTS: readonly Dialect[] = [
   keyedItems,
   kong,
   rows(prefixed('ratelimit')),
-  rows({
-    limit: 'x-ratelimit-limit-requests',
-    remaining: 'x-ratelimit-remaining-requests',
-    reset: ['x-ratelimit-reset-requests'],
-  }),
+  rows(ofModels('requests')),
   rows(prefixed('anthropic-ratelimit-requests')),
   rows({
     limit: 'x-hubspot-ratelimit-max',
@@ -42,6 +38,16 @@ const DIALECTS: readonly Dialect[] = [
   }),
   rows(prefixed('x-ratelimit', ['x-ratelimit-reset-after', 'x-ratelimit-reset'])),
   rows(prefixed('x-rate-limit')),
+]
+
+/** Limits on the tokens of language models. */
+const TOKEN_DIALECTS: readonly Dialect[] = [
+  rows(ofModels('tokens')),
+  rows(
+    prefixed('anthropic-ratelimit-tokens'),
+    prefixed('anthropic-ratelimit-input-tokens'),
+    prefixed('anthropic-ratelimit-output-tokens'),
+  ),
 ]
 
 const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 }).map(
@@ -61,8 +67,17 @@ const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hou
  * @returns undefined if it says nothing that makes sense
  */
 export function readQuota(fields: Fields, wallNow: number): Quota | undefined {
+  return readIn(DIALECTS, fields, wallNow)
+}
+
+/** The same, of the limits on tokens that the answer of a language model announces. */
+export function readTokenQuota(fields: Fields, wallNow: number): Quota | undefined {
+  return readIn(TOKEN_DIALECTS, fields, wallNow)
+}
+
+function readIn(dialects: readonly Dialect[], fields: Fields, wallNow: number): Quota | undefined {
   let first: Quota | undefined
-  for (const dialect of DIALECTS) {
+  for (const dialect of dialects) {
     const quota = tightest(dialect(fields, wallNow))
     if (quota?.remaining !== undefined) return quota
     first ??= quota
@@ -133,6 +148,15 @@ function kong(fields: Fields, wallNow: number): readonly Quota[] {
 
 function prefixed(prefix: string, reset: readonly string[] = [`${prefix}-reset`]): Row {
   return { limit: `${prefix}-limit`, remaining: `${prefix}-remaining`, reset }
+}
+
+/** As OpenAI and others name them. */
+function ofModels(what: string): Row {
+  return {
+    limit: `x-ratelimit-limit-${what}`,
+    remaining: `x-ratelimit-remaining-${what}`,
+    reset: [`x-ratelimit-reset-${what}`],
+  }
 }
 
 function rows(...all: readonly Row[]): Dialect {

@@ -7,8 +7,9 @@
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
-import { fieldsOf } from '../../http/quota/field-values.js'
-import { pauseAfter } from '../../http/quota/pause-rule.js'
+import { costAt } from '../../core/queue/lane.js'
+import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
+import { limitStatus, pauseAfter } from '../../http/quota/pause-rule.js'
 import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call, type CallFacts } from '../calls/call.js'
@@ -23,6 +24,9 @@ type Options = Dispatcher.DispatchOptions
 
 /** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
+
+/** ms. The longest pause where `pauseOn` sets none. */
+const LONGEST_PAUSE = 60_000
 
 /** The status of an answer to a credential that is not valid (any more), and for how many ms that is not used then. */
 const REVOKED = 401
@@ -111,11 +115,14 @@ export class HeldRequest extends Call implements Sender, Writer {
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     const { pauseOn, retry } = this.#settings
     this.#settle(status, headers)
-    const pause = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fieldsOf(headers), Date.now())
+    const fields = fieldsOf(headers)
+    const asked = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fields, Date.now())
+    const pause = Math.max(asked, Math.min(this.#learn(fields), pauseOn?.max ?? LONGEST_PAUSE))
     if (pause > 0) this.context.pauses.announced(this.route, pause)
     // A listener of `paused` may have aborted it.
     if (this.controller.aborted || (status === REVOKED && this.#takeOther(attempt, real))) return
-    if (!retry.status.includes(status) || this.#retries >= retry.max || !isRepeatable(this.#options)) return
+    const isRetried = retry.status.includes(limitStatus(status, fields, Date.now()))
+    if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.controller.attach(undefined)
     this.#retries += 1
     this.#unwanted = attempt.discard(real)
@@ -123,6 +130,16 @@ export class HeldRequest extends Call implements Sender, Writer {
     attempt.keep()
     this.#unwanted = undefined
     this.controller.attach(real)
+  }
+
+  /** Returns the ms for which nothing is left. */
+  #learn(fields: Fields): number {
+    if (!this.#settings.learn) return 0
+    const { context, route, stack } = this
+    return context.learned.learn(route, fields, bucket => {
+      const place = stack.findIndex(({ limits }) => limits.name === bucket)
+      return place < 0 ? undefined : costAt(this, place)
+    })
   }
 
   /** The answer says what the request really costs. */

@@ -19,6 +19,12 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   /** What a request really cost, by its answer. It is called when the headers of the answer are there. Default: its `cost`. */
   readonly costAfter?: CostAfter
   /**
+   * Follows what answers announce in their rate limit headers: a lower rate for their key, and a pause where nothing is left. Of
+   * several buckets those called `requests` and `tokens` follow (those of OpenAI and Anthropic included). With a store only
+   * pauses. Default false.
+   */
+  readonly learn?: boolean
+  /**
    * An answer with one of these statuses pauses its key: for the time of its Retry-After or RateLimit fields, else for
    * `default`, at most for `max` (`"1s"`, or ms). Default: 429 and 503, `"1s"`, `"60s"`. False: no answer pauses.
    */

@@ -1,0 +1,108 @@
+/** shape() follows what answers announce: rates, what is left, and refusals that look like others. */
+import t, { type Test } from 'tap'
+import { Agent, request } from 'undici'
+import { type ShapeOptions, shape } from '../../src/index.js'
+import { gaps, serve } from './upstreams.js'
+
+type Headers = Record<string, string>
+
+/** A server whose answers have these headers, and requests to it in turn. */
+async function world(t: Test, options: Partial<ShapeOptions>, answer: (place: number) => [number, Headers]) {
+  let place = 0
+  const { origin, seen } = await serve(t, (_, res) => {
+    const [status, headers] = answer(place)
+    place += 1
+    res.writeHead(status, headers).end('ok')
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const interceptor = shape({ learn: true, ...options } as ShapeOptions)
+  const dispatcher = agent.compose(interceptor)
+  const send = async (): Promise<number> => {
+    const { statusCode, body } = await request(origin, { dispatcher })
+    await body.text()
+    return statusCode
+  }
+  const times = (): number[] => seen.map(({ at }) => at)
+  return { send, times, status: () => interceptor.shaper.status(origin) }
+}
+
+t.test('nothing left: the next request waits for the reset, though the answer was 200', async t => {
+  const { send, times, status } = await world(t, { rate: '100/s' }, place => [
+    200,
+    place === 1 ? { 'ratelimit-limit': '10', 'ratelimit-remaining': '0', 'ratelimit-reset': '1' } : {},
+  ])
+  for (let count = 0; count < 2; count += 1) t.equal(await send(), 200)
+  t.ok(status().pausedForMs > 500)
+  t.equal(await send(), 200)
+  const [first, second] = gaps(times()) as [number, number]
+  t.ok(first < 500, `${first}`)
+  t.ok(second > 900, `${second}`)
+})
+
+t.test('without learn it does not', async t => {
+  const { send, times } = await world(t, { rate: '100/s', learn: false }, () => [
+    200,
+    { 'ratelimit-limit': '10', 'ratelimit-remaining': '0', 'ratelimit-reset': '9' },
+  ])
+  for (let count = 0; count < 3; count += 1) await send()
+  t.ok(Math.max(...gaps(times())) < 1_000)
+})
+
+t.test('a lower rate: requests are spaced by what is left', async t => {
+  const { send, times } = await world(t, { rate: '100/s' }, () => [
+    200,
+    { 'ratelimit-limit': '100', 'ratelimit-remaining': '90', 'ratelimit-reset': '18' },
+  ])
+  for (let count = 0; count < 4; count += 1) await send()
+  for (const gap of gaps(times()).slice(1)) t.ok(gap > 150 && gap < 600, `${gap} of 200`)
+})
+
+t.test('requests and tokens of a language model feed their buckets', async t => {
+  const buckets = { requests: { rate: '100/s' }, tokens: { rate: '10000/s', capacity: 10_000 } }
+  for (const [name, headers] of Object.entries<Headers>({
+    OpenAI: {
+      'x-ratelimit-limit-requests': '10000',
+      'x-ratelimit-remaining-requests': '9999',
+      'x-ratelimit-reset-requests': '8ms',
+      'x-ratelimit-limit-tokens': '1000',
+      'x-ratelimit-remaining-tokens': '900',
+      'x-ratelimit-reset-tokens': '9s',
+    },
+    Anthropic: {
+      date: new Date(1_800_000_000_000).toUTCString(),
+      'anthropic-ratelimit-requests-limit': '1000',
+      'anthropic-ratelimit-requests-remaining': '999',
+      'anthropic-ratelimit-requests-reset': new Date(1_800_000_001_000).toISOString(),
+      'anthropic-ratelimit-tokens-limit': '1000',
+      'anthropic-ratelimit-tokens-remaining': '900',
+      'anthropic-ratelimit-tokens-reset': new Date(1_800_000_009_000).toISOString(),
+    },
+  })) {
+    const { send, times } = await world(t, { buckets, cost: { tokens: 20 } }, () => [200, headers])
+    for (let count = 0; count < 4; count += 1) await send()
+    // 900 tokens in 9 s: 20 tokens in 200 ms.
+    for (const gap of gaps(times()).slice(1)) t.ok(gap > 150 && gap < 600, `${name}: ${gap} of 200`)
+  }
+})
+
+t.test('a 403 that is a limit pauses and is sent again; another 403 is not', async t => {
+  const retry = { status: [429], max: 1 }
+  for (const headers of [
+    { 'retry-after': '1' },
+    { 'x-ratelimit-limit': '60', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '1' },
+  ] as Headers[]) {
+    const { send, times } = await world(t, { rate: '100/s', retry }, place =>
+      place === 0 ? [403, headers] : [200, {}],
+    )
+    t.equal(await send(), 200)
+    t.ok(gaps(times())[0]! > 900)
+  }
+  const { send, times, status } = await world(t, { rate: '100/s', retry }, () => [
+    403,
+    { 'x-ratelimit-remaining': '5' },
+  ])
+  t.equal(await send(), 403)
+  t.equal(times().length, 1)
+  t.equal(status().pausedForMs, 0)
+})
