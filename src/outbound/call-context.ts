@@ -9,15 +9,14 @@ import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
-import type { Call } from './calls/call.js'
 import type { BucketNames } from './calls/call-options.js'
-import { Credentials } from './credentials.js'
+import { type CallInFront, Credentials } from './credentials.js'
 import { DeferredStore } from './deferred-store.js'
 import { DrainTimer } from './drain-timer.js'
 import { ClearedError, ClosedError, OverflowError } from './errors.js'
 import type { EventReporter } from './events.js'
 import { type KeyQueue, KeyQueues } from './key-queues.js'
-import { LearnedLimits } from './learned-limits.js'
+import { LearnedRates } from './learned-rates.js'
 import type { Changes, InFlight, RetryRule, ShaperSettings } from './options.js'
 import { Pauses } from './pauses/pauses.js'
 import { retryAfter } from './retry-after.js'
@@ -60,7 +59,7 @@ export class CallContext {
   readonly names: BucketNames
   readonly retry: RetryRule | undefined
   /** What answers announce. */
-  readonly learned: LearnedLimits
+  readonly learned: LearnedRates
   /** Undefined: calls name their keys. */
   readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
@@ -82,7 +81,7 @@ export class CallContext {
     this.reporter = reporter
     this.maxWait = maxWait
     this.retry = retry
-    this.learned = new LearnedLimits({ clock, changed: queue => this.#relimit([queue.name]) })
+    this.learned = new LearnedRates({ clock, changed: queue => this.#relimit([queue.name]) })
     this.credentials = credentials && new Credentials(this, credentials)
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? buckets.map(({ name }) => name) : undefined
@@ -171,7 +170,7 @@ export class CallContext {
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
-  refusalInFront({ key, cost, maxWait }: Call): Error | undefined {
+  refusalInFront({ key, cost, maxWait }: CallInFront): Error | undefined {
     if (key !== '')
       return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)

@@ -10,23 +10,42 @@
  * of rate r have n * r together.
  */
 import { predictedWait } from '../core/admission/predicted-wait.js'
+import type { Clock } from '../core/clock.js'
 import { LAST_PRIORITY } from '../core/priority.js'
-import type { CallContext } from './call-context.js'
-import type { Call } from './calls/call.js'
+import type { Cost, SharedBucket } from '../core/queue/lane.js'
 import type { KeyQueue } from './key-queues.js'
 import type { Credential } from './options.js'
 
+/** A call that takes a credential. */
+export interface CallInFront extends Cost {
+  readonly key: string
+  readonly priority: number
+  /** ms */
+  readonly maxWait: number
+  /** From now on it waits for this credential. */
+  giveTo(queue: KeyQueue): void
+}
+
+/** What credentials need of their shaper. */
+export interface CredentialsContext {
+  readonly clock: Clock
+  readonly ready: boolean
+  readonly queues: { get(key: string): KeyQueue | undefined }
+  queueOf(key: string, now: number): KeyQueue | undefined
+  stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined
+}
+
 export class Credentials {
   /** Calls in front, by priority, in the order of their arrival. */
-  readonly #front: Set<Call>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
+  readonly #front: Set<CallInFront>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
   /** How many have come, and the place of each among them. */
   #came = 0
-  readonly #places = new WeakMap<Call, number>()
-  readonly #context: CallContext
+  readonly #places = new WeakMap<CallInFront, number>()
+  readonly #context: CredentialsContext
   readonly #all: ReadonlyMap<string, Credential>
   #isGiving = false
 
-  constructor(context: CallContext, all: readonly Credential[]) {
+  constructor(context: CredentialsContext, all: readonly Credential[]) {
     this.#context = context
     this.#all = new Map(all.map(credential => [credential.name, credential]))
   }
@@ -47,7 +66,7 @@ export class Credentials {
   }
 
   /** A call waits in front, behind those of its priority. Given at once if a credential is free for it. */
-  add(call: Call): void {
+  add(call: CallInFront): void {
     this.#came += 1
     this.#places.set(call, this.#came)
     this.#front[call.priority]!.add(call)
@@ -55,16 +74,16 @@ export class Credentials {
   }
 
   /** A call goes back to where it came from: before those that came later. */
-  putBack(call: Call): void {
+  putBack(call: CallInFront): void {
     const known = this.#front[call.priority]!
-    const placeOf = (each: Call): number => this.#places.get(each)!
+    const placeOf = (each: CallInFront): number => this.#places.get(each)!
     const all = [...known, call].sort((one, other) => placeOf(one) - placeOf(other))
     known.clear()
     for (const each of all) known.add(each)
   }
 
   /** False: it does not wait in front. */
-  remove(call: Call): boolean {
+  remove(call: CallInFront): boolean {
     return this.#front[call.priority]!.delete(call)
   }
 
@@ -93,13 +112,13 @@ export class Credentials {
     return false
   }
 
-  get #first(): Call | undefined {
+  get #first(): CallInFront | undefined {
     for (const calls of this.#front) for (const call of calls) return call
     return undefined
   }
 
   /** The credential for which nobody waits and that lets a call pass first. */
-  #freeFirst({ cost, costs, priority }: Call): KeyQueue | undefined {
+  #freeFirst({ cost, costs, priority }: CallInFront): KeyQueue | undefined {
     const { clock } = this.#context
     const now = clock.now()
     let best: KeyQueue | undefined

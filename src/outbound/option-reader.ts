@@ -8,9 +8,9 @@ import { formatPath } from '../config/problems.js'
 type Path = readonly PropertyKey[]
 
 /** Reads one value. It adds what is wrong to `problems`, and returns nothing that is used then. */
-export type Reader<T> = (input: unknown, path: Path, problems: string[]) => T
+export type OptionReader<T> = (input: unknown, path: Path, problems: string[]) => T
 
-type Output<R> = R extends Reader<infer T> ? T : never
+type Output<R> = R extends OptionReader<infer T> ? T : never
 type Required<S> = { [K in keyof S]: undefined extends Output<S[K]> ? never : K }[keyof S]
 
 /** What an object of these readers is read to. Those that may be undefined are left out where they are. */
@@ -18,10 +18,10 @@ export type ObjectOf<S extends Readers> = { [K in Required<S>]: Output<S[K]> } &
   [K in Exclude<keyof S, Required<S>>]?: Exclude<Output<S[K]>, undefined>
 }
 
-type Readers = Readonly<Record<string, Reader<unknown>>>
+type Readers = Readonly<Record<string, OptionReader<unknown>>>
 
 /** @param parse throws a RangeError that says what the value is not, and what to write */
-export function value<T>(parse: (input: unknown) => T): Reader<T> {
+export function value<T>(parse: (input: unknown) => T): OptionReader<T> {
   return (input, path, problems) => {
     try {
       return parse(input)
@@ -38,7 +38,7 @@ function at(path: Path, message: string): string {
 }
 
 /** A value that a test accepts as it is. */
-export function tested<T>(noun: string, remedy: string, isRight: (input: unknown) => input is T): Reader<T> {
+export function tested<T>(noun: string, remedy: string, isRight: (input: unknown) => input is T): OptionReader<T> {
   return value(input => {
     if (isRight(input)) return input
     throw new RangeError(input === undefined ? `missing; ${remedy}` : `${quote(input)} is not ${noun}; ${remedy}`)
@@ -46,16 +46,19 @@ export function tested<T>(noun: string, remedy: string, isRight: (input: unknown
 }
 
 /** Absent, or undefined, is allowed. */
-export function optional<T>(reader: Reader<T>): Reader<T | undefined> {
+export function optional<T>(reader: OptionReader<T>): OptionReader<T | undefined> {
   return (input, path, problems) => (input === undefined ? undefined : reader(input, path, problems))
 }
 
 /** Members that are undefined count as absent, and unknown ones are wrong. `complain` is for what is no object. */
-export function object<S extends Readers>(readers: S, complain: (input: unknown) => string): Reader<ObjectOf<S>> {
+export function members<S extends Readers>(
+  readers: S,
+  complain: (input: unknown) => string,
+): OptionReader<ObjectOf<S>> {
   const known = Object.keys(readers)
   return (input, path, problems) => {
     const result: Record<string, unknown> = {}
-    if (!isObject(input) || Array.isArray(input)) {
+    if (!isRecord(input) || Array.isArray(input)) {
       problems.push(at(path, complain(input)))
       return result as ObjectOf<S>
     }
@@ -70,10 +73,14 @@ export function object<S extends Readers>(readers: S, complain: (input: unknown)
 }
 
 /** Names with values of one kind. */
-export function record<T>(readName: Reader<unknown>, reader: Reader<T>, complain: (input: unknown) => string) {
+export function record<T>(
+  readName: OptionReader<unknown>,
+  reader: OptionReader<T>,
+  complain: (input: unknown) => string,
+) {
   return (input: unknown, path: Path, problems: string[]): Readonly<Record<string, T>> => {
     const result: Record<string, T> = {}
-    if (!isObject(input) || Array.isArray(input)) {
+    if (!isRecord(input) || Array.isArray(input)) {
       problems.push(at(path, complain(input)))
       return result
     }
@@ -86,7 +93,7 @@ export function record<T>(readName: Reader<unknown>, reader: Reader<T>, complain
   }
 }
 
-export function list<T>(reader: Reader<T>, complain: (input: unknown) => string): Reader<readonly T[]> {
+export function list<T>(reader: OptionReader<T>, complain: (input: unknown) => string): OptionReader<readonly T[]> {
   return (input, path, problems) => {
     if (!Array.isArray(input)) {
       problems.push(at(path, complain(input)))
@@ -97,14 +104,14 @@ export function list<T>(reader: Reader<T>, complain: (input: unknown) => string)
 }
 
 /** @throws RangeError with one line for each problem; TypeError if `input` is no object */
-export function readAll<T>(reader: Reader<T>, input: unknown, complain: (input: unknown) => string): T {
-  if (!isObject(input)) throw new TypeError(complain(input))
+export function readAll<T>(reader: OptionReader<T>, input: unknown, complain: (input: unknown) => string): T {
+  if (!isRecord(input)) throw new TypeError(complain(input))
   const problems: string[] = []
   const read = reader(input, [], problems)
   if (problems.length > 0) throw new RangeError(problems.join('\n'))
   return read
 }
 
-export function isObject(input: unknown): input is Record<string, unknown> {
+export function isRecord(input: unknown): input is Record<string, unknown> {
   return typeof input === 'object' && input !== null
 }

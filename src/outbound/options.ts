@@ -18,12 +18,12 @@ import type { OnOutage } from '../core/shared-shaper.js'
 import type { Store } from '../core/store.js'
 import type { PauseRule } from '../http/quota/pause-rule.js'
 import {
-  isObject,
+  isRecord,
   list,
+  members,
   type ObjectOf,
-  object,
+  type OptionReader,
   optional,
-  type Reader,
   readAll,
   record,
   tested,
@@ -129,7 +129,7 @@ export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
 }
 
 /** A limit after reading: cost units per ms, and cost units. */
-export interface BucketSettings {
+export interface LimitSettings {
   readonly name: string
   readonly rate: number
   readonly capacity: number
@@ -155,7 +155,7 @@ export interface InFlight {
 /** `ShaperOptions` after reading: ms. */
 export interface ShaperSettings {
   /** In the order in which a call passes them: those of its key, then the common ones. */
-  readonly buckets: readonly BucketSettings[]
+  readonly buckets: readonly LimitSettings[]
   /** Whether there are several limits, with names. */
   readonly areNamed: boolean
   readonly maxWait: number
@@ -175,7 +175,7 @@ export interface ShaperSettings {
 export interface Changes
   extends Partial<Pick<ShaperSettings, 'maxWait' | 'maxInFlight' | 'maxInFlightAll' | 'maxKeys' | 'maxQueued'>> {
   /** What changes of each bucket, by name. */
-  readonly buckets: Readonly<Record<string, Partial<Pick<BucketSettings, 'rate' | 'capacity' | 'burst'>>>>
+  readonly buckets: Readonly<Record<string, Partial<Pick<LimitSettings, 'rate' | 'capacity' | 'burst'>>>>
 }
 
 /** The options of `shape` about requests and their answers. */
@@ -229,7 +229,7 @@ const wait = value((input): number => {
   }
 })
 
-function count(noun: string, remedy: string): Reader<number> {
+function count(noun: string, remedy: string): OptionReader<number> {
   return tested(noun, remedy, (input): input is number => {
     return input === Infinity || (Number.isInteger(input) && (input as number) > 0)
   })
@@ -237,13 +237,13 @@ function count(noun: string, remedy: string): Reader<number> {
 
 const calls = count('a number of calls', 'use e.g. 10')
 
-const inFlight: Reader<InFlight> = (input, path, problems) => {
-  if (!isObject(input)) return { most: calls(input, path, problems), by: 'calls' }
+const inFlight: OptionReader<InFlight> = (input, path, problems) => {
+  if (!isRecord(input)) return { most: calls(input, path, problems), by: 'calls' }
   const { cost } = costBound(input, path, problems)
   return { most: cost, by: 'cost' }
 }
 
-const costBound = object(
+const costBound = members(
   {
     cost: tested('a cost', 'use a number of cost units above 0, e.g. 10', (input): input is number => {
       return isNumber(input) && input > 0
@@ -253,7 +253,7 @@ const costBound = object(
 )
 
 const isStore = (input: unknown): input is Store =>
-  isObject(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
+  isRecord(input) && ['admit', 'claim', 'giveBack', 'beat', 'exchange', 'close'].every(verb => isFunction(input[verb]))
 
 const FORMS = 'use "memory", or an object with "type": "redis" or "postgres"'
 const noStore = (input: unknown): string => wants('a store', FORMS)({ input })
@@ -284,7 +284,7 @@ const common = {
   instances: optional(instances),
 }
 
-const redisStore = object(
+const redisStore = members(
   {
     ...common,
     url: optional(value(readRedisUrl)),
@@ -296,18 +296,18 @@ const redisStore = object(
   noStore,
 )
 
-const postgresStore = object({ ...common, url: value(readPostgresUrl), table: optional(value(readTable)) }, noStore)
+const postgresStore = members({ ...common, url: value(readPostgresUrl), table: optional(value(readTable)) }, noStore)
 
-const anyStore: Reader<ShaperSettings['store']> = (input, path, problems) => {
+const anyStore: OptionReader<ShaperSettings['store']> = (input, path, problems) => {
   if (input === 'memory') return undefined
   if (isStore(input)) return { own: input }
-  const { type } = isObject(input) ? input : {}
+  const { type } = isRecord(input) ? input : {}
   if (type === 'redis') return readRedis(input, path, problems)
   if (type === 'postgres') {
     const settings = postgresStore(input, path, problems)
     return { timeout: 250, onOutage: 'local', table: 'shaper_buckets', ...settings, type }
   }
-  problems.push(isObject(input) && !Array.isArray(input) ? `store.type: ${noKind(type)}` : `store: ${noStore(input)}`)
+  problems.push(isRecord(input) && !Array.isArray(input) ? `store.type: ${noKind(type)}` : `store: ${noStore(input)}`)
   return undefined
 }
 
@@ -315,7 +315,7 @@ function noKind(type: unknown): string {
   return `${type === undefined ? 'missing' : `${quote(type)} is not a kind of store`}; use "redis" or "postgres"`
 }
 
-const readRedis: Reader<StoreSettings> = (input, path, problems) => {
+const readRedis: OptionReader<StoreSettings> = (input, path, problems) => {
   const known = problems.length
   const { url, cluster, ...rest } = redisStore(input, path, problems)
   const hasCluster = cluster !== undefined && cluster.length > 0
@@ -338,7 +338,7 @@ const bucket = {
 const changedBucket = { rate: optional(rate), capacity: optional(capacity), burst: optional(burst) }
 
 /** In the place of the name is its path. */
-const named: Reader<unknown> = (_, path, problems) => bucketName(path.at(-1), path, problems)
+const named: OptionReader<unknown> = (_, path, problems) => bucketName(path.at(-1), path, problems)
 
 const EXAMPLE = '{ requests: { rate: "500/m" }, tokens: { rate: "30000/m" } }'
 const noBucket = (input: unknown): string => wants('a bucket', 'use e.g. { rate: "500/m" }')({ input })
@@ -375,7 +375,7 @@ const origin = value(input => {
 })
 
 const NO_CREDENTIAL = 'use e.g. { name: "first", header: { authorization: "Bearer ..." } }'
-const credential = object(
+const credential = members(
   { name: bucketName, rate: optional(rate), header: optional(headers), origin: optional(origin) },
   () => `not a key; ${NO_CREDENTIAL}`,
 )
@@ -385,14 +385,14 @@ const lasting = {
   store: optional(anyStore),
   clock: optional(
     tested('a clock', 'use an object with now() and at(due, run)', (input): input is Clock => {
-      return isObject(input) && isFunction(input.now) && isFunction(input.at)
+      return isRecord(input) && isFunction(input.now) && isFunction(input.at)
     }),
   ),
 }
 
 const shaper = {
   ...changedBucket,
-  buckets: optional(record(named, object(bucket, noBucket), noBuckets)),
+  buckets: optional(record(named, members(bucket, noBucket), noBuckets)),
   ...bounds,
   ...lasting,
 }
@@ -417,7 +417,7 @@ const key = value((input): RequestSettings<never>['key'] => {
 })
 
 const PAUSE = 'use false, or e.g. { status: [429, 503], default: "1s", max: "60s" }'
-const pauseRule = object({ status: optional(status), default: optional(wait), max: optional(wait) }, input =>
+const pauseRule = members({ status: optional(status), default: optional(wait), max: optional(wait) }, input =>
   wants('a rule', PAUSE)({ input }),
 )
 
@@ -427,7 +427,7 @@ const request = {
     tested(
       'a cost',
       'use a finite number of units, 0 or more, or a function',
-      (input): input is number | ((options: never) => number) => isFunction(input) || isCost(input) || isObject(input),
+      (input): input is number | ((options: never) => number) => isFunction(input) || isCost(input) || isRecord(input),
     ),
   ),
   costAfter: optional(
@@ -442,11 +442,11 @@ const request = {
       (input): input is boolean => typeof input === 'boolean',
     ),
   ),
-  pauseOn: optional<false | ObjectOf<{ status: Reader<readonly number[] | undefined> }>>((input, path, problems) =>
-    input === false ? false : pauseRule(input, path, problems),
+  pauseOn: optional<false | ObjectOf<{ status: OptionReader<readonly number[] | undefined> }>>(
+    (input, path, problems) => (input === false ? false : pauseRule(input, path, problems)),
   ),
   retry: optional(
-    object({ status, max: count('a number of tries', 'use e.g. 3') }, input =>
+    members({ status, max: count('a number of tries', 'use e.g. 3') }, input =>
       wants('a rule', 'use e.g. { status: [429, 503], max: 3 }')({ input }),
     ),
   ),
@@ -454,10 +454,10 @@ const request = {
 
 const noOptions = (input: unknown): string =>
   `${quote(input)} is not a set of options; use e.g. { rate: "5/s", capacity: 100 }`
-const shaperReader = object({ ...shaper, retry: runRetry }, noOptions)
-const shapeReader = object({ ...shaper, ...request }, noOptions)
-const changesReader = object(
-  { ...changedBucket, buckets: optional(record(named, object(changedBucket, noBucket), noBuckets)), ...bounds },
+const shaperReader = members({ ...shaper, retry: runRetry }, noOptions)
+const shapeReader = members({ ...shaper, ...request }, noOptions)
+const changesReader = members(
+  { ...changedBucket, buckets: optional(record(named, members(changedBucket, noBucket), noBuckets)), ...bounds },
   input => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`,
 )
 
@@ -496,8 +496,9 @@ export function readChanges(
   for (const name of Object.keys(buckets)) {
     if (!names.includes(name)) throw new RangeError(`buckets.${name}: there is no such bucket; use ${either(names)}`)
   }
-  for (const [name, changed] of Object.entries(buckets)) checkCapacity(changed.capacity, isShared, `buckets.${name}.`)
-  checkCapacity(capacity, isShared)
+  for (const [name, changed] of Object.entries(buckets))
+    checkCapacity(changed.capacity, { isShared, path: `buckets.${name}.` })
+  checkCapacity(capacity, { isShared })
   return { ...rest, buckets: areNamed ? buckets : { [ONLY]: only } }
 }
 
@@ -541,12 +542,12 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   if (buckets !== undefined && Object.keys(buckets).length === 0)
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
   const isShared = store !== undefined
-  const credentials = keys && credentialsOf(keys, buckets !== undefined)
+  const credentials = keys && credentialsOf(keys, { areNamed: buckets !== undefined })
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
   )
-  const read = all.map(([name, { rate, capacity, burst, key }]: [string, ObjectOf<typeof bucket>]): BucketSettings => {
-    checkCapacity(capacity ?? Infinity, isShared, buckets === undefined ? '' : `buckets.${name}.`)
+  const read = all.map(([name, { rate, capacity, burst, key }]: [string, ObjectOf<typeof bucket>]): LimitSettings => {
+    checkCapacity(capacity ?? Infinity, { isShared, path: buckets === undefined ? '' : `buckets.${name}.` })
     return {
       name,
       rate,
@@ -562,7 +563,10 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   }
 }
 
-function credentialsOf(keys: readonly Credential[], areNamed: boolean): readonly Credential[] {
+function credentialsOf(
+  keys: readonly Credential[],
+  { areNamed }: { readonly areNamed: boolean },
+): readonly Credential[] {
   const names = keys.map(({ name }) => name)
   if (names.length === 0) throw new RangeError(`keys: empty; use e.g. [${NO_CREDENTIAL.slice(9)}]`)
   const twice = names.findIndex((name, place) => names.indexOf(name) !== place)
@@ -573,7 +577,10 @@ function credentialsOf(keys: readonly Credential[], areNamed: boolean): readonly
   return keys
 }
 
-function checkCapacity(capacity: number | undefined, isShared: boolean, path = ''): void {
+function checkCapacity(
+  capacity: number | undefined,
+  { isShared, path = '' }: { readonly isShared: boolean; readonly path?: string },
+): void {
   if (capacity !== Infinity || !isShared) return
   throw new RangeError(`${path}capacity: with a store it has to be finite; use a number of cost units, e.g. 1000`)
 }

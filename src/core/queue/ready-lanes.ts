@@ -219,8 +219,9 @@ export class ReadyLanes {
 
   #nextOf(ready: ShareNode[], slot: number): Ticket | undefined {
     const hasOthers = this.#firstClass < this.#lastClass
+    const choose = hasOthers ? ticketToLeave : firstBelow
     for (let root = ready.at(-1); root !== undefined; root = ready.at(-1)) {
-      const ticket = root.gate.open && root.awaited ? pick(root, hasOthers) : undefined
+      const ticket = root.gate.open && root.awaited ? fitting(root.gate, choose(root)) : undefined
       if (ticket === undefined) {
         ready.pop()
         continue
@@ -298,10 +299,9 @@ export class ReadyLanes {
   }
 }
 
-/** The request that leaves next below a root. Undefined: the bound on what is in flight has no room for its cost. */
-function pick(root: ShareNode, hasOthers: boolean): Ticket | undefined {
-  const ticket = hasOthers ? ticketToLeave(root) : firstBelow(root)
-  return root.gate.fits(ticket.cost) ? ticket : undefined
+/** Undefined: the bound on what is in flight has no room for the cost of a request. */
+function fitting(gate: Gate, ticket: Ticket): Ticket | undefined {
+  return gate.fits(ticket.cost) ? ticket : undefined
 }
 
 function charge(ticket: Ticket): Ticket {

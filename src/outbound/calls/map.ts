@@ -4,12 +4,16 @@
  * One call waits in the queue at a time, so the rate is used and items are taken as late as can be. Results that nobody has asked
  * for yet are kept, up to `MOST_KEPT`: a consumer that is slow slows down the calls.
  */
-import type { OutboundShaper } from '../shaper.js'
 import { checkKey, type RunOptions } from './call-options.js'
 import type { RunContext } from './run-call.js'
 
 export interface MapOptions<Item> extends RunOptions {
   readonly key?: string | ((item: Item) => string)
+}
+
+/** What runs the calls. */
+export interface Runner {
+  run<T>(key: string, fn: (context: RunContext) => T, options: RunOptions): Promise<Awaited<T>>
 }
 
 /** Calls whose results have not been asked for. */
@@ -22,7 +26,7 @@ interface Entry<Result> {
 }
 
 export async function* mapInOrder<Item, Result>(
-  shaper: OutboundShaper,
+  shaper: Runner,
   items: Iterable<Item> | AsyncIterable<Item>,
   fn: (item: Item, context: RunContext) => Result,
   { key = '', signal, ...options }: MapOptions<Item>,

@@ -24,18 +24,18 @@ interface Known {
   expiry: Cancel
 }
 
-export interface LearnedLimitsOptions {
+export interface LearnedRatesOptions {
   readonly clock: Clock
   /** The rate of a bucket of this queue has changed. */
   changed(queue: KeyQueue): void
 }
 
-export class LearnedLimits {
-  readonly #options: LearnedLimitsOptions
+export class LearnedRates {
+  readonly #options: LearnedRatesOptions
   /** By the name of the bucket. Gone with its queue. */
   readonly #known = new WeakMap<KeyQueue, Map<string, Known>>()
 
-  constructor(options: LearnedLimitsOptions) {
+  constructor(options: LearnedRatesOptions) {
     this.#options = options
   }
 
