@@ -1,25 +1,35 @@
-// Compiles src to dist, copies the files that live beside the code (.html, .lua, .sql), and writes shaper.schema.json.
+// Compiles src to dist, copies the files that live beside the code (.html, .lua, .sql), and writes shaper.schema.json and what users
+// of the library get.
 // Does nothing where nothing has changed since, and compiles again only what has.
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, mkdirSync, readdirSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { buildLibrary, LIBRARY } from './build-library.js'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const dist = join(root, 'dist')
 const schema = join(root, 'shaper.schema.json')
 /** What tsc knows of the last build; its time is that of the build. */
 const state = join(root, 'node_modules/.cache/leaky-shaper/tsbuildinfo')
-const RULES = ['package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'scripts/build.js']
+/** The declarations of all files. The packages have those that the library needs. */
+const declarations = join(root, 'node_modules/.cache/leaky-shaper/types')
+const RULES = [
+  ...['package.json', 'package-lock.json', 'tsconfig.json', 'tsconfig.build.json', 'LICENSE'],
+  ...['scripts/build.js', 'scripts/build-library.js'],
+]
 
 const sources = filesIn(join(root, 'src'))
 const isCode = path => path.endsWith('.ts')
-const targets = new Set(
-  sources.flatMap(path => (isCode(path) ? ['.js', '.d.ts'].map(end => path.replace(/\.ts$/, end)) : [path])),
-)
-const isWhole = [...targets].every(path => changedAt(join(dist, path)) > 0)
-const stale = filesIn(dist).filter(path => !targets.has(path))
+const targets = new Set(sources.map(path => (isCode(path) ? path.replace(/\.ts$/, '.js') : path)))
+const expected = [
+  ...[...targets].map(path => join(dist, path)),
+  ...sources.filter(isCode).map(path => join(declarations, path.replace(/\.ts$/, '.d.ts'))),
+  ...LIBRARY.map(path => join(root, path)),
+]
+const isWhole = expected.every(path => changedAt(path) > 0)
+const stale = filesIn(dist).filter(path => !targets.has(path) && !/^(types|src)[\\/]|^index\.cjs$/.test(path))
 const inputs = [...sources.map(path => join(root, 'src', path)), ...RULES.map(path => join(root, path))]
 const newest = Math.max(...inputs.map(changedAt))
 
@@ -41,6 +51,7 @@ async function build() {
   }
   const { jsonSchema } = await import(pathToFileURL(join(dist, 'config/schema/schema.js')).href)
   writeFileSync(schema, `${JSON.stringify(jsonSchema(), null, 2)}\n`)
+  await buildLibrary(root, { declarations, data: sources.filter(path => !isCode(path)) })
   utimesSync(state, new Date(), new Date())
 }
 

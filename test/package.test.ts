@@ -1,26 +1,9 @@
 /** The package as users get it: packed, installed elsewhere, imported, required, compiled against. Needs an up-to-date dist. */
-import { execFile } from 'node:child_process'
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
-
-const execute = promisify(execFile)
-
-/** Runs a program in a directory; what it writes. */
-async function run(cwd: string, command: string, ...args: string[]): Promise<string> {
-  const env = { ...process.env, NODE_OPTIONS: '', NODE_V8_COVERAGE: '', npm_config_update_notifier: 'false' }
-  return (await execute(command, args, { cwd, env, maxBuffer: 1e7 })).stdout
-}
-
-/** Compiles the project in a directory. Returns the output. */
-function compile(directory: string): Promise<string> {
-  const tsc = join(ROOT, 'node_modules/typescript/bin/tsc')
-  return run(directory, process.execPath, tsc, '-p', '.').catch((error: { stdout: string }) => error.stdout)
-}
-
-const NAMES = ['ClosedError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError', 'createShaper', 'shape']
+import { compile, consumerOf, emptyDirectory, NAMES, pack, QUIET, RESOLUTIONS, run } from './packed.js'
 
 const PROGRAM = `
 import { createServer } from 'node:http'
@@ -38,8 +21,8 @@ const status: ShaperStatus = shaper.status()
 shaper.on('released', ({ key, waitMs }) => void [key.length, waitMs.toFixed()])
 // @ts-expect-error: an unknown event
 shaper.on('releasd', () => undefined)
-// @ts-expect-error: a rate is needed
-export const withoutRate = () => createShaper({ capacity: 10 })
+// @ts-expect-error: no rate
+export const withoutRate = () => createShaper({ rate: {}, capacity: 10 })
 export const withStore = (store: Store) => createShaper({ rate: 5, capacity: 5, store })
 const server = createServer((_, res) => void res.end('ok')).listen(0, '127.0.0.1', async () => {
   const interceptor = shape({ rate: '50/s', capacity: 100, key: 'origin', retry: { status: [429], max: 3 } })
@@ -53,55 +36,21 @@ const server = createServer((_, res) => void res.end('ok')).listen(0, '127.0.0.1
 })
 `
 
-/** undici 8 needs a newer Node: only its types are used. */
-const CONSUMER = `
-import { Agent } from 'undici'
-import type { Dispatcher as Dispatcher8 } from 'undici-8'
-import { createShaper, LeakyBucket, type OutboundShaper, shape } from 'leaky-shaper'
-
-const shaper: OutboundShaper = createShaper({ rate: '100/s', capacity: 10 })
-const interceptor = shape({ rate: '50/s', capacity: 100, key: ({ path }) => path })
-export const seven = () => new Agent().compose(interceptor)
-export const eight = (dispatcher: Dispatcher8) => dispatcher.compose(interceptor)
-export const keyed = (key: (options: Dispatcher8.DispatchOptions) => string) => shape({ rate: 5, capacity: 5, key })
-// @ts-expect-error: a rate is needed
-export const withoutRate = () => createShaper({ capacity: 10 })
-void shaper.run('key', () => new LeakyBucket({ rate: '1/s', capacity: 1 }).level).then(level => console.log(level))
-`
-
-/** What projects set, and what their source is called. */
-const RESOLUTIONS = [
-  { name: 'node10', module: 'commonjs', file: 'main.ts' },
-  { name: 'node16', module: 'node16', file: 'main.mts' },
-  { name: 'nodenext', module: 'nodenext', file: 'main.cts' },
-  { name: 'bundler', module: 'esnext', file: 'main.mts' },
-]
-
 t.test('packed and installed', { timeout: 180_000 }, async t => {
-  const directory = t.testdir({ packed: {}, project: { 'package.json': '{ "name": "project", "private": true }' } })
+  const directory = emptyDirectory(t)
   const project = join(directory, 'project')
-  const packed = await run(
-    ROOT,
-    'npm',
-    'pack',
-    '--ignore-scripts',
-    '--json',
-    '--pack-destination',
-    `${directory}/packed`,
-  )
-  const [{ filename, files }] = JSON.parse(packed) as [{ filename: string; files: { path: string }[] }]
+  const { tarball, paths } = await pack(ROOT, `${directory}/packed`)
 
   await t.test('has the needed files, and nothing else', async t => {
     const allowed =
-      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/[\w/-]+(\.js|\.d\.ts|\.lua|\.sql|\.html|\.css))$/
-    const paths = files.map(({ path }) => path)
+      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
     t.same(
       paths.filter(path => !allowed.test(path)),
       [],
     )
     for (const path of [
       'dist/index.js',
-      'dist/index.d.ts',
+      'dist/types/index.d.ts',
       'dist/pacing/pacing-thread.js',
       'dist/stores/redis/scripts/decide.lua',
     ]) {
@@ -109,9 +58,8 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
     }
   })
 
-  const quiet = ['--ignore-scripts', '--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error']
   const others = ['undici@7', 'undici-8@npm:undici@8', '@types/node@20']
-  await run(project, 'npm', 'install', ...quiet, join(directory, 'packed', filename), ...others)
+  await run(project, 'npm', 'install', ...QUIET, '--prefer-offline', tarball, ...others)
 
   await t.test('the command', async t => {
     t.match(await run(project, 'npx', '--no-install', 'shaper', '--version'), /^\d+\.\d+\.\d+\s*$/)
@@ -126,7 +74,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
     writeFileSync(join(project, 'imports.mjs'), `import * as library from 'leaky-shaper'\n${show}`)
     writeFileSync(
       join(project, 'requires.cjs'),
-      `const { __esModule, default: _, ...library } = require('leaky-shaper')\n${show}
+      `const library = require('leaky-shaper')\n${show}
 const shaper = library.createShaper({ rate: '100/s', capacity: 10 })
 shaper.admit().then(() => shaper.run(() => console.log('ran')))`,
     )
@@ -138,22 +86,17 @@ shaper.admit().then(() => shaper.run(() => console.log('ran')))`,
     const source = join(project, 'source')
     mkdirSync(source)
     writeFileSync(join(source, 'main.mts'), PROGRAM)
-    const strict = { strict: true, exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true }
-    const compilerOptions = { ...strict, target: 'es2023', module: 'nodenext', types: ['node'], skipLibCheck: false }
-    writeFileSync(join(source, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: ['main.mts'] }))
-    t.equal(await compile(source), '')
+    t.equal(await compile(source, 'main.mts', { module: 'nodenext', skipLibCheck: false }), '')
     t.equal(await run(source, process.execPath, 'main.mjs'), 'ok 0 4 4 0 0\n0 SHAPER_OVERFLOW\n')
   })
 
   for (const { name, module, file } of RESOLUTIONS) {
-    await t.test(`TypeScript with moduleResolution ${name}, with the types of undici 7 and of undici 8`, async t => {
-      const source = join(project, name)
+    await t.test(`TypeScript with moduleResolution ${name}, ${file}, undici 7 and 8`, async t => {
+      const source = join(project, 'source')
+      rmSync(source, { recursive: true, force: true })
       mkdirSync(source)
-      writeFileSync(join(source, file), CONSUMER)
-      const strict = { strict: true, exactOptionalPropertyTypes: true, skipLibCheck: true }
-      const compilerOptions = { ...strict, target: 'es2023', module, moduleResolution: name, types: ['node'] }
-      writeFileSync(join(source, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [file] }))
-      t.equal(await compile(source), '')
+      writeFileSync(join(source, file), consumerOf('leaky-shaper'))
+      t.equal(await compile(source, file, { module, moduleResolution: name, skipLibCheck: true }), '')
       t.equal(await run(source, process.execPath, file.replace('ts', 'js')), '0\n')
     })
   }

@@ -61,6 +61,7 @@ export const EXTENDED = new Set([
   'admin/dashboard-pictures.test.ts',
   'cli/replay.test.ts',
   'outbound/examples.test.ts',
+  'package-core.test.ts',
   'package.test.ts',
   'proxy/loop.test.ts',
   'stores/postgres-server.test.ts',

@@ -1,5 +1,3 @@
-import { distance } from 'fastest-levenshtein'
-
 /** What zod passes to an error function. */
 export interface RefusedValue {
   readonly input?: unknown
@@ -61,6 +59,20 @@ export function nearest(word: string, known: readonly string[]): string | undefi
 function slips(a: string, b: string): number {
   const letters = (word: string) => [...word].sort().join('')
   return a !== b && letters(a) === letters(b) ? 1 : distance(a, b)
+}
+
+/** The least number of letters to insert, remove or replace: by rows of the table of all beginnings (Wagner and Fischer, 1974). */
+function distance(a: string, b: string): number {
+  let above = Array.from({ length: b.length + 1 }, (_, at) => at)
+  for (let row = 1; row <= a.length; row += 1) {
+    const line = [row]
+    for (let at = 1; at <= b.length; at += 1) {
+      const replaced = above[at - 1]! + (a[row - 1] === b[at - 1] ? 0 : 1)
+      line.push(Math.min(replaced, above[at]! + 1, line[at - 1]! + 1))
+    }
+    above = line
+  }
+  return above[b.length]!
 }
 
 /** `did you mean "rate"?`, or the list of known words. */

@@ -22,8 +22,11 @@ const WHY: Record<OverflowReason, string> = {
 /** A call was not queued. */
 export class OverflowError extends Error {
   override readonly name = 'OverflowError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_OVERFLOW'
+  /** Why it was not queued. */
   readonly reason: OverflowReason
+  /** The queue. */
   readonly key: string
   /**
    * A call of the same cost made this many ms later is queued if no other call comes. Infinity: never. A whole number,
@@ -43,7 +46,9 @@ export class OverflowError extends Error {
 /** A call has waited for its `maxWait`, or would have to wait longer because of a pause. */
 export class ExpiredError extends Error {
   override readonly name = 'ExpiredError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_EXPIRED'
+  /** The queue. */
   readonly key: string
   /** As in OverflowError. */
   readonly retryAfterMs: number
@@ -58,6 +63,7 @@ export class ExpiredError extends Error {
 /** The call waited when `clear` was called. */
 export class ClearedError extends Error {
   override readonly name = 'ClearedError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_CLEARED'
 
   constructor() {
@@ -68,7 +74,9 @@ export class ClearedError extends Error {
 /** The function of a run has not ended within its `expiration`. */
 export class ExpirationError extends Error {
   override readonly name = 'ExpirationError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_EXPIRATION'
+  /** The queue. */
   readonly key: string
 
   constructor(key: string, ms: number) {
@@ -80,6 +88,7 @@ export class ExpirationError extends Error {
 /** The shaper has been drained. */
 export class ClosedError extends Error {
   override readonly name = 'ClosedError'
+  /** The same in all versions. */
   readonly code = 'SHAPER_CLOSED'
 
   constructor() {

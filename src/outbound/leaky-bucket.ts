@@ -5,6 +5,7 @@ import { parseRate } from '../core/units.js'
 import { checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
 
+/** Options of a `LeakyBucket`. */
 export interface LeakyBucketOptions {
   /** The leak rate: `"5/s"`, `"6/30s"`, or a number of cost units per second. */
   readonly rate: string | number
@@ -18,6 +19,7 @@ export interface LeakyBucketOptions {
 
 /** The result of offering a cost. */
 export interface Addition {
+  /** Whether it fitted. If not, nothing has changed. */
   readonly admitted: boolean
   /** What the bucket holds now. */
   readonly level: number

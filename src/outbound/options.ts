@@ -32,6 +32,7 @@ import {
 
 /** Redis or Redis Cluster, as in the configuration file. */
 export interface RedisStoreOptions {
+  /** Which store. */
   readonly type: 'redis'
   /** `"redis://user:password@host:6379/0"`, also `rediss:` and `redis+sentinel:`. Not with `cluster`. */
   readonly url?: string
@@ -52,12 +53,17 @@ export interface RedisStoreOptions {
 
 /** PostgreSQL, as in the configuration file. */
 export interface PostgresStoreOptions {
+  /** Which store. */
   readonly type: 'postgres'
+  /** `"postgres://user:password@host:5432/database"`. */
   readonly url: string
   /** The table. Each shaper needs its own. Default `"shaper_buckets"`. */
   readonly table?: string
+  /** How long an answer may take. Default `"250ms"`. */
   readonly timeout?: string
+  /** As in `RedisStoreOptions`. */
   readonly onOutage?: OnOutage
+  /** As in `RedisStoreOptions`. */
   readonly instances?: number
 }
 
@@ -75,6 +81,7 @@ export interface BucketOptions {
 
 /** A credential of several. */
 export interface CredentialOptions {
+  /** Stands for it in events, and in the context of a run. */
   readonly name: string
   /** The rate of this one. Default: that of the shaper. */
   readonly rate?: string | number
@@ -89,9 +96,11 @@ export type InFlightBound = number | { readonly cost: number }
 
 /** Options that can change while calls wait. */
 export interface UpdateOptions {
-  /** As in `BucketOptions`. */
+  /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
   readonly rate?: string | number
+  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
   readonly capacity?: number
+  /** What may leave without spacing after idling, in cost units. Default: one call. */
   readonly burst?: number
   /** Of several buckets, what changes, by name. */
   readonly buckets?: Readonly<Record<string, Partial<Omit<BucketOptions, 'key'>>>>
@@ -117,6 +126,7 @@ export type RetryRule = (error: unknown, attempt: number) => number | undefined
 
 /** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
 export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
+  /** Several limits, by name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass. */
   readonly buckets?: Readonly<Record<string, BucketOptions>>
   /** Runs that fail are tried again. Default: none. */
   readonly retry?: RetryRule

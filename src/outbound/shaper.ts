@@ -29,8 +29,11 @@ import {
 import { processClock } from './process-clock.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
 
+/** Options of each call of a wrapped function. */
 export interface WrapOptions<Arguments extends unknown[]> extends Omit<RunOptions, 'cost'> {
+  /** The queue, or a function of the arguments. Default `''`. */
   readonly key?: string | ((...args: Arguments) => string)
+  /** Cost units as in `CallOptions`, or a function of the arguments. Default 1. */
   readonly cost?: number | Costs | ((...args: Arguments) => number | Costs)
 }
 

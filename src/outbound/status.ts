@@ -5,9 +5,11 @@ const LISTED = 20
 
 /** The status of one key. */
 export interface KeyStatus {
+  /** Its queue. */
   readonly key: string
   /** The level of its bucket, in cost units: waiting calls, and what is left of released ones. */
   readonly level: number
+  /** Waiting calls. */
   readonly queued: number
   /** Calls of `run`, `wrap` and requests of `shape` that have begun and not ended. */
   readonly inFlight: number
@@ -19,7 +21,9 @@ export interface KeyStatus {
 
 /** The status of a shaper. */
 export interface ShaperStatus {
+  /** Waiting calls. */
   readonly queued: number
+  /** Running calls, of `run` and of `shape`. */
   readonly inFlight: number
   /** Keys in use, now or recently. */
   readonly keys: number

@@ -14,6 +14,7 @@ import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
 import { adaptive } from './suites/adaptive.js'
 import { decision } from './suites/decision.js'
+import { importing } from './suites/importing.js'
 import { lanes } from './suites/lanes.js'
 import { leaving } from './suites/leaving.js'
 import { memory } from './suites/memory.js'
@@ -47,6 +48,7 @@ const SUITES = {
   store,
   workers,
   outbound,
+  importing,
   replay,
 }
 

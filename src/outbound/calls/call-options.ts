@@ -8,6 +8,7 @@ import type { Cost } from '../../core/queue/lane.js'
 import { type Costs, isCost } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
+/** Options of one call. */
 export interface CallOptions {
   /**
    * Cost units that it adds to its bucket, which it holds for cost / rate. Default 1. Where there are several buckets: in each of them,
@@ -24,6 +25,7 @@ export interface CallOptions {
   readonly id?: string
 }
 
+/** Options of one call whose function the shaper runs. */
 export interface RunOptions extends CallOptions {
   /**
    * How long the function may run: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the signal of the

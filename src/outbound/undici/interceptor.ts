@@ -8,6 +8,7 @@ import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
 import { discard, keyOf } from './request-parts.js'
 
+/** Options of `shape`: those of `createShaper`, and what requests and answers have to do with them. */
 export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   /**
    * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a

@@ -1,0 +1,83 @@
+/** leaky-shaper-core in an empty project, without a network. Needs an up-to-date dist. */
+import { mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { ROOT } from './cli/command.js'
+import { compile, consumerOf, emptyDirectory, loadedFiles, NAMES, pack, QUIET, RESOLUTIONS, run } from './packed.js'
+
+t.test('packed and installed', { timeout: 240_000 }, async t => {
+  const directory = emptyDirectory(t)
+  const project = join(directory, 'project')
+  const { tarball } = await pack(`${ROOT}/dist-core`, `${directory}/packed`)
+  await run(project, 'npm', 'install', ...QUIET, '--offline', tarball, `${ROOT}/node_modules/undici`)
+
+  await t.test('installs nothing but itself, and loads nothing but itself', async t => {
+    const installed = readdirSync(join(project, 'node_modules')).filter(name => !name.startsWith('.'))
+    t.same(installed, ['leaky-shaper-core', 'undici'])
+    for (const code of ["import 'leaky-shaper-core'", "require('leaky-shaper-core')"]) {
+      const { own, others } = await loadedFiles(project, 'leaky-shaper-core', code)
+      t.same(others, [], code)
+      t.ok(own > 30, `${own} files`)
+    }
+  })
+
+  await t.test('import and require, of the same classes', async t => {
+    const code = `
+import * as library from 'leaky-shaper-core'
+import { createRequire } from 'node:module'
+import { Agent, fetch } from 'undici'
+import { createServer } from 'node:http'
+const required = createRequire(process.cwd() + '/')('leaky-shaper-core')
+console.log(Object.keys(library).sort().join())
+console.log(Object.keys(required).sort().join())
+console.log(Object.keys(library).every(name => library[name] === required[name]))
+const shaper = required.createShaper({ rate: '100/s', capacity: 1 })
+console.log(await shaper.run(() => 'ran'))
+const full = await Promise.allSettled([shaper.admit(), shaper.admit()])
+console.log(full.some(({ reason }) => reason instanceof library.OverflowError))
+const server = createServer((_, res) => res.end('answer')).listen(0, '127.0.0.1', async () => {
+  const dispatcher = new Agent().compose(library.shape({ rate: '50/s', capacity: 9 }))
+  console.log(await (await fetch('http://127.0.0.1:' + server.address().port, { dispatcher })).text())
+  await dispatcher.close()
+  server.close()
+})`
+    writeFileSync(join(project, 'main.mjs'), code)
+    const lines = (await run(project, process.execPath, 'main.mjs')).trim().split('\n')
+    t.same(lines, [NAMES.join(), NAMES.join(), 'true', 'ran', 'true', 'answer'])
+  })
+
+  await t.test('a store without its client says what to install', async t => {
+    for (const [client, store] of [
+      ['ioredis', "{ type: 'redis', url: 'redis://127.0.0.1:1' }"],
+      ['pg', "{ type: 'postgres', url: 'postgres://127.0.0.1:1/none' }"],
+    ]) {
+      const code = `const shaper = require('leaky-shaper-core').createShaper({ rate: 5, capacity: 5, store: ${store} })
+shaper.once('error', error => shaper.drain(console.log(error.message)))`
+      const output = await run(project, process.execPath, '-e', code)
+      t.equal(output, `the store needs the package ${client}; type: npm install ${client}\n`)
+    }
+  })
+
+  await t.test('stack traces name the sources', async t => {
+    const code = "try { require('leaky-shaper-core').createShaper({}) } catch (error) { console.log(error.stack) }"
+    const stack = await run(project, process.execPath, '--enable-source-maps', '-e', code)
+    t.match(stack, /leaky-shaper-core\/dist\/src\/outbound\/shaper\.ts:\d+/)
+  })
+
+  // Only for types, and only now: they were not installed.
+  mkdirSync(join(project, 'node_modules/@types'))
+  for (const name of ['undici-8', '@types/node'])
+    symlinkSync(`${ROOT}/node_modules/${name}`, join(project, 'node_modules', name))
+
+  for (const { name, module, file } of RESOLUTIONS) {
+    await t.test(`TypeScript with moduleResolution ${name}, ${file}, undici 7 and 8`, async t => {
+      const source = join(project, 'source')
+      rmSync(source, { recursive: true, force: true })
+      mkdirSync(source)
+      writeFileSync(join(source, file), consumerOf('leaky-shaper-core'))
+      // undici's own types need more than a project without the DOM has.
+      t.equal(await compile(source, file, { module, moduleResolution: name, skipLibCheck: true }), '')
+      t.equal(await run(source, process.execPath, file.replace('ts', 'js')), '0\n')
+    })
+  }
+})
