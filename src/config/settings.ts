@@ -1,4 +1,5 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
+import type { JsonPath } from '../http/figures/json-path.js'
 import type { Normalisation } from '../http/matching/path-pattern.js'
 
 /**
@@ -217,6 +218,17 @@ export type CostSettings =
   | { kind: 'fixed'; cost: number }
   | { kind: 'method'; costs: Readonly<Record<string, number>>; default: number }
   | { kind: 'header'; name: string; min: number; max: number; default: number }
+  | { kind: 'buckets'; costs: Readonly<Record<string, BucketCostSettings>> }
+
+/** What a request costs in one bucket: reserved before it is sent, and corrected by its answer. */
+export interface BucketCostSettings {
+  /** A number, the bytes of the body divided by one, or what the body says. */
+  estimate: number | { bytesPerUnit: number } | { path: JsonPath }
+  /** Where the body says what the answer may cost. That is reserved as well. */
+  max?: JsonPath
+  /** Where the answer says what the request has cost. */
+  after?: JsonPath
+}
 
 export interface RouteSettings {
   name: string

@@ -164,6 +164,27 @@ t.test('what is learnt of clients, and what was given up for it', async t => {
   t.same((await route()).patience, { serviceMs: 0, givenUp: 20, lastMinute: 0 })
 })
 
+t.test('what was reserved and what it cost', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    res.writeHead(req.url === '/refused' ? 400 : 200, { 'content-type': 'application/json' })
+    res.end(req.url === '/told' ? '{"usage":{"total_tokens":512}}' : '{}')
+  })
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { tokens: { key: 'all', rate: '500/s', capacity: 30_000, burst: 30_000 } },
+    routes: [{ name: 'chat', cost: { buckets: { tokens: { estimate: 100, after: 'usage.total_tokens' } } } }],
+  })
+  for (const path of ['/told', '/told', '/refused', '/silent']) await (await fetch(rig.proxy.url + path)).text()
+  const wanted = {
+    'shaper_settlements_total{route="chat",by="answer"}': 2,
+    'shaper_settlements_total{route="chat",by="unserved"}': 1,
+    'shaper_settlements_total{route="chat",by="unknown"}': 1,
+    'shaper_settled_cost_total{route="chat",bucket="tokens",kind="reserved"}': 300,
+    'shaper_settled_cost_total{route="chat",bucket="tokens",kind="settled"}': 1_024,
+  }
+  for (const [line, value] of Object.entries(wanted)) t.equal(await rig.metric(line), value, line)
+})
+
 t.test('the adaptive bucket: its present rate as a limit, no capacity', async t => {
   const upstream = await httpUpstream(t)
   const adapt = { min: '5/s', max: '100/s', start: '10/s', latency: { p90: '800ms' } }

@@ -10,6 +10,7 @@ import t from 'tap'
 import { Agent, request } from 'undici'
 import { createAccessLog } from '../../src/cli/logging/access-log.js'
 import { createLogObserver } from '../../src/cli/serving/serve.js'
+import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import type { SharedBucket } from '../../src/core/queue/lane.js'
 import type { Outcome, RejectionCause, RequestRecord } from '../../src/proxy/observe/observer.js'
 import { freePort } from '../servers/free-port.js'
@@ -274,6 +275,9 @@ const record = (more: Partial<RequestRecord>): RequestRecord => ({
   stack: [],
   keys: [],
   cost: 1,
+  costs: undefined,
+  settled: undefined,
+  isSettling: false,
   priority: 3,
   wait: 0,
   predictedWait: undefined,
@@ -342,6 +346,29 @@ t.test('a line of a request that was given up says when, and by which times', as
   for (const name of ['givenUp', 'patience', 'patienceMs', 'serviceMs', 'predictedMs']) t.notOk(name in other!, name)
   const page = readFileSync(`${ROOT}/docs/operating.md`, 'utf8')
   for (const name of Object.keys(arrival!)) t.ok(page.includes(`\`${name}\``), `${name} is in docs/operating.md`)
+})
+
+t.test('a line says what was reserved and what it cost by bucket, and waits until that is known', async t => {
+  const lines: string[] = []
+  const { finished, settled } = createAccessLog({}, line => lines.push(line))
+  const stack: SharedBucket[] = ['requests', 'tokens'].map(name => new QueuedBucket({ name, rate: 1, capacity: 1 }))
+  const costs = { stack, costs: [1, 900.25] }
+  finished(record({ ...costs, settled: [undefined, 512] }), 'forwarded', 200)
+  finished(record(costs), 'cancelled', 499)
+  t.match(JSON.parse(lines[0]!), { costs: { requests: 1, tokens: 900.25 }, settled: { tokens: 512 }, status: 200 })
+  t.notOk('settled' in (JSON.parse(lines[1]!) as object))
+  const request = record({ ...costs, isSettling: true })
+  settled(request, 'answer')
+  t.equal(lines.length, 2, 'before it has finished nothing is written')
+  finished(request, 'forwarded', 200)
+  t.equal(lines.length, 2)
+  Object.assign(request, { settled: [undefined, 0] })
+  settled(request, 'answer')
+  settled(request, 'answer')
+  t.equal(lines.length, 3)
+  t.match(JSON.parse(lines[2]!), { costs: { requests: 1, tokens: 900.25 }, settled: { tokens: 0 }, msg: 'request' })
+  const page = readFileSync(`${ROOT}/docs/operating.md`, 'utf8')
+  for (const name of Object.keys(JSON.parse(lines[0]!) as object)) t.ok(page.includes(`\`${name}\``), name)
 })
 
 t.test('a line of a rejected request says by which bucket, and why', async t => {

@@ -57,6 +57,31 @@ t.test('upstreams', async t => {
   t.same(faults({ ...file, routes: [own, own] }), [])
 })
 
+t.test('costs in buckets', async t => {
+  const file = (buckets: object, ...routes: object[]) => ({
+    upstream: 'echo:',
+    buckets: { requests: one, tokens: one },
+    routes: routes.map(route => ({ cost: { buckets }, ...route })),
+  })
+  const tokens = { estimate: 'body/4', max: 'max_tokens', after: 'usage.total_tokens' }
+  t.same(faults(file({ requests: 1, tokens }, {}, { buckets: ['tokens', 'requests'] })), [])
+  t.same(faults(file({ token: tokens }, {})), [
+    'routes[0].cost.buckets.token: the route does not have the bucket "token"; did you mean "tokens"?',
+  ])
+  t.same(faults(file({ tokens }, { buckets: ['requests'] })), [
+    'routes[0].cost.buckets.tokens: the route does not have the bucket "tokens"; add it to "buckets" of the route, or remove it',
+  ])
+  t.same(faults(file({ x: 1 }, { mode: 'off' })), [], 'it is warned of')
+  t.same(faults(file({ requests: 11, tokens: { estimate: 12, after: 'x' } }, {})), [
+    'routes[0].cost.buckets.requests: 11 can never fit bucket "requests" (capacity 10); raise the capacity or lower the cost',
+    'routes[0].cost.buckets.tokens: 12 can never fit bucket "tokens" (capacity 10); raise the capacity or lower the cost',
+  ])
+  const small = { ...file({ requests: 1 }, {}), buckets: { requests: one, tokens: { rate: '1/s', capacity: 0.5 } } }
+  t.same(faults(small), [
+    'routes[0].cost.buckets: 1 can never fit bucket "tokens" (capacity 0.5); raise the capacity or lower the cost',
+  ])
+})
+
 t.test('costs that can never fit', async t => {
   const file = (bucket: object, ...costs: unknown[]) => ({
     upstream: 'echo:',

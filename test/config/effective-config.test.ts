@@ -181,3 +181,21 @@ function isRate(rate: string | number): boolean {
     return false
   }
 }
+
+t.test('costs of buckets come out as they went in', async t => {
+  const buckets = {
+    a: 2,
+    b: { estimate: 'body/3.5', max: 'x[0].y', after: 'usage.total' },
+    c: { estimate: 'n' },
+    d: { estimate: 5, after: '[2]' },
+  }
+  const bucket = { rate: '5/s', capacity: 10 }
+  const file = {
+    upstream: 'echo:',
+    buckets: Object.fromEntries('abcd'.split('').map(name => [name, bucket])),
+    routes: [{ cost: { buckets } }],
+  }
+  const shown = effective(parse(file)) as { routes: { cost: object }[] }
+  t.same(shown.routes[0]!.cost, { buckets })
+  t.same(effective(parse(shown)), shown)
+})

@@ -166,7 +166,8 @@ t.test('every key of the file has a description with an example', async t => {
       ...['buckets', ...bucket.map(key => `buckets.${key}`), ...tier.map(key => `buckets.tiers.${key}`)],
       ...['routes', ...route.map(key => `routes.${key}`), ...upstream.map(key => `routes.upstream${key}`)],
       ...['path', 'normalise', 'method', 'host', 'header', 'ip'].map(key => `routes.match.${key}`),
-      ...['header', 'min', 'max', 'default'].map(key => `routes.cost.${key}`),
+      ...['header', 'min', 'max', 'default', 'buckets'].map(key => `routes.cost.${key}`),
+      ...['estimate', 'max', 'after'].map(key => `routes.cost.buckets.${key}`),
       ...[
         'limits',
         'limits.maxKeys',

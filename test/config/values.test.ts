@@ -8,6 +8,9 @@ const bucket = (values: object) => ({ upstream: 'echo:', buckets: { a: { rate: '
 const route = (values: object) => ({ ...least(), routes: [values] })
 const top = (values: object) => ({ ...least(), ...values })
 
+const ESTIMATES = 'use e.g. "body/4" (bytes of the body for each unit), "n" (a number in the JSON body) or 10'
+const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[0].index"; there are no expressions'
+
 t.test('every invalid value has its own message', async t => {
   const table: [file: object, line: string][] = [
     [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
@@ -203,12 +206,37 @@ t.test('every invalid value has its own message', async t => {
     [route({ cost: -1 }), 'routes[0].cost: -1 is not a cost; use a number above 0, e.g. 5'],
     [
       route({ cost: '5' }),
-      'routes[0].cost: "5" is not a cost; use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }',
+      'routes[0].cost: "5" is not a cost; use e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }',
     ],
     [route({ cost: { PSOT: 1 } }), 'routes[0].cost.PSOT: "PSOT" is not an HTTP method; did you mean "POST"?'],
     [
       route({ cost: { POST: 0 } }),
       'routes[0].cost.POST: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")',
+    ],
+    ...[
+      [{ estimate: 'body/0' }, '.estimate: "body/0" does not divide by a number above 0; use e.g. "body/4"'],
+      [{ estimate: 'body/' }, '.estimate: "body/" does not divide by a number above 0; use e.g. "body/4"'],
+      [{ estimate: 0 }, '.estimate: 0 is not a cost; costs are above 0 (to forward untouched, use "mode": "off")'],
+      [{ estimate: 'body * 4' }, `.estimate: "body * 4" is not an estimate; ${ESTIMATES}`],
+      [{ estimate: true }, `.estimate: true is not an estimate; ${ESTIMATES}`],
+      [{ max: 'a..b' }, `.max: "a..b" is not a path in JSON; ${JSON_PATHS}`],
+      [{ max: 5 }, `.max: 5 is not a path in JSON; ${JSON_PATHS}`],
+      [{ after: 'usage.in + usage.out' }, `.after: "usage.in + usage.out" is not a path in JSON; ${JSON_PATHS}`],
+      [{ after: '$.usage.' }, `.after: "$.usage." is not a path in JSON; ${JSON_PATHS}`],
+      [{ afer: 'usage' }, '.afer: unknown key; did you mean "after"?'],
+      [-1, ': -1 is not a cost; use a number above 0, e.g. 5'],
+      ['body/4', ': "body/4" is not a cost; use e.g. 5 or { "estimate": "body/4", "after": "usage.total_tokens" }'],
+    ].map(([cost, message]): [object, string] => [
+      route({ cost: { buckets: { a: cost } } }),
+      `routes[0].cost.buckets.a${message}`,
+    ]),
+    [
+      route({ cost: { buckets: { a: 1 }, default: 1 } }),
+      'routes[0].cost.default: does not go with "buckets", which says the cost in each; remove one',
+    ],
+    [
+      route({ cost: { buckets: { a: 1 }, header: 'x' } }),
+      'routes[0].cost.header: does not go with "buckets", which says the cost in each; remove one',
     ],
     [
       route({ cost: { max: 5 } }),

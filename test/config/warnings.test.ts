@@ -449,6 +449,19 @@ t.test('a header that may cost more than there is room for', async t => {
   t.same(lines({ routes: [{ mode: 'off', cost }] }), [])
 })
 
+t.test('costs of buckets that nothing is counted or read for', async t => {
+  const cost = { buckets: { a: { estimate: 'n', max: 'max_tokens', after: 'usage.total_tokens' } } }
+  t.same(ofBucket({}, { cost }), [])
+  t.same(lines({ routes: [{ mode: 'off', cost }] }), [
+    'routes[0].cost.buckets: has no effect, as mode "off" counts nothing; remove it, or use mode "shape" or "meter"',
+  ])
+  const unread = 'has no effect, as no body is read with "requestBuffer": 0; raise that, or remove this'
+  t.same(ofBucket({}, { cost, upstream: { url: 'echo:', requestBuffer: 0 } }), [
+    `routes[0].cost.buckets.a.estimate: ${unread}`,
+    `routes[0].cost.buckets.a.max: ${unread}`,
+  ])
+})
+
 t.test('nothing is enforced', async t => {
   const all = 'dryRun: nothing is held or rejected; remove "dryRun", or the flag --dry-run, to enforce the limits'
   t.same(lines({ buckets: { a: bucket }, dryRun: true }), [all])

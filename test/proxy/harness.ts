@@ -128,6 +128,8 @@ export interface Rig {
   readonly givenUp: GivenUp[]
   /** `reason bucket` of what was rejected, in order. */
   readonly rejections: string[]
+  /** Who told true costs, and which by bucket, in order. */
+  readonly settled: string[]
   /** Requests that were on trial and are over. */
   trials: number
   until(holds: (rig: Rig) => boolean): Promise<void>
@@ -169,6 +171,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const failures: string[] = []
   const givenUp: GivenUp[] = []
   const rejections: string[] = []
+  const settled: string[] = []
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
@@ -178,6 +181,10 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
       if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
       if (onTrial) rig.trials += 1
       push(outcomes, `${route} ${outcome} ${status}`)
+    },
+    settled({ stack, settled: costs }, by) {
+      const told = stack.flatMap(({ limits }, at) => (costs?.[at] === undefined ? [] : `${limits.name}=${costs[at]}`))
+      push(settled, [by, ...told].join(' '))
     },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
     failed: (route, detail) => push(failures, `${route} ${detail}`),
@@ -213,6 +220,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     failures,
     givenUp,
     rejections,
+    settled,
     trials: 0,
     until: holds =>
       signal.until(

@@ -64,6 +64,16 @@ t.test('routes, modes and costs work as in the proxy', async t => {
   t.match(lost.notes.join(), /3 of those rejected had no route/)
 })
 
+t.test('costs in each bucket: numbers count, and what is estimated from bodies counts 1', async t => {
+  const config = configured(t, {
+    buckets: { calls: { key: 'ip', rate: '1/s', capacity: 9 }, tokens: { key: 'all', rate: '1/s', capacity: 4 } },
+    routes: [{ name: 'api', mode: 'meter', cost: { buckets: { calls: 3, tokens: { estimate: 'body/4', max: 'n' } } } }],
+  })
+  t.match(await replay(planOf(lines(burst(5)), config)), { atOnce: 3, rejected: 2 }, '9 calls at 3')
+  const many = Array.from({ length: 6 }, (_, at) => ({ at: 0, ip: `192.0.2.${at}` }))
+  t.match(await replay(planOf(lines(many), config)), { atOnce: 4, rejected: 2 }, '4 tokens at 1')
+})
+
 t.test('a stack of buckets works as in the core', async t => {
   const config = configured(t, {
     buckets: { client: { key: 'ip', rate: '2/s', capacity: 4 }, everyone: { key: 'all', rate: '5/s', capacity: 12 } },

@@ -39,7 +39,7 @@ export interface StoreMetrics {
   storeFailed(): void
 }
 
-export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finished'> {
+export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finished' | 'settled'> {
   readonly #registry = new Registry()
   readonly #waits: Histogram<'route'>
   readonly #priorityWaits: Histogram<'priority'>
@@ -49,6 +49,8 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
   readonly #answers: Histogram<'route'>
   readonly #storeCalls: Histogram
   readonly #storeErrors: Counter
+  readonly #settlements: Counter<'route' | 'by'>
+  readonly #costs: Counter<'route' | 'bucket' | 'kind'>
 
   constructor({ tally, keys, waits, limits }: MetricsOptions) {
     const registers = [this.#registry]
@@ -72,6 +74,18 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
     this.#storeErrors = new Counter({
       name: 'shaper_store_errors_total',
       help: 'Calls that the store did not answer',
+      registers,
+    })
+    this.#settlements = new Counter({
+      name: 'shaper_settlements_total',
+      help: 'Requests of routes that settle costs, by what told the true cost',
+      labelNames: ['route', 'by'],
+      registers,
+    })
+    this.#costs = new Counter({
+      name: 'shaper_settled_cost_total',
+      help: 'What was reserved for settled requests, and what they really cost',
+      labelNames: ['route', 'bucket', 'kind'],
       registers,
     })
     new Counter({
@@ -249,6 +263,16 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
 
   readonly finished: NonNullable<Observer['finished']> = ({ route, upstreamTime }) => {
     if (upstreamTime !== undefined) this.#answers.observe({ route }, upstreamTime / 1_000)
+  }
+
+  readonly settled: NonNullable<Observer['settled']> = ({ route, stack, costs, settled }, by) => {
+    this.#settlements.inc({ route, by })
+    for (const [place, cost] of settled?.entries() ?? []) {
+      if (cost === undefined) continue
+      const bucket = stack[place]!.limits.name
+      this.#costs.inc({ route, bucket, kind: 'reserved' }, costs![place])
+      this.#costs.inc({ route, bucket, kind: 'settled' }, cost)
+    }
   }
 
   storeAnswered(ms: number): void {

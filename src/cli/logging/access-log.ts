@@ -16,7 +16,7 @@ const INFO = 30
 export function createAccessLog(
   base: Record<string, unknown>,
   write: (line: string) => void,
-): Required<Pick<Observer, 'finished'>> {
+): Required<Pick<Observer, 'finished' | 'settled'>> {
   const hashes = new WeakMap<SharedBucket, string>()
   const bindings = Object.entries(base)
     .map(([name, value]) => `,"${name}":${JSON.stringify(value)}`)
@@ -33,6 +33,8 @@ export function createAccessLog(
     return hash
   }
 
+  /** Lines of requests that are over and not settled yet: what is before and behind their costs. */
+  const open = new Map<RequestRecord, readonly [string, string]>()
   let headAt = 0
   let head = ''
 
@@ -52,29 +54,47 @@ export function createAccessLog(
       const key = keyOf(request)
       const trace = traceOf(request.header('traceparent'))
       // Key and trace are hexadecimal digits. All other text is escaped.
-      write(
+      const start =
         headNow() +
-          (route === '' ? '' : `,"route":"${escaped(route)}"`) +
-          `,"outcome":"${outcome}","status":${status},"method":"${escaped(method)}"` +
-          `,"path":"${escaped(withoutQuery(target))}"` +
-          (key === undefined ? '' : `,"key":"${key}"`) +
-          `,"waitMs":${decimal(request.wait)}` +
-          (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
-          (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
-          (retries === 0 ? '' : `,"retries":${retries}`) +
-          rejectionFields(rejection) +
-          (givenUp === undefined ? '' : givenUpFields(givenUp)) +
-          (trace === undefined ? '' : `,"trace":"${trace}"`) +
-          ',"msg":"request"}\n',
-      )
+        (route === '' ? '' : `,"route":"${escaped(route)}"`) +
+        `,"outcome":"${outcome}","status":${status},"method":"${escaped(method)}"` +
+        `,"path":"${escaped(withoutQuery(target))}"` +
+        (key === undefined ? '' : `,"key":"${key}"`) +
+        `,"waitMs":${decimal(request.wait)}` +
+        (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
+        (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
+        (retries === 0 ? '' : `,"retries":${retries}`)
+      const traced = trace === undefined ? '' : `,"trace":"${trace}"`
+      const end = `${rejectionFields(rejection, givenUp)}${traced},"msg":"request"}\n`
+      if (request.isSettling) open.set(request, [start, end])
+      else write(start + costFields(request) + end)
+    },
+    settled(request) {
+      const line = open.get(request)
+      if (line === undefined) return
+      open.delete(request)
+      write(line[0] + costFields(request) + line[1])
     },
   }
 }
 
-function rejectionFields(rejection: RejectionCause | undefined): string {
-  if (rejection === undefined) return ''
+/** What was reserved and what it really cost, by bucket, where these are counted apart. */
+function costFields({ stack, costs, settled }: RequestRecord): string {
+  if (costs === undefined) return ''
+  return `,"costs":{${byBucket(stack, costs)}}${settled === undefined ? '' : `,"settled":{${byBucket(stack, settled)}}`}`
+}
+
+function byBucket(stack: readonly SharedBucket[], costs: readonly (number | undefined)[]): string {
+  return costs
+    .flatMap((cost, place) => (cost === undefined ? [] : `"${escaped(stack[place]!.limits.name)}":${decimal(cost)}`))
+    .join()
+}
+
+function rejectionFields(rejection: RejectionCause | undefined, givenUp: GivenUp | undefined): string {
+  const why = givenUp === undefined ? '' : givenUpFields(givenUp)
+  if (rejection === undefined) return why
   const by = rejection.bucket === '' ? '' : `,"bucket":"${escaped(rejection.bucket)}"`
-  return `,"reason":"${rejection.reason}"${by}`
+  return `,"reason":"${rejection.reason}"${by}${why}`
 }
 
 function givenUpFields({ at, patience, source, service }: GivenUp): string {
@@ -113,9 +133,9 @@ function withoutQuery(target: string): string {
 /** The thousandths of a number: nothing, or a point and one to three digits. */
 const THOUSANDTHS = Array.from({ length: 1_000 }, (_, count) => String(count / 1_000).slice(1))
 
-/** A number of ms that is not negative, rounded to us. Node takes several times as long to write a fraction. */
-function decimal(ms: number): string {
-  const us = Math.round(ms * 1_000)
-  const whole = Math.floor(us / 1_000)
-  return `${whole}${THOUSANDTHS[us - whole * 1_000]}`
+/** A number that is not negative, rounded to thousandths. Node takes several times as long to write a fraction. */
+function decimal(number: number): string {
+  const thousandths = Math.round(number * 1_000)
+  const whole = Math.floor(thousandths / 1_000)
+  return `${whole}${THOUSANDTHS[thousandths - whole * 1_000]}`
 }

@@ -22,6 +22,7 @@ export function crossCheck(config: PartialConfig): Finding[] {
     ...routes.flatMap((route, index) => [
       ...stackFaults(route, index, config),
       ...references(route, index, config),
+      ...costedBuckets(route, index, config),
       ...costs(route, index, config),
     ]),
   ]
@@ -92,12 +93,34 @@ function references({ buckets = [] }: PartialRoute, index: number, config: Parti
   })
 }
 
+/** Costs in buckets that the route does not have. */
+function costedBuckets(
+  { mode, cost, buckets, namesBuckets }: PartialRoute,
+  index: number,
+  config: PartialConfig,
+): Finding[] {
+  if (mode === 'off' || cost?.kind !== 'buckets') return []
+  const known = namesBuckets ? (buckets ?? []).map(String) : [...config.buckets.keys()]
+  return Object.keys(cost.costs).flatMap(name => {
+    if (known.includes(name)) return []
+    const remedy = config.buckets.has(name)
+      ? 'add it to "buckets" of the route, or remove it'
+      : hint(name, known, 'buckets of the route')
+    return [
+      {
+        path: ['routes', index, 'cost', 'buckets', name],
+        message: `the route does not have the bucket ${quote(name)}; ${remedy}`,
+      },
+    ]
+  })
+}
+
 function costs({ mode, cost, buckets, namesBuckets }: PartialRoute, index: number, config: PartialConfig): Finding[] {
   if (mode === 'off' || !cost) return []
   const names = namesBuckets ? new Set(buckets) : new Set(config.buckets.keys())
   return [...names].flatMap(name => {
     const bucket = config.buckets.get(String(name))
-    return bucket ? staticCosts(cost).flatMap(each => misfit(each, bucket, index)) : []
+    return bucket ? staticCosts(cost, bucket.name).flatMap(each => misfit(each, bucket, index)) : []
   })
 }
 
@@ -141,8 +164,8 @@ interface StaticCost {
   readonly amount: number
 }
 
-/** The costs that a configuration fixes before any request arrives. */
-export function staticCosts(cost: CostSettings): StaticCost[] {
+/** The costs in a bucket that a configuration fixes before any request arrives. */
+export function staticCosts(cost: CostSettings, bucket: string): StaticCost[] {
   switch (cost.kind) {
     case 'fixed':
       return [{ at: [], amount: cost.cost }]
@@ -156,6 +179,11 @@ export function staticCosts(cost: CostSettings): StaticCost[] {
         ...Object.entries(cost.costs).map(([method, amount]) => ({ at: [method], amount })),
         { at: ['default'], amount: cost.default },
       ]
+    case 'buckets': {
+      const own = cost.costs[bucket]
+      if (own === undefined) return [{ at: ['buckets'], amount: 1 }]
+      return typeof own.estimate === 'number' ? [{ at: ['buckets', bucket], amount: own.estimate }] : []
+    }
   }
 }
 

@@ -1,3 +1,4 @@
+import { formatJsonPath } from '../../http/figures/json-path.js'
 import { maskUrl } from '../messages.js'
 import { isScheduled } from '../schedule.js'
 import { formatListen } from '../schema/address.js'
@@ -5,6 +6,7 @@ import { formatKeyPart, hasHeader, mayHaveAddress } from '../schema/key.js'
 import { formatTime } from '../schema/rates.js'
 import type {
   AdaptSettings,
+  BucketCostSettings,
   BucketSettings,
   CostSettings,
   KeySettings,
@@ -204,5 +206,22 @@ function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined,
 function formatCost(cost: CostSettings): unknown {
   if (cost.kind === 'fixed') return cost.cost
   if (cost.kind === 'method') return { ...cost.costs, default: cost.default }
-  return { header: cost.name, min: cost.min, max: cost.max, default: cost.default }
+  if (cost.kind === 'header') return { header: cost.name, min: cost.min, max: cost.max, default: cost.default }
+  return {
+    buckets: Object.fromEntries(Object.entries(cost.costs).map(([name, each]) => [name, formatBucketCost(each)])),
+  }
+}
+
+function formatBucketCost({ estimate, max, after }: BucketCostSettings): unknown {
+  if (typeof estimate === 'number' && max === undefined && after === undefined) return estimate
+  return {
+    estimate: formatEstimate(estimate),
+    ...(max && { max: formatJsonPath(max) }),
+    ...(after && { after: formatJsonPath(after) }),
+  }
+}
+
+function formatEstimate(estimate: BucketCostSettings['estimate']): string | number {
+  if (typeof estimate === 'number') return estimate
+  return 'path' in estimate ? formatJsonPath(estimate.path) : `body/${estimate.bytesPerUnit}`
 }

@@ -22,10 +22,11 @@ export interface LongestWait {
  * Only routes in mode `shape` hold requests: without one the wait is 0.
  */
 export function longestWaits({ buckets, routes }: Settings): (LongestWait & { tiers: LongestWait[] })[] {
-  return buckets.map(({ name, limits, schedule, tiers }) => {
+  return buckets.map(bucket => {
+    const { name, limits, schedule, tiers } = bucket
     const costs = routes
-      .filter(route => route.mode === 'shape' && route.buckets.some(bucket => bucket.name === name))
-      .map(smallestCost)
+      .filter(route => route.mode === 'shape' && route.buckets.some(each => each.name === name))
+      .map(route => smallestCost(route, bucket))
     const cost = Math.min(...costs)
     const waitOf = (name: string, own: BucketLimits, byTime?: RateSchedule): LongestWait => ({
       name,
@@ -44,14 +45,17 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
 /**
  * The longest wait of an admitted request of a route: the longest of its buckets.
  *
- * @param cost of that request
  * @returns ms; 0 in modes other than `shape`; Infinity: there is no bound
  */
-export function longestWaitOf(route: RouteSettings, cost = smallestCost(route)): number {
+export function longestWaitOf(route: RouteSettings): number {
   if (route.mode !== 'shape') return 0
   // An adaptive bucket holds any amount.
   if (route.upstream.adapt !== undefined) return Infinity
-  return Math.max(0, ...route.buckets.flatMap(allLimits).map(limits => waitFor(cost, limits)))
+  const waits = route.buckets.flatMap(bucket => {
+    const cost = smallestCost(route, bucket)
+    return allLimits(bucket).map(limits => waitFor(cost, limits))
+  })
+  return Math.max(0, ...waits)
 }
 
 /** Whether requests of a route may also wait for the ends of others' answers. Then no rate bounds their wait. */
@@ -62,9 +66,10 @@ export function waitsForAnswers({ mode, buckets, upstream }: RouteSettings): boo
   return buckets.flatMap(allLimits).some(limits => limits.maxInFlight !== undefined)
 }
 
-/** The smallest static cost of a route. */
-export function smallestCost({ cost }: RouteSettings): number {
-  return Math.min(...staticCosts(cost).map(({ amount }) => amount))
+/** The smallest cost of a route in a bucket. 0: it is estimated. */
+export function smallestCost({ cost }: RouteSettings, { name }: BucketSettings): number {
+  const costs = staticCosts(cost, name).map(({ amount }) => amount)
+  return costs.length === 0 ? 0 : Math.min(...costs)
 }
 
 /** The wait of a request of this cost that just fits, in ms. */

@@ -1,10 +1,11 @@
 import * as z from 'zod'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
+import { parseJsonPath } from '../../http/figures/json-path.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
 import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
 import { hint, quote, type RefusedValue, wants } from '../messages.js'
 import { headerName } from '../read-values.js'
-import type { CostSettings } from '../settings.js'
+import type { BucketCostSettings, CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
 import { upstream } from './upstream.js'
 import {
@@ -22,7 +23,8 @@ import {
 } from './values.js'
 
 const COST = 'use a number above 0, e.g. 5'
-const COST_FORMS = 'use e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }'
+const COST_FORMS =
+  'use e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }'
 const PRIORITIES = wants('a priority', 'use a whole number from 0 (first) to 7 (last), or { "header": true }')
 const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
 
@@ -139,6 +141,59 @@ const costError = ({ input }: RefusedValue) =>
 const costWants = wants('a cost', COST)
 const amount = z.number({ error: costError }).gt(0, { error: costError })
 
+const BUCKET_COSTS =
+  '{ "requests": 1, "tokens": { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" } }'
+const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[0].index"; there are no expressions'
+const ESTIMATES = 'use e.g. "body/4" (bytes of the body for each unit), "n" (a number in the JSON body) or 10'
+
+const jsonPath = read(text('a path in JSON', JSON_PATHS), value => {
+  const path = parseJsonPath(value)
+  if (path === undefined) throw new RangeError(`${quote(value)} is not a path in JSON; ${JSON_PATHS}`)
+  return path
+})
+
+const estimate = z.union(
+  [
+    amount,
+    read(text('an estimate', ESTIMATES), (value): BucketCostSettings['estimate'] => {
+      const divisor = /^body\/(.*)$/s.exec(value)?.[1]
+      if (divisor !== undefined) {
+        const bytesPerUnit = /^\d+(?:\.\d+)?$/.test(divisor) ? Number(divisor) : 0
+        if (bytesPerUnit > 0) return { bytesPerUnit }
+        throw new RangeError(`${quote(value)} does not divide by a number above 0; use e.g. "body/4"`)
+      }
+      const path = parseJsonPath(value)
+      if (path === undefined) throw new RangeError(`${quote(value)} is not an estimate; ${ESTIMATES}`)
+      return { path }
+    }),
+  ],
+  { error: wants('an estimate', ESTIMATES) },
+)
+
+const bucketCost = z.union(
+  [
+    amount.transform((cost): BucketCostSettings => ({ estimate: cost })),
+    object(
+      {
+        estimate: estimate
+          .prefault(1)
+          .describe(
+            'What is reserved: "body/4" (bytes of the body), a path in the JSON body, or a number, e.g. "body/4".',
+          ),
+        max: jsonPath
+          .exactOptional()
+          .describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
+        after: jsonPath
+          .exactOptional()
+          .describe('Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens".'),
+      },
+      'a cost',
+      'use e.g. 5 or { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" }',
+    ),
+  ],
+  { error: wants('a cost', 'use e.g. 5 or { "estimate": "body/4", "after": "usage.total_tokens" }') },
+)
+
 const costObject = z
   .object(
     {
@@ -150,22 +205,33 @@ const costObject = z
         .exactOptional()
         .describe('The least a header may say, e.g. 0.5; as "default" when absent. Less counts as this.'),
       max: amount.exactOptional().describe('The most a header may say, e.g. 100; required with "header".'),
-      default: amount.prefault(1).describe('The cost when nothing else says so, e.g. 1.'),
+      default: amount.exactOptional().describe('The cost when nothing else says so, e.g. 1.').meta({ default: 1 }),
+      buckets: z
+        .record(z.string(), bucketCost, { error: wants('an object', `use e.g. ${BUCKET_COSTS}`) })
+        .exactOptional()
+        .describe(`The cost in each bucket, e.g. ${BUCKET_COSTS}; 1 in the others.`),
     },
     { error: wants('a cost', COST_FORMS) },
   )
   .catchall(amount)
-  .transform(({ header, ...cost }, ctx): CostSettings => {
+  .transform(({ header, buckets, ...given }, ctx): CostSettings => {
     const report = (key: string, message: string) => {
       ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
     }
+    if (buckets !== undefined) {
+      for (const key of Object.keys({ ...(header !== undefined && { header }), ...given })) {
+        report(key, 'does not go with "buckets", which says the cost in each; remove one')
+      }
+      return { kind: 'buckets', costs: buckets }
+    }
+    const cost: HeaderCost = { ...given, default: given.default ?? 1 }
     if (header !== undefined) {
       checkHeaderCost(cost, report)
       const { min = cost.default, max = 0 } = cost
       const name = renameOrReport(header, headerName, 'header', ctx)
       return { kind: 'header', name, min, max, default: cost.default }
     }
-    const { min, max, default: otherwise, ...methods } = cost
+    const { min, max, default: otherwise, ...methods } = { ...given, default: cost.default }
     for (const [key, value] of Object.entries({ min, max })) {
       if (value !== undefined) report(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
     }
@@ -206,7 +272,9 @@ export const route = object(
         error: wants('a cost', COST_FORMS),
       })
       .prefault(1)
-      .describe('What a request adds, e.g. 5, { "POST": 5, "default": 1 } or { "header": "x-cost", "max": 100 }.'),
+      .describe(
+        'What a request adds, e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }.',
+      ),
     maxWait: timerDuration
       .exactOptional()
       .describe('The longest a request may wait, e.g. "10s"; no bound when absent.'),

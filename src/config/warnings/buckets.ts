@@ -60,7 +60,7 @@ function unreached(schedule: RateSchedule | undefined, path: readonly PropertyKe
 /** Warns of room for a single request: no queue in `shape`, no burst in `meter`. */
 function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
   const shaping = users.filter(({ mode }) => mode === 'shape')
-  const cost = Math.min(...(shaping.length > 0 ? shaping : users).map(smallestCost))
+  const cost = Math.min(...(shaping.length > 0 ? shaping : users).map(route => smallestCost(route, bucket)))
   const [own, ...tiers] = placesOf(bucket)
   // An inherited capacity is reported once.
   const places = [own, ...tiers.filter(({ limits }) => limits.capacity !== own.limits.capacity)]
@@ -83,11 +83,11 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
 /** Warns of a queue in which requests wait longer than their clients. */
 function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warning[] {
   const found = placesOf(bucket).flatMap(place => {
-    const route = users.find(each => each.mode === 'shape' && isTooLong(place, each))
+    const route = users.find(each => each.mode === 'shape' && isTooLong(place, smallestCost(each, bucket), each))
     return route === undefined ? [] : [{ place, route }]
   })
   return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
-    const wait = formatDuration(waitFor(smallestCost(route), limits))
+    const wait = formatDuration(waitFor(smallestCost(route, bucket), limits))
     const patience = exactDuration(PATIENCE)
     // With a burst `maxDelay` would be shorter than the wait that it is to bound: capacity = rate x maxDelay.
     const instead =
@@ -114,9 +114,9 @@ function idleBurst(bucket: BucketSettings): Warning[] {
 }
 
 /** A `maxWait` below the longest wait is deliberate, so it needs no warning. */
-function isTooLong({ limits }: Place, route: RouteSettings): boolean {
-  const wait = waitFor(smallestCost(route), limits)
-  return wait > PATIENCE && route.maxWait >= wait
+function isTooLong({ limits }: Place, cost: number, { maxWait }: RouteSettings): boolean {
+  const wait = waitFor(cost, limits)
+  return wait > PATIENCE && maxWait >= wait
 }
 
 function blocksAll(bucket: BucketSettings): Warning[] {

@@ -16,6 +16,10 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
       ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
+      ...idleBucketCosts(route).map(({ at, message }) => ({
+        path: ['routes', index, 'cost', 'buckets', ...at],
+        message,
+      })),
     ]),
     ...idleInFlight(routes),
     ...onlyRehearsed(settings),
@@ -111,6 +115,25 @@ function costlyHeader({ mode, cost, buckets }: RouteSettings): string[] {
   return [
     `a request that says more than ${limits.capacity} never fits ${title} and is always rejected; lower this to ${limits.capacity}, or raise the capacity`,
   ]
+}
+
+/** Warns of costs for which nothing is counted, or nothing is read. */
+function idleBucketCosts({ mode, cost, upstream }: RouteSettings): { at: string[]; message: string }[] {
+  if (cost.kind !== 'buckets') return []
+  if (mode === 'off') {
+    return [
+      { at: [], message: 'has no effect, as mode "off" counts nothing; remove it, or use mode "shape" or "meter"' },
+    ]
+  }
+  if (upstream.requestBuffer > 0) return []
+  return Object.entries(cost.costs).flatMap(([name, { estimate, max }]) => {
+    const isRead = typeof estimate === 'object' && 'path' in estimate
+    const message = 'has no effect, as no body is read with "requestBuffer": 0; raise that, or remove this'
+    return [
+      ...(isRead ? [{ at: [name, 'estimate'], message }] : []),
+      ...(max === undefined ? [] : [{ at: [name, 'max'], message }]),
+    ]
+  })
 }
 
 function onlyRehearsed({ dryRun, routes }: Settings): Warning[] {

@@ -36,6 +36,11 @@ export class KeptBytes {
     return piece
   }
 
+  /** All of them, which stay. */
+  get pieces(): readonly Buffer[] {
+    return this.#room === undefined ? this.#pieces : [...this.#pieces, this.#room.subarray(0, this.#used)]
+  }
+
   /** All of them, in one piece. */
   joined(): Buffer {
     this.#seal()

@@ -75,6 +75,10 @@ export class OwnBody extends Readable implements RequestBody, Watched {
     return this.whole || waiting >= BODY_BUFFER || this.#unsent > waiting
   }
 
+  get pieces(): readonly Uint8Array[] {
+    return this.#kept.pieces
+  }
+
   get ready(): boolean {
     return this.whole || this.#paused
   }

@@ -1,9 +1,10 @@
 /**
  * One request, from its arrival to its outcome.
  *
- *     arrived --> waiting | buffered --> released --> sent --> over
+ *     arrived --> (measured -->) waiting | buffered --> released --> sent --> over
  *
- * It has `arrived` until its turn on the connection. It is `waiting` in its queue (queue-visit.ts), where its body is read
+ * It has `arrived` until its turn on the connection. It is `measured` while its body comes, if what it costs depends on that. It
+ * is `waiting` in its queue (queue-visit.ts), where its body is read
  * meanwhile, or `buffered` while its body comes, if it has no queue. It is `released` while it is checked whether its client
  * is still there, and `sent` until the answer has ended. If it has to be sent again, it goes from
  * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
@@ -12,8 +13,9 @@
 import type { SentRequest } from '../../core/adaptive/adaptive-rate.js'
 import { predictedWait } from '../../core/admission/predicted-wait.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
-import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
+import type { Demand, ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
+import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
@@ -30,26 +32,29 @@ import {
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
-import type { GivenUp, Outcome, RejectionCause } from '../observe/observer.js'
+import type { GivenUp, Outcome, RejectionCause, Settled, SettledBy } from '../observe/observer.js'
 import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
 import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
 import type { AdaptiveLimit } from '../upstream/adaptive-limit.js'
 import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
 import { hostTowards, requestEnded } from '../upstream/upstream.js'
-import { rehearse } from './admit.js'
+import { type Rehearsal, rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
 import { ConnectionWait } from './connection-wait.js'
 import { type Applicant, addressOfClient, clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
-import { IncomingBody } from './incoming-body.js'
+import { type BodyWait, IncomingBody } from './incoming-body.js'
 import { deadlineOf, Prospects } from './prospects.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
+import { isUnserved, type SettledRequest, Settlement } from './settlement.js'
 
 const NOTHING: readonly never[] = []
 
 const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come in time', close: true }
+
+const NO_ROUTE = new Refusal(404, 'no route matches')
 
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
@@ -76,7 +81,7 @@ function expectation(
   }
 }
 
-export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant {
+export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant, SettledRequest {
   protected readonly context: ProxyContext
   protected readonly connection: ClientConnection
   protected readonly req: ClientRequest
@@ -86,15 +91,18 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   stack: readonly SharedBucket[] = NOTHING
   keys: readonly string[] = NOTHING
   cost = 0
+  costs: readonly number[] | undefined
+  settled: Settled | undefined
   priority = DEFAULT_PRIORITY
   predictedWait: number | undefined
   upstreamTime: number | undefined
   readonly #response: ClientResponse
   prospects: Prospects | undefined
-  #state: 'arrived' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
+  #state: 'arrived' | 'measured' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
-  /** Ends its dry run. */
-  #endRehearsal: (() => void) | undefined
+  #rehearsal: Rehearsal | undefined
+  /** Set if its answer may say what it cost. */
+  #settlement: Settlement | undefined
   /** ms */
   #sentAt = 0
   /** The `Prefer: wait` that applies, in seconds. */
@@ -172,6 +180,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return this.#resentAfter === undefined ? this.#visit?.rejection : undefined
   }
 
+  get isSettling(): boolean {
+    return this.#settlement?.isReading === true
+  }
+
   get onTrial(): boolean {
     return this.#visit?.onTrial === true
   }
@@ -191,13 +203,37 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
     if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.context.routes.find(candidate => candidate.matches(this))
-    if (route === undefined) return this.#refuse(new Refusal(404, 'no route matches'))
+    if (route === undefined) return this.#refuse(NO_ROUTE)
     this.matched = route
     route.upstream.requests += 1
     if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
       return this.#refuse(LOOP)
     }
     if (route.settings.mode === 'off') return this.#forwardUnqueued()
+    if (!route.bucketCosts?.waitsForBody(facts.contentLength)) return this.#pass(route)
+    this.#state = 'measured'
+    this.#bufferBody('beginning')
+    if (this.ready) this.#pass(route)
+    else this.awaitBody()
+  }
+
+  /** As much of its body as counts has come. A reload may have changed its route. */
+  #bodyMeasured(): void {
+    const { routes } = this.context
+    const before = this.matched!
+    if (routes.includes(before)) return this.#pass(before)
+    const route = routes.find(candidate => candidate.matches(this))
+    if (route === undefined) return this.#refuse(NO_ROUTE)
+    this.matched = route
+    route.upstream.requests += 1
+    requestEnded(before.upstream)
+    if (route.settings.mode === 'off') this.#forwardUnqueued()
+    else this.#pass(route)
+  }
+
+  /** It asks its buckets. */
+  #pass(route: Route): void {
+    const { facts } = this
     const stack = findStack(this.context, route, this)
     if (stack instanceof Refusal) {
       if (!route.settings.dryRun) return this.#refuse(stack)
@@ -206,8 +242,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     }
     this.stack = stack.buckets
     this.keys = stack.keys
-    this.cost = route.cost(facts)
-    const { client } = this
+    this.#reserve(route)
+    const { client, cost } = this
     const { buckets, weight } = stack
     const { context, connection } = this
     const priority = priorityOf(route, facts, stack.priority, () => context.trust(connection.peer, 0))
@@ -215,7 +251,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const prospects = this.#prospectsOn(route)
     const now = context.clock.now()
     const patience = prospects?.longestWait(now) ?? Infinity
-    const arrival = { route: route.lane, stack: buckets, cost: this.cost, weight, priority, client, patience }
+    const costs = this.costs?.some(each => each !== cost) ? this.costs : undefined
+    const arrival = { route: route.lane, stack: buckets, cost, costs, weight, priority, client, patience }
     if (route.settings.explain) {
       const expected = expectation(route, arrival, prospects, now)
       this.predictedWait = expected?.predicted
@@ -223,8 +260,29 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     }
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
-    this.#endRehearsal = rehearse(this.context, route, arrival, this)
+    this.#rehearsal = rehearse(this.context, route, arrival, this)
     this.#forwardUnqueued()
+  }
+
+  /** What it costs. */
+  #reserve(route: Route): void {
+    const { bucketCosts } = route
+    this.cost = route.cost(this.facts)
+    if (bucketCosts === undefined) return
+    const names = this.stack.map(({ limits }) => limits.name)
+    this.costs = bucketCosts.reserve(names, this.#body.measure)
+    this.cost = this.costs.at(-1) ?? this.cost
+    if (bucketCosts.settles) this.#settlement = new Settlement(this.context, bucketCosts, this)
+  }
+
+  correct(differences: Demand): void {
+    if (this.#rehearsal === undefined) this.context.shaper.control.settle(differences)
+    else this.#rehearsal.settle(differences)
+  }
+
+  onSettled(costs: Settled | undefined, by: SettledBy): void {
+    this.settled = costs
+    this.context.observer.settled?.(this, by)
   }
 
   /** Undefined: it is not given up for its client's patience. */
@@ -257,19 +315,25 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   }
 
   admitted(): void {
+    this.#bufferBody('short')
+  }
+
+  #bufferBody(how: 'short' | 'beginning'): void {
     const { upstream, settings } = this.matched!
     const { bodyLimits: limits, openBodies: open } = this.context
-    this.#body.buffer({
+    const wait: BodyWait = {
       client: this.client,
       requestBuffer: upstream.settings.requestBuffer,
       limits,
       open,
       onReady: () => {
-        if (this.#state === 'buffered') this.#forwardUnlessDown()
+        if (this.#state === 'measured') this.#bodyMeasured()
+        else if (this.#state === 'buffered') this.#forwardUnlessDown()
         else if (settings.mode !== 'off') this.#visit!.comeBack()
       },
       onLate: () => this.#stop('failed', LATE_BODY),
-    })
+    }
+    this.#body.buffer(wait, how)
   }
 
   get ready(): boolean {
@@ -491,12 +555,17 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#forwarding = undefined
     const over = this.#visit.goBack(status)
     if (over !== undefined) {
+      if (isUnserved(status)) this.#settlement?.unserved('sent-again')
       this.#resentAfter = undefined
       return over
     }
     this.#state = 'sent'
     this.#forwarding = forwarding
     return undefined
+  }
+
+  numbersIn(fields: readonly string[]): AnswerNumbers | undefined {
+    return this.#settlement?.begin(fields)
   }
 
   forwarded(end: ForwardEnd): void {
@@ -512,6 +581,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
         else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
       })
       this.#body.drop()
+      if (end.unconnected) this.#settlement?.unserved('over')
       this.#fail(end)
       return
     }
@@ -553,8 +623,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
       if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
     })
     this.#forwarding = undefined
-    if (this.#connectionWait.isOver || !this.#passAgain(end.status))
-      this.#answer('failed', upstreamDown(breaker.retryAfter))
+    const isAgain = !this.#connectionWait.isOver && this.#passAgain(end.status)
+    this.#settlement?.unserved(isAgain ? 'sent-again' : 'over')
+    if (!isAgain) this.#answer('failed', upstreamDown(breaker.retryAfter))
     return true
   }
 
@@ -615,6 +686,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
 
   protected over(outcome: Outcome, status: number): void {
     const state = this.#state
+    if (outcome === 'forwarded') this.#settlement?.answered(status)
+    else this.#settlement?.end(state === 'sent' ? 'sent' : 'never-sent')
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
     this.#connectionWait?.end()
@@ -623,7 +696,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#body.end()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
-    this.#endRehearsal?.()
+    this.#rehearsal?.end()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
   }
 

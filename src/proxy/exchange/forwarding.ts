@@ -1,4 +1,5 @@
 /** Sends one released request to the upstream and streams the answer back, with backpressure both ways. */
+import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { Deadlines, Watched } from '../deadlines.js'
@@ -49,6 +50,8 @@ export interface ForwardOwner {
    *   call it when this one is over
    */
   answered(status: number, fields: Fields): (() => void) | undefined
+  /** An answer for the client begins. @returns what is to read its body besides. Undefined: nothing is */
+  numbersIn(fields: readonly string[]): AnswerNumbers | undefined
   /** Called once, unless the forwarding was aborted or the request will be sent again. */
   forwarded(end: ForwardEnd): void
 }
@@ -81,6 +84,8 @@ export class Forwarding implements ResponseHandler, Watched {
   /** The answer if the client does not get it, and the callback for its end. */
   #unwanted: UnwantedAnswer | undefined
   #onDiscarded: (() => void) | undefined
+  /** Reads the body of the answer, behind the client. */
+  #numbers: AnswerNumbers | undefined
   /** The client takes less than the upstream sends. */
   #paused = false
   /** Bytes that it had taken when it was waited for last. */
@@ -163,7 +168,10 @@ export class Forwarding implements ResponseHandler, Watched {
     if (bodiless) {
       this.#complete()
       res.complete(NONE)
-    } else upstream.progress.watch(this)
+    } else {
+      this.#numbers = owner.numbersIn(fields)
+      upstream.progress.watch(this)
+    }
   }
 
   responseData(buffer: Buffer, from: number, to: number): void {
@@ -171,8 +179,10 @@ export class Forwarding implements ResponseHandler, Watched {
     if (this.#phase !== 'answering') return
     const { res, upstream } = this.#options
     upstream.progress.watch(this)
+    const isTaken = res.data(buffer, from, to)
+    this.#numbers?.read(buffer, from, to)
     // A pause stops the reading, not the rest of what has been read.
-    if (res.data(buffer, from, to) || this.#paused) return
+    if (isTaken || this.#paused) return
     this.#paused = true
     this.#taken = res.taken
     this.#connection!.pause(this)

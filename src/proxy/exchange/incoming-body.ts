@@ -1,8 +1,11 @@
 import type { ClientAnswer, ClientRequest, RequestBody } from '../http/client.js'
 import { headerValue, type RequestFacts } from '../http/request.js'
+import type { BodyMeasure } from '../routing/bucket-costs.js'
 import { BodyArrival } from './body-arrival.js'
 import type { BodyLimits } from './body-limits.js'
 import type { OpenBodies } from './open-bodies.js'
+
+const NOTHING: readonly never[] = []
 
 /** Bytes. A longer body is not read to its end to save the connection: the answer says that the connection closes. */
 const LONG_BODY = 1024 * 1024
@@ -67,10 +70,23 @@ export class IncomingBody {
     return this.#arrival?.ready ?? true
   }
 
-  /** Lets it come before its request is sent, if it is short or may be. */
-  buffer({ client, requestBuffer, limits, open, onReady, onLate }: BodyWait): void {
+  /** What has come and is not taken yet, of a body that is buffered. */
+  get measure(): BodyMeasure {
+    const pieces = this.#body?.pieces ?? NOTHING
+    let bytes = 0
+    for (const piece of pieces) bytes += piece.length
+    return { bytes: this.#facts!.contentLength ?? bytes, pieces }
+  }
+
+  /**
+   * Lets it come before its request is sent, if it is short or may be.
+   *
+   * @param how `beginning`: of a longer one, too, as much comes as is buffered
+   */
+  buffer({ client, requestBuffer, limits, open, onReady, onLate }: BodyWait, how: 'short' | 'beginning'): void {
     const { contentLength = 0, chunked } = this.#facts!
-    if (!this.expected || contentLength > requestBuffer || requestBuffer === 0 || isGrpc(this.#req)) return
+    if (!this.expected || this.opened || requestBuffer === 0 || isGrpc(this.#req)) return
+    if (how === 'short' && contentLength > requestBuffer) return
     this.continue()
     const body = this.#res.openBody(client)
     this.#body = body

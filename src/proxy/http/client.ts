@@ -29,6 +29,8 @@ export interface RequestBody extends UploadBody {
   onReady: () => void
   /** Reads up to this many bytes before any are taken. */
   buffer(bytes: number): void
+  /** What has come and was not taken, to be looked at only. */
+  readonly pieces: readonly Uint8Array[]
   /**
    * Reads on where a hang-up may be hidden: until the body ends, enough has come, or nothing more comes at once. It
    * notices a reset at once. It notices a FIN only behind what it reads.

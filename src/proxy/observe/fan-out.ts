@@ -30,6 +30,7 @@ const EVENTS = [
   'sent',
   'retried',
   'finished',
+  'settled',
   'rehearsed',
   'shared',
   'paused',

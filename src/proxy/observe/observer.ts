@@ -33,6 +33,12 @@ export interface RejectionCause {
   readonly bucket: string
 }
 
+/** What a request really cost, by bucket of its stack. Undefined: its answer does not say. */
+export type Settled = readonly (number | undefined)[]
+
+/** Where a true cost comes from: from the answer, or from the fact that the upstream did not serve the request. */
+export type SettledBy = 'answer' | 'unserved' | 'unknown'
+
 /** A request as observers see it. Valid only during the call. */
 export interface RequestRecord {
   /** '' before a route has matched. */
@@ -45,6 +51,12 @@ export interface RequestRecord {
   /** The keys of the stack's buckets, in the same order. */
   readonly keys: readonly string[]
   readonly cost: number
+  /** What was reserved in each bucket of the stack. Undefined: its route has one cost for all. */
+  readonly costs: readonly number[] | undefined
+  /** What it really cost in each bucket of the stack. Undefined: that is not known, or not yet. */
+  readonly settled: Settled | undefined
+  /** It is over, and its answer is still inflated: `settled` is told later. */
+  readonly isSettling: boolean
   /** 0 to 7. Its default before its route is known. */
   readonly priority: number
   /** How long it was queued, in ms. */
@@ -79,6 +91,11 @@ export interface Observer {
   /** A request is being sent. */
   sent?(request: RequestRecord): void
   finished?(request: RequestRecord, outcome: Outcome, status: number): void
+  /**
+   * It has turned out what a request cost that was sent, or that this stays `unknown`. Mostly right before `finished`. Each
+   * time that it was sent.
+   */
+  settled?(request: RequestRecord, by: SettledBy): void
   /** A dry run decided. `bucket` would have delayed or rejected the request; `wait` is the predicted wait in ms. */
   rehearsed?(request: RequestRecord, decision: Decision, bucket: string, wait: number): void
   /** The state of the shared store, and the number of instances on it. */

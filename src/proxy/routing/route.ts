@@ -10,6 +10,7 @@ import { UNMISTAKABLE } from '../http/hop-by-hop.js'
 import { headerValue, type RequestFacts } from '../http/request.js'
 import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
+import { BucketCosts, USUAL_COST } from './bucket-costs.js'
 import { createDuplicateFinder, createKeyReader, type DuplicateFinder, hostName, type KeyReader } from './key.js'
 
 /** What routes look at. */
@@ -39,6 +40,8 @@ export interface Rule {
   readonly buckets: readonly RouteBucket[]
   readonly matches: (request: RoutedRequest) => boolean
   readonly cost: (facts: RequestFacts) => number
+  /** Undefined: it costs the same in each bucket. */
+  readonly bucketCosts: BucketCosts | undefined
   /** Lower-case names of the headers that the route reads. */
   readonly reads: ReadonlySet<string>
   readonly lookAlikes: LookAlikes
@@ -102,6 +105,7 @@ export function createRule(settings: RouteSettings): Rule {
     buckets,
     matches: createMatcher(settings.match),
     cost: createCost(settings.cost),
+    bucketCosts: settings.cost.kind === 'buckets' ? new BucketCosts(settings.cost.costs) : undefined,
     reads,
     lookAlikes: new LookAlikes([...UNMISTAKABLE, ...reads]),
   }
@@ -175,5 +179,7 @@ function createCost(settings: CostSettings): (facts: RequestFacts) => number {
         if (sent === undefined || !/^\d+(\.\d+)?$/.test(sent)) return settings.default
         return Math.min(Math.max(Number(sent), settings.min), settings.max)
       }
+    case 'buckets':
+      return () => USUAL_COST
   }
 }

@@ -6,6 +6,7 @@ import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import type { RequestFacts } from '../../proxy/http/request.js'
+import { NO_BODY } from '../../proxy/routing/bucket-costs.js'
 import { createRule, type RouteBucket, type Rule } from '../../proxy/routing/route.js'
 import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
@@ -65,6 +66,8 @@ export interface RequestKind {
   readonly keys: readonly string[] | undefined
   readonly limits: readonly BucketLimits[]
   readonly cost: number
+  /** In each bucket, where they may differ. */
+  readonly costs?: readonly number[]
   readonly weight: number
   readonly priority: number
   readonly client: number
@@ -124,11 +127,14 @@ export class RouteDirectory implements Directory {
       const settings = used.map((bucket, at) => ({ ...bucket, own: tiers[at] ?? bucket.settings, member: tiers[at] }))
       const inOrder = [...settings].sort((a, b) => a.place - b.place)
       const ofRoute = rule.settings.priority
+      // A log has no bodies.
+      const costs = rule.bucketCosts?.reserve(used.map(nameOf), NO_BODY)
       return {
         rule,
         keys: isWhole ? keys : undefined,
         limits: settings.map(({ own }) => own.limits),
-        cost,
+        cost: costs?.at(-1) ?? cost,
+        ...(costs && { costs }),
         weight: inOrder.find(({ own }) => own.weight !== undefined)?.own.weight ?? 1,
         priority:
           inOrder.find(({ member }) => member?.priority !== undefined)?.member?.priority ??
@@ -194,4 +200,8 @@ function textOf({ bytes }: LineParser, from: number, to: number): string {
 
 function headersOf(routes: Settings['routes']): string[] {
   return [...new Set(needsOf(routes).map(({ name }) => name))].filter(name => name !== 'host')
+}
+
+function nameOf({ settings }: RouteBucket): string {
+  return settings.name
 }

@@ -166,7 +166,7 @@ export class ShaperRun implements ReplayRun {
     this.#shaper.leave(route.gate, stack)
   }
 
-  #arrival({ rule, keys, limits, cost, weight, priority }: RequestKind, now: number): Arrival | undefined {
+  #arrival({ rule, keys, limits, cost, costs, weight, priority }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, configured] of limits.entries()) {
       const own = this.#present.get(configured) ?? configured
@@ -183,7 +183,7 @@ export class ShaperRun implements ReplayRun {
       lane = { name, gate }
       this.#lanes.set(name, lane)
     }
-    return { route: lane, stack, cost, weight, priority, patience: this.#clients?.longestWait }
+    return { route: lane, stack, cost, costs, weight, priority, patience: this.#clients?.longestWait }
   }
 }
 

@@ -1,0 +1,146 @@
+/**
+ * Finds numbers in an answer while it goes to its client: in a JSON document, or in the last event of an event stream that has
+ * them. The caller passes each piece on first. So an answer is never delayed by being read here, but for the time on the CPU.
+ *
+ * A compressed answer is inflated aside, on the threads of zlib. What that may take is bounded: the pieces that wait for it, and
+ * the bytes that come out. Beyond either nothing is found.
+ */
+import type { Transform } from 'node:stream'
+import type { Fields } from '../quota/field-values.js'
+import { EventNumbers } from './event-numbers.js'
+import { createInflate } from './inflate.js'
+import { JsonNumbers } from './json-numbers.js'
+import type { JsonPath } from './json-path.js'
+
+/** Bytes that may wait to be inflated. */
+const MOST_WAITING = 1024 * 1024
+
+/** Bytes of one answer that are inflated: up to half a second of one thread. */
+const MOST_INFLATED = 64 * 1024 * 1024
+
+/** By path. Undefined: there is none. */
+export type Numbers = readonly (number | undefined)[]
+
+export interface AnswerNumbers {
+  /** Takes the bytes of a buffer from `from` to before `to`. The buffer is the caller's again when it returns. */
+  read(bytes: Buffer, from: number, to: number): void
+  /** The answer is whole. `done` is called once, before this returns or later. */
+  end(done: (found: Numbers) => void): void
+  /** The answer is not whole, or nobody wants to know. `done` is not called any more. */
+  drop(): void
+}
+
+/** @returns undefined if nothing can be found in such an answer */
+export function findInAnswer(fields: Fields, paths: readonly JsonPath[]): AnswerNumbers | undefined {
+  const type = mediaType(fields('content-type'))
+  const plain = type === 'text/event-stream' ? new PlainEvents(paths) : isJson(type) ? new PlainJson(paths) : undefined
+  const coding = (fields('content-encoding') ?? '').trim().toLowerCase()
+  if (plain === undefined || coding === '' || coding === 'identity') return plain
+  return new Inflated(coding, plain)
+}
+
+function mediaType(contentType: string | undefined): string {
+  return (contentType ?? '').split(';', 1)[0]!.trim().toLowerCase()
+}
+
+function isJson(type: string): boolean {
+  return type === 'application/json' || /^application\/[^\s/]+\+json$/.test(type)
+}
+
+class PlainJson implements AnswerNumbers {
+  readonly #json: JsonNumbers
+
+  constructor(paths: readonly JsonPath[]) {
+    this.#json = new JsonNumbers(paths)
+  }
+
+  read(bytes: Buffer, from: number, to: number): void {
+    this.#json.read(bytes, from, to)
+  }
+
+  end(done: (found: Numbers) => void): void {
+    const { isWhole, found } = this.#json
+    done(isWhole ? found : NOTHING)
+  }
+
+  drop(): void {}
+}
+
+class PlainEvents implements AnswerNumbers {
+  readonly #events: EventNumbers
+
+  constructor(paths: readonly JsonPath[]) {
+    this.#events = new EventNumbers(paths)
+  }
+
+  read(bytes: Buffer, from: number, to: number): void {
+    this.#events.read(bytes, from, to)
+  }
+
+  end(done: (found: Numbers) => void): void {
+    this.#events.end()
+    done(this.#events.found)
+  }
+
+  drop(): void {}
+}
+
+class Inflated implements AnswerNumbers {
+  readonly #coding: string
+  readonly #plain: AnswerNumbers
+  /** Undefined before the first byte. */
+  #inflate: Transform | undefined
+  /** Bytes that may still come out. */
+  #left = MOST_INFLATED
+  #hasFailed = false
+  #done: ((found: Numbers) => void) | undefined
+
+  constructor(coding: string, plain: AnswerNumbers) {
+    this.#coding = coding
+    this.#plain = plain
+  }
+
+  read(bytes: Buffer, from: number, to: number): void {
+    if (this.#hasFailed || from === to) return
+    this.#inflate ??= this.#open(bytes[from]!)
+    if (this.#inflate === undefined || this.#inflate.writableLength + to - from > MOST_WAITING) return this.#fail()
+    this.#inflate.write(Buffer.from(bytes.subarray(from, to)))
+  }
+
+  #open(first: number): Transform | undefined {
+    return createInflate(this.#coding, first)
+      ?.on('data', (piece: Buffer) => {
+        this.#left -= piece.length
+        if (this.#left < 0) this.#fail()
+        else this.#plain.read(piece, 0, piece.length)
+      })
+      .on('error', () => this.#fail())
+      .on('end', () => {
+        const done = this.#done
+        this.#done = undefined
+        if (done !== undefined) this.#plain.end(done)
+      })
+  }
+
+  end(done: (found: Numbers) => void): void {
+    if (this.#hasFailed || this.#inflate === undefined) return done(NOTHING)
+    this.#done = done
+    this.#inflate.end()
+  }
+
+  drop(): void {
+    this.#done = undefined
+    this.#fail()
+  }
+
+  #fail(): void {
+    if (this.#hasFailed) return
+    this.#hasFailed = true
+    this.#inflate?.destroy()
+    const done = this.#done
+    this.#done = undefined
+    done?.(NOTHING)
+  }
+}
+
+const NOTHING: Numbers = []

@@ -1,0 +1,101 @@
+/** What the requests of a route cost in each bucket: what is reserved for them, and where their answers say what they have cost. */
+import type { BucketCostSettings } from '../../config/settings.js'
+import { JsonNumbers } from '../../http/figures/json-numbers.js'
+import type { JsonPath } from '../../http/figures/json-path.js'
+
+/** The cost in a bucket for which none is set, and an estimate of what says nothing. */
+export const USUAL_COST = 1
+
+/** The most that a body or an answer can make a request cost. Thousandths of it are exact. */
+const MOST = 1e12
+
+/** The body of a request, as far as it has come. */
+export interface BodyMeasure {
+  /** Bytes of all of it, or of what has come if nothing says how long it is. */
+  readonly bytes: number
+  /** What has come and can be read. */
+  readonly pieces: readonly Uint8Array[]
+}
+
+/** Nothing is known of it. */
+export const NO_BODY: BodyMeasure = { bytes: 0, pieces: [] }
+
+interface BucketCost {
+  readonly estimate: number | { readonly bytesPerUnit: number } | { readonly found: number }
+  /** Its number among what is looked for in the body. */
+  readonly max: number | undefined
+  /** Its number among what is looked for in the answer. */
+  readonly after: number | undefined
+}
+
+export class BucketCosts {
+  /** What is looked for in answers. */
+  readonly answerPaths: readonly JsonPath[]
+  readonly #bodyPaths: readonly JsonPath[]
+  readonly #measuresBody: boolean
+  readonly #costs: ReadonlyMap<string, BucketCost>
+
+  constructor(settings: Readonly<Record<string, BucketCostSettings>>) {
+    const bodyPaths: JsonPath[] = []
+    const answerPaths: JsonPath[] = []
+    const inBody = (path: JsonPath): number => bodyPaths.push(path) - 1
+    const costs = Object.entries(settings).map(([name, { estimate, max, after }]): [string, BucketCost] => [
+      name,
+      {
+        estimate: typeof estimate === 'object' && 'path' in estimate ? { found: inBody(estimate.path) } : estimate,
+        max: max && inBody(max),
+        after: after && answerPaths.push(after) - 1,
+      },
+    ])
+    this.#costs = new Map(costs)
+    this.#bodyPaths = bodyPaths
+    this.#measuresBody = costs.some(([, { estimate }]) => typeof estimate === 'object' && 'bytesPerUnit' in estimate)
+    this.answerPaths = answerPaths
+  }
+
+  /** Whether its answer may say what a request has cost. */
+  get settles(): boolean {
+    return this.answerPaths.length > 0
+  }
+
+  /** Whether the body of a request has to come before its cost is known. @param length its bytes, if they are known */
+  waitsForBody(length: number | undefined): boolean {
+    return this.#bodyPaths.length > 0 || (this.#measuresBody && length === undefined)
+  }
+
+  /** What to reserve in each of these buckets. */
+  reserve(buckets: readonly string[], { bytes, pieces }: BodyMeasure): number[] {
+    const numbers = new JsonNumbers(this.#bodyPaths)
+    if (this.#bodyPaths.length > 0) for (const piece of pieces) numbers.read(piece, 0, piece.length)
+    const { found } = numbers
+    return buckets.map(name => {
+      const cost = this.#costs.get(name)
+      if (cost === undefined) return USUAL_COST
+      const most = cost.max === undefined ? 0 : (found[cost.max] ?? 0)
+      return Math.min(MOST, estimate(cost, bytes, found) + Math.max(0, most))
+    })
+  }
+
+  /**
+   * What a request has cost in a bucket. Undefined: its answer does not say.
+   *
+   * @param numbers what was found in the answer
+   */
+  settled(bucket: string, numbers: readonly (number | undefined)[]): number | undefined {
+    const { after } = this.#costs.get(bucket) ?? {}
+    const number = after === undefined ? undefined : numbers[after]
+    return number === undefined || number < 0 ? undefined : Math.min(MOST, number)
+  }
+
+  /** Whether answers say what a request has cost in this bucket. */
+  isSettled(bucket: string): boolean {
+    return this.#costs.get(bucket)?.after !== undefined
+  }
+}
+
+function estimate({ estimate: by }: BucketCost, bytes: number, found: readonly (number | undefined)[]): number {
+  if (typeof by === 'number') return by
+  if ('bytesPerUnit' in by) return bytes === 0 ? USUAL_COST : bytes / by.bytesPerUnit
+  // A client may say anything.
+  return Math.max(USUAL_COST, found[by.found] ?? USUAL_COST)
+}
