@@ -21,6 +21,8 @@ export interface Source {
   readonly instance: number
   /** One for each bucket of the stack. */
   readonly keys: readonly string[]
+  /** Its own. Absent: that of the simulation. */
+  readonly stack?: readonly BucketLimits[]
   readonly load: Demand
   /** 0 to 7; 3 if absent. */
   readonly priority?: number
@@ -156,7 +158,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     function request(source: Source, ended: (how: Ending) => void): void {
       const arrivedAt = clock.now()
       const { keys, priority, weight, hangUp } = source
-      const buckets = stack.map((whole, place) => {
+      const buckets = (source.stack ?? stack).map((whole, place) => {
         const limits = sharing.limitsOf(whole, keys[place]!)
         return bucketTable.find(limits, keys[place]!, arrivedAt) as SharedBucket
       })

@@ -97,7 +97,7 @@ export function connect(options: ConnectionOptions): Connection {
     return new Promise((resolve, reject) => {
       if (connection.gone) return
       count(verb, args[0])
-      const call: Call = { verb, args, resolve, reject }
+      const call: Call = { verb, args: [inTheirTime(args[0]), ...args.slice(1)], resolve, reject }
       const now = clock.now()
       if (open === undefined || openedAt !== now || open.length === MOST) {
         open = []
@@ -106,6 +106,12 @@ export function connect(options: ConnectionOptions): Connection {
       }
       open.push(call)
     })
+  }
+
+  /** As stores do, with what the request names by our clock. */
+  function inTheirTime(request: unknown): unknown {
+    if (typeof request !== 'object' || request === null || !('notBefore' in request)) return request
+    return { ...request, notBefore: offset.theirs(request.notBefore as number) }
   }
 
   function send(calls: Call[]): void {

@@ -105,9 +105,9 @@ export class Leases {
     if (lease === undefined || this.#isClosed) return then?.()
     const now = this.#clock.now()
     const lead = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
-    const soon = demandOf(bucket, EASY)
+    const soon = demandOf(bucket, EASY, now)
     const isCalm = lease.isEasy(soon, EASY)
-    const demand = isCalm ? soon : demandOf(bucket, lead + 2 * FRAME)
+    const demand = isCalm ? soon : demandOf(bucket, lead + 2 * FRAME, now)
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
     const times = { lead, now, isCalm }
@@ -182,19 +182,19 @@ export class Leases {
 }
 
 /** What waits for a bucket and may leave in this time, in ms, by class. Behind an upstream that pauses or fails nothing can. */
-function demandOf(bucket: SharedBucket, within: number): ClassDemand[] {
+function demandOf(bucket: SharedBucket, within: number, now: number): ClassDemand[] {
   const demand = new Map<number, { priority: number; weight: number; cost: number }>()
   const sources = allSources(bucket)
   // Sources count what waits by its cost in the last bucket of its stack. That may be nothing.
   const queued = bucket.isMixed ? sources.reduce((sum, source) => sum + source.queued, 0) : bucket.queued
-  const costFor = (source: Source): number =>
-    queued <= 0
-      ? (bucket.queued * source.waiting) / bucket.waiting
-      : (costFrom(source, within) * bucket.queued) / queued
   for (const source of sources) {
-    const { priority, weight, gate } = source
+    const { priority, gate } = source
     if (source.waiting === 0 || gate.paused || (gate.blocked && !gate.probe)) continue
-    const cost = costFor(source)
+    const comes = comingFrom(source, within, now)
+    const { weight } = comes
+    const share = queued <= 0 ? source.waiting / bucket.waiting : comes.cost / queued
+    if (weight <= 0) continue
+    const cost = share * bucket.queued
     const entry = demand.get(priority)
     if (entry === undefined) demand.set(priority, { priority, weight, cost })
     else {
@@ -205,18 +205,39 @@ function demandOf(bucket: SharedBucket, within: number): ClassDemand[] {
   return [...demand.values()]
 }
 
-/** What comes from a source in this time, in ms: the buckets before it let no more through. */
-function costFrom(source: Source, within: number): number {
-  if (!(source instanceof ShareNode) || source.count > MOST_SOURCES) return source.queued
+/** What comes from a source in some time, and the weight of the lanes that it comes from. */
+interface Coming {
+  readonly cost: number
+  readonly weight: number
+}
+
+/**
+ * What comes from a source in this time, in ms: the buckets before it let no more through. Lanes whose own bucket is not free by then
+ * do not count: their turns would go to the others of their instance.
+ */
+function comingFrom(source: Source, within: number, now: number): Coming {
+  if (!(source instanceof ShareNode) || source.count > MOST_SOURCES)
+    return { cost: source.queued, weight: source.weight }
   let cost = 0
+  let weight = 0
   for (const below of sourcesBelow(source)) {
-    if (below.queued <= 0) continue
-    const { rate, burst = 0 } = below.bucket?.limits ?? UNLIMITED
-    const { instances = 1 } = (below.bucket as StoredBucket | undefined)?.lease ?? {}
+    const bucket = below.bucket as StoredBucket | undefined
+    if (below.waiting === 0 || (bucket !== undefined && freeAt(bucket, now) > now + within)) continue
+    const { rate, burst = 0 } = bucket?.limits ?? UNLIMITED
+    const { instances = 1 } = bucket?.lease ?? {}
     const passes = (rate / instances) * within + Math.max(burst, below.queued / below.waiting)
-    cost += Math.min(passes, costFrom(below, within))
+    const comes = comingFrom(below, within, now)
+    cost += Math.min(passes, comes.cost)
+    weight += comes.weight
   }
-  return cost
+  return { cost, weight }
+}
+
+/** When a bucket may let a request pass, in ms. A leased one without slots gets the next ones behind all that are leased. */
+function freeAt(bucket: StoredBucket, now: number): number {
+  const { lease } = bucket
+  if (lease === undefined) return bucket.freeAt
+  return lease.isEmpty && lease.until > -Infinity ? lease.until : now
 }
 
 const UNLIMITED = { rate: Infinity, burst: 0 }

@@ -194,10 +194,7 @@ export class Claims {
       this.#asked.set(bucket, (this.#asked.get(bucket) ?? 0) + costAt(ticket, place))
     }
     const since = now - ticket.arrivedAt
-    const notBefore =
-      taken.length === 0
-        ? {}
-        : { notBefore: from, within: Math.min(...taken.map(({ at, slack }) => at + slack)) - from }
+    const notBefore = taken.length === 0 ? {} : { notBefore: from, within: Math.max(0, usableUntil(parts) - from) }
     const ahead = this.ahead(stack)
     const asked = this.#store.claim({ stack: refsFor(claimed, ticket), cost, since, ahead, ...notBefore })
     if (!(asked instanceof Promise)) return this.#answered(question, asked)
@@ -232,7 +229,7 @@ export class Claims {
       if (lease === undefined) continue
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
       const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
-      const lateForClaims = claimed.length === 0 ? late : lease.slack - CLAIM_TIME * claimLead
+      const lateForClaims = late - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(ticket, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
     }
