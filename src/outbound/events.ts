@@ -1,7 +1,9 @@
 /** Events of a shaper. Durations are in ms. */
 import type { ClearedError, ClosedError, ExpiredError, OverflowError } from './errors.js'
 
+/** What every event of a call has. */
 export interface CallEvent {
+  /** The key of the call. */
   readonly key: string
   /** Cost units; where there are several buckets, of the last one. */
   readonly cost: number
@@ -11,6 +13,7 @@ export interface CallEvent {
   readonly id?: string
 }
 
+/** The events of a shaper, by name. */
 export interface OutboundEvents {
   /** A call has to wait. `queued`: the number of waiting calls of its key, including this one. */
   queued: [event: CallEvent & { readonly queued: number }]
@@ -18,10 +21,11 @@ export interface OutboundEvents {
   released: [event: CallEvent & { readonly waitMs: number }]
   /** A call was not queued, or was still queued when the shaper closed. */
   rejected: [event: CallEvent & { readonly error: OverflowError | ClosedError | ClearedError | Error }]
+  /** A call has waited for its `maxWait`, or would have to wait longer. */
   expired: [event: CallEvent & { readonly waitMs: number; readonly error: ExpiredError }]
   /** The signal of a call that waited was aborted. */
   cancelled: [event: CallEvent & { readonly waitMs: number; readonly reason: unknown }]
-  /** The function of a run has returned, after `ms`. */
+  /** The function of a run has returned, after `ms`. Not for `admit` and requests of `shape`. */
   done: [event: CallEvent & { readonly ms: number; readonly attempt: number }]
   /** The function of a run has failed. `retryMs`: it is tried again after this time. */
   failed: [
@@ -34,6 +38,7 @@ export interface OutboundEvents {
   ]
   /** No call of this key is released for `ms` from now. Without a key: no call at all. */
   paused: [event: { readonly key: string | undefined; readonly ms: number }]
+  /** A pause has ended. Without a key: that of all keys. */
   resumed: [event: { readonly key: string | undefined }]
   /** No call waits or runs any more. */
   idle: []

@@ -5,6 +5,7 @@ import { parseRate } from '../core/units.js'
 import { checkOptions } from './calls/call-options.js'
 import { retryAfter } from './retry-after.js'
 
+/** The options of a `LeakyBucket`. */
 export interface LeakyBucketOptions {
   /** The leak rate: `"5/s"`, `"6/30s"`, or a number of cost units per second. */
   readonly rate: string | number

@@ -53,19 +53,26 @@ export interface RedisStoreOptions {
 /** PostgreSQL, as in the configuration file. */
 export interface PostgresStoreOptions {
   readonly type: 'postgres'
+  /** `"postgres://user:password@host:5432/database"`. */
   readonly url: string
   /** The table. Each shaper needs its own. Default `"shaper_buckets"`. */
   readonly table?: string
+  /** How long an answer may take. Default `"250ms"`. */
   readonly timeout?: string
+  /** As with Redis. */
   readonly onOutage?: OnOutage
+  /** As with Redis. */
   readonly instances?: number
 }
 
-/** One limit. */
+/** One limit: a leaky bucket. Costs are in units that the API counts, for example requests or tokens. */
 export interface BucketOptions {
   /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
   readonly rate: string | number
-  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
+  /**
+   * The most cost of one key, waiting and just sent. A call that does not fit fails with OverflowError. Absent or Infinity, only
+   * without a store: no bound.
+   */
   readonly capacity?: number
   /** What may leave without spacing after idling, in cost units. Default: one call. */
   readonly burst?: number
@@ -73,14 +80,16 @@ export interface BucketOptions {
   readonly key?: 'all'
 }
 
-/** The most running calls, or the most cost of them. */
+/** The most running calls, or the most cost of them (only without a store). A call that costs more runs alone. */
 export type InFlightBound = number | { readonly cost: number }
 
 /** Options that can change while calls wait. */
 export interface UpdateOptions {
-  /** As in `BucketOptions`. */
+  /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
   readonly rate?: string | number
+  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
   readonly capacity?: number
+  /** What may leave without spacing after idling, in cost units. Default: one call. */
   readonly burst?: number
   /** Of several buckets, what changes, by name. */
   readonly buckets?: Readonly<Record<string, Partial<Omit<BucketOptions, 'key'>>>>
@@ -106,8 +115,9 @@ export type RetryRule = (error: unknown, attempt: number) => number | undefined
 
 /** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
 export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
+  /** Several limits, by name. A call leaves when all let it pass, and takes from all or none. Not with `rate`, `capacity`, `burst`. */
   readonly buckets?: Readonly<Record<string, BucketOptions>>
-  /** Runs that fail are tried again. Default: none. */
+  /** Says when a run that failed is tried again, at the head of its queue and in its turn. Default: never. */
   readonly retry?: RetryRule
   /** The store that processes share. Default `"memory"`: this process only. */
   readonly store?: 'memory' | RedisStoreOptions | PostgresStoreOptions | Store

@@ -6,14 +6,14 @@ const LISTED = 20
 /** The status of one key. */
 export interface KeyStatus {
   readonly key: string
-  /** The level of its bucket, in cost units: waiting calls, and what is left of released ones. */
+  /** The level of its (first) bucket, in cost units: waiting calls, and what is left of released ones. */
   readonly level: number
   readonly queued: number
   /** Calls of `run`, `wrap` and requests of `shape` that have begun and not ended. */
   readonly inFlight: number
   /** ms; 0: not paused. */
   readonly pausedForMs: number
-  /** ms until the next call may be released, even if none waits. 0: at once. */
+  /** ms until its (first) bucket may release the next call, even if none waits. 0: at once. */
   readonly nextReleaseMs: number
 }
 

@@ -8,6 +8,7 @@ import type { Cost } from '../../core/queue/lane.js'
 import { type Costs, isCost } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
+/** The options of one call. */
 export interface CallOptions {
   /**
    * Cost units that it adds to its bucket, which it holds for cost / rate. Default 1. Where there are several buckets: in each of them,
@@ -24,9 +25,10 @@ export interface CallOptions {
   readonly id?: string
 }
 
+/** The options of one call of a function. */
 export interface RunOptions extends CallOptions {
   /**
-   * How long the function may run: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the signal of the
+   * How long one try of the function may take: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the signal of the
    * function is aborted. Default: no bound.
    */
   readonly expiration?: string | number

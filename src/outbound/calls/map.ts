@@ -8,7 +8,9 @@ import type { OutboundShaper } from '../shaper.js'
 import { checkKey, type RunOptions } from './call-options.js'
 import type { RunContext } from './run-call.js'
 
+/** The options of `map`: those of `run`, for each item. */
 export interface MapOptions<Item> extends RunOptions {
+  /** The queue of an item. Default `''`. */
   readonly key?: string | ((item: Item) => string)
 }
 
