@@ -509,6 +509,7 @@ export function readChanges(
   for (const [name, changed] of Object.entries(buckets))
     checkCapacity(changed.capacity, { isShared, path: `buckets.${name}.` })
   checkCapacity(capacity, { isShared })
+  if (isShared) checkInFlight(rest)
   return { ...rest, buckets: areNamed ? buckets : { [ONLY]: only } }
 }
 
@@ -552,6 +553,7 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   if (buckets !== undefined && Object.keys(buckets).length === 0)
     throw new RangeError(`buckets: empty; use e.g. ${EXAMPLE}`)
   const isShared = store !== undefined
+  if (isShared) checkInFlight({ maxInFlight, maxInFlightAll })
   const credentials = keys && credentialsOf(keys, { areNamed: buckets !== undefined })
   const all = Object.entries(
     buckets ?? { [ONLY]: { rate: rate!, ...(capacity && { capacity }), ...(burst && { burst }) } },
@@ -585,6 +587,14 @@ function credentialsOf(
   if (areNamed && rated >= 0)
     throw new RangeError(`keys[${rated}].rate: with several buckets all keys have their rates; remove it`)
   return keys
+}
+
+/** With a store. */
+function checkInFlight(bounds: Pick<Changes, 'maxInFlight' | 'maxInFlightAll'>): void {
+  for (const [name, bound] of Object.entries(bounds)) {
+    if ((bound as Partial<InFlight> | undefined)?.by !== 'cost') continue
+    throw new RangeError(`${name}: with a store it is a number of calls; use e.g. 10`)
+  }
 }
 
 function checkCapacity(

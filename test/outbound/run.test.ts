@@ -361,6 +361,10 @@ t.test('wrong buckets', async t => {
       { buckets: { a: { rate: '5/s' } }, store: { type: 'redis', url: 'redis://127.0.0.1:1' } },
       /^buckets\.a\.capacity: with a store it has to be finite; /,
     ],
+    [
+      { rate: '5/s', capacity: 9, maxInFlight: { cost: 2 }, store: { type: 'redis', url: 'redis://127.0.0.1:1' } },
+      /^maxInFlight: with a store it is a number of calls; use e\.g\. 10$/,
+    ],
     [{ rate: '5/s', maxInFlightAll: { cost: 0 } }, /^maxInFlightAll\.cost: 0 is not a cost; /],
     [{ rate: '5/s', maxInFlight: [] }, /^maxInFlight: a list is not a bound; /],
     [{ rate: '5/s', retry: 5 }, /^retry: 5 is not a function; /],
