@@ -1,5 +1,6 @@
 /** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
+import { followersOf } from '../../http/quota/quota-fields.js'
 import { covers } from '../checks/match-coverage.js'
 import { longestWaitOf, waitsForAnswers } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
@@ -91,7 +92,11 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
 /** Warns when several clients or routes together may exceed a learnt rate, although each keeps to it. */
 function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: readonly RouteSettings[]): string[] {
   if (!upstream.learn || mode === 'off') return []
-  const shared = buckets.filter(bucket => !isPerClient(bucket))
+  const following = followersOf(
+    'requests',
+    buckets.map(({ name }) => name),
+  )
+  const shared = buckets.filter(bucket => following.includes(bucket.name) && !isPerClient(bucket))
   if (shared.length === 0) {
     return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
   }

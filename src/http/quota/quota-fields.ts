@@ -1,14 +1,16 @@
-import { type Fields, LONGEST, type Quota, readDecimal } from './field-values.js'
+import { type Fields, type Limited, LONGEST, type Quota, readDecimal } from './field-values.js'
 import { type QuotaReset, readReset } from './reset.js'
 import { type Bare, type Member, parseDictionary, parseList } from './structured-fields.js'
 
-export type { Fields, Quota } from './field-values.js'
+export { type Fields, followersOf, LIMITED, type Limited, type Quota } from './field-values.js'
 
 /** A greater count is a mistake, or means that there is no limit. */
 const MOST = 1e12
 
 /** The names of the fields of one limit. */
 interface Row {
+  /** What it limits, if the field names tell. */
+  readonly bucket?: Limited
   readonly limit: string
   readonly remaining: string
   /** The first one that is present and readable counts. */
@@ -28,12 +30,13 @@ const DIALECTS: readonly Dialect[] = [
   keyedItems,
   kong,
   rows(prefixed('ratelimit')),
-  rows({
-    limit: 'x-ratelimit-limit-requests',
-    remaining: 'x-ratelimit-remaining-requests',
-    reset: ['x-ratelimit-reset-requests'],
-  }),
-  rows(prefixed('anthropic-ratelimit-requests')),
+  rows(openai('requests'), openai('tokens')),
+  rows(
+    { ...prefixed('anthropic-ratelimit-requests'), bucket: 'requests' },
+    { ...prefixed('anthropic-ratelimit-tokens'), bucket: 'tokens' },
+    { ...prefixed('anthropic-ratelimit-input-tokens'), bucket: 'tokens' },
+    { ...prefixed('anthropic-ratelimit-output-tokens'), bucket: 'tokens' },
+  ),
   rows({
     limit: 'x-hubspot-ratelimit-max',
     remaining: 'x-hubspot-ratelimit-remaining',
@@ -54,20 +57,28 @@ const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hou
 )
 
 /**
- * Reads the limits on requests that an answer announces: the most restrictive one, in the first dialect that says how
- * much is left.
+ * Reads the limits that an answer announces: the most restrictive one on requests, and the most restrictive one on tokens.
+ * Each comes from the first dialect that says how much of it is left.
  *
  * @param wallNow ms since 1970; used if the answer has no Date
- * @returns undefined if it says nothing that makes sense
+ * @returns at most one of each; none if the answer says nothing that makes sense
  */
-export function readQuota(fields: Fields, wallNow: number): Quota | undefined {
-  let first: Quota | undefined
+export function readQuotas(fields: Fields, wallNow: number): readonly Quota[] {
+  let requests: Quota | undefined
+  let tokens: Quota | undefined
   for (const dialect of DIALECTS) {
-    const quota = tightest(dialect(fields, wallNow))
-    if (quota?.remaining !== undefined) return quota
-    first ??= quota
+    const quotas = dialect(fields, wallNow)
+    if (quotas.length === 0) continue
+    requests = clearer(requests, tightest(quotas.filter(({ bucket }) => bucket !== 'tokens')))
+    tokens = clearer(tokens, tightest(quotas.filter(({ bucket }) => bucket === 'tokens')))
+    if (requests?.remaining !== undefined) break
   }
-  return first
+  return [requests, tokens].filter(quota => quota !== undefined)
+}
+
+/** The first, unless only the second says how much is left. */
+function clearer(first: Quota | undefined, second: Quota | undefined): Quota | undefined {
+  return first === undefined || (first.remaining === undefined && second?.remaining !== undefined) ? second : first
 }
 
 function tightest(quotas: readonly Quota[]): Quota | undefined {
@@ -131,6 +142,16 @@ function kong(fields: Fields, wallNow: number): readonly Quota[] {
   })
 }
 
+/** OpenAI, and Azure and others after it. */
+function openai(bucket: Limited): Row {
+  return {
+    bucket,
+    limit: `x-ratelimit-limit-${bucket}`,
+    remaining: `x-ratelimit-remaining-${bucket}`,
+    reset: [`x-ratelimit-reset-${bucket}`],
+  }
+}
+
 function prefixed(prefix: string, reset: readonly string[] = [`${prefix}-reset`]): Row {
   return { limit: `${prefix}-limit`, remaining: `${prefix}-remaining`, reset }
 }
@@ -144,7 +165,7 @@ function rows(...all: readonly Row[]): Dialect {
       const declared = readDecimal(row.windowField && fields(row.windowField)) ?? row.window
       const window = declared ?? windowOf(limit, limits) ?? policyWindow(limit, fields)
       const remaining = parseList(fields(row.remaining))?.[0]?.value
-      add(quotas, { limit, window, remaining, end: endOf(row, fields, wallNow) })
+      add(quotas, { bucket: row.bucket, limit, window, remaining, end: endOf(row, fields, wallNow) })
     }
     return quotas
   }
@@ -176,6 +197,7 @@ function seconds(value: Bare): number | undefined {
 
 /** A limit as an answer announces it. */
 interface Announced {
+  readonly bucket?: Limited | undefined
   readonly limit: Bare
   /** ms */
   readonly window: number | undefined
@@ -184,8 +206,9 @@ interface Announced {
 }
 
 /** Adds a quota if any part of it makes sense. */
-function add(quotas: Quota[], { limit, window, remaining, end }: Announced): void {
+function add(quotas: Quota[], { bucket, limit, window, remaining, end }: Announced): void {
   const quota: Quota = {
+    ...(bucket !== undefined && { bucket }),
     limit: isCount(limit) && limit >= 1 ? limit : undefined,
     window: window !== undefined && window > 0 && window <= LONGEST ? window : undefined,
     remaining: isCount(remaining) ? remaining : undefined,

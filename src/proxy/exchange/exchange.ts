@@ -14,6 +14,7 @@ import { predictedWait } from '../../core/admission/predicted-wait.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
+import { hasStatus } from '../../http/quota/pause-rule.js'
 import type { Fields } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
@@ -481,7 +482,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { quota, settings, breaker } = this.matched!.upstream
     quota?.received(settings, status, fields)
     const { retry } = settings
-    if (retry === undefined || !retry.status.includes(status)) return undefined
+    if (retry === undefined || !hasStatus(retry.status, status, fields)) return undefined
     // It would be refused if it came now.
     if (breaker?.refuses(true)) return undefined
     if (this.retries - this.#resends >= retry.max) return undefined

@@ -3,8 +3,8 @@
  * it.
  *
  * There is one object for each URL, however routes use it. It outlives changes of the configuration. Instances on one
- * store exchange what they learn. The newest rate counts for all of them, because the upstream counts their requests
- * together.
+ * store exchange what they learn about requests. The newest rate counts for all of them, because the upstream counts their
+ * requests together. Of tokens each learns from its own answers, which tell what all have used.
  */
 import type { UpstreamSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
@@ -12,8 +12,8 @@ import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
 import type { UpstreamState } from '../../core/upstream-state.js'
 import { LearnedRate } from '../../http/quota/learned-rate.js'
-import { growPause, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
-import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
+import { growPause, hasStatus, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
+import { type Fields, LIMITED, type Limited, type Quota, readQuotas } from '../../http/quota/quota-fields.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
@@ -35,7 +35,7 @@ export interface QuotaContext {
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
   readonly observer: Observer
-  /** Called when `rate` has changed and the buckets in front of the upstream must follow. */
+  /** Called when a rate has changed and the buckets in front of the upstream must follow. */
   rateLearned(quota: UpstreamQuota): void
 }
 
@@ -46,16 +46,16 @@ export class UpstreamQuota {
   readonly #gates = new Set<Gate>()
   /** Upstreams that warm up after a pause. */
   readonly warmUps = new Set<WarmUp>()
-  readonly #learned = new LearnedRate()
+  readonly #learned: Readonly<Record<Limited, LearnedRate>> = { requests: new LearnedRate(), tokens: new LearnedRate() }
   #context: QuotaContext | undefined
   /** ms */
   #pausedUntil = -Infinity
-  /** The rate that another instance learned, in cost units per ms, valid until a time in ms. */
+  /** The rate of requests that another instance learned, in cost units per ms, valid until a time in ms. */
   #fromOthers = { rate: Infinity, until: -Infinity }
   /** Lower bound of the rate, in cost units per ms: a request must ask again some time. */
   #least = 1 / LONGEST_PAUSE
-  /** The rate that the buckets follow, in cost units per ms. */
-  #rate = Infinity
+  /** The rates that the buckets follow, in cost units per ms. */
+  readonly #rates: Record<Limited, number> = { requests: Infinity, tokens: Infinity }
   #expiry: Cancel = () => false
   #poll: Cancel = () => false
   /** Its pause and its rate in the store. */
@@ -67,9 +67,9 @@ export class UpstreamQuota {
     this.#url = url
   }
 
-  /** Cost units per ms that the upstream allows; Infinity: it announces no limit. */
-  get rate(): number {
-    return this.#rate
+  /** Cost units per ms that the upstream allows; Infinity: it announces no such limit. */
+  rateOf(limited: Limited): number {
+    return this.#rates[limited]
   }
 
   /** Adds a gate that requests to this upstream pass. */
@@ -109,19 +109,25 @@ export class UpstreamQuota {
     const now = context.clock.now()
     const wallNow = context.wallNow()
     const longest = settings.pauseOn?.max ?? LONGEST_PAUSE
-    let pause = pauseAfter(ruleOf(settings, status), status, fields, wallNow)
-    const quota = settings.learn ? readQuota(fields, wallNow) : undefined
-    if (quota !== undefined) {
-      this.#learned.learn(quota, now)
-      this.#least = 1 / longest
-      this.#fromOthers.until = -Infinity
-      pause = Math.max(pause, Math.min(this.#learned.pausedUntil - now, longest))
-    }
+    let pause = pauseAfter(ruleOf(settings, status, fields), status, fields, wallNow)
+    const quotas = settings.learn ? readQuotas(fields, wallNow) : []
+    for (const quota of quotas) pause = Math.max(pause, Math.min(this.#learn(quota, now), longest))
+    if (quotas.length > 0) this.#least = 1 / longest
     const isNews = this.#pause(pause, now)
-    const isNotable = quota !== undefined && this.#follow(now)
+    const isNotable = quotas.length > 0 && this.#follow(now)
     // News from others is not sent on, or it would circulate for ever.
-    const rateFor = quota === undefined ? Infinity : this.#learned.expiresAt - now
+    const hasOwn = quotas.some(({ bucket }) => bucket !== 'tokens')
+    const rateFor = hasOwn ? this.#learned.requests.expiresAt - now : Infinity
     if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, rateFor))
+  }
+
+  /** @returns for how many ms the upstream has nothing left; not above 0: it has */
+  #learn(quota: Quota, now: number): number {
+    const { bucket = 'requests' } = quota
+    const learned = this.#learned[bucket]
+    learned.learn(quota, now)
+    if (bucket === 'requests') this.#fromOthers.until = -Infinity
+    return learned.pausedUntil - now
   }
 
   /** @returns false if the current pause lasts at least as long */
@@ -141,34 +147,46 @@ export class UpstreamQuota {
   }
 
   /**
-   * Adapts the buckets to the known rate.
+   * Adapts the buckets to the known rates.
    *
-   * @returns false if nothing changed
+   * @returns whether the rate of requests has changed, which other instances want to know
    */
   #follow(now: number): boolean {
     const context = this.#context!
-    const known = now < this.#fromOthers.until ? this.#fromOthers.rate : this.#learned.allowed(now)
-    const rate = Math.max(known, this.#least)
+    const changed = LIMITED.filter(limited => this.#set(limited, now))
     this.#planExpiry(now)
-    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE_CHANGE) return false
-    this.#rate = rate
+    if (changed.length === 0) return false
     context.rateLearned(this)
     context.shaper.control.replan(this.#gates, () => Infinity)
-    context.observer.learned?.(this.#url, rate * 1_000)
+    for (const limited of changed) context.observer.learned?.(this.#url, this.#rates[limited] * 1_000, limited)
+    return changed.includes('requests')
+  }
+
+  /** @returns false if the rate is as before, or hardly another */
+  #set(limited: Limited, now: number): boolean {
+    const isFromOthers = limited === 'requests' && now < this.#fromOthers.until
+    const known = isFromOthers ? this.#fromOthers.rate : this.#learned[limited].allowed(now)
+    const rate = Math.max(known, this.#least)
+    const before = this.#rates[limited]
+    if (rate === before || Math.abs(rate - before) < before * NOTABLE_CHANGE) return false
+    this.#rates[limited] = rate
     return true
   }
 
   #planExpiry(now: number): void {
     this.#expiry()
-    const at = this.#fromOthers.until > now ? this.#fromOthers.until : this.#learned.expiresAt
+    const { requests, tokens } = this.#learned
+    const ofRequests = this.#fromOthers.until > now ? this.#fromOthers.until : requests.expiresAt
+    const at = Math.min(ofRequests, tokens.expiresAt)
     const { clock } = this.#context!
     if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
   }
 
   /** @param rateFor how long the rate holds, in ms; Infinity: no rate is sent */
   #stateToSend(pause: number, rateFor: number): UpstreamState {
-    const isKnown = rateFor < Infinity && this.#rate < Infinity
-    return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
+    const rate = this.#rates.requests
+    const isKnown = rateFor < Infinity && rate < Infinity
+    return { pausedFor: Math.max(0, pause), rate: isKnown ? rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }
 
   /** Sends news to the other instances and asks for theirs. Repeats the question regularly. */
@@ -198,8 +216,9 @@ export function listensTo({ pauseOn, retry, learn }: QuotaSettings): boolean {
 /**
  * The pause rule for an answer. A retried request honours Retry-After even where `pauseOn` would not pause the others.
  */
-function ruleOf({ pauseOn, retry }: QuotaSettings, status: number): PauseRule {
+function ruleOf({ pauseOn, retry }: QuotaSettings, status: number, fields: Fields): PauseRule {
   const longest = pauseOn?.max ?? LONGEST_PAUSE
-  if (pauseOn?.status.includes(status) || retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
+  if (retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
+  if (pauseOn !== undefined && hasStatus(pauseOn.status, status, fields)) return pauseOn
   return { status: retry.status, default: 0, max: longest }
 }
