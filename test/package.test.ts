@@ -20,7 +20,17 @@ function compile(directory: string): Promise<string> {
   return run(directory, process.execPath, tsc, '-p', '.').catch((error: { stdout: string }) => error.stdout)
 }
 
-const NAMES = ['ClosedError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError', 'createShaper', 'shape']
+const NAMES = [
+  'ClosedError',
+  'ExpiredError',
+  'LeakyBucket',
+  'OverflowError',
+  'StoreError',
+  'createShaper',
+  'profileBuckets',
+  'profiles',
+  'shape',
+]
 
 const PROGRAM = `
 import { createServer } from 'node:http'

@@ -11,6 +11,7 @@ import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { quoteFile } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
 import { type Environment, substitute } from './read/environment.js'
+import { expandProfiles } from './read/expand-profiles.js'
 import { readJson } from './read/json.js'
 import { resolve } from './read/resolve.js'
 import { file as fileSchema } from './schema/schema.js'
@@ -137,9 +138,9 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const unset = substituted.findings.filter(finding => !overridden(finding))
   const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
 
-  const parsed = fileSchema.safeParse(merged.raw)
+  const raw = expandProfiles(merged.raw)
+  const parsed = fileSchema.safeParse(raw)
   const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const { raw } = merged
   const crossed = isObject(raw) ? [...crossCheck(readPartialConfig(raw)), ...checks.flatMap(check => check(raw))] : []
   const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)

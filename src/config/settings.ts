@@ -1,5 +1,6 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { Normalisation } from '../http/matching/path-pattern.js'
+import type { ProfileName } from './profiles.js'
 
 /**
  * The effective configuration, as the other folders read it: defaults are filled in, names resolved, durations in ms,
@@ -70,6 +71,8 @@ export interface Listen {
 }
 
 export interface UpstreamSettings {
+  /** What the file took from a profile is in the other settings, and in buckets. */
+  profile?: ProfileName
   /** `"http://host:port"`, `"https://host:port"` or `"echo:"`; never a trailing slash. */
   url: string
   hostHeader: 'preserve' | 'upstream'

@@ -102,7 +102,7 @@ t.test('every key of the file has a description with an example', async t => {
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
-    ...['retry', 'retry.status', 'retry.max', 'via', 'learn'].map(key => `.${key}`),
+    ...['retry', 'retry.status', 'retry.max', 'via', 'learn', 'profile'].map(key => `.${key}`),
   ]
   const bucket = [
     'key',

@@ -1,6 +1,7 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
+import { figuresOf, type Profile, profiles } from '../../config/profiles.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
@@ -36,6 +37,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   const lines = [
     ...routeTable(settings.routes),
     ...adaptiveLines(settings.routes),
+    ...profileLines(settings.routes),
     '',
     memory(settings),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
@@ -70,6 +72,19 @@ function adaptiveLines(routes: readonly RouteSettings[]): string[] {
       return `adaptive rate of ${url}, bucket "${name}": ${rates}`
     },
   )
+}
+
+/** Two lines for each profile: what it brings and where that is from, and what it leaves out. */
+function profileLines(routes: readonly RouteSettings[]): string[] {
+  const names = new Set(routes.flatMap(({ upstream }) => upstream.profile ?? []))
+  return [...names].flatMap(name => {
+    const { remark, learn }: Profile = profiles[name]
+    const figures = figuresOf(name).map(
+      ({ figure: { value, of, source, date } }) => `${value} ${of} (${source}, ${date})`,
+    )
+    const alone = learn ? 'no figures; the answers alone say what is allowed' : 'no figures'
+    return [`profile "${name}": ${figures.join('; ') || alone}`, `  ${remark}`]
+  })
 }
 
 /** The longest wait of a route, or its `maxWait` if that is shorter. */

@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { PROFILE_NAMES } from '../profiles.js'
 import type { UpstreamSettings } from '../settings.js'
 import { adapt } from './adapt.js'
 import { parseUpstreamUrl } from './address.js'
@@ -62,6 +63,9 @@ const breaker = z.union([breakerObject, z.literal(false)], {
 })
 
 const options = {
+  profile: oneOf(PROFILE_NAMES, 'a profile')
+    .exactOptional()
+    .describe('Whose API it is: buckets, learn and pauseOn as its provider states them, e.g. "github".'),
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
     .describe('The Host header the upstream sees, e.g. "upstream" for outside APIs.'),
