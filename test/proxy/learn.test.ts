@@ -127,3 +127,29 @@ t.test("GitHub's 403 of a limit pauses the upstream, and the request is sent aga
   rig.pacer.runUntil(13_000)
   t.equal((await answer).status, 200)
 })
+
+t.test('with a profile there are its buckets, and pauses as long as its provider asks for', async t => {
+  const answers: [number, Record<string, string>][] = [
+    [200, { 'x-ratelimit-limit': '5000', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '1200' }],
+    [403, { 'retry-after': '90', 'x-ratelimit-remaining': '4000' }],
+    [429, {}],
+    [403, {}],
+  ]
+  const upstream = await httpUpstream(t, (_req, res) => {
+    const [status, headers] = answers.shift()!
+    res.writeHead(status, headers).end()
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, profile: 'github' } })
+  const { gate } = rig.proxy.context.routes[0]!.upstream
+  for (const [at, pause] of [
+    [0, 1_200_000],
+    [1_200_000, 90_000],
+    [1_300_000, 60_000],
+    [1_400_000, 0],
+  ] as const) {
+    rig.pacer.runUntil(at)
+    await askOnce(t, rig, get())
+    t.equal(gate.pausedFor(at), pause, `at ${at}`)
+  }
+  t.same(Object.keys(ratesOf(rig)), ['github.requests'])
+})
