@@ -186,6 +186,12 @@ export function profileBuckets(name: ProfileName): Record<string, { rate: string
   return Object.fromEntries(Object.entries(buckets).map(([bucket, figures]) => [bucket, limits(figures)]))
 }
 
+/** The date of a figure, and what it is: `2026-03-10 or later`. */
+export function formatDate({ date, dated }: Figure<string | number>): string {
+  if (dated === 'copy') return date
+  return dated === 'text' ? `${date} or later` : `read on ${date}`
+}
+
 /** The figures of a profile with the bucket that each is for. */
 export function figuresOf(name: ProfileName): { bucket: string; figure: Figure<string | number> }[] {
   const { buckets }: Profile = profiles[name]

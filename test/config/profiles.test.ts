@@ -4,6 +4,7 @@ import t from 'tap'
 import {
   type Figure,
   figuresOf,
+  formatDate,
   PROFILE_NAMES,
   type Profile,
   profileBuckets,
@@ -175,6 +176,10 @@ t.test('shaper check says what a profile brings, and what not', async t => {
     await check({ upstream: github }),
     /^profile "github": 5000\/h REST requests .*\(https:\/\/docs.github.com\/.*\)/m,
   )
+  t.match(
+    await check({ upstream: github, buckets: { requests: mine } }),
+    /^profile "github": no figures in use; the file has its own$/m,
+  )
   const openai = { url: 'https://api.openai.com', profile: 'openai' }
   t.match(
     await check({ upstream: openai, buckets: { requests: mine } }),
@@ -182,16 +187,12 @@ t.test('shaper check says what a profile brings, and what not', async t => {
   )
 })
 
-const DATED = {
-  copy: (date: string) => date,
-  text: (date: string) => `${date} or later`,
-  read: (date: string) => `read on ${date}`,
-}
-
 t.test('docs/profiles.md has the table of all figures', async t => {
   const page = readFileSync(`${ROOT}/docs/profiles.md`, 'utf8')
-  const row = (name: string, bucket: string, { value, of, source, date, dated }: Figure<string | number>) =>
-    `| \`${name}\` | \`${name}.${bucket}\` | ${typeof value === 'number' ? `maxInFlight ${value}` : `rate ${value}`} | ${of} | <${source}> | ${DATED[dated](date)} |`
+  const row = (name: string, bucket: string, figure: Figure<string | number>) => {
+    const { value, of, source } = figure
+    return `| \`${name}\` | \`${name}.${bucket}\` | ${typeof value === 'number' ? `maxInFlight ${value}` : `rate ${value}`} | ${of} | <${source}> | ${formatDate(figure)} |`
+  }
   const expected = PROFILE_NAMES.flatMap(name => figuresOf(name).map(({ bucket, figure }) => row(name, bucket, figure)))
   t.same(page.match(/^\| `\w+` \| `\w+\.\w+` \|.*$/gm), expected)
   for (const name of PROFILE_NAMES) {

@@ -1,7 +1,7 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
-import { figuresOf, type Profile, profiles } from '../../config/profiles.js'
+import { formatDate, type Profile, profiles } from '../../config/profiles.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
@@ -9,6 +9,7 @@ import type { RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
+import { figuresInUse } from '../../config/warnings/profiles.js'
 import { formatDuration } from '../../core/units.js'
 import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
@@ -37,7 +38,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   const lines = [
     ...routeTable(settings.routes),
     ...adaptiveLines(settings.routes),
-    ...profileLines(settings.routes),
+    ...profileLines(settings),
     '',
     memory(settings),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
@@ -74,16 +75,19 @@ function adaptiveLines(routes: readonly RouteSettings[]): string[] {
   )
 }
 
-/** Two lines for each profile: what it brings and where that is from, and what it leaves out. */
-function profileLines(routes: readonly RouteSettings[]): string[] {
+/** Two lines for each profile: the figures that it brings with their sources, and what they leave out. */
+function profileLines({ routes, buckets }: Settings): string[] {
   const names = new Set(routes.flatMap(({ upstream }) => upstream.profile ?? []))
   return [...names].flatMap(name => {
-    const { remark, learn }: Profile = profiles[name]
-    const figures = figuresOf(name).map(
-      ({ figure: { value, of, source, date } }) => `${value} ${of} (${source}, ${date})`,
+    const { remark, buckets: known }: Profile = profiles[name]
+    const figures = figuresInUse(name, buckets).map(
+      ({ figure }) => `${figure.value} ${figure.of} (${figure.source}, ${formatDate(figure)})`,
     )
-    const alone = learn ? 'no figures; the answers alone say what is allowed' : 'no figures'
-    return [`profile "${name}": ${figures.join('; ') || alone}`, `  ${remark}`]
+    const none =
+      Object.keys(known).length > 0
+        ? 'no figures in use; the file has its own'
+        : 'no figures; the answers alone say what is allowed'
+    return [`profile "${name}": ${figures.join('; ') || none}`, `  ${remark}`]
   })
 }
 

@@ -1,8 +1,8 @@
 /** Warnings about figures of profiles that may no longer hold. */
 import { parseRate } from '../../core/units.js'
-import { figuresOf } from '../profiles.js'
+import { figuresOf, type ProfileName } from '../profiles.js'
 import { bucketName } from '../read/expand-profiles.js'
-import type { Settings, UpstreamSettings } from '../settings.js'
+import type { BucketSettings, Settings, UpstreamSettings } from '../settings.js'
 import type { Warning } from './key-scope.js'
 
 const YEAR_MS = 365 * 86_400_000
@@ -19,13 +19,21 @@ export function profileWarnings(settings: Settings, wallNow: number): Warning[] 
   })
 }
 
-function outdated({ profile }: UpstreamSettings, { buckets }: Settings, wallNow: number): string[] {
-  if (profile === undefined) return []
-  return figuresOf(profile).flatMap(({ bucket, figure: { value, of, source, date } }) => {
+/** The figures of a profile that are limits of its buckets, with the names of these. */
+export function figuresInUse(profile: ProfileName, buckets: readonly BucketSettings[]) {
+  return figuresOf(profile).flatMap(({ bucket, figure }) => {
     const name = bucketName(profile, bucket)
     const limits = buckets.find(each => each.name === name)?.limits
+    const { value } = figure
     const inUse = typeof value === 'number' ? limits?.maxInFlight === value : limits?.rate === parseRate(value)
-    if (!inUse || wallNow - Date.parse(date) <= YEAR_MS) return []
+    return inUse ? [{ name, figure }] : []
+  })
+}
+
+function outdated({ profile }: UpstreamSettings, { buckets }: Settings, wallNow: number): string[] {
+  if (profile === undefined) return []
+  return figuresInUse(profile, buckets).flatMap(({ name, figure: { value, of, source, date } }) => {
+    if (wallNow - Date.parse(date) <= YEAR_MS) return []
     return [
       `the figure ${value} (${of}) is of ${date}, more than a year ago; look at ${source}, and write what it says now as the bucket "${name}"`,
     ]
