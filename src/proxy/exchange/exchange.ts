@@ -51,6 +51,8 @@ const NOTHING: readonly never[] = []
 
 const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come in time', close: true }
 
+const PROXY_CHALLENGE = ['Proxy-Authenticate', 'Basic realm="shaper"']
+
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
 /** A request on its way to the upstream. */
@@ -129,6 +131,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     res.owner = this
   }
 
+  get pooled(): boolean {
+    return true
+  }
+
   get route(): string {
     return this.matched?.name ?? ''
   }
@@ -184,7 +190,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#counted = true
     this.context.inProgress += 1
     if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
-    const facts = readRequest(this.req)
+    const { egress } = this.context
+    const facts = readRequest(this.req, egress && { reader: egress, encrypted: this.connection.encrypted })
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
     this.#body.announced(facts)
@@ -452,7 +459,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { upstream, reads, lookAlikes } = matched
     const host = hostTowards(upstream, facts.host)
     const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
-    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes })
+    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes, forwarded: facts.origin === undefined })
   }
 
   /** Headers to add to an answer with this status: names and values in turn. */
@@ -506,9 +513,11 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     }
     if (end.kind === 'failed') {
       if (this.#awaitConnection(end) || this.#sendAgain(end)) return
-      this.#endMeasure((limit, request) => (end.status === 408 ? limit.dropped(request) : limit.failed(request)))
+      this.#endMeasure((limit, request) =>
+        end.status === 408 || end.status === 403 ? limit.dropped(request) : limit.failed(request),
+      )
       this.#tellBreaker((breaker, attempt) => {
-        if (end.status === 408) breaker.dropped(attempt)
+        if (end.status === 408 || end.status === 403) breaker.dropped(attempt)
         else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
       })
       this.#body.drop()
@@ -574,7 +583,13 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   }
 
   #refuse({ status, detail, close }: Refusal): void {
-    this.#answer('refused', { status, detail, close, ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }) })
+    this.#answer('refused', {
+      status,
+      detail,
+      close,
+      ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }),
+      ...(status === 407 && { headers: PROXY_CHALLENGE }),
+    })
   }
 
   /** Ends the request wherever it is. Its place becomes free. */
