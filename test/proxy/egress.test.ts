@@ -5,7 +5,20 @@ import t, { type Test } from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import type { ResolveName } from '../../src/proxy/egress/egress.js'
 import { makeCertificate } from '../servers/certificate.js'
-import { answering, askOnce, connect, httpUpstream, OK, passBoth, rawUpstream, startRig, turns } from './harness.js'
+import {
+  answering,
+  askOnce,
+  connect,
+  httpUpstream,
+  OK,
+  passBoth,
+  rawUpstream,
+  stalled,
+  startRig,
+  TLS,
+  taken,
+  turns,
+} from './harness.js'
 
 const ALL_OFF = { routes: [{ name: 'all', mode: 'off' }] }
 const ONE_A_SECOND = { buckets: { api: { key: 'host', rate: '1/s', capacity: 5 } }, routes: [{ name: 'api' }] }
@@ -518,4 +531,51 @@ t.test('a tunnel that is silent for too long, and one whose other side does not 
   await turns()
   t.ok((await upstream.connection(0)).closed)
   t.equal((await askOnce(t, rig, tunnel('127.0.0.1:1'))).status, 502)
+})
+
+t.test('a tunnel carries as much as both sides take, also to a client over TLS', async t => {
+  const size = 8 * 1024 * 1024
+  const upstream = await rawUpstream(t)
+  const authority = `127.0.0.1:${upstream.port}`
+  for (const tls of [false, true]) {
+    const rig = await startRig(t, { ...ALL_OFF, ...(tls && TLS), egress: { allow: [authority] } }, { egress: {} })
+    const client = await connect(t, rig, { tls })
+    t.equal((await client.ask(tunnel(authority))).status, 200)
+    const other = await upstream.connection(tls ? 1 : 0)
+    const { socket } = other
+    socket.pause()
+    const block = Buffer.alloc(size, 'abcdefg')
+    client.send(block)
+    // The other side does not read: the client feels it.
+    const sent = await stalled(() => taken(client))
+    t.ok(sent < size, `${sent} of ${size} bytes are under way`)
+    const before = client.bytes
+    socket.resume()
+    socket.write(block)
+    await client.until(({ bytes }) => bytes - before === size)
+    t.ok(client.rest.endsWith(block.subarray(-1_000).toString('latin1')))
+    await other.until(({ text }) => text.length === size)
+  }
+})
+
+t.test('a tunnel ends when either side breaks, and when the program shuts down', async t => {
+  const upstream = await rawUpstream(t)
+  const authority = `127.0.0.1:${upstream.port}`
+  const rig = await startRig(t, { ...ALL_OFF, egress: { allow: [authority] } }, { egress: {} })
+  const open = async (index: number) => {
+    const client = await connect(t, rig)
+    t.equal((await client.ask(tunnel(authority))).status, 200)
+    return [client, await upstream.connection(index)] as const
+  }
+  const [first, ofFirst] = await open(0)
+  ofFirst.socket.resetAndDestroy()
+  await first.end()
+  const [second, ofSecond] = await open(1)
+  second.resetConnection()
+  await upstream.until(() => ofSecond.closed)
+  const [third, ofThird] = await open(2)
+  await rig.proxy.drain(0)
+  await third.end()
+  await upstream.until(() => ofThird.closed)
+  t.same(rig.outcomes, ['all forwarded 200', 'all forwarded 200', 'all forwarded 200'])
 })
