@@ -127,6 +127,18 @@ t.test('curl, Python and git through a proxy in the environment, and with a base
   t.ok(lines.some(line => /"route":"apis".*"method":"CONNECT","path":"localhost:\d+"/.test(line)))
 })
 
+t.test('check prints what is allowed, and says what is paced', async t => {
+  const config = { egress: { allow: ['API.test:443'], token: 's3cret' }, buckets: { a: { rate: 1 } } }
+  const dir = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
+  const { code, stdout, stderr } = await shaper(['check', '--egress'], { cwd: dir }).finished
+  t.equal(code, 0, stderr)
+  const { egress, upstream } = JSON.parse(stdout)
+  t.match(egress, { allow: ['api.test:443'], token: '***', upstream: { learn: false } })
+  t.equal(upstream, undefined)
+  t.match(stderr, /CONNECT is paced for each connection/)
+  t.notMatch(stdout + stderr, /s3cret/)
+})
+
 t.test('--egress needs a file that says what is allowed', async t => {
   const dir = t.testdir({ 'plain.json': JSON.stringify({ upstream: 'echo:', buckets: { a: { rate: 1 } } }) })
   const without = await shaper(['start', '--egress'], { cwd: dir }).finished

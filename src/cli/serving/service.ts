@@ -10,11 +10,9 @@ import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
+import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
 import { createReloader } from './reloader.js'
-
-const CONNECT_PACED =
-  'egress: CONNECT is paced for each connection, not for each request in it; a base URL such as /https/HOST paces requests'
 
 /** A proxy in this process, or workers. */
 interface Service {
