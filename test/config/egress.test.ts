@@ -1,6 +1,7 @@
 import t from 'tap'
 import { withEgressRoutes } from '../../src/config/egress-routes.js'
 import { effective } from '../../src/config/report/effective-config.js'
+import { warnings } from '../../src/config/warnings/index.js'
 import { faults, least, parse } from './sample.js'
 
 const EGRESS = { flags: { egress: true } }
@@ -93,4 +94,23 @@ t.test('a route leads to the origins that its host matches, and none that an ear
   t.ok(made.every(({ origin, upstream }) => upstream.url === origin))
   const plain = parse(least())
   t.equal(withEgressRoutes(plain), plain)
+})
+
+t.test('warnings name the upstream of egress, and know which routes lead to the same origin', async t => {
+  const buckets = { a: { key: 'all', rate: '5/s' }, b: { key: 'host', rate: '5/s' } }
+  const toldBy = (routes: object[], upstream: object) =>
+    warnings(parse({ buckets, routes, egress: { allow: ['a.test:443', 'b.test:443'], upstream } }, EGRESS)).map(
+      ({ path, message }) => `${path}: ${message}`,
+    )
+  const learn = { learn: true }
+  const apart = [
+    { name: 'a', match: { host: 'a.test' }, buckets: ['a'] },
+    { name: 'b', buckets: ['b'] },
+  ]
+  t.same(toldBy(apart, learn), [])
+  const mixed = [{ name: 'a', match: { method: 'POST' }, buckets: ['a'] }, apart[1]!]
+  const told = toldBy(mixed, learn)
+  t.equal(told.length, 2)
+  for (const line of told) t.match(line, /^egress\.upstream\.learn: the routes to this upstream together/)
+  t.match(toldBy(apart, { maxInFlight: 5, connections: 2 })[0], /^egress\.upstream\.maxInFlight: has no effect/)
 })
