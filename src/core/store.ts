@@ -190,7 +190,7 @@ export interface LeaseAnswer {
   readonly level: number
   /** How many instances lease of this bucket instance. */
   readonly instances: number
-  /** The longest `lead` of them, in ms. */
+  /** By the way of this lead, in ms, moments of all of them are late. It is the longest of theirs, or was not long ago. */
   readonly lead: number
 }
 
@@ -322,6 +322,12 @@ export const REPORT_LATE = 20
 
 /** A frame has at most this many slots. At high rates one is for several requests. */
 export const SLOTS_PER_FRAME = 128
+
+/** How much of its lead an instance needs for an answer to come, on average. As `LEASE_LEAD` in shared/leases.ts has it. */
+export const LEAD_WAY = 1 / 2.5
+
+/** ms. By so much the lateness of all who lease falls in a frame, once the farthest of them has left. */
+export const LATENESS_STEP = 1
 
 /** ms. A report may be put off by so much, so that those of different instances come to be evenly apart. */
 export const REPORT_SHIFT = 6

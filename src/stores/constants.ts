@@ -5,7 +5,16 @@
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
-import { FORECAST, FRAME, LEASE_LIFE, REPORT_LATE, REPORT_SHIFT, SLOTS_PER_FRAME } from '../core/store.js'
+import {
+  FORECAST,
+  FRAME,
+  LATENESS_STEP,
+  LEAD_WAY,
+  LEASE_LIFE,
+  REPORT_LATE,
+  REPORT_SHIFT,
+  SLOTS_PER_FRAME,
+} from '../core/store.js'
 
 /** ms. A slot is the last one of a bucket that is free this close to its end. */
 export const SAME_SLOT = 1e-3
@@ -40,6 +49,8 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LAST_PRIORITY,
   FORECAST,
   FRAME,
+  LATENESS_STEP,
+  LEAD_WAY,
   LEASE_LIFE,
   SLOTS_PER_FRAME,
   REPORT_SHIFT,

@@ -97,6 +97,33 @@ for (const { rate, count, far } of [
   })
 }
 
+for (const { rate, far, leaves } of [
+  { rate: 200, far: 30, leaves: 'killed' },
+  { rate: 200, far: 100, leaves: 'idle' },
+  { rate: 1000, far: 15, leaves: 'idle' },
+  { rate: 1000, far: 50, leaves: 'killed' },
+  { rate: 1000, far: 100, leaves: 'killed' },
+  { rate: 1000, far: 100, leaves: 'idle' },
+] as const) {
+  t.test(`${rate}/s: the bound holds when the farthest instance, ${far} ms away, is ${leaves}`, async t => {
+    const all = saturated(4, 40)
+    const sources = all.map((source, instance) =>
+      instance === 0 && leaves === 'idle' ? { ...source, to: 4_000 } : source,
+    )
+    const stack = [limits(rate, 400, 'everyone')]
+    const distance = (instance: number): number => (instance === 0 ? far : 0.25)
+    const simulation = await simulate({ stack, count: 4, sources, distance })
+    await simulation.run(4_000)
+    if (leaves === 'killed') simulation.kill(0)
+    await simulation.run(8_000)
+    const seen = simulation.releases.map(({ at }) => ({ at, path: '' }))
+    const { excess, from, to } = worstWindow(seen, rate / 1_000)
+    t.ok(excess <= 0, `the worst window, ${from} to ${to}, is ${excess.toFixed(2)} from the bound`)
+    const after = seen.filter(({ at }) => at >= 5_000).length
+    t.ok(after >= 0.97 * 3 * rate, `${after} releases in the 3 s after it`)
+  })
+}
+
 t.test('hang-ups, instances that are killed, and load for a time', async t => {
   const sources = saturated(2).map(source => ({
     ...source,

@@ -7,6 +7,7 @@ import {
   type ClassDemand,
   FORECAST,
   FRAME,
+  LEAD_WAY,
   type LeaseAnswer,
   type LeasedSlot,
   SLOT_GRACE,
@@ -18,9 +19,6 @@ const GROWTH = 1.5
 
 /** ms. Where others lease too, reports are at least this far apart: the store has at most ten in a second. */
 const LEAST_APART = 100
-
-/** How much of its lead an instance needs for an answer to come, on average. As `LEASE_LEAD` in leases.ts has it. */
-const WAY = 1 / 2.5
 
 /** A slot for so many requests is not for one of them. */
 const MANY_IN_SLOT = 4
@@ -373,7 +371,7 @@ export class BucketLease {
     this.#underway = 0
     this.nextAt = answer.nextAt
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
-    const later = Math.max(0, answer.lead - this.#lead) * WAY
+    const later = Math.max(0, answer.lead - this.#lead) * LEAD_WAY
     this.until = answer.until + later
     for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost })
     if (answer.slots.length > 0) this.#slots.sort((one, other) => one.at - other.at)

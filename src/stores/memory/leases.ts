@@ -8,6 +8,8 @@ import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
 import {
   FORECAST,
   FRAME,
+  LATENESS_STEP,
+  LEAD_WAY,
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
@@ -69,11 +71,13 @@ export interface BucketLeases {
   turns: number[]
   /** What each class owes to those behind it, in cost units (min-share.ts). */
   owed: number[]
+  /** The lead by whose way slots are used late, in ms. */
+  lateBy: number
 }
 
 /** @param state at `now` */
 export function lease(state: LeasedState, request: LeaseRequest, now: number): LeaseAnswer {
-  state.leases ??= { lessees: [], spare: [], turns: zeros(FORECAST + 1), owed: zeros(LAST_PRIORITY) }
+  state.leases ??= { lessees: [], spare: [], turns: zeros(FORECAST + 1), owed: zeros(LAST_PRIORITY), lateBy: 0 }
   const { leases } = state
   dropDead(leases, now)
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
@@ -89,6 +93,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const isDone = request.demand.length === 0 && request.want <= 0
   if (isDone) leave(leases, lessee)
   else leaseRoom(state, leases, lessee, { ...request, unused })
+  followLead(state, leases, lessee)
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
   const slack = slackOf(request.bucket.limits, largestOf(leases)) / state.rate
@@ -108,8 +113,21 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     spare: Math.max(0, request.bucket.limits.capacity - state.level),
     level: Math.max(0, state.level - rooms),
     instances: leases.lessees.length,
-    lead: leadOf(leases),
+    lead: leases.lateBy,
   }
+}
+
+/**
+ * All use their slots as late as the farthest one does. When that has left, slots that were dealt out before are still used as late, by
+ * the others. So the lateness falls little by little, and the schedule gives up as much time. Where nobody leases any more it falls at
+ * once.
+ */
+function followLead(state: LeasedState, leases: BucketLeases, lessee: Lessee): void {
+  const { lessees, lateBy } = leases
+  const { length } = lessees
+  leases.lateBy =
+    length === 0 ? Math.min(lateBy, lessee.lead) : Math.max(leadOf(leases), lateBy - LATENESS_STEP / LEAD_WAY / length)
+  state.free += Math.max(0, lateBy - leases.lateBy) * LEAD_WAY
 }
 
 /** Reports of different instances come to be evenly apart: else the first of some that report together would be dealt what is left. */

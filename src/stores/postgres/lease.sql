@@ -1,7 +1,7 @@
 -- The body of a plpgsql function: one report of an instance that leases of a bucket instance. It decides as
 -- src/stores/memory/leases.ts does. It only computes: decide.sql keeps what it returns.
 --
---   INOUT lease         float8[]  null, or 9 turns, 7 owed, the moment until which it holds, how many instances, classes and slots,
+--   INOUT lease         float8[]  null, or 9 turns, 7 owed, the moment until which it holds, how many instances, classes and slots, lateBy,
 --                       then the arrays declared below, one after the other
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
@@ -80,6 +80,7 @@ DECLARE
   others float8 := 0;
   unused float8;
   spare float8;
+  late_by float8 := 0;      -- the lead by whose way slots are used late
   places int[];
   looked int := 0;
   kept int;
@@ -91,7 +92,8 @@ BEGIN
     n := lease[18];
     m := lease[19];
     k := lease[20];
-    p := 20;
+    late_by := lease[21];
+    p := 21;
     ids := lease[p + 1 : p + n];
     seens := lease[p + n + 1 : p + 2 * n];
     nexts := lease[p + 2 * n + 1 : p + 3 * n];
@@ -393,6 +395,11 @@ BEGIN
   FOR i IN 1 .. n LOOP
     IF nexts[i] > '-Infinity' THEN lead := greatest(lead, leads[i]); END IF;
   END LOOP;
+  -- When the farthest has left, its lateness falls little by little, and the schedule gives up as much time.
+  spare := late_by;
+  late_by := CASE WHEN living = 0 THEN least(spare, leads[me])
+    ELSE greatest(lead, spare - @LATENESS_STEP@ / @LEAD_WAY@::float8 / living) END;
+  free := free + greatest(0, spare - late_by) * @LEAD_WAY@;
   answer[1] := now;
   top := 0;
   FOR i IN 1 .. n LOOP
@@ -447,10 +454,10 @@ BEGIN
   END IF;
   answer[8] := greatest(0, level - others);
   answer[9] := kept;
-  answer[10] := lead;
+  answer[10] := late_by;
   answer[11] := given;
   answer := answer[1 : 11 + 2 * given];
-  lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k]
+  lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
     || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]

@@ -2,13 +2,14 @@
 -- includes this.
 --
 -- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
--- the turn of the last slot of each class, what each but the last owes, how many spare slots, how many lessees, time and cost of
+-- the turn of the last slot of each class, what each but the last owes, lateBy, how many spare slots, how many lessees, time and cost of
 -- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
 -- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
+local LEAD_WAY, LATENESS_STEP = @LEAD_WAY@, @LATENESS_STEP@
 
 local function zeros(number)
   local list = {}
@@ -29,7 +30,7 @@ end
 local function open_leases(key, place)
   local packed = stored[place]
   if leased_untils[key] == 0 or not packed then
-    return { place = place, turns = zeros(FORECAST + 1), owed = zeros(LAST_PRIORITY), spare = {}, lessees = {} }
+    return { place = place, turns = zeros(FORECAST + 1), owed = zeros(LAST_PRIORITY), late_by = 0, spare = {}, lessees = {} }
   end
   local numbers = unpack_all(packed)
   local at = 1
@@ -51,8 +52,9 @@ local function open_leases(key, place)
   end
   at = 2
   local opened = { place = place, turns = take(FORECAST + 1), owed = take(LAST_PRIORITY), lessees = {} }
-  local spares, lessees = numbers[at], numbers[at + 1]
-  at = at + 2
+  opened.late_by = numbers[at]
+  local spares, lessees = numbers[at + 1], numbers[at + 2]
+  at = at + 3
   opened.spare = take_slots(spares)
   if by ~= 0 then opened.spare = {} end
   for index = 1, lessees do
@@ -89,6 +91,7 @@ local function keep_leases(key, opened)
   end
   for _, turn in ipairs(opened.turns) do put(turn) end
   for _, cost in ipairs(opened.owed) do put(cost) end
+  put(opened.late_by)
   put(#opened.spare)
   put(#opened.lessees)
   put_slots(opened.spare)
@@ -403,6 +406,14 @@ local function summarise(key, opened)
   leased_rates[key], leased_untils[key], changed[key] = rate, till, true
 end
 
+-- When the farthest has left, its lateness falls little by little, and the schedule gives up as much time.
+local function follow_lead(key, opened, lead)
+  local before, living = opened.late_by, #opened.lessees
+  if living == 0 then opened.late_by = min(before, lead)
+  else opened.late_by = max(lead_of(opened), before - LATENESS_STEP / LEAD_WAY / living) end
+  frees[key] = frees[key] + max(0, before - opened.late_by) * LEAD_WAY
+end
+
 -- `first` is the place of the bucket. Behind the places are the numbers, up to `behind`.
 local function lease(first, behind, largest, lead)
   local key, capacity, burst = input[first], input[first + 2], input[first + 5]
@@ -442,6 +453,7 @@ local function lease(first, behind, largest, lead)
   allocate(key, opened, burst, min_share)
   if classes == 0 and want <= 0 then leave_lease(opened, lessee)
   else lease_room(key, opened, lessee, want, max(0, set - used), capacity) end
+  follow_lead(key, opened, lead)
   local slots = lessee.slots
   lessee.slots = {}
   local most = 0
@@ -462,7 +474,7 @@ local function lease(first, behind, largest, lead)
   tell(max(0, capacity - levels[key]))
   tell(max(0, levels[key] - rooms))
   tell(#opened.lessees)
-  tell(lead_of(opened))
+  tell(opened.late_by)
   tell(#slots)
   for _, slot in ipairs(slots) do
     tell(slot.at)
