@@ -328,7 +328,7 @@ export class AdaptiveRate {
       return
     }
     const elapsed = now - window.from
-    if (elapsed > STALE && elapsed > (2 * this.#sent) / this.#rate) this.#begin(now)
+    if (elapsed > STALE && 2 * this.#measureSending(elapsed) < this.#rate) this.#begin(now)
   }
 
   #judge(window: Window, now: number): void {

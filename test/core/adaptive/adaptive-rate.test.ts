@@ -80,6 +80,16 @@ t.test('instances that share the rate find it together, whatever part each of th
   }
 })
 
+t.test('an instance of 50 climbs, though it sends one request of the common rate in 15 s', async t => {
+  const rate = new AdaptiveRate({ ...steady.targets, start: 0.005 }, 0, 'shared')
+  for (let place = 0; place < 30; place += 1) {
+    const at = 15_000 * place
+    const sent = rate.sent({ cost: 1, client: `${place}`, isTimed: true, isHeld: true }, at)
+    rate.served(sent, at + 50)
+  }
+  t.ok(rate.rate > 0.005, `${rate.rate * 1_000}/s`)
+})
+
 t.test('what another instance has found is taken over, unless it is older', async t => {
   const [one, other] = [0, 0].map(now => new AdaptiveRate(targets({ min: 10, max: 100, p90: 100 }), now, 'shared'))
   const draining = { rate: 0.02, phase: 'draining', falls: 2 } as const
