@@ -40,6 +40,7 @@ export class Credentials {
   readonly #front: Set<CallInFront>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
   /** How many have come, and the place of each among them. */
   #came = 0
+  #cost = 0
   readonly #places = new WeakMap<CallInFront, number>()
   readonly #context: CredentialsContext
   readonly #all: ReadonlyMap<string, Credential>
@@ -60,15 +61,14 @@ export class Credentials {
 
   /** Cost units that wait in front. */
   get cost(): number {
-    let sum = 0
-    for (const calls of this.#front) for (const call of calls) sum += call.cost
-    return sum
+    return this.#cost
   }
 
   /** A call waits in front, behind those of its priority. Given at once if a credential is free for it. */
   add(call: CallInFront): void {
     this.#came += 1
     this.#places.set(call, this.#came)
+    this.#cost += call.cost
     this.#front[call.priority]!.add(call)
     this.give()
   }
@@ -79,12 +79,17 @@ export class Credentials {
     const placeOf = (each: CallInFront): number => this.#places.get(each)!
     const all = [...known, call].sort((one, other) => placeOf(one) - placeOf(other))
     known.clear()
+    this.#cost += call.cost
     for (const each of all) known.add(each)
   }
 
   /** False: it does not wait in front. */
   remove(call: CallInFront): boolean {
-    return this.#front[call.priority]!.delete(call)
+    const calls = this.#front[call.priority]!
+    if (!calls.delete(call)) return false
+    // Sums of fractions may leave a rest.
+    this.#cost = this.#front.every(({ size }) => size === 0) ? 0 : this.#cost - call.cost
+    return true
   }
 
   /** Gives the first calls to the credentials for which nobody waits. */

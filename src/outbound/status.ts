@@ -7,8 +7,10 @@ const LISTED = 20
 export interface KeyStatus {
   /** Its queue. */
   readonly key: string
-  /** The level of its bucket, in cost units: waiting calls, and what is left of released ones. */
+  /** The level of its bucket, of several that of the last, in cost units: waiting calls, and what is left of released ones. */
   readonly level: number
+  /** Of several buckets, the level of each by its name. */
+  readonly levels?: Readonly<Record<string, number>>
   /** Waiting calls. */
   readonly queued: number
   /** Calls of `run`, `wrap` and requests of `shape` that have begun and not ended. */
@@ -40,21 +42,23 @@ export interface ShaperStatus {
 export function keyStatus(context: CallContext, key: string): KeyStatus {
   const now = context.clock.now()
   const queue = context.queues.get(key)
-  const bucket = queue?.stack[0]
+  const stack = queue?.stack ?? []
+  const releases = stack.map(bucket => bucket.freeFor(bucket.nextCost || 1) - now)
   const pausedForMs = queue?.gate.pausedFor(now) ?? context.pauses.allFor(now)
   return {
     key,
-    level: bucket?.level(now) ?? 0,
+    level: stack.at(-1)?.level(now) ?? 0,
+    ...(context.names && { levels: Object.fromEntries(stack.map(bucket => [bucket.limits.name, bucket.level(now)])) }),
     queued: queue?.waiting ?? 0,
     inFlight: queue?.running ?? 0,
     pausedForMs,
-    nextReleaseMs: Math.max(0, pausedForMs, bucket === undefined ? 0 : bucket.freeFor(bucket.nextCost || 1) - now),
+    nextReleaseMs: Math.max(0, pausedForMs, ...releases),
   }
 }
 
 export function shaperStatus(context: CallContext): ShaperStatus {
   const now = context.clock.now()
-  const levels = Array.from(context.queues, ({ name, stack }) => ({ name, level: stack[0]?.level(now) ?? 0 }))
+  const levels = Array.from(context.queues, ({ name, stack }) => ({ name, level: stack.at(-1)?.level(now) ?? 0 }))
   const fullest = levels.sort((a, b) => b.level - a.level).slice(0, LISTED)
   return {
     queued: context.waiting.size,

@@ -50,6 +50,16 @@ t.test('a call waits until all buckets let it pass, and takes from all or none',
   t.same(record, ['a at 0', 'b at 500', 'c at 1000'])
 })
 
+t.test('status tells of all buckets', async t => {
+  const { shaper } = several()
+  void shaper.run('k', () => 1, { cost: { tokens: 50 } })
+  t.match(shaper.status('k'), { level: 50, levels: { requests: 1, tokens: 50 }, nextReleaseMs: 500 })
+  t.match(shaper.status().fullest, [{ key: 'k', level: 50 }])
+  const { shaper: plain } = world()
+  void plain.run('k', () => 1)
+  t.equal(plain.status('k').levels, undefined)
+})
+
 t.test('a number as cost counts in every bucket, and so does 1 where a bucket is not named', async t => {
   const { clock, shaper, record, note } = several()
   void shaper.run(note('a'), { cost: 20 })

@@ -31,8 +31,8 @@
  *
  * What the requests i..j really cost exceeds that bound by no more than two errors of estimates: what those of them cost more
  * that are not settled by j, and what was taken out for requests before i that were not settled at i. Both are of requests that
- * are in flight at one moment. Nothing is carried over but the level: a debt is at most a capacity, so it delays others by at
- * most capacity / rate, and what was reserved in vain and has drained is lost.
+ * are in flight at one moment. And by what is forgotten: a debt is at most a capacity, where there is one, so that it delays others
+ * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level.
  *
  * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
  * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
@@ -345,8 +345,8 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   }
 
   /**
-   * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, so
-   * nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
+   * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, if
+   * there is one, so nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
    */
   settle(difference: number, now: number): void {
     const { capacity, rate } = this.limits
