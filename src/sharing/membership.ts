@@ -6,12 +6,16 @@
  *
  *     shared ----- an answer is missing ----> doubtful    releases nothing until a probe is answered or not
  *     doubtful --- the probe is not --------> alone       releases by its own clock, at its share
- *     alone ------ a probe is answered -----> returning   releases by slots of the store *and* at its share
+ *     doubtful --- the probe is answered ---> returning   releases by slots of the store *and* at its share
+ *     alone ------ a probe is answered -----> returning
  *     returning -- after RETURN_MS ---------> shared      releases by slots of the store
  *
  * Instances notice the end of an outage at different times, at most a few probes apart. In that time each is alone or
  * returning, so each keeps to its share. RETURN_MS is longer than that: when an instance becomes `shared`, all others
- * are bound by the slots of the store again.
+ * are bound by the slots of the store again. An instance whose doubt ends with an answer returns in the same way: others
+ * may have asked a little earlier, so their probes were lost and they are alone. It is `shared` at once only if the shard has
+ * answered something that was asked after the question without an answer: then the outage was of another shard in the
+ * stack, or shorter than an answer may take, so nobody has lost a question and the probe after it.
  *
  * N is the number of instances (headcount.ts). `returning` may become `alone` again: then the shares never ceased to hold.
  */
@@ -51,6 +55,10 @@ export class Membership {
   #returnedAt = 0
   /** The time of the last probe that was answered, in ms. */
   #provenAt = -Infinity
+  /** The time of the last question of any kind that was answered, in ms. */
+  #heardAt = -Infinity
+  /** Whether the shard has answered something that was asked after the question that put it in doubt. */
+  #wasHeard = false
   #next: Cancel = () => false
   /** The stack of the unanswered request. Probes ask for it, because other parts of a store may still answer. */
   #suspect: readonly BucketRef[] | undefined
@@ -97,12 +105,18 @@ export class Membership {
     else this.#plan()
   }
 
+  /** Reports that a question of this time had an answer. @param askedAt ms */
+  answered(askedAt: number): void {
+    if (askedAt > this.#heardAt) this.#heardAt = askedAt
+  }
+
   /** Reports that a request about a stack had no answer. @param askedAt ms */
   failed(stack: readonly BucketRef[], askedAt: number): void {
     if (this.#closed || this.#state === 'doubtful' || this.#state === 'alone') return
     // The request was sent before the last answered probe, in an outage that is over.
     if (askedAt < this.#provenAt) return
     this.#suspect = stack
+    this.#wasHeard = this.#heardAt > askedAt
     this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
     this.#next()
     void this.#beat()
@@ -126,15 +140,22 @@ export class Membership {
   readonly #beat = async (): Promise<void> => {
     const answered = await this.probe()
     if (this.#closed) return
-    const { now } = this.#options.clock
-    if (answered) {
-      if (this.#state === 'doubtful') this.#enter('shared')
-      else if (this.#state === 'alone') {
-        this.#returnedAt = now()
-        this.#enter('returning')
-      } else if (this.#state === 'returning' && now() - this.#returnedAt >= RETURN_MS) this.#enter('shared')
-    } else if (this.#state !== 'alone') this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
+    if (answered) this.#proven()
+    else if (this.#state !== 'alone') {
+      this.#wasHeard = false
+      this.#enter(this.#state === 'shared' ? 'doubtful' : 'alone')
+    }
     this.#plan()
+  }
+
+  /** A probe was answered. */
+  #proven(): void {
+    const now = this.#options.clock.now()
+    if (this.#state === 'alone' || (this.#state === 'doubtful' && !this.#wasHeard)) {
+      this.#returnedAt = now
+      this.#enter('returning')
+    } else if (this.#state === 'doubtful') this.#enter('shared')
+    else if (this.#state === 'returning' && now - this.#returnedAt >= RETURN_MS) this.#enter('shared')
   }
 
   /** Registers this instance. False: the shard does not answer. */

@@ -26,6 +26,10 @@ export class Shard implements StoreShard {
     return this.membership.state === 'doubtful'
   }
 
+  answered(askedAt: number): void {
+    this.membership.answered(askedAt)
+  }
+
   async probe(): Promise<boolean> {
     this.hasAnswered = await this.membership.probe()
     return this.hasAnswered

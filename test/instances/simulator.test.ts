@@ -4,7 +4,7 @@ import { limits, random } from '../core/run.js'
 import { worstWindow } from './figures.js'
 import { createHeapClock } from './heap-clock.js'
 import { type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
-import { gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
+import { allowedBurst, gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
 
 const stack = [limits(200, 400, 'everyone')]
 
@@ -122,6 +122,38 @@ for (const { rate, far, leaves } of [
     const after = seen.filter(({ at }) => at >= 5_000).length
     t.ok(after >= 0.97 * 3 * rate, `${after} releases in the 3 s after it`)
   })
+}
+
+for (const away of [300, 330]) {
+  t.test(
+    `the bound holds when the store is away for ${away} ms, so that some instances miss one answer and others two`,
+    async t => {
+      const everyone = [0, 1, 2, 3]
+      const saturated: Source[] = everyone.map(instance => ({
+        instance,
+        keys: ['all'],
+        load: { kind: 'saturated', depth: 125 },
+      }))
+      for (const from of [4_037, 4_079, 4_121]) {
+        const simulation = await simulate({
+          stack: [limits(1_000, 20_000, 'everyone')],
+          count: 4,
+          seed: 1,
+          sources: saturated,
+        })
+        await simulation.run(from)
+        for (const connection of simulation.connections) connection.down = true
+        await simulation.run(from + away)
+        for (const connection of simulation.connections) connection.down = false
+        await simulation.run(from + 4_000)
+        const burst = worstBurst(
+          simulation.releases.map(({ at }) => at),
+          1,
+        )
+        t.ok(burst <= allowedBurst(1, 4), `${burst} in one go, ${allowedBurst(1, 4)} allowed`)
+      }
+    },
+  )
 }
 
 t.test('hang-ups, instances that are killed, and load for a time', async t => {

@@ -120,6 +120,7 @@ export class Leases {
       this.#store.lease!(request),
       answer => {
         this.#reports.delete(bucket)
+        bucket.shard.answered(now)
         if (bucket.lease === lease) this.#answered(bucket, lease, answer)
         for (const deal of waiting) deal()
       },

@@ -463,6 +463,7 @@ export class Claims {
       else this.#asked.delete(bucket)
     }
     if (claim === undefined) this.#claimant.failed(lane.stack, askedAt)
+    else for (const { shard } of parts.claimed) shard.answered(askedAt)
     if (claim?.granted) this.#applyAnswer(question, claim)
     else {
       this.#stopClaiming(lane)

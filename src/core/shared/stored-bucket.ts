@@ -22,6 +22,8 @@ export interface StoreShard {
   readonly turn: Turn | undefined
   /** How many requests have been decided without it. */
   decidedAlone: number
+  /** It has answered a question of this time in ms. */
+  answered(askedAt: number): void
 }
 
 /** Instances that are alone take turns: of each n slots of the whole rate one belongs to each. */
