@@ -12,7 +12,7 @@ import { ignore, when } from './maybe-promise.js'
 import { DEFAULT_PRIORITY } from './priority.js'
 import { costAt, costIn, type Demand, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
-import { type Inquiry, refsFor, type StoredBucket } from './shared/stored-bucket.js'
+import { type Inquiries, type Inquiry, refsFor, type StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, AdmitRequest, Store } from './store.js'
 
 /** While the store cannot be asked: decide alone, reject everything, or forward everything. */
@@ -57,20 +57,24 @@ export class SharedShaper {
   admit(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number): void {
     const { shaper, clock } = this.#options
     const arrivedAt = clock.now()
+    const { stack } = arrival
     // The store has no part in it.
-    if (arrival.stack.length === 0) return callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
-    if (!this.#asks(arrival)) {
-      const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
-      const own = arrival.stack[0] as StoredBucket
-      // Requests whose answers are missing came first.
-      if (!own.asked) return decideAlone()
-      own.answered(own.ask(), () => {
-        decideAlone()
-        shaper.wake()
-      })
-      return
+    if (stack.length === 0) return callbacks.decided(shaper.admit(arrival, callbacks, maxWait))
+    const admit = (): void => {
+      if (!this.#asks(arrival)) {
+        const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
+        this.#afterEarlier(arrival, decideAlone)
+      } else if (stack.some(isLeased)) this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
+      else this.#admitByStore(arrival, callbacks, maxWait, arrivedAt)
     }
-    if (arrival.stack.some(isLeased)) return this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
+    const { awaitsRoom, refills } = stack[0] as StoredBucket
+    // Those that wait for leased room came first, though it is not leased any more.
+    if (awaitsRoom && !(this.#asks(arrival) && stack.some(isLeased))) refills.answered(refills.ask(), admit)
+    else admit()
+  }
+
+  #admitByStore(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number, arrivedAt: number): void {
+    const { shaper } = this.#options
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const longest = Math.min(maxWait, arrival.patience ?? Infinity)
     const late = pause > longest ? decide(arrival, longest, arrivedAt, pause) : undefined
@@ -124,9 +128,9 @@ export class SharedShaper {
         shaper.wake()
       }
       const rest = stack.filter(bucket => !isLeased(bucket))
-      if (rest.length === 0) return enqueue()
+      if (rest.length === 0) return this.#afterEarlier(arrival, enqueue)
       this.#askOnce({
-        ...{ arrival, stack: rest, isAgain: true, request: { cost, maxWait: longest - pause, claim: false } },
+        ...{ arrival, stack: rest, request: { cost, maxWait: longest - pause, claim: false } },
         decided: admission => {
           if (admission.admitted) return enqueue()
           shaper.uncount(partOf(arrival, leased))
@@ -145,12 +149,14 @@ export class SharedShaper {
     for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(costIn(arrival, bucket))
     const poorAt = (now: number): StoredBucket | undefined =>
       buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(costIn(arrival, bucket), now))
-    if (!buckets.some(({ asked }) => asked) && poorAt(clock.now()) === undefined) return then()
-    const inquiries = buckets.map(bucket => bucket.ask())
+    const [own] = buckets as readonly [StoredBucket]
+    if (!own.awaitsRoom && poorAt(clock.now()) === undefined) return then()
+    const lists = buckets.map(({ refills }) => refills)
+    const inquiries = lists.map(refills => refills.ask())
     let tries = 0
     const attempt = (): void => {
       const poor = poorAt(clock.now())
-      if (poor === undefined || tries === MOST_REFILLS) return inOrder(buckets, inquiries, then)
+      if (poor === undefined || tries === MOST_REFILLS) return inOrder(lists, inquiries, then)
       tries += 1
       shaper.refill(poor, () => {
         poor.lease?.refilled(costIn(arrival, poor), clock.now())
@@ -158,6 +164,16 @@ export class SharedShaper {
       })
     }
     attempt()
+  }
+
+  /** Calls back at once, or behind the requests of the same first bucket that the store was asked about. */
+  #afterEarlier({ stack }: Arrival, then: () => void): void {
+    const { inquiries } = stack[0] as StoredBucket
+    if (inquiries.size === 0) return then()
+    inquiries.answered(inquiries.ask(), () => {
+      then()
+      this.#options.shaper.wake()
+    })
   }
 
   /** Whether the room that is leased is too small. */
@@ -233,7 +249,7 @@ export class SharedShaper {
       }
       if (rest.length === 0) return pass()
       this.#askOnce({
-        ...{ arrival, stack: rest, isAgain: true, request: { cost, maxWait: Infinity, claim: false } },
+        ...{ arrival, stack: rest, request: { cost, maxWait: Infinity, claim: false } },
         decided: admission => {
           if (admission.admitted) return pass()
           shaper.uncount(partOf(arrival, leased))
@@ -286,12 +302,13 @@ export class SharedShaper {
     const stack = buckets as readonly StoredBucket[]
     const all = arrival.stack as readonly StoredBucket[]
     const askedAt = clock.now()
-    const inquiries = all.map(bucket => (isAgain ? bucket.askAgain() : bucket.ask()))
+    const lists = all.map(({ inquiries }) => inquiries)
+    const asked = lists.map(inquiries => (isAgain ? inquiries.askAgain() : inquiries.ask()))
     for (const bucket of stack) bucket.lease?.askStore(costIn(arrival, bucket))
     when(
       store.admit({ ...request, stack: refsFor(stack, arrival) }),
       admission =>
-        inOrder(all, inquiries, () => {
+        inOrder(lists, asked, () => {
           const now = clock.now()
           for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
           // With a second bucket there would be a call all the same.
@@ -301,7 +318,7 @@ export class SharedShaper {
         }),
       () => {
         unanswered(stack, askedAt)
-        inOrder(all, inquiries, alone)
+        inOrder(lists, asked, alone)
       },
     )
   }
@@ -450,9 +467,9 @@ function countIn(arrival: Arrival, times: number): void {
 }
 
 /** The client's own bucket keeps its requests in order. The others only have to stay as long. */
-function inOrder(stack: readonly StoredBucket[], inquiries: readonly Inquiry[], deal: () => void): void {
-  for (let place = 1; place < stack.length; place += 1) stack[place]!.answered(inquiries[place]!, ignore)
-  stack[0]!.answered(inquiries[0]!, deal)
+function inOrder(lists: readonly Inquiries[], asked: readonly Inquiry[], deal: () => void): void {
+  for (let place = 1; place < lists.length; place += 1) lists[place]!.answered(asked[place]!, ignore)
+  lists[0]!.answered(asked[0]!, deal)
 }
 
 function rejectionOf(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { limits } from '../core/run.js'
 import { type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
-import { allowedBurst, gaps, quantile, worstBurst } from './spacing.js'
+import { allowedBurst, gaps, quantile, ratePerSecond, worstBurst } from './spacing.js'
 
 const stack = [limits(200, 400, 'everyone')]
 
@@ -81,5 +81,68 @@ t.test('an instance far from the store does not keep it from the others', async 
     const { releases } = await run({ count: 4, sources, distance: at => (at === 0 ? far : 0.25) }, 10_000)
     const used = releases.filter(({ at }) => at > 2_000).length / 1_600
     t.ok(used > 0.99, `${used} of the slots are used`)
+  }
+})
+
+t.test('a stack of which the shared bucket alone is leased admits more than one request in a round trip', async t => {
+  for (const [rate, far] of [
+    [100, 12],
+    [500, 5],
+    [1_000, 1],
+  ] as const) {
+    const keys = ['own', 'all']
+    const simulation = await simulate({
+      stack: [limits(4 * rate, 16 * rate, 'client'), limits(rate, 4 * rate, 'everyone')],
+      count: 1,
+      distance: () => far,
+      sources: [
+        { instance: 0, keys, load: { kind: 'at-once', count: rate } },
+        { instance: 0, keys, load: { kind: 'every', ms: 1_000 / (0.6 * rate) } },
+      ],
+    })
+    await simulation.run(15_000)
+    t.equal(simulation.rejected, 0, `${rate}/s, ${far} ms away: nothing is rejected at 0.6 of the rate`)
+    const seen = ratePerSecond(
+      simulation.releases.map(({ at }) => at),
+      10_000,
+      15_000,
+    )
+    t.ok(Math.abs(seen - 0.6 * rate) <= 0.01 * rate, `${seen}/s of ${0.6 * rate}/s`)
+  }
+})
+
+t.test('the shared bucket of a stack is used up where only it is leased, 12 ms away', async t => {
+  for (const depth of [30, 120]) {
+    const simulation = await simulate({
+      stack: [limits(400, 1_600, 'client'), limits(100, 400, 'everyone')],
+      count: 1,
+      distance: () => 12,
+      sources: [{ instance: 0, keys: ['own', 'all'], load: { kind: 'saturated', depth } }],
+    })
+    await simulation.run(8_000)
+    const late = simulation.releases.filter(({ at }) => at > 3_000).length
+    t.ok(late >= 490, `${late} of 500 releases in 5 s with ${depth} waiting`)
+  }
+})
+
+t.test('a client bucket that lets little through does not end the lease of a busy shared one, 40 ms away', async t => {
+  const depths = [60, 20, 20]
+  const simulation = await simulate({
+    stack: [limits(140, 280, 'client'), limits(200, 400, 'everyone')],
+    count: 3,
+    distance: () => 40,
+    sources: depths.map((depth, instance) => ({
+      instance,
+      keys: [`client-${instance}`, 'all'],
+      load: { kind: 'saturated', depth },
+    })),
+  })
+  await simulation.run(15_000)
+  // Slots of the shared bucket that come closer than those of the client are lost.
+  const { length } = simulation.releases
+  t.ok(length >= 0.8 * 3_000, `${length} of 3,000 releases`)
+  for (const instance of [0, 1, 2]) {
+    const times = simulation.releases.filter(({ source }) => source.instance === instance).map(({ at }) => at)
+    t.ok(times.length >= 0.2 * 3_000, `${times.length} of instance ${instance}`)
   }
 })

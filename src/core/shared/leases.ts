@@ -106,8 +106,9 @@ export class Leases {
     const now = this.#clock.now()
     const lead = LEASE_LEAD.horizon * this.#lessor.horizonOf(bucket) + LEASE_LEAD.reserve
     const soon = demandOf(bucket, EASY, now)
-    const isCalm = lease.isEasy(soon, EASY)
-    const demand = isCalm ? soon : demandOf(bucket, lead + 2 * FRAME, now)
+    const later = demandOf(bucket, lead + 2 * FRAME, now)
+    const isCalm = lease.isEasy(later, EASY)
+    const demand = isCalm ? soon : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
     const times = { lead, now, isCalm }

@@ -47,6 +47,38 @@ export interface Inquiry {
   deal: (() => void) | undefined
 }
 
+/** Deals with answers in the order of the questions, so that requests are queued in the order of their arrival. */
+export class Inquiries {
+  readonly #asked: Inquiry[] = []
+
+  /** How many are not dealt with. */
+  get size(): number {
+    return this.#asked.length
+  }
+
+  /** Registers a question. */
+  ask(): Inquiry {
+    const inquiry: Inquiry = { deal: undefined }
+    this.#asked.push(inquiry)
+    return inquiry
+  }
+
+  /** As `ask`, from the deal of an earlier question of the same request: it stays before those that came later. */
+  askAgain(): Inquiry {
+    const inquiry: Inquiry = { deal: undefined }
+    this.#asked.unshift(inquiry)
+    return inquiry
+  }
+
+  answered(inquiry: Inquiry, deal: () => void): void {
+    inquiry.deal = deal
+    for (let first = this.#asked[0]; first?.deal !== undefined; first = this.#asked[0]) {
+      this.#asked.shift()
+      first.deal()
+    }
+  }
+}
+
 /**
  * A bucket instance that is kept in a store. Here are the requests that wait for it, the store's last answers, and a meter
  * of its own, which counts only what passes while the store cannot be asked.
@@ -90,8 +122,10 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   #askersSince = -Infinity
   /** Whether it stood idle before the last release. */
   #wasIdle = false
-  /** The questions that are on their way, in order. */
-  readonly #inquiries: Inquiry[] = []
+  /** The questions about requests that are on their way. This bucket instance has to stay until all are answered. */
+  readonly inquiries = new Inquiries()
+  /** The requests that wait for leased room, of this bucket or of another in their stack. They ask about the rest of it then. */
+  #refills: Inquiries | undefined
 
   /** @param groupOf the group of a bucket instance. Called each time, as a reload may change it. */
   constructor(limits: BucketLimits, key: string, groupOf: (name: string, key: string) => string, shard: StoreShard) {
@@ -206,20 +240,6 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.lease = undefined
   }
 
-  /** Registers a question to the store. This bucket instance has to stay until that is `answered`. */
-  ask(): Inquiry {
-    const inquiry: Inquiry = { deal: undefined }
-    this.#inquiries.push(inquiry)
-    return inquiry
-  }
-
-  /** As `ask`, from the deal of an earlier question of the same request: it stays before those that came later. */
-  askAgain(): Inquiry {
-    const inquiry: Inquiry = { deal: undefined }
-    this.#inquiries.unshift(inquiry)
-    return inquiry
-  }
-
   /** Takes note of a claim that was granted. Whether there were several lately. */
   claimedOften(now: number): boolean {
     const [earliest, ...later] = this.#claimedAt as [number, ...number[]]
@@ -237,18 +257,19 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return this.askers > 2 * MANY_REQUESTS
   }
 
-  /** Whether a question is on its way. */
-  get asked(): boolean {
-    return this.#inquiries.length > 0
+  get refills(): Inquiries {
+    this.#refills ??= new Inquiries()
+    return this.#refills
   }
 
-  /** Deals with answers in the order of the questions, so that requests are queued in the order of their arrival. */
-  answered(inquiry: Inquiry, deal: () => void): void {
-    inquiry.deal = deal
-    for (let first = this.#inquiries[0]; first?.deal !== undefined; first = this.#inquiries[0]) {
-      this.#inquiries.shift()
-      first.deal()
-    }
+  /** Whether a request waits for an answer of the store before it is queued or rejected. */
+  get asked(): boolean {
+    return this.inquiries.size > 0 || this.awaitsRoom
+  }
+
+  /** Whether a request waits for leased room. */
+  get awaitsRoom(): boolean {
+    return this.#refills !== undefined && this.#refills.size > 0
   }
 
   override get engaged(): boolean {
