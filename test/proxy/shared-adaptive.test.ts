@@ -60,3 +60,19 @@ t.test('a fall that an older state has overwritten is told once more', async t =
   await store.board.setOverride({ bucket: 'other', key: 'all', rate: 0.4, capacity: 100, endsIn: 1_000 })
   t.same(one.limit.state, fallen, 'other buckets have other rates')
 })
+
+t.test('a state that an instance has told is news when another finds it again', async t => {
+  const store = createMemoryStore({ clock: { now: () => 0 } })
+  const [one, other] = [instanceOn(store, () => 0), instanceOn(store, () => 0)]
+  one.shared.join()
+  other.shared.join()
+  const find = ({ limit, shared }: ReturnType<typeof instanceOn>, rate: number): void => {
+    limit.heard({ rate, phase: 'climbing', falls: 0 })
+    shared.tell(limit)
+  }
+  find(one, 0.2)
+  find(other, 0.15)
+  t.equal(one.limit.state.rate, 0.15)
+  find(other, 0.2)
+  t.equal(one.limit.state.rate, 0.2)
+})

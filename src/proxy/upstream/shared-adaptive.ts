@@ -20,7 +20,7 @@ const MOST_OWN = 32
 export class SharedAdaptive {
   readonly #store: Pick<Store, 'board' | 'listen'>
   readonly #limits: () => Iterable<AdaptiveLimit>
-  /** Those that this instance has told last. */
+  /** Those that this instance has told last and not heard of. The same state is news when another finds it later. */
   #told: string[] = []
   #stop: (() => void) | undefined
 
@@ -62,7 +62,12 @@ export class SharedAdaptive {
 
   #heard(override: Override): void {
     const { bucket, rate, capacity } = override
-    if (rate === undefined || capacity === undefined || this.#told.includes(textOf(override))) return
+    if (rate === undefined || capacity === undefined) return
+    const own = this.#told.indexOf(textOf(override))
+    if (own >= 0) {
+      this.#told.splice(own, 1)
+      return
+    }
     for (const limit of this.#limits()) if (limit.bucket.name === bucket) limit.heard(stateOf(rate, capacity))
   }
 }
