@@ -227,3 +227,16 @@ t.test('a request that is larger than a slot is paid for by the next ones', asyn
   t.equal(lease.next(1_000), 1_000)
   t.equal(lease.available, 4)
 })
+
+t.test('a slot that is given back after the report of its use does not make later demand negative', async t => {
+  const lease = leased({ rate: 0.1 }, [0, 10])
+  const { at } = lease.take(1, 0)
+  lease.report(waiting(1), 0, { lead: 5, now: 1, isCalm: false })
+  lease.untake(at, 1)
+  // All slots lapse, so no more is asked for than has been used lately.
+  const { demand } = lease.report(waiting(5), 0, { lead: 5, now: 500, isCalm: false })
+  t.ok(
+    demand.every(({ cost }) => cost >= 0),
+    `${demand.map(({ cost }) => cost)}`,
+  )
+})

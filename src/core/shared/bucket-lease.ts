@@ -220,7 +220,8 @@ export class BucketLease {
 
   /** The slot of a request that does not leave. */
   untake(at: number, cost: number): void {
-    this.#taken -= cost
+    // It may have been reported already.
+    this.#taken = Math.max(0, this.#taken - cost)
     const owed = Math.min(this.#debt, cost)
     this.#debt -= owed
     if (cost - owed <= LEVEL_TOLERANCE) return
