@@ -94,12 +94,16 @@ export class CallContext {
     bound(this.#pool, maxInFlightAll)
     const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
-    const paused = (queue: KeyQueue, ms: number): void => this.credentialPaused(queue, ms)
+    const onPause = {
+      pausing: () => this.#returnToFront(),
+      paused: (ms: number) => this.#giveDuringPause(ms),
+      resumed: () => this.#giveAnew(),
+    }
     const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
       this.sendOrder = new SendOrder(clock, this.shaper)
-      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined, paused })
+      this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: undefined, ...onPause })
       this.#bucketTable = new BucketTable(maxKeys * buckets.length, undefined, inUse)
       return
     }
@@ -120,7 +124,7 @@ export class CallContext {
       (limits, key) => sharing.createBucket(limits, key),
       inUse,
     )
-    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred, paused })
+    this.pauses = new Pauses({ control: this.shaper.control, clock, queues, reporter, store: deferred, ...onPause })
     this.ready = false
     void this.#join(sharing, async () => {
       if ('own' in store) return
@@ -184,17 +188,24 @@ export class CallContext {
       : undefined
   }
 
-  /** A credential pauses for this many ms: all that wait for one are given anew, so that they stay in order. So at the end. */
-  credentialPaused(queue: KeyQueue, ms: number): void {
-    const { clock } = this
-    if (this.credentials?.of(queue) === undefined) return
+  /** Those in front are given to credentials that do not pause, and anew at the end of the pause. */
+  #giveDuringPause(ms: number): void {
+    const { clock, credentials } = this
+    if (credentials === undefined) return
     clock.at(clock.now() + ms, () => this.#giveAnew())
-    this.#giveAnew()
+    credentials.give()
   }
 
   #giveAnew(): void {
-    for (const call of this.waiting) if (this.credentials!.of(call.route) !== undefined) call.returnToFront()
-    this.credentials!.give()
+    this.#returnToFront()
+    this.credentials?.give()
+  }
+
+  /** All that wait for a credential go back to the front, so that they stay in order. */
+  #returnToFront(): void {
+    const { credentials, waiting } = this
+    if (credentials === undefined) return
+    for (const call of waiting) if (credentials.of(call.route) !== undefined) call.returnToFront()
   }
 
   /** The queue of a key. Undefined: too many keys are in use. */
@@ -202,7 +213,10 @@ export class CallContext {
     return this.queues.open(key, now, this.#opened)
   }
 
-  readonly #opened = (queue: KeyQueue): void => this.pauses.opened(queue)
+  readonly #opened = (queue: KeyQueue): void => {
+    queue.isLasting = this.credentials?.of(queue) !== undefined
+    this.pauses.opened(queue)
+  }
 
   /** The stack of a queue. Undefined: too many keys are in use. */
   stackOf(queue: KeyQueue, now: number): readonly SharedBucket[] | undefined {
@@ -290,6 +304,7 @@ export class CallContext {
     if (maxInFlight !== undefined) this.#boundQueues(maxInFlight)
     if (maxInFlightAll !== undefined) bound(this.#pool, maxInFlightAll)
     if (maxInFlightAll !== undefined) this.#pool.wake(this.#wakeGate)
+    this.credentials?.give()
     control.replan(
       Array.from(this.queues, queue => queue.gate),
       (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),

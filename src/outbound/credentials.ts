@@ -130,8 +130,7 @@ export class Credentials {
     let least = Infinity
     for (const name of this.#all.keys()) {
       const queue = this.#context.queueOf(name, now)
-      if (queue === undefined || queue.waiting > 0 || queue.gate.paused || !queue.gate.fits(cost)) continue
-      if (queue.gate.inFlight >= queue.gate.maxInFlight) continue
+      if (queue === undefined || queue.waiting > 0 || !isOpen(queue, cost, now)) continue
       const stack = this.#context.stackOf(queue, now)
       if (stack === undefined) continue
       const wait = predictedWait({ route: queue, stack, cost, costs, priority }, now, 0)
@@ -141,4 +140,9 @@ export class Credentials {
     }
     return best
   }
+}
+
+/** Whether a call may leave, as far as pauses and bounds of calls in flight say. At the end of a pause its gate may open a little later. */
+function isOpen({ gate }: KeyQueue, cost: number, now: number): boolean {
+  return gate.pausedFor(now) === 0 && gate.fits(cost) && gate.inFlight < gate.maxInFlight
 }

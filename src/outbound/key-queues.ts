@@ -24,6 +24,8 @@ export class KeyQueue implements LaneRoute {
   calls = 0
   waiting = 0
   running = 0
+  /** It is never dropped: a credential's pause is kept with it, though no call is. */
+  isLasting = false
   /** Cancels the notification about the end of its pause. */
   cancelNotification: Cancel = () => false
   /** Its pause in the store. */
@@ -44,9 +46,14 @@ export class KeyQueue implements LaneRoute {
     this.gate.pool = pool
   }
 
+  /** Whether it may be dropped, though its buckets may still hold something. */
+  get isUnused(): boolean {
+    return this.calls === 0 && !this.gate.paused && !this.isLasting
+  }
+
   /** Whether dropping it would lose nothing. */
   idle(now: number): boolean {
-    return this.calls === 0 && !this.gate.paused && this.stack.every(bucket => bucket.idle(now))
+    return this.isUnused && this.stack.every(bucket => bucket.idle(now))
   }
 }
 
@@ -95,8 +102,8 @@ export class KeyQueues implements Iterable<KeyQueue> {
   /** Drops queues without calls until a place is free. What their buckets still hold is lost (core/bucket-table.ts). */
   #makePlace(): boolean {
     for (let left = this.size; left > 0 && this.size >= this.maxKeys && this.#budget.spend(); left -= 1) {
-      const [key, { calls, gate }] = this.#sweep.next()!
-      if (calls === 0 && !gate.paused) this.#byKey.delete(key)
+      const [key, queue] = this.#sweep.next()!
+      if (queue.isUnused) this.#byKey.delete(key)
     }
     return this.size < this.maxKeys
   }

@@ -1,9 +1,9 @@
 /** Several credentials with one queue in front: each call takes the one that is free first. */
 import { setImmediate as turn } from 'node:timers/promises'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { Agent, request } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper, type ShaperOptions, shape } from '../../src/index.js'
+import { createShaper, type OutboundShaper, type ShaperOptions, shape } from '../../src/index.js'
 import { serve } from './upstreams.js'
 
 const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
@@ -189,3 +189,133 @@ t.test(
     t.match(interceptor.shaper.status(), { queued: 0, inFlight: 0 })
   },
 )
+
+t.test('events name the credential, and a call that waits for one counts as queued', async t => {
+  const { clock, shaper, run } = world({ keys: [{ name: 'a' }, { name: 'b' }] })
+  const told: string[] = []
+  shaper.on('queued', ({ key, queued }) => told.push(`queued ${key} ${queued}`))
+  shaper.on('released', ({ key }) => told.push(`released ${key}`))
+  shaper.on('done', ({ key }) => told.push(`done ${key}`))
+  for (const name of ['1', '2', '3', '4', '5']) void run(name)
+  const began = ['released a', 'done a', 'released b', 'done b']
+  t.same([...told].sort(), [...began, 'queued a 1', 'queued b 2', 'queued  3'].sort())
+  clock.runAll()
+  t.notOk(told.includes('released '))
+})
+
+t.test('maxWait of a call that is put back to the front by a pause', async t => {
+  const { clock, shaper, run } = world({ keys: [{ name: 'only' }], maxWait: 500 })
+  void run('1')
+  const times: number[] = []
+  shaper.on('expired', () => times.push(clock.now()))
+  const second = run('2')
+  second.catch(() => {})
+  shaper.pause(2_000, 'only')
+  clock.runAll()
+  t.same(times, [500])
+  await t.rejects(second, { name: 'ExpiredError' })
+})
+
+t.test('a call with a maxWait leaves a credential that pauses for longer', async t => {
+  const { clock, shaper, record, run } = world({ keys: [{ name: 'a' }, { name: 'b' }], maxWait: 500 })
+  const calls = ['1', '2', '3'].map(name => run(name))
+  t.equal(shaper.status('a').queued, 1)
+  shaper.pause(2_000, 'a')
+  clock.runAll()
+  await Promise.all(calls)
+  t.equal(record[2], '3 by b at 100')
+})
+
+t.test('calls that all credentials keep waiting leave when a pause ends, or is ended, or a bound grows', async t => {
+  const begins = {
+    'the end of a pause of all': [(shaper: OutboundShaper) => shaper.pause(300), undefined],
+    'the end of a pause of each': [
+      (shaper: OutboundShaper) => ['a', 'b', 'c'].map(name => shaper.pause(300, name)),
+      undefined,
+    ],
+    'resume of all': [(shaper: OutboundShaper) => shaper.pause('1m'), (shaper: OutboundShaper) => shaper.resume()],
+    'resume of one': [
+      (shaper: OutboundShaper) => ['a', 'b', 'c'].map(name => shaper.pause('1m', name)),
+      (shaper: OutboundShaper) => shaper.resume('b'),
+    ],
+  } as const
+  for (const [name, [begin, end]] of Object.entries(begins)) {
+    for (const isKnown of [true, false]) {
+      const { clock, shaper, record, run } = world()
+      if (isKnown) for (const each of ['x', 'y', 'z']) void run(each)
+      clock.runUntil(1_000)
+      record.length = 0
+      begin(shaper)
+      void run('late')
+      clock.runUntil(1_300)
+      end?.(shaper)
+      clock.runUntil(1_400)
+      t.match(record, [/^late by . at 1300$/], `${name}, ${isKnown}`)
+      await shaper.clear()
+      clock.runAll()
+    }
+  }
+  const { clock, shaper, record } = world({ keys: [{ name: 'a' }], maxInFlight: 1 })
+  void shaper.run(() => new Promise(() => {}))
+  void shaper.run(() => void record.push('second'))
+  clock.runUntil(1_000)
+  t.same(record, [])
+  shaper.update({ maxInFlight: 2 })
+  clock.runUntil(1_100)
+  t.same(record, ['second'])
+})
+
+t.test('a run that waits for its next try is not tried early because a credential pauses', async t => {
+  const { clock, shaper, record } = world({ retry: (_error, attempt) => (attempt < 2 ? 1_000 : undefined) })
+  const flaky = shaper.run(({ attempt }) => {
+    record.push(`${attempt} at ${clock.now()}`)
+    if (attempt < 2) throw new Error('not yet')
+  })
+  await turn()
+  clock.runUntil(100)
+  shaper.pause(50, 'b')
+  clock.runAll()
+  await flaky
+  t.same(record, ['1 at 0', '2 at 1000'])
+})
+
+/** A server that answers by the token, and a dispatcher with a credential for each token. */
+async function tokens(t: Test, statuses: Record<string, [status: number, headers: Record<string, string>]>) {
+  const used: string[] = []
+  const { origin } = await serve(t, (req, res) => {
+    const token = req.headers.authorization!
+    used.push(token)
+    // Meanwhile its bucket drains: nothing else keeps the credential.
+    setTimeout(() => res.writeHead(...(statuses[token] ?? [200, {}])).end(), 50)
+  })
+  const agent = new Agent()
+  t.teardown(() => agent.destroy())
+  const keys = ['one', 'two'].map(name => ({ name, header: { authorization: name } }))
+  const interceptor = shape({ rate: '100/s', retry: { status: [429], max: 1 }, keys })
+  const dispatcher = agent.compose(interceptor)
+  const send = async () => {
+    const { statusCode, body } = await request(origin, { dispatcher })
+    await body.dump()
+    return statusCode
+  }
+  return { send, used, shaper: interceptor.shaper }
+}
+
+t.test('shape: a revoked credential stays out, though its bucket has drained', async t => {
+  const { send, used, shaper } = await tokens(t, { one: [401, {}] })
+  t.equal(await send(), 200)
+  t.same(used, ['one', 'two'])
+  t.ok(shaper.status('one').pausedForMs > 50_000)
+  t.equal(await send(), 200)
+  t.same(used, ['one', 'two', 'two'])
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})
+
+t.test('shape: a request that is refused for a pause is sent again by a credential that does not pause', async t => {
+  const { send, used, shaper } = await tokens(t, { one: [429, { 'retry-after': '30' }] })
+  t.equal(await send(), 200)
+  t.same(used, ['one', 'two'])
+  t.ok(shaper.status('one').pausedForMs > 20_000)
+  t.equal(shaper.status('two').pausedForMs, 0)
+  t.match(shaper.status(), { queued: 0, inFlight: 0 })
+})

@@ -75,8 +75,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   /** What events tell of it. */
   protected get told(): CallEvent {
-    const { key, cost, costs } = this
-    return { key, cost, ...(costs && { costs }), ...(this.#id !== undefined && { id: this.#id }) }
+    const { context, key, cost, costs } = this
+    const name = context.credentials === undefined ? key : (this.route?.name ?? key)
+    return { key: name, cost, ...(costs && { costs }), ...(this.#id !== undefined && { id: this.#id }) }
   }
 
   get maxWait(): number {
@@ -115,7 +116,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #waitInFront(credentials: Credentials): void {
     const { clock } = this.context
     credentials.add(this)
-    if (this.#state !== 'new') return
+    if (!this.pending) return
     this.#wait()
     this.#tellQueued()
     if (this.maxWait < Infinity)
@@ -133,9 +134,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.apply()
   }
 
-  /** Its credential pauses, or is refused: it waits in front again. */
+  /** Its credential pauses, or is refused: it waits in front again. One that waits for its next try does not. */
   returnToFront(): void {
     const { context } = this
+    if (this.#cancelRetry !== undefined) return
     this.#withdraw()
     this.#ticket = undefined
     this.#wait()
@@ -197,8 +199,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #tellQueued(): void {
-    const { reporter } = this.context
-    if (reporter.wants('queued')) reporter.notify('queued', { ...this.told, queued: this.route.waiting })
+    const { reporter, credentials, waiting } = this.context
+    if (!reporter.wants('queued')) return
+    reporter.notify('queued', { ...this.told, queued: credentials === undefined ? this.route.waiting : waiting.size })
   }
 
   /** Gives back the slot of a call that was given up while its release was on the way. */

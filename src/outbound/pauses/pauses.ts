@@ -18,8 +18,12 @@ export interface PausesOptions {
   readonly reporter: EventReporter
   /** The store that spreads pauses to other instances. */
   readonly store: Store | undefined
-  /** A queue pauses for this many ms. */
-  paused(queue: KeyQueue, ms: number): void
+  /** A queue is about to pause: calls that could not wait so long may leave it. */
+  pausing(queue: KeyQueue): void
+  /** One queue or all pause for this many ms. */
+  paused(ms: number): void
+  /** A pause of one queue or of all was ended early. */
+  resumed(): void
 }
 
 export class Pauses {
@@ -75,6 +79,7 @@ export class Pauses {
   resume(queue: KeyQueue): void {
     if (!queue.gate.paused) return
     this.#resume(queue)
+    this.#options.resumed()
     this.#options.reporter.notify('resumed', { key: queue.name })
   }
 
@@ -89,6 +94,7 @@ export class Pauses {
       return
     }
     for (const queue of queues) if (queue.gate.paused) this.#resume(queue)
+    this.#options.resumed()
     reporter.notify('resumed', { key: undefined })
   }
 
@@ -109,8 +115,9 @@ export class Pauses {
     const now = clock.now()
     const known = queue.gate.pausedFor(now)
     if (ms <= known) return
+    this.#options.pausing(queue)
     control.pause(queue.gate, ms)
-    this.#options.paused(queue, ms)
+    this.#options.paused(ms)
     if (isSame(known, ms)) return
     queue.cancelNotification()
     if (reporter.wants('resumed')) queue.cancelNotification = this.#notifyAtEnd(queue.name, now + ms)
@@ -129,6 +136,7 @@ export class Pauses {
     if (ms <= known) return
     this.#allUntil = now + ms
     for (const gate of gates) control.pause(gate, ms)
+    this.#options.paused(ms)
     if (isSame(known, ms)) return
     this.#cancelAllNotification()
     if (reporter.wants('resumed')) this.#cancelAllNotification = this.#notifyAtEnd(undefined, now + ms)

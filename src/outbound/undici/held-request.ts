@@ -43,8 +43,8 @@ export class HeldRequest extends Call implements Sender, Writer {
   #unwanted: UnwantedAnswer | undefined
   /** How often it has been sent again. */
   #retries = 0
-  /** Its place in flight was freed before its unwanted answer had ended. */
-  #hasLeft = false
+  /** Unwanted answers that have not ended, and whose places in flight are free already. */
+  #placesLeft = 0
 
   constructor(
     context: CallContext,
@@ -120,11 +120,12 @@ export class HeldRequest extends Call implements Sender, Writer {
     const pause = Math.max(asked, Math.min(this.#learn(fields), pauseOn?.max ?? LONGEST_PAUSE))
     if (pause > 0) this.context.pauses.announced(this.route, pause)
     // A listener of `paused` may have aborted it.
-    if (this.controller.aborted || (status === REVOKED && this.#takeOther(attempt, real))) return
+    if (this.controller.aborted || (status === REVOKED && this.#isMovedFromRevoked(attempt, real))) return
     const isRetried = retry.status.includes(limitStatus(status, fields, Date.now()))
     if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
-    this.controller.attach(undefined)
     this.#retries += 1
+    if (pause > 0 && this.#moveToOther(attempt, real)) return this.context.credentials?.give()
+    this.controller.attach(undefined)
     this.#unwanted = attempt.discard(real)
     if (this.requeue()) return
     attempt.keep()
@@ -157,28 +158,32 @@ export class HeldRequest extends Call implements Sender, Writer {
     }
   }
 
-  /** The credential is not valid any more. Another one takes the request, if there is one and it may be sent again. */
-  #takeOther(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
+  /** The credential is not valid any more. Another one takes the request, if it may be sent again. */
+  #isMovedFromRevoked(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
     const { context, route } = this
-    const { credentials, pauses } = context
-    if (credentials?.of(route) === undefined) return false
-    const isMoved = isRepeatable(this.#options) && credentials.hasOther(route)
-    if (isMoved) {
-      this.controller.attach(undefined)
-      this.#unwanted = attempt.discard(real)
-      this.leaveFlight()
-      this.#hasLeft = true
-      this.returnToFront()
-    }
+    if (context.credentials?.of(route) === undefined) return false
+    const isMoved = isRepeatable(this.#options) && this.#moveToOther(attempt, real)
     // Those that wait for it go back to the front, too.
-    pauses.pause(route, REVOKED_FOR)
+    context.pauses.pause(route, REVOKED_FOR)
     return isMoved
+  }
+
+  /** Another credential takes the request, if there is one that does not pause. */
+  #moveToOther(attempt: Attempt, real: Dispatcher.DispatchController): boolean {
+    const { credentials } = this.context
+    if (credentials?.of(this.route) === undefined || !credentials.hasOther(this.route)) return false
+    this.controller.attach(undefined)
+    this.#unwanted = attempt.discard(real)
+    this.leaveFlight()
+    this.#placesLeft += 1
+    this.returnToFront()
+    return true
   }
 
   ended(end: AttemptEnd): void {
     if (end === 'discarded') {
-      if (!this.#hasLeft) this.leaveFlight()
-      this.#hasLeft = false
+      if (this.#placesLeft === 0) this.leaveFlight()
+      else this.#placesLeft -= 1
       return
     }
     this.finish()
