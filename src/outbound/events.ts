@@ -1,9 +1,9 @@
 /** Events of a shaper. Durations are in ms. */
 import type { ClearedError, ClosedError, ExpiredError, OverflowError } from './errors.js'
 
-/** The call that an event is about. */
+/** What every event of a call has. */
 export interface CallEvent {
-  /** Its queue. */
+  /** The key of the call, or the name of the credential that it takes. */
   readonly key: string
   /** Cost units; where there are several buckets, of the last one. */
   readonly cost: number
@@ -25,7 +25,7 @@ export interface OutboundEvents {
   expired: [event: CallEvent & { readonly waitMs: number; readonly error: ExpiredError }]
   /** The signal of a call that waited was aborted. */
   cancelled: [event: CallEvent & { readonly waitMs: number; readonly reason: unknown }]
-  /** The function of a run has returned, after `ms`. */
+  /** The function of a run has returned, after `ms`. Not for `admit` and requests of `shape`. */
   done: [event: CallEvent & { readonly ms: number; readonly attempt: number }]
   /** The function of a run has failed. `retryMs`: it is tried again after this time. */
   failed: [

@@ -67,11 +67,14 @@ export interface PostgresStoreOptions {
   readonly instances?: number
 }
 
-/** One limit. */
+/** One limit: a leaky bucket. Costs are in units that the API counts, for example requests or tokens. */
 export interface BucketOptions {
   /** The rate in cost units: `"5/s"`, `"6/30s"`, `"1000/30d"`, or a number per second. */
   readonly rate: string | number
-  /** The most cost of one key, waiting and just sent. Absent or Infinity, only without a store: no bound. */
+  /**
+   * The most cost of one key, waiting and just sent. A call that does not fit fails with OverflowError. Absent or Infinity, only
+   * without a store: no bound.
+   */
   readonly capacity?: number
   /** What may leave without spacing after idling, in cost units. Default: one call. */
   readonly burst?: number
@@ -91,7 +94,7 @@ export interface CredentialOptions {
   readonly origin?: string
 }
 
-/** The most running calls, or the most cost of them. */
+/** The most running calls, or (only without a store) the most cost of them. A call that costs more runs alone. */
 export type InFlightBound = number | { readonly cost: number }
 
 /** Options that can change while calls wait. */
@@ -126,9 +129,12 @@ export type RetryRule = (error: unknown, attempt: number) => number | undefined
 
 /** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
 export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
-  /** Several limits, by name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass. */
+  /**
+   * Several limits, by name, in place of `rate`, `capacity` and `burst`. A call waits until all of them let it pass, and takes from all
+   * or from none.
+   */
   readonly buckets?: Readonly<Record<string, BucketOptions>>
-  /** Runs that fail are tried again. Default: none. */
+  /** Says when a run that failed is tried again, at the head of its queue and in its turn. Default: never. */
   readonly retry?: RetryRule
   /** Several credentials, each with its own bucket, pause and bound. Each call takes the one that is free first. */
   readonly keys?: readonly CredentialOptions[]

@@ -29,7 +29,7 @@ import {
 import { processClock } from './process-clock.js'
 import { type KeyStatus, keyStatus, type ShaperStatus, shaperStatus } from './status.js'
 
-/** Options of each call of a wrapped function. */
+/** Options of `wrap`: those of `run`. `key` and `cost` may depend on the arguments of each call. */
 export interface WrapOptions<Arguments extends unknown[]> extends Omit<RunOptions, 'cost'> {
   /** The queue, or a function of the arguments. Default `''`. */
   readonly key?: string | ((...args: Arguments) => string)
@@ -65,9 +65,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Calls `fn` in its turn and returns its result. The call counts as in flight until the result is there. After an error the
-   * `retry` of the shaper says whether `fn` is called again.
+   * Calls `fn` in its turn and returns its result. Without a store a call that may go at once calls `fn` before `run` returns. The
+   * call counts as in flight until the result is there. After an error the `retry` of the shaper says whether `fn` is called again.
    *
+   * @param key the queue; default `''`
+   * @param fn gets `key`, `attempt`, `signal` and `charge`
    * @throws (rejects) as `admit`, with ExpirationError, or with the error of `fn`
    */
   run<T>(fn: (context: RunContext) => T, options?: RunOptions): Promise<Awaited<T>>
@@ -88,7 +90,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Returns a function that does the same as `fn`, each call in its turn.
+   * Returns a function that does the same as `fn`, each call in its turn, as `run`. `fn` gets its own arguments and no context.
    *
    * @throws TypeError or RangeError for invalid arguments
    */
@@ -133,7 +135,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Changes limits. Levels stay. Waiting calls are planned anew.
+   * Changes limits and bounds: `rate`, `capacity` and `burst`, or those of `buckets` by name. What is not named stays. Levels stay.
+   * Waiting calls are planned anew; those that would then wait longer than a new `maxWait` expire.
    *
    * @throws RangeError as `createShaper`
    */
@@ -144,11 +147,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Resolves when one more call would be admitted if no other came. It reserves nothing.
+   * Resolves when one more call would be admitted if no other came. It reserves nothing, so let one loop ask.
    *
    * @param key default `''`
-   * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted; the signal's reason; RangeError or TypeError
-   *   for invalid arguments
+   * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted, or `maxKeys` keys are in use; the signal's
+   *   reason; RangeError or TypeError for invalid arguments
    */
   room(key = '', options?: RoomOptions): Promise<void> {
     return untilRoom(this.#context, key, options)
@@ -156,8 +159,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
 
   /**
    * Calls `fn` for each item, each in its turn, and yields the results in the order of the items. An item is taken when the one
-   * before it has left the queue. So no more than one waits, and any number of items will do. A call that fails ends it, with its error: those that
-   * wait then are given up.
+   * before it has left the queue. So no more than one waits, and any number of items will do. A call that fails ends it, with its
+   * error, and what waits then is given up.
    *
    * @throws RangeError or TypeError for invalid arguments; else as `run`
    */
@@ -193,7 +196,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return this.#context.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
-  /** The status of one key, or of all. */
+  /** The status of one key, or of all. It changes nothing. */
   status(): ShaperStatus
   status(key: string): KeyStatus
   status(key?: string): ShaperStatus | KeyStatus {
@@ -219,7 +222,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
 }
 
 /**
- * Creates a shaper.
+ * Creates a shaper: calls wait in the queue of their key and leave at the rate.
+ *
+ * @example
+ * const shaper = createShaper({ rate: '5/s', capacity: 100 })
+ * const answer = await shaper.run('user_42', () => call())
  *
  * @throws RangeError with one line for each wrong option; TypeError if `options` is no object
  */

@@ -17,7 +17,7 @@ export interface KeyStatus {
   readonly inFlight: number
   /** ms; 0: not paused. */
   readonly pausedForMs: number
-  /** ms until the next call may be released, even if none waits. 0: at once. */
+  /** ms until all its buckets let the next call pass, even if none waits. 0: at once. */
   readonly nextReleaseMs: number
 }
 

@@ -123,6 +123,63 @@ t.test('charge: the last one counts, also after the end; a number counts in each
   })
 })
 
+t.test(
+  'charge: a debt fills the bucket at most; new calls are refused, and those who wait leave after capacity / rate',
+  async t => {
+    const { clock, shaper, record, note } = several()
+    void shaper.run('k', ({ charge }) => charge({ tokens: 10_000 }), { cost: { tokens: 50 } })
+    await t.rejects(shaper.run('k', note('too early')), { name: 'OverflowError', reason: 'overflow' })
+    clock.runUntil(20)
+    void shaper.run('k', note('b'))
+    clock.runAll()
+    // 200 tokens drain in 2 s. What the call cost beyond them is forgotten.
+    t.same(record, ['b at 2000'])
+  },
+)
+
+t.test('charge: without a capacity a debt has no bound', async t => {
+  const { clock, shaper, record, note } = world({ capacity: Infinity })
+  void shaper.run(({ charge }) => charge(10_000))
+  void shaper.run(note('b'))
+  clock.runAll()
+  t.same(record, ['b at 1000000'])
+})
+
+t.test('charge: what has drained is not given back; with a burst less of it has', async t => {
+  for (const [burst, expected] of [
+    // 90 of 100 were reserved in vain. At 1,900 ms the bucket holds 10, so the other 80 are lost.
+    [undefined, ['b at 1000', 'c at 1900', 'd at 2900']],
+    // It holds 110 then, and 20 without the 90. So d leaves at once and the bucket holds 120: e leaves when that is 100.
+    [200, ['b at 0', 'c at 1000', 'd at 1900', 'e at 2100']],
+  ] as const) {
+    const { clock, shaper, record, note } = several({
+      buckets: { tokens: { rate: '100/s', ...(burst && { burst }) } },
+    })
+    let first: RunContext | undefined
+    const cost = 100
+    const keep = (context: RunContext): void => {
+      first = context
+    }
+    void shaper.run('k', keep, { cost })
+    for (const name of ['b', 'c', 'd', 'e']) void shaper.run('k', note(name), { cost })
+    clock.runUntil(1_900 - 1e-6)
+    first!.charge(10)
+    clock.runAll()
+    t.same(record.slice(0, expected.length), expected)
+  }
+})
+
+t.test('a call that may go at once goes before run returns, and an error in it rejects', async t => {
+  const { shaper, record, note } = world({ capacity: 2 })
+  const first = shaper.run(note('first'))
+  t.same(record, ['first at 0'])
+  await first
+  const failing = shaper.run('other', () => {
+    throw new Error('at once')
+  })
+  await t.rejects(failing, { message: 'at once' })
+})
+
 t.test('a run that fails keeps its reservation', async t => {
   const { clock, shaper, record, note } = several()
   await t.rejects(

@@ -28,8 +28,8 @@ export interface CallOptions {
 /** Options of one call whose function the shaper runs. */
 export interface RunOptions extends CallOptions {
   /**
-   * How long the function may run: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the signal of the
-   * function is aborted. Default: no bound.
+   * How long one try of the function may take: `"30s"`, or ms. Then the run fails with ExpirationError, its place is free, and the
+   * signal of the function is aborted. Default: no bound.
    */
   readonly expiration?: string | number
 }

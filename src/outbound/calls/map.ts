@@ -7,7 +7,7 @@
 import { checkKey, type RunOptions } from './call-options.js'
 import type { RunContext } from './run-call.js'
 
-/** Options of each call of a `map`. */
+/** Options of `map`: those of `run`, for each item. */
 export interface MapOptions<Item> extends RunOptions {
   /** The queue, or a function of the item. Default `''`. */
   readonly key?: string | ((item: Item) => string)

@@ -15,15 +15,15 @@ import { PromisedCall } from './promised-call.js'
 
 /** What the function of `run` is called with. */
 export interface RunContext {
-  /** That of the call, or the name of the credential that it takes. */
+  /** The key of the call, or the name of the credential that it takes. */
   readonly key: string
   /** 1 for the first try. */
   readonly attempt: number
   /** Aborted when the run expires, or with the signal of the call. */
   readonly signal: AbortSignal
   /**
-   * Tells what the call really costs, in place of what was reserved: in each bucket, or by name. The last one counts. Those that
-   * wait move accordingly.
+   * Tells what the call really costs, in place of what was reserved: the total in each bucket, or by name. The last one counts,
+   * also after the end of the function. Those that wait move accordingly. A level does not rise above its capacity by it.
    *
    * @throws RangeError
    */

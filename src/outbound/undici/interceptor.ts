@@ -8,7 +8,7 @@ import { OutboundShaper } from '../shaper.js'
 import { HeldRequest } from './held-request.js'
 import { discard, keyOf } from './request-parts.js'
 
-/** Options of `shape`: those of `createShaper`, and what requests and answers have to do with them. */
+/** Options of `shape`: those of `createShaper`, and how requests and their answers count. */
 export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   /**
    * Which requests share a queue: those of one origin (default), all, those with the same header, or those for which a
@@ -35,7 +35,7 @@ export interface ShapeOptions extends Omit<ShaperOptions, 'retry'> {
   /**
    * Sends a request again, at the head of its queue, after an answer with one of these statuses, at most `max` times.
    * Only repeatable requests (by their method, or `idempotent: true`) whose body can be read again: a string, Buffer or other bytes,
-   * a Blob or FormData. Default: none.
+   * a Blob or FormData. `fetch` makes a stream of every body: with it only requests without one. Default: none.
    */
   readonly retry?: { readonly status: readonly number[]; readonly max: number }
 }
@@ -53,8 +53,8 @@ export interface ShapeInterceptor {
 }
 
 /**
- * Creates an interceptor that holds requests until their turn. A request that is not let through fails with
- * OverflowError, ExpiredError or ClosedError. With `fetch` that error is the `cause` of a TypeError.
+ * Creates an interceptor that holds requests until their turn. Compose it first, so that what other interceptors send passes it.
+ * A request that is not let through fails with OverflowError, ExpiredError or ClosedError. With `fetch` that error is the `cause` of a TypeError.
  *
  * @throws RangeError or TypeError as `createShaper`
  */
