@@ -14,6 +14,7 @@ import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
 import { adaptive } from './suites/adaptive.js'
 import { decision } from './suites/decision.js'
+import { dialects } from './suites/dialects.js'
 import { importing } from './suites/importing.js'
 import { lanes } from './suites/lanes.js'
 import { leaving } from './suites/leaving.js'
@@ -48,6 +49,7 @@ const SUITES = {
   store,
   workers,
   outbound,
+  dialects,
   importing,
   replay,
 }
@@ -60,7 +62,9 @@ const PACKAGES = [
   'fast-proxy',
   'bottleneck',
   'p-throttle',
+  'p-queue',
   'limiter',
+  '@octokit/plugin-throttling',
   'rate-limiter-flexible',
   'ioredis',
   'pg',

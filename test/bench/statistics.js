@@ -78,3 +78,44 @@ export function worstExcess(times, rate) {
   }
   return most - Math.max(1, 0.002 * rate) - 1
 }
+
+/** Numbers in [0, 1), the same ones for the same seed. @param {number} seed @returns {() => number} */
+export function random(seed) {
+  let state = seed
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return state / 2 ** 32
+  }
+}
+
+/** @typedef {{ at: number, cost: number }} Entry */
+
+/** The most cost in any window, less a limit. @param {readonly Entry[]} entries @param {number} limit @param {number} ms of the window */
+export function worstWindow(entries, limit, ms) {
+  let first = 0
+  let sum = 0
+  let most = 0
+  for (const { at, cost } of entries) {
+    sum += cost
+    for (; entries[first].at <= at - ms; first += 1) sum -= entries[first].cost
+    most = Math.max(most, sum)
+  }
+  return most - limit
+}
+
+/**
+ * The most that a bucket holds that holds a limit and drains of it in each window, less that limit.
+ *
+ * @param {readonly Entry[]} entries @param {number} limit @param {number} ms of the window
+ */
+export function worstLevel(entries, limit, ms) {
+  let level = 0
+  let before = 0
+  let most = 0
+  for (const { at, cost } of entries) {
+    level = Math.max(0, level - ((at - before) * limit) / ms) + cost
+    before = at
+    most = Math.max(most, level)
+  }
+  return most - limit
+}
