@@ -32,11 +32,16 @@ export interface AnswerNumbers {
 
 /** @returns undefined if nothing can be found in such an answer */
 export function findInAnswer(fields: Fields, paths: readonly JsonPath[]): AnswerNumbers | undefined {
-  const type = mediaType(fields('content-type'))
-  const plain = type === 'text/event-stream' ? new PlainEvents(paths) : isJson(type) ? new PlainJson(paths) : undefined
+  const reader = readerOf(mediaType(fields('content-type')), paths)
+  if (reader === undefined) return undefined
+  const plain = new Plain(reader)
   const coding = (fields('content-encoding') ?? '').trim().toLowerCase()
-  if (plain === undefined || coding === '' || coding === 'identity') return plain
-  return new Inflated(coding, plain)
+  return coding === '' || coding === 'identity' ? plain : new Inflated(coding, plain)
+}
+
+function readerOf(type: string, paths: readonly JsonPath[]): JsonNumbers | EventNumbers | undefined {
+  if (type === 'text/event-stream') return new EventNumbers(paths)
+  return isJson(type) ? new JsonNumbers(paths) : undefined
 }
 
 function mediaType(contentType: string | undefined): string {
@@ -47,39 +52,20 @@ function isJson(type: string): boolean {
   return type === 'application/json' || /^application\/[^\s/]+\+json$/.test(type)
 }
 
-class PlainJson implements AnswerNumbers {
-  readonly #json: JsonNumbers
+/** An answer that is not compressed. */
+class Plain implements AnswerNumbers {
+  readonly #reader: JsonNumbers | EventNumbers
 
-  constructor(paths: readonly JsonPath[]) {
-    this.#json = new JsonNumbers(paths)
+  constructor(reader: JsonNumbers | EventNumbers) {
+    this.#reader = reader
   }
 
   read(bytes: Buffer, from: number, to: number): void {
-    this.#json.read(bytes, from, to)
+    this.#reader.read(bytes, from, to)
   }
 
   end(done: (found: Numbers) => void): void {
-    const { isWhole, found } = this.#json
-    done(isWhole ? found : NOTHING)
-  }
-
-  drop(): void {}
-}
-
-class PlainEvents implements AnswerNumbers {
-  readonly #events: EventNumbers
-
-  constructor(paths: readonly JsonPath[]) {
-    this.#events = new EventNumbers(paths)
-  }
-
-  read(bytes: Buffer, from: number, to: number): void {
-    this.#events.read(bytes, from, to)
-  }
-
-  end(done: (found: Numbers) => void): void {
-    this.#events.end()
-    done(this.#events.found)
+    done(this.#reader.end())
   }
 
   drop(): void {}

@@ -32,11 +32,6 @@ export class EventNumbers {
     this.#found = paths.map(() => undefined)
   }
 
-  /** What has been found so far, by path. */
-  get found(): readonly (number | undefined)[] {
-    return this.#found
-  }
-
   /** Takes the bytes of a buffer from `from` to before `to`. */
   read(bytes: Uint8Array, from: number, to: number): void {
     let at = from
@@ -55,9 +50,10 @@ export class EventNumbers {
     }
   }
 
-  /** The stream has ended. An event whose data are whole counts without an empty line behind it. */
-  end(): void {
+  /** The stream has ended. An event whose data are whole counts without an empty line behind it. Returns what has been found, by path. */
+  end(): readonly (number | undefined)[] {
     this.#endEvent()
+    return this.#found
   }
 
   /** A part of a line. */

@@ -100,6 +100,11 @@ export class JsonNumbers {
     return this.#state === 'broken' ? this.#found.map(() => undefined) : this.#found
   }
 
+  /** The bytes have ended. Returns what has been found, by path: nothing in a document that is not whole. */
+  end(): readonly (number | undefined)[] {
+    return this.isWhole ? this.#found : []
+  }
+
   /** Another document begins. */
   reset(): void {
     this.#found.fill(undefined)

@@ -156,9 +156,9 @@ t.test('the last event that has a number counts, wherever the bytes are cut', as
       })
       const reader = new EventNumbers([['usage', 'total'], ['usage']])
       readCut(reader, Buffer.from(text.join('') + done), cuts)
-      reader.end()
+      const [found] = reader.end()
       const last = events.map(({ total }) => total).findLast(total => total !== null)
-      if (reader.found[0] !== last) throw new Error(`${reader.found[0]} instead of ${last} of ${text.join('')}`)
+      if (found !== last) throw new Error(`${found} instead of ${last} of ${text.join('')}`)
     }),
     { numRuns: 2_000 },
   )
@@ -173,8 +173,20 @@ t.test('an event at the end without an empty line counts if its data are whole',
   ] as const) {
     const reader = new EventNumbers([['n']])
     reader.read(Buffer.from(text), 0, text.length)
-    reader.end()
-    t.equal(reader.found[0], found, text)
+    t.equal(reader.end()[0], found, text)
+  }
+})
+
+t.test('a document counts when it ends if it is whole, as an event does', async t => {
+  for (const [text, found] of [
+    ['{"n":1}', 1],
+    ['{"n":1} ', 1],
+    ['{"n":1', undefined],
+    ['{"n":1} x', undefined],
+  ] as const) {
+    const reader = new JsonNumbers([['n']])
+    reader.read(Buffer.from(text), 0, text.length)
+    t.equal(reader.end()[0], found, text)
   }
 })
 
