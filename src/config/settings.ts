@@ -226,8 +226,8 @@ export interface BucketCostSettings {
   estimate: number | { bytesPerUnit: number } | { path: JsonPath }
   /** Where the body says what the answer may cost. That is reserved as well. */
   max?: JsonPath
-  /** Where the answer says what the request has cost. */
-  after?: JsonPath
+  /** Where the answer says what the request has cost: the first of these that is there counts. */
+  after?: readonly JsonPath[]
 }
 
 export interface RouteSettings {

@@ -187,7 +187,7 @@ t.test('costs of buckets come out as they went in', async t => {
     a: 2,
     b: { estimate: 'body/3.5', max: 'x[0].y', after: 'usage.total' },
     c: { estimate: 'n' },
-    d: { estimate: 5, after: '[2]' },
+    d: { estimate: 5, after: ['[2]', 'usage.n'] },
   }
   const bucket = { rate: '5/s', capacity: 10 }
   const file = {

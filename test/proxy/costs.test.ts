@@ -113,6 +113,24 @@ t.test('event streams in the style of OpenAI and Anthropic, in pieces of a byte'
   }
 })
 
+t.test('after as a list: the input tokens of Anthropic in a JSON answer and in a stream, on one route', async t => {
+  const json = JSON.stringify({ type: 'message', usage: { input_tokens: 40, output_tokens: 7 } })
+  const both = anthropic(7).replace('"usage":{"output_tokens":7}', '"usage":{"input_tokens":30,"output_tokens":7}')
+  for (const [text, type, input] of [
+    [json, 'application/json', 40],
+    [anthropic(7), 'text/event-stream', 25],
+    [both, 'text/event-stream', 30],
+    ['{"usage":{}}', 'application/json', 100],
+  ] as const) {
+    const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, { 'content-type': type }).end(text))
+    const after = ['usage.input_tokens', 'message.usage.input_tokens']
+    const rig = await startRig(t, model(upstream.url, { tokens: { ...TOKENS, after } }))
+    await askOnce(t, rig, post(BODY))
+    await rig.finished(1)
+    t.equal(level(rig, 'tokens'), input, text)
+  }
+})
+
 t.test('each event reaches the client before the next is sent', async t => {
   const upstream = await httpUpstream(t, (_req, res) => {
     res.writeHead(200, { 'content-type': 'text/event-stream' })

@@ -217,7 +217,7 @@ function formatBucketCost({ estimate, max, after }: BucketCostSettings): unknown
   return {
     estimate: formatEstimate(estimate),
     ...(max && { max: formatJsonPath(max) }),
-    ...(after && { after: formatJsonPath(after) }),
+    ...(after && { after: after.length === 1 ? formatJsonPath(after[0]!) : after.map(formatJsonPath) }),
   }
 }
 

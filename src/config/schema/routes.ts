@@ -170,6 +170,14 @@ const estimate = z.union(
   { error: wants('an estimate', ESTIMATES) },
 )
 
+const answerPaths = z.union(
+  [
+    jsonPath.transform(path => [path]),
+    z.array(jsonPath).min(1, { error: 'the list is empty; use e.g. ["usage.total_tokens"]' }),
+  ],
+  { error: wants('a path in JSON', JSON_PATHS) },
+)
+
 const bucketCost = z.union(
   [
     amount.transform((cost): BucketCostSettings => ({ estimate: cost })),
@@ -183,9 +191,11 @@ const bucketCost = z.union(
         max: jsonPath
           .exactOptional()
           .describe('Where the JSON body bounds the answer, e.g. "max_tokens"; reserved besides.'),
-        after: jsonPath
+        after: answerPaths
           .exactOptional()
-          .describe('Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens".'),
+          .describe(
+            'Where the JSON answer, or an event of it, tells the cost, e.g. "usage.total_tokens". Of a list the first that is there counts.',
+          ),
       },
       'a cost',
       'use e.g. 5 or { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" }',

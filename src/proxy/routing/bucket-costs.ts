@@ -24,8 +24,8 @@ interface BucketCost {
   readonly estimate: number | { readonly bytesPerUnit: number } | { readonly found: number }
   /** Its number among what is looked for in the body. */
   readonly max: number | undefined
-  /** Its number among what is looked for in the answer. */
-  readonly after: number | undefined
+  /** Their numbers among what is looked for in the answer. The first that is there counts. */
+  readonly after: readonly number[]
 }
 
 export class BucketCosts {
@@ -39,12 +39,13 @@ export class BucketCosts {
     const bodyPaths: JsonPath[] = []
     const answerPaths: JsonPath[] = []
     const inBody = (path: JsonPath): number => bodyPaths.push(path) - 1
-    const costs = Object.entries(settings).map(([name, { estimate, max, after }]): [string, BucketCost] => [
+    const inAnswer = (path: JsonPath): number => answerPaths.push(path) - 1
+    const costs = Object.entries(settings).map(([name, { estimate, max, after = [] }]): [string, BucketCost] => [
       name,
       {
         estimate: typeof estimate === 'object' && 'path' in estimate ? { found: inBody(estimate.path) } : estimate,
         max: max && inBody(max),
-        after: after && answerPaths.push(after) - 1,
+        after: after.map(inAnswer),
       },
     ])
     this.#costs = new Map(costs)
@@ -82,14 +83,14 @@ export class BucketCosts {
    * @param numbers what was found in the answer
    */
   settled(bucket: string, numbers: readonly (number | undefined)[]): number | undefined {
-    const { after } = this.#costs.get(bucket) ?? {}
-    const number = after === undefined ? undefined : numbers[after]
-    return number === undefined || number < 0 ? undefined : Math.min(MOST, number)
+    const found = this.#costs.get(bucket)?.after.map(path => numbers[path])
+    const number = found?.find(each => each !== undefined && each >= 0)
+    return number === undefined ? undefined : Math.min(MOST, number)
   }
 
   /** Whether answers say what a request has cost in this bucket. */
   isSettled(bucket: string): boolean {
-    return this.#costs.get(bucket)?.after !== undefined
+    return (this.#costs.get(bucket)?.after.length ?? 0) > 0
   }
 }
 
