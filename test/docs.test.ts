@@ -14,13 +14,13 @@ const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${n
   name.endsWith('.md'),
 )
 
-/** The last configuration with a store above a command. */
-function sharedBefore(page: string, command: string): string {
+/** The last configuration with a key above a command. */
+function fileBefore(page: string, command: string, key: 'store' | 'egress'): string {
   const text = readFileSync(`${ROOT}/${page}`, 'utf8')
-  const above = text.slice(0, text.indexOf(command))
+  const above = text.slice(0, text.indexOf(`\n${command}`))
   return [...above.matchAll(/^```json\n([\s\S]*?)^```$/gm)]
     .map(match => match[1]!)
-    .findLast(block => block.includes('"store"'))!
+    .findLast(block => block.includes(`"${key}"`))!
 }
 
 t.jobs = 3
@@ -28,7 +28,8 @@ t.jobs = 3
 for (const page of pages) {
   t.test(`${page}: configurations are valid`, async t => {
     for (const block of blocks(page, 'json')) {
-      t.doesNotThrow(() => parseConfig(block, { env: {} }), block)
+      const flags = { egress: block.includes('"egress"') }
+      t.doesNotThrow(() => parseConfig(block, { env: {}, flags }), block)
     }
   })
 
@@ -41,7 +42,8 @@ for (const page of pages) {
         .trim()
         .split(/\s+/)
       if (args[0] !== 'start' && args[0] !== 'check') continue
-      const cwd = args.includes('--workers') ? t.testdir({ 'shaper.config.json': sharedBefore(page, command) }) : ROOT
+      const key = args.includes('--workers') ? 'store' : args.includes('--egress') ? 'egress' : undefined
+      const cwd = key === undefined ? ROOT : t.testdir({ 'shaper.config.json': fileBefore(page, command, key) })
       const { code, stderr } = await shaperHere(['check', ...args.slice(1)], { cwd })
       t.equal(code, 0, `${command}: ${stderr}`)
       if (page === 'README.md' && args[0] === 'start') t.notMatch(stderr, /warning: trustProxy/, command)

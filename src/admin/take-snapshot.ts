@@ -121,7 +121,7 @@ function bucketSnapshot(
     configured: limits.rate * 1_000,
     capacity: finite(limits.capacity),
     ...(limits.burst !== undefined && { burst: limits.burst }),
-    routes: context.routes.filter(route => route.settings.buckets.includes(settings)).map(route => route.name),
+    routes: byName(context.routes.filter(route => route.settings.buckets.includes(settings))).map(({ name }) => name),
     keys: context.bucketTable.size(name),
     offered: tally.offered,
     released: tally.released,
@@ -171,7 +171,7 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
     const { queued, outcomes, rehearsed } = all.route(name)
     return { queued, outcomes, rehearsed }
   }
-  const known = routes.map((route): RouteSnapshot => {
+  const known = byName(routes).map((route): RouteSnapshot => {
     const { name, settings } = route
     const patience = patienceSnapshot(route, all.route(name), now)
     const { mode, dryRun } = settings
@@ -179,6 +179,11 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
   })
   // Requests without a route are listed, too.
   return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known
+}
+
+/** The first route of each name. With egress there is one for each origin, and they share what is shown. */
+function byName(routes: readonly Route[]): Route[] {
+  return routes.filter(({ name }, index) => routes.findIndex(route => route.name === name) === index)
 }
 
 function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {

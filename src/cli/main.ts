@@ -127,6 +127,7 @@ function withLimits(command: Command): Command {
     .option('--key <key>', 'what tells clients apart, e.g. ip or header:x-api-key')
     .option('--admin <host:port>', 'where to serve metrics, state and the dashboard')
     .option('--workers <n>', 'how many processes serve together, or auto: one for each core')
+    .option('--egress', 'serve programs that call outside APIs: send requests where they say, if the file allows it')
     .option('--dry-run', 'decide and log, but hold and reject nothing')
 }
 

@@ -8,6 +8,8 @@ export interface Flags {
   /** Where the admin server listens. */
   admin?: string
   dryRun?: boolean
+  /** Requests go where they say, and the upstreams of the file are not used. */
+  egress?: boolean
   rate?: string
   capacity?: string
   burst?: string
@@ -55,7 +57,17 @@ export function mergeFlags(file: unknown, flags: Flags): Merged {
     else put('--admin', ['admin'], { listen: flags.admin })
   }
   if (flags.dryRun === true) put('--dry-run', ['dryRun'], true)
-  return { raw, origins, findings: [...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)] }
+  return {
+    raw,
+    origins,
+    findings: [...egressFaults(flags), ...idleUpstream(raw, flags), ...mergeLimits(raw, flags, put)],
+  }
+}
+
+function egressFaults({ egress, upstream }: Flags): Finding[] {
+  if (!egress || upstream === undefined) return []
+  const message = 'no effect with --egress, where requests go to what "egress" allows; remove one of the flags'
+  return [{ path: ['--upstream'], message }]
 }
 
 function idleUpstream({ routes }: FileObject, { upstream }: Flags): Finding[] {

@@ -3,6 +3,7 @@ import { resolve as resolvePath } from 'node:path'
 import { adaptFaults } from './checks/adapt.js'
 import { adminAddressFaults } from './checks/admin-address.js'
 import { crossCheck } from './checks/checks.js'
+import { egressFaults } from './checks/egress.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
@@ -77,6 +78,10 @@ export function loadConfig(options: ConfigSources): { settings: Settings; file: 
   const content = contentOf(file, options.file)
   if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))
   if (content !== undefined) return { settings: readText(content, { ...reading, file: given }), file }
+  if (flags.egress) {
+    const message = `there is no ./${DEFAULT_FILE} here, and --egress needs a file that says what is allowed; name one with -c FILE, with "egress": { "allow": ["api.example.com:443"] }`
+    throw new ConfigError(problemsOf([{ path: [], message }, ...flagFaults(reading)], []))
+  }
   const missing = [flags.upstream === undefined && '--upstream URL', flags.rate === undefined && '--rate R'].filter(
     Boolean,
   )
@@ -140,11 +145,15 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const parsed = fileSchema.safeParse(merged.raw)
   const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
   const { raw } = merged
-  const crossed = isObject(raw) ? [...crossCheck(readPartialConfig(raw)), ...checks.flatMap(check => check(raw))] : []
+  const mode = flags.egress ? 'egress' : 'proxy'
+  const ofMode = mode === 'egress' ? egressFaults : () => []
+  const crossed = isObject(raw)
+    ? [...crossCheck(readPartialConfig(raw, mode)), ...[...checks, ofMode].flatMap(check => check(raw))]
+    : []
   const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
-  return resolve(parsed.data)
+  return resolve(parsed.data, mode)
 }
 
 function problemsOf(findings: readonly Finding[], origins: readonly Origin[]): Problem[] {

@@ -25,12 +25,25 @@ export interface Settings {
   pacing: 'precise' | 'timer'
   /** Undefined: no admin server. Takes effect at start. */
   admin?: AdminSettings
+  /** Undefined: requests go to the upstream of their route. Takes effect at start, but for what is in it. */
+  egress?: EgressSettings
   /** Whether each request is logged. Takes effect at start. */
   accessLog: boolean
 }
 
 export interface AdminSettings {
   listen: { host: string; port: number }
+  /** A secret. Only undefined on a loopback address. */
+  token?: string
+}
+
+/** Where requests go: to the upstreams of their routes, or where they say (`--egress`). */
+export type ConfigMode = 'proxy' | 'egress'
+
+/** Requests go where they say. The upstream of every route has the URL `"egress:"`, which stands for all that are allowed. */
+export interface EgressSettings {
+  /** `"host:port"` in the spelling of `formatAuthority`. */
+  allow: readonly string[]
   /** A secret. Only undefined on a loopback address. */
   token?: string
 }
@@ -71,7 +84,7 @@ export interface Listen {
 }
 
 export interface UpstreamSettings {
-  /** `"http://host:port"`, `"https://host:port"` or `"echo:"`; never a trailing slash. */
+  /** `"http://host:port"`, `"https://host:port"`, `"echo:"` or `"egress:"`; never a trailing slash. */
   url: string
   hostHeader: 'preserve' | 'upstream'
   /** Infinity when the file sets none. */
@@ -232,6 +245,8 @@ export interface BucketCostSettings {
 
 export interface RouteSettings {
   name: string
+  /** The only origin that it leads to, as in a URL. Absent: it leads to its upstream, wherever that is. */
+  origin?: string
   match: MatchSettings
   mode: 'shape' | 'meter' | 'off'
   buckets: readonly BucketSettings[]

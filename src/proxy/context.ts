@@ -3,6 +3,7 @@ import type { Shaper } from '../core/shaper.js'
 import type { Pacer } from '../pacing/pacer.js'
 import type { Sharing } from '../sharing/sharing.js'
 import type { Deadlines } from './deadlines.js'
+import type { Egress } from './egress/egress.js'
 import type { BodyLimits } from './exchange/body-limits.js'
 import type { OpenBodies } from './exchange/open-bodies.js'
 import type { Trust } from './http/client-address.js'
@@ -27,6 +28,8 @@ export interface ProxyContext {
   readonly learned: LearnedLimits
   rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
+  /** Undefined: the routes decide where requests go. */
+  readonly egress: Egress | undefined
   trust: Trust
   readonly via: Via
   readonly observer: Observer

@@ -183,6 +183,8 @@ t.test('every key of the file has a description with an example', async t => {
       ],
       ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],
+      ...['egress', 'egress.allow', 'egress.token'],
+      ...upstream.filter(key => !/url|hostHeader|servername/i.test(key)).map(key => `egress.upstream${key}`),
     ]),
   )
   for (const [path, { description }] of keys) t.match(description, /e\.g\. /, path)

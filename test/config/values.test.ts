@@ -337,7 +337,7 @@ t.test('unknown keys', async t => {
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
-    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, ' +
+    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, egress, ' +
       'accessLog, dryRun, headers, pacing',
   ])
   t.same(faults(route({ nmae: 'x', match: { pth: '/' } })), [

@@ -10,6 +10,7 @@ import type { Store } from '../../src/core/store.js'
 import type { ArmedWrites } from '../../src/pacing/armed-writes.js'
 import { createPreciseClock } from '../../src/pacing/precise.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
+import type { ResolveName } from '../../src/proxy/egress/egress.js'
 import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
@@ -150,6 +151,8 @@ export interface RigOptions {
   readonly shared?: (pacer: Clock) => { readonly store: Store; readonly onOutage: OnOutage }
   /** How late the pacing clock wakes, in ms. */
   readonly lateness?: () => number
+  /** Requests go where they say. `resolve` stands for the DNS. */
+  readonly egress?: { readonly resolve?: ResolveName }
 }
 
 /**
@@ -158,8 +161,10 @@ export interface RigOptions {
  * @param config as in shaper.config.json; listens on a free port
  */
 export async function startRig(t: Teardown, config: object, options: RigOptions = {}): Promise<Rig> {
-  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }))
-  const { lateness } = options
+  const { lateness, egress } = options
+  const settings = parseConfig(JSON.stringify({ listen: '127.0.0.1:0', ...config }), {
+    flags: { egress: egress !== undefined },
+  })
   const pacer = createVirtualClock(lateness && { lateness })
   const clock = createVirtualClock()
   const signal = new Signal()
@@ -206,6 +211,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     observer,
     ...(options.wallNow && { wallNow: options.wallNow }),
     ...(options.shared && { shared: options.shared(pacer) }),
+    ...(egress?.resolve && { resolveName: egress.resolve }),
   })
   const rig: Rig = {
     proxy,
@@ -569,7 +575,12 @@ function readAnswer(held: Buffer, method: string, ended: boolean): { answer: Ans
     return values.length === 0 ? undefined : values.join(', ')
   }
   const start = headEnd + 4
-  const bodiless = method === 'HEAD' || Number(status) < 200 || status === '204' || status === '304'
+  const bodiless =
+    method === 'HEAD' ||
+    (method === 'CONNECT' && status.startsWith('2')) ||
+    Number(status) < 200 ||
+    status === '204' ||
+    status === '304'
   const framed = bodiless
     ? { body: Buffer.alloc(0), trailers: [], length: start, whole: true }
     : header('transfer-encoding') === 'chunked'

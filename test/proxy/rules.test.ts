@@ -19,6 +19,7 @@ type Teardown = Parameters<typeof startRig>[0]
 
 const NO_FACTS = {
   method: 'GET',
+  origin: undefined,
   oldHttp: false,
   target: '/',
   path: '/',

@@ -9,6 +9,7 @@ import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { formatDuration } from '../../core/units.js'
+import { CONNECT_PACED } from '../egress-text.js'
 import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
 import { aligned } from './table.js'
@@ -38,6 +39,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
     ...adaptiveLines(settings.routes),
     '',
     memory(settings),
+    ...(settings.egress ? [CONNECT_PACED] : []),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
     ...warned.map(({ path, message }) => `warning: ${path}: ${message}`),
     `${file ?? 'the flags'}: valid`,

@@ -10,6 +10,7 @@ import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
 import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
+import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
 import { createReloader } from './reloader.js'
 
@@ -59,6 +60,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
     ...certificateWarnings(settings.listen, Date.now()),
     ...openFileWarnings(settings, openFileLimit(), workers),
   ]
+  if (settings.egress !== undefined) log.info(CONNECT_PACED)
   for (const { path, message } of warned) log.warn(`${path}: ${message}`)
   const apply = async (next: Settings): Promise<ReadonlyMap<string, number>> => {
     const expired = await service.reload(next)
@@ -79,9 +81,8 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   watchAll(settings)
   const ending = firstSignal(service)
   // The reader of this line may send a signal or change the file at once, so it comes after the handlers.
-  const targets = new Set(settings.routes.map(route => route.upstream.url))
   flushLog()
-  process.stdout.write(`shaper listening on ${service.url} -> ${[...targets].join(', ')}\n`)
+  process.stdout.write(`shaper listening on ${service.url} -> ${targetsOf(settings)}\n`)
   const signal = await ending
   log.info({ signal, inProgress: service.context?.inProgress }, 'shutting down')
   try {
@@ -91,6 +92,12 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
     await admin?.close()
     watch.close()
   }
+}
+
+/** Where requests go, for the line that says so. */
+function targetsOf({ egress, routes }: Settings): string {
+  if (egress?.allow.length === 0) return 'nowhere: "egress": { "allow": [] }'
+  return (egress?.allow ?? [...new Set(routes.map(route => route.upstream.url))]).join(', ')
 }
 
 // What serves is imported when it is needed: the primary of workers needs no proxy, and neither needs Prometheus without

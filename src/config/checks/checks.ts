@@ -9,6 +9,7 @@ import { tierFaults } from './tiers.js'
 
 const TOLERANCE = 1e-9
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
+const EGRESS_OR = 'give --egress, with which alone "egress" counts, or '
 const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 
 /** Finds every contradiction among the valid parts of a file, in file order. */
@@ -28,11 +29,13 @@ export function crossCheck(config: PartialConfig): Finding[] {
   ]
 }
 
-function upstreams({ hasUpstream, routes }: PartialConfig): Finding[] {
+function upstreams({ hasUpstream, hasEgress, routes }: PartialConfig): Finding[] {
   if (hasUpstream) return []
   const without = (routes ?? []).flatMap((route, index) => (route.hasUpstream ? [] : [index]))
   if (without.length === (routes ?? []).length) {
-    return routes && without.length === 0 ? [] : [{ path: ['upstream'], message: `missing; ${UPSTREAM}` }]
+    return routes && without.length === 0
+      ? []
+      : [{ path: ['upstream'], message: `missing; ${hasEgress ? EGRESS_OR : ''}${UPSTREAM}` }]
   }
   return without.map(index => ({
     path: ['routes', index, 'upstream'],

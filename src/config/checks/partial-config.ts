@@ -4,7 +4,7 @@ import { capacityOf } from '../default-capacity.js'
 import { bucket, tier } from '../schema/buckets.js'
 import { slowest } from '../schema/rates.js'
 import { route } from '../schema/routes.js'
-import type { CostSettings } from '../settings.js'
+import type { ConfigMode, CostSettings } from '../settings.js'
 
 export interface PartialBucket {
   readonly name: string
@@ -53,17 +53,21 @@ export interface PartialConfig {
   readonly hasUpstream: boolean
   /** Whether the common upstream has an adaptive rate. */
   readonly adapts: boolean
+  readonly hasEgress: boolean
 }
 
-export function readPartialConfig(raw: unknown): PartialConfig {
+/** @param mode with `egress` requests go where they say, and routes need no upstream */
+export function readPartialConfig(raw: unknown, mode: ConfigMode = 'proxy'): PartialConfig {
   const file = isObject(raw) ? raw : {}
+  const isEgress = mode === 'egress'
   const buckets = isObject(file.buckets) ? Object.entries(file.buckets) : []
   return {
     buckets: new Map(buckets.map(([name, value]) => [name, readBucket(name, value)])),
-    routes: Array.isArray(file.routes) ? file.routes.map(readRoute) : undefined,
+    routes: Array.isArray(file.routes) ? file.routes.map(each => readRoute(each, mode)) : undefined,
     namesRoutes: 'routes' in file,
-    hasUpstream: 'upstream' in file,
-    adapts: adapts(file.upstream),
+    hasUpstream: isEgress || 'upstream' in file,
+    adapts: adapts(isEgress && isObject(file.egress) ? file.egress.upstream : file.upstream),
+    hasEgress: 'egress' in file,
   }
 }
 
@@ -111,7 +115,7 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
   }
 }
 
-function readRoute(value: unknown): PartialRoute {
+function readRoute(value: unknown, use: ConfigMode): PartialRoute {
   const given = isObject(value) ? value : {}
   const { name, mode, cost } = validFields(route, given)
   return {
@@ -121,7 +125,7 @@ function readRoute(value: unknown): PartialRoute {
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
     namesBuckets: 'buckets' in given,
     hasUpstream: 'upstream' in given,
-    adapts: 'upstream' in given ? adapts(given.upstream) : undefined,
+    adapts: 'upstream' in given && use === 'proxy' ? adapts(given.upstream) : undefined,
   }
 }
 

@@ -43,11 +43,12 @@ function checkAuthorities(ca: Buffer): void {
  * these are reported together with all other errors.
  */
 export function fileFaults(file: Record<string, unknown>): Finding[] {
-  const { listen, upstream, routes } = file
+  const { listen, upstream, egress, routes } = file
   const list: unknown[] = Array.isArray(routes) ? routes : []
   return [
     ...keyPairFaults(tlsOf(listen)),
     ...authorityFaults(tlsOf(upstream), ['upstream']),
+    ...(isObject(egress) ? authorityFaults(tlsOf(egress.upstream), ['egress', 'upstream']) : []),
     ...list.flatMap((route, index) =>
       isObject(route) ? authorityFaults(tlsOf(route.upstream), ['routes', index, 'upstream']) : [],
     ),

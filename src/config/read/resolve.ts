@@ -5,7 +5,7 @@ import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { capacityOf } from '../default-capacity.js'
 import { slowest } from '../schema/rates.js'
 import type { file } from '../schema/schema.js'
-import type { BucketSettings, MatchSettings, RouteSettings, Settings } from '../settings.js'
+import type { BucketSettings, ConfigMode, MatchSettings, RouteSettings, Settings } from '../settings.js'
 
 type File = z.output<typeof file>
 type Bucket = File['buckets'][string]
@@ -14,8 +14,11 @@ type Route = NonNullable<File['routes']>[number]
 
 const LONGEST_NAME = 64
 
-/** @param valid a file that passed the schema and every cross check */
-export function resolve(valid: File): Settings {
+/**
+ * @param valid a file that passed the schema and every cross check
+ * @param mode where requests go: to upstreams, or where they say
+ */
+export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
   const buckets = Object.entries(valid.buckets).map(([name, bucket]) => resolveBucket(name, bucket))
   const routes: readonly Route[] = valid.routes ?? [
     {
@@ -31,17 +34,21 @@ export function resolve(valid: File): Settings {
   ]
   const names = routeNames(routes)
   const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
+  const { upstream, ...egress } = (mode === 'egress' && valid.egress) || { upstream: undefined }
   return {
     listen,
     store,
     trustProxy,
     buckets,
-    routes: routes.map((route, index) => resolveRoute(route, names[index]!, buckets, valid)),
+    routes: routes.map((route, index) =>
+      resolveRoute(upstream === undefined ? route : { ...route, upstream }, names[index]!, buckets, valid),
+    ),
     limits,
     dryRun,
     headers,
     pacing,
     ...(admin && { admin }),
+    ...('allow' in egress && { egress }),
     accessLog,
   }
 }

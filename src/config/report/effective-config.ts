@@ -9,6 +9,7 @@ import type {
   BucketCostSettings,
   BucketSettings,
   CostSettings,
+  EgressSettings,
   KeySettings,
   RateSchedule,
   RouteSettings,
@@ -26,11 +27,12 @@ import { exactDuration, exactRate } from './exact-units.js'
  * @param secrets `clear` keeps keys of tiers and headers, for comparisons; never show that
  */
 export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'masked'): object {
-  const { listen, store, trustProxy, buckets, routes, limits, admin, accessLog, dryRun, headers, pacing } = settings
+  const { listen, store, trustProxy, buckets, routes, limits, admin, egress, accessLog, dryRun, headers, pacing } =
+    settings
   const common = routes[0]?.upstream
   return {
     listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
-    ...(common && { upstream: formatUpstream(common) }),
+    ...(common && !egress && { upstream: formatUpstream(common) }),
     trustProxy,
     store: store === 'memory' ? store : formatStore(store),
     buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, formatBucket(bucket, secrets)])),
@@ -50,6 +52,7 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
       shutdownTimeout: exactDuration(limits.shutdownTimeout),
     },
     ...(admin && { admin: { listen: formatListen(admin.listen), ...(admin.token !== undefined && { token: '***' }) } }),
+    ...(egress && { egress: formatEgress(egress, common) }),
     accessLog,
     dryRun,
     headers,
@@ -117,6 +120,13 @@ function formatUpstream(upstream: UpstreamSettings): object {
     learn,
   }
 }
+
+function formatEgress({ allow, token }: EgressSettings, upstream: UpstreamSettings | undefined): object {
+  const { url: _url, hostHeader: _hostHeader, ...options } = { ...(upstream && formatUpstream(upstream)) } as Shown
+  return { allow, ...(token !== undefined && { token: '***' }), upstream: options }
+}
+
+type Shown = Readonly<Record<string, unknown>>
 
 function formatAdapt({ min, max, start, latency, errors }: AdaptSettings): object {
   return {

@@ -2,10 +2,11 @@ import * as z from 'zod'
 import { wants } from '../messages.js'
 import { adminAddress, DEFAULT_LISTEN, formatListen, isLoopback, listenSchema, trustProxy } from './address.js'
 import { buckets } from './buckets.js'
+import { egress } from './egress.js'
 import { route } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { bytes, flag, object, oneOf, timeout, timerDuration, whole } from './values.js'
+import { bytes, flag, object, oneOf, timeout, timerDuration, token, whole } from './values.js'
 
 /** Bytes. */
 export const LEAST_BUFFER_MEMORY = 65_536
@@ -49,21 +50,10 @@ const limits = object(
   'use e.g. { "maxQueued": 10000 }',
 )
 
-/** The form of a bearer token (RFC 6750 2.1). */
-const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
-
-const SECRET = {
-  error: `not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
-}
-
 const adminObject = object(
   {
     listen: adminAddress.describe('Where the admin server listens, e.g. "127.0.0.1:9090".'),
-    token: z
-      .string(SECRET)
-      .regex(B64TOKEN, SECRET)
-      .exactOptional()
-      .describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
+    token: token.exactOptional().describe(`What callers send as Authorization: Bearer, e.g. "\${SHAPER_TOKEN}".`),
   },
   'an object',
   'use e.g. { "listen": "127.0.0.1:9090" }',
@@ -105,6 +95,9 @@ export const file = object(
       .describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
     limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
     admin: admin.exactOptional().describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    egress: egress
+      .exactOptional()
+      .describe('Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.'),
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
     headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),

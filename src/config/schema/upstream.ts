@@ -61,6 +61,13 @@ const breaker = z.union([breakerObject, z.literal(false)], {
   error: wants('an object or false', 'use e.g. { "failures": 5, "hold": "5s" } or false'),
 })
 
+const ca = text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')
+  .exactOptional()
+  .describe('PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".')
+const servername = text('a server name', 'use e.g. "api.example.com"')
+  .exactOptional()
+  .describe('The name to expect in the certificate, e.g. "api.example.com".')
+
 const options = {
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
@@ -93,18 +100,7 @@ const options = {
     .prefault('60s')
     .describe('How long the response\'s headers may take after the upload, e.g. "60s".'),
   idleTimeout: timeout.prefault('60s').describe('The longest silence between body bytes, e.g. "60s".'),
-  tls: object(
-    {
-      ca: text('the path of a CA file', 'use e.g. "/etc/shaper/ca.pem"')
-        .exactOptional()
-        .describe('PEM file of the authorities to trust, e.g. "/etc/shaper/ca.pem".'),
-      servername: text('a server name', 'use e.g. "api.example.com"')
-        .exactOptional()
-        .describe('The name to expect in the certificate, e.g. "api.example.com".'),
-    },
-    'an object',
-    'use { "ca": "FILE", "servername": "NAME" }',
-  )
+  tls: object({ ca, servername }, 'an object', 'use { "ca": "FILE", "servername": "NAME" }')
     .prefault({})
     .describe('How to verify an https upstream, e.g. { "ca": "ca.pem" }.'),
   breaker: breaker
@@ -126,6 +122,16 @@ const options = {
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
 }
 
+const { hostHeader: _hostHeader, ...common } = options
+
+/** Options that suit all origins of egress. The names that they are asked by, and have to prove, are their own. */
+export const egressOptions = {
+  ...common,
+  tls: object({ ca }, 'an object', 'use { "ca": "FILE" }')
+    .prefault({})
+    .describe('How to verify https origins, e.g. { "ca": "ca.pem" }.'),
+}
+
 const upstreamObject = object(
   { url: url.describe('Where to forward, e.g. "http://127.0.0.1:9000".'), ...options },
   'an object',
@@ -134,12 +140,12 @@ const upstreamObject = object(
 
 const defaults = z.strictObject(options).parse({})
 
-function settings({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
+export function settingsOf({ maxInFlight = Infinity, ...rest }: z.output<typeof upstreamObject>): UpstreamSettings {
   const { url, hostHeader, breaker, ...others } = rest
   return { url, hostHeader, maxInFlight, ...others, ...(breaker !== false && { breaker }) }
 }
 
 export const upstream = z.union(
-  [url.transform(value => settings({ ...defaults, url: value })), upstreamObject.transform(settings)],
+  [url.transform(value => settingsOf({ ...defaults, url: value })), upstreamObject.transform(settingsOf)],
   { error: wants("an upstream's URL", `${REMEDY}, or an object with "url"`) },
 )

@@ -102,3 +102,13 @@ export function methodName(value: string): string {
     `${quote(value)} is not an HTTP method; ${near ? `did you mean "${near}"?` : 'use e.g. "GET", "POST"'}`,
   )
 }
+
+/** The form of a bearer token (RFC 6750 2.1). */
+const B64TOKEN = /^[A-Za-z0-9\-._~+/]+=*$/
+
+const SECRET = {
+  error: `not a token; use letters, digits and -._~+/ without spaces, e.g. "\${SHAPER_TOKEN}"`,
+}
+
+/** A secret that travels in a header. */
+export const token = z.string(SECRET).regex(B64TOKEN, SECRET)

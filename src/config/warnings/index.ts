@@ -22,5 +22,14 @@ export function warnings(settings: Settings): Problem[] {
     ...priorityWarnings(settings),
     ...storeWarnings(settings),
   ]
-  return found.map(({ path, message }) => ({ path: formatPath(path), message }))
+  const place = settings.egress === undefined ? (path: Path) => path : inEgress
+  return found.map(({ path, message }) => ({ path: formatPath(place(path)), message }))
+}
+
+type Path = readonly PropertyKey[]
+
+/** With egress all routes have the upstream of `egress`. */
+function inEgress(path: Path): Path {
+  const at = path.indexOf('upstream')
+  return at < 0 ? path : ['egress', ...path.slice(at)]
 }

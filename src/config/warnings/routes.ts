@@ -1,12 +1,14 @@
 /** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
 import { covers } from '../checks/match-coverage.js'
+import { withEgressRoutes } from '../egress-routes.js'
 import { longestWaitOf, waitsForAnswers } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
 export function routeWarnings(settings: Settings): Warning[] {
   const { routes } = settings
+  const destined = withEgressRoutes(settings).routes
   return [
     ...routes.flatMap((route, index) => [
       ...unreachable(route, index, routes),
@@ -14,7 +16,7 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
       ...idlePatience(route).map(message => ({ path: ['routes', index, 'patience'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
-      ...unsharedLearning(route, routes).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
+      ...unsharedLearning(route, destined).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
       ...idleBucketCosts(route).map(({ at, message }) => ({
         path: ['routes', index, 'cost', 'buckets', ...at],
@@ -92,15 +94,23 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
   return [`has no effect in mode "${mode}", where there is no queue to go back to; use mode "shape"`]
 }
 
-/** Warns when several clients or routes together may exceed a learnt rate, although each keeps to it. */
-function unsharedLearning({ mode, upstream, buckets }: RouteSettings, routes: readonly RouteSettings[]): string[] {
+/**
+ * Warns when several clients or routes together may exceed a learnt rate, although each keeps to it.
+ *
+ * @param destined all routes, with egress one for each origin
+ */
+function unsharedLearning(route: RouteSettings, destined: readonly RouteSettings[]): string[] {
+  const { name, mode, upstream, buckets } = route
   if (!upstream.learn || mode === 'off') return []
   const shared = buckets.filter(bucket => !isPerClient(bucket))
   if (shared.length === 0) {
     return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
   }
-  const others = routes.filter(other => other.mode !== 'off' && other.upstream.url === upstream.url)
-  if (shared.some(bucket => others.every(other => other.buckets.includes(bucket)))) return []
+  const isCommon = ({ upstream: { url } }: RouteSettings): boolean => {
+    const others = destined.filter(other => other.mode !== 'off' && other.upstream.url === url)
+    return shared.some(bucket => others.every(other => other.buckets.includes(bucket)))
+  }
+  if (destined.filter(each => each.name === name).every(isCommon)) return []
   return [
     'the routes to this upstream together may exceed what is learnt; give them a bucket with "key": "all" in common',
   ]

@@ -89,7 +89,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     }
     this.peer = peer
     this.peerKey = peerKey
-    this.#parser = new RequestParser(this, home.maxHeaderSize)
+    this.#parser = new RequestParser(this, home.maxHeaderSize, home.context.egress === undefined ? 'refused' : 'taken')
     this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
     this.#watch(this.timeouts.opening)
   }
@@ -206,7 +206,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   head(head: RequestHead): void {
     this.#watch(undefined)
     this.#request = head
-    if (isWebSocket(head)) {
+    if (head.method === 'CONNECT' || isWebSocket(head)) {
       this.#mode = 'stream'
       this.#parser.stop()
       return

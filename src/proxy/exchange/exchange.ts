@@ -56,6 +56,8 @@ const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come i
 
 const NO_ROUTE = new Refusal(404, 'no route matches')
 
+const PROXY_CHALLENGE = ['Proxy-Authenticate', 'Basic realm="shaper"']
+
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
 
 /** A request on its way to the upstream. */
@@ -137,6 +139,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     res.owner = this
   }
 
+  get pooled(): boolean {
+    return true
+  }
+
   get route(): string {
     return this.matched?.name ?? ''
   }
@@ -196,7 +202,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#counted = true
     this.context.inProgress += 1
     if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
-    const facts = readRequest(this.req)
+    const { egress } = this.context
+    const facts = readRequest(this.req, egress && { reader: egress, encrypted: this.connection.encrypted })
     if (facts instanceof Refusal) return this.#refuse(facts)
     this.facts = facts
     this.#body.announced(facts)
@@ -516,7 +523,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { upstream, reads, lookAlikes } = matched
     const host = hostTowards(upstream, facts.host)
     const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
-    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes })
+    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes, forwarded: facts.origin === undefined })
   }
 
   /** Headers to add to an answer with this status: names and values in turn. */
@@ -575,9 +582,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     }
     if (end.kind === 'failed') {
       if (this.#awaitConnection(end) || this.#sendAgain(end)) return
-      this.#endMeasure((limit, request) => (end.status === 408 ? limit.dropped(request) : limit.failed(request)))
+      const isFault = end.status !== 403 && end.status !== 408
+      this.#endMeasure((limit, request) => (isFault ? limit.failed(request) : limit.dropped(request)))
       this.#tellBreaker((breaker, attempt) => {
-        if (end.status === 408) breaker.dropped(attempt)
+        if (!isFault) breaker.dropped(attempt)
         else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
       })
       this.#body.drop()
@@ -614,7 +622,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
    */
   #awaitConnection(end: Failure): boolean {
     const { breaker, clock } = this.matched!.upstream
-    if (!end.unconnected || breaker === undefined || this.#visit === undefined) return false
+    if (!end.unconnected || end.status === 403 || breaker === undefined || this.#visit === undefined) return false
     if (this.matched!.settings.mode !== 'shape') return false
     this.context.observer.failed?.(this.route, end.detail, end.cause)
     this.#endMeasure((limit, request) => limit.failed(request))
@@ -645,7 +653,13 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   }
 
   #refuse({ status, detail, close }: Refusal): void {
-    this.#answer('refused', { status, detail, close, ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }) })
+    this.#answer('refused', {
+      status,
+      detail,
+      close,
+      ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }),
+      ...(status === 407 && { headers: PROXY_CHALLENGE }),
+    })
   }
 
   /** Ends the request wherever it is. Its place becomes free. */

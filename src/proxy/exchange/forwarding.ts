@@ -21,7 +21,8 @@ export type ForwardEnd = { readonly kind: 'answered' } | Failure | { readonly ki
 
 export interface Failure {
   readonly kind: 'failed'
-  readonly status: 408 | 502 | 504
+  /** 403: the upstream may not be connected to. */
+  readonly status: 403 | 408 | 502 | 504
   readonly detail: string
   readonly cause?: Error
   /** Nothing of the request has been sent: there was no connection. Its body is as it was. */
@@ -271,7 +272,7 @@ export class Forwarding implements ResponseHandler, Watched {
     owner.forwarded({ kind: 'answered' })
   }
 
-  #fail(status: 408 | 502 | 504, detail: string, cause?: Error): void {
+  #fail(status: Failure['status'], detail: string, cause?: Error): void {
     const unconnected = this.#phase === 'starting'
     this.#finish(unconnected)
     const repeatable = cause !== undefined && this.#isRepeatable(cause)

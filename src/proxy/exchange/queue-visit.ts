@@ -23,6 +23,8 @@ const LATE = 2
 
 /** The request that visits the queue. */
 export interface Visitor extends RequestRecord {
+  /** It is sent on a connection of its upstream's pool. A tunnel opens its own. */
+  readonly pooled: boolean
   /** Its body has come as far as it has to before it is sent. */
   readonly ready: boolean
   /** Undefined: its client waits for as long as it takes. */
@@ -160,7 +162,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   }
 
   #queued(): void {
-    this.#route.upstream.queued += 1
+    if (this.#visitor.pooled) this.#route.upstream.queued += 1
     this.#context.observer.queued?.(this.#visitor)
   }
 
@@ -217,7 +219,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
 
   #unqueue(now: number): void {
     this.#waited = now - this.#arrivedAt
-    this.#route.upstream.queued -= 1
+    if (this.#visitor.pooled) this.#route.upstream.queued -= 1
     this.#context.observer.unqueued?.(this.#visitor)
   }
 
@@ -457,6 +459,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
   }
 
   #keepReady(): void {
+    if (!this.#visitor.pooled) return
     const { pool } = currentUpstream(this.#route, this.#context.routes)
     pool.keepReady(this.#route.upstream.queued)
   }

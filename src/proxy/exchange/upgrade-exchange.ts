@@ -2,14 +2,15 @@ import { formatDuration } from '../../core/units.js'
 import { fieldsOf } from '../../http/quota/field-values.js'
 import type { ProxyContext } from '../context.js'
 import type { ClientAnswer, ClientRequest } from '../http/client.js'
+import { openConnectTunnel } from '../http/connect-tunnel.js'
 import type { ClientConnection } from '../http/connection/client-connection.js'
 import { openTunnel, type Tunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
 import { TunnelPlace } from '../upstream/tunnel-place.js'
-import { hostOf } from '../upstream/upstream.js'
+import { hostOf, portOf } from '../upstream/upstream.js'
 import { describeError } from '../upstream/upstream-error.js'
 import { Exchange, type Sending } from './exchange.js'
 
-/** A request for a WebSocket. Its connection is no longer read as HTTP. */
+/** A request for a WebSocket, or CONNECT. Its connection is no longer read as HTTP. */
 export interface UpgradeRequest {
   readonly req: ClientRequest
   readonly res: ClientAnswer
@@ -18,8 +19,8 @@ export interface UpgradeRequest {
 }
 
 /**
- * A WebSocket handshake. It is admitted and queued like any request, then becomes a tunnel. It is in flight until it is
- * answered. Its connection counts until the tunnel is closed.
+ * A WebSocket handshake, or CONNECT. It is admitted and queued like any request, then becomes a tunnel. It is in flight until it
+ * is answered: for CONNECT, until there is a connection to the other side. Its connection counts until the tunnel is closed.
  */
 export class UpgradeExchange extends Exchange {
   readonly #head: Buffer
@@ -34,6 +35,10 @@ export class UpgradeExchange extends Exchange {
   #watch(): void {
     const { connection } = this
     this.#unwatch = watchUpgradeSocket(connection.socket, () => connection.hangUp())
+  }
+
+  override get pooled(): boolean {
+    return false
   }
 
   override arm(): undefined {
@@ -59,13 +64,17 @@ export class UpgradeExchange extends Exchange {
     const { upstream } = this.matched!
     const { settings, ca } = upstream
     const { tunnelIdleTimeout, observer } = this.context
-    const url = new URL(upstream.url)
-    return openTunnel({
+    const [open, success, what] =
+      this.method === 'CONNECT'
+        ? ([openConnectTunnel, 200, 'tunnel'] as const)
+        : ([openTunnel, 101, 'WebSocket'] as const)
+    return open({
       target: {
-        protocol: url.protocol as 'http:' | 'https:',
+        protocol: new URL(upstream.url).protocol as 'http:' | 'https:',
         host: hostOf(upstream.url),
-        port: Number(url.port) || (url.protocol === 'https:' ? 443 : 80),
+        port: portOf(upstream.url),
         ...(ca !== undefined && { ca }),
+        ...(upstream.lookup && { lookup: upstream.lookup }),
         ...upstream.identity,
       },
       socket: this.connection.socket,
@@ -76,7 +85,7 @@ export class UpgradeExchange extends Exchange {
       handshakeTimeout: settings.responseTimeout,
       idleTimeout: settings.idleTimeout,
       tunnelIdleTimeout,
-      answerHeaders: () => this.answerHeaders(101),
+      answerHeaders: () => this.answerHeaders(success),
       onResponse: (status, headers) => {
         // Before the request leaves its place to the next one.
         place.answered()
@@ -90,13 +99,14 @@ export class UpgradeExchange extends Exchange {
         place.ended()
         if (end.kind === 'closed' && end.idle) {
           const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
-          observer.failed?.(this.route, `a WebSocket was closed after ${silence}`)
+          observer.failed?.(this.route, `a ${what} was closed after ${silence}`)
         }
         // It is answered now, or its client is gone.
         if (end.kind === 'abandoned') return
         if (end.kind !== 'failed') return this.settle()
-        const { status, unconnected } = end
-        const [, detail] = status === 504 ? [504, 'the upstream did not answer in time'] : describeError(end.error)
+        const [status, detail] =
+          end.status === 504 ? ([504, 'the upstream did not answer in time'] as const) : describeError(end.error)
+        const { unconnected } = end
         // It may wait for a connection.
         if (unconnected) this.#watch()
         this.forwarded({ kind: 'failed', status, detail, unconnected })

@@ -7,9 +7,11 @@ import { HOP_BY_HOP, isHopByHop, withNamed } from './hop-by-hop.js'
 import { firstLine, type RequestFacts } from './request.js'
 
 /** Request headers that are also replaced or dropped: Host goes first, we answer Expect, trailers are dropped. */
-const REPLACED = ['host', 'expect', 'trailer', 'http2-settings', 'x-forwarded-proto', 'x-forwarded-host']
+const REPLACED = ['host', 'expect', 'trailer', 'http2-settings']
 
-const NOT_UPSTREAM = new NameSet([...HOP_BY_HOP, ...REPLACED])
+const NOT_UPSTREAM = new NameSet([...HOP_BY_HOP, ...REPLACED, 'x-forwarded-proto', 'x-forwarded-host'])
+/** Where X-Forwarded-* do not tell of the client. */
+const NOT_UNTOLD = new NameSet([...HOP_BY_HOP, ...REPLACED])
 const CHANGED_UPSTREAM = new NameSet(['x-forwarded-for', 'max-forwards', 'content-length'])
 
 /** The direct peer, and whether it may name other hops. */
@@ -29,25 +31,26 @@ export interface HeaderRules {
   readonly kept: ReadonlySet<string>
   /** Names that are not passed on, because the upstream could take them for others. */
   readonly lookAlikes: LookAlikes
+  /** Whether X-Forwarded-* tell of the client. If not, those that it sends pass unchanged. */
+  readonly forwarded: boolean
 }
 
 /** Headers for the upstream: names and values in turn, Host first. */
 export function upstreamHeaders(facts: RequestFacts, peer: Peer, rules: HeaderRules): string[] {
   const { rawHeaders, connection } = facts
-  const { host, via, kept, lookAlikes } = rules
+  const { host, via, kept, lookAlikes, forwarded } = rules
+  const dropped = forwarded ? NOT_UPSTREAM : NOT_UNTOLD
   const headers: string[] = host === undefined ? [] : ['Host', host]
   let forwardedFor = -1
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!
-    if (NOT_UPSTREAM.has(name) || lookAlikes.has(name)) continue
+    if (dropped.has(name) || lookAlikes.has(name)) continue
     if (connection !== undefined && isRemoved(name.toLowerCase(), connection, kept)) continue
     const changed = CHANGED_UPSTREAM.find(name)
     if (changed === 'x-forwarded-for') forwardedFor = headers.length + 1
     headers.push(name, (changed && valueTowards(changed, facts)) ?? rawHeaders[at + 1]!)
   }
-  if (forwardedFor < 0) headers.push('X-Forwarded-For', peer.address)
-  else headers[forwardedFor] = `${headers[forwardedFor]}, ${peer.address}`
-  addForwarded(headers, facts, peer)
+  if (forwarded) addForwarded(headers, forwardedFor, facts, peer)
   if (via !== undefined) headers.push('Via', via)
   return headers
 }
@@ -64,8 +67,16 @@ function isRemoved(lower: string, connection: ReadonlySet<string>, kept: Readonl
   return connection.has(lower) && !kept.has(lower)
 }
 
-/** Adds the scheme and the host that the client asked for. Only a trusted peer may name others than its own. */
-function addForwarded(headers: string[], facts: RequestFacts, { trusted, encrypted }: Peer): void {
+/**
+ * Adds the address of the client, and the scheme and the host that it asked for. Only a trusted peer may name others than its
+ * own.
+ *
+ * @param known the index of X-Forwarded-For among the headers; -1: there is none
+ */
+function addForwarded(headers: string[], known: number, facts: RequestFacts, peer: Peer): void {
+  const { address, trusted, encrypted } = peer
+  if (known < 0) headers.push('X-Forwarded-For', address)
+  else headers[known] = `${headers[known]}, ${address}`
   const scheme = encrypted ? 'https' : 'http'
   headers.push('X-Forwarded-Proto', (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-proto') : undefined) ?? scheme)
   const host = (trusted ? firstLine(facts.rawHeaders, 'x-forwarded-host') : undefined) ?? facts.host

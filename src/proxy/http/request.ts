@@ -24,11 +24,38 @@ export class Refusal {
   }
 }
 
+/** Where a request says that it is to go, and what it shows for it. */
+export interface Destination {
+  readonly form: 'connect' | 'absolute' | 'path'
+  readonly scheme: 'http' | 'https'
+  /** As the client wrote it. */
+  readonly authority: string
+  readonly rawHeaders: readonly string[]
+  /** The Host header. */
+  readonly host: string | undefined
+  /** It came over TLS. */
+  readonly encrypted: boolean
+}
+
+/** Finds the origin, as in a URL, of a destination. */
+export interface EgressReader {
+  find(destination: Destination): string | Refusal
+}
+
+/** How a request is read where it says itself where it goes. */
+export interface EgressReading {
+  readonly reader: EgressReader
+  /** The connection of the client is. */
+  readonly encrypted: boolean
+}
+
 export interface RequestFacts {
   readonly method: string
+  /** The origin that it goes to, as in a URL. Undefined: the route decides. */
+  readonly origin: string | undefined
   /** HTTP/1.0. */
   readonly oldHttp: boolean
-  /** Origin-form, byte for byte as it is sent upstream. */
+  /** Origin-form, byte for byte as it is sent upstream. With CONNECT the authority. */
   readonly target: string
   /**
    * The path for matching: without query, with unreserved characters decoded, without dot segments and double slashes.
@@ -57,7 +84,9 @@ export interface RequestFacts {
 }
 
 const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
-const ABSOLUTE_FORM = /^https?:\/\/([^/?#]*)(.*)$/i
+const ABSOLUTE_FORM = /^(https?):\/\/([^/?#]*)(.*)$/i
+/** The path of a request to a base URL such as `http://127.0.0.1:8080/https/api.example.com`. */
+const BASE_URL = /^\/(https?)\/([^/?#]*)(.*)$/
 const PREFER_WAIT = /(?:^|,)\s*wait\s*=\s*("?)(\d{1,9})\1\s*(?:$|[,;])/i
 
 /** The headers that become facts. */
@@ -81,14 +110,18 @@ const READ = new NameSet([
 const NONE: string[] = []
 const SLASH = 47
 
-export function readRequest(req: ClientRequest): RequestFacts | Refusal {
+/** @param egress undefined: the routes decide where requests go */
+export function readRequest(req: ClientRequest, egress?: EgressReading): RequestFacts | Refusal {
   const head = new RequestHead(req)
-  return head.checkFraming() ?? head.checkHost() ?? head.readTarget(req.url) ?? head
+  const refusal = head.checkFraming() ?? head.checkHost()
+  if (refusal !== undefined) return refusal
+  return (egress === undefined ? head.readTarget(req.url) : head.readEgress(req.url, egress)) ?? head
 }
 
 class RequestHead implements RequestFacts {
   readonly method: string
   readonly oldHttp: boolean
+  origin: string | undefined = undefined
   target = ''
   path = ''
   host: string | undefined = undefined
@@ -216,8 +249,29 @@ class RequestHead implements RequestFacts {
     return undefined
   }
 
+  /** A target that says where it goes: an authority, a URL, or the path of a base URL. */
+  readEgress(target: string, { reader, encrypted }: EgressReading): Refusal | undefined {
+    const asked = destinationIn(this.method, target)
+    if (asked === undefined) {
+      return new Refusal(
+        404,
+        'the request does not say where it goes; use this address as a proxy, or /https/HOST/PATH',
+      )
+    }
+    const { rest, ...destination } = asked
+    const { rawHeaders, host } = this
+    const origin = reader.find({ ...destination, rawHeaders, host, encrypted })
+    if (origin instanceof Refusal) return origin
+    this.origin = origin
+    this.host = origin.slice(origin.indexOf('://') + 3)
+    if (asked.form !== 'connect') return this.readTarget(rest.startsWith('/') ? rest : `/${rest}`)
+    this.target = target
+    this.path = '/'
+    return undefined
+  }
+
   #readAbsolute(target: string): Refusal | undefined {
-    const [, authority, rest] = ABSOLUTE_FORM.exec(target) ?? []
+    const [, , authority, rest] = ABSOLUTE_FORM.exec(target) ?? []
     if (authority === undefined || rest === undefined) {
       return target === '*'
         ? new Refusal(501, 'the request target "*" is not forwarded')
@@ -231,6 +285,20 @@ class RequestHead implements RequestFacts {
     this.target = rest.startsWith('/') ? rest : `/${rest}`
     return undefined
   }
+}
+
+interface Asked extends Pick<Destination, 'form' | 'scheme' | 'authority'> {
+  /** What follows the authority. */
+  readonly rest: string
+}
+
+/** What a target says about where it goes. Undefined: nothing. */
+function destinationIn(method: string, target: string): Asked | undefined {
+  if (method === 'CONNECT') return { form: 'connect', scheme: 'https', authority: target, rest: '' }
+  const form = target.charCodeAt(0) === SLASH ? 'path' : 'absolute'
+  const [, scheme, authority, rest] = (form === 'path' ? BASE_URL : ABSOLUTE_FORM).exec(target) ?? []
+  if (scheme === undefined || authority === undefined || rest === undefined) return undefined
+  return { form, scheme: scheme.toLowerCase() === 'https' ? 'https' : 'http', authority, rest }
 }
 
 function joined(values: string | undefined, value: string): string {

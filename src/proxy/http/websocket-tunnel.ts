@@ -4,7 +4,7 @@
  */
 import type { ClientRequest, IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { createRequire } from 'node:module'
-import type { Socket } from 'node:net'
+import type { LookupFunction, Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { checkServerIdentity } from 'node:tls'
 import type HttpProxy from 'http-proxy'
@@ -17,7 +17,7 @@ util._extend = Object.assign
 const { createProxyServer } = require('http-proxy') as typeof HttpProxy
 util._extend = _extend
 
-const LINGER = 5_000 // ms for one peer to close after the other side has ended
+export const TUNNEL_LINGER = 5_000 // ms for one peer to close after the other side has ended
 const MAX_EARLY = 16 * 1024 // bytes read ahead to notice a hang-up; a client that sends more hides its hang-up
 /**
  * Hop-by-hop headers that are made anew. Trailer has no meaning without chunks. Upgrade stays: it is part of the
@@ -34,6 +34,8 @@ export interface TunnelTarget {
   readonly host: string
   readonly port: number
   readonly ca?: string | Buffer | undefined
+  /** Resolves the host. Absent: as the system does. */
+  readonly lookup?: LookupFunction
   readonly servername?: string
   readonly checkServerIdentity?: typeof checkServerIdentity
 }
@@ -123,7 +125,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     end = how
     clearTimeout(timer)
     unwatch()
-    socket.once('close', cut).once('finish', () => (timer = setTimeout(cut, LINGER)))
+    socket.once('close', cut).once('finish', () => (timer = setTimeout(cut, TUNNEL_LINGER)))
     const idle = () => finish(how.kind === 'closed' ? { kind: 'closed', idle: true } : how)
     if (idleTimeout > 0) socket.setTimeout(idleTimeout, idle)
     options.onResponse?.(statusCode!, headers)
@@ -141,7 +143,7 @@ export function openTunnel(options: TunnelOptions): Tunnel {
     // The client's socket holds everything received. What it still sends has no reader, so read it once it is unpiped.
     upgraded.once('close', () => process.nextTick(() => socket.resume().end()))
     // The client has closed and the upstream has everything. The upstream may still send, but must not be silent.
-    upgraded.once('finish', () => upgraded.setTimeout(LINGER, () => socket.writableLength === 0 && cut()))
+    upgraded.once('finish', () => upgraded.setTimeout(TUNNEL_LINGER, () => socket.writableLength === 0 && cut()))
   }
 
   /** Replaces http-proxy's handler, which garbles chunks and trailers. Here the end of the connection ends the body. */

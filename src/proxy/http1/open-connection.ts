@@ -1,10 +1,12 @@
-import { type NetConnectOpts, Socket, type SocketConstructorOpts } from 'node:net'
+import { type LookupFunction, type NetConnectOpts, Socket, type SocketConstructorOpts } from 'node:net'
 import { type ConnectionOptions, type TLSSocket, connect as tlsConnect } from 'node:tls'
 
 /** Where to connect to, and how. */
 export interface ConnectOptions {
   readonly host: string
   readonly port: number
+  /** Resolves the host. The connection goes to an address that it finds. Absent: as the system does. */
+  readonly lookup?: LookupFunction
   /** Undefined: plain TCP. */
   readonly tls: Pick<ConnectionOptions, 'servername' | 'checkServerIdentity' | 'ca'> | undefined
 }
@@ -58,8 +60,8 @@ export class Opener {
   }
 
   open({ onOpen, onRead: read, beforeClose }: SocketEvents): Socket {
-    const { host, port, tls } = this.#options
-    const shared = { host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const
+    const { tls, ...to } = this.#options
+    const shared = { ...to, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const
     if (tls === undefined) {
       const callback = (end: number): boolean => {
         read(INPUT, end)

@@ -63,6 +63,7 @@ export class RequestParser {
   readonly #sink: RequestSink
   readonly #maxHead: number
   readonly #head: HeldText
+  readonly #connect: 'refused' | 'taken'
   /** Undefined: no request has come in chunks. */
   #chunks: ChunkedBody | undefined
   #state: 'stopped' | 'before' | 'head' | 'sized' | 'chunked' = 'before'
@@ -73,9 +74,13 @@ export class RequestParser {
   /** A request has just ended. */
   #ended = false
 
-  /** @param maxHead bytes of the longest head and of the longest trailer section */
-  constructor(sink: RequestSink, maxHead: number) {
+  /**
+   * @param maxHead bytes of the longest head and of the longest trailer section
+   * @param connect whether CONNECT is taken. It has no body, and nothing behind it is a request
+   */
+  constructor(sink: RequestSink, maxHead: number, connect: 'refused' | 'taken' = 'refused') {
     this.#sink = sink
+    this.#connect = connect
     this.#maxHead = maxHead
     this.#head = new HeldText(maxHead)
   }
@@ -140,7 +145,7 @@ export class RequestParser {
   #readHead(buffer: Buffer, from: number, end: number): number {
     const to = this.#head.take(buffer, from, end)
     if (to < 0) return end
-    const head = readHead(this.#head.text.slice(0, -2))
+    const head = readHead(this.#head.text.slice(0, -2), this.#connect)
     const { length, chunked } = head.framing
     if (length === 0) this.#end()
     else if (length !== undefined) {
@@ -186,7 +191,7 @@ export class RequestParser {
 }
 
 /** @param text the request line and the fields, each with its CRLF */
-function readHead(text: string): RequestHead {
+function readHead(text: string, connect: 'refused' | 'taken'): RequestHead {
   const lineEnd = text.indexOf('\r\n')
   const [method, url, httpVersionMinor] = plainLine(text, lineEnd) ?? readLine(text.slice(0, lineEnd))
   if (text.includes('\t')) checkTabs(text)
@@ -196,9 +201,15 @@ function readHead(text: string): RequestHead {
     throw new ProtocolError(`there are more than ${MAX_FIELDS} header fields`, 431)
   }
   const framing = new RequestFraming(rawHeaders, httpVersionMinor)
-  if (method === 'CONNECT') throw new ProtocolError('CONNECT is not supported', 405)
+  if (method === 'CONNECT') checkConnect(framing, connect)
   const complete = framing.length === 0
   return { method, url, httpVersionMinor, rawHeaders, framing, complete }
+}
+
+/** @throws ProtocolError if it is not taken, or if bytes of the tunnel could be read as a body (RFC 9110 9.3.6) */
+function checkConnect(framing: RequestFraming, connect: 'refused' | 'taken'): void {
+  if (connect === 'refused') throw new ProtocolError('CONNECT is not supported', 405)
+  if (framing.length !== 0) throw new ProtocolError('CONNECT with a body')
 }
 
 type RequestLine = readonly [method: string, url: string, version: 0 | 1]

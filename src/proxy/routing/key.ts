@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
+import { hostName } from '../../http/matching/host-pattern.js'
 import { addressKey } from '../http/client-address.js'
 import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../http/request.js'
 
@@ -77,7 +78,7 @@ function createPartReader(
     case 'method':
       return context => context.facts.method
     case 'host':
-      return context => hostName(context.facts.host)
+      return ({ facts: { host } }) => (host === undefined ? undefined : hostName(host))
     case 'header':
       return context => firstLine(context.facts.rawHeaders, part.name)
     case 'cookie':
@@ -85,11 +86,6 @@ function createPartReader(
     case 'query':
       return context => queryValue(context.facts.target, part.name)
   }
-}
-
-/** The host name without port and trailing dot, in lower case. */
-export function hostName(host: string | undefined): string | undefined {
-  return host?.replace(/:\d*$/, '').replace(/\.$/, '').toLowerCase()
 }
 
 /** The first cookie of that name. A comma is part of a value (RFC 6265 5.2). */

@@ -1,9 +1,11 @@
+import { routeKey } from '../../config/egress-routes.js'
 import { needsOf } from '../../config/header-needs.js'
-import type { BucketSettings, CostSettings, MatchSettings, RouteSettings, TierSettings } from '../../config/settings.js'
+import type { BucketSettings, CostSettings, RouteSettings, TierSettings } from '../../config/settings.js'
 import { Patience } from '../../core/patience/patience.js'
 import { ServiceTime } from '../../core/patience/service-time.js'
 import type { LaneRoute } from '../../core/queue/lane.js'
 import { AddressRanges, parseKeyRange, parseRange } from '../../http/matching/address-ranges.js'
+import { createHostMatcher } from '../../http/matching/host-pattern.js'
 import { createPathMatcher } from '../../http/matching/path-pattern.js'
 import { createWildcard } from '../../http/matching/wildcard.js'
 import { UNMISTAKABLE } from '../http/hop-by-hop.js'
@@ -11,7 +13,7 @@ import { headerValue, type RequestFacts } from '../http/request.js'
 import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { BucketCosts, USUAL_COST } from './bucket-costs.js'
-import { createDuplicateFinder, createKeyReader, type DuplicateFinder, hostName, type KeyReader } from './key.js'
+import { createDuplicateFinder, createKeyReader, type DuplicateFinder, type KeyReader } from './key.js'
 
 /** What routes look at. */
 export interface RoutedRequest {
@@ -62,11 +64,26 @@ export interface RouteWaits {
 }
 
 /**
- * Creates a route in front of an upstream.
+ * Creates routes in front of their upstreams. Routes of the same name share what is learnt.
  *
- * @param previous the route of that name so far. If the gate is the same, requests that wait in its lanes stay there
+ * @param former the routes so far. If the gate is the same, requests that wait in the lanes of a route stay there
  */
-export function createRoute(settings: RouteSettings, upstream: Upstream, previous?: Route): Route {
+export function createRoutes(
+  settings: readonly RouteSettings[],
+  upstreamOf: (key: string) => Upstream,
+  former: readonly Route[],
+): Route[] {
+  const previous = new Map(former.map(route => [routeKey(route.settings), route]))
+  const waits = new Map(former.map(route => [route.name, route.waits]))
+  return settings.map(each => {
+    const key = routeKey(each)
+    const learnt = waits.get(each.name) ?? { patience: new Patience(), service: new ServiceTime() }
+    waits.set(each.name, learnt)
+    return { ...createRoute(each, upstreamOf(key), previous.get(key)), waits: learnt }
+  })
+}
+
+function createRoute(settings: RouteSettings, upstream: Upstream, previous: Route | undefined): Omit<Route, 'waits'> {
   const { name, mode, buckets } = settings
   const { gate, adaptive } = upstream
   const all = adaptive === undefined || mode === 'off' ? buckets : [...buckets, adaptive.bucket]
@@ -74,7 +91,6 @@ export function createRoute(settings: RouteSettings, upstream: Upstream, previou
     ...createRule({ ...settings, buckets: all }),
     upstream,
     lane: previous?.lane.gate === gate ? previous.lane : { name, gate },
-    waits: previous?.waits ?? { patience: new Patience(), service: new ServiceTime() },
   }
 }
 
@@ -103,7 +119,7 @@ export function createRule(settings: RouteSettings): Rule {
     name: settings.name,
     settings,
     buckets,
-    matches: createMatcher(settings.match),
+    matches: createMatcher(settings),
     cost: createCost(settings.cost),
     bucketCosts: settings.cost.kind === 'buckets' ? new BucketCosts(settings.cost.costs) : undefined,
     reads,
@@ -139,19 +155,18 @@ function breadth(kinds: readonly string[]): number {
   return -kinds.length
 }
 
-function createMatcher({ path, normalise, method, host, header, ip }: MatchSettings): Rule['matches'] {
+function createMatcher({ match, origin }: RouteSettings): Rule['matches'] {
+  const { path, normalise, method, host, header, ip } = match
   const tests: ((request: RoutedRequest) => boolean)[] = []
+  if (origin !== undefined) tests.push(({ facts }) => facts.origin === origin)
   if (path !== undefined) {
     const isWanted = createPathMatcher(path, normalise)
     tests.push(({ facts }) => isWanted(facts))
   }
   if (method !== undefined) tests.push(({ facts }) => method.includes(facts.method))
   if (host !== undefined) {
-    const isWanted = createWildcard(host)
-    tests.push(({ facts: { host: asked } }) => {
-      const name = hostName(asked)
-      return name !== undefined && (isWanted(name) || isWanted(asked!.toLowerCase()))
-    })
+    const isWanted = createHostMatcher(host)
+    tests.push(({ facts: { host: asked } }) => asked !== undefined && isWanted(asked))
   }
   for (const [name, value] of Object.entries(header ?? {})) {
     const isWanted = createWildcard(value)

@@ -2,6 +2,7 @@
 
 import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
+import { routeKey, withEgressRoutes } from '../../config/egress-routes.js'
 import { presentRates } from '../../config/schedule.js'
 import type { Settings } from '../../config/settings.js'
 import { groupsOf } from '../../config/store-groups.js'
@@ -17,6 +18,7 @@ import { Sharing } from '../../sharing/sharing.js'
 import { createOwnServer } from '../client/own-server.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
+import { Egress, type ResolveName } from '../egress/egress.js'
 import { BodyLimits } from '../exchange/body-limits.js'
 import { OpenBodies } from '../exchange/open-bodies.js'
 import { createTrust } from '../http/client-address.js'
@@ -26,7 +28,7 @@ import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
 import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
-import { createRoute, type Route } from '../routing/route.js'
+import { createRoutes, type Route } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
 import { SharedAdaptive } from '../upstream/shared-adaptive.js'
 import { Upstreams } from '../upstream/upstreams.js'
@@ -65,6 +67,8 @@ export interface ProxyOptions {
   /** ms since 1970, for times of day and dates in headers. Default: that of the system. */
   readonly wallNow?: () => number
   readonly observer?: Observer
+  /** Resolves names for egress. Default: as the system does. */
+  readonly resolveName?: ResolveName
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
   /** The store that instances share. Undefined: memory. */
@@ -76,7 +80,9 @@ export interface ProxyOptions {
  *   `onOutage` is `closed`
  */
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
-  const { settings, pacer, clock, wallNow = Date.now, observer = {}, id = createId(), shared } = options
+  const { pacer, clock, wallNow = Date.now, observer = {}, id = createId(), shared } = options
+  const settings = withEgressRoutes(options.settings)
+  const egress = settings.egress && new Egress(settings.egress, options.resolveName)
   const { tls } = settings.listen
   let pair = tls && readKeyPair(tls)
   const clients = createOwnServer(settings, pair, clock)
@@ -87,6 +93,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     adapted: limit => applyAdapted(context, limit),
     adaptiveFound: limit => sharedAdaptive?.tell(limit),
     isShared: shared !== undefined,
+    lookupFor: egress && (port => egress.lookupFor(port)),
   })
   const adaptiveLimits = () => [...upstreams].flatMap(({ adaptive }) => adaptive ?? [])
   const sharedAdaptive = shared && new SharedAdaptive(shared.store, adaptiveLimits)
@@ -99,23 +106,16 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         breaker?.join(context)
         warmUp?.join(pacer, () => applyLearned(context, upstream => upstream.warmUp === warmUp))
       }
-      const previous = routesByName()
-      return present.routes.map(route =>
-        createRoute(route, prepared.byRoute.get(route.name)!, previous.get(route.name)),
-      )
+      return createRoutes(present.routes, key => prepared.byRoute.get(key)!, context.routes)
     }
   }
-  const routesByName = () => new Map(context.routes.map(route => [route.name, route]))
   const timetable = new Timetable({
     clock,
     wallNow,
     changed(present) {
       context.shaper.control.recall()
-      const previous = routesByName()
-      context.routes = present.routes.map(route => {
-        const before = previous.get(route.name)!
-        return createRoute(route, before.upstream, before)
-      })
+      const before = new Map(context.routes.map(route => [routeKey(route.settings), route.upstream]))
+      context.routes = createRoutes(present.routes, key => before.get(key)!, context.routes)
       const expired = applyLimits(context, present, upstreams)
       observer.rescheduled?.(presentRates(present, wallNow()), expired)
     },
@@ -148,6 +148,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     learned: new LearnedLimits(),
     rateLearned: quota => applyLearned(context, upstream => upstream.quota === quota),
     routes: [],
+    egress,
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
     observer,
@@ -234,7 +235,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     context,
     leave,
     drain: timeout => (draining ??= drain(timeout)),
-    async reload(next) {
+    async reload(loaded) {
+      const next = withEgressRoutes(loaded)
       const renewed = tls && readKeyPair(tls)
       const commit = await prepare(next)
       context.shaper.control.recall()
@@ -244,6 +246,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         pair = renewed
         clients.renew(renewed)
       }
+      if (next.egress !== undefined) egress?.configure(next.egress)
       sharing?.group(groupsOf(next.routes))
       context.trust = createTrust(next.trustProxy)
       context.shaper.maxQueued = next.limits.maxQueued

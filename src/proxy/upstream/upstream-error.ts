@@ -1,7 +1,15 @@
 /** Translates errors of upstream connections into answers. */
 import { ProtocolError } from '../http1/fields.js'
 
-const REASONS: Record<string, readonly [502 | 504, string]> = {
+/** The code of the error where a name has no address that may be connected to. */
+export const FORBIDDEN_ADDRESS = 'SHAPER_FORBIDDEN_ADDRESS'
+
+/** The upstream has not been asked, and will not be. */
+const FORBIDDEN =
+  'the name has only addresses of this machine or of private networks; if that is meant, the operator can add the address itself to "egress": { "allow": [...] }'
+
+const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
+  [FORBIDDEN_ADDRESS]: [403, FORBIDDEN],
   ECONNREFUSED: [502, 'the upstream refused the connection'],
   ENOTFOUND: [502, "the upstream's name does not resolve"],
   EAI_AGAIN: [502, "the upstream's name does not resolve"],
@@ -15,7 +23,7 @@ export function isDisconnect(error: Error): boolean {
 }
 
 /** The status and detail to answer. */
-export function describeError(error: Error): readonly [502 | 504, string] {
+export function describeError(error: Error): readonly [403 | 502 | 504, string] {
   const cause = error instanceof AggregateError ? (error.errors[0] as Error) : error
   if (cause instanceof ProtocolError) return [502, `the upstream sent ${cause.message}`]
   const { code = '' } = cause as NodeJS.ErrnoException

@@ -1,4 +1,4 @@
-import { isIP } from 'node:net'
+import { isIP, type LookupFunction } from 'node:net'
 import { checkServerIdentity } from 'node:tls'
 import { readAuthorities } from '../../config/checks/readable-files.js'
 import type { UpstreamSettings } from '../../config/settings.js'
@@ -27,6 +27,8 @@ export interface UpstreamsOptions {
   readonly adaptiveFound: (limit: AdaptiveLimit) => void
   /** Whether other instances send to them at the same rates. */
   readonly isShared: boolean
+  /** Resolves names for connections to a port. Undefined: as the system does. */
+  readonly lookupFor: ((port: number) => LookupFunction) | undefined
 }
 
 /** An upstream: its connections, its gate and its deadlines. */
@@ -37,6 +39,8 @@ export interface Upstream {
   /** Its Host header with `hostHeader: "upstream"`. */
   readonly authority: string
   readonly identity: Identity
+  /** Resolves its name. Undefined: as the system does. */
+  readonly lookup: LookupFunction | undefined
   /** For requests with a place in the gate. */
   readonly pool: ConnectionPool
   /** For requests without a place in the gate. With `connections` they share its pool, else they have their own. */
@@ -44,7 +48,7 @@ export interface Upstream {
   /** It may have been another upstream's before a reload, and may serve requests of both. */
   readonly limit: ConnectionLimit
   readonly gate: Gate
-  /** Requests that wait for their release to it. */
+  /** Requests that wait for their release to it, and will then need a connection of its pool. */
   queued: number
   /** All its requests, from their arrival to the end of their answers. */
   requests: number
@@ -90,12 +94,14 @@ export interface Identity {
  * @param url the URL to connect to: that of the settings, or of the built-in echo upstream
  * @throws if the file of `tls.ca` cannot be read or is bad
  */
-export function createUpstream(settings: UpstreamSettings, url: string, { clock, wake }: UpstreamsOptions): Upstream {
+export function createUpstream(settings: UpstreamSettings, url: string, options: UpstreamsOptions): Upstream {
+  const { clock, wake } = options
   const { tls } = settings
   let ca = tls.ca === undefined ? undefined : readAuthorities(tls.ca)
   const identity = identityOf(settings, url)
+  const lookup = options.lookupFor?.(portOf(url))
   const { maxInFlight, connections, keepAlive, maxConnectionAge: maxAge, connectTimeout } = settings
-  const opener = (): Opener => new Opener(connectOptions(url, identity, ca))
+  const opener = (): Opener => new Opener({ ...connectOptions(url, identity, ca), ...(lookup && { lookup }) })
   const pooling = { opener: opener(), clock, connectTimeout, keepAlive, maxAge }
   let limit = new ConnectionLimit(wake)
   limit.apply(settings)
@@ -111,6 +117,7 @@ export function createUpstream(settings: UpstreamSettings, url: string, { clock,
     url,
     authority: new URL(url).host,
     identity,
+    lookup,
     pool,
     ungated,
     get limit() {
@@ -162,13 +169,12 @@ export function createUpstream(settings: UpstreamSettings, url: string, { clock,
 }
 
 function connectOptions(url: string, identity: Identity, ca: Buffer | undefined): ConnectOptions {
-  const { protocol, port } = new URL(url)
-  const secure = protocol === 'https:'
+  const secure = url.startsWith('https:')
   const host = hostOf(url)
   const name = isIP(host) === 0 ? { servername: host } : undefined
   return {
     host,
-    port: Number(port) || (secure ? 443 : 80),
+    port: portOf(url),
     tls: secure ? { ...name, ...identity, ...(ca !== undefined && { ca }) } : undefined,
   }
 }
@@ -191,6 +197,12 @@ export function requestEnded(upstream: Upstream): void {
 /** The host of a URL: a name or an address (IPv6 without brackets). */
 export function hostOf(url: string): string {
   return new URL(url).hostname.replace(/^\[|\]$/g, '')
+}
+
+/** The port of a URL, or that of its scheme. */
+export function portOf(url: string): number {
+  const { protocol, port } = new URL(url)
+  return Number(port) || (protocol === 'https:' ? 443 : 80)
 }
 
 /** The Host header towards an upstream. */

@@ -1,5 +1,6 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { readAuthorities } from '../../config/checks/readable-files.js'
+import { routeKey } from '../../config/egress-routes.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
 import { AdaptiveLimit } from './adaptive-limit.js'
 import { type Echo, startEcho } from './echo.js'
@@ -8,7 +9,7 @@ import { listensTo, UpstreamQuota } from './upstream-quota.js'
 
 /** Upstreams for new settings, not in use yet. */
 export interface Prepared {
-  /** By the name of their route. */
+  /** By the `routeKey` of their route. */
   readonly byRoute: ReadonlyMap<string, Upstream>
   /** The new contents of `tls.ca` files that changed. */
   readonly authorities: ReadonlyMap<Upstream, Buffer>
@@ -22,7 +23,7 @@ export interface Prepared {
 export class Upstreams {
   readonly #options: UpstreamsOptions
   readonly #retired = new Set<Upstream>()
-  /** The upstreams in use, by the name of their route. */
+  /** The upstreams in use, by the `routeKey` of their route. */
   #byRoute: ReadonlyMap<string, Upstream> = new Map()
   #echo: Promise<Echo> | undefined
 
@@ -35,12 +36,13 @@ export class Upstreams {
    *
    * @throws if the file of `tls.ca` cannot be read or is bad
    */
-  async prepare(routes: readonly Pick<RouteSettings, 'name' | 'upstream'>[]): Promise<Prepared> {
+  async prepare(routes: readonly Pick<RouteSettings, 'name' | 'origin' | 'upstream'>[]): Promise<Prepared> {
     const known = new Map([...this.#byRoute.values()].map(upstream => [JSON.stringify(upstream.settings), upstream]))
     const byRoute = new Map<string, Upstream>()
     const byKey = new Map<string, Upstream>()
     const authorities = new Map<Upstream, Buffer>()
-    for (const { name, upstream: settings } of routes) {
+    for (const route of routes) {
+      const { upstream: settings } = route
       const key = JSON.stringify(settings)
       const url = await this.#urlOf(settings)
       const upstream = byKey.get(key) ?? known.get(key) ?? createUpstream(settings, url, this.#options)
@@ -49,7 +51,7 @@ export class Upstreams {
         if (!ca.equals(upstream.ca)) authorities.set(upstream, ca)
       }
       byKey.set(key, upstream)
-      byRoute.set(name, upstream)
+      byRoute.set(routeKey(route), upstream)
     }
     return { byRoute, authorities }
   }

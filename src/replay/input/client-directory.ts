@@ -181,6 +181,7 @@ export class RouteDirectory implements Directory {
 }
 
 const NO_FACTS: Omit<RequestFacts, 'method' | 'target' | 'path' | 'host' | 'rawHeaders'> = {
+  origin: undefined,
   oldHttp: false,
   connection: undefined,
   forwardedFor: [],

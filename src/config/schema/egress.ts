@@ -1,0 +1,56 @@
+import * as z from 'zod'
+import { formatAuthority, readAuthority } from '../../http/authority.js'
+import { EGRESS } from '../egress-routes.js'
+import { quote, quoteUrl, wants } from '../messages.js'
+import type { EgressSettings, UpstreamSettings } from '../settings.js'
+import { egressOptions, settingsOf } from './upstream.js'
+import { object, read, token } from './values.js'
+
+const REMEDY = 'use e.g. "api.example.com:443", "[2001:db8::1]:8080"'
+
+/** @throws RangeError */
+function parseAllowed(value: string): string {
+  const { host, port } = readAuthority(value) ?? {}
+  if (host === undefined) {
+    const [, inUrl = '', inPort] = /^https?:\/\/([\w.-]+)(?::(\d+))?\/?$/i.exec(value) ?? []
+    if (inUrl === '') throw new RangeError(`${quoteUrl(value)} is not a host and a port; ${REMEDY}`)
+    throw new RangeError(`${quote(value)} is a URL; write "${inUrl}:${inPort ?? (/^https/i.test(value) ? 443 : 80)}"`)
+  }
+  if (port === undefined)
+    throw new RangeError(`${quote(value)} has no port; write e.g. "${value.replace(/:$/, '')}:443"`)
+  return formatAuthority(host, port)
+}
+
+const EXAMPLE = '["api.example.com:443"]'
+
+const egressObject = object(
+  {
+    allow: z
+      .array(read(z.string({ error: wants('a host and a port', REMEDY) }), parseAllowed), {
+        error: wants('a list of hosts and ports', `use e.g. ${EXAMPLE}`),
+      })
+      .prefault([])
+      .describe(
+        `Where requests may go, e.g. ${EXAMPLE}; nowhere by default. Private addresses count only if they are listed themselves.`,
+      ),
+    token: token
+      .exactOptional()
+      .describe(
+        `What clients send in Proxy-Authorization, e.g. "\${SHAPER_TOKEN}"; needed unless "listen" is loopback.`,
+      ),
+    upstream: object(egressOptions, 'an object', 'use e.g. { "learn": true }')
+      .prefault({})
+      .describe('The options of every allowed origin as an upstream, e.g. { "learn": true, "maxInFlight": 20 }.'),
+  },
+  'an object',
+  `use e.g. { "allow": ${EXAMPLE} }`,
+)
+
+/** The part of the file about egress, and the upstream that all of its origins are like. */
+export const egress = egressObject.transform(
+  ({ allow, token, upstream }): EgressSettings & { upstream: UpstreamSettings } => ({
+    allow: [...new Set(allow)],
+    ...(token !== undefined && { token }),
+    upstream: settingsOf({ ...upstream, url: EGRESS, hostHeader: 'upstream' }),
+  }),
+)
