@@ -1,5 +1,13 @@
 /** The public names of the package. */
 
+export {
+  type Figure,
+  type Profile,
+  type ProfileBucket,
+  type ProfileName,
+  profileBuckets,
+  profiles,
+} from './config/profiles.js'
 export type { Board, News, Override, View } from './core/board.js'
 export type { BucketLimits } from './core/bucket/limits.js'
 export type { Clock } from './core/clock.js'

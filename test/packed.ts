@@ -13,7 +13,7 @@ const execute = promisify(execFile)
 /** The values that both packages export. */
 export const NAMES = [
   ...['ClearedError', 'ClosedError', 'ExpirationError', 'ExpiredError', 'LeakyBucket', 'OverflowError', 'StoreError'],
-  ...['createShaper', 'shape'],
+  ...['createShaper', 'profileBuckets', 'profiles', 'shape'],
 ]
 
 export const QUIET = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']

@@ -201,7 +201,7 @@ function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): Pat
 }
 
 function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: number): UpstreamSnapshot {
-  const allows = (quota?.rate ?? Infinity) * 1_000
+  const allows = (quota?.rateOf('requests') ?? Infinity) * 1_000
   return {
     url: settings.url,
     inFlight: gate.inFlight,

@@ -12,6 +12,7 @@ import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { quoteFile } from './messages.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
 import { type Environment, substitute } from './read/environment.js'
+import { expandProfiles } from './read/expand-profiles.js'
 import { readJson } from './read/json.js'
 import { resolve } from './read/resolve.js'
 import { file as fileSchema } from './schema/schema.js'
@@ -142,10 +143,11 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const unset = substituted.findings.filter(finding => !overridden(finding))
   const isJudged = (finding: Finding) => !unset.some(({ path }) => isWithin(finding.path, path))
 
-  const parsed = fileSchema.safeParse(merged.raw)
-  const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
-  const { raw } = merged
   const mode = flags.egress ? 'egress' : 'proxy'
+  // With egress no upstream of the file is used.
+  const raw = mode === 'egress' ? merged.raw : expandProfiles(merged.raw)
+  const parsed = fileSchema.safeParse(raw)
+  const found = [...earlier, ...unset, ...(parsed.success ? [] : findingsOf(parsed.error).filter(isJudged))]
   const ofMode = mode === 'egress' ? egressFaults : () => []
   const crossed = isObject(raw)
     ? [...crossCheck(readPartialConfig(raw, mode)), ...[...checks, ofMode].flatMap(check => check(raw))]

@@ -1,6 +1,7 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
 import type { JsonPath } from '../http/figures/json-path.js'
 import type { Normalisation } from '../http/matching/path-pattern.js'
+import type { ProfileName } from './profiles.js'
 
 /**
  * The effective configuration, as the other folders read it: defaults are filled in, names resolved, durations in ms,
@@ -84,6 +85,8 @@ export interface Listen {
 }
 
 export interface UpstreamSettings {
+  /** What the file took from a profile is in the other settings, and in buckets. */
+  profile?: ProfileName
   /** `"http://host:port"`, `"https://host:port"`, `"echo:"` or `"egress:"`; never a trailing slash. */
   url: string
   hostHeader: 'preserve' | 'upstream'

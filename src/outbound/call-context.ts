@@ -81,10 +81,12 @@ export class CallContext {
     this.reporter = reporter
     this.maxWait = maxWait
     this.retry = retry
-    this.learned = new LearnedRates({ clock, changed: queue => this.#relimit([queue.name]) })
+    const names = buckets.map(({ name }) => name)
+    const changed = (queue: KeyQueue): void => this.#relimit([queue.name])
+    this.learned = new LearnedRates({ clock, names, usual: areNamed ? [] : names, changed })
     this.credentials = credentials && new Credentials(this, credentials)
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
-    this.names = areNamed ? buckets.map(({ name }) => name) : undefined
+    this.names = areNamed ? names : undefined
     this.#capacity = buckets.at(-1)!.capacity
     // One call at most waits for a credential. The capacity is that of the queue in front of all.
     const isOpen = credentials !== undefined && store === undefined

@@ -1,90 +1,81 @@
 /**
- * Limits that answers announce, for each key: a rate that is lower than the configured one, until it is forgotten, and a pause where
- * nothing is left. What is said of requests is for the only bucket or the one called `requests`, what is said of tokens for the
- * one called `tokens`.
+ * Limits that answers announce, for each key: rates that are lower than the configured ones, until they are forgotten, and a pause
+ * where nothing is left.
  */
 import type { Cancel, Clock } from '../core/clock.js'
+import { costAt, type Demand } from '../core/queue/lane.js'
 import type { Fields } from '../http/quota/field-values.js'
-import { LearnedRate } from '../http/quota/learned-rate.js'
-import { readQuota, readTokenQuota } from '../http/quota/quota-fields.js'
+import { LearnedQuotas } from '../http/quota/learned-quotas.js'
+import { followersOf, LIMITED, type Limited, readQuotas } from '../http/quota/quota-fields.js'
 import type { KeyQueue } from './key-queues.js'
-import { ONLY } from './options.js'
 
-const TOKENS = 'tokens'
-const REQUESTS = 'requests'
-
-/** Smaller relative changes of a rate are ignored, because each change plans the waiting calls anew. */
-const NOTABLE_CHANGE = 0.01
-
-/** What is known of one limit of a key. */
+/** What is known of a key. */
 interface Known {
-  readonly learned: LearnedRate
-  /** Calls per ms that the bucket follows. */
-  rate: number
+  readonly quotas: LearnedQuotas
   expiry: Cancel
 }
 
 export interface LearnedRatesOptions {
   readonly clock: Clock
+  /** The names of the buckets. */
+  readonly names: readonly string[]
+  /** Those that follow a limit on requests if none is called `requests`. */
+  readonly usual: readonly string[]
   /** The rate of a bucket of this queue has changed. */
   changed(queue: KeyQueue): void
 }
 
 export class LearnedRates {
   readonly #options: LearnedRatesOptions
-  /** By the name of the bucket. Gone with its queue. */
-  readonly #known = new WeakMap<KeyQueue, Map<string, Known>>()
+  /** The names of the buckets that follow each limit. */
+  readonly #followers: Readonly<Record<Limited, readonly string[]>>
+  /** Gone with its queue. */
+  readonly #known = new WeakMap<KeyQueue, Known>()
 
   constructor(options: LearnedRatesOptions) {
     this.#options = options
+    const { names, usual } = options
+    this.#followers = { requests: followersOf('requests', names, usual), tokens: followersOf('tokens', names) }
   }
 
   /** Cost units per ms. Infinity: nothing is known. */
   rateOf(queue: KeyQueue | undefined, bucket: string): number {
-    return (queue && this.#known.get(queue)?.get(bucket)?.rate) ?? Infinity
+    const known = queue && this.#known.get(queue)
+    if (known === undefined) return Infinity
+    const limits = LIMITED.filter(limited => this.#followers[limited].includes(bucket))
+    return Math.min(...limits.map(limited => known.quotas.rateOf(limited)))
   }
 
   /**
-   * Learns from an answer.
+   * Learns from the answer to a call.
    *
-   * @param cost of its request, by bucket
+   * @param longest the longest pause, in ms
    * @returns ms for which nothing is left
    */
-  learn(queue: KeyQueue, fields: Fields, cost: (bucket: string) => number | undefined): number {
-    const wallNow = Date.now()
-    const requests = cost(ONLY) === undefined ? REQUESTS : ONLY
-    let pause = 0
-    for (const [bucket, quota] of [
-      [requests, readQuota(fields, wallNow)],
-      [TOKENS, readTokenQuota(fields, wallNow)],
-    ] as const) {
-      const own = cost(bucket)
-      if (quota === undefined || own === undefined) continue
-      const known = this.#open(queue, bucket)
-      const now = this.#options.clock.now()
-      known.learned.learn(quota, now, own)
-      pause = Math.max(pause, known.learned.pausedUntil - now)
-      this.#follow(queue, known)
-    }
+  learn(queue: KeyQueue, fields: Fields, call: Demand, longest: number): number {
+    const quotas = readQuotas(fields, Date.now())
+    if (quotas.length === 0) return 0
+    const known = this.#known.get(queue) ?? { quotas: new LearnedQuotas(), expiry: () => false }
+    this.#known.set(queue, known)
+    const costs = { requests: this.#costOf(call, 'requests'), tokens: this.#costOf(call, 'tokens') }
+    const pause = known.quotas.learn(quotas, this.#options.clock.now(), { longest, costs })
+    this.#follow(queue, known)
     return pause
   }
 
-  #open(queue: KeyQueue, bucket: string): Known {
-    const all = this.#known.get(queue) ?? new Map<string, Known>()
-    this.#known.set(queue, all)
-    const known = all.get(bucket) ?? { learned: new LearnedRate(), rate: Infinity, expiry: () => false }
-    all.set(bucket, known)
-    return known
+  /** What a call takes of a limit, seen from the buckets that follow it. */
+  #costOf(call: Demand, limited: Limited): number {
+    const place = call.stack.findIndex(({ limits }) => this.#followers[limited].includes(limits.name))
+    return place < 0 ? 1 : costAt(call, place)
   }
 
   #follow(queue: KeyQueue, known: Known): void {
     const { clock, changed } = this.#options
-    const rate = known.learned.allowed(clock.now())
+    const { quotas } = known
+    const isChanged = quotas.follow(clock.now()).length > 0
     known.expiry()
-    const { expiresAt } = known.learned
+    const expiresAt = Math.min(...LIMITED.map(limited => quotas.expiresAt(limited)))
     if (expiresAt < Infinity) known.expiry = clock.at(expiresAt, () => this.#follow(queue, known))
-    if (rate === known.rate || Math.abs(rate - known.rate) < known.rate * NOTABLE_CHANGE) return
-    known.rate = rate
-    changed(queue)
+    if (isChanged) changed(queue)
   }
 }

@@ -1,4 +1,5 @@
 import type { BucketLimits } from '../core/bucket/queued-bucket.js'
+import { followersOf, LIMITED } from '../http/quota/quota-fields.js'
 import type { Route } from './routing/route.js'
 import type { AdaptiveLimit } from './upstream/adaptive-limit.js'
 
@@ -14,7 +15,8 @@ export class LearnedLimits {
 
   /**
    * Reads the rates of the upstreams of these routes, as far as they have `learn` or `adapt`, and how far these have warmed
-   * up. A bucket in front of several upstreams takes the lowest rate.
+   * up. A bucket in front of several upstreams takes the lowest rate. Limits on requests and on tokens are followed by the
+   * buckets that are called so.
    */
   adjust(routes: readonly Route[]): void {
     this.#rates.clear()
@@ -26,7 +28,11 @@ export class LearnedLimits {
       const names = settings.buckets.map(({ name }) => name)
       if (adaptive !== undefined) this.#adaptive.set(adaptive.bucket.name, adaptive)
       if (warmUp !== undefined && warmUp.part < 1) lower(this.#parts, names, warmUp.part)
-      if (quota !== undefined && quota.rate < Infinity && settings.upstream.learn) lower(this.#rates, names, quota.rate)
+      if (quota === undefined || !settings.upstream.learn) continue
+      for (const limited of LIMITED) {
+        const rate = quota.rateOf(limited)
+        if (rate < Infinity) lower(this.#rates, followersOf(limited, names), rate)
+      }
     }
   }
 

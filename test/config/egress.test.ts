@@ -96,6 +96,14 @@ t.test('a route leads to the origins that its host matches, and none that an ear
   t.equal(withEgressRoutes(plain), plain)
 })
 
+t.test('profiles: those of upstreams that are not used bring nothing, and egress has none of its own', async t => {
+  const github = { upstream: { url: 'https://api.github.com', profile: 'github' } }
+  const names = (flags: object) => parse(file({}, github), flags).buckets.map(({ name }) => name)
+  t.same(names(EGRESS), Object.keys(limits.buckets))
+  t.same(names({}), [...Object.keys(limits.buckets), 'github.requests'])
+  t.match(faults(file({ upstream: { profile: 'github' } }), EGRESS), [/^egress\.upstream\.profile: unknown key/])
+})
+
 t.test('warnings name the upstream of egress, and know which routes lead to the same origin', async t => {
   const buckets = { a: { key: 'all', rate: '5/s' }, b: { key: 'host', rate: '5/s' } }
   const toldBy = (routes: object[], upstream: object) =>

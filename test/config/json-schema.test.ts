@@ -102,7 +102,7 @@ t.test('every key of the file has a description with an example', async t => {
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
-    ...['retry', 'retry.status', 'retry.max', 'via', 'learn'].map(key => `.${key}`),
+    ...['retry', 'retry.status', 'retry.max', 'via', 'learn', 'profile'].map(key => `.${key}`),
   ]
   const bucket = [
     'key',
@@ -184,7 +184,7 @@ t.test('every key of the file has a description with an example', async t => {
       ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],
       ...['egress', 'egress.allow', 'egress.token'],
-      ...upstream.filter(key => !/url|hostHeader|servername/i.test(key)).map(key => `egress.upstream${key}`),
+      ...upstream.filter(key => !/url|profile|hostHeader|servername/i.test(key)).map(key => `egress.upstream${key}`),
     ]),
   )
   for (const [path, { description }] of keys) t.match(description, /e\.g\. /, path)

@@ -27,6 +27,14 @@ t.test('learning from an upstream', async t => {
     'routes[0].upstream.learn: several clients together may exceed what is learnt; add a bucket with "key": "all" to the route',
   ])
   t.same(ofBucket({ key: 'all' }, learn), [])
+  const requests = (key: string) =>
+    lines({ ...learn, buckets: { all: shared, requests: { ...shared, key, capacity: 9 } } })
+  t.same(requests('all'), [])
+  t.match(
+    requests('header:k').join(),
+    /routes\[0\].upstream.learn: several clients/,
+    'the bucket called so follows alone',
+  )
   const two = (first: string[], second: string[]) =>
     lines({
       upstream: learn.upstream,

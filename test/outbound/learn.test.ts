@@ -86,6 +86,34 @@ t.test('requests and tokens of a language model feed their buckets', async t => 
   }
 })
 
+t.test('buckets with other names keep their rates', async t => {
+  const { send, times } = await world(t, { buckets: { second: { rate: '100/s' }, day: { rate: '90000/d' } } }, () => [
+    200,
+    { 'ratelimit-limit': '100', 'ratelimit-remaining': '4', 'ratelimit-reset': '40' },
+  ])
+  for (let count = 0; count < 3; count += 1) await send()
+  for (const gap of gaps(times())) t.ok(gap < 5_000, `${gap}`)
+})
+
+t.test('no tokens left: a pause, though no bucket counts them', async t => {
+  const { send, status } = await world(t, { rate: '100/s' }, () => [
+    200,
+    { 'x-ratelimit-remaining-tokens': '0', 'x-ratelimit-reset-tokens': '2s' },
+  ])
+  await send()
+  t.ok(status().pausedForMs > 1_500)
+})
+
+t.test('a reset in a year: one request asks again after the longest pause', async t => {
+  const pauseOn = { status: [429], max: '200ms' }
+  const { send, times } = await world(t, { rate: '100/s', pauseOn }, () => [
+    200,
+    { 'ratelimit-limit': '10', 'ratelimit-remaining': '0', 'ratelimit-reset': '31000000' },
+  ])
+  for (let count = 0; count < 4; count += 1) await send()
+  for (const gap of gaps(times())) t.ok(gap > 150 && gap < 1_000, `${gap} of 200`)
+})
+
 t.test('a 403 that is a limit pauses and is sent again; another 403 is not', async t => {
   const retry = { status: [429], max: 1 }
   for (const headers of [

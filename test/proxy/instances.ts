@@ -212,7 +212,10 @@ export function createWorld(
       rateLearned() {
         for (const bucket of bucketTable.all()) {
           const whole = stack.find(({ name }) => name === bucket.limits.name)!
-          shaper.control.setLimits(bucket, sharing.limitsOf(lowered(whole, quota.rate), (bucket as StoredBucket).key))
+          shaper.control.setLimits(
+            bucket,
+            sharing.limitsOf(lowered(whole, quota.rateOf('requests')), (bucket as StoredBucket).key),
+          )
         }
       },
     }
@@ -234,7 +237,7 @@ export function createWorld(
           },
         }
         const buckets = stack.map((whole, place) => {
-          const limits = sharing.limitsOf(lowered(whole, quota.rate), keys[place]!)
+          const limits = sharing.limitsOf(lowered(whole, quota.rateOf('requests')), keys[place]!)
           const bucket = bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
           if (bucket.limits !== limits) shaper.control.setLimits(bucket, limits)
           return bucket

@@ -47,3 +47,109 @@ t.test('a route without learn keeps its rate while another route to the same ups
   await askOnce(t, rig, get('/b'))
   t.same(ratesOf(rig), { learning: 2, own: 10 })
 })
+
+const REQUESTS = { 'x-ratelimit-limit-requests': '120', 'x-ratelimit-remaining-requests': '119' }
+const TOKENS = { 'x-ratelimit-limit-tokens': '6000', 'x-ratelimit-remaining-tokens': '3000' }
+const MODEL = {
+  ...{ ...REQUESTS, 'x-ratelimit-reset-requests': '1m0s' },
+  ...{ ...TOKENS, 'x-ratelimit-reset-tokens': '1m0s' },
+}
+const all = (rate: string) => ({ key: 'all', rate, capacity: 1_000 })
+
+t.test('limits on requests and tokens are followed by the buckets that are called so', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, MODEL).end())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, learn: true },
+    buckets: { client: all('10/s'), requests: all('10/s'), tokens: all('1000/s') },
+  })
+  await askOnce(t, rig, get())
+  rig.pacer.runUntil(1_000)
+  await askOnce(t, rig, get())
+  t.same(ratesOf(rig), { client: 10, requests: 2, tokens: 50 })
+})
+
+t.test('without such buckets the limit on requests holds for all, and that on tokens for none', async t => {
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, MODEL).end())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, learn: true },
+    buckets: { client: all('10/s'), everyone: all('10/s') },
+  })
+  await askOnce(t, rig, get())
+  rig.pacer.runUntil(1_000)
+  await askOnce(t, rig, get())
+  t.same(ratesOf(rig), { client: 2, everyone: 2 })
+})
+
+t.test('an answer 200 that says that nothing is left pauses the upstream until the reset', async t => {
+  const answers: Record<string, string>[] = [
+    { 'x-ratelimit-remaining-requests': '0', 'x-ratelimit-reset-requests': '3s' },
+    { 'x-ratelimit-remaining-tokens': '0', 'x-ratelimit-reset-tokens': '20ms' },
+    { 'x-ratelimit-remaining-tokens': '0', 'x-ratelimit-reset-tokens': '6m0s' },
+  ]
+  const upstream = await httpUpstream(t, (_req, res) => res.writeHead(200, answers.shift()).end())
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, learn: true },
+    buckets: { requests: all('10/s'), tokens: all('1000/s') },
+  })
+  const { gate } = rig.proxy.context.routes[0]!.upstream
+  for (const [at, pause] of [
+    [0, 3_000],
+    [10_000, 20],
+    [20_000, 60_000],
+  ] as const) {
+    rig.pacer.runUntil(at)
+    t.equal((await askOnce(t, rig, get())).status, 200)
+    t.equal(gate.pausedFor(at), pause, `at ${at}`)
+  }
+})
+
+t.test("GitHub's 403 of a limit pauses the upstream, and the request is sent again after it", async t => {
+  const refusals: Record<string, string>[] = [
+    { 'retry-after': '5', 'x-ratelimit-remaining': '4000' },
+    { 'x-ratelimit-limit': '5000', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '7' },
+  ]
+  const upstream = await httpUpstream(t, (req, res) => {
+    const refusal = req.url === '/secret' ? { 'x-ratelimit-remaining': '4000' } : refusals.shift()
+    res.writeHead(refusal === undefined ? 200 : 403, refusal).end()
+  })
+  const rig = await startRig(t, {
+    upstream: { url: upstream.url, pauseOn: { status: [429], default: '1s' }, retry: { status: [429] } },
+    buckets: { everyone: all('10/s') },
+  })
+  const { gate } = rig.proxy.context.routes[0]!.upstream
+  t.equal((await askOnce(t, rig, get('/secret'))).status, 403, 'that one is not allowed')
+  t.equal(gate.pausedFor(0), 0)
+  rig.pacer.runUntil(1_000)
+  const answer = askOnce(t, rig, get())
+  await rig.until(() => gate.pausedFor(1_000) === 5_000)
+  rig.pacer.runUntil(6_000)
+  await rig.until(() => gate.pausedFor(6_000) === 7_000)
+  rig.pacer.runUntil(13_000)
+  t.equal((await answer).status, 200)
+})
+
+t.test('with a profile there are its buckets, and pauses as long as its provider asks for', async t => {
+  const answers: [number, Record<string, string>][] = [
+    [200, { 'x-ratelimit-limit': '5000', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': '1200' }],
+    [403, { 'retry-after': '90', 'x-ratelimit-remaining': '4000' }],
+    [429, {}],
+    [403, {}],
+  ]
+  const upstream = await httpUpstream(t, (_req, res) => {
+    const [status, headers] = answers.shift()!
+    res.writeHead(status, headers).end()
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, profile: 'github' } })
+  const { gate } = rig.proxy.context.routes[0]!.upstream
+  for (const [at, pause] of [
+    [0, 1_200_000],
+    [1_200_000, 90_000],
+    [1_300_000, 60_000],
+    [1_400_000, 0],
+  ] as const) {
+    rig.pacer.runUntil(at)
+    await askOnce(t, rig, get())
+    t.equal(gate.pausedFor(at), pause, `at ${at}`)
+  }
+  t.same(Object.keys(ratesOf(rig)), ['github.requests'])
+})

@@ -1,6 +1,7 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
+import { formatDate, type Profile, profiles } from '../../config/profiles.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
@@ -8,6 +9,7 @@ import type { RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
 import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
+import { figuresInUse } from '../../config/warnings/profiles.js'
 import { formatDuration } from '../../core/units.js'
 import { CONNECT_PACED } from '../egress-text.js'
 import type { Terminal } from '../terminal.js'
@@ -37,6 +39,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
   const lines = [
     ...routeTable(settings.routes),
     ...adaptiveLines(settings.routes),
+    ...profileLines(settings),
     '',
     memory(settings),
     ...(settings.egress ? [CONNECT_PACED] : []),
@@ -72,6 +75,22 @@ function adaptiveLines(routes: readonly RouteSettings[]): string[] {
       return `adaptive rate of ${url}, bucket "${name}": ${rates}`
     },
   )
+}
+
+/** Two lines for each profile: the figures that it brings with their sources, and what they leave out. */
+function profileLines({ routes, buckets }: Settings): string[] {
+  const names = new Set(routes.flatMap(({ upstream }) => upstream.profile ?? []))
+  return [...names].flatMap(name => {
+    const { remark, buckets: known }: Profile = profiles[name]
+    const figures = figuresInUse(name, buckets).map(
+      ({ figure }) => `${figure.value} ${figure.of} (${figure.source}, ${formatDate(figure)})`,
+    )
+    const none =
+      Object.keys(known).length > 0
+        ? 'no figures in use; the file has its own'
+        : 'no figures; the answers alone say what is allowed'
+    return [`profile "${name}": ${figures.join('; ') || none}`, `  ${remark}`]
+  })
 }
 
 /** The longest wait of a route, or its `maxWait` if that is shorter. */

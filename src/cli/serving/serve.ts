@@ -134,10 +134,10 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
   return {
     paused: (upstream, ms, expired) =>
       log.warn({ upstream, pauseMs: Math.ceil(ms), expired }, 'the upstream asks for a pause'),
-    learned(upstream, rate) {
-      if (!isDue(learnedAt, upstream, QUIET_MS)) return
+    learned(upstream, rate, limited) {
+      if (!isDue(learnedAt, `${limited} ${upstream}`, QUIET_MS)) return
       const allowed = Number.isFinite(rate) ? { perSecond: Number(rate.toPrecision(4)) } : {}
-      log.info({ upstream, ...allowed }, 'the upstream has said what it allows')
+      log.info({ upstream, limited, ...allowed }, 'the upstream has said what it allows')
     },
     rescheduled(rates, expired) {
       const shown = rates.map(

@@ -88,9 +88,10 @@ function formatStore(store: StoreSettings): object {
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
   const { maxConnectionAge, connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { breaker, adapt, warmUp, pauseOn, retry, via, learn } = upstream
+  const { profile, breaker, adapt, warmUp, pauseOn, retry, via, learn } = upstream
   return {
     url,
+    ...(profile !== undefined && { profile }),
     hostHeader,
     ...(Number.isFinite(maxInFlight) && { maxInFlight }),
     ...(connections !== undefined && { connections }),

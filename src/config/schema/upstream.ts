@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { PROFILE_NAMES } from '../profiles.js'
 import type { UpstreamSettings } from '../settings.js'
 import { adapt } from './adapt.js'
 import { parseUpstreamUrl } from './address.js'
@@ -69,6 +70,9 @@ const servername = text('a server name', 'use e.g. "api.example.com"')
   .describe('The name to expect in the certificate, e.g. "api.example.com".')
 
 const options = {
+  profile: oneOf(PROFILE_NAMES, 'a profile')
+    .exactOptional()
+    .describe('Whose API it is: buckets, learn and pauseOn as its provider states them, e.g. "github".'),
   hostHeader: oneOf(['preserve', 'upstream'], 'a choice of Host header')
     .prefault('preserve')
     .describe('The Host header the upstream sees, e.g. "upstream" for outside APIs.'),
@@ -122,9 +126,9 @@ const options = {
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
 }
 
-const { hostHeader: _hostHeader, ...common } = options
+const { hostHeader: _hostHeader, profile: _profile, ...common } = options
 
-/** Options that suit all origins of egress. The names that they are asked by, and have to prove, are their own. */
+/** Options that suit all origins of egress. Whose they are, and the names they are asked by and have to prove, are their own. */
 export const egressOptions = {
   ...common,
   tls: object({ ca }, 'an object', 'use { "ca": "FILE" }')

@@ -7,12 +7,17 @@ import { bucketWarnings } from './buckets.js'
 import { clientWarnings } from './clients.js'
 import { patternWarnings } from './patterns.js'
 import { priorityWarnings } from './priorities.js'
+import { profileWarnings } from './profiles.js'
 import { routeWarnings } from './routes.js'
 import { stackWarnings } from './stacks.js'
 import { storeWarnings } from './store.js'
 
-/** The warnings about a configuration. Each says where, what the effect is, and what to write instead. */
-export function warnings(settings: Settings): Problem[] {
+/**
+ * The warnings about a configuration. Each says where, what the effect is, and what to write instead.
+ *
+ * @param wallNow ms since 1970
+ */
+export function warnings(settings: Settings, wallNow = Date.now()): Problem[] {
   const found = [
     ...clientWarnings(settings),
     ...bucketWarnings(settings),
@@ -21,6 +26,7 @@ export function warnings(settings: Settings): Problem[] {
     ...routeWarnings(settings),
     ...priorityWarnings(settings),
     ...storeWarnings(settings),
+    ...profileWarnings(settings, wallNow),
   ]
   const place = settings.egress === undefined ? (path: Path) => path : inEgress
   return found.map(({ path, message }) => ({ path: formatPath(place(path)), message }))

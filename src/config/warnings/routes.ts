@@ -1,5 +1,6 @@
 /** Warnings about single routes. */
 import { formatDuration } from '../../core/units.js'
+import { followersOf } from '../../http/quota/quota-fields.js'
 import { covers } from '../checks/match-coverage.js'
 import { withEgressRoutes } from '../egress-routes.js'
 import { longestWaitOf, waitsForAnswers } from '../report/longest-waits.js'
@@ -102,7 +103,11 @@ function idleRetry({ mode, upstream }: RouteSettings): string[] {
 function unsharedLearning(route: RouteSettings, destined: readonly RouteSettings[]): string[] {
   const { name, mode, upstream, buckets } = route
   if (!upstream.learn || mode === 'off') return []
-  const shared = buckets.filter(bucket => !isPerClient(bucket))
+  const following = followersOf(
+    'requests',
+    buckets.map(({ name }) => name),
+  )
+  const shared = buckets.filter(bucket => following.includes(bucket.name) && !isPerClient(bucket))
   if (shared.length === 0) {
     return ['several clients together may exceed what is learnt; add a bucket with "key": "all" to the route']
   }

@@ -12,8 +12,28 @@ export function fieldsOf(headers: object): Fields {
   }
 }
 
-/** One limit on the number of requests, as an upstream announces it. */
+/** What an upstream may limit separately. Buckets with these names follow these limits. */
+export const LIMITED = ['requests', 'tokens'] as const
+
+export type Limited = (typeof LIMITED)[number]
+
+/**
+ * The buckets, by name, that follow an upstream's limit: those called like it (`requests`, or `openai.requests`). A limit
+ * on requests without such a bucket holds for all but those of tokens.
+ *
+ * @param usual the buckets that it may hold for if none is called like it
+ */
+export function followersOf(limited: Limited, names: readonly string[], usual = names): readonly string[] {
+  const called = (what: Limited) => (name: string) => name === what || name.endsWith(`.${what}`)
+  const own = names.filter(called(limited))
+  if (limited === 'tokens' || own.length > 0) return own
+  return usual.filter(name => !called('tokens')(name))
+}
+
+/** One limit, as an upstream announces it. It counts requests, or what `bucket` says. */
 export interface Quota {
+  /** What it limits, where its field names say so. Absent: requests. */
+  readonly bucket?: Limited
   /** Requests per window, at least 1. */
   readonly limit: number | undefined
   /** ms, as declared. */

@@ -1,9 +1,12 @@
 import type { Fields } from './field-values.js'
-import { readQuota } from './quota-fields.js'
+import { readQuotas } from './quota-fields.js'
 import { readRetryAfter } from './retry-after.js'
 
 /** ms. The least growth of a running pause by answers. */
 export const PAUSE_STEP = 100
+
+/** ms. The longest pause where no rule sets one. After it one request asks again. */
+export const LONGEST_PAUSE = 60_000
 
 /** Which answers cause a pause, and how long. */
 export interface PauseRule {
@@ -15,6 +18,20 @@ export interface PauseRule {
 }
 
 /**
+ * Whether an answer has one of these statuses. GitHub refuses with 403 where others use 429: such a 403 counts as 429, too. It
+ * has `Retry-After` (the secondary limits) or says that a quota is used up (the primary one). Any other 403 is a 403.
+ */
+export function hasStatus(statuses: readonly number[], status: number, fields: Fields): boolean {
+  if (statuses.includes(status)) return true
+  return status === 403 && statuses.includes(429) && isLimit(fields)
+}
+
+/** What is asked does not depend on the time. */
+function isLimit(fields: Fields): boolean {
+  return readRetryAfter(fields, 0) !== undefined || readQuotas(fields, 0).some(({ remaining = 1 }) => remaining < 1)
+}
+
+/**
  * How long to send nothing after an answer: its Retry-After, else the end of the window whose quota is used up, else
  * the rule's default. At most the rule's `max`.
  *
@@ -22,19 +39,8 @@ export interface PauseRule {
  * @returns ms; 0: no pause
  */
 export function pauseAfter(rule: PauseRule, status: number, fields: Fields, wallNow: number): number {
-  if (!rule.status.includes(limitStatus(status, fields, wallNow))) return 0
+  if (!hasStatus(rule.status, status, fields)) return 0
   return Math.min(readRetryAfter(fields, wallNow) ?? untilReset(fields, wallNow) ?? rule.default, rule.max)
-}
-
-/**
- * The status of an answer, or 429 for a 403 that means the same: GitHub answers so, with a Retry-After or with a quota that is used up.
- *
- * @param wallNow ms since 1970
- */
-export function limitStatus(status: number, fields: Fields, wallNow: number): number {
-  if (status !== 403) return status
-  const isLimit = readRetryAfter(fields, wallNow) !== undefined || (readQuota(fields, wallNow)?.remaining ?? 1) < 1
-  return isLimit ? 429 : status
 }
 
 /**
@@ -50,7 +56,10 @@ export function growPause(left: number, ms: number): number {
 }
 
 function untilReset(fields: Fields, wallNow: number): number | undefined {
-  const quota = readQuota(fields, wallNow)
-  // A `reset` of 0 is rounded. Do not take it for "go on at once": use the rule's default.
-  return (quota?.remaining ?? 0) < 1 && quota?.reset !== 0 ? quota?.reset : undefined
+  let longest: number | undefined
+  for (const { remaining = 0, reset = 0 } of readQuotas(fields, wallNow)) {
+    // A `reset` of 0 is rounded. Do not take it for "go on at once": use the rule's default.
+    if (remaining < 1 && reset > (longest ?? 0)) longest = reset
+  }
+  return longest
 }

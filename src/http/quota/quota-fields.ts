@@ -1,14 +1,16 @@
-import { type Fields, LONGEST, type Quota, readDecimal } from './field-values.js'
+import { type Fields, type Limited, LONGEST, type Quota, readDecimal } from './field-values.js'
 import { type QuotaReset, readReset } from './reset.js'
 import { type Bare, type Member, parseDictionary, parseList } from './structured-fields.js'
 
-export type { Fields, Quota } from './field-values.js'
+export { type Fields, followersOf, LIMITED, type Limited, type Quota } from './field-values.js'
 
 /** A greater count is a mistake, or means that there is no limit. */
 const MOST = 1e12
 
 /** The names of the fields of one limit. */
 interface Row {
+  /** What it limits, if the field names tell. */
+  readonly bucket?: Limited
   readonly limit: string
   readonly remaining: string
   /** The first one that is present and readable counts. */
@@ -29,7 +31,7 @@ const DIALECTS: readonly Dialect[] = [
   kong,
   rows(prefixed('ratelimit')),
   rows(ofModels('requests')),
-  rows(prefixed('anthropic-ratelimit-requests')),
+  rows({ ...prefixed('anthropic-ratelimit-requests'), bucket: 'requests' }),
   rows({
     limit: 'x-hubspot-ratelimit-max',
     remaining: 'x-hubspot-ratelimit-remaining',
@@ -44,9 +46,9 @@ const DIALECTS: readonly Dialect[] = [
 const TOKEN_DIALECTS: readonly Dialect[] = [
   rows(ofModels('tokens')),
   rows(
-    prefixed('anthropic-ratelimit-tokens'),
-    prefixed('anthropic-ratelimit-input-tokens'),
-    prefixed('anthropic-ratelimit-output-tokens'),
+    ...['tokens', 'input-tokens', 'output-tokens'].map(
+      (what): Row => ({ ...prefixed(`anthropic-ratelimit-${what}`), bucket: 'tokens' }),
+    ),
   ),
 ]
 
@@ -60,19 +62,16 @@ const KONG: readonly Row[] = Object.entries({ second: 1_000, minute: 60_000, hou
 )
 
 /**
- * Reads the limits on requests that an answer announces: the most restrictive one, in the first dialect that says how
- * much is left.
+ * Reads the limits that an answer announces: the most restrictive one on requests, and the most restrictive one on tokens.
+ * Each comes from the first dialect that says how much of it is left.
  *
  * @param wallNow ms since 1970; used if the answer has no Date
- * @returns undefined if it says nothing that makes sense
+ * @returns at most one of each; none if the answer says nothing that makes sense
  */
-export function readQuota(fields: Fields, wallNow: number): Quota | undefined {
-  return readIn(DIALECTS, fields, wallNow)
-}
-
-/** The same, of the limits on tokens that the answer of a language model announces. */
-export function readTokenQuota(fields: Fields, wallNow: number): Quota | undefined {
-  return readIn(TOKEN_DIALECTS, fields, wallNow)
+export function readQuotas(fields: Fields, wallNow: number): readonly Quota[] {
+  const requests = readIn(DIALECTS, fields, wallNow)
+  const tokens = readIn(TOKEN_DIALECTS, fields, wallNow)
+  return [requests, tokens].filter(quota => quota !== undefined)
 }
 
 function readIn(dialects: readonly Dialect[], fields: Fields, wallNow: number): Quota | undefined {
@@ -150,12 +149,13 @@ function prefixed(prefix: string, reset: readonly string[] = [`${prefix}-reset`]
   return { limit: `${prefix}-limit`, remaining: `${prefix}-remaining`, reset }
 }
 
-/** As OpenAI and others name them. */
-function ofModels(what: string): Row {
+/** As OpenAI, Azure and others name them. */
+function ofModels(bucket: Limited): Row {
   return {
-    limit: `x-ratelimit-limit-${what}`,
-    remaining: `x-ratelimit-remaining-${what}`,
-    reset: [`x-ratelimit-reset-${what}`],
+    bucket,
+    limit: `x-ratelimit-limit-${bucket}`,
+    remaining: `x-ratelimit-remaining-${bucket}`,
+    reset: [`x-ratelimit-reset-${bucket}`],
   }
 }
 
@@ -168,7 +168,7 @@ function rows(...all: readonly Row[]): Dialect {
       const declared = readDecimal(row.windowField && fields(row.windowField)) ?? row.window
       const window = declared ?? windowOf(limit, limits) ?? policyWindow(limit, fields)
       const remaining = parseList(fields(row.remaining))?.[0]?.value
-      add(quotas, { limit, window, remaining, end: endOf(row, fields, wallNow) })
+      add(quotas, { bucket: row.bucket, limit, window, remaining, end: endOf(row, fields, wallNow) })
     }
     return quotas
   }
@@ -200,6 +200,7 @@ function seconds(value: Bare): number | undefined {
 
 /** A limit as an answer announces it. */
 interface Announced {
+  readonly bucket?: Limited | undefined
   readonly limit: Bare
   /** ms */
   readonly window: number | undefined
@@ -208,8 +209,9 @@ interface Announced {
 }
 
 /** Adds a quota if any part of it makes sense. */
-function add(quotas: Quota[], { limit, window, remaining, end }: Announced): void {
+function add(quotas: Quota[], { bucket, limit, window, remaining, end }: Announced): void {
   const quota: Quota = {
+    ...(bucket !== undefined && { bucket }),
     limit: isCount(limit) && limit >= 1 ? limit : undefined,
     window: window !== undefined && window > 0 && window <= LONGEST ? window : undefined,
     remaining: isCount(remaining) ? remaining : undefined,

@@ -7,9 +7,8 @@
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
-import { costAt } from '../../core/queue/lane.js'
-import { type Fields, fieldsOf } from '../../http/quota/field-values.js'
-import { limitStatus, pauseAfter } from '../../http/quota/pause-rule.js'
+import { fieldsOf } from '../../http/quota/field-values.js'
+import { hasStatus, LONGEST_PAUSE, pauseAfter } from '../../http/quota/pause-rule.js'
 import type { UnwantedAnswer } from '../../http/unwanted-answer.js'
 import type { CallContext } from '../call-context.js'
 import { Call, type CallFacts } from '../calls/call.js'
@@ -24,9 +23,6 @@ type Options = Dispatcher.DispatchOptions
 
 /** ms. If a key spans several origins, its requests wait at most this long for the connection to one of them. */
 const LONGEST_CONNECT = 1_000
-
-/** ms. The longest pause where `pauseOn` sets none. */
-const LONGEST_PAUSE = 60_000
 
 /** The status of an answer to a credential that is not valid (any more), and for how many ms that is not used then. */
 const REVOKED = 401
@@ -113,15 +109,17 @@ export class HeldRequest extends Call implements Sender, Writer {
   }
 
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
-    const { pauseOn, retry } = this.#settings
+    const { pauseOn, retry, learn } = this.#settings
+    const { context, route } = this
     this.#settle(status, headers)
     const fields = fieldsOf(headers)
     const asked = pauseOn === undefined ? 0 : pauseAfter(pauseOn, status, fields, Date.now())
-    const pause = Math.max(asked, Math.min(this.#learn(fields), pauseOn?.max ?? LONGEST_PAUSE))
-    if (pause > 0) this.context.pauses.announced(this.route, pause)
+    const left = learn ? context.learned.learn(route, fields, this, pauseOn?.max ?? LONGEST_PAUSE) : 0
+    const pause = Math.max(asked, left)
+    if (pause > 0) context.pauses.announced(route, pause)
     // A listener of `paused` may have aborted it.
     if (this.controller.aborted || (status === REVOKED && this.#isMovedFromRevoked(attempt, real))) return
-    const isRetried = retry.status.includes(limitStatus(status, fields, Date.now()))
+    const isRetried = hasStatus(retry.status, status, fields)
     if (!isRetried || this.#retries >= retry.max || !isRepeatable(this.#options)) return
     this.#retries += 1
     if (pause > 0 && this.#moveToOther(attempt, real)) return this.context.credentials?.give()
@@ -131,16 +129,6 @@ export class HeldRequest extends Call implements Sender, Writer {
     attempt.keep()
     this.#unwanted = undefined
     this.controller.attach(real)
-  }
-
-  /** Returns the ms for which nothing is left. */
-  #learn(fields: Fields): number {
-    if (!this.#settings.learn) return 0
-    const { context, route, stack } = this
-    return context.learned.learn(route, fields, bucket => {
-      const place = stack.findIndex(({ limits }) => limits.name === bucket)
-      return place < 0 ? undefined : costAt(this, place)
-    })
   }
 
   /** The answer says what the request really costs. */

@@ -16,7 +16,8 @@ import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { Demand, ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
-import type { Fields } from '../../http/quota/quota-fields.js'
+import { hasStatus } from '../../http/quota/pause-rule.js'
+import { type Fields, followersOf } from '../../http/quota/quota-fields.js'
 import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
@@ -550,9 +551,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
    */
   answered(status: number, fields: Fields): (() => void) | undefined {
     const { quota, settings, breaker } = this.matched!.upstream
-    quota?.received(settings, status, fields)
+    quota?.received(settings, status, fields, settings.learn ? this.#reservedTokens() : undefined)
     const { retry } = settings
-    if (retry === undefined || !retry.status.includes(status)) return undefined
+    if (retry === undefined || !hasStatus(retry.status, status, fields)) return undefined
     // It would be refused if it came now.
     if (breaker?.refuses(true)) return undefined
     if (this.retries - this.#resends >= retry.max) return undefined
@@ -569,6 +570,14 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#state = 'sent'
     this.#forwarding = forwarding
     return undefined
+  }
+
+  /** What is reserved for it in the bucket that follows a limit on tokens. Undefined: there is none. */
+  #reservedTokens(): number | undefined {
+    if (this.costs === undefined) return undefined
+    const names = this.stack.map(({ limits }) => limits.name)
+    const [bucket] = followersOf('tokens', names)
+    return bucket === undefined ? undefined : this.costs[names.indexOf(bucket)]
   }
 
   numbersIn(fields: readonly string[]): AnswerNumbers | undefined {

@@ -1,5 +1,6 @@
 import type { PresentRate } from '../../config/schedule.js'
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
+import type { Limited } from '../../http/quota/quota-fields.js'
 import type { ShardNews } from '../../sharing/sharing.js'
 
 /** How a request ended. Each request has exactly one outcome. */
@@ -105,7 +106,7 @@ export interface Observer {
   /** The breaker of an upstream has opened (`failing`) or closed (`answering`). */
   broken?(upstream: string, state: 'failing' | 'answering'): void
   /** An upstream's announced rate has changed: cost units per second, Infinity if it announces none. */
-  learned?(upstream: string, rate: number): void
+  learned?(upstream: string, rate: number, limited: Limited): void
   /**
    * The time of day has changed rates. `rates` are all that depend on it, as they are now. `expired` waiting requests of each
    * route would exceed their `maxWait` now and were answered.

@@ -3,27 +3,21 @@
  * it.
  *
  * There is one object for each URL, however routes use it. It outlives changes of the configuration. Instances on one
- * store exchange what they learn. The newest rate counts for all of them, because the upstream counts their requests
- * together.
+ * store exchange what they learn about requests. The newest rate counts for all of them, because the upstream counts their
+ * requests together. Of tokens each learns from its own answers, which tell what all have used.
  */
 import type { UpstreamSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
 import type { UpstreamState } from '../../core/upstream-state.js'
-import { LearnedRate } from '../../http/quota/learned-rate.js'
-import { growPause, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
-import { type Fields, readQuota } from '../../http/quota/quota-fields.js'
+import { LearnedQuotas } from '../../http/quota/learned-quotas.js'
+import { growPause, hasStatus, LONGEST_PAUSE, type PauseRule, pauseAfter } from '../../http/quota/pause-rule.js'
+import { type Fields, type Limited, readQuotas } from '../../http/quota/quota-fields.js'
 import { ASK_INTERVAL, SharedPause } from '../../sharing/shared-pause.js'
 import type { Sharing } from '../../sharing/sharing.js'
 import type { Observer } from '../observe/observer.js'
 import type { WarmUp } from './warm-up.js'
-
-/** Smaller relative changes of the rate are ignored, because every change plans the waiting requests anew. */
-const NOTABLE_CHANGE = 0.01
-
-/** The longest pause in ms if the configuration sets none. After it one request asks again. */
-const LONGEST_PAUSE = 60_000
 
 /** ms. A pause that we sent may come back from the store this much longer. */
 const ROUND_TRIP = 10
@@ -35,7 +29,7 @@ export interface QuotaContext {
   readonly shaper: Shaper
   readonly sharing: Sharing | undefined
   readonly observer: Observer
-  /** Called when `rate` has changed and the buckets in front of the upstream must follow. */
+  /** Called when a rate has changed and the buckets in front of the upstream must follow. */
   rateLearned(quota: UpstreamQuota): void
 }
 
@@ -46,16 +40,12 @@ export class UpstreamQuota {
   readonly #gates = new Set<Gate>()
   /** Upstreams that warm up after a pause. */
   readonly warmUps = new Set<WarmUp>()
-  readonly #learned = new LearnedRate()
+  readonly #learned = new LearnedQuotas()
   #context: QuotaContext | undefined
   /** ms */
   #pausedUntil = -Infinity
-  /** The rate that another instance learned, in cost units per ms, valid until a time in ms. */
+  /** The rate of requests that another instance learned, in cost units per ms, valid until a time in ms. */
   #fromOthers = { rate: Infinity, until: -Infinity }
-  /** Lower bound of the rate, in cost units per ms: a request must ask again some time. */
-  #least = 1 / LONGEST_PAUSE
-  /** The rate that the buckets follow, in cost units per ms. */
-  #rate = Infinity
   #expiry: Cancel = () => false
   #poll: Cancel = () => false
   /** Its pause and its rate in the store. */
@@ -67,9 +57,9 @@ export class UpstreamQuota {
     this.#url = url
   }
 
-  /** Cost units per ms that the upstream allows; Infinity: it announces no limit. */
-  get rate(): number {
-    return this.#rate
+  /** Cost units per ms that the upstream allows; Infinity: it announces no such limit. */
+  rateOf(limited: Limited): number {
+    return this.#learned.rateOf(limited)
   }
 
   /** Adds a gate that requests to this upstream pass. */
@@ -103,24 +93,25 @@ export class UpstreamQuota {
     this.#exchange()
   }
 
-  /** Learns from an answer. */
-  received(settings: QuotaSettings, status: number, fields: Fields): void {
+  /**
+   * Learns from an answer.
+   *
+   * @param tokens what is reserved for its request of a limit on tokens; undefined: nothing is known
+   */
+  received(settings: QuotaSettings, status: number, fields: Fields, tokens?: number): void {
     const context = this.#context!
     const now = context.clock.now()
     const wallNow = context.wallNow()
+    const quotas = settings.learn ? readQuotas(fields, wallNow) : []
     const longest = settings.pauseOn?.max ?? LONGEST_PAUSE
-    let pause = pauseAfter(ruleOf(settings, status), status, fields, wallNow)
-    const quota = settings.learn ? readQuota(fields, wallNow) : undefined
-    if (quota !== undefined) {
-      this.#learned.learn(quota, now)
-      this.#least = 1 / longest
-      this.#fromOthers.until = -Infinity
-      pause = Math.max(pause, Math.min(this.#learned.pausedUntil - now, longest))
-    }
+    const left = this.#learned.learn(quotas, now, { longest, ...(tokens !== undefined && { costs: { tokens } }) })
+    const pause = Math.max(pauseAfter(ruleOf(settings, status, fields), status, fields, wallNow), left)
+    const hasOwn = quotas.some(({ bucket }) => bucket !== 'tokens')
+    if (hasOwn) this.#fromOthers.until = -Infinity
     const isNews = this.#pause(pause, now)
-    const isNotable = quota !== undefined && this.#follow(now)
+    const isNotable = quotas.length > 0 && this.#follow(now)
     // News from others is not sent on, or it would circulate for ever.
-    const rateFor = quota === undefined ? Infinity : this.#learned.expiresAt - now
+    const rateFor = hasOwn ? this.#learned.expiresAt('requests') - now : Infinity
     if (isNews || isNotable) this.#exchange(this.#stateToSend(pause, rateFor))
   }
 
@@ -141,34 +132,36 @@ export class UpstreamQuota {
   }
 
   /**
-   * Adapts the buckets to the known rate.
+   * Adapts the buckets to the known rates.
    *
-   * @returns false if nothing changed
+   * @returns whether the rate of requests has changed, which other instances want to know
    */
   #follow(now: number): boolean {
     const context = this.#context!
-    const known = now < this.#fromOthers.until ? this.#fromOthers.rate : this.#learned.allowed(now)
-    const rate = Math.max(known, this.#least)
+    const { rate, until } = this.#fromOthers
+    const changed = this.#learned.follow(now, now < until ? rate : undefined)
     this.#planExpiry(now)
-    if (rate === this.#rate || Math.abs(rate - this.#rate) < this.#rate * NOTABLE_CHANGE) return false
-    this.#rate = rate
+    if (changed.length === 0) return false
     context.rateLearned(this)
     context.shaper.control.replan(this.#gates, () => Infinity)
-    context.observer.learned?.(this.#url, rate * 1_000)
-    return true
+    for (const limited of changed) context.observer.learned?.(this.#url, this.rateOf(limited) * 1_000, limited)
+    return changed.includes('requests')
   }
 
   #planExpiry(now: number): void {
     this.#expiry()
-    const at = this.#fromOthers.until > now ? this.#fromOthers.until : this.#learned.expiresAt
+    const { until } = this.#fromOthers
+    const ofRequests = until > now ? until : this.#learned.expiresAt('requests')
+    const at = Math.min(ofRequests, this.#learned.expiresAt('tokens'))
     const { clock } = this.#context!
     if (at < Infinity) this.#expiry = clock.at(at, () => this.#follow(clock.now()))
   }
 
   /** @param rateFor how long the rate holds, in ms; Infinity: no rate is sent */
   #stateToSend(pause: number, rateFor: number): UpstreamState {
-    const isKnown = rateFor < Infinity && this.#rate < Infinity
-    return { pausedFor: Math.max(0, pause), rate: isKnown ? this.#rate : undefined, rateFor: isKnown ? rateFor : 0 }
+    const rate = this.rateOf('requests')
+    const isKnown = rateFor < Infinity && rate < Infinity
+    return { pausedFor: Math.max(0, pause), rate: isKnown ? rate : undefined, rateFor: isKnown ? rateFor : 0 }
   }
 
   /** Sends news to the other instances and asks for theirs. Repeats the question regularly. */
@@ -198,8 +191,9 @@ export function listensTo({ pauseOn, retry, learn }: QuotaSettings): boolean {
 /**
  * The pause rule for an answer. A retried request honours Retry-After even where `pauseOn` would not pause the others.
  */
-function ruleOf({ pauseOn, retry }: QuotaSettings, status: number): PauseRule {
+function ruleOf({ pauseOn, retry }: QuotaSettings, status: number, fields: Fields): PauseRule {
   const longest = pauseOn?.max ?? LONGEST_PAUSE
-  if (pauseOn?.status.includes(status) || retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
+  if (retry === undefined) return pauseOn ?? { status: [], default: 0, max: 0 }
+  if (pauseOn !== undefined && hasStatus(pauseOn.status, status, fields)) return pauseOn
   return { status: retry.status, default: 0, max: longest }
 }

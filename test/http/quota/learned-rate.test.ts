@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { Quota } from '../../../src/http/quota/field-values.js'
 import { LearnedRate } from '../../../src/http/quota/learned-rate.js'
-import { fixedWindow, leakyBucket, pace, slidingWindow, type Upstream } from './upstreams.js'
+import { fixedWindow, leakyBucket, pace, refilling, slidingWindow, type Upstream } from './upstreams.js'
 
 const S = 1_000
 const M = 60_000
@@ -178,4 +178,21 @@ t.test('a sliding window that always reports its whole length is used by half', 
   const { rejectedAt, used } = pace(slidingWindow(100, M, 'declared', 'length'), { until: 15 * M })
   t.same(rejectedAt, [])
   t.ok(used(2 * M, 12 * M) > 0.49)
+})
+
+t.test('a quota that refills evenly, as of model APIs, is used up without a rejection', async t => {
+  for (const [limit, grain] of [
+    [500, 1],
+    [60, 1],
+    [50, S],
+    [10, S],
+  ] as const) {
+    for (const latency of [0, 500, 5 * S]) {
+      const name = `${limit} a minute, resets in ${grain} ms, answers after ${latency} ms`
+      const { rejectedAt, used } = pace(refilling(limit, grain), { until: 10 * M, latency, atMost: (2 * limit) / M })
+      t.same(rejectedAt, [], name)
+      const share = used(M, 10 * M)
+      t.ok(share > 0.99 && share < 1.01, `${name}: ${share}`)
+    }
+  }
 })

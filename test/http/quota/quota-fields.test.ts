@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { type Fields, LONGEST, type Quota } from '../../../src/http/quota/field-values.js'
+import { type Fields, followersOf, LONGEST, type Quota } from '../../../src/http/quota/field-values.js'
 import { LearnedRate } from '../../../src/http/quota/learned-rate.js'
-import { pauseAfter } from '../../../src/http/quota/pause-rule.js'
-import { readQuota } from '../../../src/http/quota/quota-fields.js'
+import { hasStatus, pauseAfter } from '../../../src/http/quota/pause-rule.js'
+import { readQuotas } from '../../../src/http/quota/quota-fields.js'
 import { readRetryAfter } from '../../../src/http/quota/retry-after.js'
 
 /** Sat, 21 Nov 2026 12:00:00 GMT */
@@ -15,8 +15,15 @@ function fieldsOf(fields: Record<string, string>): Fields {
   return name => fields[name]
 }
 
+function readAll(fields: Record<string, string>, wallNow = NOW): readonly Quota[] {
+  return readQuotas(fieldsOf(fields), wallNow)
+}
+
+/** The one limit of an answer. */
 function read(fields: Record<string, string>, wallNow = NOW): Quota | undefined {
-  return readQuota(fieldsOf(fields), wallNow)
+  const [quota, another] = readAll(fields, wallNow)
+  if (another !== undefined) throw new Error('more than one limit')
+  return quota
 }
 
 type Maybe = number | undefined
@@ -141,33 +148,6 @@ const ANSWERS: [name: string, fields: Record<string, string>, Told][] = [
     [60, 60_000, 12, 24_000, 1_000],
   ],
   [
-    'OpenAI',
-    {
-      'x-ratelimit-limit-requests': '60',
-      'x-ratelimit-limit-tokens': '150000',
-      'x-ratelimit-remaining-requests': '59',
-      'x-ratelimit-remaining-tokens': '0',
-      'x-ratelimit-reset-requests': '6m1s',
-      'x-ratelimit-reset-tokens': '6m0s',
-    },
-    [60, undefined, 59, 361_000, 1_000],
-  ],
-  [
-    'OpenAI, in ms',
-    { 'x-ratelimit-remaining-requests': '59', 'x-ratelimit-reset-requests': '120ms' },
-    [undefined, undefined, 59, 120, 1],
-  ],
-  [
-    'Anthropic',
-    {
-      'anthropic-ratelimit-requests-limit': '50',
-      'anthropic-ratelimit-requests-remaining': '49',
-      'anthropic-ratelimit-requests-reset': '2026-11-21T12:00:02Z',
-      'anthropic-ratelimit-tokens-remaining': '0',
-    },
-    [50, undefined, 49, 2_000, 1_000],
-  ],
-  [
     'HubSpot',
     {
       'x-hubspot-ratelimit-interval-milliseconds': '10000',
@@ -186,6 +166,135 @@ const ANSWERS: [name: string, fields: Record<string, string>, Told][] = [
 for (const [name, fields, told] of ANSWERS) {
   t.test(`reads ${name}`, async t => t.same(read(fields), quota(told)))
 }
+
+const SECOND = Date.parse('2026-11-21T12:00:00Z')
+const at = (seconds: number): string => new Date(SECOND + seconds * 1_000).toISOString().replace('.000', '')
+
+const MODELS: [name: string, fields: Record<string, string>, requests?: Told | undefined, tokens?: Told][] = [
+  [
+    'OpenAI',
+    {
+      'x-ratelimit-limit-requests': '60',
+      'x-ratelimit-limit-tokens': '150000',
+      'x-ratelimit-remaining-requests': '59',
+      'x-ratelimit-remaining-tokens': '0',
+      'x-ratelimit-reset-requests': '1s',
+      'x-ratelimit-reset-tokens': '6m0s',
+    },
+    [60, undefined, 59, 1_000, 1_000],
+    [150_000, undefined, 0, 360_000, 1_000],
+  ],
+  [
+    'OpenAI, in ms and in parts of a second',
+    {
+      'x-ratelimit-remaining-requests': '59',
+      'x-ratelimit-reset-requests': '120ms',
+      'x-ratelimit-remaining-tokens': '7',
+      'x-ratelimit-reset-tokens': '1m2.5s',
+    },
+    [undefined, undefined, 59, 120, 1],
+    [undefined, undefined, 7, 62_500, 100],
+  ],
+  [
+    'OpenAI, of tokens alone',
+    { 'x-ratelimit-remaining-tokens': '20', 'x-ratelimit-reset-tokens': '20ms' },
+    undefined,
+    [undefined, undefined, 20, 20, 1],
+  ],
+  [
+    'Azure, where nothing makes sense',
+    {
+      'x-ratelimit-limit-tokens': '-1',
+      'x-ratelimit-remaining-tokens': '-1',
+      'x-ratelimit-reset-tokens': '0',
+    },
+  ],
+  [
+    'Anthropic: of the limits on tokens the one with the least left',
+    {
+      'anthropic-ratelimit-requests-limit': '50',
+      'anthropic-ratelimit-requests-remaining': '49',
+      'anthropic-ratelimit-requests-reset': at(2),
+      'anthropic-ratelimit-tokens-limit': '48000',
+      'anthropic-ratelimit-tokens-remaining': '40000',
+      'anthropic-ratelimit-tokens-reset': at(10),
+      'anthropic-ratelimit-input-tokens-limit': '40000',
+      'anthropic-ratelimit-input-tokens-remaining': '36000',
+      'anthropic-ratelimit-input-tokens-reset': at(6),
+      'anthropic-ratelimit-output-tokens-limit': '8000',
+      'anthropic-ratelimit-output-tokens-remaining': '4000',
+      'anthropic-ratelimit-output-tokens-reset': at(30),
+    },
+    [50, undefined, 49, 2_000, 1_000],
+    [8_000, undefined, 4_000, 30_000, 1_000],
+  ],
+  [
+    'Anthropic: of the limits that are used up the longest',
+    {
+      'anthropic-ratelimit-input-tokens-remaining': '0',
+      'anthropic-ratelimit-input-tokens-reset': at(9),
+      'anthropic-ratelimit-output-tokens-remaining': '0',
+      'anthropic-ratelimit-output-tokens-reset': at(30),
+    },
+    undefined,
+    [undefined, undefined, 0, 30_000, 1_000],
+  ],
+  [
+    'both, where the requests are those of another dialect',
+    { 'x-ratelimit-remaining': '3', 'x-ratelimit-remaining-tokens': '9', 'x-ratelimit-reset-tokens': '1s' },
+    [undefined, undefined, 3],
+    [undefined, undefined, 9, 1_000, 1_000],
+  ],
+  [
+    'both, where a gateway in front says more of the requests',
+    { 'ratelimit-policy': '"p";q=5;w=1', ratelimit: '"p";r=3;t=1', 'x-ratelimit-remaining-tokens': '9' },
+    [5, 1_000, 3, 1_000, 1_000],
+    [undefined, undefined, 9],
+  ],
+]
+
+for (const [name, fields, requests, tokens] of MODELS) {
+  t.test(`reads limits on requests and tokens of ${name}`, async t => {
+    const isNamed = Object.keys(fields).some(field => /request/.test(field))
+    t.same(readAll(fields), [
+      ...(requests === undefined ? [] : [{ ...quota(requests), ...(isNamed && { bucket: 'requests' }) }]),
+      ...(tokens === undefined ? [] : [{ ...quota(tokens), bucket: 'tokens' }]),
+    ])
+  })
+}
+
+t.test('a pause lasts until the limits that are used up come back, whichever these are', async t => {
+  const rule = { status: [429], default: 1_000, max: 600_000 }
+  const pause = (fields: Record<string, string>): number => pauseAfter(rule, 429, fieldsOf(fields), NOW)
+  const tokens = { 'x-ratelimit-remaining-tokens': '0', 'x-ratelimit-reset-tokens': '6m0s' }
+  const requests = { 'x-ratelimit-remaining-requests': '0', 'x-ratelimit-reset-requests': '1s' }
+  t.equal(pause(tokens), 360_000)
+  t.equal(pause({ ...tokens, ...requests }), 360_000)
+  t.equal(pause({ ...tokens, ...requests, 'x-ratelimit-remaining-tokens': '5' }), 1_000)
+  t.equal(pause({ ...tokens, 'x-ratelimit-reset-tokens': '0s' }), 1_000, 'the default')
+})
+
+t.test("GitHub's 403 of a limit counts as 429, another 403 does not", async t => {
+  const rule = { status: [429], default: 0, max: 3_600_000 }
+  const reset = { 'x-ratelimit-reset': String(NOW / 1_000 + 120) }
+  const pause = (fields: Record<string, string>, status = 403, statuses = [429]): number =>
+    pauseAfter({ ...rule, status: statuses }, status, fieldsOf(fields), NOW)
+  t.equal(pause({ 'x-ratelimit-remaining': '0', ...reset }), 120_000, 'the primary limit')
+  t.equal(pause({ 'retry-after': '60', 'x-ratelimit-remaining': '4000', ...reset }), 60_000, 'a secondary limit')
+  t.equal(pause({ 'x-ratelimit-remaining': '4000', ...reset }), 0, 'not allowed')
+  t.equal(pause({}), 0)
+  t.equal(pause({ 'retry-after': 'soon' }), 0)
+  t.equal(pause({ 'retry-after': '60' }, 403, [503]), 0, 'only where 429 pauses')
+  t.equal(pause({ 'retry-after': '60' }, 401), 0)
+  t.ok(hasStatus([403], 403, fieldsOf({})), 'where 403 is listed, each one counts')
+})
+
+t.test('limits are followed by the buckets that are called so', async t => {
+  t.same(followersOf('tokens', ['client', 'tokens', 'openai.tokens', 'subtokens']), ['tokens', 'openai.tokens'])
+  t.same(followersOf('requests', ['client', 'requests', 'tokens']), ['requests'])
+  t.same(followersOf('requests', ['client', 'all', 'tokens']), ['client', 'all'])
+  t.same(followersOf('tokens', ['client']), [])
+})
 
 t.test('absolute times are compared with the Date of the answer, not with our clock', async t => {
   const fields = { date: DATE, 'x-ratelimit-remaining': '1', 'x-ratelimit-reset': String(NOW / 1_000 + 30) }
@@ -210,13 +319,13 @@ t.test('nonsense values are ignored', async t => {
 })
 
 const NAMES = [
-  ...new Set(ANSWERS.flatMap(([, fields]) => Object.keys(fields))),
+  ...new Set([...ANSWERS, ...MODELS].flatMap(([, fields]) => Object.keys(fields))),
   'date',
   'retry-after',
   'retry-after-ms',
 ]
 const KNOWN = [
-  ...new Set(ANSWERS.flatMap(([, fields]) => Object.values(fields))),
+  ...new Set([...ANSWERS, ...MODELS].flatMap(([, fields]) => Object.values(fields))),
   DATE,
   '-1',
   '0',
@@ -232,29 +341,69 @@ const value = fc.oneof(
   fc.constantFrom('1', '"', '"\\"', ' ', ';a', 'a=1,', '(', '\t,').map(text => text.repeat(100_000 / text.length)),
 )
 
+/** 62_500 -> `1m2.5s` */
+function asDuration(ms: number): string {
+  const [minutes, seconds] = [Math.floor(ms / 60_000), (ms % 60_000) / 1_000]
+  return ms < 1_000 ? `${ms}ms` : `${minutes > 0 ? `${minutes}m` : ''}${seconds}s`
+}
+
+t.test('what a model API says is read as it was meant, for any limits', async t => {
+  const count = fc.nat(1e9)
+  const told = fc.record({ limit: fc.integer({ min: 1, max: 1e9 }), remaining: count, reset: fc.nat(86_400_000) })
+  const property = fc.property(told, told, (requests, tokens) => {
+    const all = Object.entries({ requests, tokens })
+    const openai = Object.fromEntries(
+      all.flatMap(([what, { limit, remaining, reset }]) => [
+        [`x-ratelimit-limit-${what}`, String(limit)],
+        [`x-ratelimit-remaining-${what}`, String(remaining)],
+        [`x-ratelimit-reset-${what}`, asDuration(reset)],
+      ]),
+    )
+    const anthropic = Object.fromEntries(
+      all.flatMap(([what, { limit, remaining, reset }]) => [
+        [`anthropic-ratelimit-${what}-limit`, String(limit)],
+        [`anthropic-ratelimit-${what}-remaining`, String(remaining)],
+        [`anthropic-ratelimit-${what}-reset`, new Date(NOW + reset).toISOString()],
+      ]),
+    )
+    const expected = all.map(([bucket, { limit, remaining, reset }]) => ({ bucket, limit, remaining, reset }))
+    for (const fields of [openai, anthropic]) {
+      const found = readAll(fields).map(({ bucket, limit, remaining, reset }) => ({ bucket, limit, remaining, reset }))
+      t.same(found, expected)
+    }
+  })
+  fc.assert(property, { numRuns: 300 })
+})
+
 t.test('no hostile answer makes it throw or return nonsense', async t => {
   const answers = fc.uniqueArray(fc.tuple(fc.constantFrom(...NAMES), value), { selector: ([name]) => name })
   const isIn = (number: number | undefined, least: number, most: number): boolean =>
     number === undefined || (number >= least && number <= most)
   const property = fc.property(fc.array(answers, { maxLength: 4 }), fc.nat(4_000_000_000_000), (all, wallNow) => {
-    const learned = new LearnedRate()
+    const learned = { requests: new LearnedRate(), tokens: new LearnedRate() }
     for (const [index, entries] of all.entries()) {
+      const now = index * 1_000
       const fields = fieldsOf(Object.fromEntries(entries))
-      const pause = pauseAfter({ status: [429], default: 1_000, max: 60_000 }, 429, fields, wallNow)
-      const found = readQuota(fields, wallNow)
-      if (found !== undefined) learned.learn(found, index * 1_000)
-      const allowed = learned.allowed(index * 1_000)
+      const pauses = [403, 429].map(status =>
+        pauseAfter({ status: [429], default: 1_000, max: 60_000 }, status, fields, wallNow),
+      )
+      const quotas = readQuotas(fields, wallNow)
+      for (const quota of quotas) learned[quota.bucket ?? 'requests'].learn(quota, now)
       const isSound =
         isIn(readRetryAfter(fields, wallNow), 0, LONGEST) &&
-        isIn(pause, 0, 60_000) &&
-        isIn(found?.limit, 1, 1e12) &&
-        isIn(found?.window, 1e-9, LONGEST) &&
-        isIn(found?.remaining, 0, 1e12) &&
-        isIn(found?.reset, 0, LONGEST) &&
-        isIn(found?.grain, 0, 2_000) &&
-        allowed > 0 &&
-        learned.expiresAt > index * 1_000 &&
-        learned.pausedUntil <= index * 1_000 + LONGEST
+        pauses.every(pause => isIn(pause, 0, 60_000)) &&
+        new Set(quotas.map(({ bucket = 'requests' }) => bucket)).size === quotas.length &&
+        quotas.every(
+          ({ limit, window, remaining, reset, grain }) =>
+            isIn(limit, 1, 1e12) &&
+            isIn(window, 1e-9, LONGEST) &&
+            isIn(remaining, 0, 1e12) &&
+            isIn(reset, 0, LONGEST) &&
+            isIn(grain, 0, 2_000),
+        ) &&
+        Object.values(learned).every(
+          each => each.allowed(now) > 0 && each.expiresAt > now && each.pausedUntil <= now + LONGEST,
+        )
       if (!isSound) return false
     }
     return true

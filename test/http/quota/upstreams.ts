@@ -86,6 +86,26 @@ export function leakyBucket(perSecond: number, capacity: number): Upstream {
   }
 }
 
+/** OpenAI and Anthropic: a full bucket of `limit` that refills evenly in a minute. The reset is when it will be full again. */
+export function refilling(limit: number, grain: number): Upstream {
+  const rate = limit / 60_000
+  let fullAt = 0
+  const missing = (now: number): number => Math.max(0, fullAt - now) * rate
+  return {
+    rate,
+    take(now) {
+      if (missing(now) + 1 > limit + 1e-6) return false
+      fullAt = Math.max(fullAt, now) + 1 / rate
+      return true
+    },
+    quota(now) {
+      const reset = Math.ceil(missing(now) / rate / grain - 1e-9) * grain
+      const remaining = Math.floor(limit - missing(now) + 1e-6)
+      return { bucket: 'requests', limit, window: undefined, remaining, reset, grain }
+    },
+  }
+}
+
 export interface Outcome {
   /** The time and the outcome of each request. */
   readonly sent: readonly { readonly at: number; readonly admitted: boolean }[]
