@@ -2,7 +2,7 @@
  * Finds numbers in an answer while it goes to its client: in a JSON document, or in the last event of an event stream that has
  * them. The caller passes each piece on first. So an answer is never delayed by being read here, but for the time on the CPU.
  *
- * A compressed answer is inflated aside, on the threads of zlib. What that may take is bounded: the pieces that wait for it, and
+ * A compressed answer is inflated aside, on the threads of zlib, and what comes out is read here. What that may take is bounded: the pieces that wait for it, and
  * the bytes that come out. Beyond either nothing is found.
  */
 import type { Transform } from 'node:stream'
@@ -15,8 +15,8 @@ import type { JsonPath } from './json-path.js'
 /** Bytes that may wait to be inflated. */
 const MOST_WAITING = 1024 * 1024
 
-/** Bytes of one answer that are inflated: up to half a second of one thread. */
-const MOST_INFLATED = 64 * 1024 * 1024
+/** Bytes of one answer that are inflated. They are read on the main thread, a piece of 16 kB at a time: up to a second in all. */
+const MOST_INFLATED = 16 * 1024 * 1024
 
 /** By path. Undefined: there is none. */
 export type Numbers = readonly (number | undefined)[]
@@ -79,6 +79,8 @@ class Inflated implements AnswerNumbers {
   /** Bytes that may still come out. */
   #left = MOST_INFLATED
   #hasFailed = false
+  /** What is compressed has ended. The answer may go on: what comes then is not read. */
+  #hasEnded = false
   #done: ((found: Numbers) => void) | undefined
 
   constructor(coding: string, plain: AnswerNumbers) {
@@ -87,7 +89,7 @@ class Inflated implements AnswerNumbers {
   }
 
   read(bytes: Buffer, from: number, to: number): void {
-    if (this.#hasFailed || from === to) return
+    if (this.#hasFailed || this.#hasEnded || from === to) return
     this.#inflate ??= this.#open(bytes[from]!)
     if (this.#inflate === undefined || this.#inflate.writableLength + to - from > MOST_WAITING) return this.#fail()
     this.#inflate.write(Buffer.from(bytes.subarray(from, to)))
@@ -102,6 +104,7 @@ class Inflated implements AnswerNumbers {
       })
       .on('error', () => this.#fail())
       .on('end', () => {
+        this.#hasEnded = true
         const done = this.#done
         this.#done = undefined
         if (done !== undefined) this.#plain.end(done)
@@ -110,6 +113,7 @@ class Inflated implements AnswerNumbers {
 
   end(done: (found: Numbers) => void): void {
     if (this.#hasFailed || this.#inflate === undefined) return done(NOTHING)
+    if (this.#hasEnded) return this.#plain.end(done)
     this.#done = done
     this.#inflate.end()
   }
