@@ -1,18 +1,16 @@
-/** Takes snapshots of a running proxy, and resets instances of its buckets. */
+/** Takes snapshots of a running proxy. */
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
-import { slackOf } from '../core/bucket/limits.js'
 import type { SharedBucket } from '../core/queue/lane.js'
-import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
-import type { Instance } from './counters/fullest.js'
+import { bucketsOf } from './buckets-in-use.js'
 import type { RouteTally, TrafficTally } from './counters/traffic-tally.js'
-import type { Reset } from './http/server.js'
+import { finiteOrNull } from './keys/key-state.js'
+import type { ListedWaits, WaitList } from './keys/listed-waits.js'
 import type {
   BucketSnapshot,
-  InstanceSnapshot,
   PatienceSnapshot,
   RouteSnapshot,
   Snapshot,
@@ -23,15 +21,18 @@ export interface SnapshotOptions {
   readonly context: ProxyContext
   readonly tally: TrafficTally
   readonly storeType: 'memory' | 'redis' | 'postgres'
+  readonly waits: ListedWaits
   /** ms since 1970, as fine as the clock of the proxy. */
   wallNow(): number
 }
 
-export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOptions): Snapshot {
+export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> {
+  const { context, tally, storeType, wallNow, waits } = options
   const { clock, routes, sharing, shaper, draining } = context
   const now = clock.now()
+  const listed = waits.list()
   const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
-  return {
+  const snapshot: Snapshot = {
     at: wallNow(),
     uptime: process.uptime(),
     processes: 1,
@@ -39,58 +40,15 @@ export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOpt
     store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
     queued: shaper.queued,
     inFlight: tally.inFlight,
-    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, context, tally, now)),
-    routes: routeSnapshots(context, tally, now),
+    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, listed, now)),
+    routes: routeSnapshots(options, listed, now),
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
     ...(hasDryRun && { dryRun: tally.dryRuns.snapshot() }),
   }
-}
-
-/**
- * Forgets what has passed one instance of a bucket, and ends its block. Waiting requests stay.
- *
- * @returns the effect, as far as this process knows it; undefined: there is no such bucket, or, without a shared store, no
- *   such instance
- */
-export async function resetInstance(context: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
-  const settings = bucketsOf(context).find(bucket => bucket.name === name)
-  if (settings === undefined) return undefined
-  const { bucketTable, sharing, shaper, clock } = context
-  const known = bucketTable.peek(name, key)
-  const forgotten = known === undefined ? 0 : Math.max(0, known.level(clock.now()) - known.queued)
-  if (sharing === undefined) {
-    if (known === undefined) return undefined
-    bucketTable.hold(known)
-    shaper.control.reset(known)
-    const reset = afterReset(known, forgotten, clock.now())
-    bucketTable.rest(known)
-    return reset
-  }
-  const bucket = (known ?? sharing.createBucket(settings.limits, key)) as StoredBucket
-  await sharing.store.reset(bucket.ref)
-  if (known === undefined) return { forgotten, waiting: 0, level: 0, lastWaitMs: 0 }
-  bucket.levelReported(0, clock.now())
-  shaper.control.reset(known)
-  return afterReset(known, forgotten, clock.now())
-}
-
-function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset {
-  const { waiting, queued } = bucket
-  // The store has forgotten the cost of waiting requests, too, but they still count here.
-  const level = Math.max(queued, bucket.level(now))
-  // The last request leaves when everything but its own cost has drained, down to its slack. Its cost is assumed to be the mean.
-  const cost = waiting === 0 ? level : queued / waiting
-  const ahead = Math.max(0, level - cost - slackOf(bucket.limits, cost))
-  return { forgotten, waiting, level, lastWaitMs: Math.ceil(ahead / bucket.limits.rate) }
-}
-
-/** The buckets that routes use, in the order of the routes. */
-export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
-  const asked = routes.filter(({ settings }) => settings.mode !== 'off')
-  const adaptive = routes.flatMap(({ upstream }) => upstream.adaptive?.bucket ?? [])
-  return [...new Set([...asked.flatMap(({ settings }) => settings.buckets), ...adaptive])]
+  await listed.fill()
+  return snapshot
 }
 
 export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
@@ -99,8 +57,8 @@ export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
 
 function bucketSnapshot(
   settings: BucketSettings,
-  context: ProxyContext,
-  all: TrafficTally,
+  { context, tally: all }: SnapshotOptions,
+  listed: WaitList,
   now: number,
 ): BucketSnapshot {
   const { name, key, limits } = settings
@@ -119,7 +77,7 @@ function bucketSnapshot(
     key: key.parts.map(formatKeyPart).join(' + '),
     rate: context.learned.limitsOf(limits).rate * 1_000,
     configured: limits.rate * 1_000,
-    capacity: finite(limits.capacity),
+    capacity: finiteOrNull(limits.capacity),
     ...(limits.burst !== undefined && { burst: limits.burst }),
     routes: byName(context.routes.filter(route => route.settings.buckets.includes(settings))).map(({ name }) => name),
     keys: context.bucketTable.size(name),
@@ -128,7 +86,7 @@ function bucketSnapshot(
     rejected: tally.rejected,
     queued: tally.queued,
     waiting: tally.waiting,
-    fullest: fullest.map(instance => instanceSnapshot(instance, now)),
+    fullest: fullest.map(instance => listed.add(settings, instance, now)),
     ...(focus && {
       focus: {
         key: focus.key,
@@ -140,33 +98,16 @@ function bucketSnapshot(
   }
 }
 
-/** JSON has no other numbers. */
-function finite(capacity: number): number | null {
-  return capacity === Infinity ? null : capacity
-}
-
 /** A watched instance stays watched until it has drained, so that the picture does not jump. */
 function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
   return focus !== undefined && focus.bucket.level(now) > 0
 }
 
-function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapshot {
-  const { tier, rate, capacity, burst } = bucket.limits.whole ?? bucket.limits
-  const blocked = bucket.blockedFor(now)
-  return {
-    key,
-    ...(tier !== undefined && { tier }),
-    rate: rate * 1_000,
-    capacity: finite(capacity),
-    ...(burst !== undefined && { burst }),
-    level: bucket.level(now),
-    waiting: bucket.waiting,
-    nextReleaseMs: Math.max(0, bucket.freeFor(bucket.nextCost || 1) - now),
-    ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
-  }
-}
-
-function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
+function routeSnapshots(
+  { context: { routes }, tally: all }: SnapshotOptions,
+  listed: WaitList,
+  now: number,
+): RouteSnapshot[] {
   const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
     const { queued, outcomes, rehearsed } = all.route(name)
     return { queued, outcomes, rehearsed }
@@ -175,7 +116,7 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
     const { name, settings } = route
     const patience = patienceSnapshot(route, all.route(name), now)
     const { mode, dryRun } = settings
-    return { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) }
+    return listed.addRoute(route, { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) })
   })
   // Requests without a route are listed, too.
   return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known

@@ -104,6 +104,11 @@ export class BucketTable {
     return this.#buckets.get(name)?.entries() ?? []
   }
 
+  /** The keys of a bucket, as `Instances.keys`. */
+  keys(name: string): Iterable<string> {
+    return this.#buckets.get(name)?.keys() ?? []
+  }
+
   #open(name: string): Instances {
     const instances = new Instances()
     this.#buckets.set(name, instances)

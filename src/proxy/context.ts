@@ -12,6 +12,7 @@ import type { LingerDeadlines } from './http/connection/linger.js'
 import type { Via } from './http/via.js'
 import type { LearnedLimits } from './learned-limits.js'
 import type { Observer } from './observe/observer.js'
+import type { Overrides } from './overrides.js'
 import type { Route } from './routing/route.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
@@ -26,6 +27,8 @@ export interface ProxyContext {
   readonly sharing: Sharing | undefined
   /** Limits that upstreams have announced. */
   readonly learned: LearnedLimits
+  /** Other limits of single keys. */
+  readonly overrides: Overrides
   rateLearned(quota: UpstreamQuota): void
   routes: readonly Route[]
   /** Undefined: the routes decide where requests go. */

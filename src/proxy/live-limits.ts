@@ -45,6 +45,16 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
   }
 }
 
+/** Gives a key its limits, after an override was set or has ended. Without an instance the next request does. */
+export function applyOverride(context: ProxyContext, name: string, key: string): void {
+  const bucket = context.routes.flatMap(({ settings }) => settings.buckets).find(each => each.name === name)
+  const instance = bucket && context.bucketTable.peek(name, key)
+  if (instance === undefined) return
+  context.bucketTable.hold(instance)
+  setInstanceLimits(context, instance, key, bucket!)
+  context.bucketTable.rest(instance)
+}
+
 /** Gives the bucket of an upstream the rate that the upstream can take. */
 export function applyAdapted(context: ProxyContext, { bucket }: AdaptiveLimit): void {
   const instance = context.bucketTable.peek(bucket.name, ADAPTIVE_KEY)
@@ -75,9 +85,16 @@ function setInstanceLimits(context: ProxyContext, instance: SharedBucket, key: s
   context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings), key))
 }
 
-/** The limits after two reductions: to what the upstream allows, and to this instance's share of a shared bucket. */
-export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits, key: string): BucketLimits {
-  const lowered = learned.limitsOf(limits)
+/**
+ * The limits of a key: overridden if they are, and after two reductions: to what the upstream allows, and to this instance's share
+ * of a shared bucket.
+ */
+export function limitsOf(
+  { learned, sharing, overrides }: ProxyContext,
+  limits: BucketLimits,
+  key: string,
+): BucketLimits {
+  const lowered = learned.limitsOf(overrides.limitsOf(limits, key))
   return sharing === undefined ? lowered : sharing.limitsOf(lowered, key)
 }
 

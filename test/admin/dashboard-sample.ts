@@ -48,7 +48,7 @@ export function bucket(more: Partial<BucketSnapshot> = {}): BucketSnapshot {
 }
 
 export function instance(key: string, level: number, more: Partial<InstanceSnapshot> = {}): InstanceSnapshot {
-  return { key, rate: RATE, capacity: CAPACITY, level, waiting: 0, nextReleaseMs: 0, ...more }
+  return { key, rate: RATE, capacity: CAPACITY, level, waiting: 0, queued: 0, predictedWaitMs: 0, ...more }
 }
 
 export function route(more: Partial<RouteSnapshot> = {}): RouteSnapshot {
@@ -92,8 +92,8 @@ class Client {
 
   instance(at: number): InstanceSnapshot {
     const waiting = this.releases.length - until(this.releases, at)
-    const nextReleaseMs = Math.max(0, this.#dry - waiting * PERIOD - at)
-    return instance(this.key, this.level(at), { waiting, nextReleaseMs })
+    const predictedWaitMs = Math.max(0, this.#dry - at)
+    return instance(this.key, this.level(at), { waiting, queued: waiting, predictedWaitMs })
   }
 }
 
@@ -183,7 +183,7 @@ export function createSample(start: number): { snapshot(at: number): Snapshot } 
             released: 7,
             rejected: 2,
             fullest: [
-              instance(`${BUSY}\0login`, 5.2, { rate: 0.2, capacity: 6, nextReleaseMs: 4_100, blockedMs: 21_400 }),
+              instance(`${BUSY}\0login`, 5.2, { rate: 0.2, capacity: 6, predictedWaitMs: 4_100, blockedMs: 21_400 }),
               instance(`${OTHERS[0]}\0login`, 0.7, { rate: 0.2, capacity: 6 }),
             ],
           }),

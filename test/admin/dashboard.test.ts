@@ -136,7 +136,7 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
   const server = await serveDashboard(t)
   const evil = '<img src=x onerror=alert(1)>'
   const keys = [evil, '..', '\ud800', `${'long'.repeat(500)}`, 'a/b?c#d é', 'all']
-  const fullest = keys.map((key, index) => instance(key, 9 - index, { waiting: 3, nextReleaseMs: 120 }))
+  const fullest = keys.map((key, index) => instance(key, 9 - index, { waiting: 3, predictedWaitMs: 120 }))
   fullest[5] = { ...fullest[5]!, blockedMs: 12_000, tier: 'gold' }
   const focus = { key: evil, arrivals: [], releases: [], rejections: [] }
   const buckets = [bucket({ name: '<b>x</b>', keys: 6, offered: 9, fullest, focus })]

@@ -17,7 +17,8 @@ function bucketOf(name: string, keys: number, moments: number, at: number): Buck
     capacity: 10,
     level: 10 - index / 3,
     waiting: index,
-    nextReleaseMs: 1 / 3,
+    queued: index,
+    predictedWaitMs: 1 / 3,
   }))
   return {
     ...{ name, key: 'ip', rate: 5, configured: 5, capacity: 10, routes: ['api'], keys },

@@ -29,8 +29,8 @@ function part(seed: number): Snapshot {
         queued: 1,
         waiting: 1,
         fullest: [
-          { key: 'x', rate: 5, capacity: 10, level: 4 + seed, waiting: 1, nextReleaseMs: 0 },
-          { key: `own${seed}`, rate: 5, capacity: 10, level: seed, waiting: 0, nextReleaseMs: 0 },
+          { key: 'x', rate: 5, capacity: 10, level: 4 + seed, waiting: 1, queued: 1, predictedWaitMs: seed },
+          { key: `own${seed}`, rate: 5, capacity: 10, level: seed, waiting: 0, queued: 0, predictedWaitMs: 0 },
         ],
         focus: { key: 'x', arrivals: [seed, seed + 10], releases: [], rejections: [] },
       },

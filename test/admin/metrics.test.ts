@@ -196,7 +196,7 @@ t.test('the adaptive bucket: its present rate as a limit, no capacity', async t 
   t.equal(await rig.metric('shaper_keys{bucket="adaptive"}'), 1)
   const [bucket] = (await rig.snapshot()).buckets
   t.match(bucket, { name: 'adaptive', rate: 10, configured: 100, capacity: null, waiting: 2 })
-  t.match(bucket!.fullest, [{ key: 'all', rate: 10, capacity: null, level: 3, waiting: 2, nextReleaseMs: 100 }])
+  t.match(bucket!.fullest, [{ key: 'all', rate: 10, capacity: null, level: 3, waiting: 2, predictedWaitMs: 300 }])
   t.same(((await (await rig.get('/buckets')).json()) as Snapshot).buckets[0]!.capacity, null)
   rig.pacer.runUntil(200)
   for (const { status } of await Promise.all(waiting)) t.equal(status, 200)

@@ -4,6 +4,7 @@ import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { createInstrumentation } from '../../src/cli/serving/instrumentation.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
+import type { Store } from '../../src/core/store.js'
 import { createTimerClock } from '../../src/pacing/timer.js'
 import { combineObservers } from '../../src/proxy/observe/fan-out.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
@@ -20,10 +21,12 @@ export interface AdminRig {
   metric(line: string): Promise<number | undefined>
 }
 
+/** @param store shared with other rigs; absent: buckets are kept in memory */
 export async function startAdminRig(
   t: { teardown(run: () => unknown): void },
   config: object,
   admin: object = {},
+  store?: Store,
 ): Promise<AdminRig> {
   const settings = parseConfig(
     JSON.stringify({ listen: '127.0.0.1:0', admin: { listen: '127.0.0.1:0', ...admin }, ...config }),
@@ -34,6 +37,7 @@ export async function startAdminRig(
     settings,
     pacer,
     clock: createTimerClock(),
+    ...(store && { shared: { store, onOutage: 'local' as const } }),
     observer: combineObservers(watch.observers),
   })
   const source = watch.join(proxy.context)

@@ -36,7 +36,7 @@ t.test('alive, ready, and not ready while it drains', async t => {
   await drained
 })
 
-t.test('a burst is shown with rate and capacity, and counts in the next release', async t => {
+t.test('a burst is shown with rate and capacity, and counts in the wait of a newcomer', async t => {
   const upstream = await httpUpstream(t)
   const tiers = [{ name: 'gold', keys: ['a'], burst: 4 }]
   const buckets = { client: { ...CLIENT.client, burst: 2, tiers } }
@@ -44,10 +44,10 @@ t.test('a burst is shown with rate and capacity, and counts in the next release'
   for (let count = 0; count < 2; count += 1) await fetch(rig.proxy.url, { headers: { 'x-user': 'a' } })
   const [bucket] = (await rig.snapshot()).buckets
   t.match(bucket, { rate: 5, capacity: 10, burst: 2 })
-  t.match(bucket!.fullest, [{ key: 'a', tier: 'gold', burst: 4, level: 2, nextReleaseMs: 0 }])
+  t.match(bucket!.fullest, [{ key: 'a', tier: 'gold', burst: 4, level: 2, predictedWaitMs: 0 }])
 })
 
-t.test('the fullest instances: level, waiting requests and next release; and they can be reset', async t => {
+t.test('the fullest instances: level, waiting requests and the wait of a newcomer; and they can be reset', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ name: 'api' }] })
   const key = 'who/is it?%'
@@ -67,10 +67,10 @@ t.test('the fullest instances: level, waiting requests and next release; and the
     routes: ['api'],
   })
   t.same(
-    bucket!.fullest.map(({ key, level, waiting, nextReleaseMs }) => ({ key, level, waiting, nextReleaseMs })),
+    bucket!.fullest.map(({ key, level, waiting, predictedWaitMs }) => ({ key, level, waiting, predictedWaitMs })),
     [
-      { key, level: 10, waiting: 9, nextReleaseMs: 200 },
-      { key: 'other', level: 1, waiting: 0, nextReleaseMs: 200 },
+      { key, level: 10, waiting: 9, predictedWaitMs: 2_000 },
+      { key: 'other', level: 1, waiting: 0, predictedWaitMs: 200 },
     ],
   )
   t.same([bucket!.offered, bucket!.released, bucket!.rejected], [13, 2, 2])
@@ -82,7 +82,8 @@ t.test('the fullest instances: level, waiting requests and next release; and the
   t.same(await reset.json(), { forgotten: 1, waiting: 8, level: 9, lastWaitMs: 1_600 })
   // What was passed is forgotten: the next may go, and the bucket holds it.
   t.equal((await rig.snapshot()).buckets[0]!.fullest[0]!.waiting, 8)
-  t.equal((await fetch(`${rig.admin.url}/buckets/client/nobody`, { method: 'DELETE' })).status, 404)
+  const nobody = await fetch(`${rig.admin.url}/buckets/client/nobody`, { method: 'DELETE' })
+  t.same(await nobody.json(), { forgotten: 0, waiting: 0, level: 0, lastWaitMs: 0 })
   t.equal((await fetch(`${rig.admin.url}/buckets/nothing/x`, { method: 'DELETE' })).status, 404)
   t.equal((await fetch(`${rig.admin.url}/buckets/client/%zz`, { method: 'DELETE' })).status, 400)
   t.equal((await fetch(`${rig.admin.url}/buckets/client/a/b`, { method: 'DELETE' })).status, 400)
@@ -136,7 +137,7 @@ t.test('unknown methods and paths', async t => {
   const res = await fetch(`${rig.admin.url}/metrics`, { method: 'POST', body: 'x' })
   t.equal(res.status, 405)
   t.equal(res.headers.get('allow'), 'GET, HEAD')
-  t.equal((await fetch(`${rig.admin.url}/buckets/client/a`)).status, 405)
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/a`, { method: 'POST' })).status, 405)
   t.equal((await fetch(`${rig.admin.url}/metrics`, { method: 'HEAD' })).status, 200)
   t.equal((await rig.get('/events?interval=x')).status, 400)
 })

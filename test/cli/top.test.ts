@@ -28,10 +28,12 @@ t.test('a table of queues, levels and rates since the last table', async t => {
     'in/s',
     'released/s',
     'rejected/s',
-    'next',
+    'a',
+    'newcomer',
+    'waits',
   ])
   t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', 'key', '9', '6', '0.5', '1'])
-  t.match(lines[at + 2], /al\?2Jice +############ 10\/10 +9 +200 ms$/)
+  t.match(lines[at + 2], /al\?2Jice +############ 10\/10 +9 +2000 ms$/)
   await pass(rig, 3_000, 200)
   await Promise.all(answers)
 })

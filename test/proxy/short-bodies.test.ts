@@ -1,6 +1,6 @@
 /** Short bodies are read before their requests are sent, so that slow clients do not occupy the upstream. */
 import t from 'tap'
-import { resetInstance } from '../../src/admin/take-snapshot.js'
+import { resetKey } from '../../src/admin/keys/reset.js'
 import { parseConfig } from '../../src/config/load.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import {
@@ -399,7 +399,7 @@ for (const [kind, options] of KINDS) {
     await pass(rig, 61_000, 1_000)
     const [bucket] = rig.proxy.context.bucketTable.all()
     t.same([bucket!.waiting, bucket!.aside], [1, 1])
-    await resetInstance(rig.proxy.context, 'all', 'all')
+    await resetKey(rig.proxy.context, 'all', 'all')
     t.same([bucket!.waiting, bucket!.aside], [1, 1])
     slow.send('o')
     await turns()

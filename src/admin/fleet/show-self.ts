@@ -6,13 +6,13 @@ import { type FleetMember, writeView } from './member.js'
 const INTERVAL = 1_000
 
 /** Goes on while the instance drains, until the process ends. */
-export function startShowing(board: Board, self: () => FleetMember): void {
+export function startShowing(board: Board, self: () => Promise<FleetMember>): void {
   let isUnderWay = false
   const show = async (): Promise<void> => {
     if (isUnderWay) return
     isUnderWay = true
     try {
-      const member = self()
+      const member = await self()
       const text = writeView(member)
       if (text !== undefined) await board.show(member.id, text)
     } catch {

@@ -5,9 +5,12 @@ import type { AdminSettings } from '../../config/settings.js'
 import { startListening, urlOf } from '../../http/listening.js'
 import { dashboardPage } from '../dashboard/page.js'
 import { createFleet, type FleetSource } from '../fleet/fleet.js'
+import type { KeySource } from '../keys/key-source.js'
 import type { Snapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
+import { PLAIN, sendJson, sendProblem, sendText } from './answers.js'
 import { EventStreams } from './event-stream.js'
+import { KEY_METHODS, serveKey } from './key-requests.js'
 
 /** Whether the program accepts requests, and whether its store answers. */
 export interface Readiness {
@@ -16,27 +19,10 @@ export interface Readiness {
 }
 
 /** The data of the admin server: of this process, or of all workers together. */
-export interface AdminSource extends FleetSource {
+export interface AdminSource extends FleetSource, KeySource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
-  /**
-   * Clears the cost that a bucket instance holds for requests that have passed, and ends its block. Undefined: there is no
-   * such instance.
-   */
-  reset(bucket: string, key: string): Promise<Reset | undefined>
-}
-
-/** The effect of a reset. */
-export interface Reset {
-  /** The forgotten cost units. */
-  readonly forgotten: number
-  /** How many requests still wait. */
-  readonly waiting: number
-  /** The level of the bucket now, in cost units. */
-  readonly level: number
-  /** How long the last waiting request has to wait for this bucket, in ms. */
-  readonly lastWaitMs: number
 }
 
 export interface AdminServer {
@@ -47,6 +33,9 @@ export interface AdminServer {
 /** Limits for clients of the admin server. `TIMEOUT` is in ms. */
 const MOST_CONNECTIONS = 512
 const TIMEOUT = 5_000
+
+/** Characters of a text that keys are searched for. No key is longer. */
+const LONGEST_QUERY = 128
 
 /** How long a snapshot is reused, in ms, so that many clients do not delay releases. */
 const FRESH = 200
@@ -61,10 +50,12 @@ export async function startAdmin(settings: AdminSettings, source: AdminSource): 
   dashboardPage()
 
   const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
-    req.resume()
+    // Only a PUT has a body that is read.
+    if (req.method !== 'PUT') req.resume()
+    res.once('finish', () => req.resume())
     void answer(req, res, served).catch(error => {
       if (res.headersSent) res.destroy()
-      else problem(res, 503, (error as Error).message)
+      else sendProblem(res, 503, (error as Error).message)
     })
   })
   server.maxConnections = MOST_CONNECTIONS
@@ -103,20 +94,20 @@ function serveEvents(res: ServerResponse, { streams, snapshot, fleet }: Served, 
   const take = query.has('all') ? fleet : snapshot
   const interval = query.get('interval')
   if (interval !== null && !/^\d{1,6}$/.test(interval))
-    return problem(res, 400, 'interval is not a number of ms; use e.g. 500')
+    return sendProblem(res, 400, 'interval is not a number of ms; use e.g. 500')
   if (!streams.open(res, take, interval === null ? undefined : Number(interval))) {
-    problem(res, 503, 'too many clients are watching already; close another dashboard')
+    sendProblem(res, 503, 'too many clients are watching already; close another dashboard')
   }
 }
 
-async function serveReset(res: ServerResponse, source: AdminSource, path: string): Promise<void> {
-  const [, , bucket, key, ...rest] = path.split('/').map(decode)
-  if (bucket === undefined || key === undefined || rest.length > 0) {
-    return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
-  }
-  const done = await source.reset(bucket, key)
-  if (done !== undefined) json(res, 200, done)
-  else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
+async function serveSearch(res: ServerResponse, source: AdminSource, text: string): Promise<void> {
+  if (text === '' || text.length > LONGEST_QUERY)
+    return sendProblem(
+      res,
+      400,
+      `q is a text in a key, of 1 to ${LONGEST_QUERY} characters, or the hash of a key in the log`,
+    )
+  sendJson(res, 200, await source.search(text))
 }
 
 /** What the handlers need. */
@@ -133,7 +124,7 @@ async function answer(req: IncomingMessage, res: ServerResponse, served: Served)
   const { access, source, snapshot, fleet } = served
   const { method = '', url = '/' } = req
   const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
-  if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
+  if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => sendText(res, 200, 'ok\n'))
   if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
   const denial = access(req)
   // The page itself holds no data, so links to it work without a token and from other sites.
@@ -143,15 +134,18 @@ async function answer(req: IncomingMessage, res: ServerResponse, served: Served)
   if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => serveMetrics(res, source))
   const params = new URLSearchParams(query)
   if (path === '/buckets') {
+    const sought = params.get('q')
+    if (sought !== null) return only(['GET', 'HEAD'], method, res, () => serveSearch(res, source, sought))
     const take = params.has('all') ? fleet : snapshot
-    return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await take()))
+    return only(['GET', 'HEAD'], method, res, async () => sendJson(res, 200, await take()))
   }
   if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, served, params))
-  if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => serveReset(res, source, path))
-  problem(res, 404, 'there is no such page; see / for the dashboard')
+  if (path.startsWith('/buckets/')) return only(KEY_METHODS, method, res, () => serveKey(req, res, source, path))
+  if (path === '/overrides')
+    return only(['GET', 'HEAD'], method, res, async () => sendJson(res, 200, { overrides: await source.overrides() }))
+  sendProblem(res, 404, 'there is no such page; see / for the dashboard')
 }
 
-const PLAIN = { 'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff' }
 const CHALLENGE = { 'WWW-Authenticate': 'Bearer realm="shaper"' }
 
 const REFUSALS: Record<AccessDenial, string> = {
@@ -161,7 +155,7 @@ const REFUSALS: Record<AccessDenial, string> = {
 }
 
 function refuse(res: ServerResponse, status: AccessDenial): void {
-  problem(res, status, REFUSALS[status], status === 401 ? CHALLENGE : {})
+  sendProblem(res, status, REFUSALS[status], status === 401 ? CHALLENGE : {})
 }
 
 function only(
@@ -171,35 +165,14 @@ function only(
   run: () => void | Promise<void>,
 ): void | Promise<void> {
   if (allowed.includes(method)) return run()
-  problem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
+  sendProblem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
 }
 
 /** Ready means that the program serves, and that its store answers. */
 function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
-  if (draining) text(res, 503, 'shutting down\n')
-  else if (!storeReady) text(res, 503, 'the store does not answer\n')
-  else text(res, 200, 'ready\n')
-}
-
-function text(res: ServerResponse, status: number, body: string): void {
-  res.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...PLAIN }).end(body)
-}
-
-function json(res: ServerResponse, status: number, value: unknown, type = 'application/json'): void {
-  res.writeHead(status, { 'Content-Type': type, ...PLAIN }).end(`${JSON.stringify(value)}\n`)
-}
-
-function problem(res: ServerResponse, status: number, detail: string, headers: Record<string, string> = {}): void {
-  for (const [name, value] of Object.entries(headers)) res.setHeader(name, value)
-  json(res, status, { type: 'about:blank', status, detail }, 'application/problem+json')
-}
-
-function decode(part: string): string | undefined {
-  try {
-    return decodeURIComponent(part)
-  } catch {
-    return undefined
-  }
+  if (draining) sendText(res, 503, 'shutting down\n')
+  else if (!storeReady) sendText(res, 503, 'the store does not answer\n')
+  else sendText(res, 200, 'ready\n')
 }
 
 /** Gives the same snapshot to all callers within `FRESH` ms. */

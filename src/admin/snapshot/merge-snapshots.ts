@@ -2,6 +2,7 @@
 import type {
   BucketSnapshot,
   DryRunSnapshot,
+  InstanceSnapshot,
   PatienceSnapshot,
   Quantiles,
   RouteSnapshot,
@@ -52,12 +53,7 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
   const instances = new Map<string, BucketSnapshot['fullest'][number]>()
   for (const instance of parts.flatMap(({ fullest }) => fullest)) {
     const known = instances.get(instance.key)
-    instances.set(
-      instance.key,
-      known === undefined
-        ? instance
-        : { ...known, level: Math.max(known.level, instance.level), waiting: known.waiting + instance.waiting },
-    )
+    instances.set(instance.key, known === undefined ? instance : mergeInstances(known, instance))
   }
   const focused = parts.flatMap(({ focus }) => focus ?? [])
   const [focus] = focused
@@ -89,14 +85,33 @@ function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
   }
 }
 
+/** One key in two processes. */
+export function mergeInstances(one: InstanceSnapshot, other: InstanceSnapshot): InstanceSnapshot {
+  const queued = one.queued + other.queued
+  return {
+    ...other,
+    ...one,
+    level: Math.max(one.level, other.level, queued),
+    waiting: one.waiting + other.waiting,
+    queued,
+    predictedWaitMs: Math.max(one.predictedWaitMs, other.predictedWaitMs),
+  }
+}
+
 function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
   return {
     ...parts[0]!,
     queued: sum(parts, ({ queued }) => queued),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
+    ...longestWait(parts.flatMap(({ predictedWaitMs }) => predictedWaitMs ?? [])),
     ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),
   }
+}
+
+/** A newcomer may come to any of them. */
+function longestWait(waits: readonly number[]): Pick<RouteSnapshot, 'predictedWaitMs'> {
+  return waits.length === 0 ? {} : { predictedWaitMs: Math.max(...waits) }
 }
 
 /** Each process learns for itself, so times are means. */

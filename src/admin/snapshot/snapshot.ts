@@ -102,12 +102,15 @@ export interface InstanceSnapshot {
   readonly capacity: number | null
   readonly burst?: number
   readonly level: number
-  /** Requests. */
+  /** Requests, and their cost. */
   readonly waiting: number
-  /** ms until the next possible release. */
-  readonly nextReleaseMs: number
+  readonly queued: number
+  /** How long a newcomer would wait, on the route where that is longest. */
+  readonly predictedWaitMs: number
   /** ms until the block ends; absent: not blocked; -1: blocked until it has drained. */
   readonly blockedMs?: number
+  /** Its limits are overridden until then (ISO 8601). Absent: they are not. */
+  readonly overriddenUntil?: string
 }
 
 export interface RouteSnapshot {
@@ -118,6 +121,8 @@ export interface RouteSnapshot {
   /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
   readonly rehearsed: Readonly<Record<Decision, number>>
+  /** How long a newcomer would wait of whom nothing is known. Absent: nobody waits on this route. */
+  readonly predictedWaitMs?: number
   /** Absent: nothing is known of it, and no request was given up. */
   readonly patience?: PatienceSnapshot
 }

@@ -111,7 +111,7 @@ export function bucketTable(now: Snapshot, before: Snapshot | undefined): string
       ...bucket.fullest.map(instanceRow),
     ]
   })
-  const titles = ['bucket', 'rate', 'key', 'level', 'queued', 'in/s', 'released/s', 'rejected/s', 'next']
+  const titles = ['bucket', 'rate', 'key', 'level', 'queued', 'in/s', 'released/s', 'rejected/s', 'a newcomer waits']
   return [...summary(now), ...patience(now), '', ...memberTable(now, before, seconds), ...aligned([titles, ...rows])]
 }
 
@@ -137,12 +137,11 @@ function memberTable({ members = [] }: Snapshot, before: Snapshot | undefined, s
   return [...aligned([titles, ...rows]), '']
 }
 
-function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, blockedMs }: InstanceSnapshot): string[] {
+function instanceRow({ key, tier, level, capacity, waiting, predictedWaitMs, blockedMs }: InstanceSnapshot): string[] {
   const filled = Math.min(BAR, Math.round((level / (capacity ?? Infinity)) * BAR))
   const bar = `${'#'.repeat(filled)}${'.'.repeat(BAR - filled)} ${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`
   const blocked = blockedMs === undefined ? undefined : blockedMs < 0 ? 'blocked' : `blocked ${milliseconds(blockedMs)}`
-  const next = waiting > 0 ? milliseconds(nextReleaseMs) : ''
-  return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? next]
+  return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? milliseconds(predictedWaitMs)]
 }
 
 /** The table of dry runs. */

@@ -1,7 +1,7 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
-import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { GivenUp, Observer, RejectionCause, RequestRecord } from '../../proxy/observe/observer.js'
+import { hashedKey } from '../../proxy/routing/key.js'
 
 /** pino's number for `info`. */
 const INFO = 30
@@ -28,7 +28,7 @@ export function createAccessLog(
     if (bucket === undefined || !key) return undefined
     const known = hashes.get(bucket)
     if (known !== undefined) return known
-    const hash = createHash('sha256').update(key).digest('hex').slice(0, 12)
+    const hash = hashedKey(key)
     hashes.set(bucket, hash)
     return hash
   }

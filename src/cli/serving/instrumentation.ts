@@ -1,13 +1,17 @@
 /** Counts what a proxy in this process does, for the admin server of this process or of the primary. */
 import { randomUUID } from 'node:crypto'
 import { performance } from 'node:perf_hooks'
+import { bucketsOf } from '../../admin/buckets-in-use.js'
 import { Metrics } from '../../admin/counters/metrics.js'
+import { RecentRequests } from '../../admin/counters/recent-requests.js'
 import { timedStore } from '../../admin/counters/timed-store.js'
 import { TrafficTally } from '../../admin/counters/traffic-tally.js'
 import { type FleetMember, passedOf } from '../../admin/fleet/member.js'
 import { startShowing } from '../../admin/fleet/show-self.js'
 import type { AdminSource } from '../../admin/http/server.js'
-import { bucketsOf, resetInstance, storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
+import { createKeySource } from '../../admin/keys/key-source.js'
+import { ListedWaits } from '../../admin/keys/listed-waits.js'
+import { storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
 import type { Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import type { Store } from '../../core/store.js'
@@ -25,6 +29,7 @@ export interface Instrumentation {
 
 export function createInstrumentation(settings: Settings, clock: Clock): Instrumentation {
   const wallNow = (): number => performance.timeOrigin + performance.now()
+  const recent = new RecentRequests(wallNow)
   const tally = new TrafficTally({ now: () => clock.now(), wallNow })
   let context: ProxyContext | undefined
   const metrics = new Metrics({
@@ -43,28 +48,29 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
     },
   })
   return {
-    observers: [tally, metrics],
+    observers: [tally, metrics, recent],
     timed: store => timedStore(store, clock, metrics),
     join(running) {
       context = running
       tally.join(running.bucketTable)
-      const options = { context: running, tally, storeType: storeTypeOf(settings), wallNow }
+      const waits = new ListedWaits(running)
+      const options = { context: running, tally, storeType: storeTypeOf(settings), waits, wallNow }
       const id = randomUUID()
       const name = instanceName()
-      const self = (): FleetMember => {
-        const snapshot = takeSnapshot(options)
+      const self = async (): Promise<FleetMember> => {
+        const snapshot = await takeSnapshot(options)
         return { id, name, age: 0, snapshot, passed: passedOf(snapshot) }
       }
       // A store that is closed shows nothing any more, and the timer holds no process.
-      const board = running.sharing?.store.board
+      const board = settings.store === 'memory' ? undefined : running.sharing?.store.board
       if (board !== undefined) startShowing(board, self)
       return {
-        members: async () => [self()],
+        members: async () => [await self()],
         views: async () => (await board?.views()) ?? [],
-        snapshot: async () => takeSnapshot(options),
+        snapshot: () => takeSnapshot(options),
         ready: async () => ({ draining: running.draining, storeReady: running.sharing?.ready ?? true }),
         metrics: async () => [await metrics.values()],
-        reset: (bucket, key) => resetInstance(running, bucket, key),
+        ...createKeySource({ context: running, recent, waits, wallNow }),
       }
     },
   }

@@ -2,7 +2,11 @@
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import type { FleetMember } from '../../admin/fleet/member.js'
-import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
+import type { AdminSource, Readiness } from '../../admin/http/server.js'
+import { type KeyState, mergeKeyStates, type OverrideState } from '../../admin/keys/key-state.js'
+import type { OverrideAnswer } from '../../admin/keys/override-change.js'
+import { lastWait, type Reset } from '../../admin/keys/reset.js'
+import { type KeySearch, mergeSearches } from '../../admin/keys/search.js'
 import { mergeSnapshots } from '../../admin/snapshot/merge-snapshots.js'
 import type { Snapshot } from '../../admin/snapshot/snapshot.js'
 import type { View } from '../../core/board.js'
@@ -34,6 +38,17 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
     return given
   }
 
+  async function one<Answer>(question: Question): Promise<Answer> {
+    const answer = await workers.questionOne<Answer>(question)
+    if (answer === undefined) throw new Error('a worker does not answer')
+    return answer
+  }
+
+  async function keyOf(bucket: string, key: string): Promise<KeyState | undefined> {
+    const states = (await all<KeyState | null>({ about: 'key', bucket, key })).filter(state => state !== null)
+    return states.length === 0 ? undefined : mergeKeyStates(states)
+  }
+
   return {
     members: async () => (await all<readonly FleetMember[]>({ about: 'members' })).flat(),
     views: async () => (await workers.questionOne<readonly View[]>({ about: 'views' })) ?? [],
@@ -62,17 +77,27 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
       if (present.length === 0) throw new Error('no worker answers')
       return ended.length === 0 ? present : [...present, ended]
     },
+    key: (bucket, key) => keyOf(bucket, key),
+    search: async text => mergeSearches(await all<KeySearch>({ about: 'search', text })),
+    async override(change) {
+      return (await one<OverrideAnswer | null>({ about: 'override', change })) ?? undefined
+    },
+    overrides: () => one<readonly OverrideState[]>({ about: 'overrides' }),
     async reset(bucket, key) {
-      const given = (await all<Reset | null>({ about: 'reset', bucket, key })).filter(each => each !== null)
-      if (given.length === 0) return undefined
-      const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => given.reduce((total, each) => total + each[figure], 0)
-      return {
-        // All workers see the same level in the shared store.
-        forgotten: Math.max(...given.map(each => each.forgotten)),
-        waiting: sum('waiting'),
-        level: sum('level'),
-        lastWaitMs: sum('lastWaitMs'),
+      const before = await keyOf(bucket, key)
+      if (before === undefined) return undefined
+      // The others hear of it.
+      await one<Reset>({ about: 'reset', bucket, key })
+      const after = (await keyOf(bucket, key))!
+      const { waiting, level, rate, burst, capacity } = after
+      const limits = {
+        name: bucket,
+        rate: rate / 1_000,
+        capacity: capacity ?? Infinity,
+        ...(burst !== undefined && { burst }),
       }
+      const forgotten = Math.max(0, before.level - before.queued)
+      return { forgotten, waiting, level, lastWaitMs: lastWait(limits, after) }
     },
   }
 }

@@ -9,6 +9,7 @@ import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import { combineObservers } from '../../proxy/observe/fan-out.js'
 import type { Observer } from '../../proxy/observe/observer.js'
+import { hashedKey } from '../../proxy/routing/key.js'
 import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
 import { openStore } from '../../stores/open.js'
 import { CommandError } from '../command-error.js'
@@ -147,6 +148,16 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
       for (const [route, count] of expired) {
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }
+    },
+    overridden({ bucket, key, rate, capacity, endsIn }, what) {
+      const limits = {
+        ...(rate !== undefined && { rate: exactRate(rate) }),
+        ...(capacity !== undefined && { capacity }),
+      }
+      // Keys are not logged in clear text.
+      const fields = { bucket, key: hashedKey(key), ...limits }
+      if (what === 'set') log.info({ ...fields, forMs: Math.ceil(endsIn) }, 'limits of a key are overridden')
+      else log.info(fields, 'an override of limits has ended')
     },
     broken(upstream, state) {
       if (state === 'failing')

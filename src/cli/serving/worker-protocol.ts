@@ -1,4 +1,5 @@
 /** The messages between the primary and its workers. */
+import type { OverrideChange } from '../../admin/keys/override-change.js'
 import type { Settings } from '../../config/settings.js'
 import { WORKER } from './instance-name.js'
 import type { Program } from './serve.js'
@@ -20,7 +21,10 @@ export type Question =
   | { readonly about: 'ready' }
   | { readonly about: 'members' }
   | { readonly about: 'views' }
-  | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
+  | { readonly about: 'key' | 'reset'; readonly bucket: string; readonly key: string }
+  | { readonly about: 'search'; readonly text: string }
+  | { readonly about: 'override'; readonly change: OverrideChange }
+  | { readonly about: 'overrides' }
 
 /** Messages of a worker to the primary. */
 export type WorkerReport =

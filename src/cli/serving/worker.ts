@@ -68,11 +68,22 @@ export async function runWorker(): Promise<void> {
 async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
   if (source === undefined) throw new Error('the worker is not ready')
   // Undefined would mean that there is no answer.
-  if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
-  if (question.about === 'ready') return source.ready()
-  if (question.about === 'members') return source.members()
-  if (question.about === 'views') return source.views()
-  return question.about === 'metrics' ? source.metrics() : source.snapshot()
+  return (await ask(source, question)) ?? null
+}
+
+function ask(source: AdminSource, question: Question): Promise<unknown> {
+  switch (question.about) {
+    case 'key':
+      return source.key(question.bucket, question.key)
+    case 'reset':
+      return source.reset(question.bucket, question.key)
+    case 'search':
+      return source.search(question.text)
+    case 'override':
+      return source.override(question.change)
+    default:
+      return source[question.about]()
+  }
 }
 
 function report(message: WorkerReport, sent?: () => void): void {

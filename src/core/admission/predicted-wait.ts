@@ -111,9 +111,8 @@ function estimate(arrival: Arrival, now: number, pause: number): number {
 /** ms in which the levels of its buckets leave, less what rounding may add. */
 function longestWaitOf({ stack, cost }: Arrival, now: number, pause: number): number {
   let longest = pause
-  // A store's level may be lower than what is queued here.
   for (const bucket of stack) {
-    longest = Math.max(longest, levelWait(bucket, cost, Math.max(bucket.queued, bucket.level(now)), pause))
+    longest = Math.max(longest, levelWait(bucket, cost, bucket.occupancy(now), pause))
   }
   return longest
 }

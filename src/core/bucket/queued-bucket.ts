@@ -116,6 +116,11 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.hold(now) + this.queued
   }
 
+  /** What it holds for those who look at it: the level of a store may leak while requests wait here for another bucket. */
+  occupancy(now: number): number {
+    return Math.max(this.queued, this.level(now))
+  }
+
   /** When nothing is left that delays requests. */
   override get drainedAt(): number {
     return this.extras?.pinnedDrainedAt ?? super.drainedAt

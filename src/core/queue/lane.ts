@@ -344,6 +344,8 @@ export class Gate implements Timed {
   probe = false
   /** The probe has passed. What becomes of it is not known yet. */
   probing = false
+  /** When the next probe passes, in ms. Meaningless while it is not blocked. */
+  probeAt = -Infinity
   /** The roots of the classes that have had requests, in the order of their first ones. */
   roots: readonly ShareNode[] = [new ShareNode(this, DEFAULT_PRIORITY)]
   /** May change at any time, while releases are armed not below what is in flight and armed. After a raise wake the gate. */
@@ -381,6 +383,12 @@ export class Gate implements Timed {
   /** How much longer it pauses, in ms. */
   pausedFor(now: number): number {
     return this.place < 0 ? 0 : Math.max(0, this.due - now)
+  }
+
+  /** How much longer nothing passes, as far as is known: until the end of a pause, or until the next probe. In ms. */
+  shutFor(now: number): number {
+    const untilProbe = this.blocked && !this.probe ? this.probeAt - now : 0
+    return Math.max(0, this.pausedFor(now), untilProbe)
   }
 
   /** The root of the requests without a priority of their own. */

@@ -36,6 +36,7 @@ const EVENTS = [
   'paused',
   'learned',
   'rescheduled',
+  'overridden',
   'broken',
   'duplicated',
   'failed',

@@ -1,4 +1,5 @@
 import type { PresentRate } from '../../config/schedule.js'
+import type { Override } from '../../core/board.js'
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Limited } from '../../http/quota/quota-fields.js'
 import type { ShardNews } from '../../sharing/sharing.js'
@@ -112,6 +113,8 @@ export interface Observer {
    * route would exceed their `maxWait` now and were answered.
    */
   rescheduled?(rates: readonly PresentRate[], expired: ReadonlyMap<string, number>): void
+  /** Limits of a key were overridden here or by another instance, or that has ended. */
+  overridden?(override: Override, what: 'set' | 'ended'): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */
   retried?(request: RequestRecord, status: number): void
   /** A request has several lines of a header that is a bucket's key. The first counted. */

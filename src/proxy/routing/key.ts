@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
 import { hostName } from '../../http/matching/host-pattern.js'
 import { addressKey } from '../http/client-address.js'
@@ -6,6 +6,11 @@ import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../h
 
 /** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
 const LONGEST_KEY = 128
+
+/** A key as logs show it: the first 12 hex digits of its SHA-256. */
+export function hashedKey(key: string): string {
+  return hash('sha256', key).slice(0, 12)
+}
 
 /** What a key is made from. */
 export interface KeyContext {

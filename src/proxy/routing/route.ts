@@ -29,7 +29,7 @@ export interface RouteBucket {
   /** Undefined: the key has no header. */
   readonly duplicate: DuplicateFinder | undefined
   /** The tier of a request with this key; undefined: none. */
-  readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
+  readonly tier: (key: string, facts: Pick<RequestFacts, 'rawHeaders'>) => TierSettings | undefined
   /** Position in the file. The first bucket that has a weight sets the lane's weight. */
   readonly place: number
 }
@@ -180,6 +180,20 @@ function createMatcher({ match, origin }: RouteSettings): Rule['matches'] {
     tests.push(({ address }) => ranges.find(address) === true)
   }
   return request => tests.every(test => test(request))
+}
+
+/** What a request costs of which no more than this method is known. */
+export function usualCost(settings: CostSettings, method: string | undefined): number {
+  switch (settings.kind) {
+    case 'fixed':
+      return settings.cost
+    case 'method':
+      return (method === undefined ? undefined : settings.costs[method]) ?? settings.default
+    case 'header':
+      return settings.default
+    case 'buckets':
+      return USUAL_COST
+  }
 }
 
 function createCost(settings: CostSettings): (facts: RequestFacts) => number {

@@ -26,8 +26,9 @@ import { ByteBudget } from '../http/connection/byte-budget.js'
 import { LINGER } from '../http/connection/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
-import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
+import { applyAdapted, applyLearned, applyLimits, applyOverride } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
+import { Overrides } from '../overrides.js'
 import { createRoutes, type Route } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
 import { SharedAdaptive } from '../upstream/shared-adaptive.js'
@@ -146,6 +147,12 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     ),
     sharing,
     learned: new LearnedLimits(),
+    overrides: new Overrides({
+      clock,
+      store: sharing?.store,
+      changed: (bucket, key) => applyOverride(context, bucket, key),
+      told: (override, what) => observer.overridden?.(override, what),
+    }),
     rateLearned: quota => applyLearned(context, upstream => upstream.quota === quota),
     routes: [],
     egress,
@@ -179,6 +186,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     context.shaper.control.close()
     context.flush.close()
     sharedAdaptive?.close()
+    context.overrides.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
   sharing?.group(groupsOf(settings.routes))
@@ -190,6 +198,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     gates: () => [...upstreams].map(upstream => upstream.gate),
   })
   sharedAdaptive?.join()
+  context.overrides.join()
   if (joined === false && shared?.onOutage === 'closed') {
     await close()
     throw new StoreError('the store does not answer')

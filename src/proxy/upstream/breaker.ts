@@ -167,6 +167,7 @@ export class Breaker {
   #planProbe(now: number): void {
     const { clock, gate } = this.#upstream
     this.#nextProbeAt = now + this.#interval
+    gate.probeAt = this.#nextProbeAt
     this.#cancelProbe = clock.at(this.#nextProbeAt, () => this.#context!.shaper.control.allowProbe(gate))
   }
 

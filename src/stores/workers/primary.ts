@@ -23,9 +23,10 @@ export function createPrimary(now = MACHINE.now): Primary {
   /** The worker whose questions are answered now. */
   let asking: Frames | undefined
 
+  const verbs = { ...store.board, ...store }
+
   function answer([verb, ...input]: AskedVerb): unknown {
-    const name = VERBS[verb]!
-    return (store[name] as (...input: readonly unknown[]) => unknown)(...input)
+    return (verbs[VERBS[verb]!] as (...input: readonly unknown[]) => unknown)(...input)
   }
 
   function answerAll({ deadline, horizon, back, questions }: AskedMessage): AnswerMessage {

@@ -7,7 +7,7 @@
  * this process counts from its own start.
  */
 import type { Duplex } from 'node:stream'
-import { Listeners, type News } from '../../core/board.js'
+import { type Board, Listeners, type News, type Override } from '../../core/board.js'
 import {
   type Admission,
   type AdmitRequest,
@@ -146,6 +146,15 @@ class WorkerStore implements Store {
 
   listen(listener: (news: News) => void): () => void {
     return this.#listeners.add(listener)
+  }
+
+  /** The primary asks its workers for what they show, so they leave it nowhere. */
+  readonly board: Board = {
+    setOverride: override => this.#ask('setOverride', [override], answer => answer as boolean),
+    endOverride: (bucket, key) => this.#ask('endOverride', [bucket, key], answer => answer as boolean),
+    overrides: () => this.#ask('overrides', [], answer => answer as readonly Override[]),
+    show: ignore,
+    views: () => [],
   }
 
   async close(): Promise<void> {

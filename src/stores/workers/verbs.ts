@@ -1,11 +1,14 @@
 /** What a worker asks of its primary, and in which words. */
-import type { News } from '../../core/board.js'
+import type { Board, News } from '../../core/board.js'
 import type { Store } from '../../core/store.js'
 
-/** The verbs by their numbers in a question. A new verb of the store is added here, and to `WorkerStore`. */
-export const VERBS = ['admit', 'claim', 'giveBack', 'lease', 'reset', 'beat', 'leave', 'exchange', 'settle'] as const
+/** The verbs by their numbers in a question. A new verb of the store or of its board is added here, and to `WorkerStore`. */
+export const VERBS = [
+  ...(['admit', 'claim', 'giveBack', 'lease', 'reset', 'beat', 'leave', 'exchange', 'settle'] as const),
+  ...(['setOverride', 'endOverride', 'overrides'] as const),
+] as const
 
-export type Verb = (typeof VERBS)[number] & keyof Store
+export type Verb = (typeof VERBS)[number] & (keyof Store | keyof Board)
 
 /** The number of a verb, and what it is called with. */
 export type AskedVerb = readonly [verb: number, ...input: unknown[]]
