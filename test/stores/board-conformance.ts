@@ -90,11 +90,11 @@ export function newsConformance(name: string, create: () => Promise<Pair>): void
 }
 
 /**
- * What they leave for each other as well.
+ * Overrides as well.
  *
  * @param create called once for each test
  */
-export function boardConformance(name: string, create: () => Promise<Pair>): void {
+export function overridesConformance(name: string, create: () => Promise<Pair>): void {
   newsConformance(name, create)
 
   t.test(`${name}: overrides are kept, told and listed until they end`, async t => {
@@ -162,6 +162,15 @@ export function boardConformance(name: string, create: () => Promise<Pair>): voi
     t.equal(await set(MOST_OVERRIDES + 1), true)
     t.equal((await other.board!.overrides()).length, MOST_OVERRIDES)
   })
+}
+
+/**
+ * All that they leave for each other.
+ *
+ * @param create called once for each test
+ */
+export function boardConformance(name: string, create: () => Promise<Pair>): void {
+  overridesConformance(name, create)
 
   t.test(`${name}: what instances show of themselves disappears with them`, async t => {
     const { store, other, close } = await create()

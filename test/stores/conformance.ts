@@ -428,6 +428,17 @@ export function conformance(
       t.ok(answer.levels[0]! <= 50 + 1e-9 && answer.levels[0]! >= 70 - elapsed / 10 - 1e-6, `${answer.levels}`)
     })
 
+    await test('a request that costs nothing is told the level and changes nothing', async t => {
+      const one = perSecond(0.01, 3)
+      for (const level of [0, 1, 2, 3]) {
+        for (let times = 0; times < 2; times += 1) {
+          const { levels } = await admit(other, [one], 0)
+          t.ok(Math.abs(levels[0]! - level) < 0.1, `${levels} of ${level}`)
+        }
+        t.equal((await admit(store, [one], 1)).admitted, level < 3)
+      }
+    })
+
     await test('a claim is granted at once, then the buckets are busy', async t => {
       const [slow, quick] = [bucket(1, 10), bucket(4, 10)]
       const before = clock.now()
