@@ -5,6 +5,7 @@ import { slackOf } from '../core/bucket/limits.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
+import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
 import type { Instance } from './counters/fullest.js'
@@ -167,9 +168,9 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
 }
 
 function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
-  const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
-    const { queued, outcomes, rehearsed } = all.route(name)
-    return { queued, outcomes, rehearsed }
+  const countsOf = (name: string): Omit<RouteSnapshot, 'name' | 'mode' | 'dryRun' | 'patience'> => {
+    const { queued, outcomes, responses, rejections, rehearsed } = all.route(name)
+    return { queued, outcomes, responses, rejections: byReason(rejections), rehearsed }
   }
   const known = routes.map((route): RouteSnapshot => {
     const { name, settings } = route
@@ -179,6 +180,14 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
   })
   // Requests without a route are listed, too.
   return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known
+}
+
+/** The sums of all buckets. */
+function byReason(rejections: RouteTally['rejections']): RouteSnapshot['rejections'] {
+  const sums: Partial<Record<RejectionCause['reason'], number>> = {}
+  for (const reasons of rejections.values())
+    for (const [reason, count] of reasons) sums[reason] = (sums[reason] ?? 0) + count
+  return sums
 }
 
 function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {

@@ -14,6 +14,7 @@ import { DryRunTally } from './dry-run-tally.js'
 import { Fullest } from './fullest.js'
 import { MinuteCount } from './minute-count.js'
 import { RecentTimes } from './recent-times.js'
+import { countResponse, noResponses, type ResponseCounts } from './response-classes.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
 
 type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
@@ -21,6 +22,8 @@ type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
 export interface RouteTally {
   queued: number
   readonly outcomes: Record<Outcome, number>
+  /** Answers of the upstream. */
+  readonly responses: ResponseCounts
   readonly rehearsed: Record<Decision, number>
   /** Requests that were not sent, because their clients would not have been there for the answer. */
   readonly givenUp: Record<GivenUp['at'], Record<PatienceSource, number>>
@@ -83,6 +86,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
       found = {
         queued: 0,
         outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
+        responses: noResponses(),
         rehearsed: { would_reject: 0, would_delay: 0 },
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
         givenUpLately: new MinuteCount(),
@@ -173,10 +177,11 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.inFlight -= 1
   }
 
-  finished(request: RequestRecord, outcome: Outcome): void {
+  finished(request: RequestRecord, outcome: Outcome, status: number): void {
     const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial } = request
     const own = this.route(route)
     own.outcomes[outcome] += 1
+    if (outcome === 'forwarded') countResponse(own.responses, status)
     if (onTrial) own.trials += 1
     if (givenUp !== undefined) {
       own.givenUp[givenUp.at][givenUp.source] += 1
