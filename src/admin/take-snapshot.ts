@@ -169,8 +169,14 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
 
 function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
   const countsOf = (name: string): Omit<RouteSnapshot, 'name' | 'mode' | 'dryRun' | 'patience'> => {
-    const { queued, outcomes, responses, rejections, rehearsed } = all.route(name)
-    return { queued, outcomes, responses, rejections: byReason(rejections), rehearsed }
+    const { queued, outcomes, upstreamResponses, rejections, rehearsed } = all.route(name)
+    return {
+      queued,
+      outcomes: { ...outcomes },
+      upstreamResponses: { ...upstreamResponses },
+      rejections: byReason(rejections),
+      rehearsed: { ...rehearsed },
+    }
   }
   const known = routes.map((route): RouteSnapshot => {
     const { name, settings } = route

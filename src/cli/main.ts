@@ -87,17 +87,17 @@ function createProgram(terminal: Terminal): Command {
     .addHelpText('after', '\nExample:\n  shaper demo')
   program
     .command('top')
-    .description('a live table of buckets: level, queued, released/s, rejected/s')
+    .description('live tables of instances, buckets, routes and the fullest keys')
     .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
     .option('--dry-run', 'what dry runs would have done, and to whom')
     .option('--interval <duration>', 'time between two tables', '1s')
-    .option('--count <n>', 'how many tables to show (default: until interrupted)')
+    .option('--count <n>', 'write so many tables and end (default: live, with keys to sort, filter and scroll)')
     .action(async (options: TopFlags) => {
       const [{ runTop }, { readTopFlags }] = await Promise.all([
         import('./commands/top.js'),
         import('./commands/top-flags.js'),
       ])
-      await runTop(readTopFlags(options, terminal.env), terminal.stdout)
+      await runTop(readTopFlags(options, terminal.env), terminal)
     })
     .addHelpText(
       'after',

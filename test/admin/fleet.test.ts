@@ -32,7 +32,7 @@ function snapshotOf(at: number, buckets: readonly BucketSnapshot[], routes = 1):
     ...{ queued: 0, inFlight: 0, buckets, upstreams: [], wait: NONE, lateness: NONE },
     routes: Array.from({ length: routes }, (_, index) => ({
       ...{ name: `api ${index}`, mode: 'shape' as const, dryRun: false, queued: 0, outcomes: OUTCOMES },
-      ...{ responses: { '2xx': 1, '3xx': 0, '4xx': 0, '5xx': 2 }, rejections: { overflow: 1 } },
+      ...{ upstreamResponses: { '2xx': 1, '3xx': 0, '4xx': 0, '5xx': 2 }, rejections: { overflow: 1 } },
       rehearsed: { would_reject: 0, would_delay: 0 },
     })),
   }

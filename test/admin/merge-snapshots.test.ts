@@ -45,7 +45,7 @@ function part(seed: number): Snapshot {
           outcomes,
           rehearsed: { would_reject: 1, would_delay: 2 },
         },
-        responses: { '2xx': seed, '3xx': 0, '4xx': 0, '5xx': 1 },
+        upstreamResponses: { '2xx': seed, '3xx': 0, '4xx': 0, '5xx': 1 },
         rejections: seed === 1 ? { overflow: 1 } : { overflow: 2, crowded: seed },
       },
     ],
@@ -86,7 +86,7 @@ t.test('counts add up, shared values stay, and the worst key stays the worst', a
     wait: { count: 4, p50: 25, p99: 30, max: 30 },
     dryRun: { since: 497, keys: [{ wouldReject: 4, longestWait: 3 }], agents: { bot: { would_reject: 4 } } },
   })
-  t.same(merged.routes[0]!.responses, { '2xx': 4, '3xx': 0, '4xx': 0, '5xx': 2 })
+  t.same(merged.routes[0]!.upstreamResponses, { '2xx': 4, '3xx': 0, '4xx': 0, '5xx': 2 })
   t.same(merged.routes[0]!.rejections, { overflow: 3, crowded: 3 })
   const [bucket] = merged.buckets
   t.match(bucket, { keys: 4, offered: 6, released: 4, rejected: 2, queued: 2 })

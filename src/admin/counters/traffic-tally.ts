@@ -23,7 +23,7 @@ export interface RouteTally {
   queued: number
   readonly outcomes: Record<Outcome, number>
   /** Answers of the upstream. */
-  readonly responses: ResponseCounts
+  readonly upstreamResponses: ResponseCounts
   readonly rehearsed: Record<Decision, number>
   /** Requests that were not sent, because their clients would not have been there for the answer. */
   readonly givenUp: Record<GivenUp['at'], Record<PatienceSource, number>>
@@ -86,7 +86,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
       found = {
         queued: 0,
         outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
-        responses: noResponses(),
+        upstreamResponses: noResponses(),
         rehearsed: { would_reject: 0, would_delay: 0 },
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
         givenUpLately: new MinuteCount(),
@@ -181,7 +181,7 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial } = request
     const own = this.route(route)
     own.outcomes[outcome] += 1
-    if (outcome === 'forwarded') countResponse(own.responses, status)
+    if (outcome === 'forwarded') countResponse(own.upstreamResponses, status)
     if (onTrial) own.trials += 1
     if (givenUp !== undefined) {
       own.givenUp[givenUp.at][givenUp.source] += 1

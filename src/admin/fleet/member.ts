@@ -20,12 +20,12 @@ export interface FleetMember {
 
 export type Passed = Pick<MemberSnapshot, 'forwarded' | 'rejected' | 'errors'>
 
-export function passedOf(routes: Iterable<Pick<RouteSnapshot, 'outcomes' | 'responses'>>): Passed {
+export function passedOf(routes: Iterable<Pick<RouteSnapshot, 'outcomes' | 'upstreamResponses'>>): Passed {
   const sums = { forwarded: 0, rejected: 0, errors: 0 }
-  for (const { outcomes, responses } of routes) {
+  for (const { outcomes, upstreamResponses } of routes) {
     sums.forwarded += outcomes.forwarded
     sums.rejected += outcomes.rejected
-    sums.errors += responses['5xx'] + outcomes.failed
+    sums.errors += upstreamResponses['5xx'] + outcomes.failed
   }
   return sums
 }

@@ -94,7 +94,7 @@ function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
     ...parts[0]!,
     queued: sum(parts, ({ queued }) => queued),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
-    responses: addUp(parts.map(({ responses }) => responses)),
+    upstreamResponses: addUp(parts.map(({ upstreamResponses }) => upstreamResponses)),
     rejections: addUpKnown(parts.map(({ rejections }) => rejections)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
     ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),

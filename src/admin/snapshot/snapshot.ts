@@ -128,7 +128,7 @@ export interface RouteSnapshot {
   /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
   /** Answers of the upstream since the start. */
-  readonly responses: Readonly<Record<ResponseClass, number>>
+  readonly upstreamResponses: Readonly<Record<ResponseClass, number>>
   /** Why requests were rejected, since the start. Reasons that have not happened are left out. */
   readonly rejections: Readonly<Partial<Record<RejectionCause['reason'], number>>>
   readonly rehearsed: Readonly<Record<Decision, number>>
