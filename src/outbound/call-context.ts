@@ -64,6 +64,8 @@ export class CallContext {
   readonly credentials: Credentials | undefined
   /** Who waits for room. Called when the shaper has ended. */
   readonly roomWaits = new Set<() => void>()
+  #hasRoomNews = false
+  #hasWarned = false
   readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
   #buckets: readonly BucketOfAll[]
@@ -155,6 +157,13 @@ export class CallContext {
     if (this.reporter.wants('error')) this.reporter.notify('error', error)
   }
 
+  /** Reports an answer that is not as expected. Without a listener the first one is a warning of the process. */
+  complainOfAnswer(error: Error): void {
+    if (this.reporter.wants('error')) return this.reporter.notify('error', error)
+    if (!this.#hasWarned) process.emitWarning(error.message, 'ShaperWarning')
+    this.#hasWarned = true
+  }
+
   /** The limits of a bucket of a key; with a store this instance's share of them. */
   #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
     const rate = this.#rates.get(key)
@@ -176,7 +185,7 @@ export class CallContext {
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
-  refusalInFront({ key, cost, maxWait }: CallInFront): Error | undefined {
+  refusalInFront({ key, cost, maxWait }: Omit<CallInFront, 'priority' | 'giveTo'>): Error | undefined {
     if (key !== '')
       return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
@@ -245,11 +254,25 @@ export class CallContext {
 
   /** ms until a call would be admitted if no other came. 0: now. Infinity: never. */
   untilRoom(queue: KeyQueue, cost: Cost): number {
+    if (this.credentials !== undefined) {
+      const refusal = this.refusalInFront({ key: queue.name, maxWait: this.maxWait, ...cost })
+      return refusal instanceof OverflowError ? refusal.retryAfterMs : 0
+    }
     const now = this.clock.now()
     const stack = this.stackOf(queue, now)
     if (stack === undefined || this.shaper.queued >= this.shaper.maxQueued) return RETRY_ADMISSION_MS
     const rejection = decide({ route: queue, stack, ...cost }, this.maxWait, now, queue.gate.pausedFor(now))
     return rejection === undefined ? 0 : (rejection.retryAfterMs ?? Infinity)
+  }
+
+  /** There is room before its time: those who wait for it look again, once in this turn of the event loop. */
+  madeRoom(): void {
+    if (this.#hasRoomNews || this.roomWaits.size === 0) return
+    this.#hasRoomNews = true
+    queueMicrotask(() => {
+      this.#hasRoomNews = false
+      for (const look of [...this.roomWaits]) look()
+    })
   }
 
   /** What a call has cost turns out to be another: costs by bucket. */
@@ -260,6 +283,7 @@ export class CallContext {
     this.shaper.control.settle(
       stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },
     )
+    this.madeRoom()
   }
 
   /** The last call has ended. */
@@ -311,6 +335,7 @@ export class CallContext {
       Array.from(this.queues, queue => queue.gate),
       (_, { hasOwnMaxWait }) => (hasOwnMaxWait ? Infinity : (maxWait ?? Infinity)),
     )
+    this.madeRoom()
   }
 
   #boundQueues(maxInFlight: InFlight): void {

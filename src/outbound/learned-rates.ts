@@ -31,6 +31,8 @@ export class LearnedRates {
   readonly #followers: Readonly<Record<Limited, readonly string[]>>
   /** Gone with its queue. */
   readonly #known = new WeakMap<KeyQueue, Known>()
+  /** A limit may be for weeks. It does not keep a queue that has been dropped. */
+  readonly #dropped = new FinalizationRegistry<Known>(known => known.expiry())
 
   constructor(options: LearnedRatesOptions) {
     this.#options = options
@@ -55,12 +57,18 @@ export class LearnedRates {
   learn(queue: KeyQueue, fields: Fields, call: Demand, longest: number): number {
     const quotas = readQuotas(fields, Date.now())
     if (quotas.length === 0) return 0
-    const known = this.#known.get(queue) ?? { quotas: new LearnedQuotas(), expiry: () => false }
-    this.#known.set(queue, known)
+    const known = this.#known.get(queue) ?? this.#open(queue)
     const costs = { requests: this.#costOf(call, 'requests'), tokens: this.#costOf(call, 'tokens') }
     const pause = known.quotas.learn(quotas, this.#options.clock.now(), { longest, costs })
     this.#follow(queue, known)
     return pause
+  }
+
+  #open(queue: KeyQueue): Known {
+    const known: Known = { quotas: new LearnedQuotas(), expiry: () => false }
+    this.#known.set(queue, known)
+    this.#dropped.register(queue, known)
+    return known
   }
 
   /** What a call takes of a limit, seen from the buckets that follow it. */
@@ -75,7 +83,13 @@ export class LearnedRates {
     const isChanged = quotas.follow(clock.now()).length > 0
     known.expiry()
     const expiresAt = Math.min(...LIMITED.map(limited => quotas.expiresAt(limited)))
-    if (expiresAt < Infinity) known.expiry = clock.at(expiresAt, () => this.#follow(queue, known))
+    if (expiresAt < Infinity) {
+      const kept = new WeakRef(queue)
+      known.expiry = clock.at(expiresAt, () => {
+        const open = kept.deref()
+        if (open !== undefined) this.#follow(open, known)
+      })
+    }
     if (isChanged) changed(queue)
   }
 }

@@ -50,7 +50,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #cancelRetry: Cancel | undefined
   /** Calls off its end in front. */
   #cancelExpiry: Cancel | undefined
-  /** The caller's async context. Only a waiting call needs it: others run in it anyway. */
+  /** The caller's async context. A call that waits or may be tried again needs it: others run in it anyway. */
   #asyncContext: AsyncResource | undefined
 
   constructor(context: CallContext, { key, cost, costs, priority, maxWait, id }: CallFacts) {
@@ -201,7 +201,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #tellQueued(): void {
     const { reporter, credentials, waiting } = this.context
     if (!reporter.wants('queued')) return
-    reporter.notify('queued', { ...this.told, queued: credentials === undefined ? this.route.waiting : waiting.size })
+    const queued = credentials === undefined ? this.route.waiting : waiting.size
+    this.inAsyncContext(() => reporter.notify('queued', { ...this.told, queued }))
   }
 
   /** Gives back the slot of a call that was given up while its release was on the way. */
@@ -237,8 +238,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const waitMs = this.context.clock.now() - this.arrivedAt
     this.#withdraw()
     this.#over()
-    this.#inAsyncContext(this.#notifyCancelled, waitMs, reason)
+    this.inAsyncContext(this.#notifyCancelled, waitMs, reason)
     this.#ended()
+    this.context.madeRoom()
     return true
   }
 
@@ -319,7 +321,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#state = 'running'
     context.running += 1
     route.running += 1
-    if (this.#inAsyncContext(this.#goAndNotify, now - this.arrivedAt)) this.finish()
+    if (this.inAsyncContext(this.#goAndNotify, now - this.arrivedAt)) this.finish()
     // The credential has nobody who waits now.
     context.credentials?.give()
   }
@@ -338,8 +340,9 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   #giveUp(error: Error): void {
     this.#over()
-    this.#inAsyncContext(this.#notifyRefused, error)
+    this.inAsyncContext(this.#notifyRefused, error)
     this.#ended()
+    this.context.madeRoom()
   }
 
   #notifyCancelled(waitMs: number, reason: unknown): void {
@@ -379,7 +382,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   #wait(): void {
     if (this.#state === 'waiting') return
     this.#state = 'waiting'
-    this.#asyncContext ??= new AsyncResource('ShaperCall')
+    this.keepAsyncContext()
     this.route.waiting += 1
     this.context.waiting.add(this)
     stayAlive()
@@ -391,7 +394,17 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.context.waiting.delete(this)
     mayEnd()
   }
-  #inAsyncContext<Given extends unknown[], Result>(step: (...given: Given) => Result, ...given: Given): Result {
+
+  /** What happens later happens in the present async context. To be called while that is the caller's. */
+  protected keepAsyncContext(): void {
+    this.#asyncContext ??= new AsyncResource('ShaperCall')
+  }
+
+  /** Runs a step in the caller's async context. */
+  protected inAsyncContext<Given extends unknown[], Result>(
+    step: (...given: Given) => Result,
+    ...given: Given
+  ): Result {
     if (this.#asyncContext === undefined) return step.apply(this, given)
     return this.#asyncContext.runInAsyncScope(step, this, ...given)
   }

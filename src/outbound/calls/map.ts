@@ -37,6 +37,11 @@ export async function* mapInOrder<Item, Result>(
   const stopped = signal === undefined ? stop.signal : AbortSignal.any([signal, stop.signal])
   const source = iteratorOf(items)
   const entries: Entry<Result>[] = []
+  const wake = (): void => {
+    isDone = true
+    told()
+  }
+  stopped.addEventListener('abort', wake)
 
   function start(item: Item): Entry<Result> {
     let leave!: () => void
@@ -82,24 +87,36 @@ export async function* mapInOrder<Item, Result>(
     }
   }
 
+  /** Nothing comes any more. */
+  const isOver = (): boolean => stopped.aborted || (isDone && !isTaking)
+
   try {
     for (;;) {
       if (!isTaking && !isDone) void take()
       const first = entries.shift()
       if (first !== undefined) yield await first.result
-      else if (!isDone || isTaking) {
+      else if (isOver()) break
+      else {
         await new Promise<void>(resolve => {
           told = resolve
         })
-      } else break
+      }
     }
     if (failure !== undefined) throw failure.error
     signal?.throwIfAborted()
   } finally {
     isDone = true
+    stopped.removeEventListener('abort', wake)
     stop.abort(new Error('the map has ended'))
-    await source.return?.()
+    // A generator ends only after the item that it is asked for, which may never come.
+    const ended = endSource(source)
+    if (isTaking) ended.catch(() => {})
+    else await ended
   }
+}
+
+async function endSource(source: AsyncIterator<unknown> | Iterator<unknown>): Promise<void> {
+  await source.return?.()
 }
 
 function iteratorOf<Item>(items: Iterable<Item> | AsyncIterable<Item>): AsyncIterator<Item> | Iterator<Item> {

@@ -42,6 +42,8 @@ export class RunCall extends PromisedCall<unknown> {
     super(context, key, settings)
     this.#fn = fn
     this.#expiration = settings.expiration
+    // It may fail, or expire, in another one.
+    if (context.retry !== undefined || this.#expiration !== undefined) this.keepAsyncContext()
   }
 
   protected override proceed(): boolean {
@@ -72,9 +74,11 @@ export class RunCall extends PromisedCall<unknown> {
   #expireIn(run: Run, ms: number): void {
     const { clock } = this.context
     run.cancelExpiration = clock.at(clock.now() + ms, () => {
-      const error = new ExpirationError(this.key, ms)
-      run.abort(error)
-      this.#failed(run, error)
+      this.inAsyncContext(() => {
+        const error = new ExpirationError(this.key, ms)
+        run.abort(error)
+        this.#failed(run, error)
+      })
     })
   }
 

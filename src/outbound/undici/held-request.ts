@@ -54,6 +54,8 @@ export class HeldRequest extends Call implements Sender, Writer {
     this.#options = request.options
     this.handler = request.handler
     this.controller = new HeldController(this.#onAbort)
+    // Answers come in the context of their connection.
+    if (settings.retry.max > 0) this.keepAsyncContext()
   }
 
   begin(): void {
@@ -139,10 +141,8 @@ export class HeldRequest extends Call implements Sender, Writer {
       const cost = costAfter(status, headers)
       if (cost !== undefined) new Charge(this).change(cost)
     } catch (error) {
-      // It is an error of the caller's function. The answer is not to blame.
-      process.nextTick(() => {
-        throw error
-      })
+      // The server may have said anything. What was reserved stays.
+      this.context.complainOfAnswer(new Error(`costAfter: ${(error as Error).message}`, { cause: error }))
     }
   }
 
