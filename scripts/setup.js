@@ -28,6 +28,7 @@ const PROGRAMS = [
   { name: 'Apache', variants: [['apache2'], ['httpd']], places: versions('/usr', '', /^sbin$/) },
   { name: 'PHP', variants: [['php']], places: [] },
   { name: 'Python', variants: [['python3']], places: [] },
+  { name: 'promtool', variants: [['promtool']], places: [] },
 ]
 
 /** Package managers and their packages of each program. The first installed manager is used. */
@@ -44,6 +45,7 @@ const MANAGERS = [
       Apache: 'apache2',
       PHP: 'php-cli',
       Python: 'python3',
+      promtool: 'prometheus',
     },
   },
   {
@@ -57,6 +59,7 @@ const MANAGERS = [
       Apache: 'httpd',
       PHP: 'php-cli',
       Python: 'python3',
+      promtool: 'golang-github-prometheus',
     },
   },
   {
@@ -70,6 +73,7 @@ const MANAGERS = [
       Apache: 'httpd',
       PHP: 'php',
       Python: 'python',
+      promtool: 'prometheus',
     },
   },
 ]

@@ -3,7 +3,6 @@
  *
  * The code of a command is imported when it runs, so that `--help` is fast.
  */
-import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { FORMAT_LIST, FORMATS } from '../replay/formats/format-names.js'
 import { CommandError } from './command-error.js'
@@ -12,6 +11,7 @@ import type { CommandOptions } from './commands/common-options.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
 import type { TopFlags } from './commands/top-flags.js'
 import type { Terminal } from './terminal.js'
+import { packageVersion } from './version.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
@@ -39,12 +39,9 @@ export async function run(argv: readonly string[], terminal: Terminal): Promise<
 }
 
 function createProgram(terminal: Terminal): Command {
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
-    version: string
-  }
   const program = new Command('shaper')
     .description('Holds bursts of requests in a queue per client and releases them at exactly r per second.')
-    .version(version)
+    .version(packageVersion())
     .exitOverride()
     .configureOutput({
       writeOut: text => void terminal.stdout.write(text),

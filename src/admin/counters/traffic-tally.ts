@@ -16,6 +16,9 @@ import { MinuteCount } from './minute-count.js'
 import { RecentTimes } from './recent-times.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
 
+/** Counts by the first digit of the status, which is the index. */
+export type StatusCounts = [number, number, number, number, number, number]
+
 type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
 
 export interface RouteTally {
@@ -27,6 +30,9 @@ export interface RouteTally {
   readonly givenUpLately: MinuteCount
   /** Rejected requests. Without a bucket: ''. */
   readonly rejections: RejectionCounts
+  /** What clients were answered, and of that the answers of upstreams. */
+  readonly responses: StatusCounts
+  readonly upstreamResponses: StatusCounts
   /** Requests that waited on to see whether their clients did. */
   trials: number
 }
@@ -57,8 +63,6 @@ export interface TallyOptions {
 /** An observer of the proxy. */
 export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
-  /** URLs of upstreams whose breaker is open. */
-  readonly failing = new Set<string>()
   readonly routes = new Map<string, RouteTally>()
   readonly buckets = new Map<string, BucketTally>()
   readonly waits = new SlidingQuantiles()
@@ -87,6 +91,8 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
         givenUpLately: new MinuteCount(),
         rejections: new Map(),
+        responses: [0, 0, 0, 0, 0, 0],
+        upstreamResponses: [0, 0, 0, 0, 0, 0],
         trials: 0,
       }
       this.routes.set(name, found)
@@ -173,10 +179,12 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.inFlight -= 1
   }
 
-  finished(request: RequestRecord, outcome: Outcome): void {
+  finished(request: RequestRecord, outcome: Outcome, status: number): void {
     const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial } = request
     const own = this.route(route)
     own.outcomes[outcome] += 1
+    if (outcome !== 'cancelled') countStatus(own.responses, status)
+    if (outcome === 'forwarded') countStatus(own.upstreamResponses, status)
     if (onTrial) own.trials += 1
     if (givenUp !== undefined) {
       own.givenUp[givenUp.at][givenUp.source] += 1
@@ -193,15 +201,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     }
   }
 
-  broken(upstream: string, state: 'failing' | 'answering'): void {
-    if (state === 'failing') this.failing.add(upstream)
-    else this.failing.delete(upstream)
-  }
-
   rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
     this.route(request.route).rehearsed[decision] += 1
     this.dryRuns.add(request, decision, bucket, wait)
   }
+}
+
+/** An unknown class is taken for 5xx (RFC 9110 15). */
+function countStatus(counts: StatusCounts, status: number): void {
+  counts[Math.min(5, Math.floor(status / 100)) as 1]! += 1
 }
 
 function countRejection(rejections: RejectionCounts, { bucket, reason }: RejectionCause): void {
@@ -210,4 +218,4 @@ function countRejection(rejections: RejectionCounts, { bucket, reason }: Rejecti
   reasons.set(reason, (reasons.get(reason) ?? 0) + 1)
 }
 
-type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed' | 'broken'
+type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed'

@@ -38,6 +38,15 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       for (const { name, waits } of context?.routes ?? [])
         yield { route: name, patience: waits.patience.usual(now), service: waits.service.usual }
     },
+    *upstreams() {
+      const isUp = new Map<string, boolean>()
+      for (const { upstream } of context?.routes ?? []) {
+        const { settings, breaker } = upstream
+        // Routes to one upstream may have different settings for it.
+        if (breaker !== undefined) isUp.set(settings.url, !breaker.isOpen && isUp.get(settings.url) !== false)
+      }
+      yield* isUp
+    },
     *limits() {
       for (const { limits } of context === undefined ? [] : bucketsOf(context)) yield context!.learned.limitsOf(limits)
     },

@@ -1,5 +1,6 @@
 /** The running program: what serves, its admin server, its reloads and its end. */
 import type { Logger } from 'pino'
+import type { ProgramMetrics } from '../../admin/counters/program-metrics.js'
 import type { AdminServer, AdminSource } from '../../admin/http/server.js'
 import { usedFiles } from '../../config/checks/readable-files.js'
 import { watchFiles } from '../../config/read/file-watch.js'
@@ -12,6 +13,7 @@ import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
 import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
+import { packageVersion } from '../version.js'
 import { createReloader } from './reloader.js'
 
 /** A proxy in this process, or workers. */
@@ -54,7 +56,9 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   const files = usedFiles(settings, settings.listen)
   const log = createLog(null, { isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
-  const admin = await serveAdmin(settings, service, log)
+  const metrics =
+    settings.admin && new (await import('../../admin/counters/program-metrics.js')).ProgramMetrics(packageVersion())
+  const admin = await serveAdmin(settings, service, { log, metrics })
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
@@ -67,7 +71,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
     watchAll(next)
     return expired
   }
-  const { reload, current } = createReloader({ settings, files, load, apply, log })
+  const { reload, current } = createReloader({ settings, files, load, apply, log, reloaded: metrics?.reloaded })
   process.on('SIGHUP', reload)
   const watch = watchFiles(reload, {
     unwatched: (directory, { message }) =>
@@ -126,12 +130,16 @@ async function shared(count: number, settings: Settings, log: Logger): Promise<S
 async function serveAdmin(
   { admin, limits }: Settings,
   service: Service,
-  log: Logger,
+  { log, metrics }: { readonly log: Logger; readonly metrics: ProgramMetrics | undefined },
 ): Promise<AdminServer | undefined> {
   if (admin === undefined) return undefined
+  const source = service.source!
   const { startAdmin } = await import('../../admin/http/server.js')
   try {
-    const server = await startAdmin(admin, service.source!)
+    const server = await startAdmin(admin, {
+      ...source,
+      metrics: async () => [...(await source.metrics()), await metrics!.values()],
+    })
     log.info({ url: server.url }, 'the admin server listens')
     return server
   } catch (error) {
