@@ -5,6 +5,8 @@
 
 import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { makeRoom } from './admission/fair-drop.js'
+import type { Newcomer } from './admission/look-ahead.js'
+import { exactWaits } from './admission/predicted-wait.js'
 import { slackOf } from './bucket/limits.js'
 import {
   type Arrival,
@@ -69,6 +71,16 @@ export class Shaper {
   /** The shards of these buckets have changed how requests pass. */
   releaseModeChanged(buckets: Iterable<SharedBucket>): void {
     this.#engine.releaseModeChanged(buckets)
+  }
+
+  /**
+   * How long newcomers would wait, each as if it came alone (predicted-wait.ts). It takes a break after each few releases, so that
+   * others can go on meanwhile, and looks at things as they are then.
+   *
+   * @returns ms for each
+   */
+  exactWaits(newcomers: readonly Newcomer[]): Generator<void, number[]> {
+    return exactWaits(newcomers, this.#engine)
   }
 
   /** How many requests wait. Shadows of dry runs do not count. */

@@ -232,6 +232,13 @@ export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonl
   return worst
 }
 
+/** Lets a generator go on to its end, and returns what it returns. */
+export function finish<T>(steps: Generator<unknown, T>): T {
+  let step = steps.next()
+  while (!step.done) step = steps.next()
+  return step.value
+}
+
 /** Reproducible random numbers for whole scenarios (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed

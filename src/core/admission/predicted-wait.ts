@@ -11,9 +11,11 @@
  * but no less than one turn of the others after it has passed the bucket before. The wait is the longest of these. It is
  * never above the time in which the levels leave, which is what counts for a request that is alone on its buckets.
  *
- * The answer is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for
- * those that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
- * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound.
+ * This is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for those
+ * that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
+ * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound. It takes about as long as a release, as
+ * the arrivals of a flood are to be judged by it. Who has more time asks for the exact wait, which lets all that waits leave
+ * (look-ahead.ts).
  *
  * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
  *
@@ -30,6 +32,7 @@ import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { findLane, sourcesBelow } from '../queue/tree.js'
+import { type LookAhead, lookAhead, type Newcomer } from './look-ahead.js'
 import { isMixed, waitOfMixed } from './mixed-costs.js'
 
 /** Contenders of a bucket that are looked at one by one. */
@@ -38,11 +41,68 @@ const MOST_COMPARED = 64
 /** How often the time that others have to pass their own buckets is taken from the answer so far. */
 const ROUNDS = 3
 
+/** Requests that `exactWaits` copies at once, or for all newcomers together. */
+const MOST_COPIED = 20_000
+
+/** Releases between two breaks of `exactWaits`. */
+const RELEASES_AT_ONCE = 200
+
 /**
  * @param pause ms during which nothing leaves
+ * @param most the answer is exact if no more requests than this wait where it would
  * @returns ms
  */
-export function predictedWait(arrival: Arrival, now: number, pause: number): number {
+export function predictedWait(arrival: Arrival, now: number, pause: number, most = 0): number {
+  if (most > 0 && meetsOthers(arrival)) {
+    const ahead = lookAhead([{ arrival, pause }], { now, most })
+    while (ahead?.next());
+    const [wait] = ahead?.waits ?? []
+    if (wait !== undefined) return wait
+  }
+  return estimate(arrival, now, pause)
+}
+
+/** What `exactWaits` needs of the engine. */
+interface Present {
+  settle(): number
+  lookAhead(newcomers: readonly Newcomer[], most: number): LookAhead | undefined
+}
+
+/**
+ * As `predictedWait`, of several newcomers, each as if it came alone. It is exact, unless far too many requests wait. With many of
+ * them the newcomers are looked at together, so that they add weight to the nodes that they share: where users share the bucket
+ * of a tenant it may be a turn off.
+ */
+export function* exactWaits(newcomers: readonly Newcomer[], present: Present): Generator<void, number[]> {
+  const now = present.settle()
+  const waits = newcomers.map(({ arrival, pause }) => Math.max(0, estimate(arrival, now, pause)))
+  const places = newcomers.flatMap(({ arrival }, place) => (meetsOthers(arrival) ? [place] : []))
+  const waiting = Math.max(0, ...places.map(place => waitingWith(newcomers[place]!.arrival)))
+  const each = waiting * places.length <= MOST_COPIED ? 1 : places.length
+  for (let from = 0; from < places.length; from += each) {
+    const some = places.slice(from, from + each)
+    const ahead = present.lookAhead(
+      some.map(place => newcomers[place]!),
+      MOST_COPIED,
+    )
+    for (let releases = 1; ahead?.next(); releases += 1) if (releases % RELEASES_AT_ONCE === 0) yield
+    for (const [index, place] of some.entries()) waits[place] = ahead?.waits[index] ?? waits[place]!
+    yield
+  }
+  return waits
+}
+
+/** How many wait for the bucket of its stack for which most do. */
+function waitingWith({ stack }: Arrival): number {
+  return Math.max(...stack.map(({ waiting }) => waiting))
+}
+
+/** Whether requests wait for any of its buckets, so that formulas may not be exact. */
+function meetsOthers({ stack }: Arrival): boolean {
+  return stack.some(({ waiting }) => waiting > 0)
+}
+
+function estimate(arrival: Arrival, now: number, pause: number): number {
   if (isMixed(arrival)) return waitOfMixed(arrival, now, pause)
   const bound = longestWaitOf(arrival, now, pause)
   return bound <= 0 ? bound : Math.min(bound, pause + turnsWait(arrival, now + pause) - SAME_TIME)

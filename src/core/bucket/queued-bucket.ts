@@ -181,6 +181,27 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.allowed.burst !== undefined && this.holdsAny ? this.held : this.hold(now)
   }
 
+  /** One like it, without its sources. Nothing of what has passed is on its way to the wire, or in flight. */
+  copy(_now: number): QueuedBucket<Source, Lane> {
+    const { maxInFlight: _, ...limits } = this.allowed
+    const copy = new QueuedBucket<Source, Lane>(limits)
+    copy.set(this.held, this.heldAt)
+    copy.copyWaiting(this)
+    return copy
+  }
+
+  protected copyWaiting({ queued, waiting, leastCost, extras }: QueuedBucket<Source, Lane>): void {
+    this.queued = queued
+    this.waiting = waiting
+    this.leastCost = leastCost
+    if (extras === undefined) return
+    const copy = this.openExtras()
+    copy.owed = extras.owed && [...extras.owed]
+    copy.pinnedDrainedAt = extras.pinnedDrainedAt
+    copy.fillBehindQueue = extras.fillBehindQueue
+    copy.nextCost = extras.nextCost
+  }
+
   /** A request has passed and is not on the wire yet. */
   addHeld(request: Held): void {
     const extras = this.openExtras()

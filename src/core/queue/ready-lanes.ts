@@ -90,6 +90,9 @@ export class ReadyLanes {
     return covered ? this.#coveredFrees : this.#frees
   }
 
+  /** Of buckets that become free at one moment the order of these numbers decides. */
+  readonly positionOf = (bucket: SharedBucket): number => this.#heapOf(bucket).positionOf(bucket)
+
   #nextFrees(): DueHeap<SharedBucket> {
     return this.coveredDue < this.uncoveredDue ? this.#coveredFrees : this.#frees
   }

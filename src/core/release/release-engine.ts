@@ -15,6 +15,7 @@
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
+import { type LookAhead, lookAhead, type Newcomer } from '../admission/look-ahead.js'
 import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
 import {
@@ -110,6 +111,14 @@ export class Engine {
   /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#waiting.size
+  }
+
+  /** Looks ahead from now on, as far as is needed to see newcomers leave (admission/look-ahead.ts). */
+  lookAhead(newcomers: readonly Newcomer[], most: number): LookAhead | undefined {
+    const now = this.settle()
+    const ahead = lookAhead(newcomers, { now, most, orderOf: this.#readyLanes.positionOf })
+    this.notify()
+    return ahead
   }
 
   /** All that wait. Shadows of dry runs are apart. */

@@ -229,6 +229,21 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.ownUntil = Math.min(this.ownUntil, Math.max(now, this.ownUntil + difference / rate))
   }
 
+  /** Other instances have the part of the slots that they have of what waits. Slots that a store will grant are not known. */
+  override copy(now: number): QueuedBucket<Source, Lane> {
+    if (this.shard.mode !== 'claimed') return super.copy(now)
+    const limits = this.limits.whole ?? this.limits
+    const part = this.queued === 0 ? 1 : this.queued / Math.max(this.queued, this.level(now))
+    const copy = new QueuedBucket<Source, Lane>({ ...limits, rate: limits.rate * part })
+    const { drainedAt } = this
+    const held = drainedAt < Infinity ? Math.max(0, drainedAt - now) * copy.limits.rate : 0
+    copy.set(held, now)
+    copy.queued = this.queued
+    copy.waiting = this.waiting
+    copy.leastCost = this.leastCost
+    return copy
+  }
+
   /** The level that the store has answered changes by this many cost units. */
   levelChanged(by: number): void {
     this.#reported += by

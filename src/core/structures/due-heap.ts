@@ -43,6 +43,11 @@ export class DueHeap<E extends Timed> {
     return place < 0 ? Infinity : this.#dues[this.#positions[place]!]!
   }
 
+  /** Where an entry stands. Those that are added in this order to an empty heap stand there alike. Infinity: it is not in here. */
+  positionOf({ place }: E): number {
+    return place < 0 ? Infinity : this.#positions[place]!
+  }
+
   /** All entries, in no order. */
   *all(): Generator<E> {
     for (const entry of this.#entries) if (entry !== undefined) yield entry
