@@ -5,10 +5,11 @@ import { slackOf } from '../core/bucket/limits.js'
 import type { SharedBucket } from '../core/queue/lane.js'
 import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
+import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
 import type { Instance } from './counters/fullest.js'
-import type { RouteTally, TrafficTally } from './counters/traffic-tally.js'
+import type { RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
 import type { Reset } from './http/server.js'
 import type {
   BucketSnapshot,
@@ -167,9 +168,10 @@ function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapsho
 }
 
 function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
-  const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
-    const { queued, outcomes, rehearsed } = all.route(name)
-    return { queued, outcomes, rehearsed }
+  const countsOf = (name: string): Omit<RouteSnapshot, 'name' | 'mode' | 'dryRun' | 'patience'> => {
+    const { queued, outcomes, upstreamResponses, rejections, rehearsed } = all.route(name)
+    const responses = byClass(upstreamResponses)
+    return { queued, outcomes, responses, rejections: byReason(rejections), rehearsed }
   }
   const known = byName(routes).map((route): RouteSnapshot => {
     const { name, settings } = route
@@ -184,6 +186,19 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
 /** The first route of each name. With egress there is one for each origin, and they share what is shown. */
 function byName(routes: readonly Route[]): Route[] {
   return routes.filter(({ name }, index) => routes.findIndex(route => route.name === name) === index)
+}
+
+/** An answer that switches protocols has no class. */
+function byClass([, , ok, moved, wrong, failed]: StatusCounts): RouteSnapshot['responses'] {
+  return { '2xx': ok, '3xx': moved, '4xx': wrong, '5xx': failed }
+}
+
+/** The sums of all buckets. */
+function byReason(rejections: RouteTally['rejections']): RouteSnapshot['rejections'] {
+  const sums: Partial<Record<RejectionCause['reason'], number>> = {}
+  for (const reasons of rejections.values())
+    for (const [reason, count] of reasons) sums[reason] = (sums[reason] ?? 0) + count
+  return sums
 }
 
 function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {

@@ -58,6 +58,8 @@ export function route(more: Partial<RouteSnapshot> = {}): RouteSnapshot {
     dryRun: false,
     queued: 0,
     outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
+    responses: { '2xx': 0, '3xx': 0, '4xx': 0, '5xx': 0 },
+    rejections: {},
     rehearsed: { would_reject: 0, would_delay: 0 },
     ...more,
   }

@@ -36,7 +36,18 @@ function part(seed: number): Snapshot {
       },
     ],
     routes: [
-      { name: 'api', mode: 'shape', dryRun: true, queued: 1, outcomes, rehearsed: { would_reject: 1, would_delay: 2 } },
+      {
+        ...{
+          name: 'api',
+          mode: 'shape',
+          dryRun: true,
+          queued: 1,
+          outcomes,
+          rehearsed: { would_reject: 1, would_delay: 2 },
+        },
+        responses: { '2xx': seed, '3xx': 0, '4xx': 0, '5xx': 1 },
+        rejections: seed === 1 ? { overflow: 1 } : { overflow: 2, crowded: seed },
+      },
     ],
     upstreams: [{ url: 'http://u', inFlight: seed, pausedMs: seed * 100 }],
     wait: quantiles(seed, seed * 10),
@@ -75,6 +86,8 @@ t.test('counts add up, shared values stay, and the worst key stays the worst', a
     wait: { count: 4, p50: 25, p99: 30, max: 30 },
     dryRun: { since: 497, keys: [{ wouldReject: 4, longestWait: 3 }], agents: { bot: { would_reject: 4 } } },
   })
+  t.same(merged.routes[0]!.responses, { '2xx': 4, '3xx': 0, '4xx': 0, '5xx': 2 })
+  t.same(merged.routes[0]!.rejections, { overflow: 3, crowded: 3 })
   const [bucket] = merged.buckets
   t.match(bucket, { keys: 4, offered: 6, released: 4, rejected: 2, queued: 2 })
   t.same(

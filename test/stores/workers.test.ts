@@ -13,7 +13,7 @@ import { openFrames } from '../../src/stores/workers/frames.js'
 import { createPrimary, type Primary } from '../../src/stores/workers/primary.js'
 import { createWorkerStore } from '../../src/stores/workers/store.js'
 import { until } from '../servers/redis.js'
-import { newsConformance } from './board-conformance.js'
+import { boardConformance } from './board-conformance.js'
 import { bucket, clock, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 import { modelled } from './model.js'
@@ -51,7 +51,7 @@ async function inAnotherProcess() {
   }
 }
 
-for (const suite of [conformance, newsConformance]) {
+for (const suite of [conformance, boardConformance]) {
   suite('workers', inOneProcess)
   suite('workers of a primary in another process', inAnotherProcess)
 }

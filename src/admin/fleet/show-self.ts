@@ -14,7 +14,7 @@ export function startShowing(board: Board, self: () => FleetMember): void {
     try {
       const member = self()
       const text = writeView(member)
-      if (text !== undefined) await board.show(member.id, text)
+      if (text !== undefined) await board.show('present', member.id, text)
     } catch {
       // The store is away: the others see that this instance is missing, and it shows itself again later.
     }

@@ -4,7 +4,8 @@ import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } fro
 import type { AdminSettings } from '../../config/settings.js'
 import { startListening, urlOf } from '../../http/listening.js'
 import { dashboardPage } from '../dashboard/page.js'
-import { createFleet, type FleetSource } from '../fleet/fleet.js'
+import { createFleet, type Fleet, type FleetSource } from '../fleet/fleet.js'
+import { remembered } from '../remembered.js'
 import type { Snapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
 import { EventStreams } from './event-stream.js'
@@ -48,13 +49,10 @@ export interface AdminServer {
 const MOST_CONNECTIONS = 512
 const TIMEOUT = 5_000
 
-/** How long a snapshot is reused, in ms, so that many clients do not delay releases. */
-const FRESH = 200
-
 /** @throws when the address cannot be listened on */
 export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
   const snapshot = remembered(() => source.snapshot())
-  const fleet = remembered(createFleet(source))
+  const fleet = createFleet(source)
   const streams = new EventStreams()
   const served: Served = { access: createAccess(settings.token), source, snapshot, fleet, streams }
   // Loads the page now, so a missing file fails the start.
@@ -99,12 +97,31 @@ async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<v
   res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
 }
 
-function serveEvents(res: ServerResponse, { streams, snapshot, fleet }: Served, query: URLSearchParams): void {
-  const take = query.has('all') ? fleet : snapshot
+/** What a query asks for: this program, all instances, or one. Undefined: no instance has this name. */
+async function take({ snapshot, fleet }: Served, query: URLSearchParams): Promise<Snapshot | undefined> {
+  const name = query.get('instance')
+  if (name !== null) return fleet.one(name)
+  return query.has('all') ? fleet.all() : snapshot()
+}
+
+async function serveBuckets(res: ServerResponse, served: Served, query: URLSearchParams): Promise<void> {
+  const found = await take(served, query)
+  if (found === undefined) problem(res, 404, NO_INSTANCE)
+  else json(res, 200, found)
+}
+
+async function serveHistory(res: ServerResponse, { fleet }: Served, query: URLSearchParams): Promise<void> {
+  json(res, 200, await fleet.hour(query.get('instance') ?? undefined))
+}
+
+function serveEvents(res: ServerResponse, served: Served, query: URLSearchParams): void {
+  const { streams, fleet } = served
   const interval = query.get('interval')
   if (interval !== null && !/^\d{1,6}$/.test(interval))
     return problem(res, 400, 'interval is not a number of ms; use e.g. 500')
-  if (!streams.open(res, take, interval === null ? undefined : Number(interval))) {
+  // An instance may end while it is watched. Who watches sees the others then.
+  const latest = async (): Promise<Snapshot> => (await take(served, query)) ?? fleet.all()
+  if (!streams.open(res, latest, interval === null ? undefined : Number(interval))) {
     problem(res, 503, 'too many clients are watching already; close another dashboard')
   }
 }
@@ -124,13 +141,12 @@ interface Served {
   readonly access: Access
   readonly source: AdminSource
   readonly snapshot: () => Promise<Snapshot>
-  /** Of all instances of the store. */
-  readonly fleet: () => Promise<Snapshot>
+  readonly fleet: Fleet
   readonly streams: EventStreams
 }
 
 async function answer(req: IncomingMessage, res: ServerResponse, served: Served): Promise<void> {
-  const { access, source, snapshot, fleet } = served
+  const { access, source } = served
   const { method = '', url = '/' } = req
   const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
   if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
@@ -142,10 +158,8 @@ async function answer(req: IncomingMessage, res: ServerResponse, served: Served)
   if (denial !== undefined) return refuse(res, denial)
   if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => serveMetrics(res, source))
   const params = new URLSearchParams(query)
-  if (path === '/buckets') {
-    const take = params.has('all') ? fleet : snapshot
-    return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await take()))
-  }
+  if (path === '/buckets') return only(['GET', 'HEAD'], method, res, () => serveBuckets(res, served, params))
+  if (path === '/history') return only(['GET', 'HEAD'], method, res, () => serveHistory(res, served, params))
   if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, served, params))
   if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => serveReset(res, source, path))
   problem(res, 404, 'there is no such page; see / for the dashboard')
@@ -153,6 +167,8 @@ async function answer(req: IncomingMessage, res: ServerResponse, served: Served)
 
 const PLAIN = { 'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff' }
 const CHALLENGE = { 'WWW-Authenticate': 'Bearer realm="shaper"' }
+
+const NO_INSTANCE = 'no instance has this name; /buckets?all lists them in "members"'
 
 const REFUSALS: Record<AccessDenial, string> = {
   401: 'send the token as Authorization: Bearer',
@@ -199,18 +215,5 @@ function decode(part: string): string | undefined {
     return decodeURIComponent(part)
   } catch {
     return undefined
-  }
-}
-
-/** Gives the same snapshot to all callers within `FRESH` ms. */
-function remembered(take: () => Promise<Snapshot>): () => Promise<Snapshot> {
-  let last: Promise<Snapshot> | undefined
-  let takenAt = -Infinity
-  return () => {
-    const now = performance.now()
-    if (last !== undefined && now - takenAt < FRESH) return last
-    takenAt = now
-    last = take()
-    return last
   }
 }

@@ -94,6 +94,8 @@ function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
     ...parts[0]!,
     queued: sum(parts, ({ queued }) => queued),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
+    responses: addUp(parts.map(({ responses }) => responses)),
+    rejections: addUpKnown(parts.map(({ rejections }) => rejections)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
     ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),
   }
@@ -118,6 +120,13 @@ function mergePatience(parts: readonly PatienceSnapshot[]): Pick<RouteSnapshot, 
 function addUp<Key extends string>(parts: readonly Readonly<Record<Key, number>>[]): Record<Key, number> {
   const total: Record<Key, number> = { ...parts[0]! }
   for (const part of parts.slice(1)) for (const key in part) total[key] += part[key]
+  return total
+}
+
+/** As `addUp`, where not each part has each key. */
+function addUpKnown<Key extends string>(parts: readonly Readonly<Partial<Record<Key, number>>>[]) {
+  const total: Partial<Record<Key, number>> = {}
+  for (const part of parts) for (const key in part) total[key] = (total[key] ?? 0) + part[key]!
   return total
 }
 

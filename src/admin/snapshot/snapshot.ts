@@ -1,6 +1,9 @@
 /** The state of a process, or of all processes together, at one moment. */
 import type { AgentClass } from '../../http/agent-class.js'
-import type { Decision, Outcome } from '../../proxy/observe/observer.js'
+import type { Decision, Outcome, RejectionCause } from '../../proxy/observe/observer.js'
+
+/** The answers of upstreams by the first digit of their status. */
+export type ResponseClass = '2xx' | '3xx' | '4xx' | '5xx'
 
 export interface Snapshot {
   /** ms since 1970, fractional. */
@@ -27,12 +30,15 @@ export interface Snapshot {
   readonly lateness: Quantiles
   /** What dry runs would have done; undefined without a dry run. */
   readonly dryRun?: DryRunSnapshot
-  /** One line for each instance of the store; undefined: this is not a snapshot of all of them. */
+  /** One line for each instance of the store; undefined: only this program was asked for. */
   readonly members?: readonly MemberSnapshot[]
+  /** The name of the only instance in this snapshot. Undefined: all, or only this program. */
+  readonly shown?: string
 }
 
 /** One instance of several. */
 export interface MemberSnapshot {
+  /** No other instance has it. */
   readonly name: string
   /** It is the process that was asked, or one of its workers. */
   readonly isHere: boolean
@@ -47,6 +53,10 @@ export interface MemberSnapshot {
   /** Requests since its start. */
   readonly forwarded: number
   readonly rejected: number
+  /** Answers of 5xx, and requests that failed without an answer, since its start. */
+  readonly errors: number
+  /** Seconds of CPU time since its start. */
+  readonly cpu: number
   /** In ms, of the last ten seconds. */
   readonly waitP99: number
 }
@@ -117,6 +127,10 @@ export interface RouteSnapshot {
   readonly queued: number
   /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
+  /** Answers of the upstream since the start. */
+  readonly responses: Readonly<Record<ResponseClass, number>>
+  /** Why requests were rejected, since the start. Reasons that have not happened are left out. */
+  readonly rejections: Readonly<Partial<Record<RejectionCause['reason'], number>>>
   readonly rehearsed: Readonly<Record<Decision, number>>
   /** Absent: nothing is known of it, and no request was given up. */
   readonly patience?: PatienceSnapshot

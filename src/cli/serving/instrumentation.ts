@@ -5,7 +5,9 @@ import { Metrics } from '../../admin/counters/metrics.js'
 import { timedStore } from '../../admin/counters/timed-store.js'
 import { TrafficTally } from '../../admin/counters/traffic-tally.js'
 import { type FleetMember, passedOf } from '../../admin/fleet/member.js'
+import { recordHour } from '../../admin/fleet/record-hour.js'
 import { startShowing } from '../../admin/fleet/show-self.js'
+import { cpuSeconds, totalsOf } from '../../admin/fleet/totals.js'
 import type { AdminSource } from '../../admin/http/server.js'
 import { bucketsOf, resetInstance, storeTypeOf, takeSnapshot } from '../../admin/take-snapshot.js'
 import type { Settings } from '../../config/settings.js'
@@ -62,14 +64,26 @@ export function createInstrumentation(settings: Settings, clock: Clock): Instrum
       const name = instanceName()
       const self = (): FleetMember => {
         const snapshot = takeSnapshot(options)
-        return { id, name, age: 0, snapshot, passed: passedOf(snapshot) }
+        return {
+          id,
+          name,
+          age: 0,
+          snapshot,
+          passed: passedOf(snapshot.routes, ({ responses }) => responses['5xx']),
+          cpu: cpuSeconds(),
+        }
       }
-      // A store that is closed shows nothing any more, and the timer holds no process.
+      // A store that is closed shows nothing any more, and the timers hold no process.
       const board = running.sharing?.store.board
-      if (board !== undefined) startShowing(board, self)
+      // The workers of one primary need not: it asks each of them.
+      const present = options.storeType === 'memory' ? undefined : board
+      if (present !== undefined) startShowing(present, self)
+      const later = (ms: number, run: () => void): void => void setTimeout(run, ms).unref()
+      const hours = recordHour({ id, name, wallNow, later, board, totals: () => totalsOf(tally) })
       return {
         members: async () => [self()],
-        views: async () => (await board?.views()) ?? [],
+        hours: async () => hours(),
+        views: async kind => (await (kind === 'present' ? present : board)?.views(kind)) ?? [],
         snapshot: async () => takeSnapshot(options),
         ready: async () => ({ draining: running.draining, storeReady: running.sharing?.ready ?? true }),
         metrics: async () => [await metrics.values()],

@@ -36,7 +36,8 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
 
   return {
     members: async () => (await all<readonly FleetMember[]>({ about: 'members' })).flat(),
-    views: async () => (await workers.questionOne<readonly View[]>({ about: 'views' })) ?? [],
+    hours: async () => (await all<readonly View[]>({ about: 'hours' })).flat(),
+    views: async kind => (await workers.questionOne<readonly View[]>({ about: 'views', kind })) ?? [],
     snapshot: async () => mergeSnapshots(await all<Snapshot>({ about: 'snapshot' })),
     async ready() {
       const parts = await all<Readiness>({ about: 'ready' })

@@ -1,5 +1,6 @@
 /** The messages between the primary and its workers. */
 import type { Settings } from '../../config/settings.js'
+import type { ViewKind } from '../../core/board.js'
 import { WORKER } from './instance-name.js'
 import type { Program } from './serve.js'
 
@@ -19,7 +20,8 @@ export type Question =
   | { readonly about: 'metrics' }
   | { readonly about: 'ready' }
   | { readonly about: 'members' }
-  | { readonly about: 'views' }
+  | { readonly about: 'hours' }
+  | { readonly about: 'views'; readonly kind: ViewKind }
   | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
 
 /** Messages of a worker to the primary. */

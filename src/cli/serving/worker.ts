@@ -71,7 +71,8 @@ async function answer(source: AdminSource | undefined, question: Question): Prom
   if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
   if (question.about === 'ready') return source.ready()
   if (question.about === 'members') return source.members()
-  if (question.about === 'views') return source.views()
+  if (question.about === 'hours') return source.hours()
+  if (question.about === 'views') return source.views(question.kind)
   return question.about === 'metrics' ? source.metrics() : source.snapshot()
 }
 

@@ -76,6 +76,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
     lease,
     channel: pg.escapeLiteral(channel),
     views: beside('views'),
+    hours: beside('hours'),
     overrides: beside('overrides'),
   }
   const fill = (template: string): string => template.replace(/@([a-z]+)@/g, (_, word: string) => words[word]!)
@@ -88,7 +89,7 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
     hasLeases,
     isThere(`${decide}(text[],float8[])`),
     isThere(`${lease}(${LEASE_TYPES})`),
-    ...[words.views!, words.overrides!].map(each => `to_regclass(${pg.escapeLiteral(each)}) IS NOT NULL`),
+    ...[words.views!, words.hours!, words.overrides!].map(each => `to_regclass(${pg.escapeLiteral(each)}) IS NOT NULL`),
   ].join(' AND ')
   const createFunction = (signature: string, body: string): string =>
     `CREATE OR REPLACE FUNCTION ${signature} LANGUAGE plpgsql AS ${pg.escapeLiteral(body)}`

@@ -19,12 +19,18 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @table@ (
   autovacuum_vacuum_cost_delay = 0
 );
 
--- What instances show of themselves, as texts.
+-- What instances show of themselves, as texts: their present state, and parts of their last hour.
 CREATE UNLOGGED TABLE IF NOT EXISTS @views@ (
   id text COLLATE "C" PRIMARY KEY,
   at double precision NOT NULL,
   text text NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200, toast.autovacuum_vacuum_threshold = 1000);
+
+CREATE UNLOGGED TABLE IF NOT EXISTS @hours@ (
+  id text COLLATE "C" PRIMARY KEY,
+  at double precision NOT NULL,
+  text text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 200, toast.autovacuum_vacuum_threshold = 1000);
 
 -- Overrides of limits. They outlive a crash of the server.
 CREATE TABLE IF NOT EXISTS @overrides@ (

@@ -1,4 +1,5 @@
 /** Names in Redis. A bucket is `prefix{group}name:key`. Names differ whatever bytes their parts have. */
+import type { ViewKind } from '../../core/board.js'
 import type { BucketRef } from '../../core/store.js'
 
 /** How many hash slots a Redis Cluster has. */
@@ -80,13 +81,13 @@ export function overridesKey(prefix: string): string {
   return `${start(prefix)}{${BOARD}}overrides`
 }
 
-/** The ids of the instances that show something. */
-export function viewsKey(prefix: string): string {
-  return `${start(prefix)}{${BOARD}}views`
+/** The ids of what instances show. */
+export function viewsKey(prefix: string, kind: ViewKind): string {
+  return `${start(prefix)}{${BOARD}}views:${kind}`
 }
 
-export function viewKey(prefix: string, id: string): string {
-  return `${start(prefix)}{${BOARD}}view:${id}`
+export function viewKey(prefix: string, kind: ViewKind, id: string): string {
+  return `${start(prefix)}{${BOARD}}view:${kind}:${id}`
 }
 
 /** A brace before the tag would make another tag. */

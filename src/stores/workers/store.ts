@@ -7,7 +7,7 @@
  * this process counts from its own start.
  */
 import type { Duplex } from 'node:stream'
-import { Listeners, type News } from '../../core/board.js'
+import { type Board, Listeners, type News, type Override, type View } from '../../core/board.js'
 import {
   type Admission,
   type AdmitRequest,
@@ -83,6 +83,14 @@ class WorkerStore implements Store {
   #watch: NodeJS.Timeout | undefined
   readonly #listeners = new Listeners()
   #isClosed = false
+
+  readonly board: Board = {
+    setOverride: override => this.#ask('setOverride', [override], answer => answer as boolean),
+    endOverride: (bucket, key) => this.#ask('endOverride', [bucket, key], answer => answer as boolean),
+    overrides: () => this.#ask('overrides', [], answer => answer as Override[]),
+    show: (kind, id, text) => this.#ask('show', [kind, id, text], ignore),
+    views: kind => this.#ask('views', [kind], answer => answer as View[]),
+  }
 
   constructor({ pipe, timeout, clock = MACHINE }: WorkerStoreOptions) {
     this.#timeout = timeout
