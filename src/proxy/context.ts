@@ -12,6 +12,7 @@ import type { LingerDeadlines } from './http/connection/linger.js'
 import type { Via } from './http/via.js'
 import type { LearnedLimits } from './learned-limits.js'
 import type { Observer } from './observe/observer.js'
+import type { Propagate } from './observe/propagate.js'
 import type { Route } from './routing/route.js'
 import type { UpstreamQuota } from './upstream/upstream-quota.js'
 
@@ -33,6 +34,8 @@ export interface ProxyContext {
   trust: Trust
   readonly via: Via
   readonly observer: Observer
+  /** Undefined: requests are not traced. */
+  readonly propagate: Propagate | undefined
   /** Bytes of bodies and answers that are held in memory. */
   readonly bodyBytes: ByteBudget
   bodyLimits: BodyLimits

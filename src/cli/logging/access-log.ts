@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import type { GivenUp, Observer, RejectionCause, RequestRecord } from '../../proxy/observe/observer.js'
+import { withoutQuery } from './request-path.js'
 
 /** pino's number for `info`. */
 const INFO = 30
@@ -12,10 +13,12 @@ const INFO = 30
  *
  * @param base fields of every record
  * @param write writes whole lines, in order with all other records
+ * @param traceOf the id of a request's trace; default: that which its client has sent
  */
 export function createAccessLog(
   base: Record<string, unknown>,
   write: (line: string) => void,
+  traceOf: (request: RequestRecord) => string | undefined = receivedTrace,
 ): Required<Pick<Observer, 'finished' | 'settled'>> {
   const hashes = new WeakMap<SharedBucket, string>()
   const bindings = Object.entries(base)
@@ -52,7 +55,7 @@ export function createAccessLog(
     finished(request, outcome, status) {
       const { route, method, target, predictedWait, upstreamTime, retries, rejection, givenUp } = request
       const key = keyOf(request)
-      const trace = traceOf(request.header('traceparent'))
+      const trace = traceOf(request)
       // Key and trace are hexadecimal digits. All other text is escaped.
       const start =
         headNow() +
@@ -108,7 +111,8 @@ function givenUpFields({ at, patience, source, service }: GivenUp): string {
 /** Matches the id of the trace (https://www.w3.org/TR/trace-context/). */
 const TRACEPARENT = /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/
 
-function traceOf(traceparent: string | undefined): string | undefined {
+function receivedTrace(request: RequestRecord): string | undefined {
+  const traceparent = request.header('traceparent')
   return traceparent === undefined ? undefined : TRACEPARENT.exec(traceparent)?.[1]
 }
 
@@ -118,17 +122,6 @@ const UNUSUAL = /[^\x20-\x7e]|["\\]/
 /** A text as it stands in JSON, without its quotation marks. */
 function escaped(text: string): string {
   return UNUSUAL.test(text) ? JSON.stringify(text).slice(1, -1) : text
-}
-
-const LONGEST_PATH = 512
-const PLAIN_PATH = /^\/(?!https?\/)/
-
-function withoutQuery(target: string): string {
-  const query = target.indexOf('?')
-  const path = query < 0 ? target : target.slice(0, query)
-  // A path has a fragment or a password only where it begins as one to a base URL.
-  const clean = PLAIN_PATH.test(path) ? path : path.replace(/#.*$/s, '').replace(/^(\/?https?:?\/+)?[^/]*@/i, '$1***@')
-  return clean.length > LONGEST_PATH ? clean.slice(0, LONGEST_PATH) : clean
 }
 
 /** The thousandths of a number: nothing, or a point and one to three digits. */

@@ -4,11 +4,12 @@ import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import type { Settings } from '../../config/settings.js'
+import type { Clock } from '../../core/clock.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import { combineObservers } from '../../proxy/observe/fan-out.js'
-import type { Observer } from '../../proxy/observe/observer.js'
+import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
 import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
 import { openStore } from '../../stores/open.js'
 import { CommandError } from '../command-error.js'
@@ -16,6 +17,7 @@ import { createAccessLog } from '../logging/access-log.js'
 import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
 import type { Instrumentation } from './instrumentation.js'
+import type { Tracing } from './tracing.js'
 
 const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms late, as with "pacing": "timer"'
 
@@ -59,16 +61,30 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   const instrumentation =
     settings.admin && (await import('./instrumentation.js')).createInstrumentation(settings, pacer)
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
-  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
+  const tracing = await findTracing(pacer, log)
+  const traceOf = tracing && ((request: RequestRecord) => tracing.traceOf(request))
+  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine, traceOf))
+  // Last: the others may ask for the trace.
+  if (tracing !== undefined) observers.push(tracing)
   const observer = combineObservers(observers)
-  const proxy = await start(
-    { settings, pacer, clock, observer, id: surroundings.id },
-    log,
-    instrumentation,
-    surroundings,
-  )
+  const options = { settings, pacer, clock, observer, propagate: tracing?.propagate, id: surroundings.id }
+  const proxy = await start(options, log, instrumentation, surroundings)
   const source = instrumentation?.join(proxy.context)
-  return { ...proxy, source }
+  if (tracing === undefined) return { ...proxy, source }
+  return { ...proxy, source, drain: timeout => proxy.drain(timeout).then(() => tracing.flush()) }
+}
+
+/** Where each copy of OpenTelemetry's API, of version 1, keeps what an SDK has given it. Who asks the API has to load it. */
+const OPEN_TELEMETRY = Symbol.for('opentelemetry.js.api.1')
+
+/** Undefined: no SDK is loaded (`node --import`). */
+async function findTracing(clock: Clock, log: Logger): Promise<Tracing | undefined> {
+  const given = (globalThis as { [OPEN_TELEMETRY]?: { version?: string; trace?: object } })[OPEN_TELEMETRY]
+  if (given?.trace === undefined) return undefined
+  const tracing = (await import('./tracing.js')).Tracing.create(clock)
+  if (tracing === undefined)
+    log.warn(`no traces: the OpenTelemetry SDK has version ${given.version} of @opentelemetry/api, which is too old`)
+  return tracing
 }
 
 async function start(

@@ -205,6 +205,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   start(): void {
     this.#counted = true
     this.context.inProgress += 1
+    this.context.observer.began?.(this)
     if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
     const { egress } = this.context
     const facts = readRequest(this.req, egress && { reader: egress, encrypted: this.connection.encrypted })
@@ -374,7 +375,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
       return undefined
     this.#followUpstream()
     const { method, target, contentLength } = this.facts
-    const request = { method, target, headers: this.upstreamHeaders(), body: null, contentLength }
+    const request = { method, target, headers: this.upstreamHeaders(plan.slot), body: null, contentLength }
     return ArmedRequest.arm(writes, this.matched!.upstream.pool, request, { plan, owner })
   }
 
@@ -519,7 +520,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return forwarding
   }
 
-  protected upstreamHeaders(): string[] {
+  /** @param slot of an armed request, in ms */
+  protected upstreamHeaders(slot?: number): string[] {
     const { connection, facts, context } = this
     const matched = this.matched!
     const { peer: address, encrypted } = connection
@@ -527,7 +529,10 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { upstream, reads, lookAlikes } = matched
     const host = hostTowards(upstream, facts.host)
     const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
-    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes, forwarded: facts.origin === undefined })
+    const rules = { host, via, kept: reads, lookAlikes, forwarded: facts.origin === undefined }
+    const headers = upstreamHeaders(facts, peer, rules)
+    context.propagate?.(this, headers, { upstream: upstream.url, slot })
+    return headers
   }
 
   /** Headers to add to an answer with this status: names and values in turn. */

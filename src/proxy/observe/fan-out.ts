@@ -23,6 +23,7 @@ function inTurn(calls: readonly Call[]): Call {
 }
 
 const EVENTS = [
+  'began',
   'arrived',
   'queued',
   'unqueued',

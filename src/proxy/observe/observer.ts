@@ -82,6 +82,8 @@ export interface RequestRecord {
 
 /** Metrics, logs, the demo. Called on the hot path; must not throw. */
 export interface Observer {
+  /** A request has come, and its turn on its connection. Nothing is known of its route. */
+  began?(request: RequestRecord): void
   /** A request is about to ask its buckets. */
   arrived?(request: RequestRecord): void
   queued?(request: RequestRecord): void

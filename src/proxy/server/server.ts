@@ -28,6 +28,7 @@ import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
 import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
 import type { Observer } from '../observe/observer.js'
+import type { Propagate } from '../observe/propagate.js'
 import { createRoutes, type Route } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
 import { SharedAdaptive } from '../upstream/shared-adaptive.js'
@@ -69,6 +70,7 @@ export interface ProxyOptions {
   readonly observer?: Observer
   /** Resolves names for egress. Default: as the system does. */
   readonly resolveName?: ResolveName
+  readonly propagate?: Propagate | undefined
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
   /** The store that instances share. Undefined: memory. */
@@ -152,6 +154,7 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
     observer,
+    propagate: options.propagate,
     bodyBytes: new ByteBudget(settings.limits.bufferMemory),
     bodyLimits: allBodyLimits[0]!,
     openBodies: new OpenBodies(),
