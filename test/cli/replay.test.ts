@@ -159,7 +159,8 @@ t.test('two configurations compared: the problems of both are told at once, each
     'b.json': '{ "buckets": { "client": { "key": "cheese", "rate": "1/s" } } }',
     'list.json': '[]',
     'cut.json': '{',
-    'good.json': '{ "buckets": { "client": { "key": "ip", "rate": "1/s" } } }',
+    'good.json':
+      '{ // with a comment, and a comma at the end\n "buckets": { "client": { "key": "ip", "rate": "1/s" } }, }',
     'base.json': '{ "routes": [{ "mode": "odd" }] }',
   })
   const told = async (...args: string[]) => {

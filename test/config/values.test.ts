@@ -14,7 +14,7 @@ const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[
 t.test('every invalid value has its own message', async t => {
   const table: [file: object, line: string][] = [
     [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
-    [bucket({ rate: '5/sec' }), 'buckets.a.rate: "5/sec" is not a rate; did you mean "5/s"?'],
+    [bucket({ rate: '5/SEC' }), 'buckets.a.rate: "5/SEC" is not a rate; did you mean "5/s"?'],
     [bucket({ rate: '5 per minute' }), 'buckets.a.rate: "5 per minute" is not a rate; did you mean "5/m"?'],
     [bucket({ rate: '6 / 30 Seconds' }), 'buckets.a.rate: "6 / 30 Seconds" is not a rate; did you mean "6/30s"?'],
     [bucket({ rate: '0/sec' }), 'buckets.a.rate: "0/sec" is not a rate; use e.g. "5/s", "6/30s"'],
@@ -53,7 +53,7 @@ t.test('every invalid value has its own message', async t => {
     [route({ patience: 'off' }), 'routes[0].patience: "off" is not a patience; use e.g. "2s", "auto" or "none"'],
     [route({ patience: '0s' }), 'routes[0].patience: "0s" is not above 0; use e.g. "10s"'],
     [route({ patience: 2 }), 'routes[0].patience: 2 is not a patience; use e.g. "2s", "auto" or "none"'],
-    [route({ patience: '2 secs' }), 'routes[0].patience: "2 secs" is not a duration; use e.g. "250ms", "10s", "1m"'],
+    [route({ patience: '2 sek' }), 'routes[0].patience: "2 sek" is not a duration; use e.g. "250ms", "10s", "1m"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
     [
       bucket({ maxInFlight: 1.5 }),
