@@ -169,6 +169,42 @@ t.test('patterns and ranges in the keys of tiers, which are compared as a whole'
   t.same(told(['ip', 'header:k'], `${addressKey('2001:db8::7')}\nacme`), [])
 })
 
+t.test('keys of tiers and header values that no request has', async t => {
+  const told = (key: unknown, text: string) =>
+    lines({ buckets: { a: { ...bucket, key, tiers: [{ name: 'x', keys: ['y', text], rate: 1 }] } } })
+      .filter(line => line.startsWith('buckets.a.tiers[0].keys[1]'))
+      .map(line => line.replace('buckets.a.tiers[0].keys[1]: never matches: ', ''))
+  t.same(told('route', 'nowhere'), ['no route of that name uses the bucket; use "default"'])
+  t.same(told('route', 'default'), [])
+  t.same(told('method', 'get'), ['it is no HTTP method; use e.g. "GET", in capitals'])
+  t.same(told(['ip', 'method'], '192.0.2.1\nGET'), [])
+  t.same(told('host', 'API.example.com:80'), [
+    'hosts in keys are in lower case, without port and dot at the end; use "api.example.com"',
+  ])
+  t.same(told('host', 'api.example.com'), [])
+  t.same(told(['ip', 'header:k'], 'acme'), ['the key of the bucket has 2 parts, joined by "\\n"; write all of them'])
+  const spaced = 'values have no space at their ends; remove it'
+  t.same(told('header:k', 'acme '), [`header ${spaced}`])
+  t.same(told('cookie:k', ' acme'), [`header ${spaced}`])
+  t.same(told('query:k', 'acme '), ['values in keys have no space at their ends; remove it'])
+  t.same(told('header:k', 'a\nb'), ['header values have no such character; write visible ASCII'])
+  t.same(told('query:k', 'a\nb'), [])
+  t.same(told({ from: 'header:k', missing: 'all' }, ' '), [], 'requests without the header')
+  t.same(told({ from: 'header:k', missing: 'reject' }, ' '), [`header ${spaced}`])
+
+  const header = { 'x-a': 'b ', 'x-b': '', 'x-c': '\u20ac', 'x-d': 'gold' }
+  const at = 'never matches: header values have no'
+  const empty = 'never matches: an empty header counts as none; write a value, or "*" in a route'
+  t.same(
+    lines({ buckets: { a: { ...bucket, tiers: [{ name: 'x', header, rate: 1 }] } }, routes: [{ match: { header } }] }),
+    ['buckets.a.tiers[0]', 'routes[0].match'].flatMap(place => [
+      `${place}.header.x-a: ${at} space at their ends; remove it`,
+      `${place}.header.x-b: ${empty}`,
+      `${place}.header.x-c: ${at} such character; write visible ASCII`,
+    ]),
+  )
+})
+
 t.test('patience where nothing waits', async t => {
   for (const mode of ['meter', 'off']) {
     const line = `routes[0].patience: has no effect, as nothing waits in mode "${mode}"; remove it, or use mode "shape"`

@@ -35,7 +35,7 @@ export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReade
   if (readers.length === 1 && only !== undefined) {
     return context => {
       const key = only(context)
-      return key === undefined ? undefined : bounded(key)
+      return key === undefined ? undefined : boundedKey(key)
     }
   }
   return context => {
@@ -45,7 +45,7 @@ export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReade
       if (value === undefined) return undefined
       values.push(value.includes('\n') ? encodeURIComponent(value) : value)
     }
-    return bounded(values.join('\n'))
+    return boundedKey(values.join('\n'))
   }
 }
 
@@ -102,6 +102,7 @@ function queryValue(target: string, name: string): string | undefined {
   return start < 0 ? undefined : (new URLSearchParams(target.slice(start)).get(name) ?? undefined)
 }
 
-function bounded(key: string): string {
+/** A key as it is kept. */
+export function boundedKey(key: string): string {
   return key.length <= LONGEST_KEY ? key : `#${createHash('sha256').update(key).digest('base64url')}`
 }

@@ -13,7 +13,7 @@ import { headerValue, type RequestFacts } from '../http/request.js'
 import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
 import { BucketCosts, USUAL_COST } from './bucket-costs.js'
-import { createDuplicateFinder, createKeyReader, type DuplicateFinder, type KeyReader } from './key.js'
+import { boundedKey, createDuplicateFinder, createKeyReader, type DuplicateFinder, type KeyReader } from './key.js'
 
 /** What routes look at. */
 export interface RoutedRequest {
@@ -130,7 +130,7 @@ export function createRule(settings: RouteSettings): Rule {
 function createTierFinder({ key: { parts, ipv6 }, tiers }: BucketSettings): RouteBucket['tier'] {
   if (tiers.length === 0) return () => undefined
   const members = tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const))
-  const byKey = new Map(members)
+  const byKey = new Map(members.map(([key, tier]) => [boundedKey(key), tier]))
   const ranges = parts.every(({ kind }) => kind === 'ip')
     ? members.flatMap(([key, tier]) => {
         const range = parseKeyRange(key, ipv6)
