@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { FORMAT_LIST, FORMATS } from '../replay/formats/format-names.js'
 import { CommandError } from './command-error.js'
+import type { CheckOptions } from './commands/check.js'
 import type { CommandOptions } from './commands/common-options.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
 import type { TopFlags } from './commands/top-flags.js'
@@ -70,8 +71,13 @@ function createProgram(terminal: Terminal): Command {
     )
   withLimits(program.command('check'))
     .description('validate the configuration; print it as JSON with every default, and the longest waits on stderr')
-    .action(async (options: CommandOptions) => (await import('./commands/check.js')).runCheck(options, terminal))
-    .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
+    .option('--json', 'no text but warnings beside the JSON')
+    .option('--quiet', 'print errors only')
+    .action(async (options: CheckOptions) => (await import('./commands/check.js')).runCheck(options, terminal))
+    .addHelpText(
+      'after',
+      '\nExample:\n  shaper check -c shaper.config.json\n  shaper check --quiet && systemctl reload shaper',
+    )
   program
     .command('migrate')
     .description('create the table of a PostgreSQL store, which its first use would create otherwise')

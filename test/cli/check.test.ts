@@ -105,3 +105,22 @@ t.test('problems are reported: exit 2, and nothing on stdout', async t => {
   const file = join(t.testdir({ 'a.json': '{ "upstream": "echo:" }' }), 'a.json')
   t.match(await shaperHere(['check', '-c', file]), { code: 2, stdout: '', stderr: /^shaper: / })
 })
+
+t.test('--json: the configuration on stdout, and warnings only on stderr; --quiet: errors only', async t => {
+  const file = join(t.testdir({ 'a.json': JSON.stringify(config), 'bad.json': '{}' }), 'a.json')
+  const plain = await shaperHere(['check', '-c', file])
+  const warned = plain.stderr
+    .split('\n')
+    .filter(line => line.startsWith('warning: '))
+    .map(line => `${line}\n`)
+  t.equal(warned.length, 2)
+  const json = { code: 0, stdout: plain.stdout, stderr: warned.join('') }
+  t.same(await shaperHere(['check', '--json', '-c', file]), json)
+  t.same(await shaperHere(['check', '--quiet', '-c', file]), { code: 0, stdout: '', stderr: '' })
+  t.same(await shaperHere(['check', '--quiet', '--json', '-c', file]), { ...json, stderr: '' })
+  const bad = await shaperHere(['check', '--quiet', '-c', join(file, '../bad.json')])
+  t.equal(bad.code, 2)
+  t.match(bad.stderr, /^shaper: upstream: missing; /)
+  const badJson = await shaperHere(['check', '--json', '-c', join(file, '../bad.json')])
+  t.same(badJson, bad)
+})

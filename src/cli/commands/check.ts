@@ -20,23 +20,38 @@ import { aligned } from './table.js'
 const QUEUED_KB = 8
 const INSTANCE_KB = 0.2
 
+export interface CheckOptions extends CommandOptions {
+  /** Nothing on stderr but warnings and errors. */
+  json?: boolean
+  /** Nothing but errors. */
+  quiet?: boolean
+}
+
 /**
  * Prints the effective configuration as JSON on stdout, and nothing else there. Longest waits, memory and warnings go to
  * stderr.
  *
  * @throws ConfigError
  */
-export function runCheck(options: CommandOptions, terminal: Terminal): void {
+export function runCheck({ json = false, quiet = false, ...options }: CheckOptions, terminal: Terminal): void {
   const sources = sourcesOf(options, terminal)
   const { settings, file } = loadConfig(sources)
   const workers = sources.workers === undefined ? undefined : workerCount(sources.workers)
-  terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  if (json || !quiet) terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  if (quiet) return
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
     ...openFileWarnings(settings, openFileLimit(), workers),
   ]
-  const lines = [
+  const warningLines = warned.map(({ path, message }) => `warning: ${path}: ${message}`)
+  const lines = json ? warningLines : [...effects(settings), ...warningLines, `${file ?? 'the flags'}: valid`]
+  for (const line of lines) terminal.stderr.write(`${line}\n`)
+}
+
+/** What a configuration means for those who wait, and for the memory. */
+function effects(settings: Settings): string[] {
+  return [
     ...routeTable(settings.routes),
     ...adaptiveLines(settings.routes),
     ...profileLines(settings),
@@ -44,10 +59,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
     memory(settings),
     ...(settings.egress ? [CONNECT_PACED] : []),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
-    ...warned.map(({ path, message }) => `warning: ${path}: ${message}`),
-    `${file ?? 'the flags'}: valid`,
   ]
-  terminal.stderr.write(`${lines.join('\n')}\n`)
 }
 
 function routeTable(routes: readonly RouteSettings[]): string[] {
