@@ -79,6 +79,15 @@ function createProgram(terminal: Terminal): Command {
       '\nExample:\n  shaper check -c shaper.config.json\n  shaper check --quiet && systemctl reload shaper',
     )
   program
+    .command('import')
+    .description('print a configuration of nginx as one of shaper; what cannot be said is told on stderr')
+    .argument('<nginx.conf>', 'with limit_req or limit_conn; the files that it includes are read, too')
+    .option('--upstream <url>', 'where all requests go, e.g. to nginx itself on another port')
+    .action(async (file: string, options: { upstream?: string }) =>
+      (await import('./commands/import.js')).runImport(file, options, terminal),
+    )
+    .addHelpText('after', '\nExample:\n  shaper import /etc/nginx/nginx.conf > shaper.config.json')
+  program
     .command('migrate')
     .description('create the table of a PostgreSQL store, which its first use would create otherwise')
     .option('-c, --config <file>', 'configuration (default: ./shaper.config.json)')
