@@ -399,6 +399,31 @@ t.test('a bound on the cost that runs: the next call waits until its cost fits; 
   t.same(record, ['6', '5', '1', '20'])
 })
 
+for (const bound of ['maxInFlight', 'maxInFlightAll'] as const) {
+  for (const [from, to, most] of [
+    [{ cost: 10 }, 3, 3],
+    [3, { cost: 10 }, 10],
+  ] as const) {
+    t.test(`${bound}: from ${JSON.stringify(from)} to ${JSON.stringify(to)} while two calls of cost 5 run`, async t => {
+      const { shaper, pass } = world({ rate: '1000/s', capacity: 1_000, [bound]: from })
+      const ends: (() => void)[] = []
+      const keep = () => new Promise<void>(resolve => ends.push(resolve))
+      for (let at = 0; at < 2; at += 1) void shaper.run('a', keep, { cost: 5 })
+      await pass(100)
+      shaper.update({ [bound]: to })
+      for (const end of ends.splice(0)) end()
+      await pass(200)
+      for (let at = 0; at < 20; at += 1) shaper.run('a', keep).catch(() => {})
+      await pass(300)
+      t.equal(ends.length, most)
+      for (const end of ends.splice(0)) end()
+      await pass(400)
+      t.equal(ends.length, Math.min(most, 20 - most), 'and the next ones follow')
+      shaper.clear()
+    })
+  }
+}
+
 t.test('update: the buckets by their names', async t => {
   const { clock, shaper, record, note } = several()
   void shaper.run(note('a'), { cost: { tokens: 100 } })

@@ -330,8 +330,51 @@ export class ShareNode implements Contender {
   }
 }
 
-/** The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. */
-export class Gate implements Timed {
+/** A bound on the requests in flight. Their number and their cost are always counted: what is bounded may change while some run. */
+class InFlightBound {
+  /** May change at any time. After a raise wake who waits. */
+  maxInFlight: number
+  /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
+  byCost = false
+  #count = 0
+  #cost = 0
+
+  constructor(maxInFlight = Infinity) {
+    this.maxInFlight = maxInFlight
+  }
+
+  /** In the unit of the bound. */
+  get inFlight(): number {
+    return this.byCost ? this.#cost : this.#count
+  }
+
+  get isFull(): boolean {
+    return this.inFlight >= this.maxInFlight
+  }
+
+  /** Whether a request of this cost is within the bound that is not full. One that costs more than the bound passes alone. */
+  hasRoomFor(cost: number): boolean {
+    return !this.byCost || this.#cost <= LEVEL_TOLERANCE || this.#cost + cost <= this.maxInFlight + LEVEL_TOLERANCE
+  }
+
+  /** @param cost of the request, where the bound may count that */
+  enter(cost = 1): void {
+    this.#count += 1
+    this.#cost += cost
+  }
+
+  leave(cost = 1): void {
+    this.#count -= 1
+    // Sums of fractions may leave a rest.
+    this.#cost = this.#count === 0 ? 0 : this.#cost - cost
+  }
+}
+
+/**
+ * The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. While releases are
+ * armed its bound is not below what is in flight and armed.
+ */
+export class Gate extends InFlightBound implements Timed {
   /** When the pause ends, in ms. Meaningless without one. */
   due = -Infinity
   /** Its place among all pauses. -1: there is none. */
@@ -346,32 +389,21 @@ export class Gate implements Timed {
   probing = false
   /** The roots of the classes that have had requests, in the order of their first ones. */
   roots: readonly ShareNode[] = [new ShareNode(this, DEFAULT_PRIORITY)]
-  /** May change at any time, while releases are armed not below what is in flight and armed. After a raise wake the gate. */
-  maxInFlight: number
   /** How many releases to it are armed. They will take a place each. */
   armed = 0
   /** Called when a place is free that was taken or armed for. It must not call the core. */
   onRoom: (() => void) | undefined = undefined
-  /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
-  byCost = false
   /** Bounds the requests in flight of several gates together. */
   pool: GatePool | undefined = undefined
-  #inFlight = 0
-
-  constructor(maxInFlight = Infinity) {
-    this.maxInFlight = maxInFlight
-  }
 
   get open(): boolean {
-    if (this.place >= 0 || this.closed || (this.blocked && !this.probe) || this.#inFlight >= this.maxInFlight)
-      return false
+    if (this.place >= 0 || this.closed || (this.blocked && !this.probe) || this.isFull) return false
     return this.pool === undefined || this.pool.admits(this)
   }
 
-  /** Whether a request of this cost may pass while it is open. One that costs more than the bound passes alone. */
+  /** Whether a request of this cost may pass while it is open. */
   fits(cost: number): boolean {
-    const fits = !this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)
-    return fits && (this.pool === undefined || this.pool.fits(this, cost))
+    return this.hasRoomFor(cost) && (this.pool === undefined || this.pool.fits(this, cost))
   }
 
   get paused(): boolean {
@@ -402,13 +434,8 @@ export class Gate implements Timed {
     return false
   }
 
-  get inFlight(): number {
-    return this.#inFlight
-  }
-
-  /** @param cost of the request, where the bound counts that */
-  enter(cost = 1): void {
-    this.#inFlight += this.byCost ? cost : 1
+  override enter(cost = 1): void {
+    super.enter(cost)
     this.pool?.enter(cost)
     if (!this.blocked) return
     this.probe = false
@@ -422,8 +449,8 @@ export class Gate implements Timed {
     this.probe = this.blocked
   }
 
-  leave(cost = 1): void {
-    this.#inFlight -= this.byCost ? cost : 1
+  override leave(cost = 1): void {
+    super.leave(cost)
     this.pool?.leave(cost)
     this.onRoom?.()
   }
@@ -436,26 +463,17 @@ export class Gate implements Timed {
 }
 
 /** A bound on the requests in flight of several gates. Those that it keeps closed have their turns in the order in which they came to it. */
-export class GatePool {
-  /** May change at any time. After a raise the gates have to be woken. */
-  maxInFlight: number
-  /** It is a bound on the cost of the requests in flight. */
-  byCost = false
-  #inFlight = 0
+export class GatePool extends InFlightBound {
   #waiting = new Set<Gate>()
-
-  constructor(maxInFlight = Infinity) {
-    this.maxInFlight = maxInFlight
-  }
 
   /** Wakes gates that wait, while there are places. One whose request does not fit yet stays the first. */
   wake(wake: (gate: Gate) => void): void {
     for (const gate of this.#waiting) {
-      if (this.#inFlight >= this.maxInFlight) return
-      const before = this.#inFlight
+      if (this.isFull) return
+      const before = this.inFlight
       this.#waiting.delete(gate)
       wake(gate)
-      if (this.#inFlight > before || !this.#waiting.has(gate)) continue
+      if (this.inFlight > before || !this.#waiting.has(gate)) continue
       this.#waiting.delete(gate)
       this.#waiting = new Set([gate, ...this.#waiting])
       return
@@ -464,27 +482,15 @@ export class GatePool {
 
   /** Whether any request of a gate may pass. If not, the gate waits. */
   admits(gate: Gate): boolean {
-    if (this.#inFlight < this.maxInFlight) return true
+    if (!this.isFull) return true
     this.#waiting.add(gate)
     return false
   }
 
   /** Whether a request of this cost may. If not, its gate waits. */
   fits(gate: Gate, cost: number): boolean {
-    if (!this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)) return true
+    if (this.hasRoomFor(cost)) return true
     this.#waiting.add(gate)
     return false
   }
-
-  enter(cost: number): void {
-    this.#inFlight += this.byCost ? cost : 1
-  }
-
-  leave(cost: number): void {
-    this.#inFlight -= this.byCost ? cost : 1
-  }
-}
-
-function isWithin(inFlight: number, cost: number, most: number): boolean {
-  return inFlight <= LEVEL_TOLERANCE || inFlight + cost <= most + LEVEL_TOLERANCE
 }
