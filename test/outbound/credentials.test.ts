@@ -3,7 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { Agent, request } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper, type OutboundShaper, type ShaperOptions, shape } from '../../src/index.js'
+import { createShaper, type OutboundShaper, type RunContext, type ShaperOptions, shape } from '../../src/index.js'
 import { serve } from './upstreams.js'
 
 const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
@@ -300,6 +300,29 @@ async function tokens(t: Test, statuses: Record<string, [status: number, headers
   }
   return { send, used, shaper: interceptor.shaper }
 }
+
+t.test('what a try cost counts for its credential, though another one takes the next try', async t => {
+  const { clock, shaper, record } = world({ rate: '1/s', keys: THREE.slice(0, 2), retry: () => 10 })
+  const charges: RunContext['charge'][] = []
+  const call = shaper.run(({ key, charge }) => {
+    record.push(key)
+    charges.push(charge)
+    if (charges.length === 1) throw new Error('again')
+  })
+  await turn()
+  // It waits for its next slot of a.
+  clock.runUntil(50)
+  shaper.pause(5_000, 'a')
+  clock.runUntil(3_000)
+  await call
+  t.same(record, ['a', 'b'])
+  // The one that was reserved has drained.
+  charges[0]!(20)
+  t.same(
+    ['a', 'b'].map(key => shaper.status(key).level),
+    [19, 0],
+  )
+})
 
 t.test('shape: a revoked credential stays out, though its bucket has drained', async t => {
   const { send, used, shaper } = await tokens(t, { one: [401, {}] })

@@ -1,16 +1,21 @@
 /** What a released call counts as in its buckets, from its release on. */
 
+import type { KeyQueue } from '../key-queues.js'
 import type { Costs } from '../options.js'
 import type { Call } from './call.js'
 import { checkCost, readCosts } from './call-options.js'
 
 export class Charge {
   readonly #call: Call
+  /** Where the call counts. A later try may take another credential. */
+  readonly #route: KeyQueue
   /** By bucket. At first what was reserved. */
   #costs: readonly number[]
 
+  /** @param call at its release or while it runs */
   constructor(call: Call) {
     this.#call = call
+    this.#route = call.route
     this.#costs = call.costs ?? call.stack.map(() => call.cost)
   }
 
@@ -21,11 +26,10 @@ export class Charge {
    * @throws RangeError
    */
   change(cost: number | Costs): void {
-    const { context, route } = this.#call
     const before = this.#costs
     this.#costs = this.#read(cost)
-    context.settle(
-      route,
+    this.#call.context.settle(
+      this.#route,
       this.#costs.map((after, place) => after - before[place]!),
     )
   }

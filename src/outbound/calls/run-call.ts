@@ -133,17 +133,16 @@ class Run implements RunContext {
   readonly attempt: number
   readonly startedAt: number
   cancelExpiration: Cancel | undefined
-  readonly #call: RunCall
+  readonly #charge: Charge
   readonly #callerSignal: AbortSignal | undefined
   #controller: AbortController | undefined
   #isOver = false
-  #charge: Charge | undefined
 
   constructor(call: RunCall, attempt: number, callerSignal: AbortSignal | undefined) {
     this.key = call.route.name
     this.attempt = attempt
     this.startedAt = call.context.clock.now()
-    this.#call = call
+    this.#charge = new Charge(call)
     this.#callerSignal = callerSignal
   }
 
@@ -157,7 +156,6 @@ class Run implements RunContext {
   }
 
   readonly charge = (cost: number | Costs): void => {
-    this.#charge ??= new Charge(this.#call)
     this.#charge.change(cost)
   }
 
