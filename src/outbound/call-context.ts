@@ -5,7 +5,7 @@ import { decide } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
-import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
+import { type Cost, costAt, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
@@ -67,8 +67,8 @@ export class CallContext {
   readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
   #buckets: readonly BucketOfAll[]
-  /** Of the queue in front of the credentials, for each of them, in cost units. */
-  #capacity: number
+  /** The capacity is that of the queue in front of the credentials: one call at most waits for each of them. */
+  readonly #isOpen: boolean
   /** Of credentials with a rate of their own, in cost units per ms. */
   readonly #rates: ReadonlyMap<string, number>
   #drainTimer: DrainTimer | undefined
@@ -84,15 +84,11 @@ export class CallContext {
     const names = buckets.map(({ name }) => name)
     const changed = (queue: KeyQueue): void => this.#relimit([queue.name])
     this.learned = new LearnedRates({ clock, names, usual: areNamed ? [] : names, changed })
-    this.credentials = credentials && new Credentials(this, credentials)
+    this.credentials = credentials && new Credentials(this, credentials, buckets.length)
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? names : undefined
-    this.#capacity = buckets.at(-1)!.capacity
-    // One call at most waits for a credential. The capacity is that of the queue in front of all.
-    const isOpen = credentials !== undefined && store === undefined
-    this.#buckets = buckets.map(({ isCommon, ...limits }) => {
-      return { limits: { ...limits, ...(isOpen && { capacity: Infinity }), grace: GRACE }, isCommon }
-    })
+    this.#isOpen = credentials !== undefined && store === undefined
+    this.#buckets = buckets.map(({ isCommon, ...limits }) => ({ limits: { ...limits, grace: GRACE }, isCommon }))
     bound(this.#pool, maxInFlightAll)
     const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
@@ -158,7 +154,11 @@ export class CallContext {
   /** The limits of a bucket of a key; with a store this instance's share of them. */
   #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
     const rate = this.#rates.get(key)
-    const limits = rate === undefined ? usual : { ...usual, rate }
+    const limits = {
+      ...usual,
+      ...(rate !== undefined && { rate }),
+      ...(this.#isOpen && { capacity: Infinity }),
+    }
     // A store has one rate for all processes.
     if (this.sharing !== undefined) return this.sharing.limitsOf(limits, key)
     const learned = this.learned.rateOf(this.queues.get(key), limits.name)
@@ -176,18 +176,23 @@ export class CallContext {
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
-  refusalInFront({ key, cost, maxWait }: CallInFront): Error | undefined {
+  refusalInFront(call: CallInFront): Error | undefined {
+    const { key, maxWait } = call
     if (key !== '')
       return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
-    const names = this.credentials!.names
-    const waiting = this.credentials!.cost
-    const rate = names.reduce((sum, name) => sum + this.#limitsOf(this.#buckets.at(-1)!, name).rate, 0)
-    const excess = waiting + cost - this.#capacity * names.length
-    if (excess > 0) return new OverflowError('overflow', key, retryAfter(excess / rate))
-    return waiting / rate > maxWait
-      ? new OverflowError('max-wait', key, retryAfter(waiting / rate - maxWait))
-      : undefined
+    let untilFit = 0
+    let wait = 0
+    for (const [place, bucket] of this.#buckets.entries()) {
+      const keys = bucket.isCommon ? [''] : this.credentials!.names
+      const rate = keys.reduce((sum, name) => sum + this.#limitsOf(bucket, name).rate, 0)
+      const waiting = this.credentials!.costIn(place)
+      const excess = waiting + costAt(call, place) - bucket.limits.capacity * keys.length
+      untilFit = Math.max(untilFit, excess / rate)
+      wait = Math.max(wait, waiting / rate)
+    }
+    if (untilFit > 0) return new OverflowError('overflow', key, retryAfter(untilFit))
+    return wait > maxWait ? new OverflowError('max-wait', key, retryAfter(wait - maxWait)) : undefined
   }
 
   /** Those in front are given to credentials that do not pause, and anew at the end of the pause. */

@@ -324,6 +324,44 @@ t.test('what a try cost counts for its credential, though another one takes the 
   )
 })
 
+t.test('with several buckets each has its capacity and its wait in front', async t => {
+  const slow = { rate: '1/s', capacity: 3 }
+  const fast = { rate: '1000/s', capacity: 100_000 }
+  for (const [buckets, cost] of [
+    [{ requests: slow, tokens: fast }, { tokens: 1 }],
+    [{ tokens: fast, requests: slow }, { tokens: 2 }],
+    [{ requests: { ...slow, capacity: 1.5 }, tokens: fast }, { requests: 0.5 }],
+    [{ requests: { ...slow, key: 'all' }, tokens: fast }, {}],
+  ] as const) {
+    const { clock, shaper } = world({ rate: undefined, buckets, keys: THREE.slice(0, 1) } as never)
+    const errors: unknown[] = []
+    for (let place = 0; place < 100; place += 1) shaper.run(() => {}, { cost }).catch(error => errors.push(error))
+    await turn()
+    // One goes, one waits for its slot, three are in front.
+    t.equal(errors.length, 95, JSON.stringify(buckets))
+    t.match(errors[0], { reason: 'overflow' })
+    clock.runAll()
+  }
+  const impatient = world({ rate: undefined, buckets: { requests: slow, tokens: fast }, maxWait: '1500ms' } as never)
+  const refused: unknown[] = []
+  for (let place = 0; place < 14; place += 1) impatient.shaper.run(() => {}).catch(error => refused.push(error))
+  await turn()
+  // Three go, three wait for their slots. Five make 5/3 s in front.
+  t.equal(refused.length, 3)
+  t.match(refused[0], { reason: 'max-wait', retryAfterMs: 168 })
+  impatient.clock.runAll()
+})
+
+t.test('update: the capacity in front', async t => {
+  const { clock, shaper } = world({ capacity: 1, keys: THREE.slice(0, 1) })
+  shaper.update({ capacity: 3 })
+  let refused = 0
+  for (let place = 0; place < 100; place += 1) shaper.run(() => {}).catch(() => (refused += 1))
+  await turn()
+  t.equal(refused, 95)
+  clock.runAll()
+})
+
 t.test('shape: a revoked credential stays out, though its bucket has drained', async t => {
   const { send, used, shaper } = await tokens(t, { one: [401, {}] })
   t.equal(await send(), 200)
