@@ -255,8 +255,11 @@ export interface Store {
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
-  /** Absent: costs are as they were reserved. */
-  settle?(request: SettleRequest): MaybePromise<void>
+  /**
+   * Answers by how much each bucket has changed: by what its level or its schedule has, whichever is more. Absent: costs are as they were
+   * reserved.
+   */
+  settle?(request: SettleRequest): MaybePromise<readonly number[]>
   /** Absent: all slots are claimed one by one. */
   lease?(request: LeaseRequest): MaybePromise<LeaseAnswer>
   /** Forgets a bucket instance. */

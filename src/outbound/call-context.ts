@@ -5,6 +5,7 @@ import { decide } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
+import type { MaybePromise } from '../core/maybe-promise.js'
 import { type Cost, costAt, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
@@ -257,12 +258,12 @@ export class CallContext {
     return rejection === undefined ? 0 : (rejection.retryAfterMs ?? Infinity)
   }
 
-  /** What a call has cost turns out to be another: costs by bucket. */
-  settle(queue: KeyQueue, differences: readonly number[]): void {
+  /** What a call has cost turns out to be another: costs by bucket. @returns what has really been added or taken out */
+  settle(queue: KeyQueue, differences: readonly number[]): MaybePromise<readonly number[]> {
     const stack = this.stackOf(queue, this.clock.now())
-    if (stack === undefined || differences.every(difference => difference === 0)) return
+    if (stack === undefined || differences.every(difference => difference === 0)) return differences.map(() => 0)
     const [difference] = differences as [number]
-    this.shaper.control.settle(
+    return this.shaper.control.settle(
       stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },
     )
   }

@@ -73,8 +73,8 @@ export class DeferredStore implements Store {
     return this.#store?.giveBack(request)
   }
 
-  settle(request: SettleRequest): MaybePromise<void> {
-    return this.#store?.settle?.(request)
+  settle(request: SettleRequest): MaybePromise<readonly number[]> {
+    return this.#store?.settle?.(request) ?? request.stack.map(() => 0)
   }
 
   reset(bucket: BucketRef): MaybePromise<void> {

@@ -169,6 +169,56 @@ t.test('charge: what has drained is not given back; with a burst less of it has'
   }
 })
 
+t.test('charge: too much and then less leaves what it costs, so the rate holds', async t => {
+  const { shaper, record, pass, clock } = world({ rate: '1/s', capacity: 10 })
+  const wait = (ms: number) => new Promise<void>(resolve => clock.at(clock.now() + ms, resolve))
+  async function loop(): Promise<void> {
+    const call = shaper.run(async ({ charge }) => {
+      record.push('run')
+      charge(50)
+      await wait(20)
+      charge(1)
+    })
+    await call.catch(() => wait(10))
+    if (clock.now() < 10_000) await loop()
+  }
+  const loops = [loop(), loop()]
+  await pass(12_000)
+  await Promise.all(loops)
+  t.ok(record.length >= 11 && record.length <= 12, `${record.length}`)
+})
+
+t.test('charge: what was lost is not added, what was forgotten is not taken out, and twice is once', async t => {
+  const { shaper, clock } = world({ rate: '100/s', capacity: 200 })
+  const level = () => Math.round(shaper.status('').level)
+  const begin = async (cost: number) => {
+    const charges: RunContext['charge'][] = []
+    await shaper.run(({ charge }) => void charges.push(charge), { cost })
+    return charges[0]!
+  }
+  const lost = await begin(100)
+  clock.runUntil(1_100)
+  const levels = [1, 100, 1, 1, 130].map(cost => {
+    lost(cost)
+    return level()
+  })
+  t.same(levels, [0, 0, 0, 0, 30])
+  clock.runUntil(2_000)
+  const forgotten = await begin(100)
+  const filled = [500, 400, 350, 520, 510].map(cost => {
+    forgotten(cost)
+    return level()
+  })
+  t.same(filled, [200, 200, 200, 200, 200])
+  clock.runUntil(3_000)
+  const later = [510, 520, 520, 1].map(cost => {
+    forgotten(cost)
+    return level()
+  })
+  // 200 of 510 have been added. So 309 of the 509 that are too much are forgotten.
+  t.same(later, [100, 110, 110, 0])
+})
+
 t.test('a call that may go at once goes before run returns, and an error in it rejects', async t => {
   const { shaper, record, note } = world({ capacity: 2 })
   const first = shaper.run(note('first'))

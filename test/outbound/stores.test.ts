@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Dispatcher } from 'undici'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { GiveBackRequest } from '../../src/core/store.js'
-import { createShaper, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
+import { createShaper, type RunContext, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
 import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
@@ -155,6 +155,65 @@ for (const [maxWait, costsBack] of [
     await drained
   })
 }
+
+t.test('with a store, too, a charge above the capacity and then the true one leave what the call costs', async t => {
+  for (const distance of [0, 1.5]) {
+    const clock = createVirtualClock()
+    const store = distant(createMemoryStore({ clock }), clock, distance)
+    const shaper = createShaper({ rate: '1/s', capacity: 10, clock, store })
+    const wait = (ms: number) => new Promise<void>(resolve => clock.at(clock.now() + ms, resolve))
+    let runs = 0
+    async function loop(): Promise<void> {
+      const call = shaper.run(async ({ charge }) => {
+        runs += 1
+        charge(50)
+        await wait(2)
+        // The first one may not be answered yet.
+        charge(70)
+        charge(1)
+      })
+      await call.catch(() => wait(10))
+      if (clock.now() < 10_000) await loop()
+    }
+    const loops = [loop(), loop()]
+    await pass(clock, 13_000)
+    await Promise.all(loops)
+    t.ok(runs >= 9 && runs <= 13, `${runs} with answers after ${2 * distance} ms`)
+  }
+})
+
+t.test(
+  'a call that the store told to wait for a debt leaves when that is taken out while the answer is on its way',
+  async t => {
+    const clock = createVirtualClock()
+    const shaper = createShaper({
+      rate: '1/s',
+      capacity: 20,
+      clock,
+      store: distant(createMemoryStore({ clock }), clock, 2),
+    })
+    const step = async (until: number) => {
+      for (let at = clock.now() + 1; at <= until; at += 1) {
+        clock.runUntil(at)
+        await settled()
+      }
+    }
+    await step(10)
+    const charges: RunContext['charge'][] = []
+    void shaper.run(({ charge }) => void charges.push(charge))
+    await step(30)
+    charges[0]!(15)
+    await step(50)
+    const times: number[] = []
+    const call = shaper.run(() => void times.push(clock.now()))
+    // The store has decided.
+    await step(53)
+    charges[0]!(1)
+    await step(20_000)
+    await call
+    t.ok(times[0]! >= 1_000 && times[0]! < 1_100, `${times}`)
+  },
+)
 
 t.test('a store that opens after the end is closed', async t => {
   const late = new DeferredStore()

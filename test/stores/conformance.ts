@@ -565,6 +565,26 @@ export function conformance(
       t.ok(alone.admitted && alone.claim === undefined, 'nothing is claimed where that is not asked for')
     })
 
+    await test('settling moves level and schedule by what it answers', async t => {
+      const [one, two] = [bucket(1, 10), bucket(1, 1_000)]
+      const stack = [one, two]
+      const near = (got: readonly number[], wanted: readonly number[]): void => {
+        t.ok(
+          wanted.every((cost, place) => Math.abs(got[place]! - cost) <= SLACK / HOUR),
+          `${got}, wanted ${wanted}`,
+        )
+      }
+      const settle = async (costs: readonly number[], wanted: readonly number[]): Promise<void> => {
+        const differences = stack.map((ref, place) => ({ ...ref, cost: costs[place]! }))
+        near(await store.settle!({ stack: differences, cost: 1 }), wanted)
+      }
+      await admit(store, stack, 1, { claim: true })
+      await settle([49, 49], [9, 49])
+      await settle([-20, -20], [-10, -20])
+      await settle([-20, 5], [0, 5])
+      near((await admit(store, stack, 0)).levels, [0, 35])
+    })
+
     await test('giveBack of a cost', async t => {
       const [a, b] = [bucket(1, 10), bucket(1, 3)]
       await play(t, store, [[[a, b], 3, Infinity, 'admitted', [3, 3]]])

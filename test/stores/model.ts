@@ -305,7 +305,12 @@ export function modelled(
           }
           if (verb === 'settle') {
             const settled = places.map((place, at) => withOwn(refs[place]!, at, claim ? 1 : -1))
-            for (const one of stores) await one.settle!({ stack: settled, cost: claim ? cost : -cost })
+            const [got, wanted] = [
+              await store.settle!({ stack: settled, cost: claim ? cost : -cost }),
+              await model.settle!({ stack: settled, cost: claim ? cost : -cost }),
+            ]
+            if (got.some((change, at) => Math.abs(change - wanted[at]!) > SAME))
+              throw new Error(`step ${index}: ${got} settled, not ${wanted}`)
             seen[claim ? 'settledUp' : 'settledDown'] += 1
             continue
           }

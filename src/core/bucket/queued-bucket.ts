@@ -32,7 +32,10 @@
  * What the requests i..j really cost exceeds that bound by no more than two errors of estimates: what those of them cost more
  * that are not settled by j, and what was taken out for requests before i that were not settled at i. Both are of requests that
  * are in flight at one moment. And by what is forgotten: a debt is at most a capacity, where there is one, so that it delays others
- * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level.
+ * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level. So `settle`
+ * answers what it has really added or taken out, and who settles a request again starts from there (outbound/calls/charge.ts). In the sums above
+ * a request counts with what was reserved for it and all that was added and taken out for it. That is never less than what was told last,
+ * but for what is forgotten: a rise that was forgotten is not taken out again, and a fall for which nothing was left is not added again.
  *
  * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
  * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
@@ -347,12 +350,14 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /**
    * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, if
    * there is one, so nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
+   *
+   * @returns what was really added, or taken out if it is negative
    */
-  settle(difference: number, now: number): void {
+  settle(difference: number, now: number): number {
     const { capacity, rate } = this.limits
     const left = this.leftAt(now)
     const settled = Math.max(0, Math.min(left + difference, Math.max(left, capacity)))
-    if (settled === left) return
+    if (settled === left) return 0
     const { extras } = this
     if (extras?.pinnedDrainedAt !== undefined) {
       const pinned = Math.max(now, extras.pinnedDrainedAt) + (settled - left) / rate
@@ -360,6 +365,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
       extras.fillBehindQueue = Math.min(extras.fillBehindQueue, settled)
     }
     this.set(settled, now)
+    return settled - left
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */

@@ -1,6 +1,7 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
 import { type BucketLimits, slackOf } from '../bucket/limits.js'
+import type { MaybePromise } from '../maybe-promise.js'
 import {
   type Arrival,
   costAt,
@@ -46,12 +47,14 @@ export class Control {
    * sooner.
    *
    * @param differences in cost units. Where there are `costs`, its `cost` is not 0
+   * @returns what has really been added or taken out, in each bucket: a level stays between 0 and the capacity
    */
-  settle(differences: Demand): void {
+  settle(differences: Demand): MaybePromise<readonly number[]> {
     const { stack } = differences
     const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    this.#engine.settleCost(differences, now)
+    const changes = this.#engine.settleCost(differences, now)
     this.#engine.wake()
+    return changes
   }
 
   /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */

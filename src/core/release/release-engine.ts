@@ -17,6 +17,7 @@
 import { dropRank, updateRank } from '../admission/fair-drop.js'
 import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
+import type { MaybePromise } from '../maybe-promise.js'
 import {
   type Arrival,
   costAt,
@@ -316,13 +317,14 @@ export class Engine {
     this.#claims!.uncount(demand)
   }
 
-  /** What has passed cost more, or less where a difference is negative. */
-  settleCost(demand: Demand, now: number): void {
-    for (const [place, bucket] of demand.stack.entries()) {
-      bucket.settle(costAt(demand, place), now)
+  /** What has passed cost more, or less where a difference is negative. @returns what has really changed, by bucket */
+  settleCost(demand: Demand, now: number): MaybePromise<readonly number[]> {
+    const changes = demand.stack.map((bucket, place) => {
+      const change = bucket.settle(costAt(demand, place), now)
       this.#readyLanes.occupied(bucket)
-    }
-    this.#claims?.settle(demand)
+      return change
+    })
+    return this.#claims?.settle(demand, changes) ?? changes
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive from the store. */

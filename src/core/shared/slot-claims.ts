@@ -20,7 +20,7 @@ import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
-import { ignore, when } from '../maybe-promise.js'
+import { ignore, type MaybePromise, when } from '../maybe-promise.js'
 import {
   costAt,
   costIn,
@@ -395,11 +395,20 @@ export class Claims {
     if (rest.length > 0) this.#tellBack({ stack: rest, cost: demand.cost })
   }
 
-  /** What has passed cost more, or less. */
-  settle(demand: Demand): void {
-    const claimed = stored(demand.stack).filter(({ shard }) => shard.mode === 'claimed')
-    if (claimed.length === 0 || this.#store.settle === undefined) return
-    when(this.#store.settle({ stack: refsFor(claimed, demand), cost: demand.cost }), ignore)
+  /**
+   * What has passed cost more, or less.
+   *
+   * @param changes of the buckets here
+   * @returns those of the store where it counts; those here if it does not answer
+   */
+  settle(demand: Demand, changes: readonly number[]): MaybePromise<readonly number[]> {
+    const stack = stored(demand.stack)
+    const claimed = stack.filter(({ shard }) => shard.mode === 'claimed')
+    if (claimed.length === 0 || this.#store.settle === undefined) return changes
+    const answer = this.#store.settle({ stack: refsFor(claimed, demand), cost: demand.cost })
+    const merge = (theirs: readonly number[]): readonly number[] =>
+      stack.map((bucket, place) => theirs[claimed.indexOf(bucket)] ?? changes[place]!)
+    return answer instanceof Promise ? answer.then(merge, () => changes) : merge(answer)
   }
 
   /** Returns what the store counts itself. */

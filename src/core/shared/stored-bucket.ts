@@ -107,7 +107,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   grantedUntil = -Infinity
   /** When it will have drained of what this instance was granted, in ms. */
   ownUntil = -Infinity
-  /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
+  /** When its rate changed, it was reset or a cost was taken out, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
   /** Whether requests of another priority than the usual one have come to it. */
   hasPriorities = false
@@ -218,15 +218,20 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.#reportedAt = now
   }
 
-  /** The store is told as well. Its next answer says when this bucket is free. */
-  override settle(difference: number, now: number): void {
+  /** The store is told as well. Its next answer says when this bucket is free. Until it answers the known level counts. */
+  override settle(difference: number, now: number): number {
     if (this.shard.mode !== 'claimed') return super.settle(difference, now)
-    this.levelChanged(difference)
-    if (this.lease !== undefined || difference > 0) return
-    const { rate } = this.limits.whole ?? this.limits
+    const { rate, capacity } = this.limits.whole ?? this.limits
+    const level = this.#known(now)
+    const change = Math.max(-level, Math.min(difference, Math.max(0, capacity - level)))
+    this.levelReported(level + change, now)
+    if (difference > 0) return change
+    this.changedAt = now
+    if (this.lease !== undefined) return change
     this.claimableAt = Math.min(this.claimableAt, Math.max(now, this.claimableAt + difference / rate))
     this.grantedUntil = Math.min(this.grantedUntil, Math.max(now, this.grantedUntil + difference / rate))
     this.ownUntil = Math.min(this.ownUntil, Math.max(now, this.ownUntil + difference / rate))
+    return change
   }
 
   /** The level that the store has answered changes by this many cost units. */
@@ -276,12 +281,17 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return this.asked || this.lease !== undefined || super.engaged
   }
 
+  /** What is left of the level that the store reported last. */
+  #known(now: number): number {
+    const { rate } = this.limits.whole ?? this.limits
+    return Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+  }
+
   override level(now: number): number {
     if (this.shard.mode !== 'claimed') {
       return super.level(now) + Math.max(0, this.#fromOthers - (now - this.#fromOthersAt) * this.limits.rate)
     }
-    const { rate } = this.limits.whole ?? this.limits
-    const level = Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+    const level = this.#known(now)
     return this.hasRoom ? Math.max(0, level + this.lease!.unknown) : level
   }
 

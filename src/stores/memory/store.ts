@@ -43,7 +43,7 @@ export interface MemoryStore {
   admit(request: AdmitRequest): Admission
   claim(request: ClaimRequest): ClaimAnswer
   giveBack(request: GiveBackRequest): void
-  settle(request: SettleRequest): void
+  settle(request: SettleRequest): number[]
   lease(request: LeaseRequest): LeaseAnswer
   reset(bucket: BucketRef): void
   beat(id: string): Roll
@@ -175,15 +175,18 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
 
     settle({ stack, cost }) {
       const now = clock.now()
-      for (const [place, state] of findAll(stack, now).entries()) {
+      return findAll(stack, now).map((state, place) => {
         const ref = stack[place]!
         const { rate, capacity } = ref.limits
         const difference = costOfRef(ref, cost)
         const free = Math.max(state.free, now)
-        const most = Math.max(free, now + capacity / rate)
-        state.free = Math.max(now, Math.min(most, free + difference / rate))
-        change(state, difference < 0 ? difference : (state.free - free) * rate, now)
-      }
+        const held = (free - now) * rate
+        const moved = Math.max(-held, Math.min(difference, Math.max(0, capacity - held)))
+        state.free = Math.max(now, free + moved / rate)
+        const level = levelOf(state, now)
+        change(state, difference < 0 ? difference : moved, now)
+        return difference < 0 ? Math.min(moved, state.level - level) : moved
+      })
     },
 
     lease(request) {

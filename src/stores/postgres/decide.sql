@@ -23,7 +23,8 @@
 --   admit       0, levels, and if claimed the claim's answer
 --               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), which refuse (bits), levels
 --   claim       0, slot, from when it may be used, or 1, when each bucket is free
---   giveBack, settle, reset, leave  0
+--   giveBack, reset, leave  0
+--   settle      0, by how much each bucket has changed, in its level or its schedule, whichever is more
 --   beat        0, how many instances there are, how many have left so far, how many have a lower key
 --   exchange    0, how long it is paused, the rate, how long that holds (0: there is none)
 --   lease       0, and the answer of lease.sql
@@ -71,6 +72,7 @@ DECLARE
   rate float8;
   capacity float8;
   target float8;
+  moved float8;
   others int;
   known float8[];
   leased record;
@@ -301,9 +303,13 @@ BEGIN
         i := ops[f];
         rate := ops[f + 1];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+        capacity := ops[f + 2];
         target := greatest(frees[i], now);
-        frees[i] := greatest(now, least(greatest(target, now + ops[f + 2] / rate), target + cost / rate));
-        levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE (frees[i] - target) * rate END);
+        moved := greatest((now - target) * rate, least(cost, greatest(0, capacity - (target - now) * rate)));
+        frees[i] := greatest(now, target + moved / rate);
+        o := o + 1;
+        result[o] := CASE WHEN cost < 0 THEN least(moved, greatest(-levels[i], cost)) ELSE moved END;
+        levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE moved END);
         ends[i] := 'Infinity';
       END LOOP;
     ELSIF verb = 4 THEN

@@ -142,8 +142,8 @@ export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackR
   return operation(3, stack, [cost, ...claimed], () => {})
 }
 
-export function settleOperation({ stack, cost }: SettleRequest): PostgresOperation<void> {
-  return operation(9, stack, [cost, 0, 0], () => {})
+export function settleOperation({ stack, cost }: SettleRequest): PostgresOperation<readonly number[]> {
+  return operation(9, stack, [cost, 0, 0], (_, answer) => answer.numbers(stack.length))
 }
 
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {

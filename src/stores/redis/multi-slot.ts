@@ -34,7 +34,7 @@ export interface OnePlace {
 }
 
 /** Puts the answers of the parts in the order of the stack. */
-function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
+export function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
   const all: number[] = []
   for (const [part, { at }] of parts.entries()) for (const [k, place] of at.entries()) all[place] = values[part]![k]!
   return all

@@ -25,7 +25,7 @@ import { RedisBatcher } from './batcher.js'
 import { createRedisBoard } from './board.js'
 import { ClusterRouter } from './cluster-router.js'
 import { bucketKey, leaseKey, leftKey, newsChannel, REGISTRY, registryKey, UPSTREAMS, upstreamKey } from './keys.js'
-import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part } from './multi-slot.js'
+import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part, spread } from './multi-slot.js'
 import { decodeRedisNews, encodeRedisReset } from './news.js'
 import { RedisNode } from './node.js'
 import { type Router, SingleRouter } from './router.js'
@@ -120,10 +120,12 @@ class RedisStore implements Store {
     return this.#giveBack(request, deadline)
   }
 
-  async settle({ stack, cost }: SettleRequest): Promise<void> {
+  async settle({ stack, cost }: SettleRequest): Promise<readonly number[]> {
     const deadline = this.#deadline()
-    const parts = this.#parts(stack) ?? [{ stack }]
-    await Promise.all(parts.map(({ stack }) => this.#onStack({ verb: VERB.settle, stack, cost, deadline }, () => {})))
+    const settlePart = ({ stack }: Pick<Part, 'stack'>): Promise<number[]> =>
+      this.#onStack({ verb: VERB.settle, stack, cost, deadline }, answer => answer.list(stack.length))
+    const parts = this.#parts(stack)
+    return parts === undefined ? settlePart({ stack }) : spread(parts, await Promise.all(parts.map(settlePart)))
   }
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {

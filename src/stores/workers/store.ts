@@ -121,8 +121,8 @@ class WorkerStore implements Store {
     return this.#ask('giveBack', [request], ignore)
   }
 
-  settle(request: SettleRequest): Promise<void> {
-    return this.#ask('settle', [request], ignore)
+  settle(request: SettleRequest): Promise<readonly number[]> {
+    return this.#ask('settle', [request], answer => answer as readonly number[])
   }
 
   reset(bucket: BucketRef): Promise<void> {

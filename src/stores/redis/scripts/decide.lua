@@ -30,7 +30,8 @@
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
 --   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
---   giveBack, settle, reset, leave  nothing
+--   giveBack, reset, leave  nothing
+--   settle       by how much each place has changed, in its level or its schedule, whichever is more
 --   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
 --                for each its time and cost
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
@@ -278,11 +279,13 @@ end
 local function settle(first, last, cost)
   for place = first, last, 7 do
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local difference, free = cost_in(place, cost), max(frees[key], now)
-    frees[key] = max(now, min(max(free, now + capacity / rate), free + difference / rate))
-    if difference > 0 then difference = (frees[key] - free) * rate end
-    levels[key] = max(0, levels[key] + difference)
+    local difference, free, level = cost_in(place, cost), max(frees[key], now), levels[key]
+    local held = (free - now) * rate
+    local moved = max(-held, min(difference, max(0, capacity - held)))
+    frees[key] = max(now, free + moved / rate)
+    levels[key] = max(0, level + (difference < 0 and difference or moved))
     changed[key] = true
+    tell(difference < 0 and min(moved, levels[key] - level) or moved)
   end
 end
 
