@@ -262,6 +262,7 @@ export class CallContext {
   settle(queue: KeyQueue, differences: readonly number[]): MaybePromise<readonly number[]> {
     const stack = this.stackOf(queue, this.clock.now())
     if (stack === undefined || differences.every(difference => difference === 0)) return differences.map(() => 0)
+    this.sendOrder.settle(queue, differences)
     const [difference] = differences as [number]
     return this.shaper.control.settle(
       stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },

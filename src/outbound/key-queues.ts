@@ -1,5 +1,6 @@
+import type { Meter } from '../core/bucket/meter.js'
 import type { Cancel } from '../core/clock.js'
-import { type Cost, Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
+import { Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 import type { SharedPause } from '../sharing/shared-pause.js'
 import type { InFlight } from './options.js'
@@ -35,9 +36,8 @@ export class KeyQueue implements LaneRoute {
   writingSince = -Infinity
   /** A timer limits the time of the writer. */
   writerWatched = false
-  /** When its last call was sent, in ms, and its cost. Used only if a store grants the slots. */
-  sentAt = -Infinity
-  sent: Cost | undefined = undefined
+  /** What has been sent, by bucket, as of the times at which it was sent. Empty unless a store grants the slots. */
+  readonly sent: Meter[] = []
 
   constructor(key: string, { most, by }: InFlight, pool: GatePool) {
     this.name = key

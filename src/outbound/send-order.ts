@@ -5,8 +5,11 @@
  * queue's gate stays closed, so no other request of that key is released. The next slot is counted from the time of the
  * send.
  */
+
+import { slackOf } from '../core/bucket/limits.js'
+import { Meter } from '../core/bucket/meter.js'
 import type { Clock } from '../core/clock.js'
-import { costAt, type Demand, type Waiter } from '../core/queue/lane.js'
+import { type Cost, costAt, type Demand, type Waiter } from '../core/queue/lane.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import type { Shaper } from '../core/shaper.js'
 import type { KeyQueue, Writer } from './key-queues.js'
@@ -59,10 +62,7 @@ export class SendOrder {
   sent(queue: KeyQueue, call: ReleasedCost, writer?: Writer): void {
     const { releasedAt } = call
     const now = this.#clock.now()
-    if (call.costs !== undefined || call.cost > 0) {
-      queue.sentAt = now
-      queue.sent = { cost: call.cost, costs: call.costs }
-    }
+    if (this.#shaper.releaseModeOf(queue.stack) === 'claimed') this.#count(queue, call, now)
     // The gate belongs to another call. The slot is counted when that one is sent.
     if (queue.gate.closed && (writer === undefined || queue.writer !== writer)) return
     if (writer === undefined && now - releasedAt <= GRACE) return
@@ -70,15 +70,40 @@ export class SendOrder {
     this.#shaper.control.sent(queue.gate, call, releasedAt)
   }
 
+  #count({ stack, sent }: KeyQueue, call: ReleasedCost, now: number): void {
+    for (const [place, bucket] of stack.entries()) {
+      const limits = bucket.limits.whole ?? bucket.limits
+      const cost = costAt(call, place)
+      if (cost === 0) continue
+      sent[place] ??= new Meter(limits)
+      sent[place].setLimits(limits, now)
+      // A call that is early by the grace delays none after it.
+      sent[place].set(Math.max(0, sent[place].hold(now) - GRACE * limits.rate) + cost, now)
+    }
+  }
+
   /**
-   * How many ms too early the next call would be sent now. A store grants slots and does not know when calls are really
-   * sent: after a late send the next slot is too close.
+   * How many ms too early a call would be sent now. A store grants slots and does not know when calls are really sent: after a late
+   * send the next slot is too close.
    */
-  msTooEarly({ stack, sentAt, sent }: KeyQueue, now: number): number {
-    if (sent === undefined || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
-    const times = stack.map(({ limits }, place) => costAt(sent, place) / (limits.whole ?? limits).rate)
-    const msTooEarly = sentAt + Math.max(...times) - GRACE - now
+  msTooEarly({ stack, sent }: KeyQueue, call: Cost, now: number): number {
+    if (sent.length === 0 || this.#shaper.releaseModeOf(stack) !== 'claimed') return 0
+    let until = now
+    for (const [place, meter] of sent.entries()) {
+      const { limits } = stack[place]!
+      meter.setLimits(limits.whole ?? limits, now)
+      until = Math.max(until, meter.drainedAt - slackOf(meter.limits, costAt(call, place)) / meter.limits.rate)
+    }
+    const msTooEarly = until - GRACE - now
     return msTooEarly > SAME_TIME ? msTooEarly : 0
+  }
+
+  /** A call that was sent has cost less, where a difference is negative. Where it has cost more the store's next slots are later. */
+  settle({ sent }: KeyQueue, differences: readonly number[]): void {
+    const now = this.#clock.now()
+    for (const [place, meter] of sent.entries()) {
+      if (differences[place]! < 0) meter.set(Math.max(0, meter.hold(now) + differences[place]!), now)
+    }
   }
 
   /** Releases a call `ms` later. Until then no call of its queue is released. */

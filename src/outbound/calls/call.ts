@@ -191,7 +191,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const { context, route } = this
     if (!this.pending) return this.#returnSlot()
     if (route.gate.closed || route.gate.paused) return this.#requeueBehindWriter(now)
-    const early = context.sendOrder.msTooEarly(route, now)
+    const early = context.sendOrder.msTooEarly(route, this, now)
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
     // Where slots are the engine's own, it does this.
