@@ -103,7 +103,10 @@ export class CallContext {
       paused: (ms: number) => this.#giveDuringPause(ms),
       resumed: () => this.#giveAnew(),
     }
-    const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
+    // The rate of a key that is forgotten too early is lost.
+    const inUse = (key: string, bucket: SharedBucket, now: number): boolean => {
+      return !bucket.idle(now) || (queues.get(key)?.calls ?? 0) > 0
+    }
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
       this.sendOrder = new SendOrder(clock, this.shaper)
@@ -238,7 +241,10 @@ export class CallContext {
       if (found === undefined) return undefined
       stack.push(found)
     }
-    if (stack.some((bucket, place) => queue.stack[place] !== bucket)) queue.stack = stack
+    if (stack.some((bucket, place) => queue.stack[place] !== bucket)) {
+      queue.stack = stack
+      queue.own = stack.filter((_, place) => !this.#buckets[place]!.isCommon)
+    }
     return queue.stack
   }
 

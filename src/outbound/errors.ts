@@ -7,7 +7,7 @@ import { formatDuration } from '../core/units.js'
 /**
  * Why a call was not queued. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`.
  * `too-costly`: the cost is above the capacity. `blocked`: the bucket overflowed before, as the store says. `crowded`:
- * `maxQueued` calls wait already, or `maxKeys` keys are in use.
+ * `maxQueued` calls wait already, or `maxKeys` keys are in use: they have calls, are paused, or their buckets still hold something.
  */
 export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded'
 

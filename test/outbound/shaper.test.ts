@@ -244,12 +244,12 @@ t.test('a pause is kept while its key has no calls, and rejects calls that canno
   shaper.pause(5_000, 'x')
   for (let at = 0; at < 50; at += 1) {
     await shaper.admit(`k${at}`)
-    clock.runUntil(clock.now() + 10)
+    clock.runUntil(clock.now() + 40)
   }
-  t.equal(shaper.status('x').pausedForMs, 4_500)
+  t.equal(shaper.status('x').pausedForMs, 3_000)
   const impatient = send('impatient', 'x', { maxWait: 1_000 })
-  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 3_501 })
-  void send('patient', 'x', { maxWait: 4_500 })
+  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 2_001 })
+  void send('patient', 'x', { maxWait: 3_000 })
   clock.runAll()
   t.same(record, ['patient at 5000'])
 })
@@ -442,6 +442,56 @@ t.test('maxKeys bounds the number of keys', async t => {
     clock.runUntil(clock.now() + 101)
   }
   t.ok(shaper.status().keys <= 3)
+})
+
+t.test('above maxKeys no key leaves faster than its rate: one that still owes time is not forgotten', async t => {
+  const { clock, shaper } = world({ rate: '1/s', maxKeys: 3 })
+  const ran: Record<string, number[]> = {}
+  let crowded = 0
+  for (let at = 0; at < 400; at += 1) {
+    const key = `k${at % 4}`
+    const call = shaper.run(key, () => void (ran[key] ??= []).push(clock.now()), { maxWait: 0 })
+    call.catch(error => {
+      crowded += error.reason === 'crowded' ? 1 : 0
+    })
+    await settled()
+    clock.runUntil(clock.now() + 50)
+  }
+  t.ok(crowded > 0)
+  for (const times of Object.values(ran)) {
+    t.notOk(
+      times.slice(1).some((time, at) => time - times[at]! < 999.5),
+      `${times}`,
+    )
+  }
+  t.ok(Object.values(ran).flat().length >= 3 * 17, 'places are used again as soon as nothing is owed')
+})
+
+t.test('a debt is not forgotten among any number of other keys, in each of several buckets', async t => {
+  const { clock, shaper } = world({
+    rate: undefined as never,
+    capacity: undefined as never,
+    maxKeys: 20,
+    buckets: { requests: { rate: '10/s' }, tokens: { rate: '1/s' }, all: { rate: '10000/s', key: 'all' } },
+  })
+  await shaper.run('debtor', ({ charge }) => charge({ tokens: 500 }), { cost: { tokens: 1 } })
+  void shaper.run('late', ({ charge }) => void clock.at(40_000, () => charge({ tokens: 500 })))
+  let admitted = 0
+  for (let at = 0; at < 2_000; at += 1) {
+    void shaper.admit(`${at}`, { cost: { tokens: 0.05 } }).then(
+      () => {
+        admitted += 1
+      },
+      () => undefined,
+    )
+    clock.runUntil(clock.now() + 25)
+  }
+  await settled()
+  t.ok(admitted > 500, `${admitted} others were admitted`)
+  t.ok(shaper.status().keys <= 20)
+  t.equal(Math.round(shaper.status('debtor').nextReleaseMs), 450_000)
+  const owed = await failure(shaper.admit('late', { maxWait: '1s' }))
+  t.match(owed, { reason: 'max-wait' }, 'what is charged after its key was forgotten')
 })
 
 t.test('maxQueued bounds the queued calls of all keys', async t => {
