@@ -450,7 +450,13 @@ t.test('above maxKeys no key leaves faster than its rate: one that still owes ti
   let crowded = 0
   for (let at = 0; at < 400; at += 1) {
     const key = `k${at % 4}`
-    const call = shaper.run(key, () => void (ran[key] ??= []).push(clock.now()), { maxWait: 0 })
+    const call = shaper.run(
+      key,
+      () => {
+        ran[key] = [...(ran[key] ?? []), clock.now()]
+      },
+      { maxWait: 0 },
+    )
     call.catch(error => {
       crowded += error.reason === 'crowded' ? 1 : 0
     })
