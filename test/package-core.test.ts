@@ -52,9 +52,10 @@ const server = createServer((_, res) => res.end('answer')).listen(0, '127.0.0.1'
       ['pg', "{ type: 'postgres', url: 'postgres://127.0.0.1:1/none' }"],
     ]) {
       const code = `const shaper = require('leaky-shaper-core').createShaper({ rate: 5, capacity: 5, store: ${store} })
-shaper.once('error', error => shaper.drain(console.log(error.message)))`
+const tell = error => console.log(error.message)
+shaper.run(() => 1).catch(tell).then(() => shaper.run(() => 2)).catch(tell).then(() => shaper.drain())`
       const output = await run(project, process.execPath, '-e', code)
-      t.equal(output, `the store needs the package ${client}; type: npm install ${client}\n`)
+      t.equal(output, `the store needs the package ${client}; type: npm install ${client}\n`.repeat(2))
     }
   })
 

@@ -1,11 +1,11 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
 import { quote } from '../config/messages.js'
-import { decide } from '../core/admission/decide.js'
+import { decide, timeUntilFit } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
-import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
+import { type Cost, type Demand, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
@@ -31,6 +31,9 @@ export interface WaitingCall {
   readonly route: KeyQueue
   /** It waits for a credential that pauses. */
   returnToFront(): void
+  /** No credential takes it before `due`, in ms. False: it does not wait in front of them, or may wait so long. */
+  leaveFront(due: number): boolean
+  expire(now: number): void
   /** The store is ready: asks for admission. */
   apply(): void
   abandon(error: Error): void
@@ -50,6 +53,8 @@ export class CallContext {
   maxWait: number
   /** Whether calls can be decided. False until the store has been joined. */
   ready = true
+  /** Why no call can ever be decided. */
+  failure: Error | undefined
   /** `closed`: no new calls. `ended`: no call waits or runs any more. */
   closed = false
   ended = false
@@ -140,9 +145,9 @@ export class CallContext {
   }
 
   async #join(sharing: Sharing, open: () => Promise<void>): Promise<void> {
-    await open().catch((error: Error) => this.#complain(error))
+    await open().catch((error: Error) => this.#fail(error))
     // Drained meanwhile: nothing would leave the registry again.
-    if (this.ended) return
+    if (this.ended || this.failure !== undefined) return
     const { shaper, clock } = this
     await sharing.join({
       shaper,
@@ -154,6 +159,13 @@ export class CallContext {
     this.ready = true
     if (this.credentials !== undefined) this.credentials.give()
     else for (const call of [...this.waiting]) call.apply()
+  }
+
+  /** There will be no store: its client is not installed, or cannot be loaded. */
+  #fail(error: Error): void {
+    this.failure = error
+    this.#complain(error)
+    for (const call of [...this.waiting]) call.abandon(error)
   }
 
   #complain(error: Error): void {
@@ -189,25 +201,65 @@ export class CallContext {
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
   refusalInFront({ key, cost, maxWait }: Omit<CallInFront, 'priority' | 'giveTo'>): Error | undefined {
-    if (key !== '')
-      return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
+    if (key !== '') return hasOwnKeys(key)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
     const names = this.credentials!.names
     const waiting = this.credentials!.cost
     const rate = names.reduce((sum, name) => sum + this.#limitsOf(this.#buckets.at(-1)!, name).rate, 0)
     const excess = waiting + cost - this.#capacity * names.length
     if (excess > 0) return new OverflowError('overflow', key, retryAfter(excess / rate))
-    return waiting / rate > maxWait
-      ? new OverflowError('max-wait', key, retryAfter(waiting / rate - maxWait))
-      : undefined
+    const wait = this.#waitInFront(this.clock.now())
+    return wait > maxWait ? new OverflowError('max-wait', key, retryAfter(wait - maxWait)) : undefined
+  }
+
+  /** ms until the credentials have taken what waits in front, and one of them does not pause, if no other call comes. */
+  #waitInFront(now: number): number {
+    const { names, cost } = this.credentials!
+    const all = names
+      .map(name => ({ pause: this.#pauseOf(name, now), rate: this.#limitsOf(this.#buckets.at(-1)!, name).rate }))
+      .sort((one, other) => one.pause - other.pause)
+    let left = cost
+    let rate = 0
+    let time = all[0]!.pause
+    for (const credential of all) {
+      if (left <= rate * (credential.pause - time)) break
+      if (rate > 0) left -= rate * (credential.pause - time)
+      time = credential.pause
+      rate += credential.rate
+    }
+    return left > 0 && time < Infinity ? time + left / rate : time
+  }
+
+  /** ms */
+  #pauseOf(name: string, now: number): number {
+    return this.queues.get(name)?.gate.pausedFor(now) ?? this.pauses.allFor(now)
+  }
+
+  /** ms until a call like one that expires would be admitted if no other came. */
+  timeUntilAdmitted(call: Demand & { readonly route: KeyQueue; readonly maxWait: number }, now: number): number {
+    const { credentials } = this
+    if (credentials === undefined) return timeUntilFit(call, call.maxWait, now, call.route.gate.pausedFor(now))
+    const { cost, costs, maxWait } = call
+    const times = credentials.names.map(name => {
+      const queue = this.queueOf(name, now)
+      const stack = queue && this.stackOf(queue, now)
+      return stack === undefined ? 0 : timeUntilFit({ stack, cost, costs }, maxWait, now, this.#pauseOf(name, now))
+    })
+    return Math.max(this.#waitInFront(now) - maxWait, ...times.sort((one, other) => one - other).slice(0, 1))
   }
 
   /** Those in front are given to credentials that do not pause, and anew at the end of the pause. */
   #giveDuringPause(ms: number): void {
     const { clock, credentials } = this
     if (credentials === undefined) return
-    clock.at(clock.now() + ms, () => this.#giveAnew())
+    const now = clock.now()
+    clock.at(now + ms, () => this.#giveAnew())
     credentials.give()
+    const due = now + Math.min(...credentials.names.map(name => this.#pauseOf(name, now)))
+    if (due <= now) return
+    // None of them counts for what the others are told.
+    const late = [...this.waiting].filter(call => call.leaveFront(due))
+    for (const call of late) call.expire(now)
   }
 
   #giveAnew(): void {
@@ -377,6 +429,11 @@ export class CallContext {
     this.pauses.close()
     await this.sharing?.close()
   }
+}
+
+/** A call names a key, and the shaper has credentials. */
+export function hasOwnKeys(key: unknown): TypeError {
+  return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
 }
 
 /** One limit of the shaper. */

@@ -123,9 +123,10 @@ export interface UpdateOptions {
  * Says what to do after the function of `run` has failed.
  *
  * @param attempt 1 for the first one
- * @returns ms until it is called again, at the head of its queue and in its turn. Undefined: the error is the result
+ * @returns how long until it is called again, at the head of its queue and in its turn: ms, or `"1s"`. Undefined, null or false:
+ *   the error is the result
  */
-export type RetryRule = (error: unknown, attempt: number) => number | undefined
+export type RetryRule = (error: unknown, attempt: number) => number | string | false | null | undefined
 
 /** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
 export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {

@@ -1,7 +1,7 @@
 /** The programmatic shaper. Calls wait in the queue of their key and are released exactly at the rate. */
 import { EventEmitter } from 'node:events'
-import { quote } from '../config/messages.js'
-import { CallContext } from './call-context.js'
+import { either, quote } from '../config/messages.js'
+import { CallContext, hasOwnKeys } from './call-context.js'
 import {
   type CallOptions,
   checkKey,
@@ -126,12 +126,26 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError or TypeError for invalid arguments; OverflowError for a new key if `maxKeys` keys are in use
    */
   pause(time: string | number, key?: string): void {
-    this.#context.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
+    this.#context.pause(readMs('pause', time), this.#checkName(key))
   }
 
-  /** Ends a pause early: that of one key, or all pauses. With a store, the other instances keep theirs. */
+  /**
+   * Ends a pause early: that of one key, or all pauses. With a store, the other instances keep theirs.
+   *
+   * @throws RangeError or TypeError for invalid arguments
+   */
   resume(key?: string): void {
-    this.#context.resume(key)
+    this.#context.resume(this.#checkName(key))
+  }
+
+  /** A key, or with `keys` the name of a credential. @throws RangeError or TypeError */
+  #checkName(key: string | undefined): string | undefined {
+    if (key === undefined) return undefined
+    const { credentials } = this.#context
+    checkKey(key)
+    if (credentials !== undefined && !credentials.names.includes(key))
+      throw new RangeError(`key: ${quote(key)} is not the name of one of the keys; use ${either(credentials.names)}`)
+    return key
   }
 
   /**
@@ -154,7 +168,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    *   reason; RangeError or TypeError for invalid arguments
    */
   room(key = '', options?: RoomOptions): Promise<void> {
-    return untilRoom(this.#context, key, options)
+    const isRefused = this.#context.credentials !== undefined && key !== ''
+    return isRefused ? Promise.reject(hasOwnKeys(key)) : untilRoom(this.#context, key, options)
   }
 
   /**
@@ -180,6 +195,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @returns how many waited
    */
   async clear(key?: string): Promise<number> {
+    if (key !== undefined && this.#context.credentials !== undefined) throw hasOwnKeys(key)
     return this.#context.clear(key === undefined ? undefined : checkKey(key))
   }
 
@@ -196,11 +212,16 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return this.#context.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
-  /** The status of one key, or of all. It changes nothing. */
+  /**
+   * The status of one key, or of all. It changes nothing.
+   *
+   * @throws RangeError or TypeError for invalid arguments
+   */
   status(): ShaperStatus
   status(key: string): KeyStatus
   status(key?: string): ShaperStatus | KeyStatus {
-    return key === undefined ? shaperStatus(this.#context) : keyStatus(this.#context, key)
+    const name = this.#checkName(key)
+    return name === undefined ? shaperStatus(this.#context) : keyStatus(this.#context, name)
   }
 
   #report(): EventReporter {

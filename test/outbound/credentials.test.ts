@@ -203,6 +203,48 @@ t.test('events name the credential, and a call that waits for one counts as queu
   t.notOk(told.includes('released '))
 })
 
+t.test('while all credentials pause for longer than maxWait, a call fails at once and is told the time', async t => {
+  const ways: ((shaper: OutboundShaper) => void)[] = [
+    shaper => shaper.pause('60s'),
+    shaper => {
+      shaper.pause('70s', 'a')
+      shaper.pause('60s', 'b')
+      shaper.pause('65s', 'c')
+    },
+  ]
+  for (const pause of ways) {
+    const { shaper, clock, run } = world({ maxWait: 500 })
+    const early = Array.from({ length: 8 }, (_, at) => run(`${at}`).catch((error: Error) => error))
+    pause(shaper)
+    const errors = (await Promise.all(early)).slice(3)
+    t.equal(errors.length, 5)
+    for (const error of errors) t.match(error, { name: 'ExpiredError' })
+    for (const { retryAfterMs } of errors as unknown as { retryAfterMs: number }[]) {
+      t.equal(retryAfterMs, 59_501)
+    }
+    const error = await run('late').catch((error: unknown) => error)
+    t.match(error, { name: 'OverflowError', reason: 'max-wait', retryAfterMs: 59_501 })
+    clock.runUntil((error as { retryAfterMs: number }).retryAfterMs)
+    const again = run('again')
+    clock.runAll()
+    await again
+  }
+})
+
+t.test('names that are no credential are refused', async t => {
+  const { shaper } = world()
+  const unknown = { name: 'RangeError', message: 'key: "zz" is not the name of one of the keys; use "a", "b" or "c"' }
+  t.throws(() => shaper.pause(5, 'zz'), unknown)
+  t.throws(() => shaper.resume('zz'), unknown)
+  t.throws(() => shaper.status('zz'), unknown)
+  const own = { name: 'TypeError', message: 'key: "u" is given, but the shaper has keys of its own: leave it out' }
+  await t.rejects(shaper.room('u'), own)
+  await t.rejects(shaper.clear('u'), own)
+  t.throws(() => createShaper({ rate: 5 }).status(5 as never), {
+    message: 'key: 5 is not a string; use e.g. "user_42"',
+  })
+})
+
 t.test('maxWait of a call that is put back to the front by a pause', async t => {
   const { clock, shaper, run } = world({ keys: [{ name: 'only' }], maxWait: 500 })
   void run('1')
@@ -212,8 +254,8 @@ t.test('maxWait of a call that is put back to the front by a pause', async t => 
   second.catch(() => {})
   shaper.pause(2_000, 'only')
   clock.runAll()
-  t.same(times, [500])
-  await t.rejects(second, { name: 'ExpiredError' })
+  t.same(times, [0])
+  await t.rejects(second, { name: 'ExpiredError', retryAfterMs: 1_501 })
 })
 
 t.test('a call with a maxWait leaves a credential that pauses for longer', async t => {

@@ -249,7 +249,7 @@ t.test('retry: gives up with the last error, a wrong answer of the rule is an er
   const wrong = world({ retry: () => 'soon' as never })
   await t.rejects(
     wrong.shaper.run(() => Promise.reject(new Error('down'))),
-    { name: 'TypeError', message: /^retry: soon is not a number of ms; / },
+    { name: 'TypeError', message: /^retry: "soon" is not a time; /, cause: { message: 'down' } },
   )
   const thrown = world({
     retry: () => {
@@ -258,8 +258,30 @@ t.test('retry: gives up with the last error, a wrong answer of the rule is an er
   })
   await t.rejects(
     thrown.shaper.run(() => Promise.reject(new Error('down'))),
-    { message: 'in the rule' },
+    { message: 'retry has thrown: in the rule', errors: [{ message: 'in the rule' }, { message: 'down' }] },
   )
+  for (const promise of [async () => 5, async () => Promise.reject(new Error('in vain'))]) {
+    const { shaper } = world({ retry: promise as never })
+    const failed = shaper.run(() => Promise.reject(new Error('down')))
+    await t.rejects(failed, { name: 'TypeError', message: /may not be async/, cause: { message: 'down' } })
+  }
+})
+
+t.test('retry: false and null give up, and a time may be a text', async t => {
+  for (const answer of [false, null, undefined] as const) {
+    const { shaper } = world({ retry: () => answer })
+    const down = new Error('down')
+    t.equal(await shaper.run(() => Promise.reject(down)).catch((error: unknown) => error), down)
+  }
+  const { shaper, pass, clock } = world({ retry: error => (error as Error).message === 'down' && '2s' })
+  const times: number[] = []
+  const call = shaper.run(async ({ attempt }) => {
+    times.push(clock.now())
+    if (attempt === 1) throw new Error('down')
+  })
+  await pass(2_500)
+  await call
+  t.same(times, [0, 2_010], 'it fails a step after its begin')
 })
 
 t.test('retry: a signal, clear and drain end the wait for the next try; its place in flight is free', async t => {

@@ -157,12 +157,43 @@ t.test('waiting past maxWait: ExpiredError', async t => {
   let end = (): void => undefined
   const long = shaper.run(() => new Promise<void>(resolve => (end = resolve)))
   const short = shaper.admit('', { maxWait: 1_000 }).catch(error => error)
-  clock.runUntil(1_000)
+  clock.runUntil(1_001)
   const error = await short
   t.ok(error instanceof ExpiredError)
   t.match(error, { code: 'SHAPER_EXPIRED', key: '', retryAfterMs: 0 })
   end()
   await long
+})
+
+t.test('a slot that falls on maxWait is kept if a call before it is sent a little late', async t => {
+  const lateness = [0.9]
+  const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
+  const shaper = createShaper({ rate: '20/s', maxWait: 100, clock })
+  const sent: number[] = []
+  const calls = [1, 2, 3].map(() => shaper.run(() => void sent.push(clock.now())))
+  t.match(await failure(shaper.run(() => 4)), { reason: 'max-wait', retryAfterMs: 51 })
+  clock.runAll()
+  await Promise.all(calls)
+  t.equal(sent.length, 3)
+  t.ok(sent[2]! > 100 && sent[2]! <= 101, `${sent}`)
+})
+
+t.test('done comes after released, also for a function that returns at once', async t => {
+  const { shaper } = world()
+  const told: string[] = []
+  for (const name of ['released', 'done', 'failed'] as const) {
+    shaper.on(name, (event: { readonly id?: string }) => void told.push(`${name} ${event.id}`))
+  }
+  await shaper.run(() => 1, { id: 'value', cost: 0 })
+  await shaper.run(async () => 1, { id: 'promise', cost: 0 })
+  const thrown = shaper.run(
+    () => {
+      throw new Error('at once')
+    },
+    { id: 'error', cost: 0 },
+  )
+  await t.rejects(thrown, { message: 'at once' })
+  t.same(told, ['released value', 'done value', 'released promise', 'done promise', 'released error', 'failed error'])
 })
 
 t.test('maxInFlight limits the running calls of a key; admit takes no place', async t => {
