@@ -34,9 +34,13 @@ export class OverflowError extends Error {
    * time until a place is free is unknown.
    */
   readonly retryAfterMs: number
+  /** Of several buckets, the name of the first that did not let it in. */
+  readonly bucket: string | undefined
 
-  constructor(reason: OverflowReason, key: string, retryAfterMs: number) {
-    super(`${WHY[reason]}${describeKey(key)}${describeRetry(retryAfterMs)}`)
+  constructor(reason: OverflowReason, key: string, retryAfterMs: number, bucket?: string) {
+    const where = bucket === undefined ? '' : ` (bucket ${JSON.stringify(bucket)})`
+    super(`${WHY[reason]}${where}${describeKey(key)}${describeRetry(retryAfterMs)}`)
+    this.bucket = bucket
     this.reason = reason
     this.key = key
     this.retryAfterMs = retryAfterMs

@@ -83,6 +83,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       const named = typeof first !== 'function'
       const fn = (named ? second : first) as (context: RunContext) => T
       if (typeof fn !== 'function') throw new TypeError('run needs a function: use run(fn) or run(key, fn)')
+      if (typeof first === 'object' && first !== null)
+        throw new TypeError('run: options come last: use run(fn, options) or run(key, fn, options)')
       const options = named ? third : (second as RunOptions | undefined)
       const call = new RunCall(this.#context, named ? first : '', options, fn)
       call.begin(resolve as (value: unknown) => void, reject)
@@ -185,6 +187,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     options: MapOptions<Item> = {},
   ): AsyncGenerator<Awaited<Result>, void, undefined> {
     if (typeof fn !== 'function') throw new TypeError(`map needs a function, not ${quote(fn)}: use map(items, fn)`)
+    if (!isIterable(items)) throw new TypeError(`map needs items, not ${quote(items)}: use e.g. map([1, 2], fn)`)
     checkOptions(options, ['key', ...RUN_OPTIONS], '{ key: item => item.user }')
     return mapInOrder(this, items, fn, options)
   }
@@ -240,6 +243,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       },
     }
   }
+}
+
+function isIterable(items: unknown): boolean {
+  if (typeof items === 'string') return true
+  return typeof items === 'object' && items !== null && (Symbol.iterator in items || Symbol.asyncIterator in items)
 }
 
 /**

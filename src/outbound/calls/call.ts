@@ -234,13 +234,14 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     this.#giveUp(new ExpiredError(this.key, retryAfter(this.context.timeUntilAdmitted(this, now))))
   }
 
-  reject({ reason, retryAfterMs }: Rejection): void {
+  reject({ reason, buckets, retryAfterMs }: Rejection): void {
     if (!this.pending) return
     if (reason === 'unavailable') return this.#giveUp(new StoreError('the store does not answer'))
     const unknown = reason === 'crowded' ? RETRY_ADMISSION_MS : Infinity
     const retry = retryAfterMs === undefined ? unknown : retryAfter(retryAfterMs)
     // `paused` is an answer of `meter`, and calls are never metered.
-    this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry))
+    const bucket = this.context.names && buckets[0]?.limits.name
+    this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry, bucket))
   }
 
   /**
