@@ -3,13 +3,14 @@
  *
  * The code of a command is imported when it runs, so that `--help` is fast.
  */
-import { Command, CommanderError } from 'commander'
+import { Command, CommanderError, Option } from 'commander'
 import { FORMAT_LIST, FORMATS } from '../replay/formats/format-names.js'
 import { CommandError } from './command-error.js'
 import type { CheckOptions } from './commands/check.js'
-import type { CommandOptions } from './commands/common-options.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
+import type { StartOptions } from './commands/start.js'
 import type { TopFlags } from './commands/top-flags.js'
+import { LOG_FORMATS, LOG_LEVELS } from './logging/log-options.js'
 import type { Terminal } from './terminal.js'
 import { packageVersion } from './version.js'
 
@@ -61,7 +62,11 @@ function createProgram(terminal: Terminal): Command {
 
   withLimits(program.command('start'))
     .description('run the proxy')
-    .action(async (options: CommandOptions) => (await import('./commands/start.js')).runStart(options, terminal))
+    .addOption(
+      new Option('--log <format>', 'lines for people or records (default: pretty on a terminal)').choices(LOG_FORMATS),
+    )
+    .addOption(new Option('--log-level <level>', 'the least that is logged (default: info)').choices(LOG_LEVELS))
+    .action(async (options: StartOptions) => (await import('./commands/start.js')).runStart(options, terminal))
     .addHelpText(
       'after',
       '\nExample:\n  shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10',

@@ -98,6 +98,7 @@ t.test('dry runs: a flood of keys does not displace a key that is hit repeatedly
     inFlight: false,
     givenUp: undefined,
     rejection: undefined,
+    failure: undefined,
     onTrial: false,
     header: () => 'curl/8',
   })
@@ -113,12 +114,12 @@ t.test('observers are called in order, each for its own events only', async t =>
   const told: string[] = []
   const all = combineObservers([
     { queued: () => told.push('first queued') },
-    { queued: () => told.push('second queued'), failed: () => told.push('failed') },
+    { queued: () => told.push('second queued'), tunnelClosed: () => told.push('closed') },
   ])
-  t.same(Object.keys(all).sort(), ['failed', 'queued'])
+  t.same(Object.keys(all).sort(), ['queued', 'tunnelClosed'])
   all.queued!({} as RequestRecord)
-  all.failed!('api', 'why')
-  t.same(told, ['first queued', 'second queued', 'failed'])
+  all.tunnelClosed!('api', 'why')
+  t.same(told, ['first queued', 'second queued', 'closed'])
   class Counting {
     count = 0
     queued(): void {

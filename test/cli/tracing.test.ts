@@ -316,8 +316,9 @@ for (const workers of [[], ['--workers', '2']]) {
       t.ok(msBetween(span.startTimeUnixNano, span.endTimeUnixNano) >= 0)
     }
     const starts = sent.map(({ startTimeUnixNano }) => startTimeUnixNano).sort()
-    const gaps = starts.slice(1).map((at, place) => msBetween(starts[place]!, at))
-    t.ok(Math.min(...gaps) > 30, `sent every 50 ms: ${gaps.map(Math.round)}`)
+    // A period may be made up, and a store's clock is known to some ms.
+    const span = msBetween(starts[0]!, starts.at(-1)!)
+    t.ok(span > (count - 2) * 50 - 20, `one every 50 ms: ${Math.round(span)} ms`)
     const logged = [...stderr.matchAll(/"trace":"([0-9a-f]{32})"/g)].map(([, trace]) => trace)
     t.same(logged.sort(), [...ids.values()].sort(), 'the log tells the traces')
   })

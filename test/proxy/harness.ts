@@ -124,6 +124,7 @@ export interface Rig {
   /** Wait and lateness of each release, in ms. */
   readonly released: { route: string; wait: number; lateness: number }[]
   readonly rehearsed: string[]
+  /** `route detail` of what failed or has to be sent again, and of tunnels that were closed, in order. */
   readonly failures: string[]
   /** Why requests were given up, in order. */
   readonly givenUp: GivenUp[]
@@ -180,7 +181,8 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait, givenUp: reason, rejection, onTrial }, outcome, status) {
+    finished({ route, wait, givenUp: reason, rejection, failure, onTrial }, outcome, status) {
+      if (outcome === 'failed' && failure !== undefined) push(failures, `${route} ${failure.detail}`)
       waits.push(wait)
       if (reason !== undefined) givenUp.push(reason)
       if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
@@ -192,7 +194,8 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
       push(settled, [by, ...told].join(' '))
     },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
-    failed: (route, detail) => push(failures, `${route} ${detail}`),
+    unreachable: (route, { detail }) => push(failures, `${route} ${detail}`),
+    tunnelClosed: (route, detail) => push(failures, `${route} ${detail}`),
   }
   function push<T>(list: T[], entry: T): void {
     list.push(entry)

@@ -4,7 +4,7 @@ import { loadConfig } from '../../config/load.js'
 import { formatDate, type Profile, profiles } from '../../config/profiles.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
-import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
+import { type LongestWait, longestWaits, longestWaitText, waitsForAnswers } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
@@ -67,7 +67,7 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
     route.name,
     route.mode,
     route.mode === 'off' ? '-' : route.buckets.map(bucket => bucket.name).join(', '),
-    longestWait(route),
+    route.mode === 'shape' ? longestWaitText(route) : '-',
   ])
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
@@ -103,17 +103,6 @@ function profileLines({ routes, buckets }: Settings): string[] {
         : 'no figures; the answers alone say what is allowed'
     return [`profile "${name}": ${figures.join('; ') || none}`, `  ${remark}`]
   })
-}
-
-/** The longest wait of a route, or its `maxWait` if that is shorter. */
-function longestWait(route: RouteSettings): string {
-  if (route.mode !== 'shape') return '-'
-  const wait = longestWaitOf(route)
-  const isOpen = waitsForAnswers(route)
-  const { maxWait } = route
-  if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
-  if (wait === Infinity) return 'no bound'
-  return `${formatDuration(wait)}${isOpen ? ' by the rate alone' : ''}`
 }
 
 function memory({ limits }: Settings): string {

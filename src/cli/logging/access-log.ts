@@ -1,11 +1,19 @@
 /** Logs one line for each request: its outcome and its times. It never logs a header, a query or a key in clear text. */
 import { createHash } from 'node:crypto'
 import type { SharedBucket } from '../../core/queue/lane.js'
-import type { GivenUp, Observer, RejectionCause, RequestRecord } from '../../proxy/observe/observer.js'
+import type { GivenUp, Observer, RequestFailure, RequestRecord } from '../../proxy/observe/observer.js'
 import { withoutQuery } from './request-path.js'
 
-/** pino's number for `info`. */
+/** pino's numbers. */
 const INFO = 30
+const WARN = 40
+
+export interface AccessLogOptions {
+  /** The id of a request's trace. Default: that which its client has sent. */
+  readonly traceOf?: ((request: RequestRecord) => string | undefined) | undefined
+  /** pino's number of the least level that is written. */
+  readonly least?: number | undefined
+}
 
 /**
  * Writes a line for each request in the format of pino. pino itself would cost a fifth of the throughput at thousands of
@@ -13,12 +21,11 @@ const INFO = 30
  *
  * @param base fields of every record
  * @param write writes whole lines, in order with all other records
- * @param traceOf the id of a request's trace; default: that which its client has sent
  */
 export function createAccessLog(
   base: Record<string, unknown>,
   write: (line: string) => void,
-  traceOf: (request: RequestRecord) => string | undefined = receivedTrace,
+  { traceOf = receivedTrace, least = INFO }: AccessLogOptions = {},
 ): Required<Pick<Observer, 'finished' | 'settled'>> {
   const hashes = new WeakMap<SharedBucket, string>()
   const bindings = Object.entries(base)
@@ -41,34 +48,35 @@ export function createAccessLog(
   let headAt = 0
   let head = ''
 
-  /** The beginning of a line. Lines of one millisecond share it. */
+  /** The beginning of a line, behind its level. Lines of one millisecond share it. */
   function headNow(): string {
     const now = Date.now()
     if (now !== headAt) {
       headAt = now
-      head = `{"level":${INFO},"time":${now}${bindings}`
+      head = `,"time":${now}${bindings}`
     }
     return head
   }
 
   return {
     finished(request, outcome, status) {
-      const { route, method, target, predictedWait, upstreamTime, retries, rejection, givenUp } = request
+      const failure = outcome === 'failed' ? request.failure : undefined
+      const level = failure === undefined ? INFO : WARN
+      if (level < least) return
+      const { route, method, target } = request
       const key = keyOf(request)
       const trace = traceOf(request)
       // Key and trace are hexadecimal digits. All other text is escaped.
       const start =
+        `{"level":${level}` +
         headNow() +
         (route === '' ? '' : `,"route":"${escaped(route)}"`) +
         `,"outcome":"${outcome}","status":${status},"method":"${escaped(method)}"` +
         `,"path":"${escaped(withoutQuery(target))}"` +
         (key === undefined ? '' : `,"key":"${key}"`) +
-        `,"waitMs":${decimal(request.wait)}` +
-        (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
-        (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
-        (retries === 0 ? '' : `,"retries":${retries}`)
+        timeFields(request)
       const traced = trace === undefined ? '' : `,"trace":"${trace}"`
-      const end = `${rejectionFields(rejection, givenUp)}${traced},"msg":"request"}\n`
+      const end = `${rejectionFields(request)}${failureFields(failure)}${traced},"msg":"request"}\n`
       if (request.isSettling) open.set(request, [start, end])
       else write(start + costFields(request) + end)
     },
@@ -79,6 +87,15 @@ export function createAccessLog(
       write(line[0] + costFields(request) + line[1])
     },
   }
+}
+
+function timeFields({ wait, predictedWait, upstreamTime, retries }: RequestRecord): string {
+  return (
+    `,"waitMs":${decimal(wait)}` +
+    (predictedWait === undefined ? '' : `,"predictedMs":${decimal(predictedWait)}`) +
+    (upstreamTime === undefined ? '' : `,"upstreamMs":${decimal(upstreamTime)}`) +
+    (retries === 0 ? '' : `,"retries":${retries}`)
+  )
 }
 
 /** What was reserved and what it really cost, by bucket, where these are counted apart. */
@@ -93,11 +110,17 @@ function byBucket(stack: readonly SharedBucket[], costs: readonly (number | unde
     .join()
 }
 
-function rejectionFields(rejection: RejectionCause | undefined, givenUp: GivenUp | undefined): string {
+function rejectionFields({ rejection, givenUp }: RequestRecord): string {
   const why = givenUp === undefined ? '' : givenUpFields(givenUp)
   if (rejection === undefined) return why
   const by = rejection.bucket === '' ? '' : `,"bucket":"${escaped(rejection.bucket)}"`
   return `,"reason":"${rejection.reason}"${by}${why}`
+}
+
+function failureFields(failure: RequestFailure | undefined): string {
+  if (failure === undefined) return ''
+  const { detail, cause } = failure
+  return `,"detail":"${escaped(detail)}"${cause === undefined ? '' : `,"cause":"${escaped(cause.message)}"`}`
 }
 
 function givenUpFields({ at, patience, source, service }: GivenUp): string {

@@ -63,7 +63,9 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
   const tracing = await findTracing(pacer, log)
   const traceOf = tracing && ((request: RequestRecord) => tracing.traceOf(request))
-  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine, traceOf))
+  const least = log.levels.values[log.level]
+  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine, { traceOf, least }))
+  else observers.push(createFailureLog(log))
   // Last: the others may ask for the trace.
   if (tracing !== undefined) observers.push(tracing)
   const observer = combineObservers(observers)
@@ -139,9 +141,10 @@ function unreachable(type: string, reason: string | undefined): CommandError {
  *
  * @param now ms
  */
-export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () => number): Observer {
+export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, now: () => number): Observer {
   const learnedAt = new Map<string, number>()
   const duplicatedAt = new Map<string, number>()
+  const unreachableAt = new Map<string, number>()
   const isDue = (toldAt: Map<string, number>, about: string, quiet: number): boolean => {
     if (now() - (toldAt.get(about) ?? -Infinity) < quiet) return false
     toldAt.set(about, now())
@@ -174,7 +177,21 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
     },
     rehearsed: ({ route }, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
-    failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
+    unreachable(route, { detail, cause }) {
+      const level = isDue(unreachableAt, route, QUIET_MS) ? 'warn' : 'debug'
+      log[level]({ route, cause: cause?.message }, detail)
+    },
+    tunnelClosed: (route, detail) => log.warn({ route }, detail),
+  }
+}
+
+/** Says why requests failed, where no access log does. */
+function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
+  return {
+    finished({ route, failure }, outcome) {
+      if (outcome === 'failed' && failure !== undefined)
+        log.warn({ route, cause: failure.cause?.message }, failure.detail)
+    },
   }
 }
 

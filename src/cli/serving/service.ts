@@ -4,6 +4,7 @@ import type { ProgramMetrics } from '../../admin/counters/program-metrics.js'
 import type { AdminServer, AdminSource } from '../../admin/http/server.js'
 import { usedFiles } from '../../config/checks/readable-files.js'
 import { watchFiles } from '../../config/read/file-watch.js'
+import { summary } from '../../config/report/summary.js'
 import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
@@ -13,6 +14,7 @@ import { createId } from '../../proxy/http/via.js'
 import { CommandError } from '../command-error.js'
 import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
+import type { LogChoice } from '../logging/log-options.js'
 import { packageVersion } from '../version.js'
 import { createReloader } from './reloader.js'
 
@@ -44,21 +46,26 @@ export interface Loaded {
  * @param workers how many processes serve; undefined: this one
  * @throws CommandError
  */
-export async function runService(loaded: Loaded, workers: number | undefined): Promise<void> {
+export async function runService(loaded: Loaded, workers: number | undefined, choice: LogChoice): Promise<void> {
   try {
-    await run(loaded, workers)
+    await run(loaded, workers, choice)
   } finally {
     await closeLog()
   }
 }
 
-async function run({ settings, file, reload: load }: Loaded, workers: number | undefined): Promise<void> {
+async function run(
+  { settings, file, reload: load }: Loaded,
+  workers: number | undefined,
+  choice: LogChoice,
+): Promise<void> {
   const files = usedFiles(settings, settings.listen)
-  const log = createLog(null, { isShared: workers !== undefined })
+  const log = createLog(null, { ...choice, isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
   const metrics =
     settings.admin && new (await import('../../admin/counters/program-metrics.js')).ProgramMetrics(packageVersion())
   const admin = await serveAdmin(settings, service, { log, metrics })
+  for (const line of summary(settings)) log.info(line)
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),

@@ -111,7 +111,7 @@ export class Tracing implements Required<Pick<Observer, Traced>> {
     if (open === undefined) return
     const { forwarding, context } = open
     // One that was armed was taken back, so it never began.
-    if (forwarding?.isArmed === false) this.#sentAgain(open, forwarding.span)
+    if (forwarding?.isArmed === false) this.#sentAgain(open, forwarding.span, request)
     const startTime = slot === undefined ? this.#now(open) : slot + open.offset
     const span = this.#tracer.startSpan(
       nameOf(request.method),
@@ -125,7 +125,7 @@ export class Tracing implements Required<Pick<Observer, Traced>> {
   readonly retried = (request: RequestRecord): void => {
     const open = this.#open.get(request)
     if (open?.forwarding === undefined) return
-    this.#sentAgain(open, open.forwarding.span)
+    this.#sentAgain(open, open.forwarding.span, request)
     open.forwarding = undefined
   }
 
@@ -163,8 +163,8 @@ export class Tracing implements Required<Pick<Observer, Traced>> {
     clearTimeout(timer)
   }
 
-  #sentAgain(open: RequestTrace, span: Span): void {
-    span.setStatus({ code: SpanStatusCode.ERROR, message: 'sent again' })
+  #sentAgain(open: RequestTrace, span: Span, { failure }: RequestRecord): void {
+    span.setStatus({ code: SpanStatusCode.ERROR, message: failure?.detail ?? 'sent again' })
     span.end(this.#now(open))
   }
 
@@ -174,9 +174,11 @@ export class Tracing implements Required<Pick<Observer, Traced>> {
   }
 }
 
-function endForwarding(span: Span | undefined, { upstreamTime }: RequestRecord, { outcome, status, now }: End): void {
+function endForwarding(span: Span | undefined, request: RequestRecord, { outcome, status, now }: End): void {
   if (span === undefined) return
-  if (outcome === 'failed' || (outcome === 'forwarded' && status >= 400)) span.setStatus({ code: SpanStatusCode.ERROR })
+  const { upstreamTime, failure } = request
+  if (outcome === 'failed' || (outcome === 'forwarded' && status >= 400))
+    span.setStatus({ code: SpanStatusCode.ERROR, ...(failure && { message: failure.detail }) })
   if (outcome !== 'cancelled' && upstreamTime !== undefined) span.setAttribute('http.response.status_code', status)
   span.end(now)
 }

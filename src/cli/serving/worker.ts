@@ -2,6 +2,7 @@
 import { Socket } from 'node:net'
 import type { AdminSource } from '../../admin/http/server.js'
 import { closeLog, createLog } from '../logging/log.js'
+import type { LogChoice } from '../logging/log-options.js'
 import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
 import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
@@ -10,8 +11,8 @@ import { type Order, PIPE, type Question, type WorkerReport } from './worker-pro
 const LEAVING = 500
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
-export async function runWorker(): Promise<void> {
-  const log = createLog({ worker: Number(process.env[WORKER]) }, { isShared: true })
+export async function runWorker(choice: LogChoice): Promise<void> {
+  const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
   let proxy: Served | undefined
   let timeout = 0
   const primary = new Socket({ fd: PIPE })

@@ -1,5 +1,6 @@
 /** The longest waits that the limits allow. */
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { formatDuration } from '../../core/units.js'
 import { staticCosts } from '../checks/checks.js'
 import type { BucketSettings, RateSchedule, RouteSettings, Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'
@@ -56,6 +57,16 @@ export function longestWaitOf(route: RouteSettings): number {
     return allLimits(bucket).map(limits => waitFor(cost, limits))
   })
   return Math.max(0, ...waits)
+}
+
+/** The longest wait of a route in `shape`, or its `maxWait` if that is shorter. */
+export function longestWaitText(route: RouteSettings): string {
+  const wait = longestWaitOf(route)
+  const isOpen = waitsForAnswers(route)
+  const { maxWait } = route
+  if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
+  if (wait === Infinity) return 'no bound'
+  return `${formatDuration(wait)}${isOpen ? ' by the rate alone' : ''}`
 }
 
 /** Whether requests of a route may also wait for the ends of others' answers. Then no rate bounds their wait. */

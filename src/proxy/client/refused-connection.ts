@@ -58,6 +58,7 @@ const UNREADABLE: RequestRecord = {
   inFlight: false,
   givenUp: undefined,
   rejection: undefined,
+  failure: undefined,
   onTrial: false,
   header: () => undefined,
 }

@@ -33,7 +33,7 @@ import {
 } from '../http/reply.js'
 import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
-import type { GivenUp, Outcome, RejectionCause, Settled, SettledBy } from '../observe/observer.js'
+import type { GivenUp, Outcome, RejectionCause, RequestFailure, Settled, SettledBy } from '../observe/observer.js'
 import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
 import { priorityOf } from '../routing/priority.js'
 import { currentUpstream, type Route } from '../routing/route.js'
@@ -102,6 +102,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   priority = DEFAULT_PRIORITY
   predictedWait: number | undefined
   upstreamTime: number | undefined
+  failure: RequestFailure | undefined
   readonly #response: ClientResponse
   prospects: Prospects | undefined
   #state: 'arrived' | 'measured' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
@@ -424,7 +425,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   takenTooSlowly(): void {
     // It is counted as forwarded if the upstream was done.
     if (this.#state === 'over') return
-    this.context.observer.failed?.(this.route, 'the client took too little of the answer in 20 s')
+    this.failure = { detail: 'the client took too little of the answer in 20 s' }
     this.#leave('failed', this.res.statusCode)
   }
 
@@ -445,6 +446,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#attempt = this.matched!.upstream.breaker?.attempt()
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
+    this.failure = undefined
     this.#measure()
     this.context.observer.sent?.(this)
     this.#body.continue()
@@ -610,7 +612,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
       this.#fail(end)
       return
     }
-    this.context.observer.failed?.(this.route, end.detail)
+    this.failure = end
     this.over('failed', this.res.statusCode)
   }
 
@@ -622,6 +624,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
+    this.failure = end
     this.#endMeasure((limit, request) => limit.dropped(request))
     if (this.#visit === undefined) {
       this.#forwarding = this.send()
@@ -641,7 +644,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { breaker, clock } = this.matched!.upstream
     if (!end.unconnected || end.status === 403 || breaker === undefined || this.#visit === undefined) return false
     if (this.matched!.settings.mode !== 'shape') return false
-    this.context.observer.failed?.(this.route, end.detail, end.cause)
+    this.failure = end
     this.#endMeasure((limit, request) => limit.failed(request))
     this.#tellBreaker((_breaker, attempt) => breaker.failed(attempt, 'unconnected', this.client))
     this.#connectionWait ??= new ConnectionWait(clock, breaker.settings.hold, () => {
@@ -650,7 +653,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#forwarding = undefined
     const isAgain = !this.#connectionWait.isOver && this.#passAgain(end.status)
     this.#settlement?.unserved(isAgain ? 'sent-again' : 'over')
-    if (!isAgain) this.#answer('failed', upstreamDown(breaker.retryAfter))
+    if (isAgain) this.context.observer.unreachable?.(this.route, end)
+    else this.#answer('failed', upstreamDown(breaker.retryAfter))
     return true
   }
 
@@ -664,8 +668,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return false
   }
 
-  #fail({ status, detail, cause }: Failure): void {
-    this.context.observer.failed?.(this.route, detail, cause)
+  #fail(failure: Failure): void {
+    const { status, detail } = failure
+    this.failure = failure
     this.#answer('failed', { status, detail, close: status === 408 })
   }
 

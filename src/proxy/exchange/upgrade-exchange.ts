@@ -99,7 +99,7 @@ export class UpgradeExchange extends Exchange {
         place.ended()
         if (end.kind === 'closed' && end.idle) {
           const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
-          observer.failed?.(this.route, `a ${what} was closed after ${silence}`)
+          observer.tunnelClosed?.(this.route, `a ${what} was closed after ${silence}`)
         }
         // It is answered now, or its client is gone.
         if (end.kind === 'abandoned') return

@@ -39,5 +39,6 @@ const EVENTS = [
   'rescheduled',
   'broken',
   'duplicated',
-  'failed',
+  'unreachable',
+  'tunnelClosed',
 ] as const satisfies readonly (keyof Observer)[]

@@ -34,6 +34,13 @@ export interface RejectionCause {
   readonly bucket: string
 }
 
+/** Why a request that was to be sent got no whole answer. */
+export interface RequestFailure {
+  readonly detail: string
+  /** What the system or the parser said. */
+  readonly cause?: Error | undefined
+}
+
 /** What a request really cost, by bucket of its stack. Undefined: its answer does not say. */
 export type Settled = readonly (number | undefined)[]
 
@@ -74,6 +81,8 @@ export interface RequestRecord {
   readonly givenUp: GivenUp | undefined
   /** Undefined: it was not rejected. */
   readonly rejection: RejectionCause | undefined
+  /** Why it failed, or why it has to be sent again. */
+  readonly failure: RequestFailure | undefined
   /** It would have been given up for learnt patience, and waited on to see whether its client did. */
   readonly onTrial: boolean
   /** A header, by its lower-case name. */
@@ -118,6 +127,8 @@ export interface Observer {
   retried?(request: RequestRecord, status: number): void
   /** A request has several lines of a header that is a bucket's key. The first counted. */
   duplicated?(route: string, header: string): void
-  /** The upstream could not be used, or an idle WebSocket to it was closed. */
-  failed?(route: string, detail: string, cause?: Error): void
+  /** There was no connection to the upstream for a request. It waits, and is sent again. */
+  unreachable?(route: string, failure: RequestFailure): void
+  /** A tunnel was closed because nothing passed through it. */
+  tunnelClosed?(route: string, detail: string): void
 }
