@@ -164,8 +164,9 @@ function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   }
 }
 
-function requestOf({ bucket, cost }: Single): Request {
-  return { cost, slack: slackOf(bucket.limits, cost) }
+function requestOf({ bucket, cost, route }: Single): Request {
+  // A meter delays nothing.
+  return { cost, slack: route.mode === 'meter' ? Infinity : slackOf(bucket.limits, cost) }
 }
 
 async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat: Repeat): Promise<SweepReport> {
