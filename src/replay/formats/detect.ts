@@ -1,12 +1,15 @@
 /** Detects the format of a log by its first lines. */
 import { AlbParser } from './aws-alb.js'
 import { CommonLogParser, durationAfter } from './common-log.js'
+import { EnvoyParser } from './envoy.js'
 import type { FormatName } from './format-names.js'
+import { HaproxyParser } from './haproxy.js'
 import { type FieldNames, JsonParser } from './json-lines.js'
 import { readJsonObject } from './json-object.js'
 import type { LineParser } from './line-parser.js'
 import { isShaperRequest, ShaperParser } from './shaper-log.js'
 import { prefixLength } from './syslog-prefix.js'
+import { W3cParser } from './w3c.js'
 
 /** How many lines to look at. */
 const SAMPLE = 200
@@ -14,14 +17,14 @@ const SAMPLE = 200
 export interface FormatOptions {
   /** Undefined: detect it. */
   readonly format?: FormatName
-  /** Names of JSON fields. */
+  /** Names of JSON fields, or of W3C columns. */
   readonly fields?: FieldNames
 }
 
 /** The parser for a log with this beginning; undefined: no line has a known format. */
 export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOptions): LineParser | undefined {
   const lines = linesOf(head)
-  const known = format ?? lines.map(formatOf).find(found => found !== undefined)
+  const known = format ?? mostFrequent(lines.map(formatOf))
   switch (known) {
     case undefined:
       return undefined
@@ -31,6 +34,13 @@ export function detectFormat(head: Uint8Array, { format, fields = {} }: FormatOp
       return new ShaperParser()
     case 'alb':
       return new AlbParser()
+    case 'envoy':
+      return lines.some(isJson) ? new JsonParser(fields, lines) : new EnvoyParser()
+    case 'haproxy':
+      return new HaproxyParser()
+    case 'w3c':
+    case 'cloudfront':
+      return new W3cParser(known, fields, lines)
     case 'common':
       return format === undefined && lines.some(line => line.split('"').length > 3)
         ? combinedParser(lines)
@@ -54,10 +64,31 @@ function combinedParser(lines: readonly string[]): CommonLogParser {
   return new CommonLogParser(timed > good / 2 ? 'timed' : 'combined')
 }
 
+/** What lines of each format look like. Those of W3C are known by the directive before them. */
+const LOOKS: readonly (readonly [FormatName, RegExp])[] = [
+  ['cloudfront', /^#Fields:.* x-edge-location /],
+  ['w3c', /^#Fields:/],
+  ['alb', /^(?:https?|h2|grpcs|wss?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ /],
+  ['envoy', /^\[\d{4}-\d\d-\d\dT[^\]\s]{1,30}\] "/],
+  ['haproxy', /^\S+:\d{1,5} \[\d\d\/[A-Z][a-z]{2}\/\d{4}:[\d:.]{8,18}\] /],
+  ['common', /^\S+ [^[]*\[[^\]]{8,40}\] "/],
+]
+
 function formatOf(line: string): FormatName | undefined {
-  if (/^\s*\{/.test(line)) return 'json'
-  if (/^(?:https?|h2|grpcs|wss?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ /.test(line)) return 'alb'
-  return /^\S+ [^[]*\[[^\]]{8,40}\] "/.test(line) ? 'common' : undefined
+  if (isJson(line)) return 'json'
+  return LOOKS.find(([, look]) => look.test(line))?.[0]
+}
+
+/** The first of those that occur most often. */
+function mostFrequent(formats: readonly (FormatName | undefined)[]): FormatName | undefined {
+  const counts = new Map<FormatName, number>()
+  for (const format of formats) if (format !== undefined) counts.set(format, (counts.get(format) ?? 0) + 1)
+  const most = Math.max(...counts.values())
+  return [...counts].find(([, count]) => count === most)?.[0]
+}
+
+function isJson(line: string): boolean {
+  return /^\s*\{/.test(line)
 }
 
 function isOfShaper(line: string): boolean {
@@ -72,6 +103,6 @@ function linesOf(head: Uint8Array): string[] {
   if (lines.length > 1) lines.pop()
   return lines.slice(0, SAMPLE).flatMap(line => {
     const length = prefixLength(line)
-    return length < 0 ? [] : [line.slice(length)]
+    return length < 0 ? [] : [line.slice(length).trimEnd()]
   })
 }

@@ -1,8 +1,8 @@
-/** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, and others with given field names. */
+/** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, Envoy, and others with given field names. */
 import { isObject } from '../../config/checks/partial-config.js'
 import { type JsonObject, readJsonObject } from './json-object.js'
-import { type BadLine, LineParser, readRequestLine } from './line-parser.js'
-import { TextBuffer } from './text-buffer.js'
+import type { BadLine } from './line-parser.js'
+import { firstAddress, lineText, TextLineParser, unlessMissing } from './text-line-parser.js'
 import { readTimestamp, type Timestamp } from './timestamp.js'
 
 /** The uses of fields. */
@@ -14,33 +14,35 @@ export type FieldNames = Readonly<Partial<Record<FieldUse, string>>>
 const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
   time: [
     ...['StartUTC', 'StartLocal', 'ts', 'time', '@timestamp', 'timestamp', 'msec', 'time_iso8601', 'time_local'],
-    ...['datetime', 'date'],
+    ...['datetime', 'date', 'start_time'],
   ],
   ip: [
     ...['ClientHost', 'request.client_ip', 'request.remote_ip', 'remote_addr', 'client_ip', 'clientip', 'remote_ip'],
-    ...['client', 'ip', 'ClientAddr', 'remoteAddr', 'host_ip'],
+    ...['client', 'ip', 'ClientAddr', 'remoteAddr', 'host_ip', 'x_forwarded_for', 'x-forwarded-for'],
+    ...['downstream_remote_address'],
   ],
-  method: ['request.method', 'RequestMethod', 'request_method', 'method', 'verb'],
-  path: ['request.uri', 'RequestPath', 'request_uri', 'uri', 'path', 'url', 'target'],
+  method: ['request.method', 'RequestMethod', 'request_method', 'method', 'verb', ':method'],
+  path: ['request.uri', 'RequestPath', 'request_uri', 'uri', 'path', 'url', 'target', 'x-envoy-origin-path', ':path'],
   request: ['request'],
-  host: ['request.host', 'RequestHost', 'RequestAddr', 'http_host', 'host', 'vhost'],
+  host: ['request.host', 'RequestHost', 'RequestAddr', 'http_host', 'host', 'vhost', 'authority', ':authority'],
   agent: [
     ...['request.headers.User-Agent', 'request_User-Agent', 'http_user_agent', 'user_agent', 'userAgent', 'agent'],
-    ...['ua'],
+    ...['ua', 'user-agent'],
   ],
   duration: ['Duration', 'request_time', 'duration', 'latency'],
 }
 
-/** Traefik writes durations in ns, and the time of the beginning. Others write seconds, or text with a unit. */
+/** Traefik and Envoy write the time of the beginning. */
+const ENVOY_START = 'start_time'
+const STARTS = ['StartUTC', 'StartLocal', ENVOY_START]
+/** Traefik's duration is in ns, Envoy's in ms. Others write seconds, or text with a unit. */
 const NANOSECONDS = 'Duration'
-const STARTS = /^Start(UTC|Local)$/
 const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
 
-export class JsonParser extends LineParser {
+export class JsonParser extends TextLineParser {
   readonly format = 'json'
   readonly timed = true
   readonly #names: FieldNames
-  readonly #texts = new TextBuffer()
   #line: JsonObject = {}
   /** The field that last held each use. */
   readonly #found: Partial<Record<FieldUse, string>> = {}
@@ -70,42 +72,30 @@ export class JsonParser extends LineParser {
   }
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
-    const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
+    const line = readJsonObject(lineText(bytes, from, to))
     if (line === undefined) return 'not JSON'
     this.#line = line
-    const ip = this.#text('ip')
-    if (ip === undefined) return 'no address'
+    const address = firstAddress(this.#text('ip') ?? '')
+    if (address === undefined) return 'no address'
     const timestamp = this.#time()
     if (timestamp === undefined) return 'no time'
     this.second = timestamp.second
     this.fraction = timestamp.fraction
     this.#took = this.#readDuration()
     // The time is that of the beginning.
-    const starts = STARTS.test(this.#names.time ?? this.#found.time ?? '')
-    this.duration = starts ? 0 : (this.#took ?? 0)
+    this.duration = STARTS.includes(this.#timeName) ? 0 : (this.#took ?? 0)
     const method = this.#text('method')
     const path = this.#text('path')
     const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
     if (request === undefined) return 'no request'
-    const texts = this.#texts
-    texts.clear()
-    texts.put(request)
-    const requestEnd = texts.end
-    texts.put(ip)
-    this.addressFrom = requestEnd
-    this.addressTo = texts.end
-    texts.put(this.#text('agent') ?? '')
-    this.agentFrom = this.addressTo
-    this.agentTo = texts.end
-    this.bytes = texts.bytes
-    return readRequestLine(this, texts.bytes, 0, requestEnd) ? undefined : 'not an HTTP request'
+    return this.keep({ request, address, agent: this.#text('agent') }) ? undefined : 'not an HTTP request'
   }
 
   host(): string | undefined {
     return this.#text('host')
   }
 
-  header(name: string): string | undefined {
+  override header(name: string): string | undefined {
     if (name === 'user-agent') return this.#text('agent')
     const own = `http_${name.replaceAll('-', '_')}`
     const traefik = `request_${name}`
@@ -157,25 +147,30 @@ export class JsonParser extends LineParser {
     return this.#exact && timestamp.fraction < 0 ? { ...timestamp, fraction: 0 } : timestamp
   }
 
+  /** The name of the field that has the time. */
+  get #timeName(): string {
+    return this.#names.time ?? this.#found.time ?? ''
+  }
+
   #readDuration(): number | undefined {
     const value = this.#value('duration')
     const [, digits, unit = ''] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(s|ms|us|µs|ns)?$/.exec(String(value)) ?? []
     if (digits === undefined) return undefined
     const name = this.#names.duration ?? this.#found.duration
-    return Number(digits) * (name === NANOSECONDS ? 1e-6 : UNITS[unit]!)
+    if (name === NANOSECONDS) return Number(digits) * 1e-6
+    return Number(digits) * (unit === '' && this.#timeName === ENVOY_START ? 1 : UNITS[unit]!)
   }
 }
 
 /** Whether it can be the value of a field: text, a number, or a list that begins with one of these. */
 function isPlain(value: unknown): boolean {
-  const one = Array.isArray(value) ? value[0] : value
-  return typeof one === 'number' || (typeof one === 'string' && one !== '')
+  return textOf(value) !== undefined
 }
 
 function textOf(value: unknown): string | undefined {
   const one: unknown = Array.isArray(value) ? value[0] : value
   if (typeof one === 'number') return String(one)
-  return typeof one === 'string' && one !== '' && one !== '-' ? one : undefined
+  return typeof one === 'string' ? unlessMissing(one) : undefined
 }
 
 /** The field of exactly this name, else the value that its dots lead to. */

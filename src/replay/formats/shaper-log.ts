@@ -5,14 +5,13 @@
  */
 
 import { type JsonObject, readJsonObject } from './json-object.js'
-import { type BadLine, LineParser, readRequestLine, SKIPPED } from './line-parser.js'
-import { TextBuffer } from './text-buffer.js'
+import { type BadLine, SKIPPED } from './line-parser.js'
+import { lineText, TextLineParser } from './text-line-parser.js'
 import { readTimestamp } from './timestamp.js'
 
-export class ShaperParser extends LineParser {
+export class ShaperParser extends TextLineParser {
   readonly format = 'shaper'
   readonly timed = true
-  readonly #texts = new TextBuffer()
   #upstreamMs: number | undefined
 
   /** The time in the queue does not count. */
@@ -21,7 +20,7 @@ export class ShaperParser extends LineParser {
   }
 
   parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined {
-    const line = readJsonObject(Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString())
+    const line = readJsonObject(lineText(bytes, from, to))
     if (line === undefined) return 'not JSON'
     if (!isShaperRequest(line)) return SKIPPED
     const { time, key, outcome, method, path, waitMs, upstreamMs } = line
@@ -32,21 +31,10 @@ export class ShaperParser extends LineParser {
     this.fraction = Math.max(0, timestamp.fraction)
     this.#upstreamMs = typeof upstreamMs === 'number' ? msOf(upstreamMs) : undefined
     this.duration = msOf(waitMs) + msOf(upstreamMs)
-    const texts = this.#texts
-    texts.clear()
-    texts.put(`${method} ${path}`)
-    this.addressFrom = texts.end
-    texts.put(key)
-    this.addressTo = texts.end
-    this.bytes = texts.bytes
-    return readRequestLine(this, texts.bytes, 0, this.addressFrom) ? undefined : 'not an HTTP request'
+    return this.keep({ request: `${method} ${path}`, address: key }) ? undefined : 'not an HTTP request'
   }
 
   host(): undefined {
-    return undefined
-  }
-
-  header(): undefined {
     return undefined
   }
 
