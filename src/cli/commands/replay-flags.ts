@@ -131,7 +131,7 @@ function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefin
   const { sweep, target, html, patience } = flags
   const isSweep = sweep !== undefined || target !== undefined
   if (job?.kind === 'replay' && isSweep && singleOf(job.limits.settings) === undefined) {
-    const message = `${job.limits.name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
+    const message = `${job.limits.name} has more than one bucket or route, tiers, costs, penalties or patience; try one bucket by itself with --rate, --capacity and --key`
     list.refuse('--sweep', message)
   }
   if (isSweep && patience !== undefined)

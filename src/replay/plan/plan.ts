@@ -42,13 +42,14 @@ export function singleOf({ routes }: Settings): Single | undefined {
   const [route] = routes
   const [bucket] = route?.buckets ?? []
   if (route === undefined || bucket === undefined || routes.length > 1 || route.buckets.length > 1) return undefined
-  const { match, mode, cost, maxWait } = route
+  const { match, mode, cost, maxWait, patience } = route
   const { key, limits, tiers } = bucket
   const isPlain =
     Object.keys(match).length === 0 &&
     mode !== 'off' &&
     cost.kind === 'fixed' &&
     maxWait === Infinity &&
+    (mode === 'meter' || typeof patience !== 'number') &&
     tiers.length === 0 &&
     key.missing !== 'skip' &&
     bucket.schedule === undefined &&
