@@ -47,6 +47,11 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
     'before.json': limits('1/s'),
     'after.json': limits('2/s'),
   })
+  // The page shows what each format looks like. Its examples are about these.
+  const samples = [...readFileSync(`${ROOT}/docs/replay.md`, 'utf8').matchAll(/^```log (\S+)\n([\s\S]*?)^```$/gm)]
+  for (const [, name, text] of samples) {
+    writeFileSync(`${cwd}/${name}`, name!.endsWith('.gz') ? gzipSync(text!) : text!)
+  }
   // The command opens logs where the process is.
   const back = process.cwd()
   process.chdir(cwd)
@@ -59,6 +64,7 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
   t.ok(lines.length > 10)
   t.ok(lines.filter(line => wordsOf(line) === undefined).length < 3, 'most need no shell')
   let output = ''
+  const [read, formats] = [new Set<string>(), new Set<string>()]
   for (const line of lines) {
     const words = wordsOf(line)
     if (words === undefined) {
@@ -68,7 +74,16 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
     const { code, stdout, stderr } = await shaperHere(words, { cwd })
     t.equal(code, 0, `${line}: ${stderr}`)
     output += stdout
+    const sample = samples.find(([, name]) => name === words[1])?.[1]
+    if (sample === undefined) continue
+    read.add(sample)
+    t.notMatch(stdout, /bad line/, line)
+    t.match(stdout, /^[12] requests? of [12] clients? in /, line)
+    formats.add(/\((\w+)\)$/m.exec(stdout)![1]!)
   }
+  t.same([...read].sort(), samples.map(([, name]) => name).sort(), 'each sample is read')
+  const missing = Object.keys(FORMATS).filter(name => !formats.has(name))
+  t.same(missing, ['common', 'alb'], 'those without a sample')
   const { stdout } = await shaperHere(['replay', 'access.log', '--rate', '1/s', '--capacity', '5'], { cwd })
   const text = readFileSync(`${ROOT}/docs/replay.md`, 'utf8')
   const shown = [...text.matchAll(/^```(.*)\n([\s\S]*?)^```$/gm)]
