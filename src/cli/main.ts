@@ -153,7 +153,7 @@ function withReplay(command: Command, terminal: Terminal): Command {
     .option('--format <format>', `auto, ${FORMAT_LIST}`, 'auto')
     .option(
       '--field <use=name>',
-      'where JSON has it, e.g. ip=remote_addr or time=ts; again for another',
+      'where JSON or W3C has it, e.g. ip=remote_addr or time=ts; again for another',
       (given: string, before: string[] = []) => [...before, given],
     )
     .option('--spread <rule>', 'times of whole seconds: even (spread in the second) or none', 'even')

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
+import { parseRate } from '../../src/core/units.js'
 import { spread } from '../../src/replay/input/spread-in-second.js'
 import { parseGrid, rateText } from '../../src/replay/plan/sweep-grid.js'
 import { parseTarget } from '../../src/replay/plan/target.js'
@@ -165,14 +166,15 @@ t.test('the recommendation is the smallest of all limits', async t => {
     seen[expected === undefined ? 'none' : 'some'] += 1
     if (expected === undefined || found === undefined) return
     const { perSecond, capacity } = expected
-    assert.deepEqual([found.rate, found.capacity], [rateText(perSecond / 1_000), capacity], written(bounds))
+    assert.equal(found.capacity, capacity, written(bounds))
+    assert.ok(Math.abs(parseRate(found.rate) * 1_000 - perSecond) < 1e-12, `${found.rate}: ${written(bounds)}`)
     assert.equal(found.rejected / arrivals.length, expected.found.reject)
     for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
       assert.ok(Math.abs(found.wait[figure] - expected.found[figure]) < 2e-3, `${figure} is exact`)
     }
   }
-  await fc.assert(fc.asyncProperty(arrivalsOf, boundsOf, fc.constantFrom(...CHOICES), shapeOf, check), { numRuns: 400 })
-  t.ok(seen.some > 100 && seen.none > 30, JSON.stringify(seen))
+  await fc.assert(fc.asyncProperty(arrivalsOf, boundsOf, fc.constantFrom(...CHOICES), shapeOf, check), { numRuns: 300 })
+  t.ok(seen.some > 80 && seen.none > 20, JSON.stringify(seen))
 })
 
 /** The arrivals of each client of a combined log, in ms from its first second, by the rule of docs/replay.md. */

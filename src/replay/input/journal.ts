@@ -13,7 +13,7 @@ const MESSAGE = 'MESSAGE'
 
 /** The longest name of a field, in bytes, and the longest line of JSON. */
 const LONGEST_NAME = 64
-const LONGEST_LINE = 1 << 20
+const LONGEST_ENTRY = 1 << 20
 
 /** How many bytes tell the length of a value. */
 const SIZE = 8
@@ -113,7 +113,7 @@ class JsonDecoder implements JournalDecoder {
 
   /** A line that is too long is cut off, and so no JSON. */
   #begin(part: Buffer): void {
-    if (this.#bytes < LONGEST_LINE) this.#begun.push(Buffer.from(part))
+    if (this.#bytes < LONGEST_ENTRY) this.#begun.push(Buffer.from(part))
     this.#bytes += part.length
   }
 }

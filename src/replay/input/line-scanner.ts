@@ -6,7 +6,7 @@ const NEWLINE = 10
 const RETURN = 13
 
 /** The longest line, in bytes. No server accepts a request that makes a longer one. */
-const LONGEST = 1 << 18
+export const LONGEST_LINE = 1 << 18
 
 /** How many bad lines to show, and how many characters of each. */
 const SHOWN = 5
@@ -90,7 +90,7 @@ export class Scanner {
     if (this.#carriedBytes === 0) return
     const line = Buffer.concat(this.#carried)
     this.#carried = []
-    const tooLong = this.#carriedBytes > LONGEST
+    const tooLong = this.#carriedBytes > LONGEST_LINE
     this.#carriedBytes = 0
     if (!tooLong) return this.#line(line, 0, line.length)
     this.lines += 1
@@ -103,7 +103,7 @@ export class Scanner {
   }
 
   #carry(part: Buffer): void {
-    if (this.#carriedBytes <= LONGEST) this.#carried.push(Buffer.from(part))
+    if (this.#carriedBytes <= LONGEST_LINE) this.#carried.push(Buffer.from(part))
     this.#carriedBytes += part.length
   }
 
