@@ -15,8 +15,8 @@ import ts from 'typescript'
 /** What the library part of a build consists of, if it is whole. */
 export const LIBRARY = ['dist/index.cjs', 'dist/types/index.d.mts', 'dist-core/package.json']
 
-/** What users of a store install themselves. */
-const STORE_CLIENTS = ['ioredis', 'pg']
+/** The documents of leaky-shaper-core. */
+const PAGES = ['outbound.md', 'migrating.md']
 
 const JAVASCRIPT = {
   target: ts.ScriptTarget.ES2023,
@@ -58,6 +58,8 @@ export async function buildLibrary(root, { declarations, data }) {
   }
   write(join(dist, 'index.mjs'), `export { ${names.join(', ')} } from './index.js'\n`)
   write(join(core, 'README.md'), README)
+  for (const page of PAGES)
+    write(join(core, 'docs', page), coreDocument(readFileSync(join(root, 'docs', page), 'utf8')))
   copyFileSync(join(root, 'LICENSE'), join(core, 'LICENSE'))
   // Last: a build without it is not whole.
   write(join(core, 'package.json'), `${JSON.stringify(coreManifest(readJson(join(root, 'package.json'))), null, 2)}\n`)
@@ -132,8 +134,7 @@ function withSource(map, source) {
   return JSON.stringify({ ...JSON.parse(map), sources: [source], sourceRoot: '' })
 }
 
-function coreManifest({ version, license, engines, keywords, dependencies }) {
-  const clients = STORE_CLIENTS.map(name => [name, dependencies[name]])
+function coreManifest({ version, license, engines, keywords }) {
   return {
     name: 'leaky-shaper-core',
     version,
@@ -151,10 +152,10 @@ function coreManifest({ version, license, engines, keywords, dependencies }) {
       },
       './package.json': './package.json',
     },
-    files: ['dist'],
+    files: ['dist', 'docs'],
     engines,
-    peerDependencies: { undici: '7 || 8', ...Object.fromEntries(clients) },
-    peerDependenciesMeta: Object.fromEntries(STORE_CLIENTS.map(name => [name, { optional: true }])),
+    // ioredis and pg, which users of a store install, are found without being named here, with npm and with pnpm.
+    peerDependencies: { undici: '7 || 8' },
   }
 }
 
@@ -173,8 +174,17 @@ It works with \`import\` and \`require\`, on Node >= 20.19.
 
 - \`shape()\` is for undici 7 or 8. undici 8 needs Node >= 22.19: on an older one, \`npm install undici@7\`.
 - A shaper with a store needs \`npm install ioredis\` or \`npm install pg\`.
-- All else is in docs/outbound.md of the package leaky-shaper. It exports the same names.
+- docs/outbound.md has every option, and docs/migrating.md what stands for those of other libraries.
 `
+
+/** A document as it is in the package: with its name, and without links to what is not there. */
+function coreDocument(text) {
+  return text
+    .replaceAll("from 'leaky-shaper'", "from 'leaky-shaper-core'")
+    .replace(/\[([^\]]+)\]\(([^)#]*)[^)]*\)/g, (link, words, to) => {
+      return to === '' || PAGES.includes(to) || to.startsWith('http') ? link : words
+    })
+}
 
 function readJson(path) {
   return JSON.parse(readFileSync(path, 'utf8'))

@@ -4,9 +4,19 @@ import { spawnSync } from 'node:child_process'
 import { accessSync, constants, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 
-/** A program is installed when all binaries of one of its variants are in one place. */
+/** The folder of the system's own programs. It is not on everybody's PATH. */
+const SYSTEM = versions('/usr', '', /^sbin$/)
+
+/**
+ * What the tests need, and its packages. A program is installed when all binaries of one of its variants are in one place.
+ * `places` are folders to look in beside the PATH.
+ */
 const PROGRAMS = [
-  { name: 'redis-server', variants: [['redis-server', 'redis-cli']], places: [] },
+  {
+    name: 'redis-server',
+    variants: [['redis-server', 'redis-cli']],
+    packages: { 'apt-get': 'redis-server', dnf: 'redis', brew: 'redis' },
+  },
   {
     name: 'PostgreSQL',
     variants: [['initdb', 'postgres']],
@@ -15,6 +25,7 @@ const PROGRAMS = [
       ...versions('/usr', 'bin', /^pgsql-/),
       ...['/opt/homebrew/opt', '/usr/local/opt'].flatMap(place => versions(place, 'bin', /^postgresql(@|$)/)),
     ],
+    packages: { 'apt-get': 'postgresql', dnf: 'postgresql-server', brew: 'postgresql' },
   },
   {
     name: 'Chromium',
@@ -23,55 +34,49 @@ const PROGRAMS = [
       ...[['Chromium'], ['Google Chrome']],
     ],
     places: versions('/Applications', 'Contents/MacOS', /^(Chromium|Google Chrome)\.app$/),
+    packages: { 'apt-get': 'chromium', dnf: 'chromium', brew: 'google-chrome' },
   },
-  { name: 'gunicorn', variants: [['gunicorn']], places: [] },
-  { name: 'Apache', variants: [['apache2'], ['httpd']], places: versions('/usr', '', /^sbin$/) },
-  { name: 'PHP', variants: [['php']], places: [] },
-  { name: 'Python', variants: [['python3']], places: [] },
+  {
+    name: 'gunicorn',
+    variants: [['gunicorn']],
+    packages: { 'apt-get': 'gunicorn', dnf: 'python3-gunicorn', brew: 'gunicorn' },
+  },
+  {
+    name: 'Apache',
+    variants: [['apache2'], ['httpd']],
+    places: SYSTEM,
+    packages: { 'apt-get': 'apache2', dnf: 'httpd', brew: 'httpd' },
+  },
+  { name: 'PHP', variants: [['php']], packages: { 'apt-get': 'php-cli', dnf: 'php-cli', brew: 'php' } },
+  { name: 'Python', variants: [['python3']], packages: { 'apt-get': 'python3', dnf: 'python3', brew: 'python' } },
+  {
+    name: 'promtool',
+    variants: [['promtool']],
+    packages: { 'apt-get': 'prometheus', dnf: 'golang-github-prometheus', brew: 'prometheus' },
+  },
+  {
+    name: 'nginx',
+    variants: [['nginx']],
+    places: SYSTEM,
+    packages: { 'apt-get': 'nginx-light', dnf: 'nginx', brew: 'nginx' },
+  },
+  { name: 'zsh', variants: [['zsh']], packages: { 'apt-get': 'zsh', dnf: 'zsh', brew: 'zsh' } },
+  { name: 'fish', variants: [['fish']], packages: { 'apt-get': 'fish', dnf: 'fish', brew: 'fish' } },
+  { name: 'tmux', variants: [['tmux']], packages: { 'apt-get': 'tmux', dnf: 'tmux', brew: 'tmux' } },
+  {
+    name: 'HAProxy',
+    variants: [['haproxy']],
+    places: SYSTEM,
+    packages: { 'apt-get': 'haproxy', dnf: 'haproxy', brew: 'haproxy' },
+  },
+  { name: 'Caddy', variants: [['caddy']], packages: { 'apt-get': 'caddy', dnf: 'caddy', brew: 'caddy' } },
 ]
 
-/** Package managers and their packages of each program. The first installed manager is used. */
+/** Package managers. The first that is installed is used. */
 const MANAGERS = [
-  {
-    program: 'apt-get',
-    prepare: ['update'],
-    install: ['install', '-y', '--no-install-recommends'],
-    packages: {
-      'redis-server': 'redis-server',
-      PostgreSQL: 'postgresql',
-      Chromium: 'chromium',
-      gunicorn: 'gunicorn',
-      Apache: 'apache2',
-      PHP: 'php-cli',
-      Python: 'python3',
-    },
-  },
-  {
-    program: 'dnf',
-    install: ['install', '-y'],
-    packages: {
-      'redis-server': 'redis',
-      PostgreSQL: 'postgresql-server',
-      Chromium: 'chromium',
-      gunicorn: 'python3-gunicorn',
-      Apache: 'httpd',
-      PHP: 'php-cli',
-      Python: 'python3',
-    },
-  },
-  {
-    program: 'brew',
-    install: ['install'],
-    packages: {
-      'redis-server': 'redis',
-      PostgreSQL: 'postgresql',
-      Chromium: 'google-chrome',
-      gunicorn: 'gunicorn',
-      Apache: 'httpd',
-      PHP: 'php',
-      Python: 'python',
-    },
-  },
+  { program: 'apt-get', prepare: ['update'], install: ['install', '-y', '--no-install-recommends'] },
+  { program: 'dnf', install: ['install', '-y'] },
+  { program: 'brew', install: ['install'] },
 ]
 
 /** Debian's packages start their services unless this script forbids it. */
@@ -84,8 +89,8 @@ if (missing.length > 0) {
   if (manager === undefined) {
     stop(`the tests need ${names}: install ${missing.length === 1 ? 'it' : 'them'}, with the programs on the PATH`)
   }
-  const { program, prepare, install, packages } = manager
-  const arguments_ = [...install, ...missing.map(({ name }) => packages[name])]
+  const { program, prepare, install } = manager
+  const arguments_ = [...install, ...missing.map(({ packages }) => packages[program])]
   const isRoot = process.getuid?.() === 0
   const by = program === 'brew' || isRoot ? '' : 'sudo '
   const commands = [...(prepare === undefined ? [] : [prepare]), arguments_]
@@ -106,7 +111,7 @@ function listed(programs) {
   return [names.slice(0, -1).join(', '), names.at(-1)].filter(Boolean).join(' and ')
 }
 
-function isThere({ variants, places }) {
+function isThere({ variants, places = [] }) {
   return [undefined, ...places].some(place =>
     variants.some(binaries => binaries.every(binary => find(binary, place) !== undefined)),
   )

@@ -8,7 +8,7 @@ export {
   profileBuckets,
   profiles,
 } from './config/profiles.js'
-export type { Board, News, Override, View } from './core/board.js'
+export type { Board, News, Override, View, ViewKind } from './core/board.js'
 export type { BucketLimits } from './core/bucket/limits.js'
 export type { Clock } from './core/clock.js'
 export type { MaybePromise } from './core/maybe-promise.js'

@@ -1,26 +1,39 @@
 /** The files for operators match the metrics and logs of shaper. */
 import { execFileSync, spawnSync } from 'node:child_process'
-import { readFileSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { parse } from 'yaml'
-import { startAdminRig } from './admin/rig.js'
-import { ROOT, shaper } from './cli/command.js'
-import { httpUpstream } from './proxy/harness.js'
+import type { KeyState } from '../src/admin/keys/key-state.js'
+import { keyLines } from '../src/cli/commands/key.js'
+import { ROOT, shaper, shaperHere } from './cli/command.js'
+import { blocks } from './docs-code.js'
+import { promtool } from './servers/promtool.js'
 
 /** The metrics that users may rely on, and their labels. */
 const PROMISED: Record<string, readonly string[]> = {
   shaper_requests_total: ['route', 'outcome'],
+  shaper_responses_total: ['route', 'class'],
+  shaper_upstream_responses_total: ['route', 'class'],
+  shaper_rejections_total: ['route', 'bucket', 'reason'],
   shaper_dry_run_total: ['route', 'outcome'],
   shaper_queue_wait_seconds: [],
   shaper_queued: ['route'],
   shaper_release_lateness_seconds: [],
   shaper_upstream_in_flight: [],
   shaper_upstream_seconds: [],
+  shaper_waiting_pages: [],
+  shaper_upstream_up: ['upstream'],
   shaper_keys: ['bucket'],
   shaper_limit: ['bucket'],
   shaper_capacity: ['bucket'],
   shaper_store_seconds: [],
   shaper_store_errors_total: [],
+  shaper_config_reloads_total: ['result'],
+  shaper_config_last_reload_success: [],
+  shaper_event_loop_lag_seconds: [],
+  shaper_build_info: ['version', 'node'],
 }
 
 /** What Prometheus adds to what it scrapes. */
@@ -34,6 +47,11 @@ interface Rule {
   readonly for?: string
   readonly labels: { readonly severity: string }
   readonly annotations: { readonly summary: string }
+}
+
+interface AlertTest {
+  readonly alertname: string
+  readonly exp_alerts: readonly unknown[]
 }
 
 interface Panel {
@@ -62,21 +80,35 @@ function rules(): Rule[] {
 
 const dashboard = (): Dashboard => JSON.parse(doc('grafana-dashboard.json')) as Dashboard
 
-/** Each metric of a proxy that has had some traffic, by its name in the text, with its labels. */
-async function told(t: Test): Promise<Map<string, Set<string>>> {
-  const upstream = await httpUpstream(t)
-  const rig = await startAdminRig(t, {
-    upstream: upstream.url,
-    buckets: { client: { rate: '5/s', capacity: 1 } },
+/** What a program that has had some traffic tells Prometheus. */
+const scraped = (async (): Promise<string> => {
+  const cwd = mkdtempSync(join(tmpdir(), 'shaper-operating-'))
+  const config = {
+    listen: '127.0.0.1:0',
+    admin: { listen: '127.0.0.1:0' },
+    upstream: 'echo:',
+    buckets: { client: { rate: '1/h', capacity: 1 } },
     routes: [
       { name: 'dry', match: { path: '/dry' }, dryRun: true },
       { name: 'api', match: { path: '/api' } },
     ],
-  })
-  for (const path of ['/api', '/api', '/dry', '/dry', '/nowhere']) await fetch(rig.proxy.url + path)
-  const text = await (await rig.get('/metrics')).text()
+  }
+  writeFileSync(`${cwd}/shaper.config.json`, JSON.stringify(config))
+  const command = shaper(['start'], { cwd })
+  const url = await command.url
+  for (const path of ['/api', '/api', '/dry', '/dry', '/nowhere']) await fetch(url + path)
+  const admin = /"url":"(http[^"]+)"/.exec(command.stderr())![1]!
+  const text = await (await fetch(`${admin}/metrics`)).text()
+  command.child.kill('SIGTERM')
+  await command.finished
+  rmSync(cwd, { recursive: true })
+  return text
+})()
+
+/** Each metric by its name in the text, with its labels. */
+async function told(): Promise<Map<string, Set<string>>> {
   const found = new Map<string, Set<string>>()
-  for (const [, name, labels = ''] of text.matchAll(/^(\w+)(?:\{(.*)\})? \S+$/gm)) {
+  for (const [, name, labels = ''] of (await scraped).matchAll(/^(\w+)(?:\{(.*)\})? \S+$/gm)) {
     const known = found.get(name!) ?? new Set()
     found.set(name!, known)
     for (const [, label] of labels.matchAll(/(\w+)="/g)) known.add(label!)
@@ -85,11 +117,10 @@ async function told(t: Test): Promise<Map<string, Set<string>>> {
 }
 
 t.test('every promised metric is exported with its labels, and is in docs/operating.md', async t => {
-  const found = await told(t)
+  const found = await told()
   const page = doc('operating.md')
   for (const [name, labels] of Object.entries(PROMISED)) {
-    const isHistogram = name.endsWith('_seconds')
-    const known = found.get(isHistogram ? `${name}_bucket` : name)
+    const known = found.get(name) ?? found.get(`${name}_bucket`)
     t.ok(known, name)
     for (const label of labels) t.ok(known?.has(label), `${name} has ${label}`)
   }
@@ -106,8 +137,37 @@ function baseOf(name: string): string {
   return name.replace(/(?<=_seconds)_(bucket|sum|count)$/, '')
 }
 
-t.test('the alerts are valid rules on existing metrics, and docs/operating.md says what to do', async t => {
-  const found = await told(t)
+t.test('promtool finds nothing wrong with the metrics', async t => {
+  const text = await scraped
+  const { status, output } = promtool(['check', 'metrics'], text)
+  t.equal(output, '')
+  t.equal(status, 0)
+  t.not(promtool(['check', 'metrics'], text.replaceAll('shaper_requests_total', 'shaper_requests')).status, 0)
+})
+
+t.test('promtool: the alerts are valid, and each fires where it should and nowhere else', async t => {
+  const checked = promtool(['check', 'rules', `${ROOT}/docs/alerts.yml`])
+  t.equal(checked.status, 0, checked.output)
+  const file = `${ROOT}/test/fixtures/alerts-test.yml`
+  const tested = promtool(['test', 'rules', file])
+  t.equal(tested.status, 0, tested.output)
+  const { tests } = parse(readFileSync(file, 'utf8')) as { tests: { alert_rule_test: AlertTest[] }[] }
+  const cases = tests.flatMap(each => each.alert_rule_test)
+  for (const { alert } of rules()) {
+    const own = cases.filter(({ alertname }) => alertname === alert)
+    t.ok(
+      own.some(each => each.exp_alerts.length > 0),
+      `${alert} fires`,
+    )
+    t.ok(
+      own.some(each => each.exp_alerts.length === 0),
+      `${alert} does not`,
+    )
+  }
+})
+
+t.test('the alerts are on existing metrics, and docs/operating.md says what to do', async t => {
+  const found = await told()
   const page = doc('operating.md')
   const all = rules()
   t.ok(all.length >= 7)
@@ -122,23 +182,31 @@ t.test('the alerts are valid rules on existing metrics, and docs/operating.md sa
 })
 
 t.test('the Grafana dashboard uses existing metrics of one data source', async t => {
-  const found = await told(t)
+  const found = await told()
   const { schemaVersion, templating, panels } = dashboard()
   t.ok(schemaVersion >= 38, 'Grafana 10')
   t.match(templating.list, [{ name: 'datasource', type: 'datasource' }])
   t.equal(templating.list.length, 1)
   t.equal(new Set(panels.map(({ id }) => id)).size, panels.length)
+  const expressions = panels.flatMap(({ targets }) =>
+    targets.map(({ expr }) => expr.replaceAll('$__rate_interval', '5m')),
+  )
+  const file = `${t.testdir()}/rules.yml`
+  const asRules = expressions.map((expr, place) => ({ record: `panel:${place}`, expr }))
+  writeFileSync(file, JSON.stringify({ groups: [{ name: 'panels', rules: asRules }] }))
+  const checked = promtool(['check', 'rules', file])
+  t.equal(checked.status, 0, checked.output)
+  for (const expr of expressions) checkExpression(t, expr, found)
   for (const { title, datasource, targets, gridPos } of panels) {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: Grafana's own
     t.equal(datasource.uid, '${datasource}', title)
     t.ok(targets.length > 0, title)
     t.ok(gridPos.x + gridPos.w <= 24, title)
-    for (const { expr } of targets) checkExpression(t, expr.replaceAll('$__rate_interval', '5m'), found)
   }
   for (const [place, panel] of panels.entries()) {
     for (const other of panels.slice(place + 1)) t.notOk(overlap(panel.gridPos, other.gridPos), panel.title)
   }
-  const asked = panels.flatMap(({ targets }) => targets.map(({ expr }) => expr)).join('\n')
+  const asked = expressions.join('\n')
   for (const name of Object.keys(PROMISED)) t.ok(asked.includes(name), `${name} has a panel`)
 })
 
@@ -146,7 +214,7 @@ function overlap(a: Panel['gridPos'], b: Panel['gridPos']): boolean {
   return a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h
 }
 
-/** Checks that its metrics and labels exist, its outcomes are valid, and its parentheses match. */
+/** Checks that its metrics and labels exist, and its outcomes are valid. */
 function checkExpression(t: Test, expression: string, found: ReadonlyMap<string, ReadonlySet<string>>): void {
   const selectors = [...expression.matchAll(/\b((?:shaper|process)_\w+|up\b)(?:\{([^}]*)\})?/g)]
   t.ok(selectors.length > 0, expression)
@@ -160,7 +228,6 @@ function checkExpression(t: Test, expression: string, found: ReadonlyMap<string,
   for (const [, names] of expression.matchAll(/\b(?:by|on|without)\s*\(([^)]*)\)/g)) {
     for (const label of names!.split(',')) t.ok(labels.has(label.trim()), `${label.trim()} in ${expression}`)
   }
-  t.ok(isBalanced(expression), `balanced: ${expression}`)
 }
 
 function checkMatchers(t: Test, matchers: string, known: ReadonlySet<string>): void {
@@ -169,21 +236,6 @@ function checkMatchers(t: Test, matchers: string, known: ReadonlySet<string>): v
     if (label === 'outcome') for (const outcome of value!.split('|')) t.ok(OUTCOMES.includes(outcome), outcome)
   }
 }
-
-function isBalanced(expression: string): boolean {
-  const closing: Record<string, string> = { '(': ')', '{': '}', '[': ']' }
-  const open: string[] = []
-  for (const character of expression.replace(/"[^"]*"/g, '')) {
-    if (closing[character] !== undefined) open.push(closing[character])
-    else if (')}]'.includes(character) && open.pop() !== character) return false
-  }
-  return open.length === 0
-}
-
-t.test('the check of expressions finds errors', async t => {
-  for (const wrong of ['sum(rate(a[5m])', 'sum(a]', 'sum by (route)) (a)']) t.notOk(isBalanced(wrong), wrong)
-  t.ok(isBalanced('sum by (route) (rate(a{b="("}[5m]))'))
-})
 
 t.test('the systemd unit is valid, and leaves enough time to end', async t => {
   const unit = doc('shaper.service')
@@ -233,3 +285,54 @@ t.test(
     t.equal(execFileSync('bash', ['-c', command!], { encoding: 'utf8' }).trim(), fields.key)
   },
 )
+
+t.test('page and documents say in the same words what a DELETE does', async t => {
+  const words =
+    'makes the bucket as new but for who waits: what has passed is forgotten and a block ends, so the first who waits ' +
+    'leaves as soon as the rest of its stack allows and the others follow at r'
+  const files = ['README.md', 'CHANGELOG.md', 'docs/operating.md', 'src/admin/dashboard/index.html']
+  for (const file of files) {
+    const text = readFileSync(`${ROOT}/${file}`, 'utf8').replaceAll(/\s+/g, ' ')
+    t.ok(text.includes(words), file)
+  }
+})
+
+t.test('the README shows a key as `shaper key` does', async t => {
+  const [, shown] = /^```\n(client: 203[^`]*)```$/m.exec(readFileSync(`${ROOT}/README.md`, 'utf8'))!
+  const state: KeyState = {
+    ...{ at: 0, bucket: 'client', key: '203.0.113.7', hash: 'a1b2c3d4e5f6' },
+    ...{ rate: 5, capacity: 10, level: 9, waiting: 8, queued: 8, inFlight: 0, predictedWaitMs: 1_800 },
+    routes: { api: { predictedWaitMs: 1_800, waitsFor: 'bucket client', assumed: [] } },
+    recent: [
+      {
+        ...{ at: Date.parse('2026-11-26T07:00:00Z'), route: 'api', outcome: 'forwarded', status: 200 },
+        ...{ waitMs: 1_600, upstreamMs: 12 },
+      },
+    ],
+  }
+  t.equal(`${keyLines(state).join('\n')}\n`, shown)
+})
+
+t.test('the commands of the README for one key work', async t => {
+  const [block] = blocks('README.md', 'sh').filter(each => each.includes('curl -X PUT'))
+  const cwd = t.testdir({
+    'shaper.config.json': JSON.stringify({
+      ...{ listen: '127.0.0.1:0', admin: { listen: '127.0.0.1:0' }, upstream: 'echo:' },
+      buckets: { client: { key: 'ip', rate: '5/s', capacity: 10 } },
+    }),
+  })
+  const command = shaper(['start'], { cwd })
+  t.teardown(async () => {
+    command.child.kill('SIGTERM')
+    await command.finished
+  })
+  await fetch(await command.url)
+  const [, admin] = /"url":"http:\/\/([^"]+)"/.exec(command.stderr())!
+  const [set, end] = block!.trim().split('\n')
+  const run = (line: string): unknown =>
+    JSON.parse(execFileSync('bash', ['-c', line.replace('localhost:9090', admin!)], { stdio: 'pipe' }).toString())
+  t.match(run(set!), { bucket: 'client', key: '203.0.113.7', rate: 50, capacity: 100, until: String })
+  t.same(run(end!), { bucket: 'client', key: '203.0.113.7', until: 'now' })
+  const found = await shaperHere(['key', '127.0', '--admin', `http://${admin}`])
+  t.match(found.stdout, /^client +127\.0\.0\.1 +[\d.]+\/10 +0 +/m)
+})

@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { FORMATS } from '../src/replay/formats/format-names.js'
-import { spread } from '../src/replay/input/spread-in-second.js'
+import { timeInSecond } from '../src/replay/input/spread-in-second.js'
 import { ROOT, shaperHere } from './cli/command.js'
 import { blocks } from './docs-code.js'
 
@@ -47,6 +47,11 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
     'before.json': limits('1/s'),
     'after.json': limits('2/s'),
   })
+  // The page shows what each format looks like. Its examples are about these.
+  const samples = [...readFileSync(`${ROOT}/docs/replay.md`, 'utf8').matchAll(/^```log (\S+)\n([\s\S]*?)^```$/gm)]
+  for (const [, name, text] of samples) {
+    writeFileSync(`${cwd}/${name}`, name!.endsWith('.gz') ? gzipSync(text!) : text!)
+  }
   // The command opens logs where the process is.
   const back = process.cwd()
   process.chdir(cwd)
@@ -59,6 +64,7 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
   t.ok(lines.length > 10)
   t.ok(lines.filter(line => wordsOf(line) === undefined).length < 3, 'most need no shell')
   let output = ''
+  const [read, formats] = [new Set<string>(), new Set<string>()]
   for (const line of lines) {
     const words = wordsOf(line)
     if (words === undefined) {
@@ -68,7 +74,16 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
     const { code, stdout, stderr } = await shaperHere(words, { cwd })
     t.equal(code, 0, `${line}: ${stderr}`)
     output += stdout
+    const sample = samples.find(([, name]) => name === words[1])?.[1]
+    if (sample === undefined) continue
+    read.add(sample)
+    t.notMatch(stdout, /bad line/, line)
+    t.match(stdout, /^[12] requests? of [12] clients? in /, line)
+    formats.add(/\((\w+)\)$/m.exec(stdout)![1]!)
   }
+  t.same([...read].sort(), samples.map(([, name]) => name).sort(), 'each sample is read')
+  const missing = Object.keys(FORMATS).filter(name => !formats.has(name))
+  t.same(missing, ['common', 'alb'], 'those without a sample')
   const { stdout } = await shaperHere(['replay', 'access.log', '--rate', '1/s', '--capacity', '5'], { cwd })
   const text = readFileSync(`${ROOT}/docs/replay.md`, 'utf8')
   const shown = [...text.matchAll(/^```(.*)\n([\s\S]*?)^```$/gm)]
@@ -80,9 +95,9 @@ t.test('replays of README.md and docs/replay.md run, on a log and configurations
 
 t.test('docs/replay.md: the documented rule of spreading is in use', async t => {
   const [code] = blocks('docs/replay.md', 'js')
-  const documented = new Function(`${code}; return spread`)() as typeof spread
+  const documented = new Function(`${code}; return spread`)() as typeof timeInSecond
   for (let at = 0; at < 100; at += 1) {
     const [second, n] = [1_431_857_103 + at * 977, 1 + (at % 7)]
-    t.equal(documented(at, second, at % n, n), second * 1_000 + spread(at, second, at % n, n))
+    t.equal(documented(at, second, at % n, n), second * 1_000 + timeInSecond(at, second, at % n, n))
   }
 })

@@ -14,6 +14,9 @@ const pages = ['README.md', ...readdirSync(`${ROOT}/docs`).map(name => `docs/${n
   name.endsWith('.md'),
 )
 
+/** All their commands are run by tests of their own. */
+const RUN_ELSEWHERE = ['docs/tutorial.md', 'docs/when-something-is-wrong.md']
+
 /** The last configuration with a key above a command. */
 function fileBefore(page: string, command: string, key: 'store' | 'egress'): string {
   const text = readFileSync(`${ROOT}/${page}`, 'utf8')
@@ -33,6 +36,7 @@ for (const page of pages) {
     }
   })
 
+  if (RUN_ELSEWHERE.includes(page)) continue
   t.test(`${page}: commands are valid`, async t => {
     const commands = blocks(page, 'sh').flatMap(block => block.match(/^(?:shaper|node bin\/shaper\.js) .*$/gm) ?? [])
     for (const command of commands) {
@@ -128,6 +132,23 @@ t.test('README: the comments of the library example are right', async t => {
     const written = JSON.stringify(result).replaceAll('"', '').replaceAll(',', ', ').replaceAll(':', ': ')
     t.ok(comment!.startsWith(written.replace(/^\{(.*)\}$/, '{ $1 }')), `${verb}: ${written}`)
   }
+})
+
+t.test('docs/semantics.md promises no more of the bound than docs/benchmarks.md shows', async t => {
+  const rows = (page: string): string[][] =>
+    [...readFileSync(`${ROOT}/${page}`, 'utf8').matchAll(/^\| (\d+\/s) \|(.*)\|$/gm)].map(([, rate, rest]) => [
+      rate!,
+      ...rest!.split('|').map(cell => cell.trim()),
+    ])
+  // The first table with rows of a rate is that of the last full run.
+  const measured = rows('docs/benchmarks.md')
+    .slice(0, 5)
+    .map(([rate, , , ...worst]) => [rate, ...worst.map(above => String(Math.max(0, Math.ceil(Number(above)))))])
+  t.same(rows('docs/semantics.md'), measured)
+  t.same(
+    measured.map(([rate]) => rate),
+    ['1/s', '10/s', '100/s', '1000/s', '5000/s'],
+  )
 })
 
 t.test('compose.yaml has a valid configuration for its instances', async t => {

@@ -220,6 +220,20 @@ t.test('ARCHITECTURE.md names every folder with its floor', async t => {
   t.same(rows.sort(), [...folders].map(folder => `${FLOORS[topFolder(folder)]} ${folder}`).sort())
 })
 
+t.test('the picture of the architecture names every top folder, and no folder that does not exist', async t => {
+  const text = readFileSync(`${ROOT}/docs/architecture.svg`, 'utf8')
+  const named = [...text.matchAll(/(?<![</\w])([a-z][a-z0-9]*)\/(?=[,<\s])/g)].map(([, name]) => name!)
+  const folders = new Set(Object.keys(read()).flatMap(path => path.split('/').slice(0, -1)))
+  t.same(
+    named.filter(name => !folders.has(name)),
+    [],
+  )
+  t.same(
+    Object.keys(FLOORS).filter(name => !name.includes('.') && !named.includes(name)),
+    [],
+  )
+})
+
 t.test('documents name only files and folders that exist', async t => {
   const documents = [
     'ARCHITECTURE.md',

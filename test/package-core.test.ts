@@ -1,5 +1,5 @@
 /** leaky-shaper-core in an empty project, without a network. Needs an up-to-date dist. */
-import { mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
@@ -52,9 +52,45 @@ const server = createServer((_, res) => res.end('answer')).listen(0, '127.0.0.1'
       ['pg', "{ type: 'postgres', url: 'postgres://127.0.0.1:1/none' }"],
     ]) {
       const code = `const shaper = require('leaky-shaper-core').createShaper({ rate: 5, capacity: 5, store: ${store} })
-shaper.once('error', error => shaper.drain(console.log(error.message)))`
+const tell = error => console.log(error.message)
+shaper.run(() => 1).catch(tell).then(() => shaper.run(() => 2)).catch(tell).then(() => shaper.drain())`
       const output = await run(project, process.execPath, '-e', code)
-      t.equal(output, `the store needs the package ${client}; type: npm install ${client}\n`)
+      t.equal(output, `the store needs the package ${client}; type: npm install ${client}\n`.repeat(2))
+    }
+  })
+
+  await t.test('a store finds its client where npm and pnpm put it', async t => {
+    const [strict, workspace] = ['strict', 'workspace'].map(name => join(directory, name)) as [string, string]
+    const member = join(workspace, 'member')
+    layOut(strict, strict)
+    layOut(workspace, member)
+    // pnpm keeps the packages of a member for all, and those that the root does not have itself in one more place.
+    const places = [
+      { home: project, clients: join(project, 'node_modules') },
+      { home: strict, clients: join(strict, 'node_modules') },
+      { home: member, clients: join(workspace, 'node_modules/.pnpm/node_modules') },
+    ]
+    for (const [client, store] of [
+      ['ioredis', "{ type: 'redis', url: 'redis://127.0.0.1:1', onOutage: 'closed' }"],
+      ['pg', "{ type: 'postgres', url: 'postgres://127.0.0.1:1/none', onOutage: 'closed' }"],
+    ] as const) {
+      const code = `const shaper = require('leaky-shaper-core').createShaper({ rate: 5, capacity: 5, store: ${store} })
+shaper.run(() => 1).catch(error => console.log(error.message)).then(() => shaper.drain())`
+      for (const { home, clients } of places) {
+        mkdirSync(clients, { recursive: true })
+        symlinkSync(`${ROOT}/node_modules/${client}`, join(clients, client))
+        const output = await run(home, process.execPath, '-e', code)
+        rmSync(join(clients, client))
+        t.equal(output, 'the store does not answer\n', `${client}, ${home}`)
+      }
+    }
+
+    /** The core as pnpm installs it. */
+    function layOut(root: string, home: string): void {
+      const own = join(root, 'node_modules/.pnpm/leaky-shaper-core/node_modules/leaky-shaper-core')
+      cpSync(join(project, 'node_modules/leaky-shaper-core'), own, { recursive: true })
+      mkdirSync(join(home, 'node_modules'), { recursive: true })
+      symlinkSync(own, join(home, 'node_modules/leaky-shaper-core'))
     }
   })
 

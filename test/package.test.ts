@@ -43,7 +43,7 @@ t.test('packed and installed', { timeout: 180_000 }, async t => {
 
   await t.test('has the needed files, and nothing else', async t => {
     const allowed =
-      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
+      /^(LICENSE|README\.md|package\.json|shaper\.schema\.json|bin\/shaper\.js|deploy\/(README\.md|gate\/[\w.-]+|kubernetes\/[\w-]+\.yaml)|docs\/([\w-]+\.md|alerts\.yml|grafana-dashboard\.json|shaper\.service)|dist\/(index\.cjs|[\w/-]+(\.js|\.lua|\.sql|\.proto|\.html|\.css)|src\/[\w/-]+\.ts|types\/(package\.json|index\.d\.mts|[\w/-]+\.d\.ts(\.map)?)))$/
     t.same(
       paths.filter(path => !allowed.test(path)),
       [],

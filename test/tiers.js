@@ -7,9 +7,9 @@
 export const TIERS = [
   {
     name: 'browser',
-    holds: 'the dashboard and the replay page in Chromium',
+    holds: 'the dashboard, the replay page and waiting pages in Chromium',
     jobs: 2,
-    paths: ['admin/dashboard', 'replay/page'],
+    paths: ['admin/dashboard', 'replay/page', 'proxy/waiting-browser'],
   },
   {
     name: 'unit',
@@ -32,7 +32,7 @@ export const TIERS = [
     name: 'integration',
     holds: 'proxy, admin server and library over real sockets',
     jobs: 3,
-    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/'],
+    paths: ['proxy/', 'admin/', 'outbound/', 'hardening/', 'gate/'],
   },
   {
     name: 'timing',
@@ -52,7 +52,7 @@ export const TIERS = [
     holds:
       'several instances, outages, rude traffic, ten thousand held, upstreams of few workers and on PostgreSQL; alone on the machine',
     jobs: 1,
-    paths: ['instances/', 'soak/', 'upstreams/', 'hardening/held', 'cli/store', 'cli/workers.test'],
+    paths: ['instances/', 'soak/', 'upstreams/', 'hardening/held', 'cli/store', 'cli/workers.test', 'gate/hang-ups'],
   },
 ]
 

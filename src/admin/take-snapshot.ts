@@ -1,18 +1,19 @@
-/** Takes snapshots of a running proxy, and resets instances of its buckets. */
+/** Takes snapshots of a running proxy. */
+import { isAnyRate } from '../config/default-capacity.js'
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
-import { slackOf } from '../core/bucket/limits.js'
-import type { SharedBucket } from '../core/queue/lane.js'
-import type { StoredBucket } from '../core/shared/stored-bucket.js'
 import type { ProxyContext } from '../proxy/context.js'
+import type { RejectionCause } from '../proxy/observe/observer.js'
 import type { Route } from '../proxy/routing/route.js'
 import type { Upstream } from '../proxy/upstream/upstream.js'
-import type { Instance } from './counters/fullest.js'
-import type { RouteTally, TrafficTally } from './counters/traffic-tally.js'
-import type { Reset } from './http/server.js'
+import { failureText } from '../proxy/upstream/upstream-error.js'
+import { bucketsOf } from './buckets-in-use.js'
+import { fullness, type Instance } from './counters/fullest.js'
+import type { BucketTally, RouteTally, StatusCounts, TrafficTally } from './counters/traffic-tally.js'
+import { finiteOrNull } from './keys/key-state.js'
+import type { ListedWaits, WaitList } from './keys/listed-waits.js'
 import type {
   BucketSnapshot,
-  InstanceSnapshot,
   PatienceSnapshot,
   RouteSnapshot,
   Snapshot,
@@ -23,74 +24,34 @@ export interface SnapshotOptions {
   readonly context: ProxyContext
   readonly tally: TrafficTally
   readonly storeType: 'memory' | 'redis' | 'postgres'
+  readonly waits: ListedWaits
   /** ms since 1970, as fine as the clock of the proxy. */
   wallNow(): number
 }
 
-export function takeSnapshot({ context, tally, storeType, wallNow }: SnapshotOptions): Snapshot {
-  const { clock, routes, sharing, shaper, draining } = context
+export async function takeSnapshot(options: SnapshotOptions): Promise<Snapshot> {
+  const { context, tally, storeType, wallNow, waits } = options
+  const { clock, routes, sharing, shaper, leaving } = context
   const now = clock.now()
+  const listed = waits.list()
   const hasDryRun = routes.some(({ settings }) => settings.dryRun && settings.mode !== 'off')
-  return {
+  const snapshot: Snapshot = {
     at: wallNow(),
     uptime: process.uptime(),
     processes: 1,
-    draining,
+    draining: leaving,
     store: { type: storeType, ready: sharing?.ready ?? true, instances: sharing?.instances ?? 1 },
     queued: shaper.queued,
     inFlight: tally.inFlight,
-    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, context, tally, now)),
-    routes: routeSnapshots(context, tally, now),
+    buckets: bucketsOf(context).map(settings => bucketSnapshot(settings, options, listed, now)),
+    routes: routeSnapshots(options, listed, now),
     upstreams: [...new Set(routes.map(({ upstream }) => upstream))].map(upstream => upstreamSnapshot(upstream, now)),
     wait: tally.waits.quantiles(now),
     lateness: tally.lateness.quantiles(now),
     ...(hasDryRun && { dryRun: tally.dryRuns.snapshot() }),
   }
-}
-
-/**
- * Forgets what has passed one instance of a bucket, and ends its block. Waiting requests stay.
- *
- * @returns the effect, as far as this process knows it; undefined: there is no such bucket, or, without a shared store, no
- *   such instance
- */
-export async function resetInstance(context: ProxyContext, name: string, key: string): Promise<Reset | undefined> {
-  const settings = bucketsOf(context).find(bucket => bucket.name === name)
-  if (settings === undefined) return undefined
-  const { bucketTable, sharing, shaper, clock } = context
-  const known = bucketTable.peek(name, key)
-  const forgotten = known === undefined ? 0 : Math.max(0, known.level(clock.now()) - known.queued)
-  if (sharing === undefined) {
-    if (known === undefined) return undefined
-    bucketTable.hold(known)
-    shaper.control.reset(known)
-    const reset = afterReset(known, forgotten, clock.now())
-    bucketTable.rest(known)
-    return reset
-  }
-  const bucket = (known ?? sharing.createBucket(settings.limits, key)) as StoredBucket
-  await sharing.store.reset(bucket.ref)
-  if (known === undefined) return { forgotten, waiting: 0, level: 0, lastWaitMs: 0 }
-  bucket.levelReported(0, clock.now())
-  shaper.control.reset(known)
-  return afterReset(known, forgotten, clock.now())
-}
-
-function afterReset(bucket: SharedBucket, forgotten: number, now: number): Reset {
-  const { waiting, queued } = bucket
-  // The store has forgotten the cost of waiting requests, too, but they still count here.
-  const level = Math.max(queued, bucket.level(now))
-  // The last request leaves when everything but its own cost has drained, down to its slack. Its cost is assumed to be the mean.
-  const cost = waiting === 0 ? level : queued / waiting
-  const ahead = Math.max(0, level - cost - slackOf(bucket.limits, cost))
-  return { forgotten, waiting, level, lastWaitMs: Math.ceil(ahead / bucket.limits.rate) }
-}
-
-/** The buckets that routes use, in the order of the routes. */
-export function bucketsOf({ routes }: ProxyContext): BucketSettings[] {
-  const asked = routes.filter(({ settings }) => settings.mode !== 'off')
-  const adaptive = routes.flatMap(({ upstream }) => upstream.adaptive?.bucket ?? [])
-  return [...new Set([...asked.flatMap(({ settings }) => settings.buckets), ...adaptive])]
+  await listed.fill()
+  return snapshot
 }
 
 export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
@@ -99,83 +60,82 @@ export function storeTypeOf({ store }: Settings): SnapshotOptions['storeType'] {
 
 function bucketSnapshot(
   settings: BucketSettings,
-  context: ProxyContext,
-  all: TrafficTally,
+  { context, tally: all }: SnapshotOptions,
+  listed: WaitList,
   now: number,
 ): BucketSnapshot {
   const { name, key, limits } = settings
   const tally = all.bucket(name)
   let fullest = tally.fullest.list(now)
   const [first] = fullest
-  if (first !== undefined && !isBusy(tally.focus, now)) all.focus(tally, ...first)
+  if (first !== undefined && isToWatch(first, tally.focus, now)) all.focus(tally, ...first)
   const watched = tally.focus
   // The watched instance stays in the list when others have become fuller.
-  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([, bucket]) => bucket === watched.bucket)) {
+  if (watched !== undefined && isBusy(watched, now) && !fullest.some(([key]) => key === watched.key)) {
     fullest = [...fullest.slice(0, -1), [watched.key, watched.bucket]]
   }
   const { focus } = tally
   return {
     name,
     key: key.parts.map(formatKeyPart).join(' + '),
-    rate: context.learned.limitsOf(limits).rate * 1_000,
-    configured: limits.rate * 1_000,
-    capacity: finite(limits.capacity),
+    rate: told(context.learned.limitsOf(limits)),
+    configured: told(limits),
+    capacity: finiteOrNull(limits.capacity),
     ...(limits.burst !== undefined && { burst: limits.burst }),
     routes: byName(context.routes.filter(route => route.settings.buckets.includes(settings))).map(({ name }) => name),
     keys: context.bucketTable.size(name),
     offered: tally.offered,
     released: tally.released,
     rejected: tally.rejected,
+    perSecond: tally.lately.rates(now),
     queued: tally.queued,
     waiting: tally.waiting,
-    fullest: fullest.map(instance => instanceSnapshot(instance, now)),
-    ...(focus && {
-      focus: {
-        key: focus.key,
-        arrivals: tally.arrivals.list(),
-        releases: tally.releases.list(),
-        rejections: tally.rejections.list(),
-      },
-    }),
+    fullest: fullest.map(instance => listed.add(settings, instance)),
+    ...(focus && { focus: focus.events.focus(focus.key) }),
   }
 }
 
-/** JSON has no other numbers. */
-function finite(capacity: number): number | null {
-  return capacity === Infinity ? null : capacity
+/** Cost units per second, or any rate. */
+function told(limits: BucketSettings['limits']): number | null {
+  return isAnyRate(limits) ? null : limits.rate * 1_000
 }
 
-/** A watched instance stays watched until it has drained, so that the picture does not jump. */
-function isBusy(focus: { readonly bucket: SharedBucket } | undefined, now: number): boolean {
-  return focus !== undefined && focus.bucket.level(now) > 0
+type Focus = BucketTally['focus']
+
+function isBusy(focus: Focus, now: number): boolean {
+  return focus !== undefined && focus.bucket.occupancy(now) > 0
 }
 
-function instanceSnapshot([key, bucket]: Instance, now: number): InstanceSnapshot {
-  const { tier, rate, capacity, burst } = bucket.limits.whole ?? bucket.limits
-  const blocked = bucket.blockedFor(now)
-  return {
-    key,
-    ...(tier !== undefined && { tier }),
-    rate: rate * 1_000,
-    capacity: finite(capacity),
-    ...(burst !== undefined && { burst }),
-    level: bucket.level(now),
-    waiting: bucket.waiting,
-    nextReleaseMs: Math.max(0, bucket.freeFor(bucket.nextCost || 1) - now),
-    ...(blocked > 0 && { blockedMs: blocked === Infinity ? -1 : blocked }),
-  }
+/** ms. So the picture does not jump while two instances are about as full. */
+const WATCHED = 10_000
+
+/** Whether to watch the fullest instance instead of that in focus, which is empty, or has long been much less full. */
+function isToWatch([, fullest]: Instance, focus: Focus, now: number): boolean {
+  if (focus === undefined || !isBusy(focus, now)) return true
+  return now - focus.since >= WATCHED && fullness(fullest, now) - fullness(focus.bucket, now) > 0.5
 }
 
-function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number): RouteSnapshot[] {
-  const countsOf = (name: string): Pick<RouteSnapshot, 'queued' | 'outcomes' | 'rehearsed'> => {
-    const { queued, outcomes, rehearsed } = all.route(name)
-    return { queued, outcomes, rehearsed }
+function routeSnapshots(
+  { context: { routes }, tally: all }: SnapshotOptions,
+  listed: WaitList,
+  now: number,
+): RouteSnapshot[] {
+  const countsOf = (name: string): Omit<RouteSnapshot, 'name' | 'mode' | 'dryRun' | 'patience'> => {
+    const { queued, outcomes, coalesced, upstreamResponses, rejections, rehearsed } = all.route(name)
+    return {
+      queued,
+      outcomes: { ...outcomes },
+      ...(coalesced > 0 && { coalesced }),
+      upstreamResponses: byClass(upstreamResponses),
+      rejections: byReason(rejections),
+      rehearsed: { ...rehearsed },
+    }
   }
   const known = byName(routes).map((route): RouteSnapshot => {
     const { name, settings } = route
     const patience = patienceSnapshot(route, all.route(name), now)
     const { mode, dryRun } = settings
-    return { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) }
+    return listed.addRoute(route, { name, mode, dryRun, ...countsOf(name), ...(patience && { patience }) })
   })
   // Requests without a route are listed, too.
   return all.routes.has('') ? [...known, { name: '', mode: 'off', dryRun: false, ...countsOf('') }] : known
@@ -184,6 +144,19 @@ function routeSnapshots({ routes }: ProxyContext, all: TrafficTally, now: number
 /** The first route of each name. With egress there is one for each origin, and they share what is shown. */
 function byName(routes: readonly Route[]): Route[] {
   return routes.filter(({ name }, index) => routes.findIndex(route => route.name === name) === index)
+}
+
+/** An answer that switches protocols has no class. */
+function byClass([, , ok, moved, wrong, failed]: StatusCounts): RouteSnapshot['upstreamResponses'] {
+  return { '2xx': ok, '3xx': moved, '4xx': wrong, '5xx': failed }
+}
+
+/** The sums of all buckets. */
+function byReason(rejections: RouteTally['rejections']): RouteSnapshot['rejections'] {
+  const sums: Partial<Record<RejectionCause['reason'], number>> = {}
+  for (const reasons of rejections.values())
+    for (const [reason, count] of reasons) sums[reason] = (sums[reason] ?? 0) + count
+  return sums
 }
 
 function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): PatienceSnapshot | undefined {
@@ -196,7 +169,7 @@ function patienceSnapshot({ waits }: Route, tally: RouteTally, now: number): Pat
     ...(learntMs !== undefined && { learntMs }),
     ...(serviceMs !== undefined && { serviceMs }),
     givenUp,
-    lastMinute: tally.givenUpLately.count(now),
+    lastMinute: tally.givenUpLately.sum(now),
   }
 }
 
@@ -205,8 +178,10 @@ function upstreamSnapshot({ settings, gate, quota, breaker }: Upstream, now: num
   return {
     url: settings.url,
     inFlight: gate.inFlight,
+    ...(gate.maxInFlight < Infinity && { maxInFlight: gate.maxInFlight }),
     pausedMs: gate.pausedFor(now),
     ...(breaker?.isOpen && { probeMs: breaker.retryAfter }),
+    ...(breaker?.failure && { failure: failureText(breaker.failure) }),
     ...(Number.isFinite(allows) && { allows }),
   }
 }

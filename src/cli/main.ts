@@ -3,14 +3,19 @@
  *
  * The code of a command is imported when it runs, so that `--help` is fast.
  */
-import { readFileSync } from 'node:fs'
-import { Command, CommanderError } from 'commander'
+import { Argument, Command, CommanderError, Option } from 'commander'
 import { FORMAT_LIST, FORMATS } from '../replay/formats/format-names.js'
 import { CommandError } from './command-error.js'
-import type { CommandOptions } from './commands/common-options.js'
+import type { CheckOptions } from './commands/check.js'
+import { completion, SHELLS } from './commands/completion.js'
+import type { InitOptions } from './commands/init.js'
+import type { KeyFlags } from './commands/key.js'
 import type { ReplayFlags } from './commands/replay-flags.js'
+import type { StartOptions } from './commands/start.js'
 import type { TopFlags } from './commands/top-flags.js'
+import { LOG_FORMATS, LOG_LEVELS } from './logging/log-options.js'
 import type { Terminal } from './terminal.js'
+import { packageVersion } from './version.js'
 
 /** Runs the command line and leaves the exit status in the process. */
 export async function main(argv: readonly string[]): Promise<void> {
@@ -38,12 +43,9 @@ export async function run(argv: readonly string[], terminal: Terminal): Promise<
 }
 
 function createProgram(terminal: Terminal): Command {
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
-    version: string
-  }
   const program = new Command('shaper')
     .description('Holds bursts of requests in a queue per client and releases them at exactly r per second.')
-    .version(version)
+    .version(packageVersion())
     .exitOverride()
     .configureOutput({
       writeOut: text => void terminal.stdout.write(text),
@@ -63,15 +65,40 @@ function createProgram(terminal: Terminal): Command {
 
   withLimits(program.command('start'))
     .description('run the proxy')
-    .action(async (options: CommandOptions) => (await import('./commands/start.js')).runStart(options, terminal))
+    .addOption(
+      new Option('--log <format>', 'lines for people or records (default: pretty on a terminal)').choices(LOG_FORMATS),
+    )
+    .addOption(new Option('--log-level <level>', 'the least that is logged (default: info)').choices(LOG_LEVELS))
+    .action(async (options: StartOptions) => (await import('./commands/start.js')).runStart(options, terminal))
     .addHelpText(
       'after',
       '\nExample:\n  shaper start --listen 0.0.0.0:8080 --upstream http://127.0.0.1:9000 --rate 5/s --capacity 10',
     )
   withLimits(program.command('check'))
     .description('validate the configuration; print it as JSON with every default, and the longest waits on stderr')
-    .action(async (options: CommandOptions) => (await import('./commands/check.js')).runCheck(options, terminal))
-    .addHelpText('after', '\nExample:\n  shaper check -c shaper.config.json')
+    .option('--json', 'no text but warnings beside the JSON')
+    .option('--quiet', 'print errors only')
+    .action(async (options: CheckOptions) => (await import('./commands/check.js')).runCheck(options, terminal))
+    .addHelpText(
+      'after',
+      '\nExample:\n  shaper check -c shaper.config.json\n  shaper check --quiet && systemctl reload shaper',
+    )
+  program
+    .command('init')
+    .description('write a configuration to begin with, with comments')
+    .option('-c, --config <file>', 'where to (default: ./shaper.config.json)')
+    .option('--upstream <url>', 'where to send requests (default: http://127.0.0.1:9000)')
+    .action(async (options: InitOptions) => (await import('./commands/init.js')).runInit(options, terminal))
+    .addHelpText('after', '\nExample:\n  shaper init --upstream http://127.0.0.1:9000')
+  program
+    .command('import')
+    .description('print a configuration of nginx as one of shaper; what cannot be said is told on stderr')
+    .argument('<nginx.conf>', 'with limit_req or limit_conn; the files that it includes are read, too')
+    .option('--upstream <url>', 'where all requests go, e.g. to nginx itself on another port')
+    .action(async (file: string, options: { upstream?: string }) =>
+      (await import('./commands/import.js')).runImport(file, options, terminal),
+    )
+    .addHelpText('after', '\nExample:\n  shaper import /etc/nginx/nginx.conf > shaper.config.json')
   program
     .command('migrate')
     .description('create the table of a PostgreSQL store, which its first use would create otherwise')
@@ -87,23 +114,46 @@ function createProgram(terminal: Terminal): Command {
     .addHelpText('after', '\nExample:\n  shaper demo')
   program
     .command('top')
-    .description('a live table of buckets: level, queued, released/s, rejected/s')
+    .description('live tables of instances, buckets, routes and the fullest keys')
     .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
     .option('--dry-run', 'what dry runs would have done, and to whom')
     .option('--interval <duration>', 'time between two tables', '1s')
-    .option('--count <n>', 'how many tables to show (default: until interrupted)')
+    .option('--count <n>', 'write so many tables and end (default: live, with keys to sort, filter and scroll)')
     .action(async (options: TopFlags) => {
       const [{ runTop }, { readTopFlags }] = await Promise.all([
         import('./commands/top.js'),
         import('./commands/top-flags.js'),
       ])
-      await runTop(readTopFlags(options, terminal.env), terminal.stdout)
+      await runTop(readTopFlags(options, terminal.env), terminal)
     })
     .addHelpText(
       'after',
       '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper top --admin http://127.0.0.1:9090',
     )
+  program
+    .command('key')
+    .description('one key of a bucket: its level, what a newcomer waits, its latest requests; or find keys by a text')
+    .argument('<name|text>', 'the bucket; without a key: a part of keys, or the hash of one from the log')
+    .argument('[key]', 'the key')
+    .option('--admin <url>', 'where the admin server is', 'http://127.0.0.1:9090')
+    .option('--json', 'write the answer as JSON')
+    .action(async (nameOrText: string, key: string | undefined, options: KeyFlags) =>
+      (await import('./commands/key.js')).runKey([nameOrText, key], options, terminal),
+    )
+    .addHelpText(
+      'after',
+      '\nThe token of the admin server is taken from SHAPER_TOKEN.\n\nExample:\n  shaper key client 203.0.113.7\n  shaper key 203.0.113',
+    )
   withReplay(program.command('replay'), terminal)
+  program
+    .command('completion')
+    .description('print a script that completes commands and options in a shell')
+    .addArgument(new Argument('<shell>', 'which one').choices(SHELLS))
+    .action((shell: (typeof SHELLS)[number]) => void terminal.stdout.write(completion(shell, program)))
+    .addHelpText(
+      'after',
+      '\nExample:\n  eval "$(shaper completion bash)"      # in ~/.bashrc; in ~/.zshrc, after compinit, with zsh\n  shaper completion fish > ~/.config/fish/completions/shaper.fish',
+    )
   for (const command of program.commands) {
     command.exitOverride().configureOutput(program.configureOutput()).allowExcessArguments()
   }
@@ -153,7 +203,7 @@ function withReplay(command: Command, terminal: Terminal): Command {
     .option('--format <format>', `auto, ${FORMAT_LIST}`, 'auto')
     .option(
       '--field <use=name>',
-      'where JSON has it, e.g. ip=remote_addr or time=ts; again for another',
+      'where JSON or W3C has it, e.g. ip=remote_addr or time=ts; again for another',
       (given: string, before: string[] = []) => [...before, given],
     )
     .option('--spread <rule>', 'times of whole seconds: even (spread in the second) or none', 'even')

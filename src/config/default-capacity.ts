@@ -1,5 +1,13 @@
 const MS_PER_SECOND = 1_000
 
+/** The rate of a bucket that bounds requests in flight only, in cost units per ms. Nothing ever waits for it. */
+export const ANY_RATE = 1_000
+
+/** Whether limits bound requests in flight only: they have no rate to be told. */
+export function isAnyRate({ rate, capacity }: { readonly rate: number; readonly capacity: number }): boolean {
+  return rate >= ANY_RATE && capacity === Infinity
+}
+
 /**
  * The capacity of a bucket or a tier: the one given, else rate x maxDelay, else one second's worth of the rate, and at
  * least 1 and its burst.

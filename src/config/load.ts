@@ -4,12 +4,14 @@ import { adaptFaults } from './checks/adapt.js'
 import { adminAddressFaults } from './checks/admin-address.js'
 import { crossCheck } from './checks/checks.js'
 import { egressFaults } from './checks/egress.js'
+import { gateFaults } from './checks/gate.js'
 import { isObject, readPartialConfig } from './checks/partial-config.js'
 import { fileFaults } from './checks/readable-files.js'
 import { loopFaults } from './checks/upstream-loop.js'
-import { workerCountFaults, workerFaults } from './checks/workers.js'
+import { workerCount, workerCountFaults, workerFaults } from './checks/workers.js'
 import { type Flags, fileOfFlags, mergeFlags, type Origin } from './flags.js'
 import { quoteFile } from './messages.js'
+import { fitOpenFiles } from './open-files.js'
 import { type Finding, findingsOf, formatPath, isWithin } from './problems.js'
 import { type Environment, substitute } from './read/environment.js'
 import { expandProfiles } from './read/expand-profiles.js'
@@ -23,7 +25,7 @@ export type { Flags } from './flags.js'
 /** The file that is looked for where none is named. */
 export const DEFAULT_FILE = 'shaper.config.json'
 /** Checks that read nothing but the configuration. */
-const CHECKS = [loopFaults, adminAddressFaults, adaptFaults]
+const CHECKS = [loopFaults, adminAddressFaults, adaptFaults, gateFaults]
 
 /** Where a configuration is read from. */
 export interface ConfigSources {
@@ -34,6 +36,8 @@ export interface ConfigSources {
   readonly cwd: string
   /** The flag `--workers`, to be checked with the rest. */
   readonly workers?: string | undefined
+  /** How many files each process may open. The default of `limits.maxConnections` fits into it. Undefined: any number. */
+  readonly openFiles?: number | undefined
 }
 
 /** An error in the configuration. `path` is its place in the file, a flag such as `--rate`, or "" for the whole file. */
@@ -72,10 +76,10 @@ export function parseConfig(text: string, options: { env?: Environment; flags?: 
  * @throws ConfigError with every problem
  */
 export function loadConfig(options: ConfigSources): { settings: Settings; file: string | undefined } {
-  const { flags, env, cwd, workers, file: given = DEFAULT_FILE } = options
+  const { flags, env, cwd, workers, openFiles, file: given = DEFAULT_FILE } = options
   const file = resolvePath(cwd, given)
   const checks = [...CHECKS, fileFaults, (raw: Record<string, unknown>) => workerFaults(workers, raw)]
-  const reading: ReadOptions = { env, flags, checks, workers }
+  const reading: ReadOptions = { env, flags, checks, workers, openFiles }
   const content = contentOf(file, options.file)
   if (typeof content === 'object') throw new ConfigError(problemsOf([content, ...flagFaults(reading)], []))
   if (content !== undefined) return { settings: readText(content, { ...reading, file: given }), file }
@@ -100,6 +104,7 @@ interface ReadOptions {
   /** Checks of the file as written, besides the schema. */
   readonly checks: readonly ((file: Record<string, unknown>) => Finding[])[]
   readonly workers?: string | undefined
+  readonly openFiles?: number | undefined
 }
 
 /** @param options `file` for messages */
@@ -136,7 +141,7 @@ function flagFaults({ flags, workers }: ReadOptions): Finding[] {
 }
 
 function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOptions): Settings {
-  const { env, flags, checks, workers } = options
+  const { env, flags, checks, workers, openFiles } = options
   const substituted = substitute(file, env)
   const merged = mergeFlags(substituted.value, flags)
   const overridden = (finding: Finding) => merged.origins.some(({ path }) => isWithin(finding.path, path))
@@ -155,7 +160,9 @@ function settingsOf(file: unknown, earlier: readonly Finding[], options: ReadOpt
   const ofFlags = isObject(raw) ? [...merged.findings, ...workerCountFaults(workers)] : flagFaults(options)
   const problems = problemsOf([...found, ...crossed.filter(isJudged), ...ofFlags], merged.origins)
   if (!parsed.success || problems.length > 0) throw new ConfigError(problems)
-  return resolve(parsed.data, mode)
+  const settings = resolve(parsed.data, mode)
+  if (isObject(raw) && isObject(raw.limits) && raw.limits.maxConnections !== undefined) return settings
+  return fitOpenFiles(settings, openFiles, workerCount(workers ?? '1'))
 }
 
 function problemsOf(findings: readonly Finding[], origins: readonly Origin[]): Problem[] {

@@ -15,9 +15,16 @@ export function quote(value: unknown): string {
 }
 
 /** What stands in a place for secrets, as shown in a message: the kind of a value and never its text. */
-export function quoteSecret(value: unknown): string {
+function quoteSecret(value: unknown): string {
   if (typeof value === 'string' && value !== '') return 'this text'
   return typeof value === 'number' ? 'a number' : quote(value)
+}
+
+/** A text of someone else as a part of a line: what would end the line or control a terminal is escaped. */
+export function escapeControls(text: string): string {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, character =>
+    character.replace(/[\s\S]/g, unit => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`),
+  )
 }
 
 /** A file name as shown in a message: never clipped, because its end tells most. */
@@ -31,7 +38,7 @@ export function maskUrl(url: string): string {
 }
 
 /** Masks passwords in the query of a URL. */
-export function withoutPasswords(text: string): string {
+function withoutPasswords(text: string): string {
   return text.replace(/([?&][^=&#\s]*pass[^=&#\s]*=)[^&#"\s]*/gi, '$1***')
 }
 

@@ -4,6 +4,12 @@ import type { BucketSettings, RateEntry, RateSchedule, Settings, TierSettings } 
 
 export const MINUTES_PER_DAY = 1_440
 
+/** ms. Times of day are whole minutes, and time zones differ by whole minutes. */
+export const MINUTE = 60_000
+
+/** ms. With the longest change of summer time. */
+const LONGEST_DAY = (MINUTES_PER_DAY + 180) * MINUTE
+
 /** What has limits and perhaps a schedule: a bucket, or a tier of it. */
 interface Scheduled {
   readonly limits: BucketLimits
@@ -19,14 +25,18 @@ export function isScheduled({ schedule, tiers }: BucketSettings): boolean {
   return schedule !== undefined || tiers.some(tier => tier.schedule !== undefined)
 }
 
-/**
- * The configuration with the rates of a moment.
- *
- * @param wall ms since 1970
- */
-export function settingsAt(settings: Settings, wall: number): Settings {
+/** One moment by two clocks. */
+export interface Moment {
+  /** ms since 1970 */
+  readonly wall: number
+  /** ms of the core's clock */
+  readonly now: number
+}
+
+/** The configuration with the rates of a moment, and when they change next. */
+export function settingsAt(settings: Settings, moment: Moment): Settings {
   if (!hasSchedule(settings)) return settings
-  const present = new Map(settings.buckets.map(bucket => [bucket, bucketAt(bucket, wall)]))
+  const present = new Map(settings.buckets.map(bucket => [bucket, bucketAt(bucket, moment)]))
   const at = (bucket: BucketSettings): BucketSettings => present.get(bucket)!
   return {
     ...settings,
@@ -35,15 +45,48 @@ export function settingsAt(settings: Settings, wall: number): Settings {
   }
 }
 
-function bucketAt(bucket: BucketSettings, wall: number): BucketSettings {
+function bucketAt(bucket: BucketSettings, moment: Moment): BucketSettings {
   if (!isScheduled(bucket)) return bucket
-  const limits = limitsAt(bucket, wall)
-  const tiers = bucket.tiers.map((tier): TierSettings => ({ ...tier, limits: limitsAt(tier, wall) }))
+  const limits = limitsAt(bucket, moment)
+  const tiers = bucket.tiers.map((tier): TierSettings => ({ ...tier, limits: limitsAt(tier, moment) }))
   return { ...bucket, rate: limits.rate, limits, tiers }
 }
 
-function limitsAt({ limits, schedule }: Scheduled, wall: number): BucketLimits {
-  return schedule === undefined ? limits : { ...limits, rate: rateAt(schedule, wall) }
+function limitsAt({ limits, schedule }: Scheduled, { wall, now }: Moment): BucketLimits {
+  if (schedule === undefined) return limits
+  const change = nextChange(schedule, wall)
+  const { capacity } = limits
+  const next = change && { next: { at: now + change.wall - wall, rate: change.rate, capacity } }
+  return { ...limits, rate: rateAt(schedule, wall), ...next }
+}
+
+interface RateChange {
+  /** ms since 1970 */
+  readonly wall: number
+  /** Cost units per ms from then on. */
+  readonly rate: number
+}
+
+/**
+ * When a rate becomes another one. It can only at the `from` or `to` of an entry, so that only these are looked at, except across
+ * a change of summer time. Undefined: not for a day and a bit.
+ */
+export function nextChange(schedule: RateSchedule, wall: number): RateChange | undefined {
+  const { timeZone, entries } = schedule
+  const present = rateAt(schedule, wall)
+  const borders = entries.flatMap(({ from, to }) => (from === undefined || to === undefined ? [] : [from, to]))
+  if (borders.length === 0) return undefined
+  const start = Math.floor(wall / MINUTE) * MINUTE
+  let at = start
+  while (at - start <= LONGEST_DAY) {
+    const minute = minuteOfDay(timeZone, at)
+    const wait = Math.min(...borders.map(border => (border - minute + MINUTES_PER_DAY - 1) % MINUTES_PER_DAY)) + 1
+    const isSteady = minuteOfDay(timeZone, at + wait * MINUTE) === (minute + wait) % MINUTES_PER_DAY
+    at += (isSteady ? wait : 1) * MINUTE
+    const rate = rateAt(schedule, at)
+    if (rate !== present) return { wall: at, rate }
+  }
+  return undefined
 }
 
 /** A rate that depends on the time, as it is at a moment. */

@@ -26,6 +26,8 @@ export interface Settings {
   pacing: 'precise' | 'timer'
   /** Undefined: no admin server. Takes effect at start. */
   admin?: AdminSettings
+  /** Secrets that sign tickets. The first one signs, all are accepted. Undefined: one is made. */
+  ticketKeys?: readonly string[]
   /** Undefined: requests go to the upstream of their route. Takes effect at start, but for what is in it. */
   egress?: EgressSettings
   /** Whether each request is logged. Takes effect at start. */
@@ -82,12 +84,14 @@ export interface Listen {
   port: number
   /** File paths. */
   tls?: { cert: string; key: string }
+  /** Where gates are asked by gRPC. Undefined: nowhere. */
+  grpc?: { host: string; port: number }
 }
 
 export interface UpstreamSettings {
   /** What the file took from a profile is in the other settings, and in buckets. */
   profile?: ProfileName
-  /** `"http://host:port"`, `"https://host:port"`, `"echo:"` or `"egress:"`; never a trailing slash. */
+  /** `"http://host:port"`, `"https://host:port"`, `"echo:"`, `"gate:"` or `"egress:"`; never a trailing slash. */
   url: string
   hostHeader: 'preserve' | 'upstream'
   /** Infinity when the file sets none. */
@@ -119,6 +123,8 @@ export interface UpstreamSettings {
   retry?: { status: readonly number[]; max: number }
   /** Whether requests carry `Via`, and a request that comes back is refused. */
   via: boolean
+  /** Whether requests go over HTTP/2. */
+  http2: boolean
   /** Whether the rate follows the rate limit headers of its answers. */
   learn: boolean
 }
@@ -263,8 +269,26 @@ export interface RouteSettings {
   dryRun: boolean
   /** Whether answers explain their decision. */
   explain: boolean
+  /** Whether one answer does for identical GETs that wait at the same time. */
+  coalesce: boolean
+  /** Whether rejections carry a ticket, for which room is kept. */
+  appointments: boolean
+  /** What rejected browsers get in place of the problem document. Absent: nothing. */
+  waitingPage?: WaitingPageSettings
   headers: boolean
+  /** Set if its upstream is `"gate:"`: it forwards nothing, and tells a proxy when a request may pass. */
+  gate?: GateSettings
   upstream: UpstreamSettings
+}
+
+export interface WaitingPageSettings {
+  /** A file path. Absent: the page that comes with the program. */
+  template?: string
+}
+
+export interface GateSettings {
+  /** The status of every rejection. Absent: that of the bucket, or 503. */
+  rejectStatus?: number
 }
 
 export interface ServerLimits {
@@ -287,5 +311,7 @@ export interface ServerLimits {
   bufferMemory: number
   /** Bytes. */
   maxHeaderSize: number
+  /** ms from SIGTERM until no more connections are accepted. */
+  drainDelay: number
   shutdownTimeout: number
 }

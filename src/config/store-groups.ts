@@ -1,4 +1,4 @@
-/** Which buckets a store keeps together (core/store.ts). */
+/** What sharing needs to know of the buckets of all routes: which ones a store keeps together, and in which several lanes may wait. */
 import type { BucketSettings, RouteSettings } from './settings.js'
 
 /**
@@ -20,4 +20,19 @@ export function groupsOf(routes: readonly RouteSettings[]): Map<string, string> 
     if (first !== undefined) for (const { name } of component) groups.set(name, first)
   }
   return groups
+}
+
+/** The names of the buckets in which requests of several routes, or of several classes, may wait. */
+export function bucketsOfSeveralLanes(routes: readonly RouteSettings[]): Set<string> {
+  const names = new Set<string>()
+  const seen = new Set<string>()
+  for (const { buckets, priority } of routes) {
+    const hasClasses =
+      priority === 'header' || buckets.some(({ tiers }) => tiers.some(tier => tier.priority !== undefined))
+    for (const { name } of buckets) {
+      if (hasClasses || seen.has(name)) names.add(name)
+      seen.add(name)
+    }
+  }
+  return names
 }

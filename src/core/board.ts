@@ -31,11 +31,17 @@ export interface Override {
 /** How many overrides a store keeps. */
 export const MOST_OVERRIDES = 1_000
 
-/** ms. What an instance shows of itself disappears if it has not been shown again for this long. */
-export const VIEW_LIFE = 4_000
+/**
+ * What instances show of themselves, and after how long each disappears if it is not shown again, in ms: their present state,
+ * and parts of their last hour, which is still asked for when the instance has gone.
+ */
+export const VIEW_LIFE = { present: 4_000, hour: 3_900_000 } as const
+
+export type ViewKind = keyof typeof VIEW_LIFE
 
 /** What one instance shows of itself. */
 export interface View {
+  /** Unique among the views of its kind. */
   readonly id: string
   readonly text: string
   /** How long ago it was shown, in ms. */
@@ -50,10 +56,12 @@ export interface Board {
   endOverride(bucket: string, key: string): MaybePromise<boolean>
   /** Those that have not ended. */
   overrides(): MaybePromise<readonly Override[]>
-  /** Shows a text to all instances, in place of what the instance `id` has shown before. */
-  show(id: string, text: string): MaybePromise<void>
+  /** Shows a text to all instances, in place of what was shown as `id` before. */
+  show(kind: ViewKind, id: string, text: string): MaybePromise<void>
   /** What instances show, in no order. */
-  views(): MaybePromise<readonly View[]>
+  views(kind: ViewKind): MaybePromise<readonly View[]>
+  /** Keeps a secret for all instances, unless there is one already. Answers the one that is kept. */
+  agreeOnSecret(proposed: string): MaybePromise<string>
 }
 
 /** Hands news to those who listen. */

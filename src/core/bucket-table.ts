@@ -28,18 +28,18 @@ export class BucketTable {
   /** If it is lowered below the number of instances, newcomers drop some of them, and are let in once enough have gone. */
   maxKeys: number
   readonly #create: ((limits: BucketLimits, key: string) => SharedBucket) | undefined
-  readonly #inUse: (key: string) => boolean
+  readonly #inUse: (key: string, bucket: SharedBucket, now: number) => boolean
   readonly #budget = new SearchBudget()
   #size = 0
 
   /**
    * @param create makes an instance. Such ones never sleep.
-   * @param inUse whether the instances of a key have to stay though nobody waits for them
+   * @param inUse whether an instance has to stay though nobody waits for it
    */
   constructor(
     maxKeys: number,
     create?: (limits: BucketLimits, key: string) => SharedBucket,
-    inUse?: (key: string) => boolean,
+    inUse?: (key: string, bucket: SharedBucket, now: number) => boolean,
   ) {
     this.maxKeys = maxKeys
     this.#create = create
@@ -104,6 +104,11 @@ export class BucketTable {
     return this.#buckets.get(name)?.entries() ?? []
   }
 
+  /** The keys of a bucket, as `Instances.keys`. */
+  keys(name: string): Iterable<string> {
+    return this.#buckets.get(name)?.keys() ?? []
+  }
+
   #open(name: string): Instances {
     const instances = new Instances()
     this.#buckets.set(name, instances)
@@ -114,7 +119,7 @@ export class BucketTable {
     for (let looked = 0; looked < SWEPT && instances.size > 0; looked += 1) {
       const row = instances.next()
       const bucket = instances.look(row)
-      if (!this.#mayGo(bucket, instances.keyOf(row), keep) || !bucket.idle(now)) continue
+      if (!this.#mayGo(bucket, instances.keyOf(row), now, keep) || !bucket.idle(now)) continue
       this.#remove(instances, row)
       // What is in its row now is the newest, and hardly idle.
       instances.next()
@@ -142,7 +147,7 @@ export class BucketTable {
       if (row < 0) break
       const key = instances.keyOf(row)
       const bucket = instances.look(row)
-      if (!this.#mayGo(bucket, key, keep)) continue
+      if (!this.#mayGo(bucket, key, now, keep)) continue
       // A block that a flood of keys could lift would be none.
       const level = bucket.blockedFor(now) > 0 ? bucket.limits.capacity : bucket.level(now)
       if (bucket.idle(now)) this.#remove(instances, row)
@@ -156,8 +161,8 @@ export class BucketTable {
     }
   }
 
-  #mayGo(bucket: SharedBucket, key: string, keep: readonly SharedBucket[]): boolean {
-    return !bucket.engaged && !keep.includes(bucket) && !this.#inUse(key)
+  #mayGo(bucket: SharedBucket, key: string, now: number, keep: readonly SharedBucket[]): boolean {
+    return !bucket.engaged && !keep.includes(bucket) && !this.#inUse(key, bucket, now)
   }
 
   #remove(instances: Instances, row: number): void {

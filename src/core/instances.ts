@@ -158,6 +158,12 @@ export class Instances implements KeyedBuckets {
     for (let row = this.size - 1; row >= 0; row -= 1) if (row < this.size) yield* this.#entry(row)
   }
 
+  /** All keys that are there from the first to the last step, and maybe others. Some may come twice. None wakes. */
+  *keys(): Generator<string> {
+    // From the end on: the last row takes the place of one that goes, and has come already.
+    for (let row = this.size - 1; row >= 0; row -= 1) if (row < this.size) yield this.keyOf(row)
+  }
+
   *#entry(row: number): Generator<[string, SharedBucket]> {
     const slept = this.#sleeps(row)
     const bucket = this.wake(row)

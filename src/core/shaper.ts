@@ -3,8 +3,11 @@
  * decides when they leave (release-engine.ts). Changes of limits and pauses are in reconfigure.ts.
  */
 
+import { bookingOf, claiming, promiseAhead, promiseKept, withPromise } from './admission/appointments.js'
 import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { makeRoom } from './admission/fair-drop.js'
+import type { Newcomer } from './admission/look-ahead.js'
+import { exactWaits } from './admission/predicted-wait.js'
 import { slackOf } from './bucket/limits.js'
 import {
   type Arrival,
@@ -53,6 +56,8 @@ export class Shaper {
   readonly control: Control
   readonly aside: SetAside
   readonly #engine: Engine
+  /** Bookings that have been made. */
+  #bookings = 0
 
   constructor(options: EngineOptions & { readonly maxQueued?: number }) {
     this.maxQueued = options.maxQueued ?? Infinity
@@ -71,6 +76,16 @@ export class Shaper {
     this.#engine.releaseModeChanged(buckets)
   }
 
+  /**
+   * How long newcomers would wait, each as if it came alone (predicted-wait.ts). It takes a break after each few releases, so that
+   * others can go on meanwhile, and looks at things as they are then.
+   *
+   * @returns ms for each
+   */
+  exactWaits(newcomers: readonly Newcomer[]): Generator<void, number[]> {
+    return exactWaits(newcomers, this.#engine)
+  }
+
   /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#engine.queued
@@ -84,18 +99,18 @@ export class Shaper {
    * @param arrivedAt ms. Earlier than now where a store was asked first.
    */
   admit(arrival: Arrival, waiter: Waiter, maxWait = Infinity, arrivedAt?: number): Verdict {
-    const now = this.#isCrowded(arrival) ? this.#settleForPlace(arrival) : this.#engine.settleFor(arrival, 'behind')
+    // What is claimed goes before those that came after its moment.
+    const place = arrival.appointment?.claim === undefined ? 'behind' : 'before'
+    const now = this.#isCrowded(arrival) ? this.#settleForPlace(arrival, place) : this.#engine.settleFor(arrival, place)
     const longest = Math.min(maxWait, arrival.patience ?? Infinity)
-    const rejection = decide(arrival, longest, now, arrival.route.gate.pausedFor(now))
-    const victims = rejection && this.#withdrawHeavier(arrival, rejection, longest, now)
+    const asks = claiming(arrival, now)
+    const rejection = decide(asks, longest, now, arrival.route.gate.pausedFor(now))
+    const victims = rejection && this.#withdrawHeavier(asks, rejection, longest, now)
     let verdict: Verdict
-    if (rejection !== undefined && victims === undefined)
-      verdict = this.#rejectOverflow(arrival, rejection, longest, now)
+    if (rejection !== undefined && victims === undefined) verdict = this.#rejectOverflow(asks, rejection, longest, now)
     else if (this.#passAtOnce(arrival, now)) verdict = 'released'
-    else {
-      verdict = this.#join(arrival, waiter, maxWait, arrivedAt ?? now)
-      if (verdict instanceof Ticket && verdict.lane.tickets.size === 1) this.#engine.contend(verdict, now)
-    }
+    else verdict = this.#lineUp(asks, waiter, maxWait, { arrivedAt: arrivedAt ?? now, now })
+    if (verdict === 'released' || verdict instanceof Ticket) promiseKept(arrival, now)
     if (rejection !== undefined && victims !== undefined) this.#displace(victims, rejection.buckets, now)
     this.#engine.notify(verdict instanceof Ticket ? verdict : undefined)
     return verdict
@@ -175,14 +190,63 @@ export class Shaper {
   meter(arrival: Arrival): 'released' | Rejection {
     const now = this.#engine.settleFor(arrival, 'before')
     const { gate } = arrival.route
-    const rejection = shutOut(gate, now) ?? decide(arrival, Infinity, now) ?? placeless(arrival)
+    const asks = claiming(arrival, now)
+    const rejection = shutOut(gate, now) ?? decide(asks, Infinity, now) ?? placeless(arrival)
     if (rejection === undefined) {
+      promiseKept(arrival, now)
       for (const [place, bucket] of arrival.stack.entries()) bucket.fill(costAt(arrival, place), now)
       this.#engine.enter(gate, arrival.stack)
     }
-    const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(arrival, rejection, Infinity, now)
+    const verdict = rejection === undefined ? 'released' : this.#rejectOverflow(asks, rejection, Infinity, now)
     this.#engine.notify()
     return verdict
+  }
+
+  /**
+   * What the client of a request that was rejected just now is told: not the same moment as others (admission/appointments.ts).
+   *
+   * @param maxWait ms
+   * @param instances how many promise like this one
+   */
+  promise(arrival: Arrival, rejection: Rejection, maxWait = Infinity, instances = 1): Rejection {
+    const now = this.#engine.settle()
+    const longest = Math.min(maxWait, arrival.patience ?? Infinity)
+    const number = (): number => {
+      this.#bookings += 1
+      return this.#bookings
+    }
+    const promised = withPromise(arrival, rejection, { now, maxWait: longest, instances, number })
+    this.#engine.notify()
+    return promised
+  }
+
+  /** The number of what a client has booked in the buckets of a request, if its moment has come. */
+  bookingOf(demand: Demand, client: string): number | undefined {
+    const now = this.#engine.settle()
+    const booking = bookingOf(demand, client, now)
+    this.#engine.notify()
+    return booking
+  }
+
+  /**
+   * What would become of a request that was rejected, if it came again now. Nothing changes. Undefined: it would be admitted. Until the
+   * moment that was promised to its client it would not, though there were room: that is for who was promised an earlier one.
+   *
+   * @param maxWait ms
+   */
+  askAgain(arrival: Arrival, mode: 'shape' | 'meter', maxWait: number): Rejection | undefined {
+    const now = this.#engine.settle()
+    const { gate } = arrival.route
+    const asks = claiming(arrival, now)
+    const longest = Math.min(maxWait, arrival.patience ?? Infinity)
+    const rejection =
+      mode === 'shape'
+        ? decide(asks, longest, now, gate.pausedFor(now))
+        : (shutOut(gate, now) ?? decide(asks, Infinity, now) ?? placeless(arrival))
+    const promise = rejection === undefined ? promiseAhead(arrival, now) : undefined
+    this.#engine.notify()
+    if (promise === undefined) return rejection
+    return { reason: 'overflow', buckets: [promise.bucket], retryAfterMs: promise.at - now }
   }
 
   /** Takes a waiter out of its lane. Those behind it move up. False: it has left already. */
@@ -190,6 +254,11 @@ export class Shaper {
     if (!this.#engine.cancel(ticket)) return false
     this.#engine.wake()
     return true
+  }
+
+  /** As `cancel`, of one of many. `wake` is to be called after the last one. */
+  cancelOneOfMany(ticket: Ticket): boolean {
+    return this.#engine.cancel(ticket)
   }
 
   /**
@@ -326,6 +395,21 @@ export class Shaper {
     return true
   }
 
+  /** What is claimed stands where it would if it had come in time. */
+  #lineUp(
+    arrival: Arrival,
+    waiter: Waiter,
+    maxWait: number,
+    { arrivedAt, now }: { readonly arrivedAt: number; readonly now: number },
+  ): Ticket | Rejection {
+    const since = arrival.claims?.at ?? arrivedAt
+    const verdict = this.#join(arrival, waiter, arrivedAt - since + maxWait, since)
+    if (!(verdict instanceof Ticket)) return verdict
+    const { lane } = verdict
+    if (lane.size === 1 || (since < arrivedAt && lane.first === verdict)) this.#engine.contend(verdict, now)
+    return verdict
+  }
+
   /** It takes part once it contends. */
   #join(arrival: Arrival, waiter: Waiter, maxWait: number, arrivedAt: number): Ticket | Rejection {
     return this.#makePlace(arrival) ?? this.#engine.join(arrival, waiter, maxWait, arrivedAt)
@@ -355,9 +439,9 @@ export class Shaper {
   }
 
   /** As `settleFor`, where that request may be armed. */
-  #settleForPlace(arrival: Arrival): number {
+  #settleForPlace(arrival: Arrival, place: 'behind' | 'before'): number {
     return this.#engine.settleBefore(armed => {
-      if (!armed.recallFor(arrival, 'behind')) return false
+      if (!armed.recallFor(arrival, place)) return false
       const newest = this.#newestOfHeavier(arrival)
       return newest?.armed === undefined || armed.recall(newest.lane)
     })

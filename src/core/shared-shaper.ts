@@ -4,14 +4,17 @@
  * this instance decides, as `onOutage` says.
  */
 
-import { decide, placeless, shutOut } from './admission/decide.js'
+import { promiseKept } from './admission/appointments.js'
+import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
+import { passedIn, timeToPass } from './bucket/limits.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { ignore, when } from './maybe-promise.js'
 import { DEFAULT_PRIORITY } from './priority.js'
 import { costAt, costIn, type Demand, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
+import { type RejectedArrival, SharedPromises } from './shared/shared-promises.js'
 import { type Inquiries, type Inquiry, refsFor, type StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, AdmitRequest, Store } from './store.js'
 
@@ -49,8 +52,27 @@ export interface SharedShaperOptions {
 
 export class SharedShaper {
   readonly #options: SharedShaperOptions
+  readonly #promises: SharedPromises
+
   constructor(options: SharedShaperOptions) {
     this.#options = options
+    this.#promises = new SharedPromises(options)
+  }
+
+  /**
+   * As `Shaper.promise`. `tell` is called at once or later. Without the store this instance spreads its own clients, as many slots apart as
+   * there are instances that do.
+   */
+  promise(rejected: RejectedArrival, instances: number): void {
+    const { arrival, rejection, maxWait, tell, atOnce = false } = rejected
+    const bucket = rejection.buckets.at(-1) as StoredBucket | undefined
+    const alone = (): void => {
+      const sharing = bucket?.shard.mode === 'claimed' ? instances : 1
+      tell(this.#options.shaper.promise(arrival, rejection, maxWait, sharing))
+    }
+    const asks = !atOnce || arrival.appointment !== undefined
+    if (asks && bucket?.shard.mode === 'claimed') this.#promises.ask(rejected, alone)
+    else alone()
   }
 
   /** As `Shaper.admit`. */
@@ -64,7 +86,8 @@ export class SharedShaper {
       if (!this.#asks(arrival)) {
         const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
         this.#afterEarlier(arrival, decideAlone)
-      } else if (stack.some(isLeased)) this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
+      } else if (stack.some(isLeased) && this.#promises.claimOf(arrival) === undefined)
+        this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
       else this.#admitByStore(arrival, callbacks, maxWait, arrivedAt)
     }
     const { awaitsRoom, refills } = stack[0] as StoredBucket
@@ -74,7 +97,7 @@ export class SharedShaper {
   }
 
   #admitByStore(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number, arrivedAt: number): void {
-    const { shaper } = this.#options
+    const { shaper, clock } = this.#options
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const longest = Math.min(maxWait, arrival.patience ?? Infinity)
     const late = pause > longest ? decide(arrival, longest, arrivedAt, pause) : undefined
@@ -89,16 +112,18 @@ export class SharedShaper {
       for (const bucket of arrival.stack) (bucket as StoredBucket).hasPriorities = true
     }
     const ahead = shaper.claimAhead(arrival.stack)
-    const claim = mayGo(arrival, ahead)
+    const booked = this.#promises.claimOf(arrival)
+    const claim = booked === undefined && mayGo(arrival, ahead)
     this.#ask(
       arrival,
-      { cost: arrival.cost, maxWait: patience, claim, ahead },
+      { cost: arrival.cost, maxWait: toldWait(arrival, patience, arrivedAt), claim, ahead, ...(booked && { booked }) },
       admission => {
-        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival, admission, patience, clock.now()))
         const ticket =
           this.#makeRoomHere(arrival, patience) ??
           shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt }, admission.claim)
         if ('reason' in ticket) this.#giveBack(arrival, admission)
+        else promiseKept(arrival, clock.now())
         callbacks.decided(ticket)
         shaper.wake()
       },
@@ -135,7 +160,9 @@ export class SharedShaper {
           if (admission.admitted) return enqueue()
           shaper.uncount(partOf(arrival, leased))
           this.#leaseFull(arrival, rest, admission)
-          callbacks.decided(rejectionOf(rest, admission))
+          callbacks.decided(
+            rejectionOf({ ...arrival, ...partOf(arrival, rest) }, admission, longest - pause, clock.now()),
+          )
         },
         alone: () => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt)),
       })
@@ -214,17 +241,23 @@ export class SharedShaper {
     const { gate } = arrival.route
     const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
-    if (arrival.stack.some(isLeased)) return this.#meterByLease(arrival, callbacks)
+    const booked = this.#promises.claimOf(arrival)
+    if (arrival.stack.some(isLeased) && booked === undefined) return this.#meterByLease(arrival, callbacks)
     // Nobody makes room for a request that does not wait.
     this.#askOnce({
-      ...{ arrival, stack: arrival.stack, request: { cost: arrival.cost, maxWait: Infinity, claim: false } },
+      ...{
+        arrival,
+        stack: arrival.stack,
+        request: { cost: arrival.cost, maxWait: Infinity, claim: false, ...(booked && { booked }) },
+      },
       decided: admission => {
         this.#leaseFull(arrival, arrival.stack, admission)
-        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival.stack, admission))
+        if (!admission.admitted) return callbacks.decided(rejectionOf(arrival, admission, Infinity, clock.now()))
         // Others may have passed the gate meanwhile.
         const shut = shutOut(gate, clock.now()) ?? placeless(arrival)
         if (shut === undefined) shaper.enter(gate, arrival.stack)
         else this.#giveBack(arrival, admission)
+        if (shut === undefined) promiseKept(arrival, clock.now())
         callbacks.decided(shut ?? 'released')
       },
       alone: () => callbacks.decided(this.#meterAlone(arrival)),
@@ -254,7 +287,7 @@ export class SharedShaper {
           if (admission.admitted) return pass()
           shaper.uncount(partOf(arrival, leased))
           this.#leaseFull(arrival, rest, admission)
-          callbacks.decided(rejectionOf(rest, admission))
+          callbacks.decided(rejectionOf({ ...arrival, ...partOf(arrival, rest) }, admission, Infinity, clock.now()))
         },
         alone: () => callbacks.decided(this.#meterAlone(arrival)),
       })
@@ -310,7 +343,11 @@ export class SharedShaper {
       admission =>
         inOrder(lists, asked, () => {
           const now = clock.now()
-          for (const [place, bucket] of stack.entries()) bucket.levelReported(admission.levels[place]!, now)
+          for (const [place, bucket] of stack.entries()) {
+            // Of a leased one the level has what is set apart for others. Its next report says how much.
+            if (!bucket.hasRoom) bucket.levelReported(admission.levels[place]!, now)
+            else if (admission.admitted) bucket.levelChanged(costIn(arrival, bucket))
+          }
           // With a second bucket there would be a call all the same.
           if (stack.length === 1 && stack[0]!.askedOften(now))
             this.#options.shaper.lease(stack[0]!, costIn(arrival, stack[0]!))
@@ -472,7 +509,36 @@ function inOrder(lists: readonly Inquiries[], asked: readonly Inquiry[], deal: (
   lists[0]!.answered(asked[0]!, deal)
 }
 
-function rejectionOf(stack: readonly SharedBucket[], admission: Admission & { admitted: false }): Rejection {
+/**
+ * A store takes the present rate as lasting. So it is told another longest wait, in which as much passes at that rate as will pass in the
+ * true one. Of several buckets each would need its own: they are left as they are.
+ */
+function toldWait({ stack }: Arrival, maxWait: number, now: number): number {
+  const limits = stack[0]!.limits.whole ?? stack[0]!.limits
+  if (stack.length > 1 || limits.next === undefined || maxWait === Infinity) return maxWait
+  return passedIn(limits, now, now + Math.max(0, maxWait)) / limits.rate
+}
+
+/** A rejection by a store, with the time until a fit at the rates that buckets are known to have by then. */
+function rejectionOf(
+  arrival: Arrival,
+  admission: Admission & { admitted: false },
+  maxWait: number,
+  now: number,
+): Rejection {
   const { reason, refusing, retryAfterMs } = admission
-  return { reason, buckets: refusing.map(place => stack[place]!), retryAfterMs }
+  const buckets = refusing.map(place => arrival.stack[place]!)
+  const isTimed = reason === 'overflow' || reason === 'max-wait'
+  if (!isTimed || retryAfterMs === undefined || buckets.every(({ limits }) => limits.next === undefined))
+    return { reason, buckets, retryAfterMs }
+  const times = buckets.map(({ limits, waiting }) => {
+    const own = limits.whole ?? limits
+    const { rate, capacity, next } = own
+    if (next === undefined || now + retryAfterMs <= next.at) return retryAfterMs
+    const excess = retryAfterMs * rate + (capacity > next.capacity ? capacity - next.capacity : 0)
+    // Where nobody waits the store hears of the new rate with the next request, and counts all the time before at it.
+    return Math.max(timeToPass(own, excess, now), waiting === 0 ? excess / next.rate : 0)
+  })
+  const fit = reason === 'max-wait' ? timeUntilFit(arrival, maxWait, now) : 0
+  return { reason, buckets, retryAfterMs: Math.max(fit, ...times) }
 }

@@ -45,6 +45,10 @@
  * each slot moves `free` to its end, whichever instance gets it. Leased room counts as part of the level. It may also grow with
  * time. Then the level drains more slowly, by as much as the room of all instances grows. Together that is at most `rate`.
  *
+ * *A promise* (docs/decisions/appointments.md) is the moment at which a rejected client is to come back. All instances have one
+ * sequence of them for each bucket instance. An instance asks for a part of it for many clients in one call. A promise may be a booking: then room is kept for its client from that moment on, and
+ * an admission claims it.
+ *
  * A store also shares what an upstream says about its limits. Its times are durations. Each begins when it arrives, so the
  * way to the store and back makes a pause end late, never early. Pauses and limits lapse by themselves.
  */
@@ -82,6 +86,52 @@ export interface AdmitRequest {
   readonly claim: boolean
   /** As in `ClaimRequest`. */
   readonly ahead?: number
+  /**
+   * A booking that it claims, and then no slot. Where it is due, what is kept for others does not matter. Once it is admitted it is
+   * over, also where a stack of several groups is not.
+   */
+  readonly booked?: BookingClaim
+}
+
+/** A booking of the bucket at a place of the stack. Whole numbers. */
+export interface BookingClaim {
+  readonly place: number
+  /** As it was asked for. */
+  readonly client: number
+  readonly booking: number
+}
+
+/**
+ * Clients that a bucket has rejected are to be told when to come back: one that books, or any number of others. The others get a part
+ * of the sequence of moments, and their instance divides it.
+ */
+export interface PromiseRequest {
+  readonly bucket: BucketRef
+  /** Cost units in this bucket, of the first of them. */
+  readonly cost: number
+  /** Cost units of those behind it. One that books has nobody behind it. */
+  readonly more: number
+  /** Stands for the client that books: a whole number. */
+  readonly client: number
+  /** The number of a booking, if one is made: whole, and unlike all others. 0: only moments are asked for. */
+  readonly booking: number
+  /** ms. The longest predicted wait to which the first is admitted. */
+  readonly maxWait: number
+  /** ms. The first does not fit earlier, because of something that the store does not know. */
+  readonly fit: number
+}
+
+export interface PromiseAnswer {
+  /** ms until the moment of the first. Without a booking it may come before it fits. */
+  readonly after: number
+  /** Cost units behind it that are promised as well. */
+  readonly more: number
+  /** The number of its booking. It may have been made before. 0: it has none. */
+  readonly booking: number
+  /** ms for which room is kept from then on. */
+  readonly window: number
+  /** False: as much is promised as may be, and it is told the last moment. */
+  readonly made: boolean
 }
 
 export type Admission =
@@ -138,6 +188,18 @@ export interface ClassDemand {
   readonly weight: number
   /** Cost units that no leased slot covers yet. */
   readonly cost: number
+  /** When they came, where they all wait in one lane. Only for a store that keeps their order. */
+  readonly arrivals?: LaneArrivals
+}
+
+/** When the requests of a lane came. In between, moments are interpolated. */
+export interface LaneArrivals {
+  /** The route of the lane and its keys: the same in all instances. */
+  readonly lane: string
+  /** Cost units, from 0 on, of the requests that are before a request and have no leased slot yet. */
+  readonly costs: readonly number[]
+  /** When that request came, in ms of the instance's clock. */
+  readonly times: readonly number[]
 }
 
 /** Time of a bucket's schedule: it begins at `at` and lasts for as long as its cost takes to drain. */
@@ -255,8 +317,15 @@ export interface Store {
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
-  /** Absent: costs are as they were reserved. */
-  settle?(request: SettleRequest): MaybePromise<void>
+  /**
+   * Answers by how much each bucket has changed: by what its level or its schedule has, whichever is more. Absent: costs are as they were
+   * reserved.
+   */
+  settle?(request: SettleRequest): MaybePromise<readonly number[]>
+  /** Whether it gives slots to the requests of one lane in the order of their arrival, in whichever instances they wait. Absent: no. */
+  readonly keepsOrder?: boolean
+  /** Absent: each instance tells its own clients. */
+  promise?(request: PromiseRequest): MaybePromise<PromiseAnswer>
   /** Absent: all slots are claimed one by one. */
   lease?(request: LeaseRequest): MaybePromise<LeaseAnswer>
   /** Forgets a bucket instance. */

@@ -7,11 +7,13 @@ const LONGEST_PERIOD = 3_652 * UNIT_MS.d
 
 type Unit = keyof typeof UNIT_MS
 
-const RATE = /^(\d+(?:\.\d+)?|\.\d+)\s*\/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)$/
-const DURATION = /^(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)$/
+/** Each unit is known by its beginning, see `unitMs`. */
+const SPELLINGS = 'ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?'
+const RATE = new RegExp(`^(\\d+(?:\\.\\d+)?|\\.\\d+)\\s*/\\s*(\\d+(?:\\.\\d+)?)?\\s*(${SPELLINGS})$`)
+const DURATION = new RegExp(`^(\\d+(?:\\.\\d+)?|\\.\\d+)\\s*(${SPELLINGS})$`)
 
 /**
- * Reads a rate: `"5/s"`, `"90/m"`, `"6/30s"`, `"1000/30d"`, `"0.5/s"`, or a bare number of units per second.
+ * Reads a rate: `"5/s"`, `"90/m"`, `"6/30s"`, `"1000/30d"`, `"0.5/s"`, `"5/sec"`, or a bare number of units per second.
  *
  * @returns cost units per millisecond, finite and above 0
  * @throws RangeError naming the text and the forms that work
@@ -27,22 +29,32 @@ export function parseRate(text: string | number): number {
   return perMs
 }
 
-/** Rates as people spell them. */
-const SPELLED =
-  /^(\s*[\d.]+\s*)(?:\/|per)(\s*[\d.]*\s*)(ms|millisecond|s|sec|second|m|min|minute|h|hr|hour|d|day)s?\s*$/i
+/** Rates in words, in capitals, or as nginx writes them: `5r/s`. */
+const SPELLED = new RegExp(
+  `^(\\s*[\\d.]+\\s*)(?:(?:r|reqs?|requests?)\\s*)?(?:/|per)(\\s*[\\d.]*\\s*)(${SPELLINGS})\\s*$`,
+  'i',
+)
 
 /** A hint for a text that is not a rate: the likely meaning, or else an example. */
 export function rateRemedy(text: unknown): string {
   const [, count = '', span = '', unit = ''] = (typeof text === 'string' && SPELLED.exec(text)) || []
-  const short = /^(ms|millisecond)/i.test(unit) ? 'ms' : unit.charAt(0).toLowerCase()
-  const meant = `${count.trim()}/${span.trim()}${short}`
+  const meant = `${count.trim()}/${span.trim()}${shortUnit(unit)}`
   const perMs = ratePerMs(meant)
   return perMs > 0 && perMs < Infinity ? `did you mean "${meant}"?` : 'use e.g. "5/s", "6/30s"'
 }
 
 function ratePerMs(text: string): number {
   const [, count, span = '1', unit] = RATE.exec(text) ?? []
-  return count === undefined ? Number.NaN : Number(count) / (Number(span) * UNIT_MS[unit as Unit])
+  return count === undefined ? Number.NaN : Number(count) / (Number(span) * unitMs(unit!))
+}
+
+function unitMs(spelled: string): number {
+  return UNIT_MS[shortUnit(spelled) as Unit]
+}
+
+/** `Minutes` -> `m` */
+function shortUnit(spelled: string): string {
+  return /^(?:ms|milli)/i.test(spelled) ? 'ms' : spelled.charAt(0).toLowerCase()
 }
 
 /**
@@ -53,7 +65,7 @@ function ratePerMs(text: string): number {
  */
 export function parseDuration(text: string): number {
   const [, count, unit] = DURATION.exec(text.trim()) ?? []
-  const ms = count === undefined ? Number.NaN : Number(count) * UNIT_MS[unit as Unit]
+  const ms = count === undefined ? Number.NaN : Number(count) * unitMs(unit!)
   if (!Number.isFinite(ms)) {
     throw new RangeError(`${JSON.stringify(text)} is not a duration; use e.g. "250ms", "10s", "1m"`)
   }
@@ -66,11 +78,25 @@ export function formatRate(perMs: number): string {
   return `${rounded(perMs * UNIT_MS[unit])}/${unit}`
 }
 
-/** Writes a duration in ms with a unit that suits its size: 1800 -> `"1.8s"`. */
+/** Writes a duration in ms as the configuration does: 1800 -> `"1.8s"`. For people: `durationText`. */
 export function formatDuration(ms: number): string {
   if (ms < 1_000) return `${rounded(ms)}ms`
   const unit = (['d', 'h', 'm'] as const).find(name => ms >= 2 * UNIT_MS[name]) ?? 's'
   return `${rounded(ms / UNIT_MS[unit])}${unit}`
+}
+
+/** Units for people: their length in ms, their name, and the least count for which they are used. */
+const SPOKEN_UNITS: readonly (readonly [number, string, number])[] = [
+  [UNIT_MS.d, 'd', 2],
+  [UNIT_MS.h, 'h', 2],
+  [UNIT_MS.m, 'min', 2],
+  [UNIT_MS.s, 's', 1],
+]
+
+/** A duration in ms for people, with three digits in a suitable unit: 49_512 -> `49.5 s`. */
+export function durationText(ms: number): string {
+  const [length, unit] = SPOKEN_UNITS.find(([length, , least]) => ms >= length * least) ?? [1, 'ms']
+  return `${Number((ms / length).toPrecision(3))} ${unit}`
 }
 
 /** Six digits. No exponent, because `parseRate` cannot read one. */

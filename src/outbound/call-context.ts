@@ -1,11 +1,12 @@
 /** What all calls of one shaper share: queues by key, buckets, pauses, and the store if there is one. */
 import { randomUUID } from 'node:crypto'
 import { quote } from '../config/messages.js'
-import { decide } from '../core/admission/decide.js'
+import { decide, timeUntilFit } from '../core/admission/decide.js'
 import type { BucketLimits } from '../core/bucket/limits.js'
 import { BucketTable } from '../core/bucket-table.js'
 import type { Clock } from '../core/clock.js'
-import { type Cost, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
+import { type MaybePromise, when } from '../core/maybe-promise.js'
+import { type Cost, costAt, type Demand, type Gate, GatePool, type SharedBucket } from '../core/queue/lane.js'
 import { Shaper } from '../core/shaper.js'
 import { Sharing } from '../sharing/sharing.js'
 import { openStore } from '../stores/open.js'
@@ -31,6 +32,9 @@ export interface WaitingCall {
   readonly route: KeyQueue
   /** It waits for a credential that pauses. */
   returnToFront(): void
+  /** Takes it from the front if it may not wait until `due`, in ms. False: it is not in the front, or it may wait. */
+  leaveFront(due: number): boolean
+  expire(now: number): void
   /** The store is ready: asks for admission. */
   apply(): void
   abandon(error: Error): void
@@ -50,6 +54,8 @@ export class CallContext {
   maxWait: number
   /** Whether calls can be decided. False until the store has been joined. */
   ready = true
+  /** Why no call can ever be decided. */
+  failure: Error | undefined
   /** `closed`: no new calls. `ended`: no call waits or runs any more. */
   closed = false
   ended = false
@@ -69,8 +75,8 @@ export class CallContext {
   readonly #pool = new GatePool()
   readonly #bucketTable: BucketTable
   #buckets: readonly BucketOfAll[]
-  /** Of the queue in front of the credentials, for each of them, in cost units. */
-  #capacity: number
+  /** The capacity is that of the queue in front of the credentials: one call at most waits for each of them. */
+  readonly #isOpen: boolean
   /** Of credentials with a rate of their own, in cost units per ms. */
   readonly #rates: ReadonlyMap<string, number>
   #drainTimer: DrainTimer | undefined
@@ -86,15 +92,11 @@ export class CallContext {
     const names = buckets.map(({ name }) => name)
     const changed = (queue: KeyQueue): void => this.#relimit([queue.name])
     this.learned = new LearnedRates({ clock, names, usual: areNamed ? [] : names, changed })
-    this.credentials = credentials && new Credentials(this, credentials)
+    this.credentials = credentials && new Credentials(this, credentials, buckets.length)
     this.#rates = new Map(credentials?.flatMap(({ name, rate }) => (rate === undefined ? [] : [[name, rate]])))
     this.names = areNamed ? names : undefined
-    this.#capacity = buckets.at(-1)!.capacity
-    // One call at most waits for a credential. The capacity is that of the queue in front of all.
-    const isOpen = credentials !== undefined && store === undefined
-    this.#buckets = buckets.map(({ isCommon, ...limits }) => {
-      return { limits: { ...limits, ...(isOpen && { capacity: Infinity }), grace: GRACE }, isCommon }
-    })
+    this.#isOpen = credentials !== undefined && store === undefined
+    this.#buckets = buckets.map(({ isCommon, ...limits }) => ({ limits: { ...limits, grace: GRACE }, isCommon }))
     bound(this.#pool, maxInFlightAll)
     const queues = new KeyQueues(maxKeys, maxInFlight, this.#pool)
     this.queues = queues
@@ -103,7 +105,10 @@ export class CallContext {
       paused: (ms: number) => this.#giveDuringPause(ms),
       resumed: () => this.#giveAnew(),
     }
-    const inUse = (key: string): boolean => (queues.get(key)?.calls ?? 0) > 0
+    // The rate of a key that is forgotten too early is lost.
+    const inUse = (key: string, bucket: SharedBucket, now: number): boolean => {
+      return !bucket.idle(now) || (queues.get(key)?.calls ?? 0) > 0
+    }
     if (store === undefined) {
       this.shaper = new Shaper({ clock, maxQueued })
       this.sendOrder = new SendOrder(clock, this.shaper)
@@ -137,9 +142,9 @@ export class CallContext {
   }
 
   async #join(sharing: Sharing, open: () => Promise<void>): Promise<void> {
-    await open().catch((error: Error) => this.#complain(error))
+    await open().catch((error: Error) => this.#fail(error))
     // Drained meanwhile: nothing would leave the registry again.
-    if (this.ended) return
+    if (this.ended || this.failure !== undefined) return
     const { shaper, clock } = this
     await sharing.join({
       shaper,
@@ -151,6 +156,13 @@ export class CallContext {
     this.ready = true
     if (this.credentials !== undefined) this.credentials.give()
     else for (const call of [...this.waiting]) call.apply()
+  }
+
+  /** There will be no store: its client is not installed, or cannot be loaded. */
+  #fail(error: Error): void {
+    this.failure = error
+    this.#complain(error)
+    for (const call of [...this.waiting]) call.abandon(error)
   }
 
   #complain(error: Error): void {
@@ -167,7 +179,11 @@ export class CallContext {
   /** The limits of a bucket of a key; with a store this instance's share of them. */
   #limitsOf({ limits: usual }: BucketOfAll, key: string): BucketLimits {
     const rate = this.#rates.get(key)
-    const limits = rate === undefined ? usual : { ...usual, rate }
+    const limits = {
+      ...usual,
+      ...(rate !== undefined && { rate }),
+      ...(this.#isOpen && { capacity: Infinity }),
+    }
     // A store has one rate for all processes.
     if (this.sharing !== undefined) return this.sharing.limitsOf(limits, key)
     const learned = this.learned.rateOf(this.queues.get(key), limits.name)
@@ -185,26 +201,69 @@ export class CallContext {
   }
 
   /** Why a call may not wait in front of the credentials. Undefined: it may. */
-  refusalInFront({ key, cost, maxWait }: Omit<CallInFront, 'priority' | 'giveTo'>): Error | undefined {
-    if (key !== '')
-      return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
+  refusalInFront(call: Omit<CallInFront, 'priority' | 'giveTo'>): Error | undefined {
+    const { key, maxWait } = call
+    if (key !== '') return hasOwnKeys(key)
     if (this.waiting.size >= this.shaper.maxQueued) return new OverflowError('crowded', key, RETRY_ADMISSION_MS)
-    const names = this.credentials!.names
-    const waiting = this.credentials!.cost
-    const rate = names.reduce((sum, name) => sum + this.#limitsOf(this.#buckets.at(-1)!, name).rate, 0)
-    const excess = waiting + cost - this.#capacity * names.length
-    if (excess > 0) return new OverflowError('overflow', key, retryAfter(excess / rate))
-    return waiting / rate > maxWait
-      ? new OverflowError('max-wait', key, retryAfter(waiting / rate - maxWait))
-      : undefined
+    let untilFit = 0
+    for (const [place, bucket] of this.#buckets.entries()) {
+      const keys = this.#keysInFront(bucket)
+      const rate = keys.reduce((sum, name) => sum + this.#limitsOf(bucket, name).rate, 0)
+      const excess = this.credentials!.costIn(place) + costAt(call, place) - bucket.limits.capacity * keys.length
+      untilFit = Math.max(untilFit, excess / rate)
+    }
+    if (untilFit > 0) return new OverflowError('overflow', key, retryAfter(untilFit))
+    const wait = this.#waitInFront(this.clock.now())
+    return wait > maxWait ? new OverflowError('max-wait', key, retryAfter(wait - maxWait)) : undefined
+  }
+
+  /** The keys of a bucket whose rates those in front share. */
+  #keysInFront(bucket: BucketOfAll): readonly string[] {
+    return bucket.isCommon ? [''] : this.credentials!.names
+  }
+
+  /** ms until the credentials have taken what waits in front, and one of them does not pause, if no other call comes. */
+  #waitInFront(now: number): number {
+    const pauses = this.credentials!.names.map(name => this.#pauseOf(name, now))
+    const waits = this.#buckets.map((bucket, place) => {
+      const begins = bucket.isCommon ? [Math.min(...pauses)] : pauses
+      const keys = this.#keysInFront(bucket)
+      const drains = keys.map((name, index) => ({ rate: this.#limitsOf(bucket, name).rate, pause: begins[index]! }))
+      return timeToDrain(this.credentials!.costIn(place), drains)
+    })
+    return Math.max(...waits)
+  }
+
+  /** ms */
+  #pauseOf(name: string, now: number): number {
+    return this.queues.get(name)?.gate.pausedFor(now) ?? this.pauses.allFor(now)
+  }
+
+  /** ms until a call like one that expires would be admitted if no other came. */
+  timeUntilAdmitted(call: Demand & { readonly route: KeyQueue; readonly maxWait: number }, now: number): number {
+    const { credentials } = this
+    if (credentials === undefined) return timeUntilFit(call, call.maxWait, now, call.route.gate.pausedFor(now))
+    const { cost, costs, maxWait } = call
+    const times = credentials.names.map(name => {
+      const queue = this.queueOf(name, now)
+      const stack = queue && this.stackOf(queue, now)
+      return stack === undefined ? 0 : timeUntilFit({ stack, cost, costs }, maxWait, now, this.#pauseOf(name, now))
+    })
+    return Math.max(this.#waitInFront(now) - maxWait, ...times.sort((one, other) => one - other).slice(0, 1))
   }
 
   /** Those in front are given to credentials that do not pause, and anew at the end of the pause. */
   #giveDuringPause(ms: number): void {
     const { clock, credentials } = this
     if (credentials === undefined) return
-    clock.at(clock.now() + ms, () => this.#giveAnew())
+    const now = clock.now()
+    clock.at(now + ms, () => this.#giveAnew())
     credentials.give()
+    const due = now + Math.min(...credentials.names.map(name => this.#pauseOf(name, now)))
+    if (due <= now) return
+    // All leave before one expires: their errors must not count each other as waiting.
+    const late = [...this.waiting].filter(call => call.leaveFront(due))
+    for (const call of late) call.expire(now)
   }
 
   #giveAnew(): void {
@@ -238,7 +297,10 @@ export class CallContext {
       if (found === undefined) return undefined
       stack.push(found)
     }
-    if (stack.some((bucket, place) => queue.stack[place] !== bucket)) queue.stack = stack
+    if (stack.some((bucket, place) => queue.stack[place] !== bucket)) {
+      queue.stack = stack
+      queue.own = stack.filter((_, place) => !this.#buckets[place]!.isCommon)
+    }
     return queue.stack
   }
 
@@ -275,15 +337,17 @@ export class CallContext {
     })
   }
 
-  /** What a call has cost turns out to be another: costs by bucket. */
-  settle(queue: KeyQueue, differences: readonly number[]): void {
+  /** What a call has cost turns out to be another: costs by bucket. @returns what has really been added or taken out */
+  settle(queue: KeyQueue, differences: readonly number[]): MaybePromise<readonly number[]> {
     const stack = this.stackOf(queue, this.clock.now())
-    if (stack === undefined || differences.every(difference => difference === 0)) return
+    if (stack === undefined || differences.every(difference => difference === 0)) return differences.map(() => 0)
+    this.sendOrder.settle(queue, differences)
     const [difference] = differences as [number]
-    this.shaper.control.settle(
+    const changes = this.shaper.control.settle(
       stack.length === 1 ? { stack, cost: difference } : { stack, cost: 1, costs: differences },
     )
-    this.madeRoom()
+    when(changes, () => this.madeRoom())
+    return changes
   }
 
   /** The last call has ended. */
@@ -373,6 +437,11 @@ export class CallContext {
   }
 }
 
+/** A call names a key, and the shaper has credentials. */
+export function hasOwnKeys(key: unknown): TypeError {
+  return new TypeError(`key: ${quote(key)} is given, but the shaper has keys of its own: leave it out`)
+}
+
 /** One limit of the shaper. */
 interface BucketOfAll {
   readonly limits: BucketLimits
@@ -384,4 +453,19 @@ interface BucketOfAll {
 function bound(at: Gate | GatePool, { most, by }: InFlight): void {
   at.maxInFlight = most
   at.byCost = by === 'cost'
+}
+
+/** ms until `cost` has been taken by drains that begin after their pauses, and one of them does not pause. */
+function timeToDrain(cost: number, drains: readonly { readonly rate: number; readonly pause: number }[]): number {
+  const all = [...drains].sort((one, other) => one.pause - other.pause)
+  let left = cost
+  let rate = 0
+  let time = all[0]!.pause
+  for (const drain of all) {
+    if (left <= rate * (drain.pause - time)) break
+    if (rate > 0) left -= rate * (drain.pause - time)
+    time = drain.pause
+    rate += drain.rate
+  }
+  return left > 0 && time < Infinity ? time + left / rate : time
 }

@@ -1,10 +1,10 @@
 /**
  * Several credentials with one queue in front of them.
  *
- * Each credential is a key with its own bucket, pause and bound of calls in flight. A call is given to a credential only when that
- * has nobody who waits: so one call at most waits for the next slot of each, and all others wait in front, in order. Whichever
- * credential is free first takes the first of them. No call is stuck behind a pause, as one that waits for a credential that
- * pauses goes back to the front.
+ * Each credential is a key with its own bucket, pause and bound of calls in flight. A credential gets a call only while no other
+ * call waits for it. So at most one call waits for the next slot of each credential, and all others wait in front, in order. The
+ * credential that is free first takes the first of them. No call is stuck behind a pause: when a credential pauses, its call goes
+ * back to the front.
  *
  * The slots are those of the buckets: the call that waits holds the next one, however late this process wakes. So n credentials
  * of rate r have n * r together.
@@ -12,7 +12,7 @@
 import { predictedWait } from '../core/admission/predicted-wait.js'
 import type { Clock } from '../core/clock.js'
 import { LAST_PRIORITY } from '../core/priority.js'
-import type { Cost, SharedBucket } from '../core/queue/lane.js'
+import { type Cost, costAt, type SharedBucket } from '../core/queue/lane.js'
 import type { KeyQueue } from './key-queues.js'
 import type { Credential } from './options.js'
 
@@ -40,14 +40,16 @@ export class Credentials {
   readonly #front: Set<CallInFront>[] = Array.from({ length: LAST_PRIORITY + 1 }, () => new Set())
   /** How many have come, and the place of each among them. */
   #came = 0
-  #cost = 0
+  /** By bucket. */
+  readonly #costs: number[]
   readonly #places = new WeakMap<CallInFront, number>()
   readonly #context: CredentialsContext
   readonly #all: ReadonlyMap<string, Credential>
   #isGiving = false
 
-  constructor(context: CredentialsContext, all: readonly Credential[]) {
+  constructor(context: CredentialsContext, all: readonly Credential[], buckets: number) {
     this.#context = context
+    this.#costs = Array.from({ length: buckets }, () => 0)
     this.#all = new Map(all.map(credential => [credential.name, credential]))
   }
 
@@ -59,16 +61,16 @@ export class Credentials {
     return this.#all.get(queue.name)
   }
 
-  /** Cost units that wait in front. */
-  get cost(): number {
-    return this.#cost
+  /** Cost units that wait in front, in the bucket at this place. */
+  costIn(place: number): number {
+    return this.#costs[place]!
   }
 
   /** A call waits in front, behind those of its priority. Given at once if a credential is free for it. */
   add(call: CallInFront): void {
     this.#came += 1
     this.#places.set(call, this.#came)
-    this.#cost += call.cost
+    this.#count(call)
     this.#front[call.priority]!.add(call)
     this.give()
   }
@@ -79,7 +81,7 @@ export class Credentials {
     const placeOf = (each: CallInFront): number => this.#places.get(each)!
     const all = [...known, call].sort((one, other) => placeOf(one) - placeOf(other))
     known.clear()
-    this.#cost += call.cost
+    this.#count(call)
     for (const each of all) known.add(each)
   }
 
@@ -87,9 +89,16 @@ export class Credentials {
   remove(call: CallInFront): boolean {
     const calls = this.#front[call.priority]!
     if (!calls.delete(call)) return false
-    // Sums of fractions may leave a rest.
-    this.#cost = this.#front.every(({ size }) => size === 0) ? 0 : this.#cost - call.cost
+    const isEmpty = this.#front.every(({ size }) => size === 0)
+    for (const [place, cost] of this.#costs.entries()) {
+      // Sums of fractions may leave a rest.
+      this.#costs[place] = isEmpty ? 0 : cost - costAt(call, place)
+    }
     return true
+  }
+
+  #count(call: CallInFront): void {
+    for (const place of this.#costs.keys()) this.#costs[place]! += costAt(call, place)
   }
 
   /** Gives the first calls to the credentials for which nobody waits. */
@@ -144,5 +153,5 @@ export class Credentials {
 
 /** Whether a call may leave, as far as pauses and bounds of calls in flight say. At the end of a pause its gate may open a little later. */
 function isOpen({ gate }: KeyQueue, cost: number, now: number): boolean {
-  return gate.pausedFor(now) === 0 && gate.fits(cost) && gate.inFlight < gate.maxInFlight
+  return gate.pausedFor(now) === 0 && gate.fits(cost) && !gate.isFull
 }

@@ -10,6 +10,8 @@ import {
   HORIZON,
   type LeaseAnswer,
   type LeaseRequest,
+  type PromiseAnswer,
+  type PromiseRequest,
   type Roll,
   type SettleRequest,
   type Store,
@@ -26,6 +28,8 @@ export class DeferredStore implements Store {
   #stopListening: (() => void) | undefined
   /** Absent: a borrowed store has none. All that are opened have it. */
   readonly lease?: (request: LeaseRequest) => MaybePromise<LeaseAnswer>
+  /** As `lease`. */
+  readonly promise?: (request: PromiseRequest) => MaybePromise<PromiseAnswer>
 
   /** @param borrowed a store that its owner closes */
   constructor(borrowed?: Store) {
@@ -33,6 +37,9 @@ export class DeferredStore implements Store {
     this.#store = borrowed
     if (borrowed === undefined || borrowed.lease !== undefined) {
       this.lease = request => this.#store?.lease?.(request) ?? missing()
+    }
+    if (borrowed === undefined || borrowed.promise !== undefined) {
+      this.promise = request => this.#store?.promise?.(request) ?? missing()
     }
   }
 
@@ -73,12 +80,16 @@ export class DeferredStore implements Store {
     return this.#store?.giveBack(request)
   }
 
-  settle(request: SettleRequest): MaybePromise<void> {
-    return this.#store?.settle?.(request)
+  settle(request: SettleRequest): MaybePromise<readonly number[]> {
+    return this.#store?.settle?.(request) ?? request.stack.map(() => 0)
   }
 
   reset(bucket: BucketRef): MaybePromise<void> {
     return this.#store?.reset(bucket)
+  }
+
+  get keepsOrder(): boolean {
+    return this.#store?.keepsOrder === true
   }
 
   get shards(): readonly string[] | undefined {

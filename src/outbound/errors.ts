@@ -2,12 +2,12 @@
  * Errors of calls that were not let through. Each has a stable code. Those that a later call can avoid say when to try
  * again.
  */
-import { formatDuration } from '../core/units.js'
+import { durationText, formatDuration } from '../core/units.js'
 
 /**
  * Why a call was not queued. `overflow`: the queue is full. `max-wait`: the predicted wait is longer than `maxWait`.
  * `too-costly`: the cost is above the capacity. `blocked`: the bucket overflowed before, as the store says. `crowded`:
- * `maxQueued` calls wait already, or `maxKeys` keys are in use.
+ * `maxQueued` calls wait already, or `maxKeys` keys are in use: they have calls, are paused, or their buckets still hold something.
  */
 export type OverflowReason = 'overflow' | 'max-wait' | 'too-costly' | 'blocked' | 'crowded'
 
@@ -34,9 +34,13 @@ export class OverflowError extends Error {
    * time until a place is free is unknown.
    */
   readonly retryAfterMs: number
+  /** Of several buckets, the name of the first that did not let it in. */
+  readonly bucket: string | undefined
 
-  constructor(reason: OverflowReason, key: string, retryAfterMs: number) {
-    super(`${WHY[reason]}${describeKey(key)}${describeRetry(retryAfterMs)}`)
+  constructor(reason: OverflowReason, key: string, retryAfterMs: number, bucket?: string) {
+    const where = bucket === undefined ? '' : ` (bucket ${JSON.stringify(bucket)})`
+    super(`${WHY[reason]}${where}${describeKey(key)}${describeRetry(retryAfterMs)}`)
+    this.bucket = bucket
     this.reason = reason
     this.key = key
     this.retryAfterMs = retryAfterMs
@@ -101,5 +105,5 @@ function describeKey(key: string): string {
 }
 
 function describeRetry(ms: number): string {
-  return ms === Infinity || ms === 0 ? '' : `; try again in ${formatDuration(Number(ms.toPrecision(3)))}`
+  return ms === Infinity || ms === 0 ? '' : `; try again in ${durationText(ms)}`
 }

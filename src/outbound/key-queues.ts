@@ -1,11 +1,18 @@
+import type { Meter } from '../core/bucket/meter.js'
 import type { Cancel } from '../core/clock.js'
-import { type Cost, Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
+import { type Demand, Gate, type GatePool, type LaneRoute, type SharedBucket } from '../core/queue/lane.js'
 import { IdleSweep, SearchBudget } from '../core/structures/idle-sweep.js'
 import type { SharedPause } from '../sharing/shared-pause.js'
 import type { InFlight } from './options.js'
 
 /** How many queues a new one may inspect when all places are taken, on average. */
 const CANDIDATES = 64
+
+/** A released call. */
+export interface ReleasedCost extends Demand {
+  /** When it was released last, in ms. */
+  readonly releasedAt: number
+}
 
 /** A call that was released, is not sent yet, and keeps its queue's gate closed. */
 export interface Writer {
@@ -20,6 +27,8 @@ export class KeyQueue implements LaneRoute {
   readonly gate: Gate
   /** Its buckets, once it has some. */
   stack: readonly SharedBucket[] = []
+  /** Of these, the ones that no other key has. */
+  own: readonly SharedBucket[] = []
   /** Calls that have begun and not ended; of these, the waiting and the running ones. */
   calls = 0
   waiting = 0
@@ -35,9 +44,11 @@ export class KeyQueue implements LaneRoute {
   writingSince = -Infinity
   /** A timer limits the time of the writer. */
   writerWatched = false
-  /** When its last call was sent, in ms, and its cost. Used only if a store grants the slots. */
-  sentAt = -Infinity
-  sent: Cost | undefined = undefined
+  /** How many calls were released as they came and may not be sent yet, and the last of them. */
+  atOnce = 0
+  lastAtOnce: ReleasedCost | undefined = undefined
+  /** What has been sent, by bucket, as of the times at which it was sent. Empty unless a store grants the slots. */
+  readonly sent: Meter[] = []
 
   constructor(key: string, { most, by }: InFlight, pool: GatePool) {
     this.name = key
@@ -46,14 +57,9 @@ export class KeyQueue implements LaneRoute {
     this.gate.pool = pool
   }
 
-  /** Whether it may be dropped, though its buckets may still hold something. */
-  get isUnused(): boolean {
-    return this.calls === 0 && !this.gate.paused && !this.isLasting
-  }
-
-  /** Whether dropping it would lose nothing. */
+  /** Whether dropping it loses nothing. A key whose bucket still holds something would come back with an empty one. */
   idle(now: number): boolean {
-    return this.isUnused && this.stack.every(bucket => bucket.idle(now))
+    return this.calls === 0 && !this.gate.paused && !this.isLasting && this.own.every(bucket => bucket.idle(now))
   }
 }
 
@@ -82,13 +88,13 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.get(key)
   }
 
-  /** The queue of a key; creates it if needed. Undefined: `maxKeys` keys are in use or paused. */
+  /** The queue of a key; creates it if needed. Undefined: `maxKeys` keys have calls, are paused, or still owe time. */
   open(key: string, now: number, opened: (queue: KeyQueue) => void): KeyQueue | undefined {
     const known = this.#byKey.get(key)
     if (known !== undefined) return known
     this.#sweep.sweep(queue => queue.idle(now))
     this.#budget.save(CANDIDATES, this.size)
-    if (this.size >= this.maxKeys && !this.#makePlace()) return undefined
+    if (this.size >= this.maxKeys && !this.#makePlace(now)) return undefined
     const queue = new KeyQueue(key, this.maxInFlight, this.#pool)
     this.#byKey.set(key, queue)
     opened(queue)
@@ -99,11 +105,11 @@ export class KeyQueues implements Iterable<KeyQueue> {
     return this.#byKey.values()
   }
 
-  /** Drops queues without calls until a place is free. What their buckets still hold is lost (core/bucket-table.ts). */
-  #makePlace(): boolean {
+  /** Looks for idle queues, and drops them, until a place is free. */
+  #makePlace(now: number): boolean {
     for (let left = this.size; left > 0 && this.size >= this.maxKeys && this.#budget.spend(); left -= 1) {
       const [key, queue] = this.#sweep.next()!
-      if (queue.isUnused) this.#byKey.delete(key)
+      if (queue.idle(now)) this.#byKey.delete(key)
     }
     return this.size < this.maxKeys
   }

@@ -1,4 +1,5 @@
 import { performance } from 'node:perf_hooks'
+import { quote } from '../config/messages.js'
 import { slackOf } from '../core/bucket/limits.js'
 import { LEVEL_TOLERANCE, Meter } from '../core/bucket/meter.js'
 import { parseRate } from '../core/units.js'
@@ -52,11 +53,16 @@ export class LeakyBucket {
   constructor(options: LeakyBucketOptions) {
     checkOptions(options, ['rate', 'capacity', 'burst', 'clock'], '{ rate: "1/s", capacity: 10 }')
     const { rate, capacity, burst, clock = performance } = options
+    const missing = [
+      rate === undefined && 'rate: missing; use e.g. "5/s"',
+      capacity === undefined && 'capacity: missing; use e.g. 10',
+    ]
+    if (missing.some(Boolean)) throw new RangeError(missing.filter(Boolean).join('\n'))
     if (!(typeof capacity === 'number' && capacity > 0 && capacity < Infinity)) {
-      throw new RangeError(`capacity: ${capacity} is not a finite number of cost units above 0; use e.g. 10`)
+      throw new RangeError(`capacity: ${quote(capacity)} is not a finite number of cost units above 0; use e.g. 10`)
     }
     if (burst !== undefined && !(typeof burst === 'number' && burst > 0 && burst < Infinity)) {
-      throw new RangeError(`burst: ${burst} is not a finite number of cost units above 0; use e.g. 5`)
+      throw new RangeError(`burst: ${quote(burst)} is not a finite number of cost units above 0; use e.g. 5`)
     }
     this.#bucket = new Meter({ name: '', rate: parseRate(rate), capacity, ...(burst !== undefined && { burst }) })
     this.#clock = clock
@@ -111,5 +117,5 @@ export class LeakyBucket {
 
 function checkCost(cost: number): void {
   if (!(typeof cost === 'number' && cost >= 0 && cost < Infinity))
-    throw new RangeError(`cost: ${cost} is not a finite number of units, 0 or more; use e.g. 1`)
+    throw new RangeError(`cost: ${quote(cost)} is not a finite number of units, 0 or more; use e.g. 1`)
 }

@@ -2,7 +2,7 @@
  * Reads options. Each wrong one is a line of one error, with its path. The file has zod for this, which would take most of the time in
  * which the library is loaded.
  */
-import { quote, unknownKey } from '../config/messages.js'
+import { hint, quote } from '../config/messages.js'
 import { formatPath } from '../config/problems.js'
 
 type Path = readonly PropertyKey[]
@@ -11,6 +11,34 @@ type Path = readonly PropertyKey[]
 export type OptionReader<T> = (input: unknown, path: Path, problems: string[]) => T
 
 type Output<R> = R extends OptionReader<infer T> ? T : never
+/** Options of other libraries, and of this one in another place. */
+const HINTS: Readonly<Record<string, string>> = {
+  minTime: 'use rate: 1000 / minTime, e.g. "5/s" for 200',
+  interval: 'use rate, e.g. "5/s"',
+  limit: 'use rate, e.g. "5/s"',
+  intervalCap: 'use rate, e.g. "5/s"',
+  tokensPerInterval: 'use rate, e.g. "5/s"',
+  maxConcurrent: 'use maxInFlight',
+  concurrency: 'use maxInFlight',
+  highWater: 'a shaper has capacity, which also counts the call that has just left',
+  reservoir: 'use rate, e.g. "1000/h", and burst',
+  datastore: 'use store: { type: "redis", url }',
+  weight: 'a call has cost: run(fn, { cost: 2 })',
+  timeout: 'use expiration of a call',
+  key: 'a call names its key: run("user_42", fn)',
+  ...Object.fromEntries(
+    ['maxInFlight', 'maxInFlightAll', 'maxKeys', 'maxQueued'].map(name => [
+      name,
+      'it belongs to createShaper or shape, beside "rate" or "buckets"',
+    ]),
+  ),
+}
+
+/** The message for an option that there is not. */
+export function unknownOption(name: string, known: readonly string[]): string {
+  return `unknown key; ${Object.hasOwn(HINTS, name) ? HINTS[name] : hint(name, known, 'known keys')}`
+}
+
 type Required<S> = { [K in keyof S]: undefined extends Output<S[K]> ? never : K }[keyof S]
 
 /** What an object of these readers is read to. Those that may be undefined are left out where they are. */
@@ -67,7 +95,7 @@ export function members<S extends Readers>(
       if (read !== undefined) result[name] = read
     }
     const unknown = Object.keys(input).filter(name => !known.includes(name) && input[name] !== undefined)
-    for (const name of unknown) problems.push(at([...path, name], unknownKey(name, known)))
+    for (const name of unknown) problems.push(at([...path, name], unknownOption(name, known)))
     return result as ObjectOf<S>
   }
 }
@@ -105,7 +133,7 @@ export function list<T>(reader: OptionReader<T>, complain: (input: unknown) => s
 
 /** @throws RangeError with one line for each problem; TypeError if `input` is no object */
 export function readAll<T>(reader: OptionReader<T>, input: unknown, complain: (input: unknown) => string): T {
-  if (!isRecord(input)) throw new TypeError(complain(input))
+  if (!isRecord(input) || Array.isArray(input)) throw new TypeError(complain(input))
   const problems: string[] = []
   const read = reader(input, [], problems)
   if (problems.length > 0) throw new RangeError(problems.join('\n'))

@@ -123,9 +123,10 @@ export interface UpdateOptions {
  * Says what to do after the function of `run` has failed.
  *
  * @param attempt 1 for the first one
- * @returns ms until it is called again, at the head of its queue and in its turn. Undefined: the error is the result
+ * @returns how long until it is called again, at the head of its queue and in its turn: ms, or `"1s"`. Undefined, null or false:
+ *   the error is the result
  */
-export type RetryRule = (error: unknown, attempt: number) => number | undefined
+export type RetryRule = (error: unknown, attempt: number) => number | string | false | null | undefined
 
 /** One limit for each key: `rate` and `capacity`. Or several `buckets`: a call waits until all of them let it pass. */
 export interface ShaperOptions extends Omit<UpdateOptions, 'buckets'> {
@@ -468,10 +469,19 @@ const request = {
   ),
 }
 
+/** Reports a missing limit even if other options are wrong. */
+function withRate<T>(reader: OptionReader<T>): OptionReader<T> {
+  return (input, path, problems) => {
+    const { rate, buckets } = input as Partial<ShaperOptions>
+    if (rate === undefined && buckets === undefined) problems.push('rate: missing; use e.g. "5/s", "6/30s"')
+    return reader(input, path, problems)
+  }
+}
+
 const noOptions = (input: unknown): string =>
   `${quote(input)} is not a set of options; use e.g. { rate: "5/s", capacity: 100 }`
-const shaperReader = members({ ...shaper, retry: runRetry }, noOptions)
-const shapeReader = members({ ...shaper, ...request }, noOptions)
+const shaperReader = withRate(members({ ...shaper, retry: runRetry }, noOptions))
+const shapeReader = withRate(members({ ...shaper, ...request }, noOptions))
 const changesReader = members(
   { ...changedBucket, buckets: optional(record(named, members(changedBucket, noBucket), noBuckets)), ...bounds },
   input => `${quote(input)} is not a set of options; use e.g. { rate: "5/s" }`,
@@ -484,7 +494,13 @@ export function isCost(input: unknown): input is number {
 
 /** @throws RangeError with one line for each problem; TypeError if `options` is no object */
 export function readShaperOptions(options: ShaperOptions): ShaperSettings {
-  return settingsOf(readAll(shaperReader, options, noOptions))
+  const read = readAll(shaperReader, options, noOptions)
+  for (const [place, credential] of (read.keys ?? []).entries()) {
+    const unused = (['header', 'origin'] as const).find(name => credential[name] !== undefined)
+    if (unused === undefined) continue
+    throw new RangeError(`keys[${place}].${unused}: only shape() sends it; remove it, and use the key of the context`)
+  }
+  return settingsOf(read)
 }
 
 /** @throws as readShaperOptions */
@@ -553,7 +569,6 @@ function settingsOf(options: ObjectOf<typeof shaper> & { retry?: RetryRule }): S
   const { rate, capacity, burst, buckets, retry, clock, store, keys, ...rest } = options
   const { maxWait = Infinity, maxKeys = 100_000, maxQueued = Infinity } = rest
   const { maxInFlight = UNBOUND, maxInFlightAll = UNBOUND } = rest
-  if (buckets === undefined && rate === undefined) throw new RangeError('rate: missing; use e.g. "5/s", "6/30s"')
   const single = [rate, capacity, burst].some(given => given !== undefined)
   if (buckets !== undefined && single) throw new RangeError('buckets: give either buckets or rate, capacity and burst')
   if (buckets !== undefined && Object.keys(buckets).length === 0)

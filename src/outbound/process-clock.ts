@@ -3,7 +3,7 @@
  * process alive. `stayAlive` does, with an interval of its own.
  */
 import { performance } from 'node:perf_hooks'
-import type { Clock } from '../core/clock.js'
+import type { Cancel, Clock } from '../core/clock.js'
 import { createPreciseClock } from '../pacing/precise.js'
 
 let precise: Clock | undefined
@@ -11,9 +11,25 @@ let precise: Clock | undefined
 export const processClock: Clock = {
   now: () => performance.now(),
   at(due, run) {
+    if (due <= performance.now()) return soon(run)
     precise ??= createPreciseClock(undefined, { background: true })
     return precise.at(due, run)
   },
+}
+
+/** After the present tick. This needs no precision, so it starts none. */
+function soon(run: () => void): Cancel {
+  let pending = true
+  setImmediate(() => {
+    if (!pending) return
+    pending = false
+    run()
+  })
+  return () => {
+    const was = pending
+    pending = false
+    return was
+  }
 }
 
 let keeper: NodeJS.Timeout | undefined

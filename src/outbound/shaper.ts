@@ -1,7 +1,7 @@
 /** The programmatic shaper. Calls wait in the queue of their key and are released exactly at the rate. */
 import { EventEmitter } from 'node:events'
-import { quote } from '../config/messages.js'
-import { CallContext } from './call-context.js'
+import { either, quote } from '../config/messages.js'
+import { CallContext, hasOwnKeys } from './call-context.js'
 import {
   type CallOptions,
   checkKey,
@@ -83,6 +83,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       const named = typeof first !== 'function'
       const fn = (named ? second : first) as (context: RunContext) => T
       if (typeof fn !== 'function') throw new TypeError('run needs a function: use run(fn) or run(key, fn)')
+      if (typeof first === 'object' && first !== null)
+        throw new TypeError('run: options come last: use run(fn, options) or run(key, fn, options)')
       const options = named ? third : (second as RunOptions | undefined)
       const call = new RunCall(this.#context, named ? first : '', options, fn)
       call.begin(resolve as (value: unknown) => void, reject)
@@ -126,12 +128,26 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @throws RangeError or TypeError for invalid arguments; OverflowError for a new key if `maxKeys` keys are in use
    */
   pause(time: string | number, key?: string): void {
-    this.#context.pause(readMs('pause', time), key === undefined ? undefined : checkKey(key))
+    this.#context.pause(readMs('pause', time), this.#checkName(key))
   }
 
-  /** Ends a pause early: that of one key, or all pauses. With a store, the other instances keep theirs. */
+  /**
+   * Ends a pause early: that of one key, or all pauses. With a store, the other instances keep theirs.
+   *
+   * @throws RangeError or TypeError for invalid arguments
+   */
   resume(key?: string): void {
-    this.#context.resume(key)
+    this.#context.resume(this.#checkName(key))
+  }
+
+  /** A key, or with `keys` the name of a credential. @throws RangeError or TypeError */
+  #checkName(key: string | undefined): string | undefined {
+    if (key === undefined) return undefined
+    const { credentials } = this.#context
+    checkKey(key)
+    if (credentials !== undefined && !credentials.names.includes(key))
+      throw new RangeError(`key: ${quote(key)} is not the name of one of the keys; use ${either(credentials.names)}`)
+    return key
   }
 
   /**
@@ -154,7 +170,8 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    *   reason; RangeError or TypeError for invalid arguments
    */
   room(key = '', options?: RoomOptions): Promise<void> {
-    return untilRoom(this.#context, key, options)
+    const isRefused = this.#context.credentials !== undefined && key !== ''
+    return isRefused ? Promise.reject(hasOwnKeys(key)) : untilRoom(this.#context, key, options)
   }
 
   /**
@@ -170,6 +187,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     options: MapOptions<Item> = {},
   ): AsyncGenerator<Awaited<Result>, void, undefined> {
     if (typeof fn !== 'function') throw new TypeError(`map needs a function, not ${quote(fn)}: use map(items, fn)`)
+    if (!isIterable(items)) throw new TypeError(`map needs items, not ${quote(items)}: use e.g. map([1, 2], fn)`)
     checkOptions(options, ['key', ...RUN_OPTIONS], '{ key: item => item.user }')
     return mapInOrder(this, items, fn, options)
   }
@@ -180,6 +198,7 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
    * @returns how many waited
    */
   async clear(key?: string): Promise<number> {
+    if (key !== undefined && this.#context.credentials !== undefined) throw hasOwnKeys(key)
     return this.#context.clear(key === undefined ? undefined : checkKey(key))
   }
 
@@ -196,11 +215,16 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
     return this.#context.drain(timeout === undefined ? Infinity : readMs('timeout', timeout))
   }
 
-  /** The status of one key, or of all. It changes nothing. */
+  /**
+   * The status of one key, or of all. It changes nothing.
+   *
+   * @throws RangeError or TypeError for invalid arguments
+   */
   status(): ShaperStatus
   status(key: string): KeyStatus
   status(key?: string): ShaperStatus | KeyStatus {
-    return key === undefined ? shaperStatus(this.#context) : keyStatus(this.#context, key)
+    const name = this.#checkName(key)
+    return name === undefined ? shaperStatus(this.#context) : keyStatus(this.#context, name)
   }
 
   #report(): EventReporter {
@@ -219,6 +243,11 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
       },
     }
   }
+}
+
+function isIterable(items: unknown): boolean {
+  if (typeof items === 'string') return true
+  return typeof items === 'object' && items !== null && (Symbol.iterator in items || Symbol.asyncIterator in items)
 }
 
 /**

@@ -58,7 +58,7 @@ export const CONTROLS = { signal: 0, armed: 1, read: 2, alarms: 3, running: 4, s
 const LONGEST_WRITE = 5_000
 
 /** The shared memory: one element for each entry where nothing else is said. Times are in ms of process.hrtime. */
-export class WriteMemory {
+class WriteMemory {
   readonly entryBytes = ENTRY_BYTES
   /** When to wake the main thread: one element. */
   readonly alarm = floats(1)

@@ -41,12 +41,19 @@ export class LearnedLimits {
     const limits = this.#adaptive.size === 0 ? configured : (this.#adaptive.get(configured.name)?.limits ?? configured)
     if (this.#rates.size + this.#parts.size === 0) return limits
     const part = this.#parts.get(limits.name) ?? 1
-    const rate = Math.min(this.#rates.get(limits.name) ?? Infinity, limits.rate * part)
-    if (rate >= limits.rate) return limits
+    const lowerRate = (rate: number): number => Math.min(this.#rates.get(limits.name) ?? Infinity, rate * part)
+    const { next } = limits
+    const rate = lowerRate(limits.rate)
+    if (rate >= limits.rate && next === undefined) return limits
     const known = this.#lowered.get(limits)
     if (known !== undefined) return known
     const { burst } = limits
-    const lowered = { ...limits, rate, ...(burst !== undefined && { burst: burst * part }) }
+    const lowered = {
+      ...limits,
+      rate,
+      ...(next && { next: { ...next, rate: lowerRate(next.rate) } }),
+      ...(burst !== undefined && { burst: burst * part }),
+    }
     this.#lowered.set(limits, lowered)
     return lowered
   }

@@ -45,6 +45,25 @@ export function applyLearned(context: ProxyContext, isOf: (upstream: Upstream) =
   }
 }
 
+/**
+ * Gives a key its limits, after an override was set or has ended. Without an instance the next request does. As after a reload,
+ * requests that would now exceed their `maxWait` expire.
+ */
+export function applyOverride(context: ProxyContext, name: string, key: string): void {
+  const bucket = context.routes.flatMap(({ settings }) => settings.buckets).find(each => each.name === name)
+  const instance = bucket && context.bucketTable.peek(name, key)
+  if (instance === undefined) return
+  context.bucketTable.hold(instance)
+  setInstanceLimits(context, instance, key, bucket!)
+  const isAwaited = instance.waiting > 0
+  context.bucketTable.rest(instance)
+  if (!isAwaited) return
+  const routes = context.routes.filter(({ settings }) => settings.buckets.includes(bucket!))
+  const maxWaits = new Map(routes.map(({ name, settings }) => [name, settings.maxWait]))
+  const gates = new Set(routes.map(({ upstream }) => upstream.gate))
+  context.shaper.control.replan(gates, route => maxWaits.get(route.name) ?? Infinity)
+}
+
 /** Gives the bucket of an upstream the rate that the upstream can take. */
 export function applyAdapted(context: ProxyContext, { bucket }: AdaptiveLimit): void {
   const instance = context.bucketTable.peek(bucket.name, ADAPTIVE_KEY)
@@ -75,9 +94,16 @@ function setInstanceLimits(context: ProxyContext, instance: SharedBucket, key: s
   context.shaper.control.setLimits(instance, limitsOf(context, limitsLike(instance.limits, settings), key))
 }
 
-/** The limits after two reductions: to what the upstream allows, and to this instance's share of a shared bucket. */
-export function limitsOf({ learned, sharing }: ProxyContext, limits: BucketLimits, key: string): BucketLimits {
-  const lowered = learned.limitsOf(limits)
+/**
+ * The limits of a key: its override, if it has one, reduced to what the upstream allows and to this instance's share of a shared
+ * bucket.
+ */
+export function limitsOf(
+  { learned, sharing, overrides }: ProxyContext,
+  limits: BucketLimits,
+  key: string,
+): BucketLimits {
+  const lowered = learned.limitsOf(overrides.limitsOf(limits, key))
   return sharing === undefined ? lowered : sharing.limitsOf(lowered, key)
 }
 

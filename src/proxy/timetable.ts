@@ -1,16 +1,18 @@
-import { presentRates, settingsAt } from '../config/schedule.js'
+import { MINUTE, presentRates, settingsAt } from '../config/schedule.js'
 import type { Settings } from '../config/settings.js'
 import type { Cancel, Clock } from '../core/clock.js'
 
-/** ms. Times of day are whole minutes, and time zones differ by whole minutes. */
-const MINUTE = 60_000
+/** ms. If the clocks have moved by more against each other, one was set. */
+const SAME_CLOCKS = 1_000
 
 interface TimetableOptions {
   readonly clock: Clock
+  /** ms of the clock of the buckets */
+  now(): number
   /** ms since 1970 */
   readonly wallNow: () => number
-  /** The rates have changed to those of this configuration. */
-  readonly changed: (present: Settings) => void
+  /** The rates have changed to those of this configuration, or only the moment at which they will change next. */
+  readonly changed: (present: Settings, what: 'rates' | 'moment') => void
 }
 
 /** Looks once a minute whether rates are to change, if any depends on the time. So it notices when the clock is set, too. */
@@ -18,6 +20,8 @@ export class Timetable {
   readonly #options: TimetableOptions
   #settings: Settings | undefined
   #rates = ''
+  /** ms from the core's clock to that of the system. */
+  #offset = 0
   #cancel: Cancel | undefined
 
   constructor(options: TimetableOptions) {
@@ -31,7 +35,7 @@ export class Timetable {
     this.#settings = settings
     this.#rates = ratesText(settings, wall)
     if (this.#rates !== '') this.#plan(wall)
-    return settingsAt(settings, wall)
+    return this.#presentAt(wall)
   }
 
   close(): void {
@@ -47,11 +51,18 @@ export class Timetable {
   #look(): void {
     const wall = this.#options.wallNow()
     this.#plan(wall)
-    const settings = this.#settings!
-    const rates = ratesText(settings, wall)
-    if (rates === this.#rates) return
+    const rates = ratesText(this.#settings!, wall)
+    const isSame = rates === this.#rates
+    const moved = Math.abs(wall - this.#options.now() - this.#offset)
+    if (isSame && moved < SAME_CLOCKS) return
     this.#rates = rates
-    this.#options.changed(settingsAt(settings, wall))
+    this.#options.changed(this.#presentAt(wall), isSame ? 'moment' : 'rates')
+  }
+
+  #presentAt(wall: number): Settings {
+    const now = this.#options.now()
+    this.#offset = wall - now
+    return settingsAt(this.#settings!, { wall, now })
   }
 }
 

@@ -3,13 +3,22 @@ import { formatKeyPart } from '../config/schema/key.js'
 import type { Settings } from '../config/settings.js'
 import { slackOf } from '../core/bucket/limits.js'
 import type { LineParser } from './formats/line-parser.js'
-import { LogArrivals } from './input/arrivals.js'
+import { LogArrivals, type Reading } from './input/arrivals.js'
 import { AddressDirectory, type Directory, RouteDirectory } from './input/client-directory.js'
 import { InputError, STDIN } from './input/log-files.js'
 import { Recording } from './input/recording.js'
-import { isByAddress, missingFields, type Plan, type ReplayLimits, type Single, singleOf } from './plan/plan.js'
+import {
+  checkFields,
+  isByAddress,
+  missingFields,
+  type Plan,
+  type ReplayLimits,
+  type Single,
+  singleOf,
+} from './plan/plan.js'
 import { findSmallest } from './plan/smallest-limits.js'
 import { type Grid, pointsOf } from './plan/sweep-grid.js'
+import type { TargetBucket } from './plan/target.js'
 import { Trial } from './plan/trial.js'
 import {
   createReport,
@@ -23,13 +32,15 @@ import { BoundRun } from './runs/bound-run.js'
 import { LeavingClients } from './runs/leaving-clients.js'
 import type { Request } from './runs/level-rows.js'
 import { MeterRun } from './runs/meter-run.js'
+import { patientRoutes, readPatiently, usualServiceTime } from './runs/route-patience.js'
 import type { ReplayRun } from './runs/run.js'
+import type { RunTally } from './runs/run-tally.js'
 import { ShaperRun } from './runs/shaper-run.js'
 import { type PointOutcome, SweepRun } from './runs/sweep-run.js'
 import { EXACT, Waits } from './runs/wait-quantiles.js'
 
 /** Clients of one bucket by its key. */
-export class KeyDirectory implements Directory {
+class KeyDirectory implements Directory {
   readonly #routes: RouteDirectory
 
   constructor(routeDirectory: RouteDirectory) {
@@ -48,7 +59,7 @@ export class KeyDirectory implements Directory {
 /** How the requests of a log are told apart, and what they are put through. */
 interface Setup {
   readonly directory: Directory
-  readonly createRun: () => ReplayRun
+  readonly createRun: (service: number | undefined) => ReplayRun
 }
 
 /** One bucket by itself. */
@@ -63,7 +74,7 @@ function setupOfBucket({ settings }: ReplayLimits, single: Single): Setup {
 /** A whole configuration. */
 function setupOfRoutes({ settings }: ReplayLimits): Setup {
   const directory = new RouteDirectory(settings)
-  return { directory, createRun: () => new ShaperRun(settings, directory) }
+  return { directory, createRun: service => new ShaperRun(settings, directory, { service: service ?? 0 }) }
 }
 
 /**
@@ -72,31 +83,23 @@ function setupOfRoutes({ settings }: ReplayLimits): Setup {
  * @throws ConfigError where the log lacks what a flag needs
  */
 export async function replay(plan: Plan): Promise<ReplayReport> {
-  const { limits, sweep, target, patience } = plan
-  const found = singleOf(limits.settings)
-  const sweeps = sweep !== undefined || target !== undefined
-  // What clients that leave would do needs the queues of the core.
-  const single = patience === undefined && (limits.plain || sweeps) ? found : undefined
+  const { limits, patience } = plan
+  const single = singleFor(plan)
   const { directory, createRun } = single === undefined ? setupOfRoutes(limits) : setupOfBucket(limits, single)
   const notes = new Set<string>()
   const begin = (parser: LineParser, log: string): void => {
-    for (const missing of missingFields(limits, parser, log === STDIN ? 'standard input' : log)) notes.add(missing)
+    const name = log === STDIN ? 'standard input' : log
+    checkFields(plan.fields ?? {}, parser, name)
+    for (const missing of missingFields(limits, parser, name)) notes.add(missing)
   }
   const serviceTimes = new Waits()
-  const onServiceTime = patience === undefined ? {} : { onServiceTime: (ms: number) => serviceTimes.add(ms) }
-  const arrivals = new LogArrivals({ ...plan, directory, begin, ...onServiceTime })
-  const { reading, result } = await arrivals.read(() => {
-    const run = createRun()
-    const begin = run.begin?.bind(run)
-    const recorder =
-      patience !== undefined ? new Recording() : sweeps && single ? new Trial(plan, requestOf(single)) : undefined
-    if (recorder === undefined) return { run, recorder, ...(begin && { begin }), arrive: run.arrive.bind(run) }
-    const arrive = (at: number, id: number, agent: number): void => {
-      run.arrive(at, id, agent)
-      recorder.arrive(at, id)
-    }
-    return { run, recorder, ...(begin && { begin }), arrive }
-  })
+  const routes = single === undefined ? patientRoutes(limits.settings) : []
+  const onServiceTime = (ms: number): void => serviceTimes.add(ms)
+  const isTimed = patience !== undefined || routes.length > 0
+  const arrivals = new LogArrivals({ ...plan, directory, begin, ...(isTimed && { onServiceTime }) })
+  const open = (service: number | undefined) => recorded(createRun(service), recorderFor(plan, single))
+  const { reading, result, note } = await readPatiently(arrivals, { serviceTimes, routes, open })
+  if (note !== undefined) notes.add(note)
   const { run, recorder } = result
   run.end()
   if (run instanceof ShaperRun && run.notByBuckets > 0) {
@@ -104,25 +107,63 @@ export async function replay(plan: Plan): Promise<ReplayReport> {
       `${run.notByBuckets} of those rejected had no route, lacked a key, or found no room for another key or waiter`,
     )
   }
+  const oneAddress = oneAddressNote(plan, reading, run.tally)
+  if (oneAddress !== undefined) notes.add(oneAddress)
   const findings = { plan, reading, tally: run.tally, directory }
   if (reading.requests === 0 || recorder === undefined) return createReport({ ...findings, notes: [...notes] })
-  if (recorder instanceof Recording) {
-    const leaving = {
-      settings: limits.settings,
-      directory: directory as RouteDirectory,
-      patience: patience!,
-      serviceTimes,
-    }
-    const left = await letClientsLeave(leaving, reading.origin, createRepeat(arrivals, recorder))
-    return createReport({ ...findings, notes: [...notes], left })
+  if (recorder instanceof Trial) {
+    const bucket = bucketOf(single!, reading)
+    const swept = { bucket, ...(await sweepOver(plan, single!, recorder, createRepeat(arrivals, recorder.recording))) }
+    return createReport({ ...findings, notes: [...notes, ...targetNotes(plan, swept)], swept })
   }
-  const swept = await sweepOver(plan, single!, recorder, createRepeat(arrivals, recorder.recording))
-  if (target !== undefined) for (const note of targetNotes(target, swept)) notes.add(note)
-  return createReport({ ...findings, notes: [...notes], swept })
+  const leaving = {
+    settings: limits.settings,
+    directory: directory as RouteDirectory,
+    patience: patience!,
+    serviceTimes,
+  }
+  const left = await letClientsLeave(leaving, reading.origin, createRepeat(arrivals, recorder))
+  return createReport({ ...findings, notes: [...notes], left })
+}
+
+/** The single bucket that is replayed without queues. Undefined: the queues of the core are needed. */
+function singleFor({ limits, sweep, target, patience }: Plan): Single | undefined {
+  const isByItself = limits.plain || sweep !== undefined || target !== undefined
+  return isByItself && patience === undefined ? singleOf(limits.settings) : undefined
+}
+
+/** What records the arrivals. Undefined: they are needed once. */
+function recorderFor(plan: Plan, single: Single | undefined): Recording | Trial | undefined {
+  if (plan.patience !== undefined) return new Recording()
+  const sweeps = plan.sweep !== undefined || plan.target !== undefined
+  return sweeps && single !== undefined ? new Trial(plan, requestOf(single)) : undefined
+}
+
+/** A run whose arrivals are recorded. */
+function recorded(run: ReplayRun, recorder: Recording | Trial | undefined) {
+  const begin = run.begin?.bind(run)
+  if (recorder === undefined) return { run, recorder, ...(begin && { begin }), arrive: run.arrive.bind(run) }
+  const arrive = (at: number, id: number, agent: number): void => {
+    run.arrive(at, id, agent)
+    recorder.arrive(at, id)
+  }
+  return { run, recorder, ...(begin && { begin }), arrive }
+}
+
+/** So many requests of one address are more likely those of many clients. */
+const MANY = 100
+
+/** Says that the address may be that of a balancer. */
+function oneAddressNote({ limits }: Plan, { requests, formats }: Reading, { clients }: RunTally): string | undefined {
+  const single = singleOf(limits.settings)
+  const isKnown = single !== undefined && isByAddress(single) && !formats.includes('shaper')
+  if (!isKnown || clients !== 1 || requests < MANY) return undefined
+  return `all ${requests} requests have the same address, perhaps that of a balancer; if the log has X-Forwarded-For, add --field ip=x_forwarded_for`
 }
 
 /** What a reader of the recommendation has to know. */
-function targetNotes(target: readonly Bound[], { found, grid }: SweepReport): string[] {
+function targetNotes({ target }: Plan, { found, grid }: SweepReport): string[] {
+  if (target === undefined) return []
   if (found === undefined) {
     return ['no rate and capacity within the sweep meets the target; give --sweep a wider range, or ask for less']
   }
@@ -164,19 +205,28 @@ function createRepeat(arrivals: LogArrivals, recording: Recording): Repeat {
   }
 }
 
-function requestOf({ bucket, cost }: Single): Request {
-  return { cost, slack: slackOf(bucket.limits, cost) }
+function requestOf({ bucket, cost, route }: Single): Request {
+  // A meter delays nothing.
+  return { cost, slack: route.mode === 'meter' ? Infinity : slackOf(bucket.limits, cost) }
 }
 
-async function sweepOver({ target }: Plan, single: Single, trial: Trial, repeat: Repeat): Promise<SweepReport> {
-  const { bucket } = single
+/** What a line to paste has to name. */
+function bucketOf({ bucket: { name, key, limits } }: Single, { formats }: Reading): TargetBucket {
+  const isOfShaper = formats.length === 1 && formats[0] === 'shaper'
+  return { name, key: isOfShaper ? undefined : key.parts.map(formatKeyPart).join(','), burst: limits.burst }
+}
+
+async function sweepOver(
+  { target }: Plan,
+  single: Single,
+  trial: Trial,
+  repeat: Repeat,
+): Promise<Omit<SweepReport, 'bucket'>> {
   const request = requestOf(single)
   const grid = trial.grid ?? trial.gridFromTraffic
   const swept = trial.swept ?? (await repeat(() => new SweepRun(pointsOf(grid), request)))
   const found = target === undefined ? undefined : await recommend(target, grid, request, repeat)
   return {
-    key: bucket.key.parts.map(formatKeyPart).join(','),
-    burst: bucket.limits.burst,
     grid,
     outcomes: swept.outcomes(),
     ...(found && { found }),
@@ -202,9 +252,6 @@ async function recommend(
   return { ...outcome, wait }
 }
 
-/** Answers that have to be known before their usual time is. */
-const LEAST_ANSWERS = 20
-
 interface LeavingPlan {
   readonly settings: Settings
   readonly directory: RouteDirectory
@@ -224,12 +271,11 @@ async function letClientsLeave(
   origin: number,
   repeat: Repeat,
 ): Promise<LeavingReport> {
-  const { count: answers } = serviceTimes
-  const service = answers < LEAST_ANSWERS ? undefined : serviceTimes.summary().p90
+  const service = usualServiceTime(serviceTimes)
   const open = () => {
     const runs = (['keep', 'give up'] as const).map(policy => {
       const clients = new LeavingClients({ patience, service: service ?? 0, policy })
-      const run = new ShaperRun(settings, directory, clients)
+      const run = new ShaperRun(settings, directory, { clients })
       run.begin(origin * 1_000)
       return { run, clients }
     })

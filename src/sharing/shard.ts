@@ -1,12 +1,15 @@
 import type { BucketLimits } from '../core/bucket/limits.js'
 import type { ReleaseMode, StoreShard, Turn } from '../core/shared/stored-bucket.js'
 import type { OnOutage } from '../core/shared-shaper.js'
+import type { Store } from '../core/store.js'
 import { Membership, type MembershipOptions, type MembershipState } from './membership.js'
 
 /** A part of the store that fails by itself, and what follows for the buckets on it. */
 export class Shard implements StoreShard {
   readonly name: string
   readonly membership: Membership
+  readonly #store: Store
+  readonly hasSeveralLanes: (bucket: string) => boolean
   mode: ReleaseMode = 'claimed'
   turn: Turn | undefined
   decidedAlone = 0
@@ -17,9 +20,15 @@ export class Shard implements StoreShard {
   #limits = new WeakMap<BucketLimits, BucketLimits>()
   #reported = ''
 
-  constructor(options: MembershipOptions) {
+  constructor(options: MembershipOptions & Pick<StoreShard, 'hasSeveralLanes'>) {
     this.name = options.shard
+    this.hasSeveralLanes = options.hasSeveralLanes
+    this.#store = options.store
     this.membership = new Membership(options)
+  }
+
+  get keepsOrder(): boolean {
+    return this.#store.keepsOrder === true
   }
 
   get isDoubtful(): boolean {
@@ -50,10 +59,11 @@ export class Shard implements StoreShard {
     if (this.share === 1) return limits
     const known = this.#limits.get(limits)
     if (known !== undefined) return known
-    const { rate, burst } = limits
+    const { rate, burst, next } = limits
     const share = {
       ...limits,
       rate: rate * this.share,
+      ...(next && { next: { ...next, rate: next.rate * this.share } }),
       ...(burst !== undefined && { burst: burst * this.share }),
       whole: limits,
     }

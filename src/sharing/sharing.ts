@@ -69,6 +69,7 @@ export class Sharing {
   #shaper: SharedShaper | undefined
   #context: SharingContext | undefined
   #groups: ReadonlyMap<string, string> = new Map()
+  #severalLanes: ReadonlySet<string> = new Set()
   /** Whether all shards have been shared for long, so that no limits are parts of others. */
   #isWhole = true
   /** Cancels the end of the wait of each shard that this instance is alone without. */
@@ -150,9 +151,14 @@ export class Sharing {
     }
   }
 
-  /** Sets the group of each bucket name. The store keeps a group together. A bucket without a group is by itself. */
-  group(groups: ReadonlyMap<string, string>): void {
+  /**
+   * Sets the group of each bucket name. The store keeps a group together. A bucket without a group is by itself.
+   *
+   * @param severalLanes buckets in which requests of several routes or classes may wait
+   */
+  group(groups: ReadonlyMap<string, string>, severalLanes: ReadonlySet<string> = new Set()): void {
     this.#groups = groups
+    this.#severalLanes = severalLanes
     this.#assign()
   }
 
@@ -177,14 +183,33 @@ export class Sharing {
     await this.store.close()
   }
 
+  /** Forgets what has passed a bucket, for all instances. What waits goes on counting in the store. */
+  async reset(bucket: StoredBucket): Promise<void> {
+    await this.store.reset(bucket.ref)
+    await this.#forgotten(bucket)
+  }
+
   /** Another instance has reset a bucket instance. Those that wait for it here ask the store anew. */
   readonly #told = (news: News): void => {
     if (news.about !== 'reset') return
-    const { shaper, clock, peek } = this.#context!
-    const bucket = peek(news.bucket, news.key) as StoredBucket | undefined
-    if (bucket === undefined) return
-    bucket.levelReported(0, clock.now())
+    const bucket = this.#context!.peek(news.bucket, news.key) as StoredBucket | undefined
+    if (bucket !== undefined) void this.#forgotten(bucket)
+  }
+
+  async #forgotten(bucket: StoredBucket): Promise<void> {
+    const { shaper, clock } = this.#context!
+    const { ref, queued } = bucket
+    bucket.levelReported(queued, clock.now())
     shaper.control.reset(bucket)
+    if (queued === 0) return
+    // If it does not fit, because others were faster, that is nobody's overflow.
+    const { blockFor: _, ...limits } = ref.limits
+    const own = { ...ref, limits: { ...limits, overflow: 'reject' as const } }
+    try {
+      await this.store.admit({ stack: [own], cost: queued, maxWait: Infinity, claim: false })
+    } catch {
+      // The queue here has to fit as well, whatever the store counts.
+    }
   }
 
   /** A bucket may have moved to a shard that is not listed yet. Then the first one stands for it until it is. */
@@ -217,6 +242,7 @@ export class Sharing {
     const { store, clock, id } = this.#options
     const shard: Shard = new Shard({
       ...{ store, clock, id, shard: name, headcount: this.#headcount },
+      hasSeveralLanes: bucket => this.#severalLanes.has(bucket),
       changed: () => this.#apply(shard),
       probed: this.#look,
     })

@@ -3,6 +3,7 @@
  * them as `@NAME@`, and `fillConstants` puts the values in when they are loaded.
  */
 import { LEVEL_TOLERANCE } from '../core/bucket/meter.js'
+import { LONGEST_WINDOW } from '../core/bucket/promises.js'
 import { LAST_PRIORITY } from '../core/priority.js'
 import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
@@ -34,6 +35,12 @@ const BEAT_AHEAD = 1_000
 /** ms. State is kept this much longer than it is needed, as a server forgets by a coarser clock. */
 const KEEP_MARGIN = 1_000
 
+/** Bookings of one bucket instance, and promises without one as one more. It bounds what a server looks at: further clients are told the last moment. */
+export const MOST_PROMISES = 1_000
+
+/** ms. A booking that would keep room for a shorter time is not made: an answer takes its time, and room is leased for frames. */
+export const SHORTEST_WINDOW = 2 * FRAME
+
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
 
@@ -55,6 +62,9 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   SLOTS_PER_FRAME,
   REPORT_SHIFT,
   REPORT_LATE,
+  MOST_PROMISES,
+  SHORTEST_WINDOW,
+  LONGEST_WINDOW,
 }
 
 /** Puts the constants into a script. The hash of the script follows, so each value has a script or function of its own. */

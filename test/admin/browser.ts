@@ -42,7 +42,7 @@ export async function openPage(
   t: { teardown(run: () => unknown): unknown },
   browser: Browser,
   url: string,
-  options: BrowserContextOptions = {},
+  { beforeLoad, ...options }: BrowserContextOptions & { readonly beforeLoad?: () => Promise<void> } = {},
 ): Promise<WatchedPage> {
   const context = await browser.newContext({ viewport: { width: 1_280, height: 900 }, ...options })
   t.teardown(() => context.close())
@@ -64,6 +64,7 @@ export async function openPage(
   await page.addInitScript(`addEventListener('securitypolicyviolation', event => {
     violated(event.violatedDirective + ' ' + event.blockedURI)
   })`)
+  await beforeLoad?.()
   await page.goto(url)
   return {
     page,

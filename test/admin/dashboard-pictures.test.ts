@@ -67,7 +67,7 @@ t.test('drops leave at the times of the releases, even or not', async t => {
         time += gap
       }
     }
-    const focus = { key: 'a', arrivals: [], releases, rejections: [] }
+    const focus = { key: 'a', watchers: 1, arrivals: [], releases, rejections: [] }
     server.say(quiet(at, { buckets: [bucket({ keys: 1, offered: 10, fullest: [instance('a', 5)], focus })] }))
   })
   const { page, faults } = await openPage(t, browser, server.url)
@@ -102,7 +102,7 @@ t.test('a burst pours in, and the excess spills over the side', async t => {
       for (let i = 0; i < 14; i++) arrivals.push(time + i / 100)
       for (let i = 0; i < rejected; i++) rejections.push(time + 0.101 + i / 100)
     }
-    const focus = { key: 'a', arrivals, releases: [], rejections }
+    const focus = { key: 'a', watchers: 1, arrivals, releases: [], rejections }
     server.say(quiet(at, { buckets: [bucket({ keys: 2, offered: 10, fullest: [instance('a', 5)], focus })] }))
   })
   const { page, faults } = await openPage(t, browser, server.url)

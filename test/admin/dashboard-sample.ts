@@ -47,8 +47,12 @@ export function bucket(more: Partial<BucketSnapshot> = {}): BucketSnapshot {
   }
 }
 
+/** A bucket of six logins in 30 s. */
+export const LOGIN = { name: 'login', key: 'ip + route', rate: 0.2, configured: 0.2, capacity: 6 }
+
 export function instance(key: string, level: number, more: Partial<InstanceSnapshot> = {}): InstanceSnapshot {
-  return { key, rate: RATE, capacity: CAPACITY, level, waiting: 0, nextReleaseMs: 0, ...more }
+  const queued = more.waiting ?? 0
+  return { key, rate: RATE, capacity: CAPACITY, level, waiting: 0, queued, predictedWaitMs: 0, ...more }
 }
 
 export function route(more: Partial<RouteSnapshot> = {}): RouteSnapshot {
@@ -58,6 +62,8 @@ export function route(more: Partial<RouteSnapshot> = {}): RouteSnapshot {
     dryRun: false,
     queued: 0,
     outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
+    upstreamResponses: { '2xx': 0, '3xx': 0, '4xx': 0, '5xx': 0 },
+    rejections: {},
     rehearsed: { would_reject: 0, would_delay: 0 },
     ...more,
   }
@@ -92,8 +98,8 @@ class Client {
 
   instance(at: number): InstanceSnapshot {
     const waiting = this.releases.length - until(this.releases, at)
-    const nextReleaseMs = Math.max(0, this.#dry - waiting * PERIOD - at)
-    return instance(this.key, this.level(at), { waiting, nextReleaseMs })
+    const predictedWaitMs = Math.max(0, this.#dry - at)
+    return instance(this.key, this.level(at), { waiting, queued: waiting, predictedWaitMs })
   }
 }
 
@@ -150,6 +156,7 @@ export function createSample(start: number): { snapshot(at: number): Snapshot } 
       const latest = (times: readonly number[]) => times.slice(0, until(times, at)).slice(-256)
       const focus = {
         key: BUSY,
+        watchers: 1,
         arrivals: latest(busy.arrivals),
         releases: latest(busy.releases),
         rejections: latest(busy.rejections),
@@ -172,18 +179,14 @@ export function createSample(start: number): { snapshot(at: number): Snapshot } 
           }),
           bucket({ ...counts, keys: clients.length, fullest, focus }),
           bucket({
-            name: 'login',
-            key: 'ip + route',
-            rate: 0.2,
-            configured: 0.2,
-            capacity: 6,
+            ...LOGIN,
             routes: ['login'],
             keys: 2,
             offered: 9,
             released: 7,
             rejected: 2,
             fullest: [
-              instance(`${BUSY}\0login`, 5.2, { rate: 0.2, capacity: 6, nextReleaseMs: 4_100, blockedMs: 21_400 }),
+              instance(`${BUSY}\0login`, 5.2, { rate: 0.2, capacity: 6, predictedWaitMs: 4_100, blockedMs: 21_400 }),
               instance(`${OTHERS[0]}\0login`, 0.7, { rate: 0.2, capacity: 6 }),
             ],
           }),

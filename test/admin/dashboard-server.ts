@@ -1,8 +1,9 @@
 /** The admin server of a dashboard, scripted by a test. */
 import { once } from 'node:events'
-import { createServer, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { dashboardPage } from '../../src/admin/dashboard/page.js'
+import { fleetHour, type Hour } from '../../src/admin/fleet/fleet-hour.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { createSample } from './dashboard-sample.js'
 
@@ -20,10 +21,16 @@ export interface DashboardServer {
   write(text: string): void
   /** Breaks off all streams. */
   hangUp(): void
+  /** The answer to `/history`. */
+  hour: (instance: string | null) => Hour
   /** Answers nothing but 503 while it is set. */
   isDown: boolean
   /** The answer to DELETE. */
   resetStatus: number
+  /** Answers as JSON, by method and target. */
+  readonly answers: Map<string, unknown>
+  /** Bodies of requests so far. */
+  readonly bodies: string[]
 }
 
 export const event = (snapshot: Snapshot): string => `event: snapshot\ndata: ${JSON.stringify(snapshot)}\n\n`
@@ -46,16 +53,30 @@ export async function serveDashboard(
     if (path === '/') res.writeHead(isKnown ? 200 : 401, headers).end(html)
     else if (!isKnown) res.writeHead(401, { 'WWW-Authenticate': 'Bearer realm="shaper"' }).end()
     else if (server.isDown) res.writeHead(503).end()
-    else if (req.method === 'DELETE') {
-      res.writeHead(server.resetStatus).end('{"forgotten":194,"waiting":205,"level":206,"lastWaitMs":41000}')
-    } else stream(res)
+    else data(path, req, res)
   })
+  const data = (path: string, req: IncomingMessage, res: ServerResponse): void => {
+    if (path === '/events') stream(res)
+    else if (path === '/history') history(req, res)
+    else if (req.method !== 'DELETE') answer(req, res)
+    else res.writeHead(server.resetStatus).end('{"forgotten":194,"waiting":205,"level":206,"lastWaitMs":41000}')
+  }
   const stream = (res: ServerResponse): void => {
     res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' }).write(': hello\n\n')
     for (const snapshot of server.greeting()) res.write(event(snapshot))
     streams.add(res)
     listens()
     res.on('close', () => streams.delete(res))
+  }
+  const history = (req: IncomingMessage, res: ServerResponse): void => {
+    const { searchParams } = new URL(req.url!, server.url)
+    res.writeHead(200, { 'Content-Type': 'application/json' })
+    res.end(JSON.stringify(server.hour(searchParams.get('instance'))))
+  }
+  const answer = (req: IncomingMessage, res: ServerResponse): void => {
+    req.setEncoding('utf8').on('data', (body: string) => server.bodies.push(body))
+    const known = server.answers.get(`${req.method} ${req.url}`)
+    res.writeHead(known === undefined ? 404 : 200).end(JSON.stringify(known ?? { detail: 'there is none' }))
   }
   http.listen(0, '127.0.0.1')
   await once(http, 'listening')
@@ -75,8 +96,11 @@ export async function serveDashboard(
     hangUp() {
       for (const stream of streams) stream.destroy()
     },
+    hour: () => fleetHour([], Date.now()),
     isDown: false,
     resetStatus: 200,
+    answers: new Map<string, unknown>([['GET /overrides', { overrides: [] }]]),
+    bodies: [],
   }
   return server
 }

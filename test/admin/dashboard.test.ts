@@ -106,6 +106,35 @@ t.test('rates come from the growth between snapshots; a restarted server begins 
   t.same(faults, [])
 })
 
+t.test('a page that is opened right after a burst shows its rate', async t => {
+  const server = await serveDashboard(t)
+  const perSecond = { offered: 6, released: 5, rejected: 1 }
+  const figures = { keys: 1, offered: 12, released: 10, rejected: 2, fullest: [instance('a', 5)], perSecond }
+  server.greeting = () => [quiet(Date.now(), { buckets: [bucket(figures)] })]
+  const { page, faults } = await openPage(t, browser, server.url)
+  await says(page, '#rates-now', '6/s in, 5/s out')
+  t.equal(await text(page, '#focus-in'), '6/s')
+  t.equal(await text(page, '#focus-rejected'), '1/s')
+  t.same(faults, [])
+})
+
+t.test('routes tell how many of the forwarded got a shared answer', async t => {
+  const server = await serveDashboard(t)
+  const told = (coalesced?: number) =>
+    quiet(Date.now(), {
+      routes: [
+        route({ outcomes: { ...route().outcomes, forwarded: 12, rejected: 2 }, ...(coalesced && { coalesced }) }),
+      ],
+    })
+  server.greeting = () => [told(7)]
+  const { page, faults, overhang } = await openPage(t, browser, server.url, { viewport: { width: 320, height: 640 } })
+  await says(page, '#routes .counts', /^forwarded 12\s*of these shared 7\s*rejected 2$/)
+  t.equal(await overhang(), 0)
+  server.say(told())
+  await says(page, '#routes .counts', /^forwarded 12\s*rejected 2$/)
+  t.same(faults, [])
+})
+
 t.test('routes tell how long clients wait and how many requests were given up for it', async t => {
   const server = await serveDashboard(t)
   const at = Date.now()
@@ -136,9 +165,9 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
   const server = await serveDashboard(t)
   const evil = '<img src=x onerror=alert(1)>'
   const keys = [evil, '..', '\ud800', `${'long'.repeat(500)}`, 'a/b?c#d é', 'all']
-  const fullest = keys.map((key, index) => instance(key, 9 - index, { waiting: 3, nextReleaseMs: 120 }))
+  const fullest = keys.map((key, index) => instance(key, 9 - index, { waiting: 3, predictedWaitMs: 120 }))
   fullest[5] = { ...fullest[5]!, blockedMs: 12_000, tier: 'gold' }
-  const focus = { key: evil, arrivals: [], releases: [], rejections: [] }
+  const focus = { key: evil, watchers: 1, arrivals: [], releases: [], rejections: [] }
   const buckets = [bucket({ name: '<b>x</b>', keys: 6, offered: 9, fullest, focus })]
   const routes = [route({ name: evil }), route({ name: '' })]
   const dry = {
@@ -173,7 +202,7 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
   t.equal(await page.locator('main img, main b b').count(), 0)
   t.equal(await overhang(), 0)
   t.match(await text(page, '#keys tbody tr:last-child'), /gold.*4 \/ 10.*3.*120 ms.*12 s/s)
-  const buttons = page.locator('#keys tbody button')
+  const buttons = page.locator('#keys tbody td:last-child button')
   t.same(
     await Promise.all([0, 1, 2, 3].map(n => buttons.nth(n).isDisabled())),
     [false, true, true, false],
@@ -196,6 +225,99 @@ t.test('keys are shown as text only, and can be reset after a confirmation', asy
   await says(page, '#toast', 'could not be reset: status 404')
 })
 
+t.test('a key is found, its panel says what a newcomer waits, and its limits are overridden', async t => {
+  const server = await serveDashboard(t)
+  const key = 'al/ice'
+  const path = '/buckets/client/al%2Fice'
+  const entry = instance(key, 4, { waiting: 3, queued: 3, predictedWaitMs: 49_500 })
+  const recent = [
+    { at: Date.now() - 2_000, route: 'api', outcome: 'forwarded', status: 200, waitMs: 1_500, upstreamMs: 20 },
+    { at: Date.now(), route: 'api', outcome: 'rejected', status: 429, waitMs: 0, reason: 'overflow', bucket: 'client' },
+  ]
+  const routes = {
+    api: { predictedWaitMs: 49_500, assumed: ['tenant'] },
+    jobs: { predictedWaitMs: 0, assumed: [], rejected: { reason: 'overflow', bucket: 'all', retryAfterMs: 200 } },
+  }
+  const state = { ...entry, at: Date.now(), bucket: 'client', hash: '0123456789ab', inFlight: 1, routes, recent }
+  server.answers.set(`GET ${path}`, state)
+  server.answers.set('GET /buckets?q=al', { at: 0, buckets: [{ name: 'client', fullest: [entry], hasMore: true }] })
+  server.answers.set('GET /buckets?q=none', { at: 0, buckets: [] })
+  const override = { bucket: 'client', key, rate: 50, until: new Date(Date.now() + 3_600_000).toISOString() }
+  server.answers.set('GET /overrides', { overrides: [override] })
+  server.greeting = () => [quiet(Date.now(), { buckets: [bucket({ keys: 1, fullest: [entry] })] })]
+  for (const viewport of [
+    { width: 1_280, height: 900 },
+    { width: 320, height: 640 },
+  ]) {
+    const { page, faults, overhang } = await openPage(t, browser, server.url, { viewport })
+    await says(page, '#status', 'Live')
+    t.match(await text(page, '#keys tbody tr'), /al\/ice.*4 \/ 10.*3.*49\.5 s/s)
+    t.match(await page.locator('#keys thead').textContent(), 'a newcomer waits')
+    await says(page, '#overrides tbody', 'al/ice')
+    t.match(await text(page, '#overrides tbody'), /client.*50\/s.*–/s)
+
+    await page.fill('#find-text', 'none')
+    await page.press('#find-text', 'Enter')
+    await says(page, '#found-note', 'No key has this text or this hash.')
+    await page.fill('#find-text', 'al')
+    await page.getByRole('button', { name: 'Find', exact: true }).click()
+    await says(page, '#found-note', 'There are more in client: write more of the key.')
+    t.match(await text(page, '#found tbody'), /al\/ice.*client.*4 \/ 10.*3.*49\.5 s/s)
+    t.equal(await overhang(), 0)
+
+    await page.locator('#found tbody button').click()
+    await says(page, '#key-newcomer', '49.5 s')
+    t.equal(await text(page, '#key-title'), key)
+    t.match(await text(page, '#key-state'), '0123456789ab in the log')
+    t.match(
+      await text(page, '#key-routes'),
+      /api: a newcomer waits 49\.5 s; tenant taken as idle\s*jobs: a newcomer is rejected \(overflow of all, again in 200 ms\)/,
+    )
+    t.match(
+      await text(page, '#recent tbody'),
+      /rejected: overflow, 429.*forwarded, 200.*1\.5 s.*20 ms/s,
+      'latest first',
+    )
+    const panel = (await page.locator('#key-panel').boundingBox())!
+    t.ok(panel.x >= 0 && panel.x + panel.width <= viewport.width, 'it fits')
+    const wide = await page.locator('#key-panel').evaluate(element => element.scrollWidth - element.clientWidth)
+    t.equal(wide, 0)
+
+    await page.fill('#override-rate', '50/s')
+    await page.fill('#override-until', '1h')
+    await page.getByRole('button', { name: 'Override', exact: true }).click()
+    await says(page, '#key-note', '404: there is none')
+    server.answers.set(`PUT ${path}`, override)
+    server.answers.set(`GET ${path}`, { ...state, override })
+    await page.fill('#override-capacity', '7.5')
+    await page.getByRole('button', { name: 'Override', exact: true }).click()
+    await says(page, '#override-state', 'rate 50/s')
+    t.equal(await text(page, '#key-note'), '')
+    await page.locator('#override-end').click()
+    while (server.bodies.length < 3) await frames(page)
+    t.same(server.bodies.splice(0), [
+      '{"rate":"50/s","until":"1h"}',
+      '{"rate":"50/s","capacity":7.5,"until":"1h"}',
+      '{"until":"now"}',
+    ])
+    await page.locator('#key-reset').click()
+    await page.locator('#reset-yes').click()
+    await says(page, '#toast', '194 forgotten')
+    await page.locator('#key-close').click()
+    await page.locator('#keys tbody td.key button').press('Enter')
+    await says(page, '#key-title', key)
+    await page.keyboard.press('Escape')
+    t.equal(await page.locator('#key-panel').isVisible(), false)
+    t.same(
+      faults.filter(fault => !fault.includes('404')),
+      [],
+    )
+    server.answers.delete(`PUT ${path}`)
+    server.answers.set(`GET ${path}`, state)
+    await page.close()
+  }
+})
+
 t.test('messages for an empty dashboard', async t => {
   const server = await serveDashboard(t)
   const { page, faults } = await openPage(t, browser, server.url)
@@ -207,12 +329,16 @@ t.test('messages for an empty dashboard', async t => {
   say({ buckets: [] })
   await says(page, '#notice', 'No buckets')
   t.equal(await page.locator('#stage').isVisible(), false)
-  const busy = [bucket({ offered: 5, rate: 4, keys: 1, queued: 3, fullest: [instance('a', 5, { blockedMs: -1 })] })]
+  const busy = [
+    bucket({ offered: 5, rate: 4, keys: 1, queued: 3, fullest: [instance('a', 5, { waiting: 3, blockedMs: -1 })] }),
+  ]
   say({ buckets: busy, draining: true })
   await says(page, '#status', 'Shutting down')
   t.equal(await page.locator('#notice').isVisible(), false)
   say({ buckets: busy, store: { type: 'postgres', ready: false, instances: 2 } })
   await says(page, '#status', 'Store postgres unreachable')
+  say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 0 }] })
+  await says(page, '#upstreams', /ready/)
   say({ buckets: busy, upstreams: [{ url: 'http://u', inFlight: 1, pausedMs: 3_200, allows: 4 }] })
   await says(page, '#status', 'Upstream paused')
   t.match(await text(page, '#upstreams'), /asked for a pause: 3\.2 s more; allows 4\/s/)
@@ -220,7 +346,7 @@ t.test('messages for an empty dashboard', async t => {
     'learned 4/s of 5/s',
     'blocked until empty',
     'upstream paused',
-    '3 queued',
+    '3 waiting',
   ])
   t.ok((await pixels(page, 'bucket', ORANGE)) > 50, 'the lid and the tap')
   say({ buckets: busy, routes: [route({ mode: 'meter', dryRun: true })] })
@@ -246,7 +372,7 @@ t.test('a bucket that holds any amount, as the adaptive one, says how much it ho
   server.say(quiet(Date.now(), { buckets: [{ ...adaptive, waiting: 1_234, queued: 1_234, fullest: [held] }] }))
   await says(page, '#chooser', /adaptive\s*1\.2k/)
   await says(page, '#bucket-law', '80/s, holds any amount')
-  t.same(await page.locator('#flags li').allTextContents(), ['adapted to 80/s of 200/s', '1.2k queued'])
+  t.same(await page.locator('#flags li').allTextContents(), ['adapted to 80/s of 200/s', '1.2k waiting'])
   t.match(await text(page, '#keys'), /all\s+1\.2k\s/)
   t.match(await text(page, '#summary'), /; all holds 1\.2k\.$/)
   t.notMatch(await text(page, '#live'), /%|null|NaN|Infinity/)

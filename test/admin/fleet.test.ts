@@ -17,12 +17,13 @@ function bucketOf(name: string, keys: number, moments: number, at: number): Buck
     capacity: 10,
     level: 10 - index / 3,
     waiting: index,
-    nextReleaseMs: 1 / 3,
+    queued: index,
+    predictedWaitMs: 1 / 3,
   }))
   return {
     ...{ name, key: 'ip', rate: 5, configured: 5, capacity: 10, routes: ['api'], keys },
     ...{ offered: 4, released: 3, rejected: 1, queued: 0, waiting: 0, fullest },
-    focus: { key: fullest[0]?.key ?? '', arrivals: all, releases: all, rejections: all },
+    focus: { key: fullest[0]?.key ?? '', watchers: 1, arrivals: all, releases: all, rejections: all },
   }
 }
 
@@ -32,14 +33,24 @@ function snapshotOf(at: number, buckets: readonly BucketSnapshot[], routes = 1):
     ...{ queued: 0, inFlight: 0, buckets, upstreams: [], wait: NONE, lateness: NONE },
     routes: Array.from({ length: routes }, (_, index) => ({
       ...{ name: `api ${index}`, mode: 'shape' as const, dryRun: false, queued: 0, outcomes: OUTCOMES },
+      ...{ upstreamResponses: { '2xx': 1, '3xx': 0, '4xx': 0, '5xx': 2 }, rejections: { overflow: 1 } },
       rehearsed: { would_reject: 0, would_delay: 0 },
     })),
   }
 }
 
 const member = (id: string, snapshot: Snapshot): FleetMember => ({
-  ...{ id, name: `host:${id}`, age: 0, snapshot, passed: passedOf(snapshot) },
+  ...{
+    id,
+    name: `host:${id}`,
+    age: 0,
+    snapshot,
+    passed: passedOf(snapshot.routes, ({ upstreamResponses }) => upstreamResponses['5xx']),
+    cpu: 1.5,
+  },
 })
+
+const NOTHING = { hours: async () => [], views: async () => [] }
 
 t.test('a view is bounded whatever the number of keys, buckets and routes, and keeps the totals', async t => {
   for (const [buckets, keys, routes] of [
@@ -55,7 +66,11 @@ t.test('a view is bounded whatever the number of keys, buckets and routes, and k
     t.ok(size <= LARGEST_VIEW, `${buckets} buckets, ${keys} keys: ${size} bytes`)
     const read = readView({ id: 'a', text, age: 0 }, 5_000)!
     t.match(read, { id: 'a', name: 'host:a', snapshot: { processes: 1, store: { instances: 2 } } })
-    t.same(read.passed, { forwarded: 3 * routes, rejected: routes }, 'also where its routes are left out')
+    t.same(
+      read.passed,
+      { forwarded: 3 * routes, rejected: routes, errors: 2 * routes },
+      'also where its routes are left out',
+    )
     t.equal(read.snapshot.routes.length, routes < 2_000 ? routes : 0)
     if (buckets < 2_000) t.equal(read.snapshot.buckets.length, buckets)
     if (buckets === 1 && keys > 1) t.equal(read.snapshot.buckets[0]!.fullest.length, 10)
@@ -72,7 +87,7 @@ t.test('times of another machine are moved to our clock', async t => {
 t.test('own instances are asked, the others are those on the store, once each', async t => {
   let views: View[] = []
   const own = member('a', snapshotOf(1_000, [bucketOf('b', 1, 0, 1_000)]))
-  const take = () => createFleet({ members: async () => [own], views: async () => views })()
+  const take = () => createFleet({ ...NOTHING, members: async () => [own], views: async () => views }).all()
   t.same(
     (await take()).members!.map(({ name, isHere }) => [name, isHere]),
     [['host:a', true]],
@@ -96,10 +111,27 @@ t.test('own instances are asked, the others are those on the store, once each', 
   t.match(all, { at: 1_000, processes: 3, buckets: [{ offered: 12, released: 9, rejected: 3 }] })
 })
 
+t.test('one instance is shown by its name, and each has a name of its own', async t => {
+  const own = member('a', snapshotOf(1_000, [bucketOf('b', 1, 0, 1_000)]))
+  const same = (id: string, queued: number): View => {
+    const other = { ...member(id, { ...snapshotOf(7_000, []), queued }), name: 'host:a' }
+    return { id, text: writeView(other)!, age: 0 }
+  }
+  const views = [same('c', 3), same('b', 2)]
+  const fleet = createFleet({ ...NOTHING, members: async () => [own], views: async () => views })
+  t.same(
+    (await fleet.all()).members!.map(({ name }) => name),
+    ['host:a', 'host:a (2)', 'host:a (3)'],
+  )
+  t.match(await fleet.one('host:a (3)'), { queued: 3, processes: 1, shown: 'host:a (3)', members: { length: 3 } })
+  t.match(await fleet.one('host:a'), { at: 1_000, buckets: [{ offered: 4 }], shown: 'host:a' })
+  t.equal(await fleet.one('host:b'), undefined)
+})
+
 t.test('while the store is away only our own are seen', async t => {
   const own = member('a', snapshotOf(1_000, []))
-  const take = createFleet({ members: async () => [own], views: () => Promise.reject(new Error('away')) })
-  t.equal((await take()).members!.length, 1)
+  const fleet = createFleet({ ...NOTHING, members: async () => [own], views: () => Promise.reject(new Error('away')) })
+  t.equal((await fleet.all()).members!.length, 1)
 })
 
 t.test('without a store ?all is this process', async t => {

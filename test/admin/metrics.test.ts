@@ -1,3 +1,4 @@
+import { AggregatorRegistry } from 'prom-client'
 import t from 'tap'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { httpUpstream, turns } from '../proxy/harness.js'
@@ -196,7 +197,7 @@ t.test('the adaptive bucket: its present rate as a limit, no capacity', async t 
   t.equal(await rig.metric('shaper_keys{bucket="adaptive"}'), 1)
   const [bucket] = (await rig.snapshot()).buckets
   t.match(bucket, { name: 'adaptive', rate: 10, configured: 100, capacity: null, waiting: 2 })
-  t.match(bucket!.fullest, [{ key: 'all', rate: 10, capacity: null, level: 3, waiting: 2, nextReleaseMs: 100 }])
+  t.match(bucket!.fullest, [{ key: 'all', rate: 10, capacity: null, level: 3, waiting: 2, predictedWaitMs: 300 }])
   t.same(((await (await rig.get('/buckets')).json()) as Snapshot).buckets[0]!.capacity, null)
   rig.pacer.runUntil(200)
   for (const { status } of await Promise.all(waiting)) t.equal(status, 200)
@@ -222,4 +223,119 @@ t.test('waits by priority, once there are several', async t => {
   t.equal((await api).headers.get('shaper-explain'), null)
   for (const priority of [3, 6])
     t.equal(await rig.metric(`shaper_priority_wait_seconds_sum{priority="${priority}"}`), 0.1, `${priority}`)
+})
+
+t.test('answers by class: those of the upstream, and all', async t => {
+  const upstream = await httpUpstream(t, (req, res) => {
+    res.writeHead(Number(req.url!.slice('/api/'.length))).end()
+  })
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { client: { key: 'all', rate: '1/h', capacity: 5 } },
+    routes: [{ name: 'api', match: { path: '/api/*' }, mode: 'meter' }],
+  })
+  for (const status of [200, 204, 304, 404, 503, 200]) await fetch(`${rig.proxy.url}/api/${status}`)
+  await fetch(`${rig.proxy.url}/elsewhere`)
+  const line = (name: string, route: string, digit: number) => `${name}{route="${route}",class="${digit}xx"}`
+  for (const [digit, count] of [
+    [2, 2],
+    [3, 1],
+    [4, 1],
+    [5, 1],
+  ] as const) {
+    t.equal(await rig.metric(line('shaper_upstream_responses_total', 'api', digit)), count, `upstream ${digit}xx`)
+    // The sixth was rejected.
+    const all = digit === 4 ? count + 1 : count
+    t.equal(await rig.metric(line('shaper_responses_total', 'api', digit)), all, `${digit}xx`)
+  }
+  t.equal(await rig.metric(line('shaper_responses_total', '(none)', 4)), 1)
+  t.equal(await rig.metric(line('shaper_responses_total', 'api', 1)), undefined)
+})
+
+t.test('a client that left was not answered', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { client: { key: 'all', rate: '1/h', capacity: 5 } },
+    routes: [{ name: 'api' }],
+  })
+  await fetch(rig.proxy.url)
+  const abort = new AbortController()
+  const left = fetch(rig.proxy.url, { signal: abort.signal })
+  while ((await rig.snapshot()).queued < 1) await turns()
+  abort.abort()
+  await t.rejects(left)
+  while ((await rig.snapshot()).queued > 0) await turns()
+  t.equal(await rig.metric('shaper_requests_total{route="api",outcome="cancelled"}'), 1)
+  t.equal(await rig.metric('shaper_responses_total{route="api",class="2xx"}'), 1)
+  t.equal(await rig.metric('shaper_responses_total{route="api",class="4xx"}'), 0)
+})
+
+t.test('an upstream is down while its breaker is open; one without a breaker is not told', async t => {
+  const bare = await httpUpstream(t)
+  const down = 'http://127.0.0.1:1'
+  const breaker = { failures: 2, hold: '1ms' }
+  const rig = await startAdminRig(t, {
+    upstream: { url: down, breaker },
+    buckets: { client: { key: 'all', rate: '1000/s', capacity: 5 } },
+    routes: [
+      { name: 'bare', match: { path: '/bare' }, upstream: { url: bare.url, breaker: false } },
+      { name: 'api', mode: 'meter' },
+    ],
+  })
+  const up = `shaper_upstream_up{upstream="${down}"}`
+  t.equal(await rig.metric(up), 1)
+  t.equal(await rig.metric(`shaper_upstream_up{upstream="${bare.url}"}`), undefined)
+  for (let each = 0; each < 2; each += 1) t.equal((await fetch(rig.proxy.url)).status, 502)
+  t.equal(await rig.metric(up), 0)
+})
+
+t.test('of several processes: an upstream is up if all can use it, and the longest lag counts', async t => {
+  const urls = { upstream: 'http://127.0.0.1:1', buckets: { client: { key: 'all', rate: '1000/s', capacity: 5 } } }
+  const settings = { ...urls, routes: [{ name: 'api', mode: 'meter' }] }
+  const [one, two] = [await startAdminRig(t, settings), await startAdminRig(t, settings)]
+  for (let each = 0; each < 5; each += 1) await fetch(one.proxy.url)
+  const parts = [...(await one.source.metrics()), ...(await two.source.metrics())]
+  const valuesOf = (name: string) => parts.flat().filter(each => each.name === name)
+  t.same(
+    valuesOf('shaper_upstream_up').map(({ values }) => values[0]!.value),
+    [0, 1],
+  )
+  const merged = AggregatorRegistry.aggregate(parts as never)
+  t.match(await merged.metrics(), /^shaper_upstream_up\{upstream="http:\/\/127\.0\.0\.1:1"\} 0$/m)
+  const lags = valuesOf('shaper_event_loop_lag_seconds').map(({ values }) => values[0]!.value)
+  t.match(await merged.metrics(), new RegExp(`^shaper_event_loop_lag_seconds ${Math.max(...lags)}$`, 'm'))
+})
+
+t.test('the lag of the event loop is what it was busy for', async t => {
+  const rig = await startAdminRig(t, { upstream: 'echo:', routes: [{ name: 'api', mode: 'off' }] })
+  // The loop has to turn once, so that it is looked at.
+  await new Promise(resolve => setTimeout(resolve, 50))
+  const until = performance.now() + 300
+  while (performance.now() < until);
+  await new Promise(resolve => setTimeout(resolve, 50))
+  const lag = await rig.metric('shaper_event_loop_lag_seconds')
+  t.ok(lag! > 0.25 && lag! < 5, `${lag} s`)
+})
+
+t.test('requests that got the answer to another one', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, {
+    upstream: upstream.url,
+    buckets: { all: { key: 'all', rate: '1/s', capacity: 5 } },
+    routes: [{ name: 'pages', coalesce: true }],
+  })
+  await (await fetch(rig.proxy.url)).text()
+  const both = [fetch(rig.proxy.url), fetch(rig.proxy.url)]
+  while ((await rig.snapshot()).queued < 2) await turns()
+  rig.pacer.runUntil(1_000)
+  for (const answer of await Promise.all(both)) t.equal(await answer.text(), 'ok')
+  const wanted = {
+    'shaper_coalesced_total{route="pages"}': 1,
+    'shaper_requests_total{route="pages",outcome="forwarded"}': 3,
+    'shaper_upstream_responses_total{route="pages",class="2xx"}': 2,
+  }
+  for (const [line, value] of Object.entries(wanted)) t.equal(await rig.metric(line), value, line)
+  const { routes } = await rig.snapshot()
+  t.match(routes, [{ outcomes: { forwarded: 3 }, coalesced: 1 }])
 })

@@ -1,7 +1,10 @@
-import { request as rawRequest } from 'node:http'
+import { once } from 'node:events'
+import { createServer, request as rawRequest } from 'node:http'
 import t from 'tap'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
-import { httpUpstream, turns } from '../proxy/harness.js'
+import { summaryOf } from '../../src/cli/top/sections.js'
+import { httpUpstream, pass, turns } from '../proxy/harness.js'
+import { freePort } from '../servers/free-port.js'
 import { startAdminRig } from './rig.js'
 
 const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
@@ -36,7 +39,7 @@ t.test('alive, ready, and not ready while it drains', async t => {
   await drained
 })
 
-t.test('a burst is shown with rate and capacity, and counts in the next release', async t => {
+t.test('a burst is shown with rate and capacity, and counts in the wait of a newcomer', async t => {
   const upstream = await httpUpstream(t)
   const tiers = [{ name: 'gold', keys: ['a'], burst: 4 }]
   const buckets = { client: { ...CLIENT.client, burst: 2, tiers } }
@@ -44,10 +47,44 @@ t.test('a burst is shown with rate and capacity, and counts in the next release'
   for (let count = 0; count < 2; count += 1) await fetch(rig.proxy.url, { headers: { 'x-user': 'a' } })
   const [bucket] = (await rig.snapshot()).buckets
   t.match(bucket, { rate: 5, capacity: 10, burst: 2 })
-  t.match(bucket!.fullest, [{ key: 'a', tier: 'gold', burst: 4, level: 2, nextReleaseMs: 0 }])
+  t.match(bucket!.fullest, [{ key: 'a', tier: 'gold', burst: 4, level: 2, predictedWaitMs: 0 }])
 })
 
-t.test('the fullest instances: level, waiting requests and next release; and they can be reset', async t => {
+t.test(
+  'the picture stays with one key while it is about as full as others, and leaves it for a much fuller one',
+  async t => {
+    const buckets = { client: { ...CLIENT.client, rate: '1/m' } }
+    const rig = await startAdminRig(t, { upstream: 'echo:', buckets })
+    const burst = async (user: string, times: number): Promise<void> => {
+      const { offered } = (await rig.snapshot()).buckets[0]!
+      for (let sent = 0; sent < times; sent += 1)
+        void fetch(rig.proxy.url, { headers: { 'x-user': user } }).catch(() => undefined)
+      while ((await rig.snapshot()).buckets[0]!.offered < offered + times) await turns()
+    }
+    const watched = async () => (await rig.snapshot()).buckets[0]!.focus?.key
+    await burst('a', 2)
+    t.equal(await watched(), 'a')
+    await burst('b', 10)
+    t.equal((await rig.snapshot()).buckets[0]!.fullest[0]!.key, 'b')
+    t.equal(await watched(), 'a', 'not at once')
+    await pass(rig, 10_000, 5_000)
+    t.equal(await watched(), 'b')
+    await burst('a', 4)
+    await pass(rig, 20_000, 5_000)
+    t.equal(await watched(), 'b', 'a is 0.4 less full')
+  },
+)
+
+t.test('the first look lists each key once', async t => {
+  const upstream = await httpUpstream(t)
+  const routes = [{ name: 'api', mode: 'meter' }]
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes })
+  for (const key of ['a', 'b', 'c', 'd', 'a']) await fetch(rig.proxy.url, { headers: { 'x-user': key } })
+  const [bucket] = (await rig.snapshot()).buckets
+  t.same(bucket!.fullest.map(({ key }) => key).sort(), ['a', 'b', 'c', 'd'])
+})
+
+t.test('the fullest instances: level, waiting requests and the wait of a newcomer; and they can be reset', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ name: 'api' }] })
   const key = 'who/is it?%'
@@ -67,10 +104,12 @@ t.test('the fullest instances: level, waiting requests and next release; and the
     routes: ['api'],
   })
   t.same(
-    bucket!.fullest.map(({ key, level, waiting, nextReleaseMs }) => ({ key, level, waiting, nextReleaseMs })),
+    bucket!.fullest.map(({ key, level, waiting, nextReleaseMs, predictedWaitMs }) => {
+      return { key, level, waiting, nextReleaseMs, predictedWaitMs }
+    }),
     [
-      { key, level: 10, waiting: 9, nextReleaseMs: 200 },
-      { key: 'other', level: 1, waiting: 0, nextReleaseMs: 200 },
+      { key, level: 10, waiting: 9, nextReleaseMs: 200, predictedWaitMs: 2_000 },
+      { key: 'other', level: 1, waiting: 0, nextReleaseMs: 200, predictedWaitMs: 200 },
     ],
   )
   t.same([bucket!.offered, bucket!.released, bucket!.rejected], [13, 2, 2])
@@ -82,7 +121,8 @@ t.test('the fullest instances: level, waiting requests and next release; and the
   t.same(await reset.json(), { forgotten: 1, waiting: 8, level: 9, lastWaitMs: 1_600 })
   // What was passed is forgotten: the next may go, and the bucket holds it.
   t.equal((await rig.snapshot()).buckets[0]!.fullest[0]!.waiting, 8)
-  t.equal((await fetch(`${rig.admin.url}/buckets/client/nobody`, { method: 'DELETE' })).status, 404)
+  const nobody = await fetch(`${rig.admin.url}/buckets/client/nobody`, { method: 'DELETE' })
+  t.same(await nobody.json(), { forgotten: 0, waiting: 0, level: 0, lastWaitMs: 0 })
   t.equal((await fetch(`${rig.admin.url}/buckets/nothing/x`, { method: 'DELETE' })).status, 404)
   t.equal((await fetch(`${rig.admin.url}/buckets/client/%zz`, { method: 'DELETE' })).status, 400)
   t.equal((await fetch(`${rig.admin.url}/buckets/client/a/b`, { method: 'DELETE' })).status, 400)
@@ -136,7 +176,7 @@ t.test('unknown methods and paths', async t => {
   const res = await fetch(`${rig.admin.url}/metrics`, { method: 'POST', body: 'x' })
   t.equal(res.status, 405)
   t.equal(res.headers.get('allow'), 'GET, HEAD')
-  t.equal((await fetch(`${rig.admin.url}/buckets/client/a`)).status, 405)
+  t.equal((await fetch(`${rig.admin.url}/buckets/client/a`, { method: 'POST' })).status, 405)
   t.equal((await fetch(`${rig.admin.url}/metrics`, { method: 'HEAD' })).status, 200)
   t.equal((await rig.get('/events?interval=x')).status, 400)
 })
@@ -158,4 +198,63 @@ t.test('events: a snapshot at a bounded rate, for a bounded number of clients', 
   t.match(JSON.parse(data!), { processes: 1, buckets: [{ name: 'client' }] })
   await Promise.all(Array.from({ length: 15 }, () => open()))
   t.equal((await open()).status, 503)
+})
+
+t.test('events of a key: its bucket and its own counts, besides the snapshot', async t => {
+  const rig = await startAdminRig(t, {
+    upstream: 'echo:',
+    buckets: { user: { key: 'header:x-user', rate: '1/s', capacity: 2 } },
+    routes: [{ mode: 'meter', buckets: ['user'] }],
+  })
+  const abort = new AbortController()
+  t.teardown(() => abort.abort())
+  const ask = (user: string) => fetch(rig.proxy.url, { headers: { 'x-user': user } })
+  const watch = async (query: string) => {
+    const stream = await fetch(`${rig.admin.url}/events?interval=200${query}`, { signal: abort.signal })
+    const reader = stream.body!.pipeThrough(new TextDecoderStream()).getReader()
+    let text = ''
+    return async (): Promise<Snapshot> => {
+      for (;;) {
+        const [whole, data] = /^.*?data: (.*?)\n\n/s.exec(text) ?? ['', undefined]
+        text = text.slice(whole.length)
+        if (data !== undefined) return JSON.parse(data)
+        text += (await reader.read()).value
+      }
+    }
+  }
+  await Promise.all([ask('a'), ask('b')])
+  const none = await (await watch('&bucket=nothing&key=a'))()
+  t.notOk('watched' in none, 'there is no such bucket')
+  const next = await watch('&bucket=user&key=a')
+  const first = await next()
+  t.match(first, {
+    buckets: [{ keys: 2, offered: 2 }],
+    watched: { bucket: 'user', offered: 0, released: 0, rejected: 0 },
+  })
+  t.match(first.watched!.instance, { key: 'a', level: 1, capacity: 2, rate: 1 })
+  await Promise.all([ask('a'), ask('a'), ask('a'), ask('b')])
+  let { watched } = await next()
+  while (watched!.offered < 3) watched = (await next()).watched
+  t.match(watched, { offered: 3, released: 1, rejected: 2, instance: { level: 2 } })
+  t.same([watched!.focus.arrivals.length, watched!.focus.rejections.length], [3, 2])
+})
+
+t.test('an upstream that fails says why, until it answers again', async t => {
+  const port = await freePort()
+  const url = `http://127.0.0.1:${port}`
+  const upstream = { url, breaker: { failures: 1, probe: '10ms' } }
+  const rig = await startAdminRig(t, { upstream, buckets: CLIENT, routes: [{ mode: 'off' }] })
+  t.notHas((await rig.snapshot()).upstreams[0], { failure: '' })
+  t.equal((await fetch(rig.proxy.url)).status, 502)
+  const failure = `the upstream refused the connection (connect ECONNREFUSED 127.0.0.1:${port})`
+  const snapshot = await rig.snapshot()
+  t.match(snapshot.upstreams, [{ url, failure }])
+  t.ok(snapshot.upstreams[0]!.probeMs! >= 0)
+  t.match(summaryOf(snapshot)[0], `${url} fails (${failure}), tried again in`)
+
+  const server = createServer((_, res) => res.end()).listen(port, '127.0.0.1')
+  t.teardown(() => server.close())
+  await once(server, 'listening')
+  while ((await fetch(rig.proxy.url)).status !== 200);
+  t.notHas((await rig.snapshot()).upstreams[0], { failure: '' })
 })

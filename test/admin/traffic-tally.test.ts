@@ -1,7 +1,9 @@
 import t from 'tap'
 import { DryRunTally } from '../../src/admin/counters/dry-run-tally.js'
 import { Fullest } from '../../src/admin/counters/fullest.js'
-import { MinuteCount } from '../../src/admin/counters/minute-count.js'
+import { WatchedKeys } from '../../src/admin/counters/key-events.js'
+import { RecentRates } from '../../src/admin/counters/recent-rates.js'
+import { RecentSum } from '../../src/admin/counters/recent-sum.js'
 import { RecentTimes } from '../../src/admin/counters/recent-times.js'
 import { SlidingQuantiles } from '../../src/admin/counters/sliding-quantiles.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
@@ -36,6 +38,26 @@ t.test('moments: the latest, oldest first', async t => {
   for (let time = 0; time < 1_000; time += 1) moments.add(time)
   t.equal(moments.list().length, 256)
   t.same([moments.list()[0], moments.list().at(-1)], [744, 999])
+})
+
+t.test('watched keys: counted since they were asked for first, few, and only while somebody asks', async t => {
+  const watched = new WatchedKeys()
+  t.equal(watched.find('user', 'a'), undefined)
+  const own = watched.ask('user', 'a', 0)
+  watched.find('user', 'a')!.arrived(3, 10)
+  watched.find('user', 'a')!.sent(2, 11)
+  watched.find('user', 'a')!.turnedAway(1, 12)
+  t.equal(watched.find('other', 'a'), undefined)
+  t.equal(watched.ask('user', 'a', 29_000), own)
+  t.match(own, { offered: 3, released: 2, rejected: 1 })
+  t.same(own.focus('a'), { key: 'a', watchers: 1, arrivals: [10], releases: [11], rejections: [12] })
+  watched.ask('user', 'b', 58_000)
+  t.equal(watched.find('user', 'a'), own)
+  watched.ask('user', 'b', 60_000)
+  t.equal(watched.find('user', 'a'), undefined, 'nobody has asked for 30 s')
+  for (let id = 0; id < 40; id += 1) watched.ask('user', `${id}`, 60_001 + id)
+  const kept = Array.from({ length: 40 }, (_, id) => id).filter(id => watched.find('user', `${id}`))
+  t.same([kept.length, kept[0]], [32, 8], 'the latest 32')
 })
 
 t.test('the fullest of very many are found without one long scan', async t => {
@@ -98,7 +120,9 @@ t.test('dry runs: a flood of keys does not displace a key that is hit repeatedly
     inFlight: false,
     givenUp: undefined,
     rejection: undefined,
+    failure: undefined,
     onTrial: false,
+    coalesced: false,
     header: () => 'curl/8',
   })
   for (let hit = 0; hit < 20; hit += 1) rehearsals.add(request('worst'), 'would_reject', 'user', 0)
@@ -113,12 +137,12 @@ t.test('observers are called in order, each for its own events only', async t =>
   const told: string[] = []
   const all = combineObservers([
     { queued: () => told.push('first queued') },
-    { queued: () => told.push('second queued'), failed: () => told.push('failed') },
+    { queued: () => told.push('second queued'), tunnelClosed: () => told.push('closed') },
   ])
-  t.same(Object.keys(all).sort(), ['failed', 'queued'])
+  t.same(Object.keys(all).sort(), ['queued', 'tunnelClosed'])
   all.queued!({} as RequestRecord)
-  all.failed!('api', 'why')
-  t.same(told, ['first queued', 'second queued', 'failed'])
+  all.tunnelClosed!('api', 'why')
+  t.same(told, ['first queued', 'second queued', 'closed'])
   class Counting {
     count = 0
     queued(): void {
@@ -131,16 +155,31 @@ t.test('observers are called in order, each for its own events only', async t =>
 })
 
 t.test('a count of the last minute forgets second by second', async t => {
-  const minute = new MinuteCount()
-  t.equal(minute.count(0), 0)
+  const minute = new RecentSum(60)
+  t.equal(minute.sum(0), 0)
   for (let second = 0; second < 90; second += 1) {
     minute.add(second * 1_000)
     minute.add(second * 1_000 + 999)
-    t.equal(minute.count(second * 1_000 + 999), 2 * Math.min(60, second + 1))
+    t.equal(minute.sum(second * 1_000 + 999), 2 * Math.min(60, second + 1))
   }
-  t.equal(minute.count(100_000), 2 * 49)
-  t.equal(minute.count(148_999), 2)
-  t.equal(minute.count(149_000), 0)
+  t.equal(minute.sum(100_000), 2 * 49)
+  t.equal(minute.sum(148_999), 2)
+  t.equal(minute.sum(149_000), 0)
   minute.add(1e9)
-  t.equal(minute.count(1e9), 1)
+  t.equal(minute.sum(1e9), 1)
+})
+
+t.test('rates cover the last seconds: a burst is seen right after it and until five seconds later', async t => {
+  const lately = new RecentRates(10_200)
+  t.same(lately.rates(10_300), { offered: 0, released: 0, rejected: 0 })
+  for (let number = 0; number < 10; number += 1) lately.offered.add(10_300)
+  t.equal(lately.rates(10_301).offered, 10, 'over no less than a second')
+  t.equal(lately.rates(12_700).offered, 4, 'since the start')
+  t.equal(lately.rates(14_999).offered, 2.084)
+  t.equal(lately.rates(15_000).offered, 0)
+  // A steady rate is told exactly, at any time within a second.
+  for (let time = 20_000; time < 30_000; time += 10) {
+    lately.released.add(time, 0.5)
+    if (time >= 25_000) t.equal(Math.round(lately.rates(time + 10 - 1e-6).released), 50)
+  }
 })

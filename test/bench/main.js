@@ -13,8 +13,10 @@ import { parseArgs } from 'node:util'
 import { checkBuilt } from './participants.js'
 import { cpuTimes, hasProgram, killAll } from './processes.js'
 import { adaptive } from './suites/adaptive.js'
+import { coalescing } from './suites/coalescing.js'
 import { decision } from './suites/decision.js'
 import { dialects } from './suites/dialects.js'
+import { gate } from './suites/gate.js'
 import { importing } from './suites/importing.js'
 import { lanes } from './suites/lanes.js'
 import { leaving } from './suites/leaving.js'
@@ -45,6 +47,7 @@ const SUITES = {
   lanes,
   memory,
   leaving,
+  coalescing,
   adaptive,
   store,
   workers,
@@ -52,6 +55,7 @@ const SUITES = {
   dialects,
   importing,
   replay,
+  gate,
 }
 
 const PACKAGES = [

@@ -1,6 +1,6 @@
 // @ts-check
 /** The participants. Each function starts one, and resolves when it listens. */
-import { chmodSync, existsSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { freePort, hasPackage, hasProgram, scratchDirectory, start, startOwn } from './processes.js'
@@ -11,6 +11,9 @@ const ROOT = fileURLToPath(new URL('../../', import.meta.url))
 
 /** The command of the measured build. SHAPER_BIN names another one, to compare two builds. */
 const BIN = process.env.SHAPER_BIN ?? join(ROOT, 'bin/shaper.js')
+
+/** Folders of nginx. */
+const TEMPORARY = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
 
 /** Its compiled files. */
 export const DIST = join(dirname(BIN), '../dist')
@@ -75,7 +78,6 @@ export async function startNginx(upstreamPort, { http = '', locations, accessLog
   // Its workers may run as another user.
   for (const path of [scratchDirectory(), directory]) chmodSync(path, 0o755)
   const port = await freePort()
-  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
   const file = join(directory, 'nginx.conf')
   writeFileSync(
     file,
@@ -83,7 +85,7 @@ export async function startNginx(upstreamPort, { http = '', locations, accessLog
 events { worker_connections 19000; }
 http {
   access_log ${accessLog ? `${directory}/access.log` : 'off'}; keepalive_requests 1000000000; keepalive_timeout 75s; tcp_nodelay on;
-  ${temporary.map(name => `${name}_temp_path ${directory}/${name};`).join(' ')}
+  ${TEMPORARY.map(name => `${name}_temp_path ${directory}/${name};`).join(' ')}
   upstream sink { server 127.0.0.1:${upstreamPort}; keepalive 256; keepalive_requests 1000000000; }
   proxy_http_version 1.1; proxy_set_header Connection "";
   ${http}
@@ -92,6 +94,31 @@ http {
 `,
   )
   const program = start('nginx', ['-p', directory, '-e', 'stderr', '-c', file])
+  program.port = port
+  await program.listening()
+  return program
+}
+
+/**
+ * nginx with deploy/gate/nginx.conf.
+ *
+ * @param {{ shaper: number, application: number }} to ports
+ * @param {(text: string) => string} [edit]
+ */
+export async function startDeployedNginx({ shaper, application }, edit = text => text) {
+  const directory = mkdtempSync(join(scratchDirectory(), 'nginx-'))
+  for (const path of [scratchDirectory(), directory]) chmodSync(path, 0o755)
+  const port = await freePort()
+  const file = join(directory, 'nginx.conf')
+  const paths = TEMPORARY.map(name => `${name}_temp_path ${directory}/${name};`).join(' ')
+  const text = readFileSync(join(ROOT, 'deploy/gate/nginx.conf'), 'utf8')
+    .replace('127.0.0.1:8000', `127.0.0.1:${port}`)
+    .replace('127.0.0.1:8080;', `127.0.0.1:${shaper};`)
+    .replace('127.0.0.1:9000;', `127.0.0.1:${application};`)
+    .replace('http {', `http { access_log off; ${paths}`)
+  writeFileSync(file, edit(text))
+  const global = `daemon off; pid ${directory}/pid; error_log stderr crit; worker_rlimit_nofile 20000;`
+  const program = start('nginx', ['-p', directory, '-e', 'stderr', '-c', file, '-g', global])
   program.port = port
   await program.listening()
   return program

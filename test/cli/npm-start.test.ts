@@ -11,8 +11,10 @@ import { ROOT } from './command.js'
 t.jobs = 3
 
 t.test('npm start passes on SIGTERM: nothing is left running', { buffered: true }, async t => {
-  const { group: npm, url } = await npmStart(t)
+  // As in its configuration, but for the port.
+  const { group: npm, url, stderr } = await npmStart(t, '--listen', '0.0.0.0:0')
   await (await request(url)).body.dump()
+  t.notMatch(stderr(), /"level":(?!30)/, 'the first command of README warns of nothing')
   npm.kill('SIGTERM')
   await once(npm, 'exit')
   await until('the port is free', () =>

@@ -72,7 +72,17 @@ t.test(
     const waiting = request(url)
     await counted(command, 'one waits', bucket => bucket.waiting === 1)
     writeFileSync(file, '{ "upstream": "echo:", "buckets": { "all": { "rate": "5/w" } } }')
+    const { url: admin } = await logged(command, 'the admin server listens')
+    const metrics = async () => {
+      const text = await (await request(`${admin}/metrics`)).body.text()
+      return text.match(/^shaper_config_(reloads_total|last_reload_success)\S* .*$/gm)
+    }
     t.match(await logged(command, 'not reloaded', from), { problems: [/buckets\.all\.rate: "5\/w" is not a rate/] })
+    t.same(await metrics(), [
+      'shaper_config_reloads_total{result="ok"} 0',
+      'shaper_config_reloads_total{result="failed"} 1',
+      'shaper_config_last_reload_success 0',
+    ])
     writeFileSync(file, config(port, '20/s'))
     t.same((await logged(command, '"reloaded"', from)).changes, ['buckets.all.rate: 1/m -> 20/s'])
     const { statusCode, body } = await waiting
@@ -80,6 +90,11 @@ t.test(
     t.equal(statusCode, 200, 'a request that would wait for a minute leaves at the new rate')
     command.child.kill('SIGHUP')
     await logged(command, 'nothing has changed', from)
+    t.same(await metrics(), [
+      'shaper_config_reloads_total{result="ok"} 2',
+      'shaper_config_reloads_total{result="failed"} 1',
+      'shaper_config_last_reload_success 1',
+    ])
     writeFileSync(file, config(port, '20/s', { maxWait: '1s' }).replace('127.0.0.1:0', '127.0.0.1:1'))
     await logged(command, 'takes effect at the next start', from)
     command.child.kill('SIGTERM')

@@ -23,7 +23,7 @@ t.test('a log, limits, and what they would have done', async t => {
   t.equal(code, 0)
   t.match(stdout, /^10000 requests of 1753 clients in 10000 lines \(combined\)$/m)
   t.match(stdout, /^limits: 1\/s, capacity 5, key ip$/m)
-  t.match(stdout, /^times: .*\(k \+ u\) \/ n of it, u from a hash of seed 1, second and k$/m)
+  t.match(stdout, /^times: .* spread over it, at places that --seed 1 decides$/m)
   t.match(stdout, /^rejected +\d+ +[\d.]+ %$/m)
   t.match(stdout, /^delayed +\d+ +[\d.]+ % +wait p50 .*, p90 .*, p99 .*, max 4 s$/m)
   t.match(stdout, /^browser +\d+/m)
@@ -120,6 +120,7 @@ t.test('odd and duplicate values of --sweep and --target are refused', async t =
   await refused('--sweep', 'capacity=0x10', '"0x10" is no capacity; use e.g.')
   await refused('--sweep', 'capacity=1..9 x99999999999', '"1..9 x99999999999" has more than 1024 points; use fewer')
   await refused('--target', 'reject<=1%,reject<=2%', 'reject is bounded twice; remove one\n')
+  await refused('--target', 'reject<=0.1', '"0.1" is no share; write "0.1%", or "10%" if 1 stands for all\n')
   await refused('--target', 'reject<=101%', '"101%" is no share; use e.g.')
   await refused('--target', 'p99<=2', '"2" is not a duration; use e.g.')
 })
@@ -159,7 +160,8 @@ t.test('two configurations compared: the problems of both are told at once, each
     'b.json': '{ "buckets": { "client": { "key": "cheese", "rate": "1/s" } } }',
     'list.json': '[]',
     'cut.json': '{',
-    'good.json': '{ "buckets": { "client": { "key": "ip", "rate": "1/s" } } }',
+    'good.json':
+      '{ // with a comment, and a comma at the end\n "buckets": { "client": { "key": "ip", "rate": "1/s" } }, }',
     'base.json': '{ "routes": [{ "mode": "odd" }] }',
   })
   const told = async (...args: string[]) => {
@@ -198,13 +200,20 @@ t.test('an unreadable log: status 1 after a report on the rest', async t => {
   t.match(cut.stderr, /^shaper: "cut\.gz" is cut off: its gzip data ends too early; what could be read is reported\n$/)
   const missing = await replay(['nowhere.log', '--rate', '5/s', '--json'], undefined, cwd)
   t.equal(missing.code, 1)
+  t.equal(missing.stdout, '')
   t.match(missing.stderr, /^shaper: "nowhere\.log" does not exist; name a log that does\n$/)
   const odd = await replay(['--rate', '5/s'], 'no log\nat all\n')
-  t.equal(odd.code, 1)
-  t.match(odd.stderr, /^shaper: standard input is not a log of a known format; name the format with --format .*\n$/)
+  t.same([odd.code, odd.stdout], [2, ''])
+  t.match(
+    odd.stderr,
+    /^shaper: standard input is not a log of a known format: .* line 1: no log; name .* --format .*\n$/,
+  )
   const bad = await replay(['--rate', '5/s', '--format', 'combined'], 'no log\nat all\n')
-  t.equal(bad.code, 1)
-  t.match(bad.stderr, /^shaper: no line is a request that could be read; .*\n$/)
+  t.same([bad.code, bad.stdout], [2, ''])
+  t.match(bad.stderr, /^shaper: standard input does not fit the format combined: only 0 of 2 lines \(0 %\) do; .*\n$/)
+  const noise = await replay(['--rate', '5/s'], combined(START, '192.0.2.1', '"-" "-"', '\\x16\\x03\\x01'))
+  t.equal(noise.code, 1)
+  t.match(noise.stderr, /^shaper: no line is a request that could be read; .*\n$/)
 })
 
 t.test('an empty log: status 1 after its report, and when two configurations are compared', async t => {
@@ -299,14 +308,42 @@ t.test('a log that went through syslog: its clients, and no months', async t => 
 
   const odd = after('Feb  3 10:00:00 ', '2026-02-03T10:00:00.123456+00:00 ')
   const refused = await replay(['--rate', '5/s', '--json'], odd)
-  t.equal(refused.code, 1, 'what comes before a request is not known')
+  t.same([refused.code, refused.stdout], [2, ''], 'what comes before a request is not known')
   t.match(
     refused.stderr,
-    /^shaper: standard input is not a log of a known format; .* what stands before each request\n$/,
+    /^shaper: standard input is not a log of a known format: .* what stands before each request\n$/,
   )
   const given = await replay(['--rate', '5/s', '--json', '--format', 'combined'], odd)
-  t.equal(given.code, 1)
-  t.match(JSON.parse(given.stdout), { requests: 0, bad: 8, badLines: { reasons: { 'unknown prefix': 8 } } })
+  t.same([given.code, given.stdout], [2, ''])
+  t.match(
+    given.stderr,
+    /: only 0 of 8 lines \(0 %\) do; the first that does not is line 1, unknown prefix: Feb {2}3 10:/,
+  )
+})
+
+t.test('a log of which most lines are of another format is refused, each of several by name', async t => {
+  const good = (count: number) => combined(START).repeat(count)
+  const other = (count: number) => `www.example.com:443 ${combined(START)}`.repeat(count)
+  const cwd = t.testdir({
+    half: good(10) + other(10),
+    most: good(9) + other(11),
+    few: good(1) + other(18),
+    none: other(3),
+  })
+  const run = (...logs: string[]) => replay([...logs, '--rate', '5/s', '--json'], undefined, cwd)
+  t.match(JSON.parse((await run('half')).stdout), { requests: 10, bad: 10 })
+  t.match(JSON.parse((await run('few')).stdout), { requests: 1, bad: 18 }, 'of few lines no share is taken')
+  const refused = await run('most', 'half', 'none')
+  t.same([refused.code, refused.stdout], [2, ''])
+  const [first = '', second = '', ...rest] = refused.stderr.split('\n')
+  t.same(rest, [''])
+  for (const [line, name, share, at] of [
+    [first, 'most', '9 of 20 lines (45 %)', 10],
+    [second, 'none', '0 of 3 lines (0 %)', 1],
+  ] as const) {
+    const start = `shaper: "${name}" does not fit the format combined: only ${share} do; the first that does not is line ${at}, no address: www.example.com:443 192.0.2.1`
+    t.ok(line.startsWith(start), line)
+  }
 })
 
 t.test("the log of a shaper that has run: each request, by the client's key", async t => {
@@ -343,4 +380,52 @@ t.test("the log of a shaper that has run: each request, by the client's key", as
   const text = await replay(['--rate', '1/m'], log)
   t.match(text.stdout, /^6 requests of 2 clients in \d+ lines \(shaper\)$/m)
   t.match(text.stdout, /^\d+ records left out: not about requests that reached a bucket$/m)
+})
+
+t.test('the quoted field behind the user agent is X-Forwarded-For', async t => {
+  const line = (agent: string, forwarded: string) =>
+    `10.0.0.1 - - [03/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 512 "-" "${agent}" ${forwarded}\n`
+  const log = [
+    line('a', '"198.51.100.9, 10.0.0.7"'),
+    line('198.51.100.9', '0.120 "10.0.0.9:80" "198.51.100.10"'),
+    line('c', '"-"'),
+    line('d', ''),
+  ].join('')
+  const clients = async (...args: string[]) => {
+    const { code, stdout, stderr } = await replay(['--rate', '1/d', '--capacity', '1', '--json', ...args], log)
+    t.equal(code, 0, stderr)
+    const report = JSON.parse(stdout) as { clients: { total: number; hardest: { client: string }[] } }
+    return [report.clients.total, ...report.clients.hardest.map(({ client }) => client)]
+  }
+  t.same(await clients(), [1, '10.0.0.1'])
+  t.same(await clients('--field', 'ip=http_x_forwarded_for'), [3, '10.0.0.1'])
+  t.same((await clients('--key', 'header:x-forwarded-for'))[0], 3)
+  const refused = async (text: string, field: string) => {
+    const { code, stdout, stderr } = await replay(['--rate', '1/s', '--field', field], text)
+    t.same([code, stdout], [2, ''])
+    t.match(stderr, `shaper: --field: ${field} has no effect on standard input (combined); `)
+  }
+  await refused(log, 'time=when')
+  await refused(log, 'ip=remote_addr')
+  await refused(combined(START), 'ip=x_forwarded_for')
+})
+
+t.test('one address for all: a note', async t => {
+  const of = async (count: number) => (await replay(['--rate', '5/s'], combined(START).repeat(count))).stdout
+  t.match(await of(100), 'note: all 100 requests have the same address, perhaps that of a balancer; ')
+  t.notMatch(await of(99), 'the same address')
+})
+
+t.test('--target: the answer comes first, and a log of shaper has no key to name', async t => {
+  const target = ['--target', 'reject<=50%']
+  t.match(
+    (await replay(target, combined(START).repeat(9))).stdout,
+    /^the smallest .*\n {2}"buckets": \{ "client": \{ "key": "ip"/,
+  )
+  const record = { level: 30, time: 1770112800600, route: 'api', outcome: 'forwarded', status: 200, method: 'GET' }
+  const line = JSON.stringify({ ...record, path: '/', key: '2bd806c97f0e', waitMs: 0, upstreamMs: 1, msg: 'request' })
+  t.match(
+    (await replay(target, `${line}\n`.repeat(9))).stdout,
+    /^the smallest .*\n {2}"rate": "[^"]+", "capacity": \d+\n/,
+  )
 })

@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, realpathSync } from 'node:fs'
-import { createServer } from 'node:http'
+import { createServer, type ServerResponse } from 'node:http'
 import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import t from 'tap'
 import { request } from 'undici'
@@ -39,6 +39,36 @@ t.test('a checkout that is not built: exit 1, and one line says what to run', { 
   t.equal(stdout, '')
   t.equal(stderr, `shaper is not built; run npm ci in ${realpathSync(folder)}\n`)
 })
+
+for (const [name, args] of [
+  ['one process', []],
+  ['two workers', ['--workers', '2']],
+] as const) {
+  t.test(`the end of ${name} is logged, with how many were answered and cut`, { buffered: true }, async t => {
+    const held: ServerResponse[] = []
+    const upstream = createServer((_, res) => void held.push(res)).listen(0, '127.0.0.1')
+    t.teardown(() => upstream.close())
+    await once(upstream, 'listening')
+    const config = {
+      listen: '127.0.0.1:0',
+      upstream: `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`,
+      buckets: { all: { key: 'all', rate: '1/m', capacity: 3 } },
+      routes: [{ buckets: ['all'], patience: 'none' }],
+      limits: { shutdownTimeout: '1s' },
+    }
+    const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
+    const { child, url, stderr, finished } = shaper(['start', ...args], { cwd })
+    const answers = Array.from({ length: 4 }, async () => request(await url))
+    await until('one is sent', () => held.length === 1)
+    t.equal((await Promise.race(answers)).statusCode, 429, 'all are decided')
+    child.kill('SIGTERM')
+    await until('the end has begun', () => /"shutting down"/.test(stderr()))
+    held[0]!.end()
+    t.equal((await finished).code, 0)
+    t.same((await Promise.all(answers)).map(({ statusCode }) => statusCode).sort(), [200, 429, 503, 503])
+    t.match(stderr().trimEnd().split('\n').at(-1), /"answered":1,"cut":2,"msg":"shut down"/)
+  })
+}
 
 t.test("the repository's own configuration", { buffered: true }, async t => {
   const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'])

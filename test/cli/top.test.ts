@@ -2,38 +2,70 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
-import { bucketTable, dryRunTable } from '../../src/cli/commands/top.js'
+import { dryRunTable, topLines } from '../../src/cli/commands/top.js'
+import { bucket, instance, quiet, route } from '../admin/dashboard-sample.js'
 import { startAdminRig } from '../admin/rig.js'
 import { httpUpstream, pass, turns } from '../proxy/harness.js'
 import { shaper, shaperHere } from './command.js'
 
 const CLIENT = { client: { key: 'header:x-user', rate: '5/s', capacity: 10 } }
 
-t.test('a table of queues, levels and rates since the last table', async t => {
+t.test('a table of queues, levels, and rates of the last seconds', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
   const before = await rig.snapshot()
   const answers = Array.from({ length: 12 }, () => fetch(rig.proxy.url, { headers: { 'x-user': 'al\u009b2Jice' } }))
   while ((await rig.snapshot()).buckets[0]!.offered < 12) await turns()
   const now = await rig.snapshot()
-  const lines = bucketTable({ ...now, at: before.at + 2_000 }, before)
-  t.match(lines[0], /^9 queued, 0 in flight; wait p50 0 ms/)
+  const lines = topLines({ ...now, at: before.at + 2_000 }, before)
+  t.match(lines[0], /^9 queued; 0 in flight; wait p50 0 ms/)
   const at = lines.findIndex(line => line.startsWith('bucket'))
-  t.same(lines[at]!.split(/\s+/), [
-    'bucket',
-    'rate',
-    'key',
-    'level',
-    'queued',
-    'in/s',
-    'released/s',
-    'rejected/s',
-    'next',
-  ])
-  t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', 'key', '9', '6', '0.5', '1'])
-  t.match(lines[at + 2], /al\?2Jice +############ 10\/10 +9 +200 ms$/)
+  t.same(lines[at]!.split(/\s+/), ['bucket', 'rate', 'keys', 'fullest', 'queued', 'in/s', 'released/s', 'rejected/s'])
+  t.same(lines[at + 1]!.split(/\s+/), ['client', '5/s', '1', '100', '%', '9', '12', '1', '2'])
+  t.match(
+    lines.find(line => line.startsWith('al')),
+    /^al\?2Jice +client +############ +10\/10 +9 +2 s$/,
+  )
+  const route = lines.findIndex(line => line.startsWith('route'))
+  t.same(lines[route]!.split(/\s+/), ['route', 'queued', 'forwarded/s', '5xx/s', 'failed/s', 'rejected/s', 'why'])
+  t.same(lines[route + 1]!.split(/\s+/), ['default', '9', lines[route + 1]!.split(/\s+/)[2], '0', '0', '1', 'overflow'])
   await pass(rig, 3_000, 200)
   await Promise.all(answers)
+})
+
+t.test('what an upstream says of its failure does not control the terminal', async t => {
+  const failure = 'an unknown transfer coding (\u009b2J\u001b[2J)'
+  const upstreams = [{ url: 'http://127.0.0.1:9000', inFlight: 0, pausedMs: 0, probeMs: 1_000, failure }]
+  const text = topLines(quiet(1_000, { upstreams }), undefined).join('\n')
+  t.match(text, 'fails (an unknown transfer coding (?2J?[2J)), tried again in 1 s')
+  t.notOk(text.includes('\u001b') || text.includes('\u009b'))
+})
+
+t.test('once answers are shared top has a column for them', async t => {
+  const at = (ms: number, shared: number[]) => {
+    const one = (coalesced: number, place: number) =>
+      route({ name: `r${place}`, outcomes: { ...route().outcomes, forwarded: 8 }, ...(coalesced > 0 && { coalesced }) })
+    return quiet(ms, { routes: shared.map(one) })
+  }
+  const lines = topLines(at(3_000, [6, 0]), at(1_000, [0, 0]))
+  const header = lines.findIndex(line => line.startsWith('route'))
+  t.match(lines[header], /^route +queued +forwarded\/s +shared\/s +5xx\/s/)
+  t.match(lines[header + 1], /^r0 +0 +0 +3 +0 /)
+  t.match(lines[header + 2], /^r1 +0 +0 +0 +0 /)
+})
+
+t.test('top marks overridden keys, blocked or not', async t => {
+  const overriddenUntil = '2030-01-01T00:00:00.000Z'
+  const fullest = [
+    instance('a', 5, { overriddenUntil }),
+    instance('b', 5, { overriddenUntil, blockedMs: 12_000 }),
+    instance('c', 5),
+  ]
+  const lines = topLines(quiet(1_000, { buckets: [bucket({ fullest })] }), undefined).map(line => line.trimEnd())
+  const stateOf = (key: string) => lines.find(line => line.startsWith(`${key} `))!
+  t.match(stateOf('a'), /ms +overridden$/)
+  t.match(stateOf('b'), /blocked 12 s, overridden$/)
+  t.notMatch(stateOf('c'), 'overridden')
 })
 
 t.test('what dry runs would have done', async t => {
@@ -49,7 +81,7 @@ t.test('what dry runs would have done', async t => {
   }
   const lines = dryRunTable(await rig.snapshot())
   t.ok(lines.some(line => /^library +2 +9$/.test(line)))
-  t.ok(lines.some(line => /^api +client +a +library +2 +9 +1800 ms$/.test(line)))
+  t.ok(lines.some(line => /^api +client +a +library +2 +9 +1.8 s$/.test(line)))
   const plain = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT })
   t.match(dryRunTable(await plain.snapshot())[0], /no route is a dry run/)
 })
@@ -119,10 +151,21 @@ t.test('how long clients of a route wait, and what was given up', async t => {
     ),
   })
   const linesOf = (patience: object) =>
-    bucketTable(withPatience(patience) as typeof plain, undefined).filter(line => /^[ab]: /.test(line))
-  t.same(linesOf({ learntMs: 1_940, lastMinute: 13 }), [
-    'a: clients leave after about 1940 ms; 13 given up in the last minute',
-  ])
-  t.same(linesOf({ lastMinute: 2 }), ['a: 2 given up in the last minute'])
-  t.same(linesOf({ serviceMs: 80, lastMinute: 0 }), [], 'nothing to tell')
+    topLines(withPatience(patience) as typeof plain, undefined)
+      .filter(line => /^[ab] /.test(line))
+      .map(line => line.replace(/ +/g, ' '))
+  t.same(linesOf({ learntMs: 1_940, lastMinute: 13 }), ['a 0 leave after 1.94 s, 13 given up/min', 'b 0'])
+  t.same(linesOf({ lastMinute: 2 }), ['a 0 2 given up/min', 'b 0'])
+  t.same(linesOf({ serviceMs: 80, lastMinute: 0 }), ['a 0', 'b 0'], 'nothing to tell')
+})
+
+t.test('right after a burst the first table and the snapshot tell its rate', async t => {
+  const upstream = await httpUpstream(t)
+  const rig = await startAdminRig(t, { upstream: upstream.url, buckets: CLIENT, routes: [{ mode: 'meter' }] })
+  for (let number = 0; number < 12; number += 1) await fetch(rig.proxy.url, { headers: { 'x-user': 'a' } })
+  rig.pacer.runUntil(2_000)
+  const now = await rig.snapshot()
+  t.same(now.buckets[0]!.perSecond, { offered: 6, released: 5, rejected: 1 })
+  const line = topLines(now, undefined).find(each => each.startsWith('client'))
+  t.same(line!.trim().split(/\s+/).slice(-3), ['6', '5', '1'])
 })

@@ -96,7 +96,7 @@ t.test('a new worker keeps the admin and accessLog of the start, whatever a relo
   mock.timers.tick(200)
   await turn()
   t.same(workers[2]!.order('start')!.settings.admin, first.admin)
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })
 
 t.test('a new worker has no admin that a reload has added', async t => {
@@ -107,7 +107,7 @@ t.test('a new worker has no admin that a reload has added', async t => {
   mock.timers.tick(100)
   await turn()
   t.equal(workers[1]!.order('start')!.settings.admin, undefined)
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })
 
 /** What a failed spawn does: an error and no exit. */
@@ -130,7 +130,7 @@ t.test('a worker that gets no process is tried again', async t => {
     level: 50,
     msg: 'worker 1 ended: the system starts no process (spawn node EAGAIN); another one starts in 200 ms',
   })
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })
 
 t.test('a fork that throws is tried again', async t => {
@@ -145,7 +145,7 @@ t.test('a fork that throws is tried again', async t => {
   mock.timers.tick(200)
   await turn()
   t.ok(workers[1]?.order('start'))
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })
 
 t.test('at the start a worker without a process is an error, and no worker is left', async t => {
@@ -161,7 +161,7 @@ t.test('a drain ends while a worker has no process, and nothing is killed', asyn
   mock.timers.tick(100)
   await turn()
   workers[1]!.process.pid = undefined
-  const drained = pool.drain(1_000)
+  const drained = pool.drain(1_000, 0)
   noProcess(workers[1]!)
   await drained
   t.same(workers[1]!.signals, [])
@@ -184,7 +184,7 @@ t.test('a worker that does not answer a reload is replaced, and later reloads go
   await turn()
   t.equal(workers[2]!.order('start')!.settings.headers, false, 'the new one has the new configuration')
   await pool.reload(settings())
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })
 
 t.test('questions to one worker go to all in turn, also where each comes with one to all of them', async t => {
@@ -192,11 +192,11 @@ t.test('questions to one worker go to all in turn, also where each comes with on
   const pool = await start(2, settings())
   for (let read = 0; read < 4; read++) {
     await pool.question({ about: 'members' })
-    t.same(await pool.questionOne({ about: 'views' }), [])
+    t.same(await pool.questionOne({ about: 'views', kind: 'present' }), [])
   }
   const asked = workers.map(
     ({ orders }) => orders.filter(order => order.verb === 'ask' && order.question.about === 'views').length,
   )
   t.same(asked, [2, 2])
-  await pool.drain(1_000)
+  await pool.drain(1_000, 0)
 })

@@ -9,6 +9,7 @@ import t from 'tap'
 import { Agent, request } from 'undici'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { FRAME } from '../../src/core/store.js'
+import { TLS } from '../proxy/harness.js'
 import { type RedisServer, startRedis, until } from '../servers/redis.js'
 import { type Command, shaper } from './command.js'
 
@@ -404,6 +405,19 @@ t.test('of b + 1 at once exactly b are admitted, and levels outlive all workers'
   await reset.body.dump()
   t.same(new Set((await many(url, 6)).map(({ status }) => status)), new Set([200]), 'a reset reaches all')
   t.equal((await end(command)).code, 0)
+})
+
+t.test('workers share the buckets of HTTP/2, by prior knowledge and by ALPN', async t => {
+  for (const secure of [false, true]) {
+    const more = { routes: [{ name: 'api', mode: 'meter', buckets: ['all'] }], ...(secure && TLS) }
+    const url = await start(t, config({ rate: '1/m', capacity: 3 }, more), '2').url
+    // Each has a connection of its own, so that the workers take turns.
+    const args = ['-sk', secure ? '--http2' : '--http2-prior-knowledge', '-o', '/dev/null']
+    const answers = Array.from({ length: 6 }, () =>
+      execFileSync('curl', [...args, '-w', '%{http_version} %{http_code}', url], { encoding: 'utf8' }),
+    )
+    t.strictSame(answers.sort(), [...Array(3).fill('2 200'), ...Array(3).fill('2 429')], secure ? 'TLS' : 'plain')
+  }
 })
 
 t.test('workers divide what bounds the machine', async t => {

@@ -1,13 +1,13 @@
 import t from 'tap'
-import { faults, least } from './sample.js'
+import { faults, least, parse } from './sample.js'
 
 const top = (values: object) => ({ ...least(), ...values })
 
 t.test('addresses to listen on', async t => {
   const table: [listen: unknown, message: string][] = [
     [
-      8080,
-      '8080 is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080" or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
+      70000,
+      '70000 is not an address to listen on; use e.g. "127.0.0.1:8080", "[::1]:8080" or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
     ],
     ['localhost', '"localhost" has no port; write "localhost:8080"'],
     ['::1', '"::1" needs brackets and a port; write "[::1]:8080"'],
@@ -19,12 +19,20 @@ t.test('addresses to listen on', async t => {
   for (const [listen, message] of table) t.same(faults(top({ listen })), [`listen: ${message}`], message)
   t.same(faults(top({ listen: { host: 'a', port: 1 } })), [
     'listen.address: missing; use e.g. "127.0.0.1:8080", "[::1]:8080"',
-    'listen.host: unknown key; known keys: address, tls',
-    'listen.port: unknown key; known keys: address, tls',
+    'listen.host: unknown key; known keys: address, tls, grpc',
+    'listen.port: unknown key; known keys: address, tls, grpc',
   ])
   t.same(faults(top({ listen: { address: ':1', tls: { cert: 'a' } } })), [
     'listen.tls.key: missing; use e.g. "/etc/shaper/tls.pem"',
   ])
+})
+
+t.test('a port alone: as a text it listens on 127.0.0.1, to a number the message says the text', async t => {
+  t.same(parse(top({ listen: '8081' })).listen, { host: '127.0.0.1', port: 8081 })
+  const message = '8081 is a number, and an address is a text; write "127.0.0.1:8081"'
+  t.same(faults(top({ listen: 8081 })), [`listen: ${message}`])
+  t.same(faults(top({ listen: { address: 8081 } })), [`listen.address: ${message}`])
+  t.same(faults(top({ admin: { listen: 8081 } })), [`admin.listen: ${message}`])
 })
 
 t.test('URLs of upstreams', async t => {

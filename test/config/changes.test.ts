@@ -43,6 +43,7 @@ t.test('a changed credential is reported without its value', async t => {
   const file = (secret: string) => ({
     ...least(),
     admin: { listen: '0.0.0.0:9090', token: secret },
+    ticketKeys: [secret.repeat(4)],
     buckets: {
       client: { key: 'header:x-api-key', rate: '5/s', tiers: [{ name: 'gold', keys: [secret], rate: '9/s' }] },
     },
@@ -53,6 +54,7 @@ t.test('a changed credential is reported without its value', async t => {
     'buckets.client.tiers[gold].keys: changed',
     'routes[own].match.header.authorization: changed',
     'admin.token: another token',
+    'ticketKeys: other keys',
   ])
   t.notMatch(JSON.stringify(effective(parse(file('s3cret-1')))), /s3cret/)
 })

@@ -1,4 +1,6 @@
+import { networkInterfaces } from 'node:os'
 import t from 'tap'
+import { loopFaults } from '../../src/config/checks/upstream-loop.js'
 import { exampleConfig, faults, least } from './sample.js'
 
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
@@ -186,9 +188,49 @@ t.test('an upstream that is where it listens is reported together with all other
   t.same(faults({ upstream: 'http://127.0.0.1:8080', buckets: { a: { ...one, key: 'cheese' } } }).length, 2)
 })
 
+const OWN = { hostname: 'Edge-1', addresses: ['127.0.0.1', '192.0.2.7', '::1', '2001:DB8::7', 'fe80::7'] }
+
+t.test('an upstream that is an address or the name of this machine, where it listens on all of them', t => {
+  for (const [listen, names] of [
+    ['0.0.0.0:8080', ['192.0.2.7', '[::ffff:192.0.2.7]', 'edge-1', 'EDGE-1']],
+    ['[::]:8080', ['192.0.2.7', '[2001:db8:0:0::7]', '[fe80::7]', 'edge-1']],
+  ] as const) {
+    for (const name of names) {
+      const [fault, ...more] = loopFaults({ listen, upstream: `http://${name}:8080` }, OWN)
+      t.match(fault, { path: ['upstream'], message: /is where shaper itself listens/ }, `${listen} -> ${name}`)
+      t.same(more, [])
+      t.same(loopFaults({ listen, upstream: `http://${name}:8081` }, OWN), [], 'another port')
+    }
+  }
+  for (const [listen, name] of [
+    ['0.0.0.0:8080', '192.0.2.8'],
+    ['0.0.0.0:8080', 'edge-2'],
+    // Nobody listens there over IPv6.
+    ['0.0.0.0:8080', '[2001:db8::7]'],
+    ['[::]:8080', '[2001:db8::8]'],
+    ['127.0.0.1:8080', '192.0.2.7'],
+    ['127.0.0.1:8080', 'edge-1'],
+  ] as const) {
+    t.same(loopFaults({ listen, upstream: `http://${name}:8080` }, OWN), [], `${listen} -> ${name}`)
+  }
+  t.end()
+})
+
+t.test('an upstream that is an address of an interface is refused when a configuration is read', t => {
+  const address = Object.values(networkInterfaces())
+    .flatMap((list = []) => list)
+    .find(({ family, internal }) => family === 'IPv4' && !internal)?.address
+  if (address === undefined) t.pass('this machine has no address but those of loopback')
+  else {
+    const upstream = `http://${address}:18777`
+    const found = faults({ listen: '0.0.0.0:18777', upstream, buckets: { a: one } })
+    t.match(found, [/^upstream: .* is where shaper itself listens \("listen": "0\.0\.0\.0:18777"\)/])
+  }
+  t.end()
+})
+
 t.test('an upstream that is where it listens', t => {
-  const loops = (listen: string, upstream: string): boolean =>
-    faults({ listen, upstream, buckets: { a: one } }).some(fault => fault.includes('is where shaper itself listens'))
+  const loops = (listen: string, upstream: string): boolean => loopFaults({ listen, upstream }, OWN).length > 0
   for (const [listen, upstream] of [
     ['127.0.0.1:8080', 'http://127.0.0.1:8080'],
     ['127.0.0.1:8080', 'http://localhost:8080'],
@@ -232,4 +274,26 @@ t.test('an upstream that is where it listens', t => {
     t.notOk(loops(listen, upstream), `${listen} -> ${upstream}`)
   }
   t.end()
+})
+
+t.test('appointments', async t => {
+  const file = (store: object, route: object) => ({ ...least(), ...store, routes: [{ ...route, appointments: true }] })
+  t.same(faults(file({}, {})), [])
+  t.same(faults(file({}, { mode: 'meter' })), [])
+  t.same(faults(file({}, { mode: 'off' })), [
+    'routes[0].appointments: mode "off" rejects nothing; remove it, or use "shape" or "meter"',
+  ])
+  t.same(faults(file({ store: { type: 'redis', url: 'redis://127.0.0.1' } }, {})), [])
+})
+
+t.test('waiting pages', async t => {
+  const file = (route: object) => ({ ...least(), routes: [{ ...route, waitingPage: { template: 'wait.html' } }] })
+  t.same(faults(file({})), [])
+  t.same(faults(file({ mode: 'off' })), [
+    'routes[0].waitingPage: mode "off" rejects nothing; remove it, or use "shape" or "meter"',
+  ])
+  t.same(faults({ ...file({ upstream: 'gate:' }), trustProxy: true }), [
+    'routes[0].waitingPage: a gate answers a proxy, and with "upstream": "gate:" no browser gets a page; remove it',
+  ])
+  for (const waitingPage of [true, false]) t.same(faults({ ...least(), routes: [{ mode: 'off', waitingPage }] }), [])
 })

@@ -10,6 +10,7 @@ t.test('the effective configuration in the words of the file', async t => {
     listen: { address: '[::1]:443', tls: { cert: 'c', key: 'k' } },
     upstream: 'https://h/',
     admin: { listen: '0.0.0.0:9090', token: 's3cret' },
+    ticketKeys: ['s3cret'.repeat(6), 's3cret'.repeat(7)],
     buckets: { a: { rate: '6/30s' }, b: { key: ['ip', 'query:q'], rate: '1000/30d', capacity: 9, status: 503 } },
     routes: [
       { cost: { header: 'X-Cost', max: 9 } },
@@ -39,6 +40,7 @@ t.test('the effective configuration in the words of the file', async t => {
     idleTimeout: '60s',
     breaker: { failures: 5, status: [], probe: '1s', maxProbe: '30s', hold: '5s' },
     via: true,
+    http2: false,
     learn: false,
   }
   t.strictSame(JSON.parse(JSON.stringify(effective(parse(file)))), {
@@ -75,6 +77,9 @@ t.test('the effective configuration in the words of the file', async t => {
         priority: 3,
         dryRun: false,
         explain: false,
+        coalesce: false,
+        appointments: false,
+        waitingPage: true,
       },
       {
         name: 'route-2',
@@ -87,6 +92,9 @@ t.test('the effective configuration in the words of the file', async t => {
         priority: 3,
         dryRun: false,
         explain: false,
+        coalesce: false,
+        appointments: false,
+        waitingPage: false,
         upstream: {
           ...upstream,
           url: 'echo:',
@@ -110,9 +118,11 @@ t.test('the effective configuration in the words of the file', async t => {
       minBodyRate: 240,
       bufferMemory: 67_108_864,
       maxHeaderSize: 16_384,
+      drainDelay: '0ms',
       shutdownTimeout: '30s',
     },
     admin: { listen: '0.0.0.0:9090', token: '***' },
+    ticketKeys: ['***', '***'],
     accessLog: true,
     dryRun: false,
     headers: true,

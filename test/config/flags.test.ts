@@ -157,7 +157,7 @@ t.test('with a file', async t => {
   t.equal(given.settings.buckets[0]?.rate, 0.002)
   t.same(
     linesOf(() => loadConfig({ file: 'bad.json', flags: {}, env: {}, cwd })),
-    ['bad.json is not JSON: line 1, column 2: expected a key in double quotes, but the text ends'],
+    ['bad.json is not JSON: line 1, column 2: expected "}", but the text ends'],
   )
   const flags = { upstream: 'echo:', rate: '1/s' }
   t.same(

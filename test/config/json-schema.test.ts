@@ -102,7 +102,7 @@ t.test('every key of the file has a description with an example', async t => {
     ...['tls', 'tls.ca', 'tls.servername', 'pauseOn', 'pauseOn.status', 'pauseOn.default', 'pauseOn.max'].map(
       key => `.${key}`,
     ),
-    ...['retry', 'retry.status', 'retry.max', 'via', 'learn', 'profile'].map(key => `.${key}`),
+    ...['retry', 'retry.status', 'retry.max', 'via', 'http2', 'learn', 'profile'].map(key => `.${key}`),
   ]
   const bucket = [
     'key',
@@ -150,14 +150,20 @@ t.test('every key of the file has a description with an example', async t => {
     'patience',
     'dryRun',
     'explain',
+    'coalesce',
+    'appointments',
+    'waitingPage',
+    'waitingPage.template',
+    'gate',
+    'gate.rejectStatus',
     'priority',
     'priority.header',
   ]
   t.strictSame(
     new Set(keys.map(([path]) => path)),
     new Set([
-      ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'pacing'],
-      ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key'],
+      ...['$schema', 'trustProxy', 'accessLog', 'dryRun', 'headers', 'pacing', 'waitingPage', 'waitingPage.template'],
+      ...['listen', 'listen.address', 'listen.tls', 'listen.tls.cert', 'listen.tls.key', 'listen.grpc'],
       ...upstream.map(key => `upstream${key}`),
       ...[
         'store',
@@ -181,10 +187,13 @@ t.test('every key of the file has a description with an example', async t => {
         'limits.minBodyRate',
         'limits.bufferMemory',
       ],
-      ...['limits.maxHeaderSize', 'limits.shutdownTimeout'],
+      ...['limits.maxHeaderSize', 'limits.drainDelay', 'limits.shutdownTimeout'],
       ...['admin', 'admin.listen', 'admin.token'],
+      'ticketKeys',
       ...['egress', 'egress.allow', 'egress.token'],
-      ...upstream.filter(key => !/url|profile|hostHeader|servername/i.test(key)).map(key => `egress.upstream${key}`),
+      ...upstream
+        .filter(key => !/url|profile|hostHeader|http2|servername/i.test(key))
+        .map(key => `egress.upstream${key}`),
     ]),
   )
   for (const [path, { description }] of keys) t.match(description, /e\.g\. /, path)
@@ -202,7 +211,7 @@ t.test('the schema accepts valid files and refuses invalid ones', async t => {
   t.notOk(accepts(schema, { ...least(), upstraem: 'x' }))
   t.notOk(accepts(schema, { ...least(), listen: 80 }))
   t.notOk(accepts(schema, { ...least(), buckets: { 'a b': { rate: 1 } } }))
-  t.notOk(accepts(schema, { ...least(), buckets: { a: {} } }))
+  t.notOk(accepts(schema, { ...least(), buckets: { a: { rate: 1, maxInFlight: 0 } } }))
   t.notOk(accepts(schema, { ...least(), buckets: { a: { rate: 1, status: 200 } } }))
   t.notOk(accepts(schema, { ...least(), routes: [] }))
   t.notOk(accepts(schema, { ...least(), routes: [{ cost: 0 }] }))

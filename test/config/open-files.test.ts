@@ -1,5 +1,7 @@
 import t from 'tap'
-import { openFileLimit, openFileWarnings } from '../../src/config/warnings/open-files.js'
+import { loadConfig } from '../../src/config/load.js'
+import { openFileLimit } from '../../src/config/open-files.js'
+import { openFileWarnings } from '../../src/config/warnings/open-files.js'
 import { least, parse } from './sample.js'
 
 const lines = (file: object, allowed?: number, workers?: number): string[] =>
@@ -7,18 +9,19 @@ const lines = (file: object, allowed?: number, workers?: number): string[] =>
 
 /** How many files a configuration needs. */
 function needed(file: object): number {
-  const [, figure] = /up to (\d+) files/.exec(lines({ limits: { maxConnections: 1_000 }, ...file }, 1)[0] ?? '') ?? []
+  const [, figure] =
+    /up to (\d+) open files/.exec(lines({ limits: { maxConnections: 1_000 }, ...file }, 1)[0] ?? '') ?? []
   return Number(figure)
 }
 
 t.test('limits that need more files than may be open: the figure and the remedy', async t => {
   t.same(lines({}, 20_000), [
-    'limits.maxConnections: up to 40320 files can be open (20000 connections of clients, 20000 to upstreams, 320 others), and this process may open 20000: clients can leave none for the upstream; raise that limit, e.g. "ulimit -n 40320", or "LimitNOFILE=40320" in systemd, or lower this to 9840',
+    'limits.maxConnections: 20000 needs up to 40320 open files, and this process may open 20000: raise that with "ulimit -n 40320", or lower this to 9840',
   ])
   t.same(lines({}, 40_320), [])
   t.same(lines({}, Infinity), [])
   t.same(lines({}, undefined), [], 'where the limit cannot be read there is no warning')
-  t.match(lines({}, 300), [/in systemd$/], 'no number of clients would fit')
+  t.match(lines({}, 300), [/ulimit -n 40320"$/], 'no number of clients would fit')
 })
 
 t.test('what it says to lower it to is enough', async t => {
@@ -37,7 +40,7 @@ t.test('each worker needs files for its part only', async t => {
   const limits = { maxConnections: 20_000 }
   t.same(lines({ limits }, 10_320, 4), [])
   t.match(lines({ limits }, 10_319, 4), [
-    /up to 10320 files can be open in each worker \(5000 connections of clients, 5000 to upstreams, 320 others\), and it may open 10319: .*lower this to 19996$/,
+    /: 20000 needs up to 10320 open files in each worker, and each worker may open 10319: .*lower this to 19996$/,
   ])
   t.same(lines({ limits: { maxConnections: 19_996 } }, 10_319, 4), [], 'what it says to lower it to is enough')
   t.equal(lines({ limits: { maxConnections: 19_997 } }, 10_319, 4).length, 1)
@@ -55,6 +58,24 @@ t.test('connections to upstreams: as many as each may have, and no more than the
   t.equal(needed({ upstream: { url: 'echo:', connections: 7 }, routes: off }), 1_327)
   const own = [{ match: { path: '/a' }, upstream: { url: 'http://a', connections: 3 } }, {}]
   t.equal(needed({ upstream: { url: 'echo:', connections: 5 }, routes: own }), 1_328)
+})
+
+t.test('the default of connections is as many as the open files allow, and a configured number stays', async t => {
+  const text = (limits?: object): string => JSON.stringify({ ...least(), ...(limits && { limits }) })
+  const cwd = t.testdir({ 'shaper.config.json': text(), 'set.json': text({ maxConnections: 20_000 }) })
+  const connections = (openFiles?: number, workers?: string, file = 'shaper.config.json'): number => {
+    const { settings } = loadConfig({ file, flags: {}, env: {}, cwd, openFiles, workers })
+    const warned = openFileWarnings(settings, openFiles, Number(workers ?? 1)).length
+    t.equal(warned, file === 'set.json' || openFiles === 200 ? 1 : 0)
+    return settings.limits.maxConnections
+  }
+  t.equal(connections(20_000), 9_840)
+  t.equal(connections(1_024), 352)
+  t.equal(connections(40_320), 20_000)
+  t.equal(connections(undefined), 20_000)
+  t.equal(connections(5_000, '4'), 9_360)
+  t.equal(connections(200), 1, 'there is a warning where not even one fits')
+  t.equal(connections(20_000, undefined, 'set.json'), 20_000)
 })
 
 t.test('how many files this process may open, from /proc and from a report', async t => {

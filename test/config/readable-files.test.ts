@@ -2,6 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
+import { changedFiles, usedFiles } from '../../src/config/checks/readable-files.js'
 import { ConfigError, loadConfig } from '../../src/config/load.js'
 import { linesOf } from './sample.js'
 
@@ -70,4 +71,49 @@ t.test('the message of a missing relative file tells where it was looked for: in
       'listen.tls.key: "/none/key.pem" does not exist; name a PEM file',
     ],
   )
+})
+
+t.test('templates of waiting pages: each fault with its place and its remedy', async t => {
+  const cwd = t.testdir({
+    'good.html': '<head>{{script}}</head>{{wait}} {{ position }} {{wait}} { { } }}',
+    'bare.html': '<h1>Wait</h1>',
+    'twice.html': '{{script}}{{ script }}',
+    'odd.html': '{{script}} {{waits}}',
+    'else.html': '{{script}} {{user name}}',
+    'big.html': `{{script}}${'x'.repeat(65_536)}`,
+  })
+  const problems = (own: object, top: object = {}): string[] => {
+    const routes = [{ name: 'all', ...own }]
+    writeFileSync(
+      `${cwd}/config.json`,
+      JSON.stringify({ upstream: 'echo:', buckets: { a: { rate: 1 } }, routes, ...top }),
+    )
+    return linesOf(() => loadConfig({ file: `${cwd}/config.json`, flags: {}, env: {}, cwd }))
+  }
+  const of = (name: string) => ({ waitingPage: { template: `${cwd}/${name}` } })
+  const at = (name: string, what: string): string =>
+    `routes[0].waitingPage.template: ${JSON.stringify(`${cwd}/${name}`)} ${what}`
+  t.same(problems(of('good.html')), [])
+  t.same(problems({}, of('good.html')), [])
+  t.same(problems(of('none.html')), [at('none.html', 'does not exist; name an HTML file')])
+  t.same(problems(of('bare.html')), [
+    at('bare.html', 'has no {{script}}, by which the page waits and comes back; add it before </head>'),
+  ])
+  t.same(problems(of('twice.html')), [at('twice.html', 'has {{script}} more than once; keep one, before </head>')])
+  t.same(problems(of('odd.html')), [at('odd.html', 'has an unknown placeholder "{{waits}}"; did you mean "wait"?')])
+  t.same(problems(of('else.html')), [
+    at('else.html', 'has an unknown placeholder "{{user name}}"; placeholders: script, wait, position'),
+  ])
+  t.same(problems(of('big.html')), [
+    at('big.html', 'has 65546 bytes, and every rejected browser gets them; keep it below 65537'),
+  ])
+  t.same(problems({}, of('none.html')), [
+    `waitingPage.template: ${JSON.stringify(`${cwd}/none.html`)} does not exist; name an HTML file`,
+  ])
+  problems(of('good.html'))
+  const { settings } = loadConfig({ file: `${cwd}/config.json`, flags: {}, env: {}, cwd })
+  const before = usedFiles(settings, settings.listen)
+  writeFileSync(`${cwd}/good.html`, '{{script}}')
+  const name = `waitingPage.template: ${cwd}/good.html was read again`
+  t.same(changedFiles(before, usedFiles(settings, settings.listen)), [name], 'a reload tells of a new text')
 })

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { effective } from '../../src/config/report/effective-config.js'
 import { longestWaits } from '../../src/config/report/longest-waits.js'
-import { presentRates, settingsAt, unreachedEntries } from '../../src/config/schedule.js'
+import { nextChange, presentRates, settingsAt, unreachedEntries } from '../../src/config/schedule.js'
 import { warnings } from '../../src/config/warnings/index.js'
 import { faults, parse } from './sample.js'
 
@@ -89,7 +89,7 @@ t.test('what is derived: the slowest rate for waits and capacity, the present on
   t.equal(parse(file(NIGHTS, { capacity: undefined, maxDelay: '3s' })).buckets[0]!.capacity, 30)
   t.equal(longestWaits(settings)[0]!.rate, '10/s at the slowest')
   t.equal(longestWaits(settings)[0]!.longestWaitMs, 900)
-  const night = settingsAt(settings, Date.parse('2026-11-23T23:00:00Z'))
+  const night = settingsAt(settings, { wall: Date.parse('2026-11-23T23:00:00Z'), now: 0 })
   t.same([night.buckets[0]!.rate, night.buckets[0]!.limits.rate, night.buckets[0]!.capacity], [0.05, 0.05, 10])
   t.same(
     night.buckets[0]!.tiers.map(({ limits }) => limits.rate),
@@ -98,7 +98,54 @@ t.test('what is derived: the slowest rate for waits and capacity, the present on
   t.equal(night.routes[0]!.buckets[0], night.buckets[0])
   t.equal(bucket!.limits.rate, 0.01, 'the configuration stays as it is')
   const plain = parse(file('5/s'))
-  t.equal(settingsAt(plain, 0), plain)
+  t.equal(settingsAt(plain, { wall: 0, now: 0 }), plain)
+})
+
+t.test('the next change is the first minute with another rate, on days with a change of summer time, too', async t => {
+  const border = fc.integer({ min: 0, max: 24 * 60 }).map(minute => {
+    const two = (count: number): string => String(count).padStart(2, '0')
+    return `${two(Math.floor(minute / 60))}:${two(minute % 60)}`
+  })
+  const entry = fc.record({ from: border, to: border, rate: fc.integer({ min: 1, max: 3 }) })
+  const days = ['2026-03-28', '2026-03-29', '2026-10-24', '2026-10-25', '2026-11-23'].map(day =>
+    Date.parse(`${day}T00:00Z`),
+  )
+  const zones = ['UTC', 'Europe/Berlin', 'Asia/Kathmandu', 'Australia/Lord_Howe']
+  let changes = 0
+  fc.assert(
+    fc.property(
+      fc.array(
+        entry.filter(({ from, to }) => from !== to && from !== '24:00'),
+        { minLength: 1, maxLength: 3 },
+      ),
+      fc.constantFrom(...zones),
+      fc.constantFrom(...days),
+      fc.integer({ min: 0, max: 86_399_999 }),
+      (entries, timeZone, day, time) => {
+        const { schedule } = parse(file([...entries, { rate: 2 }], { timeZone })).buckets[0]!
+        const config = parse(file([...entries, { rate: 2 }], { timeZone }))
+        const rateAt = (wall: number): number => presentRates(config, wall)[0]!.rate
+        const wall = day + time
+        const found = nextChange(schedule!, wall)
+        if (found === undefined) return
+        changes += 1
+        const minutes = Math.floor(found.wall / 60_000) - Math.floor(wall / 60_000)
+        for (let back = 1; back < Math.min(minutes, 90); back += 1)
+          if (rateAt(found.wall - back * 60_000) !== rateAt(wall)) throw new Error(`earlier by ${back} minutes`)
+        if (
+          minutes < 1 ||
+          found.wall % 60_000 !== 0 ||
+          rateAt(found.wall) !== found.rate ||
+          found.rate === rateAt(wall)
+        )
+          throw new Error(`at ${new Date(found.wall).toISOString()}`)
+      },
+    ),
+    { numRuns: 200 },
+  )
+  t.ok(changes > 100, `${changes} changes`)
+  const always = parse(file([{ from: '10:00', to: '11:00', rate: 2 }, { rate: 2 }])).buckets[0]!
+  t.equal(nextChange(always.schedule!, Date.parse('2026-11-23T00:00:00Z')), undefined)
 })
 
 t.test('the effective configuration says all of it, and parses to the same', async t => {
@@ -176,7 +223,7 @@ t.test('warnings: entries that never hold, and a time zone without times', async
   ])
   t.match(
     lines(file(NIGHTS, { capacity: 400 })),
-    [/^buckets\.a\.capacity: a request can wait 39\.9s/],
+    [/^buckets\.a\.capacity: a request can wait 39\.9 s/],
     'the slowest counts',
   )
   const everyone = { key: 'all', rate: NIGHTS, capacity: 100, overflow: 'fair' }

@@ -28,6 +28,7 @@ t.test('the smallest valid file gets every default', async t => {
     tls: {},
     breaker: { failures: 5, status: [], probe: 1_000, maxProbe: 30_000, hold: 5_000 },
     via: true,
+    http2: false,
     learn: false,
   }
   t.strictSame(parse(least()), {
@@ -47,6 +48,9 @@ t.test('the smallest valid file gets every default', async t => {
         priority: 3,
         dryRun: false,
         explain: false,
+        coalesce: false,
+        appointments: false,
+        waitingPage: {},
         headers: true,
         upstream,
       },
@@ -63,6 +67,7 @@ t.test('the smallest valid file gets every default', async t => {
       minBodyRate: 240,
       bufferMemory: 67_108_864,
       maxHeaderSize: 16_384,
+      drainDelay: 0,
       shutdownTimeout: 30_000,
     },
     accessLog: true,
@@ -258,6 +263,7 @@ t.test('upstreams', async t => {
       tls: { ca: 'ca.pem', servername: 'h' },
       breaker: { failures: 5, status: [], probe: 1_000, maxProbe: 30_000, hold: 5_000 },
       via: true,
+      http2: false,
       learn: false,
     },
   )

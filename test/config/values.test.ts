@@ -1,4 +1,5 @@
 import t from 'tap'
+import { jsonSchema } from '../../src/config/schema/schema.js'
 import { faults, least } from './sample.js'
 
 const PATHS = 'use e.g. "/login", "/api/*" or "~ ^/v[0-9]+/"'
@@ -14,14 +15,30 @@ const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[
 t.test('every invalid value has its own message', async t => {
   const table: [file: object, line: string][] = [
     [bucket({ rate: '5/w' }), 'buckets.a.rate: "5/w" is not a rate; use e.g. "5/s", "6/30s"'],
-    [bucket({ rate: '5/sec' }), 'buckets.a.rate: "5/sec" is not a rate; did you mean "5/s"?'],
+    [bucket({ rate: '5/SEC' }), 'buckets.a.rate: "5/SEC" is not a rate; did you mean "5/s"?'],
+    [bucket({ rate: '5r/s' }), 'buckets.a.rate: "5r/s" is not a rate; did you mean "5/s"?'],
+    [
+      bucket({ rate: '90 requests per minute' }),
+      'buckets.a.rate: "90 requests per minute" is not a rate; did you mean "90/m"?',
+    ],
     [bucket({ rate: '5 per minute' }), 'buckets.a.rate: "5 per minute" is not a rate; did you mean "5/m"?'],
     [bucket({ rate: '6 / 30 Seconds' }), 'buckets.a.rate: "6 / 30 Seconds" is not a rate; did you mean "6/30s"?'],
     [bucket({ rate: '0/sec' }), 'buckets.a.rate: "0/sec" is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: 0 }), 'buckets.a.rate: 0 is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: null }), 'buckets.a.rate: null is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: {} }), 'buckets.a.rate: an object is not a rate; use e.g. "5/s", "6/30s"'],
-    [{ upstream: 'echo:', buckets: { a: {} } }, 'buckets.a.rate: missing; use e.g. "5/s", "6/30s"'],
+    [
+      { upstream: 'echo:', buckets: { a: { maxInFlight: 2, capacity: 5 } } },
+      'buckets.a.capacity: has no effect without a rate; add e.g. "rate": "5/s", or remove it',
+    ],
+    [
+      { upstream: 'echo:', buckets: { a: { maxInFlight: 2, tiers: [{ name: 'x', keys: ['k'], burst: 5 }] } } },
+      'buckets.a.tiers[0].burst: has no effect without a rate; add e.g. "rate": "5/s", or remove it',
+    ],
+    [
+      { upstream: 'echo:', buckets: { a: {} } },
+      'buckets.a.rate: missing; use e.g. "5/s", "6/30s", or a maxInFlight alone',
+    ],
     [bucket({ capacity: 0 }), 'buckets.a.capacity: 0 is not a capacity; use a number above 0, e.g. 10'],
     [bucket({ capacity: '10' }), 'buckets.a.capacity: "10" is not a capacity; use a number above 0, e.g. 10'],
     [bucket({ maxDelay: 10 }), 'buckets.a.maxDelay: 10 has no unit; write e.g. "10s" or "10ms"'],
@@ -53,7 +70,7 @@ t.test('every invalid value has its own message', async t => {
     [route({ patience: 'off' }), 'routes[0].patience: "off" is not a patience; use e.g. "2s", "auto" or "none"'],
     [route({ patience: '0s' }), 'routes[0].patience: "0s" is not above 0; use e.g. "10s"'],
     [route({ patience: 2 }), 'routes[0].patience: 2 is not a patience; use e.g. "2s", "auto" or "none"'],
-    [route({ patience: '2 secs' }), 'routes[0].patience: "2 secs" is not a duration; use e.g. "250ms", "10s", "1m"'],
+    [route({ patience: '2 sek' }), 'routes[0].patience: "2 sek" is not a duration; use e.g. "250ms", "10s", "1m"'],
     [bucket({ blockFor: '0s' }), 'buckets.a.blockFor: "0s" is not above 0; use e.g. "10s"'],
     [
       bucket({ maxInFlight: 1.5 }),
@@ -301,6 +318,18 @@ t.test('every invalid value has its own message', async t => {
     [top({ limits: { shutdownTimeout: 30 } }), 'limits.shutdownTimeout: 30 has no unit; write e.g. "30s" or "30ms"'],
     [top({ dryRun: 'yes' }), 'dryRun: "yes" is not true or false; write true or false, without quotes'],
     [top({ headers: 0 }), 'headers: 0 is not true or false; write true or false, without quotes'],
+    [
+      top({ waitingPage: 'wait.html' }),
+      'waitingPage: "wait.html" is not true, false or an object; use false for none, or e.g. { "template": "wait.html" }',
+    ],
+    [
+      route({ waitingPage: { template: '' } }),
+      'routes[0].waitingPage.template: "" is not the path of an HTML file; use e.g. "wait.html"',
+    ],
+    [
+      route({ waitingPage: { template: 'x', html: 'y' } }),
+      'routes[0].waitingPage.html: unknown key; known keys: template',
+    ],
     [top({ pacing: 'fast' }), 'pacing: "fast" is not a kind of pacing; use "precise" or "timer"'],
     [
       top({ store: 'redis' }),
@@ -337,8 +366,8 @@ t.test('unknown keys', async t => {
   ])
   t.same(faults(top({ upstraem: 'x' })), ['upstraem: unknown key; did you mean "upstream"?'])
   t.same(faults(top({ http: 'node' })), [
-    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, egress, ' +
-      'accessLog, dryRun, headers, pacing',
+    'http: unknown key; known keys: $schema, listen, upstream, trustProxy, store, buckets, routes, limits, admin, ticketKeys, egress, ' +
+      'accessLog, dryRun, waitingPage, headers, pacing',
   ])
   t.same(faults(route({ nmae: 'x', match: { pth: '/' } })), [
     'routes[0].match.pth: unknown key; did you mean "path"?',
@@ -364,58 +393,47 @@ t.test('the file must be an object', async t => {
   t.same(faults('null'), [`null is not an object; ${remedy}`])
 })
 
+interface Schema {
+  readonly properties?: Readonly<Record<string, Schema>>
+  readonly anyOf?: readonly Schema[]
+  readonly oneOf?: readonly Schema[]
+  readonly items?: Schema
+  readonly additionalProperties?: Schema
+}
+
+/** The keys at a place of the file. `*` stands for the names in an object and for the places in a list. */
+function keysAt(...place: string[]): string[] {
+  let schemas = alternatives(jsonSchema() as Schema)
+  for (const step of place) {
+    schemas = schemas
+      .map(each => (step === '*' ? (each.items ?? each.additionalProperties) : each.properties?.[step]))
+      .flatMap(each => (each === undefined ? [] : alternatives(each)))
+  }
+  return [...new Set(schemas.flatMap(({ properties = {} }) => Object.keys(properties)))]
+}
+
+function alternatives(schema: Schema): Schema[] {
+  return [schema, ...[...(schema.anyOf ?? []), ...(schema.oneOf ?? [])].flatMap(alternatives)]
+}
+
 t.test('no message comes from zod', async t => {
   const junk = [null, 1.5, -1, '', 'x', true, [], {}, [[]], [{}], { x: { y: 1 } }, ['x'], '5']
   const wrap: ((value: unknown) => object)[] = [
-    ...[
-      'listen',
-      'upstream',
-      'trustProxy',
-      'store',
-      'buckets',
-      'routes',
-      'limits',
-      'admin',
-      'dryRun',
-      'headers',
-      'pacing',
-      '$schema',
-    ].map(key => (value: unknown) => top({ [key]: value })),
-    ...[
-      'key',
-      'rate',
-      'timeZone',
-      'capacity',
-      'maxDelay',
-      'burst',
-      'status',
-      'overflow',
-      'blockFor',
-      'tiers',
-      'weight',
-      'minShare',
-    ].map(key => (value: unknown) => bucket({ [key]: value })),
-    ...['name', 'match', 'mode', 'buckets', 'cost', 'maxWait', 'dryRun', 'upstream', 'explain', 'priority'].map(
-      key => (value: unknown) => route({ [key]: value }),
+    ...keysAt().map(key => (value: unknown) => top({ [key]: value })),
+    ...keysAt('buckets', '*').map(key => (value: unknown) => bucket({ [key]: value })),
+    ...keysAt('buckets', '*', 'tiers', '*').map(
+      key => (value: unknown) => bucket({ tiers: [{ name: 'x', keys: ['k'], [key]: value }] }),
     ),
-    ...['url', 'cluster', 'prefix', 'timeout', 'onOutage', 'table'].flatMap(key =>
+    ...keysAt('routes', '*').map(key => (value: unknown) => route({ [key]: value })),
+    ...keysAt('routes', '*', 'match').map(key => (value: unknown) => route({ match: { [key]: value } })),
+    ...[...keysAt('routes', '*', 'cost'), 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
+    ...keysAt('store').flatMap(key =>
       ['redis', 'postgres'].map(type => (value: unknown) => top({ store: { type, [key]: value } })),
     ),
-    ...['path', 'normalise', 'method', 'host', 'header', 'ip'].map(
-      key => (value: unknown) => route({ match: { [key]: value } }),
+    ...keysAt('upstream').map(key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } })),
+    ...['limits', 'admin', 'egress'].flatMap(part =>
+      keysAt(part).map(key => (value: unknown) => top({ [part]: { [key]: value } })),
     ),
-    ...['header', 'min', 'max', 'default', 'POST'].map(key => (value: unknown) => route({ cost: { [key]: value } })),
-    ...[
-      'hostHeader',
-      'maxInFlight',
-      'connections',
-      'keepAlive',
-      'maxConnectionAge',
-      'tls',
-      'pauseOn',
-      'retry',
-      'learn',
-    ].map(key => (value: unknown) => top({ upstream: { url: 'echo:', [key]: value } })),
   ]
   let refused = 0
   for (const file of wrap) {
@@ -429,4 +447,17 @@ t.test('no message comes from zod', async t => {
     }
   }
   t.ok(refused > 400, `${refused} lines seen`)
+})
+
+t.test('keys of tickets are long enough, and are never shown', async t => {
+  for (const [keys, fault] of [
+    ['a'.repeat(32), /a list of keys/],
+    [[], /the list is empty/],
+    [['a'.repeat(32), 's3cret'.repeat(5)], /^ticketKeys\[1\]: not a key; use at least 32 characters/],
+  ] as const) {
+    const found = faults({ ...least(), ticketKeys: keys })
+    t.match(found[0], fault)
+    t.notMatch(found.join(), /s3cret/)
+  }
+  t.same(faults({ ...least(), ticketKeys: ['a'.repeat(32)] }), [])
 })

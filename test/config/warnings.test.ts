@@ -89,7 +89,7 @@ t.test('a burst that is never used whole', async t => {
 
 t.test('no room for a burst', async t => {
   t.same(ofBucket({ rate: '6/30s', capacity: 1 }, { mode: 'meter' }), [
-    'buckets.a.capacity: 1 has room for one request only: of 12/m only one every 5s passes, two at once never do; raise it to at least 2, better to the burst that you expect',
+    'buckets.a.capacity: 1 has room for one request only: of 12/m only one every 5 s passes, two at once never do; raise it to at least 2, better to the burst that you expect',
   ])
   t.same(ofBucket({ rate: '1/m', capacity: 1 }, { mode: 'meter' }), [], 'one a minute may well be meant')
   t.same(ofBucket({ rate: '6/30s', capacity: 6 }, { mode: 'meter' }), [])
@@ -98,20 +98,20 @@ t.test('no room for a burst', async t => {
 t.test('waits that are longer than clients accept', async t => {
   const line = (wait: string, instead = '"maxDelay": "30s" instead of capacity') =>
     `buckets.a.capacity: a request can wait ${wait}, and many clients give up after 30s; set "maxWait" on route "api" to what its clients accept, or ${instead}`
-  t.same(ofBucket({ capacity: 1_001 }), [line('3.33333m')])
+  t.same(ofBucket({ capacity: 1_001 }), [line('3.33 min')])
   t.same(
     ofBucket({ capacity: 201, burst: 11 }),
-    [line('38s', 'a smaller capacity')],
+    [line('38 s', 'a smaller capacity')],
     'maxDelay counts the burst as a wait',
   )
-  t.same(ofBucket({ capacity: 151.5 }), [line('30.1s')])
+  t.same(ofBucket({ capacity: 151.5 }), [line('30.1 s')])
   t.same(ofBucket({ capacity: 151 }), [])
   t.same(ofBucket({ capacity: undefined, maxDelay: '30s' }), [])
   t.same(ofBucket({ capacity: 1_000 }, { maxWait: '20s' }), [])
   t.same(ofBucket({ capacity: 1_000 }, { maxWait: '1m' }), [], 'a decision')
   t.same(ofBucket({ capacity: 1_000 }, { mode: 'meter' }), [])
   const tiers = [{ name: 'x', keys: ['x'], capacity: 200 }]
-  t.same(ofBucket({ tiers }), [line('39.8s', 'a smaller capacity').replace('a.', 'a.tiers[0].')])
+  t.same(ofBucket({ tiers }), [line('39.8 s', 'a smaller capacity').replace('a.', 'a.tiers[0].')])
 })
 
 t.test('tiers with addresses that no request has', async t => {
@@ -167,6 +167,72 @@ t.test('patterns and ranges in the keys of tiers, which are compared as a whole'
   }
   t.same(told('header:k', ` ${addressKey('2001:db8::7')}`), [], 'an address in place of a missing header')
   t.same(told(['ip', 'header:k'], `${addressKey('2001:db8::7')}\nacme`), [])
+})
+
+t.test('keys of tiers and header values that no request has', async t => {
+  const told = (key: unknown, text: string) =>
+    lines({ buckets: { a: { ...bucket, key, tiers: [{ name: 'x', keys: ['y', text], rate: 1 }] } } })
+      .filter(line => line.startsWith('buckets.a.tiers[0].keys[1]'))
+      .map(line => line.replace('buckets.a.tiers[0].keys[1]: never matches: ', ''))
+  t.same(told('route', 'nowhere'), ['no route of that name uses the bucket; use "default"'])
+  t.same(told('route', 'default'), [])
+  t.same(told('method', 'get'), ['it is no HTTP method; use e.g. "GET", in capitals'])
+  t.same(told(['ip', 'method'], '192.0.2.1\nGET'), [])
+  t.same(told('host', 'API.example.com:80'), [
+    'hosts in keys are in lower case, without port and dot at the end; use "api.example.com"',
+  ])
+  t.same(told('host', 'api.example.com'), [])
+  t.same(told(['ip', 'header:k'], 'acme'), ['the key of the bucket has 2 parts, joined by "\\n"; write all of them'])
+  const spaced = 'values have no space at their ends; remove it'
+  t.same(told('header:k', 'acme '), [`header ${spaced}`])
+  t.same(told('cookie:k', ' acme'), [`header ${spaced}`])
+  t.same(told('query:k', 'acme '), ['values in keys have no space at their ends; remove it'])
+  t.same(told('header:k', 'a\nb'), ['header values have no such character; write visible ASCII'])
+  t.same(told('query:k', 'a\nb'), [])
+  t.same(told({ from: 'header:k', missing: 'all' }, ' '), [], 'requests without the header')
+  t.same(told({ from: 'header:k', missing: 'reject' }, ' '), [`header ${spaced}`])
+
+  const header = { 'x-a': 'b ', 'x-b': '', 'x-c': '\u20ac', 'x-d': 'gold' }
+  const at = 'never matches: header values have no'
+  const empty = 'never matches: an empty header counts as none; write a value, or "*" in a route'
+  t.same(
+    lines({ buckets: { a: { ...bucket, tiers: [{ name: 'x', header, rate: 1 }] } }, routes: [{ match: { header } }] }),
+    ['buckets.a.tiers[0]', 'routes[0].match'].flatMap(place => [
+      `${place}.header.x-a: ${at} space at their ends; remove it`,
+      `${place}.header.x-b: ${empty}`,
+      `${place}.header.x-c: ${at} such character; write visible ASCII`,
+    ]),
+  )
+})
+
+t.test('appointments where nothing is booked', async t => {
+  const warned = (values: object, route: object = {}) =>
+    ofBucket({ ...shared, ...values }, { appointments: true, ...route })
+  const line =
+    'routes[0].appointments: has no effect, as nothing is booked in a bucket for less than four requests, with "blockFor" or with "overflow": "fill"; change a bucket of this route, or remove it'
+  t.same(warned({ capacity: 3 }), [line])
+  t.same(warned({ capacity: 4 }), [])
+  t.same(warned({ capacity: 19 }, { cost: 5 }), [line])
+  t.same(warned({ capacity: 20 }, { cost: 5 }), [])
+  t.same(warned({ overflow: 'fill' }), [line])
+})
+
+t.test('coalesce where no two requests are answered together', async t => {
+  const warned = (route: object, more: object = {}) =>
+    lines({ buckets: { a: bucket }, routes: [{ name: 'api', coalesce: true, ...route }], ...more }).filter(line =>
+      line.startsWith('routes[0].coalesce'),
+    )
+  const idle = 'routes[0].coalesce: has no effect'
+  t.same(warned({}), [])
+  t.same(warned({ match: { method: ['GET', 'POST'], header: { accept: 'text/html' } } }), [])
+  t.same(warned({ mode: 'meter' }), [`${idle}, as nothing waits in mode "meter"; remove it, or use mode "shape"`])
+  t.same(warned({ upstream: 'gate:' }, { trustProxy: ['loopback'] }), [
+    `${idle}, as a gate forwards nothing; remove it`,
+  ])
+  t.same(warned({ match: { method: ['POST', 'HEAD'] } }), [`${idle}, as only GETs are answered together; remove it`])
+  t.same(warned({ match: { header: { Cookie: '*' } } }), [
+    `${idle}, as requests with the header "cookie" are never answered together; remove it`,
+  ])
 })
 
 t.test('patience where nothing waits', async t => {
@@ -316,6 +382,16 @@ t.test('a rate that a wider bucket undercuts', async t => {
   t.same(stack({}, { rate: '1/s', capacity: 20 }, apart), [])
 })
 
+t.test('a bucket that only bounds what is in flight has no rate and no capacity to warn of', async t => {
+  const conns = { key: 'header:k', maxInFlight: 5 }
+  t.same(lines({ buckets: { a: bucket, conns, b: shared } }), [], 'the other bucket of the client bounds what it fills')
+  t.same(lines({ buckets: { conns, b: shared } }), [
+    'buckets.b.overflow: one client can fill this bucket (200) on route "default", as its own bucket "conns" has no capacity, and then everyone else is rejected; set "overflow": "fair", or make this capacity larger or that one smaller',
+  ])
+  const finer = { ...bucket, key: ['header:k', 'header:p'] }
+  t.equal(lines({ buckets: { conns, finer, b: shared } }).length, 1, 'a client has many of the finer ones')
+})
+
 t.test('a shared bucket that one client can fill', async t => {
   const stack = (narrow: object, wide: object, mode = 'shape') =>
     lines({ buckets: { a: { ...bucket, ...narrow }, b: { ...shared, ...wide } }, routes: [{ name: 'api', mode }] })
@@ -410,11 +486,11 @@ t.test('routes that are never reached', async t => {
 t.test('a maxWait without effect', async t => {
   const longer = (wait: string) =>
     `routes[0].maxWait: has no effect, as nothing waits longer than ${wait} anyway; lower it below that, or remove it`
-  t.same(ofBucket({}, { maxWait: '10s' }), [longer('1.8s')])
+  t.same(ofBucket({}, { maxWait: '10s' }), [longer('1.8 s')])
   t.same(ofBucket({}, { maxWait: '1800ms' }), [])
-  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', max: 5 } }), [longer('1.8s')])
+  t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', max: 5 } }), [longer('1.8 s')])
   t.same(ofBucket({}, { maxWait: '1900ms', cost: { header: 'x', min: 0.1, max: 5 } }), [], 'a header may say 0.1')
-  t.same(ofBucket({}, { maxWait: '3s', cost: { header: 'x', min: 0.5, max: 5 } }), [longer('1.9s')])
+  t.same(ofBucket({}, { maxWait: '3s', cost: { header: 'x', min: 0.5, max: 5 } }), [longer('1.9 s')])
   t.same(
     ofBucket({}, { maxWait: '10s', upstream: { url: 'echo:', maxInFlight: 5 } }),
     [],

@@ -215,6 +215,22 @@ export function slots(run: Run): number[] {
   return run.released.map(({ slot }) => Math.round(slot! * 1e6) / 1e6)
 }
 
+/** The most that a leaky bucket of this rate would have held of what left, in cost units: no window has more beyond r times its length. */
+export function mostHeld(
+  { rate }: BucketLimits,
+  left: readonly { readonly at: number; readonly cost: number }[],
+): number {
+  let most = 0
+  let held = 0
+  let before = 0
+  for (const { at, cost } of left) {
+    held = Math.max(0, held - (at - before) * rate) + cost
+    before = at
+    most = Math.max(most, held)
+  }
+  return most
+}
+
 /** The largest excess over the bound of docs/semantics.md in any window between two releases. Not above 0: the bound holds. */
 export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonly Outcome[]): number {
   const sorted = [...released].sort((a, b) => a.releasedAt! - b.releasedAt!)
@@ -230,6 +246,13 @@ export function worstExcess({ rate, burst = 0 }: BucketLimits, released: readonl
     }
   }
   return worst
+}
+
+/** Lets a generator go on to its end, and returns what it returns. */
+export function finish<T>(steps: Generator<unknown, T>): T {
+  let step = steps.next()
+  while (!step.done) step = steps.next()
+  return step.value
 }
 
 /** Reproducible random numbers for whole scenarios (mulberry32). */

@@ -30,7 +30,7 @@ function world(all: readonly BucketLimits[]) {
     if (verdict === 'released') release()
     return verdict
   }
-  const settle = (differences: readonly number[]): void =>
+  const settle = (differences: readonly number[]) =>
     shaper.control.settle({ stack, cost: differences.at(-1)! || 1, costs: differences })
   return { clock, shaper, stack, route, sent, send, settle, times: () => sent.map(({ at }) => at) }
 }
@@ -166,6 +166,16 @@ t.test('a debt is at most a capacity, so nobody waits for longer', async t => {
   t.equal(stack[0]!.hold(0), 20)
   clock.runAll()
   t.same(times(), [0, 2_000])
+})
+
+t.test('settling answers what it has really added or taken out', async t => {
+  const { clock, send, settle } = world([limits(10, 20), limits(10, 1_000, 'tokens')])
+  send([1, 5])
+  t.same(settle([50, 50]), [19, 50])
+  clock.runUntil(100)
+  t.same(settle([-50, -50]), [-19, -50])
+  clock.runUntil(10_000)
+  t.same(settle([-1, 2]), [0, 2])
 })
 
 interface Entry {

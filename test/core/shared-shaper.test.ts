@@ -196,7 +196,7 @@ t.test('fair: a lane is as heavy as it is, not as it was before its slots came',
   t.same(send('second', 1), ['one displaced', 'second queued'])
 })
 
-t.test('a changed share or capacity sends nothing to the store, a changed rate does', async t => {
+t.test('a changed share or capacity sends nothing to the store, a changed rate ends the old one there', async t => {
   const { admit, bucket, shaper, store } = instance()
   const slow = limits(0.001, 10)
   const own = bucket(slow, 'a')
@@ -210,7 +210,7 @@ t.test('a changed share or capacity sends nothing to the store, a changed rate d
     [{ ...slow, rate: slow.rate / 2, whole: slow }, []],
     [slow, []],
     [{ ...slow, capacity: 20 }, []],
-    [{ ...slow, whole: faster }, [faster.rate]],
+    [{ ...slow, whole: faster }, [slow.rate, faster.rate]],
   ]
   for (const [changed, wanted] of steps) {
     shaper.control.setLimits(own, changed)

@@ -67,3 +67,21 @@ t.test('an outage during which others were metered leaves no bucket that is alwa
   clock.runUntil(1_900)
   t.equal(claims.length, 1, 'the store has said when to ask again')
 })
+
+t.test(
+  'where a store keeps the order a newcomer stands behind all that wait elsewhere, unless they may be of another lane',
+  async t => {
+    const inOrder = { ...shardIn('claimed'), keepsOrder: true }
+    const one = storedBucket(10, inOrder)
+    const mixed = storedBucket(10, { ...inOrder, hasSeveralLanes: () => true })
+    const urgent = storedBucket(10, inOrder)
+    urgent.hasPriorities = true
+    for (const bucket of [one, mixed, urgent]) bucket.levelReported(9, 0)
+    t.equal(one.aheadElsewhere(0, 0), 9)
+    t.equal(one.waitBetweenOthers(1, 0, 0), undefined)
+    for (const bucket of [mixed, urgent]) {
+      t.equal(bucket.aheadElsewhere(0, 0), 0)
+      t.equal(bucket.waitBetweenOthers(1, 0, 0), 160, 'half a frame, and its own period')
+    }
+  },
+)

@@ -17,6 +17,15 @@ t.test('every form of a rate', async t => {
     ['1.5/1.5m', 1.5 / 90_000],
     [' 5 / s ', 5 / 1_000],
     ['6 / 30 s', 6 / 30_000],
+    ['5/sec', 5 / 1_000],
+    ['5/second', 5 / 1_000],
+    ['6/30seconds', 6 / 30_000],
+    ['10/min', 10 / 60_000],
+    ['10 / 5 minutes', 10 / 300_000],
+    ['2/hr', 2 / 3_600_000],
+    ['2/hour', 2 / 3_600_000],
+    ['3/day', 3 / 86_400_000],
+    ['1/250milliseconds', 1 / 250],
     [5, 5 / 1_000],
     [0.25, 0.25 / 1_000],
   ]
@@ -35,7 +44,9 @@ t.test('a text that is no rate is refused and quoted', async t => {
     ['5/x', /"5\/x"/],
     ['5/S', /"5\/S"/],
     ['5/-1s', /"5\/-1s"/],
-    ['5/sec', /"5\/sec"/],
+    ['5/secd', /"5\/secd"/],
+    ['5/mo', /"5\/mo"/],
+    ['5/w', /"5\/w"/],
     ['5//s', /"5\/\/s"/],
     ['/s', /"\/s"/],
     ['5/', /"5\/"/],
@@ -66,9 +77,12 @@ t.test('every form of a duration', async t => {
     ['.5s', 500],
     ['0s', 0],
     [' 10 s ', 10_000],
+    ['10 sec', 10_000],
+    ['5min', 300_000],
+    ['2 hours', 7_200_000],
   ]
   for (const [text, ms] of forms) t.equal(parseDuration(text), ms, text)
-  for (const text of ['', '10', 's', '-1s', '1e3s', '10 sec', '10S', '1:30', '1m30s', `${'9'.repeat(400)}s`]) {
+  for (const text of ['', '10', 's', '-1s', '1e3s', '10 sek', '10S', '1:30', '1m30s', `${'9'.repeat(400)}s`]) {
     t.throws(
       () => parseDuration(text),
       { name: 'RangeError', message: /is not a duration; use e\.g\./ },

@@ -36,7 +36,6 @@ export const LINES: readonly Section[] = [
     bad('HTTP/01.1', head('GET / HTTP/01.1', 'Host: h')),
     bad('HTTP/1,1', head('GET / HTTP/1,1', 'Host: h')),
     bad('HTTP 1.1', head('GET / HTTP 1.1', 'Host: h')),
-    bad('the preface of HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
     bad('RTSP/1.0', head('GET / RTSP/1.0', 'Host: h')),
     bad('a TLS hello', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03'),
   ),

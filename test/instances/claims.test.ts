@@ -154,3 +154,13 @@ t.test('the first request goes first, also when answers come in another order', 
   clock.runUntil(1_000)
   t.same(released, [0, 1, 2, 3])
 })
+
+t.test('an instance with the last slot does not ask again and again while another leases the bucket', async t => {
+  const world = createWorld([{ name: 'all', rate: 0.005, capacity: 100 }], 2, () => 0.25)
+  const [one, other] = world.instances
+  for (let sent = 0; sent < 7; sent += 1) one!.request(['*'])
+  for (let sent = 0; sent < 13; sent += 1) other!.request(['*'])
+  await world.run(5_000)
+  t.equal(world.sent.length, 20)
+  t.ok(world.claims <= 8, `${world.claims} claims`)
+})

@@ -146,3 +146,25 @@ t.test('a client bucket that lets little through does not end the lease of a bus
     t.ok(times.length >= 0.2 * 3_000, `${times.length} of instance ${instance}`)
   }
 })
+
+t.test('of keys with buckets of their own none starves, whether those are leased or claimed', async t => {
+  const sources = Array.from(
+    { length: 80 },
+    (_, place): Source => ({
+      ...{ instance: place % 4, keys: [`key ${Math.floor(place / 4)}`, 'all'] },
+      load: { kind: 'saturated', depth: 4 },
+    }),
+  )
+  const both = [limits(20, 100, 'client'), limits(200, 2_000, 'everyone')]
+  const simulation = await simulate({ stack: both, count: 4, sources, distance: () => 15 })
+  await simulation.run(12_000)
+  const counts = new Map<string, number>()
+  for (const { source, at } of simulation.releases) {
+    if (at > 2_000) counts.set(source.keys[0]!, (counts.get(source.keys[0]!) ?? 0) + 1)
+  }
+  const fair = (200 * 10) / 20
+  t.equal(counts.size, 20)
+  t.ok(Math.min(...counts.values()) >= 0.97 * fair, `of ${fair}: ${[...counts.values()]}`)
+  const all = waits(simulation)
+  t.ok(quantile(all, 0.99) < 2_000, `${quantile(all, 0.99)} ms, 1 % of them`)
+})

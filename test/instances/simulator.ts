@@ -1,8 +1,9 @@
 /** Many instances on one store, each at its own distance and with its own load, on a virtual clock. */
+import { predictedWait } from '../../src/core/admission/predicted-wait.js'
 import type { BucketLimits } from '../../src/core/bucket/limits.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import type { Clock } from '../../src/core/clock.js'
-import { Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
+import { type Arrival, Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
@@ -62,6 +63,8 @@ export interface SimulationOptions {
   readonly stillUntil?: (instance: number, at: number) => number
   /** Time goes on while an instance works, as on a machine. */
   readonly isReal?: boolean
+  /** The store keeps the order of the requests of a lane, as that of workers does. */
+  readonly keepsOrder?: boolean
 }
 
 export interface Simulation {
@@ -76,6 +79,8 @@ export interface Simulation {
   kill(instance: number): void
   /** The requests of all instances that wait now. */
   readonly waiting: number
+  /** How long a request would wait that came now, in ms: as requests are told on arrival, and as the admin side tells. */
+  told(source: Source): { readonly arrival: number; readonly admin: number; readonly estimate: number }
 }
 
 /** One process of a machine of its own. */
@@ -84,6 +89,7 @@ interface Process {
   readonly connection: Connection
   readonly shaper: Shaper
   request(source: Source, ended: (how: Ending) => void): void
+  arrivalOf(source: Source): Arrival
 }
 
 type Ending = 'released' | 'rejected' | 'cancelled'
@@ -98,6 +104,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     seed = 1,
     stillUntil = () => -Infinity,
     isReal,
+    keepsOrder = false,
   } = options
   const clock = createHeapClock()
   const chance = random(seed)
@@ -124,7 +131,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     }
     const connection = connect({
       ...{ inner, reach, distance: { there: way, back: way } },
-      ...{ clock, awake },
+      ...{ clock, awake, keepsOrder },
       answered: () => {
         hasAnswers = true
       },
@@ -155,17 +162,22 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     })
     const route: LaneRoute = { name: 'route', gate }
 
+    function arrivalOf({ keys, priority, weight, stack: own = stack }: Source): Arrival {
+      const buckets = own.map((whole, place) => {
+        const limits = sharing.limitsOf(whole, keys[place]!)
+        return bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
+      })
+      const arrival = { route, stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
+      return weight === undefined ? arrival : { ...arrival, weight }
+    }
+
     function request(source: Source, ended: (how: Ending) => void): void {
       const arrivedAt = clock.now()
-      const { keys, priority, weight, hangUp } = source
-      const buckets = (source.stack ?? stack).map((whole, place) => {
-        const limits = sharing.limitsOf(whole, keys[place]!)
-        return bucketTable.find(limits, keys[place]!, arrivedAt) as SharedBucket
-      })
+      const { hangUp } = source
+      const arrival = arrivalOf(source)
       let isReleased = false
-      const arrival = { route, stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
       sharing.shaper.admit(
-        weight === undefined ? arrival : { ...arrival, weight },
+        arrival,
         {
           decided(verdict) {
             if (verdict !== 'released' && 'reason' in verdict) {
@@ -184,7 +196,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
             isReleased = true
             releases.push({ at: clock.now() - start, arrivedAt: arrivedAt - start, source })
             gate.leave()
-            for (const bucket of buckets) bucket.leave()
+            for (const bucket of arrival.stack) bucket.leave()
             ended('released')
           },
           expire: () => ended('cancelled'),
@@ -193,7 +205,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
         Infinity,
       )
     }
-    return { clock: own, connection, shaper, request }
+    return { clock: own, connection, shaper, request, arrivalOf }
   }
 
   const processes = Array.from({ length: count }, (_, instance) => createProcess(instance))
@@ -215,6 +227,16 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
     run: until => run(start + until),
     kill(instance) {
       processes[instance]!.connection.gone = true
+    },
+    told(source) {
+      const { shaper, arrivalOf } = processes[source.instance]!
+      const arrival = arrivalOf(source)
+      const now = clock.now()
+      const exact = shaper.exactWaits([{ arrival, pause: 0 }])
+      let step = exact.next()
+      while (!step.done) step = exact.next()
+      const [estimate, onArrival] = [0, 1_000].map(most => Math.max(0, predictedWait(arrival, now, 0, most)))
+      return { arrival: onArrival!, admin: step.value[0]!, estimate: estimate! }
     },
     get waiting() {
       return processes.reduce((sum, { shaper }) => sum + shaper.queued, 0)

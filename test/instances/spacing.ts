@@ -22,6 +22,23 @@ export function allowedBurst(rate: number, instances: number): number {
   return rate * 10 + instances
 }
 
+/** When a request came and when it left, in ms. */
+export interface Stay {
+  readonly arrivedAt: number
+  readonly at: number
+}
+
+/** The most by which a request came later than one that left after it, in ms. 0: they leave in the order of their arrival. */
+export function longestOvertaking(stays: readonly Stay[]): number {
+  let longest = 0
+  let earliest = Infinity
+  for (const { arrivedAt } of [...stays].sort((one, other) => other.at - one.at)) {
+    longest = Math.max(longest, arrivedAt - earliest)
+    earliest = Math.min(earliest, arrivedAt)
+  }
+  return longest
+}
+
 export function gaps(times: readonly number[]): number[] {
   return times.slice(1).map((at, place) => at - times[place]!)
 }

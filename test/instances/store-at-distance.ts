@@ -5,7 +5,14 @@
  * its fastest answer took. Any verb of the store passes, and no news. What the answers to claims name in the store's time is mapped here.
  */
 import type { Clock } from '../../src/core/clock.js'
-import { type BucketRef, type ClaimAnswer, type LeaseAnswer, type Store, StoreError } from '../../src/core/store.js'
+import {
+  type BucketRef,
+  type ClaimAnswer,
+  type LeaseAnswer,
+  type LeaseRequest,
+  type Store,
+  StoreError,
+} from '../../src/core/store.js'
 import { Offset } from '../../src/stores/clock-offset.js'
 import type { MemoryStore, Reach } from '../../src/stores/memory/store.js'
 import { RoundTrip } from '../../src/stores/round-trip.js'
@@ -58,6 +65,8 @@ export interface ConnectionOptions {
   /** The caller's: answers arrive by it. */
   readonly awake?: Clock
   readonly distance: Distance
+  /** As the store of workers does. */
+  readonly keepsOrder?: boolean
   /** Answers have arrived: continuations are to run. */
   answered(): void
 }
@@ -110,8 +119,16 @@ export function connect(options: ConnectionOptions): Connection {
 
   /** As stores do, with what the request names by our clock. */
   function inTheirTime(request: unknown): unknown {
-    if (typeof request !== 'object' || request === null || !('notBefore' in request)) return request
-    return { ...request, notBefore: offset.theirs(request.notBefore as number) }
+    if (typeof request !== 'object' || request === null) return request
+    if ('demand' in request) {
+      const demand = (request as LeaseRequest).demand.map(({ arrivals, ...rest }) => {
+        return arrivals
+          ? { ...rest, arrivals: { ...arrivals, times: arrivals.times.map(at => offset.theirs(at)) } }
+          : rest
+      })
+      return { ...request, demand }
+    }
+    return 'notBefore' in request ? { ...request, notBefore: offset.theirs(request.notBefore as number) } : request
   }
 
   function send(calls: Call[]): void {
@@ -153,6 +170,7 @@ export function connect(options: ConnectionOptions): Connection {
   const store = Object.fromEntries(verbs) as Store
   Object.defineProperties(store, {
     horizon: { get: () => roundTrip.horizon },
+    keepsOrder: { value: options.keepsOrder === true },
     close: { value: async () => undefined },
   })
   return Object.assign(connection, { store })

@@ -1,9 +1,11 @@
 /** One view of all instances of a store, from any of them; and how fast a pause reaches the others. */
+import { execFileSync } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import type { Hour } from '../../src/admin/fleet/fleet-hour.js'
 import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { freePort } from '../servers/free-port.js'
 import { startPostgres } from '../servers/postgres.js'
@@ -30,6 +32,7 @@ interface Seen {
   readonly instance: Instance
   /** What `/buckets` with this query answers. */
   buckets(query?: string): Promise<Snapshot>
+  history(query?: string): Promise<Hour>
 }
 
 async function start(t: Test, config: object, args: readonly string[] = []): Promise<Seen> {
@@ -37,13 +40,23 @@ async function start(t: Test, config: object, args: readonly string[] = []): Pro
   const instance = new Instance({ ...config, admin: { listen: `127.0.0.1:${port}` } }, args)
   t.teardown(() => instance.close())
   await instance.ready()
-  const buckets = async (query = '?all'): Promise<Snapshot> => {
-    const answer = await fetch(`http://127.0.0.1:${port}/buckets${query}`)
+  const get = async (path: string): Promise<unknown> => {
+    const answer = await fetch(`http://127.0.0.1:${port}${path}`)
     if (!answer.ok) throw new Error(await answer.text())
-    return (await answer.json()) as Snapshot
+    return answer.json()
   }
-  return { instance, buckets }
+  return {
+    instance,
+    buckets: async (query = '?all') => (await get(`/buckets${query}`)) as Snapshot,
+    history: async (query = '') => (await get(`/history${query}`)) as Hour,
+  }
 }
+
+/** What was forwarded in the last hour. */
+const inHour = ({ figures }: Hour): number => figures.forwarded.reduce<number>((sum, count) => sum + (count ?? 0), 0)
+
+/** ms. A step of ten seconds is shown five seconds after its end. */
+const STEP_SHOWN = 30_000
 
 const names = ({ members = [] }: Snapshot): string[] => members.map(({ name }) => name)
 const forwarded = ({ routes }: Snapshot): number => routes.reduce((sum, { outcomes }) => sum + outcomes.forwarded, 0)
@@ -77,9 +90,23 @@ for (const [name, serve] of Object.entries(STORES)) {
     t.equal(all.processes, 3)
     t.equal(all.buckets[0]!.offered, 30)
 
+    const ofSingle = names(await single.buckets()).find(each => each.endsWith(`:${pid}`))!
+    const one = `?instance=${encodeURIComponent(ofSingle)}`
+    t.match(await workers.buckets(one), { shown: ofSingle, processes: 1, members: { length: 3 } })
+    t.equal(forwarded(await workers.buckets(one)), 15, 'one of them by its name')
+    await t.rejects(workers.buckets('?instance=nobody'), /no instance has this name/)
+    const hasAll = async ({ history }: Seen) => inHour(await history()) === 30
+    await until('the hour of all has all requests', () => hasAll(workers), STEP_SHOWN)
+
     await single.instance.kill()
     await until('it has disappeared', async () => names(await workers.buckets()).length === 2, 10_000)
     t.equal(forwarded(await workers.buckets()), 15)
+    const late = await start(t, config)
+    await until('one that has come later shows the hour, also of the one that is gone', () => hasAll(late), 5_000)
+    const hour = await late.history()
+    t.ok(hour.instances.some(({ name }) => name === ofSingle))
+    t.equal(inHour(await late.history(one)), 15)
+    t.equal(hour.buckets.all!.offered.length, hour.figures.forwarded.length)
   })
 
   t.test(`${name}: a pause that one instance hears of stops the other at once`, async t => {
@@ -121,4 +148,30 @@ for (const [name, serve] of Object.entries(STORES)) {
     t.comment(`${name}: the other went on for ${delays.map(ms => ms.toFixed(1))} ms`)
     t.ok(delays.sort((a, b) => a - b)[2]! < 200, `the median of ${delays} ms`)
   })
+}
+
+t.test('workers without a store: all in one view, and the hour of one that has ended stays', async t => {
+  const buckets = { all: { key: 'all', rate: '500/s', capacity: 100 } }
+  const seen = await start(t, { upstream: 'echo:', buckets }, ['--workers', '2'])
+  t.equal(names(await seen.buckets()).length, 2)
+  for (let sent = 0; sent < 30; sent += 1) await (await fetch(seen.instance.url)).text()
+  // What it shows may be 200 ms old.
+  await until('all requests are shown', async () => forwarded(await seen.buckets()) === 30)
+  const [name] = names(await seen.buckets())
+  const own = forwarded(await seen.buckets(`?instance=${encodeURIComponent(name!)}`))
+  t.ok(own >= 0 && own <= 30)
+  await until('the hour has all requests', async () => inHour(await seen.history()) === 30, STEP_SHOWN)
+  const [worker] = childrenOf(seen.instance.child.pid!)
+  process.kill(worker!, 'SIGKILL')
+  await until('another worker has taken its place', async () => {
+    const now = childrenOf(seen.instance.child.pid!)
+    return now.length === 2 && !now.includes(worker!) && names(await seen.buckets()).length === 2
+  })
+  t.equal(inHour(await seen.history()), 30)
+})
+
+function childrenOf(pid: number): number[] {
+  const lines = execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8' }).split('\n')
+  const pairs = lines.map(line => line.trim().split(/\s+/).map(Number))
+  return pairs.filter(([, parent]) => parent === pid).map(([child]) => child!)
 }

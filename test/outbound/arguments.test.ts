@@ -71,9 +71,9 @@ t.test('unknown options are errors everywhere; the message names the nearest kno
   const base = { rate: '5/s', capacity: 5 }
   let ran = 0
   const run = () => (ran += 1)
-  const given = { weight: 5, highWater: 1 } as never
+  const given = { colour: 5, strategy: 1 } as never
   const message = (known: string): string =>
-    ['weight', 'highWater'].map(name => `${name}: unknown key; known keys: ${known}`).join('\n')
+    ['colour', 'strategy'].map(name => `${name}: unknown key; known keys: ${known}`).join('\n')
   const ofRun = message('cost, signal, maxWait, priority, id, expiration')
   await t.rejects(shaper.run('k', run, given), { name: 'RangeError', message: ofRun })
   await t.rejects(shaper.run(run, given), { name: 'RangeError', message: ofRun })
@@ -92,7 +92,7 @@ t.test('unknown options are errors everywhere; the message names the nearest kno
     [
       'weight',
       options => new LeakyBucket({ ...base, ...(options as object) }),
-      'known keys: rate, capacity, burst, clock',
+      'a call has cost: run(fn, { cost: 2 })',
     ],
   ]
   for (const [name, call, hint] of near) {
@@ -130,13 +130,22 @@ t.test('an undefined member of pauseOn or retry means unset', async t => {
 
 t.test('run: an invalid key and an invalid function are named', async t => {
   const { shaper } = world()
-  for (const key of [42, null, undefined, {}]) {
-    const shown = typeof key === 'object' && key !== null ? 'an object' : String(key)
+  for (const key of [42, null, undefined]) {
     await t.rejects(
       shaper.run(key as never, () => 1),
-      { name: 'TypeError', message: `key: ${shown} is not a string; use e.g. "user_42"` },
+      { name: 'TypeError', message: `key: ${String(key)} is not a string; use e.g. "user_42"` },
     )
   }
+  await t.rejects(
+    shaper.run({ priority: 3 } as never, () => 1),
+    { name: 'TypeError', message: 'run: options come last: use run(fn, options) or run(key, fn, options)' },
+  )
+  await t.rejects(shaper.admit({ cost: 2 } as never), { name: 'TypeError', message: /options come last: e\.g\. admit/ })
+  await t.rejects(
+    shaper.run(() => 1, { expiration: 0 }),
+    { name: 'RangeError', message: /^expiration: 0 lets/ },
+  )
+  t.throws(() => shaper.map(5 as never, () => 1), { name: 'TypeError', message: /^map needs items, not 5/ })
   for (const given of [['k'], ['k', 5], [5], []]) {
     await t.rejects(shaper.run(...(given as [never])), { name: 'TypeError', message: /^run needs a function: / })
   }
@@ -146,7 +155,7 @@ t.test('durations are ms, or written out', async t => {
   const { clock, shaper } = world()
   shaper.pause('1s')
   t.equal(shaper.status().pausedForMs, 1_000)
-  await t.rejects(shaper.admit('', { maxWait: '500ms' }), { message: /try again in 501ms$/ })
+  await t.rejects(shaper.admit('', { maxWait: '500ms' }), { message: /try again in 501 ms$/ })
   shaper.admit('').catch(() => undefined)
   const drained = shaper.drain({ timeout: '200ms' })
   clock.runUntil(200)
@@ -168,4 +177,48 @@ t.test('a function that can be awaited counts as in flight until then', async t 
   settle(5)
   t.equal(shaper.status('k').inFlight, 0)
   t.equal(await result, 5)
+})
+
+t.test('options of other libraries are told what stands for them here, and that the rate is missing', async t => {
+  t.throws(() => createShaper({ minTime: 200, maxConcurrent: 2 } as never), {
+    name: 'RangeError',
+    message: [
+      'rate: missing; use e.g. "5/s", "6/30s"',
+      'minTime: unknown key; use rate: 1000 / minTime, e.g. "5/s" for 200',
+      'maxConcurrent: unknown key; use maxInFlight',
+    ].join('\n'),
+  })
+  t.throws(() => createShaper({ rate: 5, key: 'all' } as never), {
+    message: 'key: unknown key; a call names its key: run("user_42", fn)',
+  })
+  t.throws(() => createShaper({ buckets: { a: { rate: 5, maxInFlight: 1 } } } as never), {
+    message: 'buckets.a.maxInFlight: unknown key; it belongs to createShaper or shape, beside "rate" or "buckets"',
+  })
+  t.throws(() => createShaper([] as never), TypeError)
+  t.throws(() => new LeakyBucket({} as never), {
+    message: 'rate: missing; use e.g. "5/s"\ncapacity: missing; use e.g. 10',
+  })
+  t.throws(() => new LeakyBucket({ rate: 5, capacity: '10' as never }), { message: /^capacity: "10" is not/ })
+})
+
+t.test('what only shape() uses, and costs of buckets that there are not, are refused when constructing', async t => {
+  const keys = [{ name: 'a', header: { authorization: 'secret' } }]
+  t.throws(() => createShaper({ rate: 5, keys }), { message: /^keys\[0\]\.header: only shape\(\) sends it/ })
+  t.doesNotThrow(() => shape({ rate: 5, keys }))
+  t.throws(() => shape({ buckets: { a: { rate: 5 } }, cost: { b: 1 } }), {
+    message: 'cost.b: there is no such bucket; use "a"',
+  })
+})
+
+t.test('of several buckets an error names the one that did not let the call in', async t => {
+  const { clock } = world()
+  const shaper = createShaper({ buckets: { requests: { rate: 10 }, tokens: { rate: 10, capacity: 50 } }, clock })
+  await t.rejects(shaper.admit('k', { cost: { tokens: 51 } }), {
+    message: 'the cost is above the capacity (bucket "tokens") (key "k")',
+    bucket: 'tokens',
+  })
+  await shaper.admit('k', { cost: { tokens: 50 } })
+  await t.rejects(shaper.admit('k', { cost: { tokens: 50 } }), {
+    message: 'the queue is full (bucket "tokens") (key "k"); try again in 5 s',
+  })
 })

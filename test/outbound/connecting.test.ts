@@ -35,7 +35,7 @@ t.test('handlers of undici 6 get an error at once that asks for undici 7', async
   const old = { onConnect() {}, onHeaders: () => true, onData: () => true, onComplete() {}, onError() {} }
   t.throws(() => dispatch({ path: '/', method: 'GET' }, old), {
     name: 'TypeError',
-    message: 'shape() needs undici 7: npm install undici@7',
+    message: 'shape() needs undici 7 or 8: npm install undici@7',
   })
   t.match(shaper.status(), { queued: 0 })
 })

@@ -3,7 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { Agent, request } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper, type OutboundShaper, type ShaperOptions, shape } from '../../src/index.js'
+import { createShaper, type OutboundShaper, type RunContext, type ShaperOptions, shape } from '../../src/index.js'
 import { serve } from './upstreams.js'
 
 const THREE = [{ name: 'a' }, { name: 'b' }, { name: 'c' }]
@@ -203,6 +203,48 @@ t.test('events name the credential, and a call that waits for one counts as queu
   t.notOk(told.includes('released '))
 })
 
+t.test('while all credentials pause for longer than maxWait, a call fails at once and is told the time', async t => {
+  const ways: ((shaper: OutboundShaper) => void)[] = [
+    shaper => shaper.pause('60s'),
+    shaper => {
+      shaper.pause('70s', 'a')
+      shaper.pause('60s', 'b')
+      shaper.pause('65s', 'c')
+    },
+  ]
+  for (const pause of ways) {
+    const { shaper, clock, run } = world({ maxWait: 500 })
+    const early = Array.from({ length: 8 }, (_, at) => run(`${at}`).catch((error: Error) => error))
+    pause(shaper)
+    const errors = (await Promise.all(early)).slice(3)
+    t.equal(errors.length, 5)
+    for (const error of errors) t.match(error, { name: 'ExpiredError' })
+    for (const { retryAfterMs } of errors as unknown as { retryAfterMs: number }[]) {
+      t.equal(retryAfterMs, 59_501)
+    }
+    const error = await run('late').catch((error: unknown) => error)
+    t.match(error, { name: 'OverflowError', reason: 'max-wait', retryAfterMs: 59_501 })
+    clock.runUntil((error as { retryAfterMs: number }).retryAfterMs)
+    const again = run('again')
+    clock.runAll()
+    await again
+  }
+})
+
+t.test('names that are no credential are refused', async t => {
+  const { shaper } = world()
+  const unknown = { name: 'RangeError', message: 'key: "zz" is not the name of one of the keys; use "a", "b" or "c"' }
+  t.throws(() => shaper.pause(5, 'zz'), unknown)
+  t.throws(() => shaper.resume('zz'), unknown)
+  t.throws(() => shaper.status('zz'), unknown)
+  const own = { name: 'TypeError', message: 'key: "u" is given, but the shaper has keys of its own: leave it out' }
+  await t.rejects(shaper.room('u'), own)
+  await t.rejects(shaper.clear('u'), own)
+  t.throws(() => createShaper({ rate: 5 }).status(5 as never), {
+    message: 'key: 5 is not a string; use e.g. "user_42"',
+  })
+})
+
 t.test('maxWait of a call that is put back to the front by a pause', async t => {
   const { clock, shaper, run } = world({ keys: [{ name: 'only' }], maxWait: 500 })
   void run('1')
@@ -212,8 +254,8 @@ t.test('maxWait of a call that is put back to the front by a pause', async t => 
   second.catch(() => {})
   shaper.pause(2_000, 'only')
   clock.runAll()
-  t.same(times, [500])
-  await t.rejects(second, { name: 'ExpiredError' })
+  t.same(times, [0])
+  await t.rejects(second, { name: 'ExpiredError', retryAfterMs: 1_501 })
 })
 
 t.test('a call with a maxWait leaves a credential that pauses for longer', async t => {
@@ -300,6 +342,67 @@ async function tokens(t: Test, statuses: Record<string, [status: number, headers
   }
   return { send, used, shaper: interceptor.shaper }
 }
+
+t.test('what a try cost counts for its credential, though another one takes the next try', async t => {
+  const { clock, shaper, record } = world({ rate: '1/s', keys: THREE.slice(0, 2), retry: () => 10 })
+  const charges: RunContext['charge'][] = []
+  const call = shaper.run(({ key, charge }) => {
+    record.push(key)
+    charges.push(charge)
+    if (charges.length === 1) throw new Error('again')
+  })
+  await turn()
+  // It waits for its next slot of a.
+  clock.runUntil(50)
+  shaper.pause(5_000, 'a')
+  clock.runUntil(3_000)
+  await call
+  t.same(record, ['a', 'b'])
+  // The one that was reserved has drained.
+  charges[0]!(20)
+  t.same(
+    ['a', 'b'].map(key => shaper.status(key).level),
+    [19, 0],
+  )
+})
+
+t.test('with several buckets each has its capacity and its wait in front', async t => {
+  const slow = { rate: '1/s', capacity: 3 }
+  const fast = { rate: '1000/s', capacity: 100_000 }
+  for (const [buckets, cost] of [
+    [{ requests: slow, tokens: fast }, { tokens: 1 }],
+    [{ tokens: fast, requests: slow }, { tokens: 2 }],
+    [{ requests: { ...slow, capacity: 1.5 }, tokens: fast }, { requests: 0.5 }],
+    [{ requests: { ...slow, key: 'all' }, tokens: fast }, {}],
+  ] as const) {
+    const { clock, shaper } = world({ rate: undefined, buckets, keys: THREE.slice(0, 1) } as never)
+    const errors: unknown[] = []
+    for (let place = 0; place < 100; place += 1) shaper.run(() => {}, { cost }).catch(error => errors.push(error))
+    await turn()
+    // One goes, one waits for its slot, three are in front.
+    t.equal(errors.length, 95, JSON.stringify(buckets))
+    t.match(errors[0], { reason: 'overflow' })
+    clock.runAll()
+  }
+  const impatient = world({ rate: undefined, buckets: { requests: slow, tokens: fast }, maxWait: '1500ms' } as never)
+  const refused: unknown[] = []
+  for (let place = 0; place < 14; place += 1) impatient.shaper.run(() => {}).catch(error => refused.push(error))
+  await turn()
+  // Three go, three wait for their slots. Five make 5/3 s in front.
+  t.equal(refused.length, 3)
+  t.match(refused[0], { reason: 'max-wait', retryAfterMs: 168 })
+  impatient.clock.runAll()
+})
+
+t.test('update: the capacity in front', async t => {
+  const { clock, shaper } = world({ capacity: 1, keys: THREE.slice(0, 1) })
+  shaper.update({ capacity: 3 })
+  let refused = 0
+  for (let place = 0; place < 100; place += 1) shaper.run(() => {}).catch(() => (refused += 1))
+  await turn()
+  t.equal(refused, 95)
+  clock.runAll()
+})
 
 t.test('shape: a revoked credential stays out, though its bucket has drained', async t => {
   const { send, used, shaper } = await tokens(t, { one: [401, {}] })

@@ -1,7 +1,7 @@
 /** What `run` offers beside its turn: several buckets, true costs, retries, expiration, priorities, bounds. On the virtual clock. */
 import { setImmediate as turn } from 'node:timers/promises'
 import t from 'tap'
-import { createVirtualClock } from '../../src/core/clock.js'
+import { type Clock, createVirtualClock } from '../../src/core/clock.js'
 import {
   ClearedError,
   ClosedError,
@@ -169,6 +169,56 @@ t.test('charge: what has drained is not given back; with a burst less of it has'
   }
 })
 
+t.test('charge: too much and then less leaves what it costs, so the rate holds', async t => {
+  const { shaper, record, pass, clock } = world({ rate: '1/s', capacity: 10 })
+  const wait = (ms: number) => new Promise<void>(resolve => clock.at(clock.now() + ms, resolve))
+  async function loop(): Promise<void> {
+    const call = shaper.run(async ({ charge }) => {
+      record.push('run')
+      charge(50)
+      await wait(20)
+      charge(1)
+    })
+    await call.catch(() => wait(10))
+    if (clock.now() < 10_000) await loop()
+  }
+  const loops = [loop(), loop()]
+  await pass(12_000)
+  await Promise.all(loops)
+  t.ok(record.length >= 11 && record.length <= 12, `${record.length}`)
+})
+
+t.test('charge: what was lost is not added, what was forgotten is not taken out, and twice is once', async t => {
+  const { shaper, clock } = world({ rate: '100/s', capacity: 200 })
+  const level = () => Math.round(shaper.status('').level)
+  const begin = async (cost: number) => {
+    const charges: RunContext['charge'][] = []
+    await shaper.run(({ charge }) => void charges.push(charge), { cost })
+    return charges[0]!
+  }
+  const lost = await begin(100)
+  clock.runUntil(1_100)
+  const levels = [1, 100, 1, 1, 130].map(cost => {
+    lost(cost)
+    return level()
+  })
+  t.same(levels, [0, 0, 0, 0, 30])
+  clock.runUntil(2_000)
+  const forgotten = await begin(100)
+  const filled = [500, 400, 350, 520, 510].map(cost => {
+    forgotten(cost)
+    return level()
+  })
+  t.same(filled, [200, 200, 200, 200, 200])
+  clock.runUntil(3_000)
+  const later = [510, 520, 520, 1].map(cost => {
+    forgotten(cost)
+    return level()
+  })
+  // 200 of 510 have been added. So 309 of the 509 that are too much are forgotten.
+  t.same(later, [100, 110, 110, 0])
+})
+
 t.test('a call that may go at once goes before run returns, and an error in it rejects', async t => {
   const { shaper, record, note } = world({ capacity: 2 })
   const first = shaper.run(note('first'))
@@ -249,7 +299,7 @@ t.test('retry: gives up with the last error, a wrong answer of the rule is an er
   const wrong = world({ retry: () => 'soon' as never })
   await t.rejects(
     wrong.shaper.run(() => Promise.reject(new Error('down'))),
-    { name: 'TypeError', message: /^retry: soon is not a number of ms; / },
+    { name: 'TypeError', message: /^retry: "soon" is not a time; /, cause: { message: 'down' } },
   )
   const thrown = world({
     retry: () => {
@@ -258,8 +308,30 @@ t.test('retry: gives up with the last error, a wrong answer of the rule is an er
   })
   await t.rejects(
     thrown.shaper.run(() => Promise.reject(new Error('down'))),
-    { message: 'in the rule' },
+    { message: 'retry has thrown: in the rule', errors: [{ message: 'in the rule' }, { message: 'down' }] },
   )
+  for (const promise of [async () => 5, async () => Promise.reject(new Error('in vain'))]) {
+    const { shaper } = world({ retry: promise as never })
+    const failed = shaper.run(() => Promise.reject(new Error('down')))
+    await t.rejects(failed, { name: 'TypeError', message: /may not be async/, cause: { message: 'down' } })
+  }
+})
+
+t.test('retry: false and null give up, and a time may be a text', async t => {
+  for (const answer of [false, null, undefined] as const) {
+    const { shaper } = world({ retry: () => answer })
+    const down = new Error('down')
+    t.equal(await shaper.run(() => Promise.reject(down)).catch((error: unknown) => error), down)
+  }
+  const { shaper, pass, clock } = world({ retry: error => (error as Error).message === 'down' && '2s' })
+  const times: number[] = []
+  const call = shaper.run(async ({ attempt }) => {
+    times.push(clock.now())
+    if (attempt === 1) throw new Error('down')
+  })
+  await pass(2_500)
+  await call
+  t.same(times, [0, 2_010], 'it fails a step after its begin')
 })
 
 t.test('retry: a signal, clear and drain end the wait for the next try; its place in flight is free', async t => {
@@ -398,6 +470,31 @@ t.test('a bound on the cost that runs: the next call waits until its cost fits; 
   await pass(400)
   t.same(record, ['6', '5', '1', '20'])
 })
+
+for (const bound of ['maxInFlight', 'maxInFlightAll'] as const) {
+  for (const [from, to, most] of [
+    [{ cost: 10 }, 3, 3],
+    [3, { cost: 10 }, 10],
+  ] as const) {
+    t.test(`${bound}: from ${JSON.stringify(from)} to ${JSON.stringify(to)} while two calls of cost 5 run`, async t => {
+      const { shaper, pass } = world({ rate: '1000/s', capacity: 1_000, [bound]: from })
+      const ends: (() => void)[] = []
+      const keep = () => new Promise<void>(resolve => ends.push(resolve))
+      for (let at = 0; at < 2; at += 1) void shaper.run('a', keep, { cost: 5 })
+      await pass(100)
+      shaper.update({ [bound]: to })
+      for (const end of ends.splice(0)) end()
+      await pass(200)
+      for (let at = 0; at < 20; at += 1) shaper.run('a', keep).catch(() => {})
+      await pass(300)
+      t.equal(ends.length, most)
+      for (const end of ends.splice(0)) end()
+      await pass(400)
+      t.equal(ends.length, Math.min(most, 20 - most), 'and the next ones follow')
+      shaper.clear()
+    })
+  }
+}
 
 t.test('update: the buckets by their names', async t => {
   const { clock, shaper, record, note } = several()
@@ -562,4 +659,41 @@ t.test('clear: what waits is rejected, all or those of a key; what runs goes on'
   t.equal(await running, 'ran')
   await pass(100)
   t.match(shaper.status(), { queued: 0 })
+})
+
+t.test(
+  'what a call sends leaves after its tick, a burst in some turns; the next one is a period after that',
+  async t => {
+    for (const { options, due } of [
+      { options: { rate: '10/s' }, due: ['a at 0', 'b at 120', 'c at 220', 'd at 320'] },
+      { options: { rate: '10/s', burst: 3 }, due: ['a at 0', 'b at 0', 'c at 0', 'd at 130'] },
+    ]) {
+      const virtual = createVirtualClock()
+      // The caller goes on for 20 ms. The next turn takes 10 ms, and the others no time.
+      const turns = [20, 30]
+      const clock: Clock = {
+        now: virtual.now,
+        at: (due, run) => virtual.at(due <= virtual.now() ? Math.max(due, turns.shift() ?? 0) : due, run),
+      }
+      const shaper = createShaper({ ...options, clock })
+      const record: string[] = []
+      for (const name of ['a', 'b', 'c', 'd'])
+        void shaper.run('k', () => record.push(`${name} at ${Math.round(clock.now())}`))
+      virtual.runAll()
+      t.same(record, due)
+    }
+  },
+)
+
+t.test('where a call was rejected in that tick the next ones keep their slots: what it was told is enough', async t => {
+  const virtual = createVirtualClock()
+  const clock: Clock = { now: virtual.now, at: (due, run) => virtual.at(Math.max(due, 20), run) }
+  const shaper = createShaper({ rate: '10/s', capacity: 2, clock })
+  const record: string[] = []
+  for (const name of ['a', 'b']) void shaper.run('k', () => record.push(`${name} at ${Math.round(clock.now())}`))
+  const error: unknown = await shaper.run('k', () => undefined).catch(error => error)
+  virtual.runUntil((error as OverflowError).retryAfterMs)
+  void shaper.run('k', () => record.push('c'))
+  virtual.runAll()
+  t.same(record, ['a at 0', 'b at 100', 'c'])
 })

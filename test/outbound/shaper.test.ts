@@ -121,7 +121,7 @@ t.test('a full queue: OverflowError has a retryAfterMs of 1 ms more than needed'
   const error = await send('d').catch(error => error)
   t.ok(error instanceof OverflowError)
   t.match(error, { code: 'SHAPER_OVERFLOW', reason: 'overflow', key: '', retryAfterMs: 101 })
-  t.match(error.message, /^the queue is full; try again in 101ms$/)
+  t.match(error.message, /^the queue is full; try again in 101 ms$/)
   clock.runUntil(99)
   await t.rejects(send('d'), OverflowError)
   clock.runUntil(100)
@@ -157,12 +157,44 @@ t.test('waiting past maxWait: ExpiredError', async t => {
   let end = (): void => undefined
   const long = shaper.run(() => new Promise<void>(resolve => (end = resolve)))
   const short = shaper.admit('', { maxWait: 1_000 }).catch(error => error)
-  clock.runUntil(1_000)
+  clock.runUntil(1_001)
   const error = await short
   t.ok(error instanceof ExpiredError)
   t.match(error, { code: 'SHAPER_EXPIRED', key: '', retryAfterMs: 0 })
   end()
   await long
+})
+
+t.test('a slot that falls on maxWait is kept if a call before it is sent a little late', async t => {
+  // Of the end of the tick, and of the slot of the second call.
+  const lateness = [0, 0.9]
+  const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
+  const shaper = createShaper({ rate: '20/s', maxWait: 100, clock })
+  const sent: number[] = []
+  const calls = [1, 2, 3].map(() => shaper.run(() => void sent.push(clock.now())))
+  t.match(await failure(shaper.run(() => 4)), { reason: 'max-wait', retryAfterMs: 51 })
+  clock.runAll()
+  await Promise.all(calls)
+  t.equal(sent.length, 3)
+  t.ok(sent[2]! > 100 && sent[2]! <= 101, `${sent}`)
+})
+
+t.test('done comes after released, also for a function that returns at once', async t => {
+  const { shaper } = world()
+  const told: string[] = []
+  for (const name of ['released', 'done', 'failed'] as const) {
+    shaper.on(name, (event: { readonly id?: string }) => void told.push(`${name} ${event.id}`))
+  }
+  await shaper.run(() => 1, { id: 'value', cost: 0 })
+  await shaper.run(async () => 1, { id: 'promise', cost: 0 })
+  const thrown = shaper.run(
+    () => {
+      throw new Error('at once')
+    },
+    { id: 'error', cost: 0 },
+  )
+  await t.rejects(thrown, { message: 'at once' })
+  t.same(told, ['released value', 'done value', 'released promise', 'done promise', 'released error', 'failed error'])
 })
 
 t.test('maxInFlight limits the running calls of a key; admit takes no place', async t => {
@@ -244,12 +276,12 @@ t.test('a pause is kept while its key has no calls, and rejects calls that canno
   shaper.pause(5_000, 'x')
   for (let at = 0; at < 50; at += 1) {
     await shaper.admit(`k${at}`)
-    clock.runUntil(clock.now() + 10)
+    clock.runUntil(clock.now() + 40)
   }
-  t.equal(shaper.status('x').pausedForMs, 4_500)
+  t.equal(shaper.status('x').pausedForMs, 3_000)
   const impatient = send('impatient', 'x', { maxWait: 1_000 })
-  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 3_501 })
-  void send('patient', 'x', { maxWait: 4_500 })
+  t.match(await failure(impatient), { reason: 'max-wait', retryAfterMs: 2_001 })
+  void send('patient', 'x', { maxWait: 3_000 })
   clock.runAll()
   t.same(record, ['patient at 5000'])
 })
@@ -421,7 +453,8 @@ t.test('status', async t => {
 })
 
 t.test('a slow send delays the next ones', async t => {
-  const lateness = [0, 0, 7, 0, 0]
+  // Of the end of the tick, and of the slots of the second call and those after it.
+  const lateness = [0, 0, 0, 7, 0]
   const clock = createVirtualClock({ lateness: () => lateness.shift() ?? 0 })
   const shaper = createShaper({ rate: '10/s', capacity: 10, clock })
   const sent: number[] = []
@@ -442,6 +475,62 @@ t.test('maxKeys bounds the number of keys', async t => {
     clock.runUntil(clock.now() + 101)
   }
   t.ok(shaper.status().keys <= 3)
+})
+
+t.test('above maxKeys no key leaves faster than its rate: one that still owes time is not forgotten', async t => {
+  const { clock, shaper } = world({ rate: '1/s', maxKeys: 3 })
+  const ran: Record<string, number[]> = {}
+  let crowded = 0
+  for (let at = 0; at < 400; at += 1) {
+    const key = `k${at % 4}`
+    const call = shaper.run(
+      key,
+      () => {
+        ran[key] = [...(ran[key] ?? []), clock.now()]
+      },
+      { maxWait: 0 },
+    )
+    call.catch(error => {
+      crowded += error.reason === 'crowded' ? 1 : 0
+    })
+    await settled()
+    clock.runUntil(clock.now() + 50)
+  }
+  t.ok(crowded > 0)
+  for (const times of Object.values(ran)) {
+    t.notOk(
+      times.slice(1).some((time, at) => time - times[at]! < 999.5),
+      `${times}`,
+    )
+  }
+  t.ok(Object.values(ran).flat().length >= 3 * 17, 'places are used again as soon as nothing is owed')
+})
+
+t.test('a debt is not forgotten among any number of other keys, in each of several buckets', async t => {
+  const { clock, shaper } = world({
+    rate: undefined as never,
+    capacity: undefined as never,
+    maxKeys: 20,
+    buckets: { requests: { rate: '10/s' }, tokens: { rate: '1/s' }, all: { rate: '10000/s', key: 'all' } },
+  })
+  await shaper.run('debtor', ({ charge }) => charge({ tokens: 500 }), { cost: { tokens: 1 } })
+  void shaper.run('late', ({ charge }) => void clock.at(40_000, () => charge({ tokens: 500 })))
+  let admitted = 0
+  for (let at = 0; at < 2_000; at += 1) {
+    void shaper.admit(`${at}`, { cost: { tokens: 0.05 } }).then(
+      () => {
+        admitted += 1
+      },
+      () => undefined,
+    )
+    clock.runUntil(clock.now() + 25)
+  }
+  await settled()
+  t.ok(admitted > 500, `${admitted} others were admitted`)
+  t.ok(shaper.status().keys <= 20)
+  t.equal(Math.round(shaper.status('debtor').nextReleaseMs), 450_000)
+  const owed = await failure(shaper.admit('late', { maxWait: '1s' }))
+  t.match(owed, { reason: 'max-wait' }, 'what is charged after its key was forgotten')
 })
 
 t.test('maxQueued bounds the queued calls of all keys', async t => {

@@ -3,7 +3,7 @@ import t from 'tap'
 import type { Dispatcher } from 'undici'
 import { createVirtualClock, type VirtualClock } from '../../src/core/clock.js'
 import type { GiveBackRequest } from '../../src/core/store.js'
-import { createShaper, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
+import { createShaper, type RunContext, type ShaperOptions, type Store, StoreError, shape } from '../../src/index.js'
 import { DeferredStore } from '../../src/outbound/deferred-store.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { startRedis } from '../servers/redis.js'
@@ -156,6 +156,65 @@ for (const [maxWait, costsBack] of [
   })
 }
 
+t.test('with a store, too, a charge above the capacity and then the true one leave what the call costs', async t => {
+  for (const distance of [0, 1.5]) {
+    const clock = createVirtualClock()
+    const store = distant(createMemoryStore({ clock }), clock, distance)
+    const shaper = createShaper({ rate: '1/s', capacity: 10, clock, store })
+    const wait = (ms: number) => new Promise<void>(resolve => clock.at(clock.now() + ms, resolve))
+    let runs = 0
+    async function loop(): Promise<void> {
+      const call = shaper.run(async ({ charge }) => {
+        runs += 1
+        charge(50)
+        await wait(2)
+        // The first one may not be answered yet.
+        charge(70)
+        charge(1)
+      })
+      await call.catch(() => wait(10))
+      if (clock.now() < 10_000) await loop()
+    }
+    const loops = [loop(), loop()]
+    await pass(clock, 13_000)
+    await Promise.all(loops)
+    t.ok(runs >= 9 && runs <= 13, `${runs} with answers after ${2 * distance} ms`)
+  }
+})
+
+t.test(
+  'a call that the store told to wait for a debt leaves when that is taken out while the answer is on its way',
+  async t => {
+    const clock = createVirtualClock()
+    const shaper = createShaper({
+      rate: '1/s',
+      capacity: 20,
+      clock,
+      store: distant(createMemoryStore({ clock }), clock, 2),
+    })
+    const step = async (until: number) => {
+      for (let at = clock.now() + 1; at <= until; at += 1) {
+        clock.runUntil(at)
+        await settled()
+      }
+    }
+    await step(10)
+    const charges: RunContext['charge'][] = []
+    void shaper.run(({ charge }) => void charges.push(charge))
+    await step(30)
+    charges[0]!(15)
+    await step(50)
+    const times: number[] = []
+    const call = shaper.run(() => void times.push(clock.now()))
+    // The store has decided.
+    await step(53)
+    charges[0]!(1)
+    await step(20_000)
+    await call
+    t.ok(times[0]! >= 1_000 && times[0]! < 1_100, `${times}`)
+  },
+)
+
 t.test('a store that opens after the end is closed', async t => {
   const late = new DeferredStore()
   await late.close()
@@ -265,6 +324,31 @@ t.test('a pause of one shaper is a pause of all within a second', async t => {
   )
 })
 
+t.test('with a store, requests leave at the whole rate, also where connections open late', async t => {
+  for (const connectMs of [0, 30]) {
+    const clock = createVirtualClock()
+    const intercept = shape({ rate: '20/s', capacity: 40, key: 'all', store: createMemoryStore({ clock }), clock })
+    const controller = { abort: () => undefined } as unknown as Dispatcher.DispatchController
+    const times: number[] = []
+    const send = intercept((_, handler) => {
+      clock.at(clock.now() + connectMs, () => {
+        times.push(clock.now())
+        handler.onRequestStart!(controller, {})
+        handler.onResponseStart!(controller, 200, {})
+        handler.onResponseEnd!(controller, {})
+      })
+      return true
+    })
+    await settled()
+    for (let at = 0; at < 20; at += 1)
+      send({ origin: 'http://127.0.0.1', path: '/', method: 'GET' }, { onRequestStart() {} })
+    await pass(clock, 4_000)
+    t.equal(times.length, 20)
+    t.ok(Math.min(...gaps(times)) >= 48, `with ${connectMs} ms to connect: ${gaps(times)}`)
+    t.ok(times.at(-1)! - times[0]! <= 19 * (50 + connectMs) + 20, `with ${connectMs} ms to connect: ${times}`)
+  }
+})
+
 t.test('two hundred answers that ask for one pause move its end a few times, and tell the store as often', async t => {
   const clock = createVirtualClock()
   const memory = createMemoryStore({ clock })
@@ -339,6 +423,42 @@ t.test('a store of one\u2019s own is not closed; one that is gone leaves each it
   await shaper.drain()
   t.equal(closed, false)
 })
+
+for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']) {
+  const create = (clock: VirtualClock, options: Partial<ShaperOptions>) => {
+    const memory = createMemoryStore({ clock })
+    const store = kind.endsWith('away') ? distant(memory, clock, 1.5) : memory
+    return createShaper({ rate: '10/s', clock, ...(kind !== 'without a store' && { store }), ...options })
+  }
+
+  t.test(`${kind}: a burst leaves together, and then the rate holds`, async t => {
+    const clock = createVirtualClock()
+    const shaper = create(clock, { burst: 20, capacity: 40 })
+    await pass(clock, 200)
+    const times: number[] = []
+    for (let at = 0; at < 30; at += 1) void shaper.run(() => void times.push(clock.now() - 200))
+    await pass(clock, 5_000)
+    t.equal(times.length, 30)
+    t.ok(times[19]! <= 100, `the first twenty at ${times.slice(0, 20)}`)
+    t.ok(Math.min(...gaps(times.slice(21))) >= 99, `then at ${times.slice(20)}`)
+  })
+
+  t.test(`${kind}: a call that has cost less than reserved lets the next one leave sooner`, async t => {
+    const clock = createVirtualClock()
+    const shaper = create(clock, { capacity: 100 })
+    await pass(clock, 200)
+    const times: number[] = []
+    const call = ({ charge }: RunContext): void => {
+      times.push(clock.now() - 200)
+      charge(1)
+    }
+    for (let at = 0; at < 4; at += 1) void shaper.run(call, { cost: 10 })
+    await pass(clock, 6_000)
+    t.equal(times.length, 4)
+    // Each reserves a second, and costs a tenth of it.
+    t.ok(times[3]! <= 300 + 20 && Math.min(...gaps(times)) >= 98, `at ${times}`)
+  })
+}
 
 for (const kind of ['without a store', 'with a store', 'with a store 3 ms away']) {
   const rates = [

@@ -3,7 +3,7 @@ import { connect as tcpConnect } from 'node:net'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
 import { createTrust, peerOf } from '../../src/proxy/http/client-address.js'
-import type { ClientConnection } from '../../src/proxy/http/connection/client-connection.js'
+import type { OpenConnection } from '../../src/proxy/http/connection/client-connection.js'
 import { OpenConnections } from '../../src/proxy/http/connection/open-connections.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import {
@@ -257,18 +257,18 @@ t.test('own: connections that are idle since before a reload of the timeouts mak
 })
 
 t.test('IPv6 connections are counted by /64, and clients without any take no memory', async t => {
-  const open = new OpenConnections<ClientConnection>(() => undefined)
+  const open = new OpenConnections(() => undefined)
   const limits = { maxConnections: 100, connectionsPerClient: 2, trust: createTrust(['2001:db8:9::/48']) }
-  const from = (remoteAddress: string) => peerOf({ remoteAddress } as never)
+  const from = (remoteAddress: string) => peerOf({ remoteAddress })!
   const roomFor = (address: string) => open.makeRoomFor(from(address), limits)
-  const connections = ['2001:db8::1', '2001:db8::2'].map(address => from(address) as ClientConnection)
+  const connections = ['2001:db8::1', '2001:db8::2'].map(address => from(address) as OpenConnection)
   for (const connection of connections) open.add(connection)
   t.equal(roomFor('2001:db8::3'), 'excess')
   t.equal(roomFor('2001:db8:0:1::3'), 'free', 'another network')
   open.delete(connections[0]!)
   open.delete(connections[0]!)
   t.equal(roomFor('2001:db8::3'), 'free')
-  for (let count = 0; count < 50; count += 1) open.add(from('2001:db8:9::1') as ClientConnection)
+  for (let count = 0; count < 50; count += 1) open.add(from('2001:db8:9::1') as OpenConnection)
   t.equal(roomFor('2001:db8:9::1'), 'free', 'a trusted hop')
   for (const connection of open.all) open.delete(connection)
   t.equal(open.clients, 0)
@@ -276,10 +276,10 @@ t.test('IPv6 connections are counted by /64, and clients without any take no mem
 
 t.test('the place of an idle connection is free before its socket has closed', async t => {
   const limits = { maxConnections: 2, connectionsPerClient: 9, trust: createTrust(false) }
-  const peer = peerOf({ remoteAddress: '192.0.2.1' } as never)
-  const idle: ClientConnection[] = []
+  const peer = peerOf({ remoteAddress: '192.0.2.1' })!
+  const idle: OpenConnection[] = []
   const open = new OpenConnections(() => idle.shift())
-  const newcomer = () => ({ ...peer, socket: { destroy() {} } }) as unknown as ClientConnection
+  const newcomer = () => ({ ...peer, socket: { destroy() {} } }) as unknown as OpenConnection
   open.add(newcomer())
   idle.push(newcomer())
   open.add(idle[0]!)

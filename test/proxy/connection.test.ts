@@ -481,6 +481,38 @@ t.test('draining: after the timeout the rest is answered 503 or cut off', async 
   t.equal(rig.proxy.context.inProgress, 0)
 })
 
+t.test(
+  'draining with a delay: until it is over new requests are served, and each connection closes after its answer',
+  async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND }, { virtualClock: true })
+    const idle = await connect(t, rig)
+    await idle.ask(get('/first'))
+    const drained = rig.proxy.drain(60_000, 5_000)
+    rig.clock.runUntil(4_999)
+    const late = await connect(t, rig)
+    late.send(get('/late'))
+    await rig.until(rig => rig.queued.length === 1)
+    rig.pacer.runUntil(1_000)
+    const answer = await late.answer()
+    t.equal(answer.status, 200)
+    t.equal(answer.header('connection'), 'close')
+    await late.end()
+    const waiting = await connect(t, rig)
+    waiting.send(get('/waiting'))
+    await rig.until(rig => rig.queued.length === 2)
+    t.notOk(rig.proxy.context.draining)
+    rig.clock.runUntil(5_000)
+    await idle.end()
+    await t.rejects(connect(t, rig), 'accepts no more')
+    t.ok(rig.proxy.context.draining)
+    rig.pacer.runUntil(2_000)
+    t.equal((await waiting.answer()).status, 200, 'it is released as in any drain')
+    await drained
+    t.same(upstream.requests, ['GET /first', 'GET /late', 'GET /waiting'])
+  },
+)
+
 t.test('draining twice has the effect of draining once; both calls end', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND }, { virtualClock: true })

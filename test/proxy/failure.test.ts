@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import t from 'tap'
+import { causeOf, describeError, failureText } from '../../src/proxy/upstream/upstream-error.js'
 import { freePort } from '../servers/free-port.js'
 import {
   type Answer,
@@ -632,4 +633,20 @@ t.test('an upstream that fails frees its place in flight', async t => {
     rig.pacer.runUntil(rig.pacer.now() + 1)
   }
   t.equal(rig.proxy.context.routes[0]!.lane.gate.inFlight, 0)
+})
+
+t.test('the cause tells of each address that was tried', async t => {
+  const refused = (address: string) =>
+    Object.assign(new Error(`connect ECONNREFUSED ${address}`), { code: 'ECONNREFUSED' })
+  const all = Object.assign(new AggregateError([refused('::1:9'), refused('127.0.0.1:9')]), { code: 'ECONNREFUSED' })
+  t.match(causeOf(all), {
+    message: 'connect ECONNREFUSED ::1:9, connect ECONNREFUSED 127.0.0.1:9',
+    code: 'ECONNREFUSED',
+  })
+  t.equal(causeOf(all.errors[0] as Error), all.errors[0])
+  const [, detail] = describeError(all)
+  t.equal(
+    failureText({ detail, cause: all.errors[0] as Error }),
+    'the upstream refused the connection (connect ECONNREFUSED ::1:9)',
+  )
 })

@@ -124,6 +124,7 @@ export interface Rig {
   /** Wait and lateness of each release, in ms. */
   readonly released: { route: string; wait: number; lateness: number }[]
   readonly rehearsed: string[]
+  /** `route detail` of what failed or has to be sent again, and of tunnels that were closed, in order. */
   readonly failures: string[]
   /** Why requests were given up, in order. */
   readonly givenUp: GivenUp[]
@@ -133,6 +134,8 @@ export interface Rig {
   readonly settled: string[]
   /** Requests that were on trial and are over. */
   trials: number
+  /** Requests that were answered with the answer to another one. */
+  coalesced: number
   until(holds: (rig: Rig) => boolean): Promise<void>
   /** Waits for as many outcomes and returns them. */
   finished(count: number): Promise<string[]>
@@ -180,11 +183,14 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
   const observer: Observer = {
     queued: ({ route }) => push(queued, route),
     released: ({ route, wait }, lateness) => push(released, { route, wait, lateness }),
-    finished({ route, wait, givenUp: reason, rejection, onTrial }, outcome, status) {
+    finished({ route, wait, givenUp: reason, rejection, failure, onTrial, coalesced }, outcome, status) {
+      if (outcome === 'failed' && failure !== undefined && !failure.isEarlier)
+        push(failures, `${route} ${failure.detail}`)
       waits.push(wait)
       if (reason !== undefined) givenUp.push(reason)
       if (rejection !== undefined) rejections.push(`${rejection.reason} ${rejection.bucket}`)
       if (onTrial) rig.trials += 1
+      if (coalesced) rig.coalesced += 1
       push(outcomes, `${route} ${outcome} ${status}`)
     },
     settled({ stack, settled: costs }, by) {
@@ -192,7 +198,8 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
       push(settled, [by, ...told].join(' '))
     },
     rehearsed: ({ route }, decision) => push(rehearsed, `${route} ${decision}`),
-    failed: (route, detail) => push(failures, `${route} ${detail}`),
+    unreachable: (route, { detail }) => push(failures, `${route} ${detail}`),
+    tunnelClosed: (route, detail) => push(failures, `${route} ${detail}`),
   }
   function push<T>(list: T[], entry: T): void {
     list.push(entry)
@@ -228,6 +235,7 @@ export async function startRig(t: Teardown, config: object, options: RigOptions 
     rejections,
     settled,
     trials: 0,
+    coalesced: 0,
     until: holds =>
       signal.until(
         () => holds(rig),
@@ -364,6 +372,7 @@ export interface HttpUpstream {
   until(holds: (upstream: HttpUpstream) => boolean): Promise<void>
   /** To be called when something that tests wait for has changed. */
   notify(): void
+  close(): Promise<void>
 }
 
 /** An upstream that speaks HTTP; without a handler it answers `ok`. */
@@ -382,13 +391,12 @@ export async function httpUpstream(
   server.keepAliveTimeout = 60_000
   await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
-  t.teardown(
-    () =>
-      new Promise<void>(resolve => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
-  )
+  const close = (): Promise<void> =>
+    new Promise(resolve => {
+      server.close(() => resolve())
+      server.closeAllConnections()
+    })
+  t.teardown(close)
   const upstream: HttpUpstream = {
     url: `http://127.0.0.1:${port}`,
     port,
@@ -399,6 +407,7 @@ export async function httpUpstream(
         () => JSON.stringify(requests),
       ),
     notify: () => signal.notify(),
+    close,
   }
   return upstream
 }

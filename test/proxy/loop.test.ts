@@ -53,6 +53,18 @@ for (const [what, headers] of [
   })
 }
 
+t.test('a loop through two shapers is answered 508 by the first', async t => {
+  const behind = await balancer(t)
+  const second = await startRig(t, { upstream: behind.url, ...ROUTES })
+  const first = await startRig(t, { upstream: `http://127.0.0.1:${second.port}`, ...ROUTES })
+  behind.target = first.port
+  const answer = await askOnce(t, first, get('/'))
+  t.equal(answer.status, 508)
+  t.same(await first.finished(2), ['all refused 508', 'all forwarded 508'])
+  t.same(await second.finished(1), ['all forwarded 508'])
+  t.equal(behind.connections, 1)
+})
+
 t.test('other instances and similar values of Via pass', async t => {
   const upstream = await rawUpstream(t, answering(OK))
   const last = await startRig(t, { upstream: upstream.url, ...ROUTES })

@@ -37,6 +37,28 @@ for (const [title, behind] of [
   })
 }
 
+t.test(
+  'a hang-up behind a body that the kernel has whole is noticed at the release, and the slot is the next one’s',
+  async t => {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND })
+    await occupy(t, rig)
+    const client = await connect(t, rig)
+    // More than is read while it waits.
+    client.send(post('x'.repeat(200_000)))
+    client.socket.end()
+    await rig.until(({ queued }) => queued.length === 1)
+    const next = await connect(t, rig)
+    next.send(get('/next'))
+    await rig.until(({ queued }) => queued.length === 2)
+    if (!client.socket.writableFinished) await new Promise(resolve => client.socket.once('finish', resolve))
+    rig.pacer.runUntil(1_000)
+    t.equal((await next.answer()).status, 200)
+    t.same((await rig.finished(3)).slice(1), ['all cancelled 499', 'all forwarded 200'])
+    t.same(upstream.requests.slice(1), ['GET /next'])
+  },
+)
+
 t.test('an upload that nobody wants is read as long as the client sends', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, ...OFF }, { virtualClock: true })

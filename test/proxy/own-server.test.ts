@@ -1,4 +1,5 @@
 /** The server for clients: writes, timeouts, memory, TLS handshakes. */
+import { spawnSync } from 'node:child_process'
 import { connect as tcpConnect } from 'node:net'
 import t from 'tap'
 import {
@@ -182,3 +183,31 @@ t.test('a body that comes with its head is sent on in order with what follows', 
   client.send('ghi')
   t.equal((await client.answer()).text, 'abcdefghi')
 })
+
+/** GET / over HTTP/2: the preface, empty SETTINGS, and HEADERS with `:authority: a`. */
+const HTTP2_GET = Buffer.concat([
+  Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
+  Buffer.from('000000040000000000', 'hex'),
+  Buffer.from('000006010500000001828684410161', 'hex'),
+])
+
+for (const [protocol, bytes] of [
+  ['HTTP/1.1', Buffer.from(get())],
+  ['HTTP/2', HTTP2_GET],
+] as const) {
+  t.test(`${protocol}: a client that has reset its connection before it is accepted gets nothing through`, async t => {
+    const upstream = await httpUpstream(t)
+    const client = { key: 'ip', rate: '1/s', capacity: 5 }
+    const rig = await startRig(t, { upstream: upstream.url, buckets: { client }, routes: [{ name: 'all' }] })
+    // This process stands still meanwhile, so the connection waits to be accepted until it is reset.
+    const code = `const socket = require('node:net').connect(${rig.port}, '127.0.0.1', () =>
+      socket.write(Buffer.from('${bytes.toString('hex')}', 'hex'), () => socket.resetAndDestroy()))`
+    t.equal(spawnSync(process.execPath, ['-e', code]).status, 0)
+    // Connections are accepted in their order.
+    const other = await connect(t, rig)
+    t.equal((await other.ask(get())).status, 200)
+    await turns()
+    t.same(rig.outcomes, ['all forwarded 200'])
+    t.same([...rig.proxy.context.bucketTable.keys('client')], ['127.0.0.1'])
+  })
+}

@@ -285,6 +285,17 @@ t.test('long keys are kept as digests', async t => {
   t.ok(key.length <= 128)
 })
 
+t.test('a tier may list a long key', async t => {
+  const upstream = await httpUpstream(t)
+  const long = 'k'.repeat(1_000)
+  const tiers = [{ name: 'gold', keys: [long], capacity: 7 }]
+  const rig = await startRig(t, { upstream: upstream.url, buckets: { one: { ...once('header:x-key'), tiers } } })
+  const capacityOf = async (key: string) =>
+    /q=(\d+)/.exec((await askOnce(t, rig, get('/', `x-key: ${key}`))).header('ratelimit-policy') ?? '')?.[1]
+  t.equal(await capacityOf(long), '7')
+  t.equal(await capacityOf(`${long}k`), '1')
+})
+
 t.test('addresses: valid and invalid ones, and their keys', async t => {
   for (const [text, wanted] of [
     ['1.2.3.4', '1.2.3.4'],

@@ -159,11 +159,40 @@ t.test('a tier has a schedule of its own, and inherits that of its bucket', asyn
   t.same(await windows(), ['1', '8', '8'])
 })
 
-t.test('who cannot leave within maxWait any more is answered 503', async t => {
+const NOON_SLOW = [{ from: '12:00', to: '13:00', rate: '1/s' }, { rate: '10/s' }]
+
+for (const [kind, options] of [
+  ['without a store', {}],
+  ['with a store', { shared: clock => ({ store: createMemoryStore({ clock }), onOutage: 'local' }) }],
+] as [string, RigOptions][]) {
+  t.test(`${kind}: who could not leave within maxWait after the change is rejected on arrival`, async t => {
+    const upstream = await httpUpstream(t)
+    const settings = config(upstream.url, NOON_SLOW, {}, { maxWait: '2s' })
+    const rig = await timedRig(t, '2026-11-23T11:59:59.900Z', settings, options)
+    const answers: Promise<number>[] = []
+    for (let sent = 1; sent <= 10; sent += 1) {
+      const client = await connect(t, rig)
+      client.send(get())
+      answers.push(client.answer().then(({ status }) => status))
+      await rig.until(({ queued, released, outcomes }) => queued.length + released.length + outcomes.length >= sent)
+      await turns()
+    }
+    await passAll(rig, 4_000, 20)
+    // One leaves at once, one at 100 ms, and one a second later. The next would wait for 2.1 s.
+    const statuses = (await Promise.all(answers)).sort()
+    t.same(statuses.slice(0, 2), [200, 200])
+    t.equal(statuses.filter(status => status === 429).length, 7, `${statuses}`)
+  })
+}
+
+t.test('who cannot leave within maxWait after an unforeseen change is answered 503', async t => {
   const upstream = await httpUpstream(t)
-  const rate = [{ from: '12:00', to: '13:00', rate: '1/s' }, { rate: '10/s' }]
-  const rig = await timedRig(t, '2026-11-23T11:59:59.900Z', config(upstream.url, rate, {}, { maxWait: '2s' }))
+  let offset = Date.parse('2026-11-23T09:00:59.900Z')
+  let rig: Rig | undefined
+  const wallNow = () => offset + (rig?.clock.now() ?? 0)
+  rig = await startRig(t, config(upstream.url, NOON_SLOW, {}, { maxWait: '2s' }), { virtualClock: true, wallNow })
   const answers = await send(t, rig, 10)
+  offset += 3 * 60 * MINUTE
   await passAll(rig, 4_000, 20)
   const statuses = await Promise.all(answers)
   t.same([...new Set(statuses)].sort(), [200, 503])

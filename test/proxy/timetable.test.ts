@@ -28,6 +28,7 @@ function timetable(time: string) {
   const changes: [at: number, rate: number][] = []
   const table = new Timetable({
     clock,
+    now: () => virtual.now(),
     wallNow: () => start + virtual.now(),
     changed: ({ buckets }) => changes.push([virtual.now(), Math.round(buckets[0]!.rate * 1_000)]),
   })
@@ -63,8 +64,35 @@ t.test('a wake-up before the minute changes nothing, and the next look is at the
   // The clock of the system is 3 ms behind after half a minute.
   const wallNow = () => Date.parse('2026-11-23T11:59:30Z') + virtual.now() - (virtual.now() >= 30_000 ? 3 : 0)
   const changes: number[] = []
-  const table = new Timetable({ clock: virtual, wallNow, changed: () => changes.push(virtual.now()) })
+  const table = new Timetable({
+    clock: virtual,
+    now: () => virtual.now(),
+    wallNow,
+    changed: () => changes.push(virtual.now()),
+  })
   table.follow(NOON)
   virtual.runUntil(60_000)
   t.same(changes, [30_003])
+})
+
+t.test('limits know when their rate changes next, also after the clock was set', async t => {
+  const virtual = createVirtualClock()
+  let start = Date.parse('2026-11-23T09:00:30Z')
+  const told: string[] = []
+  const nextOf = ({ buckets }: ReturnType<typeof settings>) => buckets[0]!.limits.next
+  const table = new Timetable({
+    clock: virtual,
+    now: () => virtual.now() + 1_000_000,
+    wallNow: () => start + virtual.now(),
+    changed: (present, what) => told.push(`${what} ${nextOf(present)!.at}`),
+  })
+  const minute = 60_000
+  t.same(nextOf(table.follow(NOON)), { at: 1_000_000 + 179.5 * minute, rate: 0.005, capacity: 1 })
+  virtual.runUntil(10 * minute)
+  t.same(told, [])
+  start += 60 * minute
+  virtual.runUntil(20 * minute)
+  t.same(told, [`moment ${1_000_000 + 119.5 * minute}`])
+  virtual.runUntil(120 * minute)
+  t.same(told.slice(1), [`rates ${1_000_000 + 179.5 * minute}`])
 })

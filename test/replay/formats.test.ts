@@ -1,5 +1,5 @@
 import t from 'tap'
-import { JsonParser } from '../../src/replay/formats/json-lines.js'
+import { JsonParser } from '../../src/replay/formats/parsers/json-lines.js'
 import { readTimestamp } from '../../src/replay/formats/timestamp.js'
 import { bytes, readAll } from './logs.js'
 
@@ -113,7 +113,7 @@ t.test('AWS ALB: the three times are subtracted, and -1 counts as 0', async t =>
   t.equal(requests.length, 2)
   t.match(requests[0], /^192\.168\.131\.39 GET \/path\?q=1 curl\/7\.46\.0 15\.64/)
   t.match(requests[1], /^2001:db8::1 POST \/ a \\"b\\" 1186\.64/)
-  t.same(bad, { 'no request': 1, 'cut off': 1 })
+  t.same(bad, { 'not an HTTP request': 1, 'cut off': 1 })
 })
 
 t.test('JSON of nginx, Caddy and Traefik', async t => {
@@ -183,10 +183,14 @@ t.test('every form of a time', async t => {
 
 t.test('a format can be given, and an unknown format is reported', async t => {
   const odd = ['no log at all', 'really']
-  const { reading } = await readAll(bytes(odd.join('\n')))
-  t.match(reading.errors[0]?.message, /is not a log of a known format; name the format with --format/)
-  const given = await read(odd, { format: 'combined' })
-  t.same(given.bad, { 'no time': 1, 'no address': 1 })
+  await t.rejects(
+    readAll(bytes(`\n${odd.join('\n')}`)),
+    /^standard input is not a log of a known format: none of its first lines fits one; the first that does not is line 2: no log at all; name the format with --format/,
+  )
+  await t.rejects(
+    read(odd, { format: 'combined' }),
+    /^standard input does not fit the format combined: only 0 of 2 lines \(0 %\) do; the first that does not is line 1, no time: no log at all; name/,
+  )
   const empty = await readAll(bytes('\n\n'))
   t.same([empty.reading.requests, empty.reading.errors], [0, []])
 })
@@ -201,6 +205,12 @@ t.test('prefixes of syslog are removed', async t => {
     'Feb 3 10:00:00 2001:db8::1 nginx[1234]: ',
     'Feb  3 10:00:00 nginx: ',
     'Feb  3 2026 10:00:00.123456 host nginx/access: ',
+    'Feb 03 10:00:00.123456 host nginx[12]: ',
+    'Tue 2026-02-03 10:00:00 UTC host nginx[12]: ',
+    'Tue 2026-02-03 10:00:00.123456 +03 host nginx.service[12]: ',
+    '1770112800.123456 host nginx[12]: ',
+    '[1234567.890123] host nginx[12]: ',
+    '[    4.890123] host nginx[12]: ',
     '<190>Feb  3 10:00:00 host nginx: ',
     '2026-02-03T10:00:00.123456+01:00 host nginx: ',
     '2026-02-03T10:00:00Z host nginx[1]: ',
@@ -238,16 +248,11 @@ t.test('a text that is no address is no client', async t => {
       '2026-02-03T10:00:00.123Z stdout F 192.0.2.1',
       '2026-02-03 10:00:00 host nginx: 192.0.2.1',
       '<190>what is this',
-    ],
-    'no address': [
-      '10:00:00',
-      'www.example.com:443 192.0.2.1',
-      '1770112800',
       '1770112800.123',
-      '2026/02/03',
-      '[1]',
-      'a:b',
+      'Tue 2026-02-03 10:00:00 UTC host',
+      '[   12.345678] host',
     ],
+    'no address': ['10:00:00', 'www.example.com:443 192.0.2.1', '1770112800', '2026/02/03', '[1]', 'a:b'],
   }
   for (const [reason, clients] of Object.entries(odd)) {
     for (const client of clients) {
@@ -256,9 +261,10 @@ t.test('a text that is no address is no client', async t => {
       t.equal(requests.length, 1, client)
     }
   }
-  const { reading } = await readAll(bytes(odd['unknown prefix'].map(client => `${line(client)}\n`).join('')))
-  t.equal(reading.requests, 0)
-  t.match(reading.errors[0]?.message, /is not a log of a known format; .* remove what stands before each request/)
+  await t.rejects(
+    readAll(bytes(odd['unknown prefix'].map(client => `${line(client)}\n`).join(''))),
+    /is not a log of a known format: .* line 1: Feb {2}3 .*; .* remove what stands before each request/,
+  )
 })
 
 t.test("shaper's own log", async t => {

@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
-import { spread } from '../../src/replay/input/spread-in-second.js'
+import { timeInSecond } from '../../src/replay/input/spread-in-second.js'
 import { bytes, combined, FIXTURE, fixtureText, logFile, readAll } from './logs.js'
 
 const START = 1_431_857_103
@@ -34,7 +34,7 @@ t.test('whole seconds are spread evenly in file order, and exact times stay as t
   const line = (at: string) => `{"time":"${at}","ip":"192.0.2.1","method":"GET","path":"/"}\n`
   const text = line('2015-05-17T10:05:03Z').repeat(4) + line('2015-05-17T10:05:03.125Z')
   const { seen } = await readAll(bytes(text), { seed: 7 })
-  const expected = [0, 1, 2, 3].map(k => spread(7, START, k, 4))
+  const expected = [0, 1, 2, 3].map(k => timeInSecond(7, START, k, 4))
   t.same(
     seen.map(({ at }) => at),
     [...expected, 125].sort((a, b) => a - b),
@@ -43,7 +43,7 @@ t.test('whole seconds are spread evenly in file order, and exact times stay as t
 })
 
 t.test('spreading fills the second evenly', async t => {
-  const offsets = Array.from({ length: 10_000 }, (_, second) => spread(1, START + second, 0, 1))
+  const offsets = Array.from({ length: 10_000 }, (_, second) => timeInSecond(1, START + second, 0, 1))
   const mean = offsets.reduce((sum, at) => sum + at, 0) / offsets.length
   t.ok(Math.abs(mean - 500) < 10, `mean ${mean}`)
   for (let tenth = 0; tenth < 10; tenth += 1) {
@@ -58,7 +58,7 @@ t.test('durations are subtracted after spreading, and the result is sorted again
   const text = line(10, '0.001', '/a') + line(10, '9.000', '/b') + line(12, '11.500', '/c') + line(90, '85.000', '/d')
   const { seen } = await readAll([logFile(t, text)], { seed: 1 })
   const of = (second: number, k: number, n: number, took: number) =>
-    second * 1_000 + spread(1, START + 10 + second, k, n) - took
+    second * 1_000 + timeInSecond(1, START + 10 + second, k, n) - took
   const expected = [
     { target: '/a', at: of(0, 0, 2, 1) },
     { target: '/b', at: of(0, 1, 2, 9_000) },

@@ -1,10 +1,11 @@
 /** `--patience`: work for clients that have left, and what giving up saves. */
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { limitsOfFile } from '../../src/replay/plan/limits-file.js'
 import { replay } from '../../src/replay/replay.js'
-import type { LeavingOutcomes } from '../../src/replay/report/report.js'
+import { diffLimits } from '../../src/replay/report/diff.js'
+import type { LeavingOutcomes, ReplayReport } from '../../src/replay/report/report.js'
 import { shaperHere } from '../cli/command.js'
 import { type Client, connect, get, httpUpstream, pass, startRig, turns } from '../proxy/harness.js'
 import { bytes, combined, planOf } from './logs.js'
@@ -146,6 +147,73 @@ t.test('routes that queue nothing are late only where answers take longer than c
   const { leaving } = await replay(planOf(bytes(answered(requests, 500)), limits, { patience: 1_000 }))
   const both = { inTime: 12, late: 0, left: 0, givenUp: 0, rejected: 8 }
   t.same([leaving!.kept, leaving!.givenUp], [both, both])
+})
+
+t.test('the patience of routes counts without --patience, and a target is refused with it', async t => {
+  const routes = [
+    { name: 'api', match: { path: '/a' }, patience: '3200ms' },
+    { name: 'keen', match: { path: '/b' }, patience: 'none' },
+    { name: 'rest', mode: 'meter', patience: '1ms' },
+  ]
+  const buckets = { client: { key: 'ip', rate: '1/s', capacity: 10 } }
+  const cwd = t.testdir({
+    'a.json': JSON.stringify({ buckets, routes }),
+    'b.json': JSON.stringify({ buckets, routes: [routes[0]] }),
+    'c.json': JSON.stringify({ buckets, routes: [{ patience: '3200ms' }] }),
+    'timed.log': answered(
+      ['/a', '/b'].flatMap(path => ofEach([0, 0, 0, 0, 0, 0]).map(each => ({ ...each, path, ip: each.ip + path }))),
+      500,
+    ),
+    'plain.log': Array.from({ length: 6 }, () => combined(START, '192.0.2.1', '"-" "-"', 'GET /a HTTP/1.1')).join(''),
+  })
+  const run = async (...args: string[]) => {
+    const { code, stdout, stderr } = await shaperHere(['replay', ...args, '--json'], { cwd })
+    t.equal(code, 0, stderr)
+    return JSON.parse(stdout) as ReplayReport
+  }
+  const [a, b, timed, plain] = ['a.json', 'b.json', 'timed.log', 'plain.log'].map(name => join(cwd, name)) as [
+    ...[string, string, string, string],
+  ]
+  // Each waits for 0 to 5 s. On /a the last three answers of each client would come after 3.5, 4.5 and 5.5 s.
+  const report = await run(timed, '-c', a)
+  t.match(report, { requests: 48, admitted: 24 + 12, rejected: 12, expired: 0, wait: { max: 5_000 } })
+  t.same(report.notes, ['patience of "api": answers are taken to come after 500 ms, the 90th percentile in the log'])
+  const both = (await run(timed, '-c', a, '--patience', '3200ms')) as ReplayReport
+  t.same({ ...both, leaving: undefined }, { ...report, leaving: undefined }, 'the rest of the report is as without')
+  t.match(both.leaving, { kept: { inTime: 24, late: 8 }, givenUp: { inTime: 24, givenUp: 24 } })
+
+  // Four wait for no longer than 3.2 s.
+  const untold = await run(plain, '-c', a, '--spread', 'none')
+  t.match(untold, { admitted: 4, rejected: 2, wait: { max: 3_000 } })
+  t.match(untold.notes, ['patience of "api": answers are taken to come at once, because the log does not say how long'])
+  const piped = await shaperHere(['replay', '-c', a, '--json'], { cwd, input: readFileSync(timed) })
+  t.match(JSON.parse(piped.stdout), {
+    admitted: 24 + 16,
+    notes: [/because standard input cannot be read twice; save it/],
+  })
+
+  const diff = await shaperHere(['replay', '--diff', a, b, timed, '--json'], { cwd })
+  t.match(JSON.parse(diff.stdout), { a: { rejected: 12 }, b: { rejected: 12 + 24 } }, diff.stderr)
+  const refused = await shaperHere(['replay', timed, '-c', join(cwd, 'c.json'), '--target', 'reject<=1%'], { cwd })
+  t.equal(refused.code, 2)
+  t.match(refused.stderr, /--sweep: .* has more than one bucket or route, tiers, costs, penalties or patience; try one/)
+})
+
+t.test('by the patience of its route a request is rejected for a change of the rate that is known', async t => {
+  // As with --patience above: the rate falls while thirteen wait. Those that would not get their answers are told so on arrival.
+  const change = 297_000
+  const rate = [{ from: '10:09', to: '10:10', rate: '5/s' }, { rate: '1/s' }]
+  const config = { buckets: { all: { key: 'all', rate, capacity: 30 } }, routes: [{ name: 'api', patience: '3s' }] }
+  const cwd = t.testdir({ 'a.json': JSON.stringify(config) })
+  const limits = limitsOfFile(join(cwd, 'a.json'), {}, {})
+  const before = Array.from({ length: 20 }, (_, at) => ({ at: at * 2_000 }))
+  const burst = Array.from({ length: 13 }, () => ({ at: change - 1_000 }))
+  writeFileSync(join(cwd, 'log'), answered([...before, ...burst], 500))
+  const report = await replay(planOf([join(cwd, 'log')], limits))
+  t.match(report, { requests: 33, admitted: 27, rejected: 6, expired: 0 })
+  const other = limitsOfFile(join(cwd, 'a.json'), {}, {})
+  const { a, b } = await diffLimits(limits, other, planOf([join(cwd, 'log')], limits))
+  t.same([a.admitted, b.rejected], [27, 6], 'a comparison knows the time of day, too')
 })
 
 t.test('the command prints both, says where the log has no times, and refuses what it cannot do', async t => {

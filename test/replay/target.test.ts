@@ -3,12 +3,14 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { parseGrid } from '../../src/replay/plan/sweep-grid.js'
+import { parseRate } from '../../src/core/units.js'
+import { timeInSecond } from '../../src/replay/input/spread-in-second.js'
+import { parseGrid, rateText } from '../../src/replay/plan/sweep-grid.js'
 import { parseTarget } from '../../src/replay/plan/target.js'
 import { replay } from '../../src/replay/replay.js'
 import type { ReplayReport } from '../../src/replay/report/report.js'
-import { shaper } from '../cli/command.js'
-import { bytes, combined, planOf } from './logs.js'
+import { shaper, shaperHere } from '../cli/command.js'
+import { bytes, combined, FIXTURE, fixtureText, planOf } from './logs.js'
 
 const START = 1_431_857_103
 
@@ -28,35 +30,56 @@ function logOf(arrivals: readonly Arrival[]): string {
     .join('')
 }
 
+/** What every request has to pass. */
+interface Shape {
+  readonly cost: number
+  readonly burst: number | undefined
+  readonly mode: 'shape' | 'meter'
+}
+
 /** Each client's queue as the time at which its last request leaves. It shares no code with the replay. */
-function model(arrivals: readonly Arrival[], perSecond: number, capacity: number, cost = 1) {
-  const freeAt = new Map<number, number>()
+function model(clients: readonly (readonly number[])[], perSecond: number, capacity: number, shape: Shape) {
+  const { cost, burst, mode } = shape
+  const slackMs = burst === undefined ? 0 : (Math.max(0, burst - cost) / perSecond) * 1_000
   const waits: number[] = []
-  let rejected = 0
-  for (const { at, client } of arrivals) {
-    const wait = Math.max(0, (freeAt.get(client) ?? -Infinity) - at)
-    if ((wait * perSecond) / 1_000 + cost > capacity + 1e-6) {
-      rejected += 1
-      continue
+  let [all, rejected] = [0, 0]
+  for (const times of clients) {
+    let emptyAt = -Infinity
+    for (const at of times) {
+      all += 1
+      const before = Math.max(0, emptyAt - at)
+      if ((before * perSecond) / 1_000 + cost > capacity + 1e-6) {
+        rejected += 1
+        continue
+      }
+      emptyAt = at + before + (cost * 1_000) / perSecond
+      const wait = before - slackMs
+      if (mode === 'shape' && wait > 1e-5) waits.push(Math.round(wait * 1_000) / 1_000)
     }
-    freeAt.set(client, at + wait + (cost * 1_000) / perSecond)
-    if (wait > 1e-5) waits.push(Math.round(wait * 1_000) / 1_000)
   }
   waits.sort((a, b) => a - b)
   const quantile = (q: number) => waits[Math.max(0, Math.ceil(q * waits.length) - 1)] ?? 0
-  const all = arrivals.length
   const figures = { p50: quantile(0.5), p90: quantile(0.9), p99: quantile(0.99), max: waits.at(-1) ?? 0 }
   return { reject: rejected / all, delay: waits.length / all, ...figures }
 }
 
-type Metric = keyof ReturnType<typeof model>
+type Figures = ReturnType<typeof model>
+type Metric = keyof Figures
 type Bounds = readonly (readonly [Metric, number])[]
 
+/** Limits to choose from, as a sweep names them and as it means them. */
+interface Choice {
+  readonly sweep: string
+  /** Per second. */
+  readonly rates: readonly number[]
+  readonly capacities: readonly number[]
+}
+
 /** The first rate and capacity that keep the bounds, in ascending order of rate, then of capacity. */
-function smallest(arrivals: readonly Arrival[], bounds: Bounds, cost: number) {
-  for (const perSecond of RATES) {
-    for (let capacity = 1; capacity <= MOST_CAPACITY; capacity += 1) {
-      const found = model(arrivals, perSecond, capacity, cost)
+function smallest({ rates, capacities }: Choice, bounds: Bounds, of: (rate: number, capacity: number) => Figures) {
+  for (const perSecond of rates) {
+    for (const capacity of capacities) {
+      const found = of(perSecond, capacity)
       if (bounds.every(([metric, bound]) => found[metric] <= bound + 1e-12)) return { perSecond, capacity, found }
     }
   }
@@ -87,7 +110,7 @@ const arrivalsOf = fc
   })
 
 const shareOf = fc.constantFrom(0, 0.05, 0.125, 0.25, 0.5)
-const waitOf = fc.constantFrom(0, 50, 100, 250, 500, 1_000, 1_500, 2_000, 4_000)
+const waitOf = fc.constantFrom(0, 50, 100, 250, 500, 1_000, 1_500, 2_000, 4_000, 20_000)
 const boundsOf: fc.Arbitrary<Bounds> = fc.uniqueArray(
   fc.oneof(
     fc.tuple(fc.constant('reject' as const), shareOf),
@@ -97,50 +120,128 @@ const boundsOf: fc.Arbitrary<Bounds> = fc.uniqueArray(
   { minLength: 1, maxLength: 3, selector: ([metric]) => metric },
 )
 
-/** 0.5/s to 4/s in two digits. */
-const RATES = [
-  ...Array.from({ length: 50 }, (_, at) => (50 + at) / 100),
-  ...Array.from({ length: 31 }, (_, at) => (10 + at) / 10),
-]
-const MOST_CAPACITY = 12
+const steps = (first: number, last: number, per: number) =>
+  Array.from({ length: last - first + 1 }, (_, at) => (first + at) / per)
 
-for (const cost of [1, 2.5]) {
-  t.test(`the recommendation is the smallest of the grid, at a cost of ${cost}`, async t => {
+const CHOICES: readonly Choice[] = [
+  {
+    sweep: 'rate=0.5/s..4/s,capacity=1..12',
+    rates: [...steps(50, 99, 100), ...steps(10, 40, 10)],
+    capacities: steps(1, 12, 1),
+  },
+  {
+    sweep: 'rate=3/m..12/m,capacity=1..7',
+    rates: [...steps(30, 99, 600), ...steps(10, 12, 60)],
+    capacities: steps(1, 7, 1),
+  },
+  {
+    sweep: 'rate=1.25/s|1.333/s|1.72/s,capacity=2.5|4|6.25',
+    rates: [1.25, 1.3, 1.333, 1.4, 1.5, 1.6, 1.7, 1.72],
+    capacities: [2.5, 3, 4, 5, 6, 6.25],
+  },
+]
+
+const shapeOf: fc.Arbitrary<Shape> = fc.record({
+  cost: fc.constantFrom(1, 1, 1, 0.5, 2.5, 4),
+  burst: fc.constantFrom(undefined, undefined, undefined, 3, 5.5),
+  mode: fc.constantFrom('shape' as const, 'shape' as const, 'meter' as const),
+})
+
+t.test('the recommendation is the smallest of all limits', async t => {
+  const seen = { some: 0, none: 0 }
+  const check = async (arrivals: readonly Arrival[], bounds: Bounds, choice: Choice, shape: Shape) => {
     const settings = {
       upstream: 'echo:',
-      buckets: { client: { key: 'ip', rate: '1/s', capacity: 9 } },
-      routes: [{ mode: 'shape', buckets: ['client'], cost }],
+      buckets: { client: { key: 'ip', rate: '1/s', capacity: 50, ...(shape.burst && { burst: shape.burst }) } },
+      routes: [{ mode: shape.mode, buckets: ['client'], cost: shape.cost }],
     }
+    const clients = [0, 1, 2].map(own => arrivals.filter(({ client }) => client === own).map(({ at }) => at))
+    const expected = smallest(choice, bounds, (rate, capacity) => model(clients, rate, capacity, shape))
     const limits = { settings: parseConfig(JSON.stringify(settings)), name: 'file', plain: false }
-    const seen = { some: 0, none: 0 }
-    await fc.assert(
-      fc.asyncProperty(arrivalsOf, boundsOf, async (arrivals, bounds) => {
-        const expected = smallest(arrivals, bounds, cost)
-        const { sweep } = await replay(
-          planOf(bytes(logOf(arrivals)), limits, {
-            target: parseTarget(written(bounds)),
-            sweep: parseGrid(`rate=0.5/s..4/s,capacity=1..${MOST_CAPACITY}`),
-          }),
-        )
-        const found = sweep!.recommended
-        const pair = found && { perSecond: Number(found.rate.replace('/s', '')), capacity: found.capacity }
-        assert.deepEqual(
-          pair,
-          expected && { perSecond: expected.perSecond, capacity: expected.capacity },
-          written(bounds),
-        )
-        seen[expected === undefined ? 'none' : 'some'] += 1
-        if (expected === undefined || found === undefined) return
-        assert.equal(found.rejected / arrivals.length, expected.found.reject)
-        for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
-          assert.ok(Math.abs(found.wait[figure] - expected.found[figure]) < 2e-3, `${figure} is exact`)
-        }
-      }),
-      { numRuns: 150 },
+    const { sweep } = await replay(
+      planOf(bytes(logOf(arrivals)), limits, { target: parseTarget(written(bounds)), sweep: parseGrid(choice.sweep) }),
     )
-    t.ok(seen.some > 20 && seen.none > 5, JSON.stringify(seen))
-  })
+    const found = sweep!.recommended
+    assert.equal(found === undefined, expected === undefined, written(bounds))
+    seen[expected === undefined ? 'none' : 'some'] += 1
+    if (expected === undefined || found === undefined) return
+    const { perSecond, capacity } = expected
+    assert.equal(found.capacity, capacity, written(bounds))
+    assert.ok(Math.abs(parseRate(found.rate) * 1_000 - perSecond) < 1e-12, `${found.rate}: ${written(bounds)}`)
+    assert.equal(found.rejected / arrivals.length, expected.found.reject)
+    for (const figure of ['p50', 'p90', 'p99', 'max'] as const) {
+      assert.ok(Math.abs(found.wait[figure] - expected.found[figure]) < 2e-3, `${figure} is exact`)
+    }
+  }
+  await fc.assert(fc.asyncProperty(arrivalsOf, boundsOf, fc.constantFrom(...CHOICES), shapeOf, check), { numRuns: 300 })
+  t.ok(seen.some > 80 && seen.none > 20, JSON.stringify(seen))
+})
+
+/** The arrivals of each client of a combined log, in ms from its first second, by the rule of docs/replay.md. */
+function clientsOf(log: string, isSpread: boolean): number[][] {
+  const lines = log
+    .trimEnd()
+    .split('\n')
+    .map(line => {
+      const [, address = '', day, month, year, time] =
+        /^(\S+) [^[]*\[(\d+)\/(\w+)\/(\d+):([\d:]+) \+0000\]/.exec(line) ?? []
+      return { address, second: Date.parse(`${day} ${month} ${year} ${time} UTC`) / 1_000 }
+    })
+  const origin = lines[0]!.second
+  const seconds = new Map<number, string[]>()
+  for (const { address, second } of lines) seconds.set(second, [...(seconds.get(second) ?? []), address])
+  const clients = new Map<string, number[]>()
+  for (const [second, addresses] of [...seconds].sort(([a], [b]) => a - b)) {
+    for (const [k, address] of addresses.entries()) {
+      const offset = isSpread ? timeInSecond(1, second, k, addresses.length) : 0
+      const times = clients.get(address) ?? []
+      clients.set(address, times)
+      times.push((second - origin) * 1_000 + offset)
+    }
+  }
+  return [...clients.values()]
 }
+
+t.test('on the sample log the recommendation is the smallest of all limits', async t => {
+  const choice: Choice = {
+    sweep: 'rate=1/s..12/s,capacity=1..40',
+    rates: [...steps(10, 99, 10), ...steps(10, 12, 1)],
+    capacities: steps(1, 40, 1),
+  }
+  const targets = [
+    'p99<=2s',
+    'reject<=0.1%,p99<=2s',
+    'delay<=5%,reject<=1%',
+    'p90<=1s,reject<=1%',
+    'max<=3s,reject<=0%',
+    'p50<=100ms,reject<=0.5%',
+    'p50<=2s,p90<=3s,reject<=0%',
+    'p99<=250ms,reject<=2%',
+    'delay<=15%,p50<=1s,reject<=0%',
+  ]
+  const shape: Shape = { cost: 1, burst: undefined, mode: 'shape' }
+  const answers = new Set<string>()
+  for (const rule of ['even', 'none']) {
+    const clients = clientsOf(fixtureText(), rule === 'even')
+    const known = new Map<string, Figures>()
+    const of = (rate: number, capacity: number): Figures => {
+      const figures = known.get(`${rate} ${capacity}`) ?? model(clients, rate, capacity, shape)
+      known.set(`${rate} ${capacity}`, figures)
+      return figures
+    }
+    for (const target of targets) {
+      const bounds = parseTarget(target).map(({ metric, most }) => [metric, most] as const)
+      const expected = smallest(choice, bounds, of)
+      const args = ['replay', FIXTURE, '--json', '--spread', rule, '--sweep', choice.sweep, '--target', target]
+      const { stdout } = await shaperHere(args)
+      const found = (JSON.parse(stdout) as ReplayReport).sweep!.recommended
+      const answer = expected && `${rateText(expected.perSecond / 1_000)} ${expected.capacity}`
+      t.equal(found && `${found.rate} ${found.capacity}`, answer, `${target}, spread ${rule}`)
+      answers.add(String(answer))
+    }
+  }
+  t.ok(answers.size > 8, [...answers].join())
+})
 
 /** Runs the command. Returns its recommendation, if any. */
 async function recommended(log: string, args: string[]): Promise<NonNullable<ReplayReport['sweep']>['recommended']> {
@@ -167,7 +268,9 @@ t.test('a target without a bound on rejections, or at the lowest rate, says so',
     const { child, finished } = shaper(['replay', '--json', ...args])
     child.stdin.end(log)
     const { notes, sweep } = JSON.parse((await finished).stdout) as ReplayReport
-    return { notes, rate: sweep!.recommended!.rate }
+    const [sameAddress, ...others] = notes
+    t.match(sameAddress, /^all 100 requests have the same address/)
+    return { notes: others, rate: sweep!.recommended!.rate }
   }
   const wide = ['--sweep', 'rate=1/s..9/s,capacity=1..50']
   const unbounded = await notes('--target', 'p99<=2s', ...wide)

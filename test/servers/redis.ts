@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
+import { endWithThisProcess } from './end-with-this-process.js'
 import { freePort } from './free-port.js'
 
 /** ms */
@@ -55,12 +56,7 @@ export class RedisServer {
     const own = ['--port', `${this.port}`, '--bind', '127.0.0.1', '--dir', this.#directory, '--daemonize', 'no']
     const child = spawn('redis-server', [...this.args, ...own], { stdio: ['ignore', 'pipe', 'pipe'] })
     this.#child = child
-    // The server must not outlive this process. The pipe ends with this process in any case.
-    if (child.pid !== undefined) {
-      const guard = spawn('sh', ['-c', `read _; kill -9 ${child.pid}`], { stdio: ['pipe', 'ignore', 'ignore'] })
-      guard.stdin.on('error', () => {})
-      child.once('exit', () => guard.kill('SIGKILL'))
-    }
+    endWithThisProcess(child)
     child.stdout.on('data', chunk => {
       this.#output = (this.#output + chunk).slice(-2_000)
     })

@@ -44,9 +44,14 @@ export async function leaveAside(slot) {
   })
   peer.write(Buffer.concat([Buffer.from(text), Buffer.alloc(Math.floor(slot.random() * 19_000), 'a')]))
   await slot.linger(600)
-  if (slot.random() < 0.5) peer.reset()
-  else peer.close()
-  slot.ledger.guesses(route, ANY, id)
+  // A connection that is reset before the proxy accepts it is dropped.
+  if (slot.random() < 0.5) {
+    peer.reset()
+    slot.ledger.doubts(route, id)
+  } else {
+    peer.close()
+    slot.ledger.guesses(route, ANY, id)
+  }
 }
 
 /** The client does not read its answer. @param {Slot} slot */

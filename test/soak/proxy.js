@@ -12,11 +12,14 @@ import { KEY_MARK } from './plan.js'
 
 const SHAPER = process.env.SOAK_SHAPER ?? fileURLToPath(new URL('../../bin/shaper.js', import.meta.url))
 
-/** Messages that the log may have besides a line for each request. */
+/** Messages that the log may have besides a line for each request, and details of failed ones. */
 const EXPECTED = [
   /^the admin server listens$/,
+  /^limits: /,
+  /^longest wait: /,
   /^reloaded(: nothing has changed)?$/,
   /^shutting down$/,
+  /^shut down$/,
   /^dry run$/,
   /^route \w+: \d+ waiters now exceed maxWait and are answered 503$/,
   /^the upstream (refused the connection|closed the connection before it answered|did not answer in time|stopped reading)$/,
@@ -75,6 +78,8 @@ export class ProxyProcess {
     if (line.endsWith('"msg":"request"}')) {
       const outcome = /"outcome":"(\w+)"/.exec(line)?.[1] ?? '?'
       this.lines[outcome] = (this.lines[outcome] ?? 0) + 1
+      const detail = outcome === 'failed' && line.includes('"detail":') ? JSON.parse(line).detail : undefined
+      if (detail !== undefined && !EXPECTED.some(pattern => pattern.test(detail))) this.#complain(line)
       return
     }
     let record

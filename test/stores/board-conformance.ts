@@ -144,6 +144,18 @@ export function boardConformance(name: string, create: () => Promise<Pair>): voi
     t.same((await store.board!.overrides()).map(({ bucket }) => bucket).sort(), ['client', 'other', 'other'])
   })
 
+  t.test(`${name}: all have the secret that was proposed first`, async t => {
+    const { store, other, close } = await create()
+    t.teardown(close)
+    const secrets = Array.from({ length: 8 }, (_, at) => `secret ${at} '"ä`)
+    const kept = await Promise.all(
+      secrets.map((secret, at) => (at % 2 === 0 ? store : other).board!.agreeOnSecret(secret)),
+    )
+    t.equal(new Set(kept).size, 1)
+    t.ok(secrets.includes(kept[0]!))
+    t.equal(await other.board!.agreeOnSecret('later'), kept[0])
+  })
+
   t.test(`${name}: there is a most of overrides`, async t => {
     const { store, other, close } = await create()
     t.teardown(close)
@@ -167,27 +179,36 @@ export function boardConformance(name: string, create: () => Promise<Pair>): voi
     const { store, other, close } = await create()
     t.teardown(close)
     const seen = async (from: Store) => {
-      const views = [...(await from.board!.views())].sort((a, b) => (a.id < b.id ? -1 : 1))
-      for (const { age } of views) t.ok(age >= -SLACK && age <= VIEW_LIFE + SLACK, `shown ${age} ms ago`)
+      const views = [...(await from.board!.views('present'))].sort((a, b) => (a.id < b.id ? -1 : 1))
+      for (const { age } of views) t.ok(age >= -SLACK && age <= VIEW_LIFE.present + SLACK, `shown ${age} ms ago`)
       return views.map(({ id, text }) => [id, text])
     }
-    await until('it is open', async () => (await Promise.resolve(store.board!.views()).catch(() => null)) !== null)
+    await until(
+      'it is open',
+      async () => (await Promise.resolve(store.board!.views('present')).catch(() => null)) !== null,
+    )
     t.same(await seen(store), [])
-    for (let at = 0; at < 20; at += 1) await store.board!.show(`id ${at}`, `${at}`)
+    for (let at = 0; at < 20; at += 1) await store.board!.show('present', `id ${at}`, `${at}`)
     t.equal((await seen(other)).length, 20)
-    await sleep(VIEW_LIFE + 20)
+    await sleep(VIEW_LIFE.present + 20)
     t.same(await seen(store), [])
+    const hoursAt = performance.now()
+    await store.board!.show('hour', 'a', '0')
     const long = JSON.stringify({ text: 'ä€😀"\0'.repeat(5_000) })
-    await store.board!.show('a', long)
-    await other.board!.show('b', '1')
+    await store.board!.show('present', 'a', long)
+    await other.board!.show('present', 'b', '1')
     const shown = performance.now()
     t.same(await seen(other), [
       ['a', long],
       ['b', '1'],
     ])
-    await sleep(VIEW_LIFE / 2)
-    await other.board!.show('b', '2')
-    await sleep(Math.max(0, shown + VIEW_LIFE + 20 - performance.now()))
+    await sleep(VIEW_LIFE.present / 2)
+    await other.board!.show('present', 'b', '2')
+    await sleep(Math.max(0, shown + VIEW_LIFE.present + 20 - performance.now()))
     t.same(await seen(store), [['b', '2']])
+    const [hour] = await other.board!.views('hour')
+    t.match(hour, { id: 'a', text: '0' }, 'another kind, of the same id')
+    const past = performance.now() - hoursAt
+    t.ok(hour!.age > VIEW_LIFE.present && hour!.age <= past + SLACK, `shown ${hour!.age} of ${past} ms ago`)
   })
 }

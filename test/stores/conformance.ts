@@ -16,6 +16,7 @@ import {
   type LeaseAnswer,
   type LeaseRequest,
   longestBackDate,
+  type PromiseRequest,
   SLOT_GRACE,
   type Slot,
   type Store,
@@ -79,6 +80,11 @@ async function admit(
 
 async function claim(store: Store, stack: readonly BucketRef[], cost = 1, since = 0): Promise<ClaimAnswer> {
   return store.claim({ stack, cost, since })
+}
+
+/** What is left out is nothing. */
+async function ask(store: Store, request: Partial<PromiseRequest> & Pick<PromiseRequest, 'bucket' | 'client'>) {
+  return store.promise!({ cost: 1, more: 0, booking: 0, maxWait: Infinity, fit: 0, ...request })
 }
 
 /** What is left out is nothing. */
@@ -180,6 +186,96 @@ export function conformance(
     }
     const test = (title: string, run: (t: Test) => Promise<unknown>) => t.test(title, run)
     t.jobs = 2
+
+    await test('promises: one sequence of moments for the clients of all instances, many in one call, at most a capacity', async t => {
+      const ref = bucket(1, 10)
+      await admit(store, [ref], 10)
+      const told = async (client: number, from: Store, cost = 1): Promise<[hours: number, made: boolean]> => {
+        const { after, booking, made } = await ask(from, { bucket: ref, client, cost })
+        t.equal(booking, 0)
+        return [Math.round((after + SLACK / 4) / HOUR), made]
+      }
+      for (let client = 1; client <= 8; client += 1)
+        t.same(await told(client, client % 2 === 0 ? store : other), [client, true])
+      t.same(await told(9, store, 3), [8, false], 'it does not fit')
+      t.same(await told(9, store, 2), [10, true], 'two slots later')
+      t.same(await told(10, other), [10, false])
+      await store.reset(ref)
+      await admit(store, [ref], 10)
+      t.same(await told(10, other), [1, true])
+      const { after } = await ask(store, { bucket: ref, client: 11, fit: 5 * HOUR })
+      t.equal(Math.round(after / HOUR), 2, 'its place in the sequence, though something else delays it')
+      t.same(await told(12, store), [3, true], 'and not those after it')
+      const many = async (
+        from: Store,
+        more: number,
+        cost = 1,
+      ): Promise<[hours: number, more: number, made: boolean]> => {
+        const { after, more: promised, made } = await ask(from, { bucket: ref, client: 0, cost, more })
+        return [Math.round((after + SLACK / 4) / HOUR), promised, made]
+      }
+      t.same(await many(other, 2, 2), [5, 2, true], 'the moment of the first, and cost units behind it')
+      t.same(await told(13, store), [8, true], 'behind all of them')
+      const [hours, promised, made] = await many(store, 100)
+      t.same([hours, made], [9, true])
+      t.ok(promised >= 1 && promised < 1.1, `as many as fit: ${promised}`)
+      t.same((await many(other, 100)).slice(1), [0, false])
+    })
+
+    await test('bookings: claimed at any instance, in time, once, by its client at its cost; newcomers are kept out', async t => {
+      // 2 fit in 10 ms, so bookings are due at once.
+      const ref = perSecond(200, 4_000)
+      await admit(store, [ref], 4_000)
+      const full = await ask(store, { bucket: ref, client: 1, booking: 71, cost: 2 })
+      const second = await ask(other, { bucket: ref, client: 2, booking: 72, cost: 2 })
+      t.match(full, { booking: 71, made: true })
+      t.match(second, { booking: 72, made: true })
+      t.ok(full.window > 9_000 && full.window <= 10_000, `${full.window}`)
+      t.match(await ask(other, { bucket: ref, client: 1, booking: 73, cost: 2 }), { booking: 71 }, 'again')
+      t.match(await ask(other, { bucket: ref, client: 1, booking: 74, cost: 1 }), { booking: 0 }, 'for its cost')
+      const redeem = async (from: Store, client: number, booking: number, cost = 2) =>
+        from.admit({ stack: [ref], cost, maxWait: Infinity, claim: false, booked: { place: 0, client, booking } })
+      t.equal((await redeem(other, 2, 71)).admitted, false, 'not by another')
+      t.equal((await redeem(other, 1, 71, 3)).admitted, false, 'not at another cost')
+      await until(
+        () => redeem(other, 1, 71),
+        ({ admitted }) => admitted,
+      )
+      // By now there is room for a newcomer, were it not kept.
+      const newcomer = await admit(store, [ref], 1)
+      if (newcomer.levels[0]! > 3_998) t.equal(newcomer.admitted, false)
+      t.equal((await redeem(store, 1, 71, 2)).admitted && newcomer.levels[0]! > 3_996, false, 'once')
+      await until(
+        () => redeem(store, 2, 72),
+        ({ admitted }) => admitted,
+      )
+    })
+
+    await test('bookings: none where a full bucket blocks or fills, nor in a small one', async t => {
+      const refs = [
+        bucket(3_600_000, 1_000, { blockFor: 1_000 }),
+        bucket(3_600_000, 1_000, { overflow: 'fill' }),
+        bucket(3_600_000, 100),
+      ]
+      for (const ref of refs) {
+        await admit(store, [ref], ref.limits.capacity)
+        t.match(await ask(store, { bucket: ref, client: 1, booking: 1 }), { booking: 0, window: 0, made: true })
+      }
+    })
+
+    await test('bookings: what is kept is leased to nobody, and no room grows', async t => {
+      const ref = perSecond(100, 1_000)
+      await admit(store, [ref], 1_000)
+      for (let client = 1; client <= 100; client += 1) await ask(other, { bucket: ref, client, booking: client })
+      const answer = await lease(store, ref, { instance: 0.2, demand: [], want: 1_000 })
+      t.ok(answer.room <= 1, `${answer.room}`)
+      t.equal(answer.roomRate, 0)
+      const others = perSecond(100, 1_000)
+      await admit(store, [others], 500)
+      await ask(other, { bucket: others, client: 1, booking: 1 })
+      const { room, spare } = await lease(store, others, { instance: 0.2, demand: [], want: 1_000 })
+      t.ok(room < 500 + SLACK / 10 && spare >= 0)
+    })
 
     await test('one that leaves is not there any more, and the others are told', async t => {
       const [one, two, three] = [1, 2, 3].map(number => `leaver ${number} of ${process.pid}`) as [
@@ -428,6 +524,17 @@ export function conformance(
       t.ok(answer.levels[0]! <= 50 + 1e-9 && answer.levels[0]! >= 70 - elapsed / 10 - 1e-6, `${answer.levels}`)
     })
 
+    await test('a request that costs nothing is told the level and changes nothing', async t => {
+      const one = perSecond(0.01, 3)
+      for (const level of [0, 1, 2, 3]) {
+        for (let times = 0; times < 2; times += 1) {
+          const { levels } = await admit(other, [one], 0)
+          t.ok(Math.abs(levels[0]! - level) < 0.1, `${levels} of ${level}`)
+        }
+        t.equal((await admit(store, [one], 1)).admitted, level < 3)
+      }
+    })
+
     await test('a claim is granted at once, then the buckets are busy', async t => {
       const [slow, quick] = [bucket(1, 10), bucket(4, 10)]
       const before = clock.now()
@@ -563,6 +670,26 @@ export function conformance(
       t.equal(third.admitted, false, 'a refused one claims nothing')
       const alone = await admit(store, [bucket(1, 10)], 1)
       t.ok(alone.admitted && alone.claim === undefined, 'nothing is claimed where that is not asked for')
+    })
+
+    await test('settling moves level and schedule by what it answers', async t => {
+      const [one, two] = [bucket(1, 10), bucket(1, 1_000)]
+      const stack = [one, two]
+      const near = (got: readonly number[], wanted: readonly number[]): void => {
+        t.ok(
+          wanted.every((cost, place) => Math.abs(got[place]! - cost) <= SLACK / HOUR),
+          `${got}, wanted ${wanted}`,
+        )
+      }
+      const settle = async (costs: readonly number[], wanted: readonly number[]): Promise<void> => {
+        const differences = stack.map((ref, place) => ({ ...ref, cost: costs[place]! }))
+        near(await store.settle!({ stack: differences, cost: 1 }), wanted)
+      }
+      await admit(store, stack, 1, { claim: true })
+      await settle([49, 49], [9, 49])
+      await settle([-20, -20], [-10, -20])
+      await settle([-20, 5], [0, 5])
+      near((await admit(store, stack, 0)).levels, [0, 35])
     })
 
     await test('giveBack of a cost', async t => {
@@ -762,6 +889,25 @@ export function conformance(
       await level(49, 'the rest is back')
       await lease(store, one, { instance: 0.2 })
       await level(4, 'they have left')
+    })
+
+    await test('who leases nothing is told the level without leased room and its growth, and leaves no trace', async t => {
+      const one = perSecond(100, 1_000)
+      const look = async (): Promise<LeaseAnswer> => lease(other, one, { instance: -1, largest: 0 })
+      t.match(await look(), { level: 0, room: 0, instances: 0, slots: [] })
+      const before = clock.now()
+      await admit(store, [one], 500)
+      const admitted = clock.now()
+      await lease(store, one, { instance: 0.1, want: 10 })
+      await sleep(100)
+      const asked = clock.now()
+      const { level, instances } = await look()
+      const answered = clock.now()
+      const drained = [(asked - admitted - MAPPING) / 10, (answered - before + MAPPING) / 10] as const
+      t.ok(500 - level >= drained[0] && 500 - level <= drained[1], `${level}, after ${drained}`)
+      t.equal(instances, 1, 'the other one')
+      const { room } = await lease(store, one, { instance: 0.1, want: 10 })
+      t.equal(Math.round(room), 10)
     })
 
     await test('reset of a leased bucket forgets its leases', async t => {

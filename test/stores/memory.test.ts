@@ -32,12 +32,12 @@ boardConformance('memory', async () => {
 t.test('what instances have shown is forgotten when another one shows something', async t => {
   let now = 0
   const { board } = createMemoryStore({ clock: { now: () => now } })
-  board.show('gone', 'a')
-  now = VIEW_LIFE
-  board.show('here', 'b')
+  board.show('present', 'gone', 'a')
+  now = VIEW_LIFE.present
+  board.show('present', 'here', 'b')
   // By this clock it would be there again, had it been kept.
   now = 0
-  t.same(await board.views(), [{ id: 'here', text: 'b', age: -VIEW_LIFE }])
+  t.same(await board.views('present'), [{ id: 'here', text: 'b', age: -VIEW_LIFE.present }])
 })
 
 exchangeConformance('memory', async () => {

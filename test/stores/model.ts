@@ -13,6 +13,7 @@ import {
   type LeaseAnswer,
   type LeasedSlot,
   longestBackDate,
+  type PromiseAnswer,
   type Slot,
   type Store,
 } from '../../src/core/store.js'
@@ -74,6 +75,7 @@ function scaled(unit: number) {
       'settle' as const,
       'rate' as const,
       'reset' as const,
+      ...Array<'promise'>(4).fill('promise'),
     ),
     stack,
     cost,
@@ -96,16 +98,27 @@ function scaled(unit: number) {
     used: fc.constantFrom(0, 0, 1, 3, -1),
     want: fc.constantFrom(-1, 0, 1, 4, 20),
     returns: fc.constantFrom(0, 0, 1, 3, 100),
+    client: fc.constantFrom(1, 1, 1, 2, 3, 4, 2 ** 52 - 1),
+    books: fc.constantFrom(true, true, false),
+    fit: fc.constantFrom(0, 0, unit, 40 * unit),
+    more: fc.constantFrom(0, 0, 1, 2.5, 100),
+    /** An admission claims what its client has booked. */
+    redeems: fc.constantFrom(true, true, false),
   })
   const limits = fc.record({
     rate,
-    capacity: fc.constantFrom(1, 2, 5, 10),
+    capacity: fc.constantFrom<number>(1, 2, 5, 10),
     burst: fc.constantFrom(undefined, undefined, 0.5, 2, 3, 8),
     minShare: fc.constantFrom(undefined, 0, 0.25),
     overflow: fc.constantFrom('reject' as const, 'fill' as const, 'fair' as const),
     blockFor: fc.constantFrom(undefined, undefined, 'drain' as const, 16 * unit),
   })
-  return { step, limits }
+  /** Of a bucket in which clients can book. */
+  const bookable = limits.map(({ blockFor: _, overflow, ...rest }) => ({
+    ...{ ...rest, capacity: 2 * Math.max(5, rest.capacity), blockFor: undefined },
+    overflow: overflow === 'fill' ? ('reject' as const) : overflow,
+  }))
+  return { step, limits, bookable }
 }
 
 type Step = ReturnType<typeof scaled>['step'] extends fc.Arbitrary<infer S> ? S : never
@@ -173,6 +186,14 @@ function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefi
   return undefined
 }
 
+function promiseDifference(got: PromiseAnswer, wanted: PromiseAnswer): string | undefined {
+  for (const name of ['after', 'more', 'booking', 'window', 'made'] as const) {
+    const text = differ(name, got[name], wanted[name])
+    if (text !== undefined) return text
+  }
+  return undefined
+}
+
 function claimOf(answer: Admission | ClaimAnswer): ClaimAnswer | undefined {
   if ('granted' in answer) return answer
   return answer.admitted ? answer.claim : undefined
@@ -184,6 +205,8 @@ function slotsOf(answers: readonly (Admission | ClaimAnswer)[]): Slot[] {
     return claim?.granted ? [claim.slot] : []
   })
 }
+
+const NO_BOOKING = { booking: 0, cost: 0, at: 0 }
 
 /**
  * @param create makes a client of a server whose clock stands still at the time of `setTime`, in ms. The client has the clock
@@ -232,6 +255,12 @@ export function modelled(
         within: 0,
         inTurn: 0,
         notInTurn: 0,
+        promised: 0,
+        booked: 0,
+        toldAgain: 0,
+        promisedNoMore: 0,
+        promisedMore: 0,
+        redeemed: 0,
       }
       let proven = 0
 
@@ -268,6 +297,9 @@ export function modelled(
         const owned = new Map<string, [LeasedSlot[], LeasedSlot[]]>()
         /** Until when buckets are leased, by name. */
         const leasedUntil = new Map<string, number>()
+        /** What clients have booked. */
+        const bookings = new Map<number, { booking: number; cost: number; at: number }>()
+        let serial = 0
         for (const [index, each] of steps.entries()) {
           const {
             gap,
@@ -305,7 +337,12 @@ export function modelled(
           }
           if (verb === 'settle') {
             const settled = places.map((place, at) => withOwn(refs[place]!, at, claim ? 1 : -1))
-            for (const one of stores) await one.settle!({ stack: settled, cost: claim ? cost : -cost })
+            const [got, wanted] = [
+              await store.settle!({ stack: settled, cost: claim ? cost : -cost }),
+              await model.settle!({ stack: settled, cost: claim ? cost : -cost }),
+            ]
+            if (got.some((change, at) => Math.abs(change - wanted[at]!) > SAME))
+              throw new Error(`step ${index}: ${got} settled, not ${wanted}`)
             seen[claim ? 'settledUp' : 'settledDown'] += 1
             continue
           }
@@ -321,6 +358,52 @@ export function modelled(
               await one.giveBack({ stack: given, cost: claim ? cost : 0, ...slot })
             }
             last = undefined
+            continue
+          }
+          if (verb === 'promise') {
+            const { client, books, fit, more } = each
+            // Clients often ask again for what they have booked.
+            const cost = books ? Math.min(1, each.cost) : each.cost
+            serial += 1
+            const request = {
+              bucket: refs[books ? 2 : places[0]!]!,
+              cost,
+              more: books ? 0 : more,
+              client,
+              booking: books ? serial : 0,
+              maxWait,
+              fit,
+            }
+            const [got, wanted] = [await store.promise!(request), await model.promise!(request)]
+            const problem = promiseDifference(got, wanted)
+            if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
+            seen.promised += 1
+            if (wanted.more > 0) seen.promisedMore += 1
+            if (wanted.booking === serial) seen.booked += 1
+            else if (wanted.booking !== 0) seen.toldAgain += 1
+            if (!wanted.made) seen.promisedNoMore += 1
+            if (wanted.booking !== 0) bookings.set(client, { booking: wanted.booking, cost, at: now + wanted.after })
+            continue
+          }
+          const { booking, cost: bookedCost, at: bookedAt } = bookings.get(each.client) ?? NO_BOOKING
+          if (verb === 'admit' && each.redeems && booking > 0) {
+            // Mostly in time.
+            if (claim && bookedAt > now) now = bookedAt
+            await setTime(now)
+            await store.beat('model')
+            const request = {
+              ...{
+                stack: [...new Set([...places, 2])].map(place => refs[place]!),
+                cost: bookedCost,
+                maxWait,
+                claim: false,
+              },
+              booked: { place: [...new Set([...places, 2])].indexOf(2), client: each.client, booking },
+            }
+            const [got, wanted] = [await store.admit(request), await model.admit(request)]
+            const problem = difference(got, wanted)
+            if (problem !== undefined) throw new Error(`step ${index}: ${problem}`)
+            if (wanted.admitted) seen.redeemed += 1
             continue
           }
           if (verb === 'lease') {
@@ -389,9 +472,9 @@ export function modelled(
         }
       }
 
-      const { step, limits } = scaled(unit)
+      const { step, limits, bookable } = scaled(unit)
       const property = fc.asyncProperty(
-        fc.array(limits, { minLength: 3, maxLength: 3 }),
+        fc.tuple(limits, limits, bookable),
         fc.array(step, { maxLength: 40, size: 'max' }),
         play,
       )
@@ -401,7 +484,8 @@ export function modelled(
       if (unit > FRAME) seen.notInTurn += 5
       const isSeen = () => Object.values(seen).every(count => count >= 5)
       // What is rare comes in one of some rounds.
-      for (let round = 1; round === 1 || (round <= 6 && !isSeen()); round++) await fc.assert(property, { numRuns: 150 })
+      for (let round = 1; round === 1 || (round <= 10 && !isSeen()); round++)
+        await fc.assert(property, { numRuns: 150 })
       t.ok(proven > 75, `${proven} runs were quick enough`)
       t.ok(isSeen(), `each kind of answer was seen: ${JSON.stringify(seen)}`)
     }

@@ -8,6 +8,7 @@ export function through(store: Store, call: <T>(run: () => MaybePromise<T>) => M
     admit: request => call(() => store.admit(request)),
     claim: request => call(() => store.claim(request)),
     giveBack: request => call(() => store.giveBack(request)),
+    ...(store.settle && { settle: request => call(() => store.settle!(request)) }),
     reset: bucket => call(() => store.reset(bucket)),
     beat: id => call(() => store.beat(id)),
     exchange: (upstream, news) => call(() => store.exchange(upstream, news)),

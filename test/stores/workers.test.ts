@@ -13,7 +13,7 @@ import { openFrames } from '../../src/stores/workers/frames.js'
 import { createPrimary, type Primary } from '../../src/stores/workers/primary.js'
 import { createWorkerStore } from '../../src/stores/workers/store.js'
 import { until } from '../servers/redis.js'
-import { newsConformance } from './board-conformance.js'
+import { boardConformance } from './board-conformance.js'
 import { bucket, clock, conformance } from './conformance.js'
 import { exchangeConformance, exchangeModelled } from './exchange-conformance.js'
 import { modelled } from './model.js'
@@ -51,7 +51,7 @@ async function inAnotherProcess() {
   }
 }
 
-for (const suite of [conformance, newsConformance]) {
+for (const suite of [conformance, boardConformance]) {
   suite('workers', inOneProcess)
   suite('workers of a primary in another process', inAnotherProcess)
 }
@@ -310,4 +310,34 @@ t.test('moments are by the clock of the worker', async t => {
   const machine = Number(process.hrtime.bigint()) / 1e6
   t.ok(Math.abs(clock.now() - epoch - machine) < 20, 'and when the clock of the machine showed 0')
   await store.close()
+})
+
+t.test('slots of one lane go to the oldest request, by the clock of the machine', async t => {
+  let now = 1_000
+  const primary = createPrimary(() => now)
+  // Theirs start at different times.
+  const [one, other] = [300, 700].map(start => {
+    const clock = { now: () => now, ours: (theirs: number) => theirs - start, theirs: (ours: number) => ours + start }
+    return { start, store: connect(primary, TIMEOUT, clock).store }
+  }) as [{ start: number; store: Store }, { start: number; store: Store }]
+  const ref = bucket(3_600, 10)
+  const report = async ({ store, start }: typeof one, came: readonly number[], lane = 'api\0ann') => {
+    const arrivals = { lane, costs: came.map((_, place) => place), times: came.map(at => at - start) }
+    const demand = [{ priority: 3, weight: 1, cost: came.length, ...(came.length > 0 && { arrivals }) }]
+    const instance = start
+    const rest = { largest: 1, lead: 6, used: 0, want: -1, ahead: 0, returned: [] }
+    const { slots } = await store.lease!({ bucket: ref, instance, demand, ...rest })
+    return slots.map(({ at }) => at + start)
+  }
+  const late = await report(one, [500, 600])
+  t.same(late, [1_006], 'a slot of 1/s that it can be there for')
+  now = 1_010
+  t.same(await report(other, [100, 110, 550]), [])
+  now = 1_890
+  t.same(await report(one, [600]), [], 'the next one is not for the request of 600')
+  t.same(await report(other, [100, 110, 550]), [2_006], 'but for that of 100')
+  now = 2_890
+  t.same(await report(other, [550], 'another lane'), [], 'the turns of other lanes are equal')
+  t.same(await report(one, [600]), [3_006])
+  await Promise.all([one.store.close(), other.store.close()])
 })

@@ -14,6 +14,8 @@ const MEMBERS: Required<{ [name in keyof Store]: 'optional' | 'always' }> = {
   giveBack: 'always',
   settle: 'optional',
   lease: 'optional',
+  promise: 'optional',
+  keepsOrder: 'optional',
   reset: 'always',
   shards: 'optional',
   shardOf: 'optional',
@@ -25,7 +27,7 @@ const MEMBERS: Required<{ [name in keyof Store]: 'optional' | 'always' }> = {
   close: 'always',
 }
 const NAMES = Object.keys(MEMBERS) as (keyof Store)[]
-const VALUES: Partial<Record<keyof Store, unknown>> = { horizon: 7, shards: ['a', 'b'], board: {} }
+const VALUES: Partial<Record<keyof Store, unknown>> = { horizon: 7, keepsOrder: true, shards: ['a', 'b'], board: {} }
 
 const metrics = { storeAnswered: () => undefined, storeFailed: () => undefined }
 

@@ -60,8 +60,8 @@ export class Fullest {
 }
 
 /** Ranks blocked instances and those with waiting requests above merely full ones. */
-function fullness(bucket: SharedBucket, now: number): number {
-  const level = bucket.level(now) / bucket.limits.capacity
+export function fullness(bucket: SharedBucket, now: number): number {
+  const level = bucket.occupancy(now) / bucket.limits.capacity
   const isBlocked = bucket.blockedFor(now) > 0
   return level + (bucket.waiting > 0 ? 1 : 0) + (isBlocked ? 1 : 0)
 }

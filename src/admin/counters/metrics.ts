@@ -1,9 +1,11 @@
 /** Prometheus metrics. Labels are route, bucket and the like, never a key. */
 import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
+import { isAnyRate } from '../../config/default-capacity.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { Observer } from '../../proxy/observe/observer.js'
-import type { TrafficTally } from './traffic-tally.js'
+import { EventLoopLag } from './event-loop-lag.js'
+import type { RouteTally, StatusCounts, TrafficTally } from './traffic-tally.js'
 
 /** The route label of requests without a route. A route name cannot contain parentheses, so this cannot clash. */
 export const NO_ROUTE = '(none)'
@@ -22,6 +24,10 @@ export interface MetricsOptions {
   limits(): Iterable<BucketLimits>
   /** What is learnt on each route, in ms. Undefined: not known. */
   waits(): Iterable<LearntWaits>
+  /** How many waiting pages listen. */
+  waitingPages(): number
+  /** Whether each upstream that has a breaker may be used: the breaker is closed. */
+  upstreams(): Iterable<readonly [url: string, isUp: boolean]>
 }
 
 export interface LearntWaits {
@@ -52,7 +58,7 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
   readonly #settlements: Counter<'route' | 'by'>
   readonly #costs: Counter<'route' | 'bucket' | 'kind'>
 
-  constructor({ tally, keys, waits, limits }: MetricsOptions) {
+  constructor({ tally, keys, waits, limits, upstreams, waitingPages }: MetricsOptions) {
     const registers = [this.#registry]
     const histogram = <Label extends string>(name: string, help: string, limits: number[], ...labelNames: Label[]) =>
       new Histogram({ name, help, buckets: limits, labelNames, registers })
@@ -115,6 +121,28 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
         }
       },
     })
+    const responses = (name: string, help: string, of: (route: RouteTally) => StatusCounts) =>
+      new Counter({
+        name,
+        help,
+        labelNames: ['route', 'class'],
+        registers,
+        collect() {
+          this.reset()
+          for (const [name, route] of tally.routes) {
+            const counts = of(route)
+            // 1xx is a WebSocket.
+            for (let digit = counts[1] > 0 ? 1 : 2; digit <= 5; digit += 1)
+              this.inc({ route: name || NO_ROUTE, class: `${digit}xx` }, counts[digit])
+          }
+        },
+      })
+    responses('shaper_responses_total', 'Answers to clients, by class of their status', ({ responses }) => responses)
+    responses(
+      'shaper_upstream_responses_total',
+      'Answers of upstreams that were passed on, by class of their status',
+      ({ upstreamResponses }) => upstreamResponses,
+    )
     new Counter({
       name: 'shaper_dry_run_total',
       help: 'Requests that a dry run would have delayed or rejected',
@@ -153,6 +181,16 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
         for (const [route, { trials }] of tally.routes) this.inc({ route: route || NO_ROUTE }, trials)
       },
     })
+    new Counter({
+      name: 'shaper_coalesced_total',
+      help: 'Requests that were answered with the answer to another one, of routes with coalesce',
+      labelNames: ['route'],
+      registers,
+      collect() {
+        this.reset()
+        for (const [route, { coalesced }] of tally.routes) this.inc({ route: route || NO_ROUTE }, coalesced)
+      },
+    })
     const learnt = (name: string, help: string, of: (waits: LearntWaits) => number | undefined) =>
       new Gauge({
         name,
@@ -189,11 +227,33 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       },
     })
     new Gauge({
-      name: 'shaper_upstreams_failing',
-      help: 'Upstreams whose breaker is open',
+      name: 'shaper_waiting_pages',
+      help: 'Pages of rejected browsers that wait and listen for their turn',
       registers,
       collect() {
-        this.set(tally.failing.size)
+        this.set(waitingPages())
+      },
+    })
+    new Gauge({
+      name: 'shaper_upstream_up',
+      help: '1 while the breaker of an upstream is closed, 0 while it is open',
+      labelNames: ['upstream'],
+      // Each process has a breaker of its own.
+      aggregator: 'min',
+      registers,
+      collect() {
+        this.reset()
+        for (const [upstream, isUp] of upstreams()) this.set({ upstream }, isUp ? 1 : 0)
+      },
+    })
+    const lag = new EventLoopLag()
+    new Gauge({
+      name: 'shaper_event_loop_lag_seconds',
+      help: 'The longest time in the last minute for which the event loop was busy with something else',
+      aggregator: 'max',
+      registers,
+      collect() {
+        this.set(lag.longest / 1_000)
       },
     })
     new Gauge({
@@ -214,7 +274,8 @@ export class Metrics implements StoreMetrics, Pick<Observer, 'released' | 'finis
       registers,
       collect() {
         this.reset()
-        for (const { name, rate } of limits()) this.set({ bucket: name }, rate * 1_000)
+        for (const { name, rate, capacity } of limits())
+          if (!isAnyRate({ rate, capacity })) this.set({ bucket: name }, rate * 1_000)
       },
     })
     new Gauge({

@@ -10,10 +10,6 @@ export class RecentTimes {
     if (this.#times.length >= 2 * KEPT) this.#times = this.#times.slice(-KEPT)
   }
 
-  clear(): void {
-    this.#times = []
-  }
-
   /** Oldest first. */
   list(): number[] {
     return this.#times.slice(-KEPT)

@@ -22,6 +22,10 @@ export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: S
     claim: request => timed(store.claim(request), now()),
     giveBack: request => timed(store.giveBack(request), now()),
     ...(store.settle && { settle: request => timed(store.settle!(request), now()) }),
+    get keepsOrder() {
+      return store.keepsOrder === true
+    },
+    ...(store.promise && { promise: request => timed(store.promise!(request), now()) }),
     ...(store.lease && { lease: request => timed(store.lease!(request), now()) }),
     reset: bucket => timed(store.reset(bucket), now()),
     get shards() {

@@ -12,9 +12,13 @@ import type {
 } from '../../proxy/observe/observer.js'
 import { DryRunTally } from './dry-run-tally.js'
 import { Fullest } from './fullest.js'
-import { MinuteCount } from './minute-count.js'
-import { RecentTimes } from './recent-times.js'
+import { KeyEvents, WatchedKeys } from './key-events.js'
+import { RecentRates } from './recent-rates.js'
+import { RecentSum } from './recent-sum.js'
 import { SlidingQuantiles } from './sliding-quantiles.js'
+
+/** Counts by the first digit of the status, which is the index. */
+export type StatusCounts = [number, number, number, number, number, number]
 
 type RejectionCounts = Map<string, Map<RejectionCause['reason'], number>>
 
@@ -24,11 +28,17 @@ export interface RouteTally {
   readonly rehearsed: Record<Decision, number>
   /** Requests that were not sent, because their clients would not have been there for the answer. */
   readonly givenUp: Record<GivenUp['at'], Record<PatienceSource, number>>
-  readonly givenUpLately: MinuteCount
+  /** Of the last minute. */
+  readonly givenUpLately: RecentSum
   /** Rejected requests. Without a bucket: ''. */
   readonly rejections: RejectionCounts
+  /** Answers to clients, and those among them that came from upstreams. */
+  readonly responses: StatusCounts
+  readonly upstreamResponses: StatusCounts
   /** Requests that waited on to see whether their clients did. */
   trials: number
+  /** Requests that were answered with the answer to another one. */
+  coalesced: number
 }
 
 /** The counts of all instances of a bucket, in cost units since the start. */
@@ -39,12 +49,12 @@ export interface BucketTally {
   /** The cost units and the requests in queues now. */
   queued: number
   waiting: number
+  readonly lately: RecentRates
   readonly fullest: Fullest
-  /** The instance with single events on record, as times in ms since 1970. */
-  focus: { readonly key: string; readonly bucket: SharedBucket } | undefined
-  readonly arrivals: RecentTimes
-  readonly releases: RecentTimes
-  readonly rejections: RecentTimes
+  /** The instance that is watched where nobody has chosen a key; `since` is monotonic ms. */
+  focus:
+    | { readonly key: string; readonly bucket: SharedBucket; readonly since: number; readonly events: KeyEvents }
+    | undefined
 }
 
 export interface TallyOptions {
@@ -57,18 +67,19 @@ export interface TallyOptions {
 /** An observer of the proxy. */
 export class TrafficTally implements Required<Pick<Observer, Counted>> {
   inFlight = 0
-  /** URLs of upstreams whose breaker is open. */
-  readonly failing = new Set<string>()
   readonly routes = new Map<string, RouteTally>()
   readonly buckets = new Map<string, BucketTally>()
   readonly waits = new SlidingQuantiles()
   readonly lateness = new SlidingQuantiles()
   readonly dryRuns: DryRunTally
+  readonly watched = new WatchedKeys()
   readonly #options: TallyOptions
+  readonly #since: number
   #bucketTable: BucketTable | undefined
 
   constructor(options: TallyOptions) {
     this.#options = options
+    this.#since = options.now()
     this.dryRuns = new DryRunTally(options.wallNow())
   }
 
@@ -85,9 +96,12 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         outcomes: { forwarded: 0, rejected: 0, cancelled: 0, expired: 0, failed: 0, refused: 0 },
         rehearsed: { would_reject: 0, would_delay: 0 },
         givenUp: { arrival: { known: 0, learnt: 0 }, release: { known: 0, learnt: 0 } },
-        givenUpLately: new MinuteCount(),
+        givenUpLately: new RecentSum(60),
         rejections: new Map(),
+        responses: [0, 0, 0, 0, 0, 0],
+        upstreamResponses: [0, 0, 0, 0, 0, 0],
         trials: 0,
+        coalesced: 0,
       }
       this.routes.set(name, found)
     }
@@ -103,11 +117,9 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
         rejected: 0,
         queued: 0,
         waiting: 0,
+        lately: new RecentRates(this.#since),
         fullest: new Fullest(name, this.#bucketTable!),
         focus: undefined,
-        arrivals: new RecentTimes(),
-        releases: new RecentTimes(),
-        rejections: new RecentTimes(),
       }
       this.buckets.set(name, found)
     }
@@ -120,17 +132,17 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     if (tally.focus?.bucket === known) return
     this.#bucketTable?.hold(known)
     if (tally.focus !== undefined) this.#bucketTable?.rest(tally.focus.bucket)
-    tally.focus = { key, bucket: known }
-    tally.arrivals.clear()
-    tally.releases.clear()
-    tally.rejections.clear()
+    tally.focus = { key, bucket: known, since: this.#options.now(), events: new KeyEvents() }
   }
 
-  arrived({ stack, cost }: RequestRecord): void {
-    for (const bucket of stack) {
+  arrived({ stack, keys, cost }: RequestRecord): void {
+    const now = this.#options.now()
+    for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
       tally.offered += cost
-      if (tally.focus?.bucket === bucket) tally.arrivals.add(this.#options.wallNow())
+      tally.lately.offered.add(now, cost)
+      if (tally.focus?.bucket === bucket) tally.focus.events.arrived(cost, this.#options.wallNow())
+      this.watched.find(bucket.limits.name, keys[place]!)?.arrived(cost, this.#options.wallNow())
     }
   }
 
@@ -160,12 +172,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.lateness.add(lateness, now)
   }
 
-  sent({ stack, cost }: RequestRecord): void {
+  sent({ stack, keys, cost }: RequestRecord): void {
     this.inFlight += 1
-    for (const bucket of stack) {
+    const now = this.#options.now()
+    for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
       tally.released += cost
-      if (tally.focus?.bucket === bucket) tally.releases.add(this.#options.wallNow())
+      tally.lately.released.add(now, cost)
+      if (tally.focus?.bucket === bucket) tally.focus.events.sent(cost, this.#options.wallNow())
+      this.watched.find(bucket.limits.name, keys[place]!)?.sent(cost, this.#options.wallNow())
     }
   }
 
@@ -173,29 +188,30 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
     this.inFlight -= 1
   }
 
-  finished(request: RequestRecord, outcome: Outcome): void {
-    const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial } = request
+  finished(request: RequestRecord, outcome: Outcome, status: number): void {
+    const { route, stack, keys, cost, inFlight, rejection, givenUp, onTrial, coalesced } = request
     const own = this.route(route)
     own.outcomes[outcome] += 1
+    if (outcome !== 'cancelled') countStatus(own.responses, status)
+    if (outcome === 'forwarded' && !coalesced) countStatus(own.upstreamResponses, status)
     if (onTrial) own.trials += 1
+    if (coalesced) own.coalesced += 1
     if (givenUp !== undefined) {
       own.givenUp[givenUp.at][givenUp.source] += 1
       own.givenUpLately.add(this.#options.now())
     }
     if (inFlight) this.inFlight -= 1
     if (outcome !== 'rejected') return
+    const now = this.#options.now()
     if (rejection !== undefined) countRejection(own.rejections, rejection)
     for (const [place, bucket] of stack.entries()) {
       const tally = this.bucket(bucket.limits.name)
       tally.rejected += cost
+      tally.lately.rejected.add(now, cost)
       tally.fullest.hint(keys[place]!)
-      if (tally.focus?.bucket === bucket) tally.rejections.add(this.#options.wallNow())
+      if (tally.focus?.bucket === bucket) tally.focus.events.turnedAway(cost, this.#options.wallNow())
+      this.watched.find(bucket.limits.name, keys[place]!)?.turnedAway(cost, this.#options.wallNow())
     }
-  }
-
-  broken(upstream: string, state: 'failing' | 'answering'): void {
-    if (state === 'failing') this.failing.add(upstream)
-    else this.failing.delete(upstream)
   }
 
   rehearsed(request: RequestRecord, decision: Decision, bucket: string, wait: number): void {
@@ -204,10 +220,15 @@ export class TrafficTally implements Required<Pick<Observer, Counted>> {
   }
 }
 
+/** An unknown class is taken for 5xx (RFC 9110 15). */
+function countStatus(counts: StatusCounts, status: number): void {
+  counts[Math.min(5, Math.floor(status / 100)) as 1]! += 1
+}
+
 function countRejection(rejections: RejectionCounts, { bucket, reason }: RejectionCause): void {
   const reasons = rejections.get(bucket) ?? new Map<RejectionCause['reason'], number>()
   rejections.set(bucket, reasons)
   reasons.set(reason, (reasons.get(reason) ?? 0) + 1)
 }
 
-type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed' | 'broken'
+type Counted = 'arrived' | 'queued' | 'unqueued' | 'released' | 'sent' | 'retried' | 'finished' | 'rehearsed'

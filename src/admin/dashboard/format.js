@@ -14,7 +14,8 @@ export function count(value) {
   return `${Number(rest.toFixed(size < 0.995 ? 2 : size < 99.95 ? 1 : 0))}${steps[step]}`
 }
 
-export const perSecond = rate => `${count(rate)}/s`
+/** null: it bounds requests in flight only. */
+export const perSecond = rate => (rate === null ? 'any rate' : `${count(rate)}/s`)
 
 export const percent = share => `${Math.round(share * 100)} %`
 
@@ -49,6 +50,10 @@ export function duration(ms) {
 
 /** The local time of day. */
 export const timeOfDay = at => new Date(at).toLocaleTimeString([], { hour12: false })
+
+/** The local time, with the date if it is not within a day. */
+export const moment = at =>
+  Math.abs(new Date(at) - Date.now()) < 86_400_000 ? timeOfDay(at) : new Date(at).toLocaleString([], { hour12: false })
 
 /** The key as shown. A dry run lists requests without the key of its bucket under the empty key. */
 export const keyName = key => (key === '' ? '(no key)' : key)

@@ -39,12 +39,15 @@ export class History {
   /** Levels of the instance in focus: { at, level }. */
   levels = []
   focus = undefined
+  /** What the server has counted over the same time, for a page that has not seen as much of it. Undefined: it does not tell. */
+  perSecond = undefined
 
   add(at, bucket) {
     const last = this.samples.at(-1)
     // The server has restarted.
     if (last !== undefined && (at < last.at || bucket.offered < last.offered)) this.#forget()
     this.samples.push({ at, offered: bucket.offered, released: bucket.released, rejected: bucket.rejected })
+    this.perSecond = bucket.perSecond
     // One sample before the span is kept to interpolate from.
     while (this.samples.length > 2 && this.samples[1].at < at - SPAN - 3_000) this.samples.shift()
 
@@ -56,8 +59,9 @@ export class History {
       this.events = { ...NONE }
     }
     const { rate, capacity, burst, tier } = instance ?? (isOther ? undefined : this.focus) ?? bucket
-    const { level = 0, blockedMs } = instance ?? {}
-    this.focus = key === undefined ? undefined : { key, rate, capacity, burst, tier, level, blockedMs }
+    const { level = 0, waiting = 0, blockedMs, overriddenUntil } = instance ?? {}
+    const state = { rate, capacity, burst, tier, level, waiting, blockedMs, overriddenUntil }
+    this.focus = key === undefined ? undefined : { key, ...state }
     this.levels.push({ at, level })
     while (this.levels[0].at < at - 5_000) this.levels.shift()
     for (const kind of ['arrivals', 'releases', 'rejections']) {
@@ -70,6 +74,8 @@ export class History {
   /** Units per second of a cumulative figure over the last `ms`. */
   rate(figure, ms) {
     const last = this.samples.at(-1)
+    const hasSeen = this.samples[0].at <= last.at - ms
+    if (!hasSeen && this.perSecond !== undefined) return this.perSecond[figure]
     const from = Math.max(last.at - ms, this.samples[0].at)
     if (from === last.at) return 0
     return ((last[figure] - this.#at(figure, from)) / (last.at - from)) * 1_000
@@ -102,14 +108,17 @@ export class History {
 
   /** A copy that later samples do not change. */
   still() {
-    const { samples, levels, events, focus } = this
-    return Object.assign(new History(), { samples: [...samples], levels: [...levels], events: { ...events }, focus })
+    const { samples, levels, events, focus, perSecond } = this
+    const copies = { samples: [...samples], levels: [...levels], events: { ...events } }
+    return Object.assign(new History(), { ...copies, focus, perSecond })
   }
 
   /** Events per second of the instance in focus over the last `ms`. */
   eventRate(kind, ms) {
     const until = this.samples.at(-1).at
-    const seen = Math.min(ms, Math.max(1_000, until - this.samples[0].at))
+    // The server tells earlier events, too.
+    const since = Math.min(this.samples[0].at, ...this.events.arrivals.slice(0, 1))
+    const seen = Math.min(ms, Math.max(1_000, until - since))
     return (this.events[kind].filter(time => time > until - seen).length / seen) * 1_000
   }
 

@@ -1,11 +1,14 @@
 /** The dashboard: receives snapshots and shows them. */
-import { fillChooser, fillFocus, fillNotice, WINDOW } from './focus.js'
 import { byId, count, duration, perSecond, put, timeOfDay } from './format.js'
 import { History, ServerClock } from './history.js'
-import { askReset } from './reset.js'
-import { halt, stage } from './stage.js'
+import { askKey } from './lists/key-panel.js'
+import { askOverrides } from './lists/keys.js'
+import { askReset } from './lists/reset.js'
+import { fillDryRun, fillKeys, fillMembers, fillRoutes, fillUpstreams } from './lists/tables.js'
+import { fillChooser, fillFocus, fillNotice, WINDOW } from './pictures/focus.js'
+import { showHour } from './pictures/hour.js'
+import { halt, stage } from './pictures/stage.js'
 import { connect, scope, token } from './stream.js'
-import { fillDryRun, fillKeys, fillMembers, fillRoutes, fillUpstreams } from './tables.js'
 
 /** The time over which the rates of instances are counted, in ms. */
 const RATE_OVER = 5_000
@@ -24,7 +27,10 @@ let earlier = []
 /** The user has chosen what to see. */
 let hasChosenScope = false
 let lostSince
+/** The name of the bucket that the user has chosen. */
 let chosen
+/** The key that the user has chosen, with what the page has seen of it: { bucket, key, history }. */
+let chosenKey
 let order = []
 let orderedAt = -Infinity
 
@@ -34,10 +40,11 @@ function forget() {
   clock.reset()
   totals = new History()
   earlier = []
+  chosenKey = undefined
 }
 
 function receive(latest) {
-  if (snapshot !== undefined && isOfAll(latest) !== isOfAll(snapshot)) forget()
+  if (snapshot !== undefined && scopeOf(latest) !== scopeOf(snapshot)) forget()
   if (snapshot !== undefined && latest.uptime < snapshot.uptime) clock.reset()
   clock.sync(latest.at)
   snapshot = latest
@@ -52,32 +59,79 @@ function receive(latest) {
     if (!histories.has(bucket.name)) histories.set(bucket.name, new History())
     histories.get(bucket.name).add(latest.at, bucket)
   }
+  followKey(latest)
   const rejected = latest.routes.reduce((sum, { outcomes }) => sum + outcomes.rejected, 0)
   totals.add(latest.at, { offered: 0, released: 0, rejected, rate: 0, fullest: [] })
   render()
-  if (!hasChosenScope && !scope.isAll && latest.store.instances > latest.processes) scope.set(true)
+  if (!scope.isAll && isForAll(latest)) showAll()
 }
 
-const isOfAll = ({ members }) => members !== undefined
+/** Whether to show all instances: nobody has chosen, and there are several, or it is of a key, of which the server tells what all know. */
+function isForAll(latest) {
+  const hasSeveral = isOfOthers(latest) || latest.processes > 1
+  return (!hasChosenScope && hasSeveral) || (scope.watched !== undefined && scope.instance !== undefined)
+}
+
+/** One key of a bucket as a bucket with one key. */
+const alone = ({ instance, focus, offered, released, rejected }) => {
+  const { rate, capacity, waiting } = instance
+  const limits = { rate, configured: rate, capacity }
+  return { ...limits, keys: 1, offered, released, rejected, waiting, fullest: [instance], focus }
+}
+
+function followKey({ at, watched }) {
+  if (watched === undefined) {
+    chosenKey = undefined
+    return
+  }
+  const { bucket, instance } = watched
+  if (chosenKey?.bucket !== bucket || chosenKey.key !== instance.key)
+    chosenKey = { bucket, key: instance.key, history: new History() }
+  chosenKey.history.add(at, alone(watched))
+}
+
+/** Shows a bucket with all its keys. */
+function showBucket(name) {
+  chosen = name
+  scope.watch(undefined)
+  // While the connection is lost, the page shows the last snapshot.
+  if (lostSince === undefined) render()
+}
+
+/** Whose figures a snapshot has: of this program, of all instances, or of one by its name. */
+const scopeOf = ({ members, shown }) => shown ?? (members === undefined ? '' : '/all')
+
+/** Whether the store has instances besides the processes of this program. */
+const isOfOthers = ({ store, processes, members }) =>
+  members?.some(({ isHere }) => !isHere) || store.instances > (members?.length ?? processes)
+
+const showAll = () => scope.set({ isAll: true, isOfOthers: isOfOthers(snapshot) })
 
 /** Sorts the buckets, the busiest first. It rounds rates to powers of two, so similar ones keep their places. */
 function arrange() {
   const names = snapshot.buckets.map(({ name }) => name)
   const isKnown = order.length === names.length && names.every(name => order.includes(name))
   if (isKnown && Math.abs(snapshot.at - orderedAt) < SORT_EVERY) return
-  const size = (name, figure) => Math.round(Math.log2(1 + histories.get(name).rate(figure, WINDOW)))
-  order = names.toSorted((a, b) => size(b, 'offered') - size(a, 'offered') || size(b, 'rejected') - size(a, 'rejected'))
-  orderedAt = order.some(name => size(name, 'offered') > 0) ? snapshot.at : -Infinity
+  const size = (name, ...figures) =>
+    Math.round(Math.log2(1 + Math.max(...figures.map(figure => histories.get(name).rate(figure, WINDOW)))))
+  const busy = name => size(name, 'offered', 'released')
+  order = names.toSorted((a, b) => busy(b) - busy(a) || size(b, 'rejected') - size(a, 'rejected'))
+  orderedAt = order.some(name => busy(name) > 0) ? snapshot.at : -Infinity
 }
 
+/** What the pictures show: `bucket`, its `history`, and whether it is one key of it. Undefined: there is no bucket. */
 function focused() {
   const find = name => snapshot?.buckets.find(bucket => bucket.name === name)
-  return find(chosen) ?? find(order[0])
+  const ofKey = scope.watched && chosenKey && find(chosenKey.bucket)
+  if (ofKey) return { bucket: { ...ofKey, ...alone(snapshot.watched) }, history: chosenKey.history, isChosen: true }
+  const bucket = find(chosen) ?? find(order[0])
+  return bucket && { bucket, history: histories.get(bucket.name), isChosen: false }
 }
 
 function render() {
   arrange()
-  const bucket = focused()
+  const focus = focused()
+  const name = focus?.bucket.name
   const { draining, store, upstreams, wait, lateness } = snapshot
   const isUpstreamPaused = upstreams.some(({ pausedMs }) => pausedMs > 0)
   if (draining) state('draining', 'Shutting down: accepts no new requests')
@@ -91,16 +145,16 @@ function render() {
   put(byId('about'), about(snapshot))
   fillNotice(snapshot)
 
-  for (const id of ['summary', 'chooser', 'stage', 'keys-card']) byId(id).hidden = bucket === undefined
-  if (bucket !== undefined) {
-    const buckets = order.map(name => snapshot.buckets.find(each => each.name === name))
-    fillChooser(buckets, bucket, name => {
-      chosen = name
-      // While the connection is lost, the page shows the last snapshot.
-      if (lostSince === undefined) render()
-    })
-    fillFocus(bucket, histories.get(bucket.name), snapshot)
-    fillKeys(bucket, askReset)
+  for (const id of ['summary', 'chooser', 'stage', 'hour-bucket-card', 'keys-card'])
+    byId(id).hidden = focus === undefined
+  if (focus !== undefined) {
+    const buckets = order.map(each => snapshot.buckets.find(({ name }) => name === each))
+    fillChooser(buckets, focus.bucket, showBucket)
+    fillFocus(focus, snapshot)
+    fillKeys(
+      buckets.find(each => each.name === name),
+      { open: askKey, reset: askReset, shown: focus.isChosen ? chosenKey.key : undefined },
+    )
   }
   for (const each of ['p50', 'p90', 'p99', 'max']) {
     put(byId(`wait-${each}`), wait.count === 0 ? '–' : duration(wait[each]))
@@ -109,16 +163,30 @@ function render() {
   put(byId('queued'), count(snapshot.queued))
   put(byId('in-flight'), count(snapshot.inFlight))
   put(byId('rejects'), perSecond(Math.max(0, totals.rate('rejected', WINDOW))))
-  fillMembers(snapshot.members ?? [], earlier[0].members, (snapshot.at - earlier[0].at) / 1_000)
+  fillMembers(snapshot, earlier[0], member => {
+    hasChosenScope = true
+    const isShown = member.name === scope.instance
+    if (isShown) showAll()
+    else {
+      scope.watched = undefined
+      scope.set({ instance: member.name, isOfOthers: !member.isHere })
+    }
+  })
+  showHour(name)
   fillRoutes(snapshot.routes)
   fillUpstreams(upstreams)
-  fillDryRun(snapshot.dryRun)
+  fillDryRun(snapshot.dryRun, askKey)
+  void askOverrides()
   const isTapShut = upstreams.length > 0 && upstreams.every(({ pausedMs }) => pausedMs > 0)
-  stage(bucket && { bucket, history: histories.get(bucket.name), clock, isTapShut })
+  stage(focus && { ...focus, clock, isTapShut })
 }
 
-function about({ uptime, store, processes, members }) {
-  const parts = [`up ${duration(uptime * 1_000)}`, `store ${store.type}`]
+function about({ uptime, store, processes, members, shown }) {
+  const parts = [
+    ...(shown === undefined ? [] : [`${shown} alone`]),
+    `up ${duration(uptime * 1_000)}`,
+    `store ${store.type}`,
+  ]
   if (processes > 1 && members === undefined) parts.push(`${processes} processes`)
   if (store.instances > 1) parts.push(`${store.instances} instances`)
   return parts.join(' · ')
@@ -127,9 +195,9 @@ function about({ uptime, store, processes, members }) {
 function fillScope() {
   const { store, members = [], processes } = snapshot
   const isOne = !scope.isAll && store.instances <= processes
-  byId('scope').hidden = isOne && !hasChosenScope
+  byId('scope').hidden = isOne && processes === 1 && !hasChosenScope
   byId('scope').setAttribute('aria-pressed', String(scope.isAll))
-  put(byId('members-count'), `${members.length} on the store`)
+  put(byId('members-count'), store.type === 'memory' ? `${members.length} processes` : `${members.length} on the store`)
 }
 
 function state(name, text) {
@@ -162,8 +230,11 @@ function start() {
 
 byId('scope').addEventListener('click', () => {
   hasChosenScope = true
-  scope.set(!scope.isAll)
+  if (scope.isAll) scope.set({})
+  else showAll()
 })
+
+byId('all-keys').addEventListener('click', () => showBucket(chosenKey.bucket))
 
 byId('token-form').addEventListener('submit', event => {
   event.preventDefault()

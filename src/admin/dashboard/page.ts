@@ -1,14 +1,15 @@
 /** The dashboard as one page that loads nothing else. Its policy allows only the style and the script inside, by hash. */
-import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import { policyHash } from '../../http/policy-hash.js'
 
-const STYLES = ['main.css', 'stage.css', 'lists.css']
+const STYLES = ['main.css', 'pictures/stage.css', 'lists/lists.css', 'lists/keys.css']
 
 /** The modules of the script, each after those that it imports. */
 const MODULES = [
-  ...['format', 'history', 'stream', 'canvas', 'bucket', 'charts', 'stage', 'focus', 'tables', 'reset', 'main'].map(
-    name => `${name}.js`,
-  ),
+  ...['format.js', 'history.js', 'stream.js'],
+  ...['canvas.js', 'bucket.js', 'charts.js', 'hour.js', 'stage.js', 'focus.js'].map(name => `pictures/${name}`),
+  ...['tables.js', 'reset.js', 'key-panel.js', 'keys.js'].map(name => `lists/${name}`),
+  'main.js',
 ]
 
 export interface DashboardPage {
@@ -18,7 +19,7 @@ export interface DashboardPage {
 
 let page: DashboardPage | undefined
 
-/** Builds the page from the files beside this one, once. */
+/** Builds the page from the files of this folder, once. */
 export function dashboardPage(): DashboardPage {
   page ??= build()
   return page
@@ -29,15 +30,15 @@ function build(): DashboardPage {
   // The modules become one script with one scope, so imports and exports are removed.
   const script = `\n${MODULES.map(read)
     .join('\n')
-    .replace(/^import [^;]*? from '\.\/.*'\n/gm, '')
+    .replace(/^import [^;]*? from '\.{1,2}\/.*'\n/gm, '')
     .replace(/^export /gm, '')}`
   const html = read('index.html')
     .replace('<!-- style -->', () => `<style>${style}</style>`)
     .replace('<!-- script -->', () => `<script type="module">${script}</script>`)
   const policy = [
     "default-src 'none'",
-    `script-src '${hash(script)}'`,
-    `style-src '${hash(style)}'`,
+    `script-src ${policyHash(script)}`,
+    `style-src ${policyHash(style)}`,
     "connect-src 'self'",
     'img-src data:',
     "base-uri 'none'",
@@ -58,9 +59,4 @@ function build(): DashboardPage {
 
 function read(name: string): string {
   return readFileSync(new URL(name, import.meta.url), 'utf8')
-}
-
-/** A hash source of a Content-Security-Policy (CSP3, 2.3.1). */
-function hash(text: string): string {
-  return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }

@@ -1,15 +1,36 @@
 /** Reads server-sent events with fetch, because EventSource cannot send the token. Reconnects with growing pauses. */
 
-/** Which snapshots to ask for: of this instance, or of all instances of its store, which show themselves once a second. */
+/** Which snapshots to ask for: of this program, of all instances of its store, or of one of them by its name. */
 export const scope = {
   isAll: false,
+  instance: undefined,
+  /** The key to watch besides: { bucket, key }. Undefined: none. */
+  watched: undefined,
+  /** Other processes show themselves on the store once a second. */
+  isOfOthers: false,
   /** The interval of snapshots to ask the server for, in ms. */
   get interval() {
-    return this.isAll ? 1_000 : 250
+    return this.isOfOthers ? 1_000 : 250
   },
-  /** Asks for the others from now on. */
-  set(isAll) {
-    this.isAll = isAll
+  get query() {
+    const which = this.isAll
+      ? '&all'
+      : this.instance === undefined
+        ? ''
+        : `&instance=${encodeURIComponent(this.instance)}`
+    const { bucket, key } = this.watched ?? {}
+    const watched = key === undefined ? '' : `&bucket=${encodeURIComponent(bucket)}&key=${encodeURIComponent(key)}`
+    return `interval=${this.interval}${which}${watched}`
+  },
+  /** Watches another key from now on, or none. */
+  watch(watched) {
+    if (watched === undefined && this.watched === undefined) return
+    this.watched = watched
+    again()
+  },
+  /** Asks for others from now on. */
+  set({ isAll = false, instance, isOfOthers = false }) {
+    Object.assign(this, { isAll, instance, isOfOthers })
     again()
   },
 }
@@ -35,7 +56,7 @@ export const token = {
 /** Fetches a path relative to the page, with the token if there is one. */
 export function ask(path, options = {}) {
   const value = token.get()
-  const headers = value === undefined ? {} : { authorization: `Bearer ${value}` }
+  const headers = { ...options.headers, ...(value !== undefined && { authorization: `Bearer ${value}` }) }
   return fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' })
 }
 
@@ -91,7 +112,7 @@ export function connect(on) {
   const attempt = async () => {
     const controller = new AbortController()
     const { signal } = controller
-    const asked = scope.isAll
+    const asked = scope.query
     again = () => {
       controller.abort()
       wake()
@@ -103,12 +124,12 @@ export function connect(on) {
     }
     try {
       alive()
-      const answer = await ask(`events?interval=${scope.interval}${asked ? '&all' : ''}`, { signal })
+      const answer = await ask(`events?${asked}`, { signal })
       if (answer.status === 401) return false
       if (!answer.ok) throw new Error(`${answer.status}`)
       for await (const data of events(answer.body, 'snapshot')) {
         alive()
-        if (asked !== scope.isAll) break
+        if (asked !== scope.query) break
         deliver(JSON.parse(data))
       }
     } catch {
@@ -122,9 +143,9 @@ export function connect(on) {
 
   const run = async () => {
     for (;;) {
-      const asked = scope.isAll
+      const asked = scope.query
       if (!(await attempt())) break
-      if (asked !== scope.isAll) continue
+      if (asked !== scope.query) continue
       const length = pause * (0.8 + 0.4 * Math.random())
       on.lost(length)
       await new Promise(resolve => {

@@ -54,7 +54,7 @@ function reducedBucket({ focus, ...bucket }: BucketSnapshot, { keys, moments }: 
     ...(focus &&
       moments > 0 && {
         focus: {
-          key: focus.key,
+          ...focus,
           arrivals: latest(focus.arrivals),
           releases: latest(focus.releases),
           rejections: latest(focus.rejections),

@@ -1,6 +1,6 @@
 /** What an instance shows of itself to the other instances on its store, and how they read it. */
 import type { View } from '../../core/board.js'
-import type { MemberSnapshot, Snapshot } from '../snapshot/snapshot.js'
+import type { MemberSnapshot, RouteSnapshot, Snapshot } from '../snapshot/snapshot.js'
 import { compactSnapshot } from './compact.js'
 
 /** One instance of several, with its own snapshot. */
@@ -14,24 +14,35 @@ export interface FleetMember {
   readonly snapshot: Snapshot
   /** Sums over all routes. The snapshot of another instance may be without its routes. */
   readonly passed: Passed
+  /** Seconds of CPU time since its start. */
+  readonly cpu: number
 }
 
-type Passed = Pick<MemberSnapshot, 'forwarded' | 'rejected'>
+export type Passed = Pick<MemberSnapshot, 'forwarded' | 'rejected' | 'errors'>
 
-export function passedOf({ routes }: Snapshot): Passed {
-  const sum = (of: 'forwarded' | 'rejected'): number => routes.reduce((total, { outcomes }) => total + outcomes[of], 0)
-  return { forwarded: sum('forwarded'), rejected: sum('rejected') }
+/** @param broken the answers 5xx of the upstreams of a route */
+export function passedOf<T extends Pick<RouteSnapshot, 'outcomes'>>(
+  routes: Iterable<T>,
+  broken: (route: T) => number,
+): Passed {
+  const sums = { forwarded: 0, rejected: 0, errors: 0 }
+  for (const route of routes) {
+    sums.forwarded += route.outcomes.forwarded
+    sums.rejected += route.outcomes.rejected
+    sums.errors += broken(route) + route.outcomes.failed
+  }
+  return sums
 }
 
 /** Instances of another version may show something else. */
-const FORMAT = 2
+const FORMAT = 4
 
 /** Bytes. An instance shows no more, whatever the number of keys, buckets and routes. */
 export const LARGEST_VIEW = 32 * 1_024
 
 /** The text that others read. Undefined: its buckets and routes alone are too large. */
-export function writeView({ name, snapshot, passed }: FleetMember): string | undefined {
-  const write = (compact: Snapshot): string => JSON.stringify({ format: FORMAT, name, passed, snapshot: compact })
+export function writeView({ name, snapshot, passed, cpu }: FleetMember): string | undefined {
+  const write = (compact: Snapshot): string => JSON.stringify({ format: FORMAT, name, passed, cpu, snapshot: compact })
   return compactSnapshot(snapshot, write, LARGEST_VIEW)
 }
 
@@ -42,9 +53,9 @@ export function writeView({ name, snapshot, passed }: FleetMember): string | und
  */
 export function readView({ id, text, age }: View, wallNow: number): FleetMember | undefined {
   try {
-    const { format, name, passed, snapshot } = JSON.parse(text) as FleetMember & { format: number }
+    const { format, name, passed, cpu, snapshot } = JSON.parse(text) as FleetMember & { format: number }
     if (format !== FORMAT) return undefined
-    return { id, name, age, passed, snapshot: moved(snapshot, wallNow - age - snapshot.at) }
+    return { id, name, age, passed, cpu, snapshot: moved(snapshot, wallNow - age - snapshot.at) }
   } catch {
     return undefined
   }
@@ -59,7 +70,7 @@ function moved(snapshot: Snapshot, by: number): Snapshot {
       ...bucket,
       ...(focus && {
         focus: {
-          key: focus.key,
+          ...focus,
           arrivals: all(focus.arrivals),
           releases: all(focus.releases),
           rejections: all(focus.rejections),

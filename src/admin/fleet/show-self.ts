@@ -6,15 +6,15 @@ import { type FleetMember, writeView } from './member.js'
 const INTERVAL = 1_000
 
 /** Goes on while the instance drains, until the process ends. */
-export function startShowing(board: Board, self: () => FleetMember): void {
+export function startShowing(board: Board, self: () => Promise<FleetMember>): void {
   let isUnderWay = false
   const show = async (): Promise<void> => {
     if (isUnderWay) return
     isUnderWay = true
     try {
-      const member = self()
+      const member = await self()
       const text = writeView(member)
-      if (text !== undefined) await board.show(member.id, text)
+      if (text !== undefined) await board.show('present', member.id, text)
     } catch {
       // The store is away: the others see that this instance is missing, and it shows itself again later.
     }

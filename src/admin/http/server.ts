@@ -4,10 +4,15 @@ import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } fro
 import type { AdminSettings } from '../../config/settings.js'
 import { startListening, urlOf } from '../../http/listening.js'
 import { dashboardPage } from '../dashboard/page.js'
-import { createFleet, type FleetSource } from '../fleet/fleet.js'
-import type { Snapshot } from '../snapshot/snapshot.js'
+import { createFleet, type Fleet, type FleetSource } from '../fleet/fleet.js'
+import type { KeySource } from '../keys/key-source.js'
+import { remembered, rememberedByKey } from '../remembered.js'
+import { watchedWithOthers } from '../snapshot/merge-snapshots.js'
+import type { Snapshot, WatchedSnapshot } from '../snapshot/snapshot.js'
 import { type Access, type AccessDenial, createAccess } from './access.js'
+import { PLAIN, sendJson, sendProblem, sendText } from './answers.js'
 import { EventStreams } from './event-stream.js'
+import { KEY_METHODS, listedElsewhere, serveKey, serveSearch } from './key-requests.js'
 
 /** Whether the program accepts requests, and whether its store answers. */
 export interface Readiness {
@@ -16,27 +21,10 @@ export interface Readiness {
 }
 
 /** The data of the admin server: of this process, or of all workers together. */
-export interface AdminSource extends FleetSource {
+export interface AdminSource extends FleetSource, KeySource {
   snapshot(): Promise<Snapshot>
   ready(): Promise<Readiness>
   metrics(): Promise<readonly MetricObjectWithValues<MetricValue<string>>[][]>
-  /**
-   * Clears the cost that a bucket instance holds for requests that have passed, and ends its block. Undefined: there is no
-   * such instance.
-   */
-  reset(bucket: string, key: string): Promise<Reset | undefined>
-}
-
-/** The effect of a reset. */
-export interface Reset {
-  /** The forgotten cost units. */
-  readonly forgotten: number
-  /** How many requests still wait. */
-  readonly waiting: number
-  /** The level of the bucket now, in cost units. */
-  readonly level: number
-  /** How long the last waiting request has to wait for this bucket, in ms. */
-  readonly lastWaitMs: number
 }
 
 export interface AdminServer {
@@ -48,23 +36,23 @@ export interface AdminServer {
 const MOST_CONNECTIONS = 512
 const TIMEOUT = 5_000
 
-/** How long a snapshot is reused, in ms, so that many clients do not delay releases. */
-const FRESH = 200
-
 /** @throws when the address cannot be listened on */
 export async function startAdmin(settings: AdminSettings, source: AdminSource): Promise<AdminServer> {
   const snapshot = remembered(() => source.snapshot())
-  const fleet = remembered(createFleet(source))
+  const fleet = createFleet(source)
   const streams = new EventStreams()
-  const served: Served = { access: createAccess(settings.token), source, snapshot, fleet, streams }
+  const watch = rememberedByKey((bucket, key) => source.watch(bucket, key))
+  const served: Served = { access: createAccess(settings.token), source, snapshot, fleet, streams, watch }
   // Loads the page now, so a missing file fails the start.
   dashboardPage()
 
   const server = createServer({ connectionsCheckingInterval: 1_000 }, (req, res) => {
-    req.resume()
+    // Only a PUT has a body that is read.
+    if (req.method !== 'PUT') req.resume()
+    res.once('finish', () => req.resume())
     void answer(req, res, served).catch(error => {
       if (res.headersSent) res.destroy()
-      else problem(res, 503, (error as Error).message)
+      else sendProblem(res, 503, (error as Error).message)
     })
   })
   server.maxConnections = MOST_CONNECTIONS
@@ -99,24 +87,45 @@ async function serveMetrics(res: ServerResponse, source: AdminSource): Promise<v
   res.writeHead(200, { 'Content-Type': registry.contentType, ...PLAIN }).end(await registry.metrics())
 }
 
-function serveEvents(res: ServerResponse, { streams, snapshot, fleet }: Served, query: URLSearchParams): void {
-  const take = query.has('all') ? fleet : snapshot
-  const interval = query.get('interval')
-  if (interval !== null && !/^\d{1,6}$/.test(interval))
-    return problem(res, 400, 'interval is not a number of ms; use e.g. 500')
-  if (!streams.open(res, take, interval === null ? undefined : Number(interval))) {
-    problem(res, 503, 'too many clients are watching already; close another dashboard')
-  }
+/** What a query asks for: this program, all instances, or one. Undefined: no instance has this name. */
+async function take({ snapshot, fleet }: Served, query: URLSearchParams): Promise<Snapshot | undefined> {
+  const name = query.get('instance')
+  if (name !== null) return fleet.one(name)
+  return query.has('all') ? fleet.all() : snapshot()
 }
 
-async function serveReset(res: ServerResponse, source: AdminSource, path: string): Promise<void> {
-  const [, , bucket, key, ...rest] = path.split('/').map(decode)
-  if (bucket === undefined || key === undefined || rest.length > 0) {
-    return problem(res, 400, 'use /buckets/NAME/KEY, both percent-encoded')
+async function serveBuckets(res: ServerResponse, served: Served, query: URLSearchParams): Promise<void> {
+  const found = await take(served, query)
+  if (found === undefined) sendProblem(res, 404, NO_INSTANCE)
+  else sendJson(res, 200, found)
+}
+
+async function serveHistory(res: ServerResponse, { fleet }: Served, query: URLSearchParams): Promise<void> {
+  sendJson(res, 200, await fleet.hour(query.get('instance') ?? undefined))
+}
+
+/** The key that a query asks for besides. With the instances of the store it is told what they list of it. */
+async function watchedKey({ watch, fleet }: Served, query: URLSearchParams): Promise<WatchedSnapshot | undefined> {
+  const [bucket, key] = [query.get('bucket'), query.get('key')]
+  const watched = bucket === null || key === null ? undefined : await watch(bucket, key)
+  if (watched === undefined || !query.has('all')) return watched
+  return watchedWithOthers(watched, await listedElsewhere(fleet, watched.bucket, watched.instance.key))
+}
+
+function serveEvents(res: ServerResponse, served: Served, query: URLSearchParams): void {
+  const { streams, fleet } = served
+  const interval = query.get('interval')
+  if (interval !== null && !/^\d{1,6}$/.test(interval))
+    return sendProblem(res, 400, 'interval is not a number of ms; use e.g. 500')
+  // The watched instance may end. Its watchers then see all others.
+  const latest = async (): Promise<Snapshot> => {
+    const found = (await take(served, query)) ?? (await fleet.all())
+    const watched = await watchedKey(served, query)
+    return watched === undefined ? found : { ...found, watched }
   }
-  const done = await source.reset(bucket, key)
-  if (done !== undefined) json(res, 200, done)
-  else problem(res, 404, 'there is no such bucket, or nothing in it for this key')
+  if (!streams.open(res, latest, interval === null ? undefined : Number(interval))) {
+    sendProblem(res, 503, 'too many clients are watching already; close another dashboard')
+  }
 }
 
 /** What the handlers need. */
@@ -124,16 +133,16 @@ interface Served {
   readonly access: Access
   readonly source: AdminSource
   readonly snapshot: () => Promise<Snapshot>
-  /** Of all instances of the store. */
-  readonly fleet: () => Promise<Snapshot>
+  readonly watch: AdminSource['watch']
+  readonly fleet: Fleet
   readonly streams: EventStreams
 }
 
 async function answer(req: IncomingMessage, res: ServerResponse, served: Served): Promise<void> {
-  const { access, source, snapshot, fleet } = served
+  const { access, source } = served
   const { method = '', url = '/' } = req
   const [path = '/', query = ''] = url.split('?', 2) as [string, string?]
-  if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => text(res, 200, 'ok\n'))
+  if (path === '/healthz') return only(['GET', 'HEAD'], method, res, () => sendText(res, 200, 'ok\n'))
   if (path === '/readyz') return only(['GET', 'HEAD'], method, res, async () => ready(res, await source.ready()))
   const denial = access(req)
   // The page itself holds no data, so links to it work without a token and from other sites.
@@ -143,16 +152,21 @@ async function answer(req: IncomingMessage, res: ServerResponse, served: Served)
   if (path === '/metrics') return only(['GET', 'HEAD'], method, res, () => serveMetrics(res, source))
   const params = new URLSearchParams(query)
   if (path === '/buckets') {
-    const take = params.has('all') ? fleet : snapshot
-    return only(['GET', 'HEAD'], method, res, async () => json(res, 200, await take()))
+    const sought = params.get('q')
+    const serve = sought === null ? () => serveBuckets(res, served, params) : () => serveSearch(res, served, sought)
+    return only(['GET', 'HEAD'], method, res, serve)
   }
+  if (path === '/history') return only(['GET', 'HEAD'], method, res, () => serveHistory(res, served, params))
   if (path === '/events') return only(['GET'], method, res, () => serveEvents(res, served, params))
-  if (path.startsWith('/buckets/')) return only(['DELETE'], method, res, () => serveReset(res, source, path))
-  problem(res, 404, 'there is no such page; see / for the dashboard')
+  if (path.startsWith('/buckets/')) return only(KEY_METHODS, method, res, () => serveKey(req, res, served, path))
+  if (path === '/overrides')
+    return only(['GET', 'HEAD'], method, res, async () => sendJson(res, 200, { overrides: await source.overrides() }))
+  sendProblem(res, 404, 'there is no such page; see / for the dashboard')
 }
 
-const PLAIN = { 'Cache-Control': 'no-store', 'X-Content-Type-Options': 'nosniff' }
 const CHALLENGE = { 'WWW-Authenticate': 'Bearer realm="shaper"' }
+
+const NO_INSTANCE = 'no instance has this name; /buckets?all lists them in "members"'
 
 const REFUSALS: Record<AccessDenial, string> = {
   401: 'send the token as Authorization: Bearer',
@@ -161,7 +175,7 @@ const REFUSALS: Record<AccessDenial, string> = {
 }
 
 function refuse(res: ServerResponse, status: AccessDenial): void {
-  problem(res, status, REFUSALS[status], status === 401 ? CHALLENGE : {})
+  sendProblem(res, status, REFUSALS[status], status === 401 ? CHALLENGE : {})
 }
 
 function only(
@@ -171,46 +185,12 @@ function only(
   run: () => void | Promise<void>,
 ): void | Promise<void> {
   if (allowed.includes(method)) return run()
-  problem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
+  sendProblem(res, 405, `use ${allowed[0]}`, { Allow: allowed.join(', ') })
 }
 
 /** Ready means that the program serves, and that its store answers. */
 function ready(res: ServerResponse, { draining, storeReady }: Readiness): void {
-  if (draining) text(res, 503, 'shutting down\n')
-  else if (!storeReady) text(res, 503, 'the store does not answer\n')
-  else text(res, 200, 'ready\n')
-}
-
-function text(res: ServerResponse, status: number, body: string): void {
-  res.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...PLAIN }).end(body)
-}
-
-function json(res: ServerResponse, status: number, value: unknown, type = 'application/json'): void {
-  res.writeHead(status, { 'Content-Type': type, ...PLAIN }).end(`${JSON.stringify(value)}\n`)
-}
-
-function problem(res: ServerResponse, status: number, detail: string, headers: Record<string, string> = {}): void {
-  for (const [name, value] of Object.entries(headers)) res.setHeader(name, value)
-  json(res, status, { type: 'about:blank', status, detail }, 'application/problem+json')
-}
-
-function decode(part: string): string | undefined {
-  try {
-    return decodeURIComponent(part)
-  } catch {
-    return undefined
-  }
-}
-
-/** Gives the same snapshot to all callers within `FRESH` ms. */
-function remembered(take: () => Promise<Snapshot>): () => Promise<Snapshot> {
-  let last: Promise<Snapshot> | undefined
-  let takenAt = -Infinity
-  return () => {
-    const now = performance.now()
-    if (last !== undefined && now - takenAt < FRESH) return last
-    takenAt = now
-    last = take()
-    return last
-  }
+  if (draining) sendText(res, 503, 'shutting down\n')
+  else if (!storeReady) sendText(res, 503, 'the store does not answer\n')
+  else sendText(res, 200, 'ready\n')
 }

@@ -2,11 +2,13 @@
 import type {
   BucketSnapshot,
   DryRunSnapshot,
+  InstanceSnapshot,
   PatienceSnapshot,
   Quantiles,
   RouteSnapshot,
   Snapshot,
   UpstreamSnapshot,
+  WatchedSnapshot,
 } from './snapshot.js'
 
 const MOST = { instances: 20, moments: 256, keys: 50 }
@@ -47,56 +49,152 @@ function byName<T extends { readonly name: string }>(lists: readonly (readonly T
   return [...found.values()]
 }
 
-/** An instance in several processes has one level, kept by the store, and waiters in each process. */
 function mergeBuckets(parts: readonly BucketSnapshot[]): BucketSnapshot {
-  const instances = new Map<string, BucketSnapshot['fullest'][number]>()
-  for (const instance of parts.flatMap(({ fullest }) => fullest)) {
-    const known = instances.get(instance.key)
-    instances.set(
-      instance.key,
-      known === undefined
-        ? instance
-        : { ...known, level: Math.max(known.level, instance.level), waiting: known.waiting + instance.waiting },
-    )
-  }
+  const fullest = mergeFullest(parts.flatMap(({ fullest }) => fullest))
   const focused = parts.flatMap(({ focus }) => focus ?? [])
-  const [focus] = focused
-  const moments = (of: (one: NonNullable<BucketSnapshot['focus']>) => readonly number[]): number[] =>
-    focused
-      .filter(({ key }) => key === focus!.key)
+  const place = (key: string): number => fullest.findIndex(instance => instance.key === key) >>> 0
+  const rates = parts.flatMap(({ perSecond }) => perSecond ?? [])
+  const fullestKey = focused.map(({ key }) => key).sort((a, b) => place(a) - place(b))[0]
+  return {
+    ...parts[0]!,
+    keys: Math.max(...parts.map(({ keys }) => keys)),
+    ...addUpCosts(parts),
+    ...(rates.length > 0 && { perSecond: addUpCosts(rates) }),
+    queued: sum(parts, ({ queued }) => queued),
+    waiting: sum(parts, ({ waiting }) => waiting),
+    fullest: fullest.slice(0, MOST.instances),
+    ...(fullestKey !== undefined && { focus: mergeFocus(focused.filter(({ key }) => key === fullestKey)) }),
+  }
+}
+
+function addUpCosts(
+  parts: readonly Pick<BucketSnapshot, 'offered' | 'released' | 'rejected'>[],
+): Pick<BucketSnapshot, 'offered' | 'released' | 'rejected'> {
+  return {
+    offered: sum(parts, ({ offered }) => offered),
+    released: sum(parts, ({ released }) => released),
+    rejected: sum(parts, ({ rejected }) => rejected),
+  }
+}
+
+type Focus = NonNullable<BucketSnapshot['focus']>
+
+/** @param watching of one key, at least one */
+function mergeFocus(watching: readonly Focus[]): Focus {
+  const moments = (of: (one: Focus) => readonly number[]): number[] =>
+    watching
       .flatMap(of)
       .sort((a, b) => a - b)
       .slice(-MOST.moments)
   return {
-    ...parts[0]!,
-    keys: Math.max(...parts.map(({ keys }) => keys)),
-    offered: sum(parts, ({ offered }) => offered),
-    released: sum(parts, ({ released }) => released),
-    rejected: sum(parts, ({ rejected }) => rejected),
-    queued: sum(parts, ({ queued }) => queued),
-    waiting: sum(parts, ({ waiting }) => waiting),
-    fullest: [...instances.values()]
-      .sort((a, b) => b.level / (b.capacity ?? Infinity) - a.level / (a.capacity ?? Infinity))
-      .slice(0, MOST.instances),
-    ...(focus && {
-      focus: {
-        key: focus.key,
-        arrivals: moments(({ arrivals }) => arrivals),
-        releases: moments(({ releases }) => releases),
-        rejections: moments(({ rejections }) => rejections),
-      },
-    }),
+    key: watching[0]!.key,
+    watchers: sum(watching, ({ watchers }) => watchers),
+    arrivals: moments(({ arrivals }) => arrivals),
+    releases: moments(({ releases }) => releases),
+    rejections: moments(({ rejections }) => rejections),
   }
 }
 
+/** What the processes of one program tell of a key. Undefined: none of them knows its bucket. */
+export function mergeWatched(parts: readonly WatchedSnapshot[]): WatchedSnapshot | undefined {
+  const [first] = parts
+  return (
+    first && {
+      bucket: first.bucket,
+      instance: parts.map(({ instance }) => instance).reduce(mergeStates),
+      ...addUpCosts(parts),
+      focus: mergeFocus(parts.map(({ focus }) => focus)),
+    }
+  )
+}
+
+/** With what other programs on the store list of the key. What it has asked of them is not known. */
+export function watchedWithOthers(watched: WatchedSnapshot, others: readonly InstanceSnapshot[]): WatchedSnapshot {
+  return { ...watched, instance: [watched.instance, ...others].reduce(mergeStates) }
+}
+
+type InstanceState = WatchedSnapshot['instance']
+
+/** One key in two processes. One may know a level or a block that the other has not yet heard of from the store. */
+function mergeStates(one: InstanceState, other: InstanceState): InstanceState {
+  const queued = one.queued + other.queued
+  const blocks = [one, other].flatMap(({ blockedMs }) => blockedMs ?? [])
+  const releases = [one, other].flatMap(({ nextReleaseMs }) => nextReleaseMs ?? [])
+  return {
+    ...other,
+    ...one,
+    ...mergeLevels([one, other], queued),
+    waiting: one.waiting + other.waiting,
+    queued,
+    ...(releases.length > 0 && { nextReleaseMs: Math.min(...releases) }),
+    ...(blocks.length > 0 && { blockedMs: blocks.includes(-1) ? -1 : Math.max(...blocks) }),
+  }
+}
+
+/** All processes see one level, that of the store, and each knows better what it has admitted itself. What waits counts in each. */
+export function mergeLevels(
+  parts: readonly Pick<InstanceState, 'level' | 'unreported'>[],
+  queued: number,
+): Pick<InstanceState, 'level' | 'unreported'> {
+  const unreported = sum(parts, part => part.unreported ?? 0)
+  const reported = Math.max(...parts.map(part => part.level - (part.unreported ?? 0)))
+  return {
+    level: Math.max(queued, reported + unreported),
+    ...(parts.some(part => part.unreported !== undefined) && { unreported }),
+  }
+}
+
+/** A newcomer may come to any of the processes. */
+export function mergeInstances(one: InstanceSnapshot, other: InstanceSnapshot): InstanceSnapshot {
+  return {
+    ...other,
+    ...one,
+    ...mergeStates(one, other),
+    ...mergeHeldBy([one, other]),
+    predictedWaitMs: Math.max(one.predictedWaitMs, other.predictedWaitMs),
+  }
+}
+
+/** What holds a newcomer at any of several processes. */
+export function mergeHeldBy(parts: readonly { readonly heldBy?: readonly string[] }[]): {
+  readonly heldBy?: readonly string[]
+} {
+  const heldBy = [...new Set(parts.flatMap(part => part.heldBy ?? []))]
+  return heldBy.length === 0 ? {} : { heldBy }
+}
+
+/** An instance in several processes has one level, kept by the store, and waiters in each process. The fullest come first. */
+function mergeFullest(parts: readonly InstanceSnapshot[]): InstanceSnapshot[] {
+  const found = new Map<string, InstanceSnapshot>()
+  for (const part of parts) {
+    const known = found.get(part.key)
+    found.set(part.key, known === undefined ? part : mergeInstances(known, part))
+  }
+  // As one process ranks its own.
+  const rank = ({ level, capacity, waiting, blockedMs }: InstanceSnapshot): number =>
+    level / (capacity ?? Infinity) + (waiting > 0 ? 1 : 0) + (blockedMs === undefined ? 0 : 1)
+  return [...found.values()].sort((a, b) => rank(b) - rank(a))
+}
+
 function mergeRoutes(parts: readonly RouteSnapshot[]): RouteSnapshot {
+  const coalesced = sum(parts, part => part.coalesced ?? 0)
   return {
     ...parts[0]!,
     queued: sum(parts, ({ queued }) => queued),
     outcomes: addUp(parts.map(({ outcomes }) => outcomes)),
+    ...(coalesced > 0 && { coalesced }),
+    upstreamResponses: addUp(parts.map(({ upstreamResponses }) => upstreamResponses)),
+    rejections: addUpKnown(parts.map(({ rejections }) => rejections)),
     rehearsed: addUp(parts.map(({ rehearsed }) => rehearsed)),
+    ...longestWait(parts.flatMap(({ predictedWaitMs }) => predictedWaitMs ?? [])),
+    ...mergeHeldBy(parts),
     ...mergePatience(parts.flatMap(({ patience }) => patience ?? [])),
   }
+}
+
+/** A newcomer may come to any of them. */
+function longestWait(waits: readonly number[]): Pick<RouteSnapshot, 'predictedWaitMs'> {
+  return waits.length === 0 ? {} : { predictedWaitMs: Math.max(...waits) }
 }
 
 /** Each process learns for itself, so times are means. */
@@ -121,17 +219,25 @@ function addUp<Key extends string>(parts: readonly Readonly<Record<Key, number>>
   return total
 }
 
+/** As `addUp`, where not each part has each key. */
+function addUpKnown<Key extends string>(parts: readonly Readonly<Partial<Record<Key, number>>>[]) {
+  const total: Partial<Record<Key, number>> = {}
+  for (const part of parts) for (const key in part) total[key] = (total[key] ?? 0) + part[key]!
+  return total
+}
+
 function mergeUpstreams(parts: readonly UpstreamSnapshot[]): UpstreamSnapshot[] {
   const found = new Map<string, UpstreamSnapshot>()
   for (const part of parts) {
     const known = found.get(part.url)
     if (known === undefined) found.set(part.url, part)
     else {
-      const { inFlight, pausedMs } = known
+      const { inFlight, maxInFlight, pausedMs } = known
       found.set(part.url, {
         ...known,
         ...part,
         inFlight: inFlight + part.inFlight,
+        ...(maxInFlight !== undefined && { maxInFlight: maxInFlight + (part.maxInFlight ?? 0) }),
         pausedMs: Math.max(pausedMs, part.pausedMs),
       })
     }

@@ -1,6 +1,9 @@
 /** The state of a process, or of all processes together, at one moment. */
 import type { AgentClass } from '../../http/agent-class.js'
-import type { Decision, Outcome } from '../../proxy/observe/observer.js'
+import type { Decision, Outcome, RejectionCause } from '../../proxy/observe/observer.js'
+
+/** The answers of upstreams by the first digit of their status. */
+export type ResponseClass = '2xx' | '3xx' | '4xx' | '5xx'
 
 export interface Snapshot {
   /** ms since 1970, fractional. */
@@ -27,12 +30,17 @@ export interface Snapshot {
   readonly lateness: Quantiles
   /** What dry runs would have done; undefined without a dry run. */
   readonly dryRun?: DryRunSnapshot
-  /** One line for each instance of the store; undefined: this is not a snapshot of all of them. */
+  /** One line for each instance of the store; undefined: only this program was asked for. */
   readonly members?: readonly MemberSnapshot[]
+  /** The name of the only instance in this snapshot. Undefined: all, or only this program. */
+  readonly shown?: string
+  /** The key that was asked for besides. */
+  readonly watched?: WatchedSnapshot
 }
 
 /** One instance of several. */
 export interface MemberSnapshot {
+  /** No other instance has it. */
   readonly name: string
   /** It is the process that was asked, or one of its workers. */
   readonly isHere: boolean
@@ -47,6 +55,10 @@ export interface MemberSnapshot {
   /** Requests since its start. */
   readonly forwarded: number
   readonly rejected: number
+  /** Answers of 5xx, and requests that failed without an answer, since its start. */
+  readonly errors: number
+  /** Seconds of CPU time since its start. */
+  readonly cpu: number
   /** In ms, of the last ten seconds. */
   readonly waitP99: number
 }
@@ -64,9 +76,12 @@ export interface BucketSnapshot {
   readonly name: string
   /** E.g. `ip`, or `ip + route`. */
   readonly key: string
-  /** The current rate in cost units per second. `configured` is higher when an upstream has lowered the rate. */
-  readonly rate: number
-  readonly configured: number
+  /**
+   * The current rate in cost units per second. null: any rate, as it bounds requests in flight only. `configured` is higher when an
+   * upstream has lowered the rate.
+   */
+  readonly rate: number | null
+  readonly configured: number | null
   /** Cost units. null: it holds any amount. */
   readonly capacity: number | null
   /** Cost units that may leave without spacing. Absent: one request. */
@@ -79,35 +94,70 @@ export interface BucketSnapshot {
   readonly offered: number
   readonly released: number
   readonly rejected: number
+  /** The same per second, over the last five seconds. Absent: an instance of an older version does not tell it. */
+  readonly perSecond?: BucketRates
   /** The cost units and the requests in queues. */
   readonly queued: number
   readonly waiting: number
   /** At most 20, the fullest first. */
   readonly fullest: readonly InstanceSnapshot[]
-  /** Recent events of the fullest instance: times in ms since 1970, at most 256 each, oldest first. */
+  /** Recent events of one of the fullest instances: times in ms since 1970, at most 256 each, oldest first. */
   readonly focus?: {
     readonly key: string
+    /** How many of the processes tell its events. Each watches one key. */
+    readonly watchers: number
     readonly arrivals: readonly number[]
     readonly releases: readonly number[]
     readonly rejections: readonly number[]
   }
 }
 
+/** Cost units per second: arrived, sent upstream, rejected. */
+export interface BucketRates {
+  readonly offered: number
+  readonly released: number
+  readonly rejected: number
+}
+
+/** One key of a bucket, with all that this program knows of it. */
+export interface WatchedSnapshot {
+  readonly bucket: string
+  readonly instance: Omit<InstanceSnapshot, 'predictedWaitMs' | 'heldBy'>
+  /** Cost units since it is watched: arrived, sent upstream, rejected. */
+  readonly offered: number
+  readonly released: number
+  readonly rejected: number
+  readonly focus: NonNullable<BucketSnapshot['focus']>
+}
+
 /** One instance of a bucket. */
 export interface InstanceSnapshot {
   readonly key: string
   readonly tier?: string
-  /** The limits of this instance: cost units per second, cost units. A capacity of null is any amount. */
-  readonly rate: number
+  /** The limits of this instance: cost units per second, cost units. null is any rate, any amount. */
+  readonly rate: number | null
   readonly capacity: number | null
   readonly burst?: number
+  /** Cost units: all that is in it, and of that what waits. */
   readonly level: number
-  /** Requests. */
+  /** The part of the level that the store does not know yet. Below 0: it counts requests that have not come. Absent: 0. */
+  readonly unreported?: number
+  /** Requests, and their cost. */
   readonly waiting: number
-  /** ms until the next possible release. */
-  readonly nextReleaseMs: number
+  readonly queued: number
+  /**
+   * ms until this bucket lets the next request pass. Another bucket, a pause or the upstream may hold that for longer. Absent: an instance
+   * of an older version does not tell it, or it waits for the store.
+   */
+  readonly nextReleaseMs?: number
+  /** How long a newcomer would wait, on the route where that is longest. With `heldBy`: at least. */
+  readonly predictedWaitMs: number
+  /** What else holds a newcomer, for an unknown time. Absent: nothing. */
+  readonly heldBy?: readonly string[]
   /** ms until the block ends; absent: not blocked; -1: blocked until it has drained. */
   readonly blockedMs?: number
+  /** Its limits are overridden until then (ISO 8601). Absent: they are not. */
+  readonly overriddenUntil?: string
 }
 
 export interface RouteSnapshot {
@@ -117,7 +167,17 @@ export interface RouteSnapshot {
   readonly queued: number
   /** Requests since the start. */
   readonly outcomes: Readonly<Record<Outcome, number>>
+  /** How many of the forwarded were not sent: they got the answer to another one. Absent: none. */
+  readonly coalesced?: number
+  /** Answers of the upstream since the start. */
+  readonly upstreamResponses: Readonly<Record<ResponseClass, number>>
+  /** Why requests were rejected, since the start. Reasons that have not happened are left out. */
+  readonly rejections: Readonly<Partial<Record<RejectionCause['reason'], number>>>
   readonly rehearsed: Readonly<Record<Decision, number>>
+  /** How long a newcomer would wait of whom nothing is known. Absent: nobody waits on this route. */
+  readonly predictedWaitMs?: number
+  /** As of an instance. */
+  readonly heldBy?: readonly string[]
   /** Absent: nothing is known of it, and no request was given up. */
   readonly patience?: PatienceSnapshot
 }
@@ -136,10 +196,14 @@ export interface PatienceSnapshot {
 export interface UpstreamSnapshot {
   readonly url: string
   readonly inFlight: number
+  /** How many may be. Absent: any number. */
+  readonly maxInFlight?: number
   /** ms until its pause ends; 0: no pause. */
   readonly pausedMs: number
   /** It fails: ms until the next probe. Absent: it does not fail. */
   readonly probeMs?: number
+  /** Why the last request failed, where it fails. */
+  readonly failure?: string
   /** The rate that it allows, in cost units per second; absent: unknown. */
   readonly allows?: number
 }

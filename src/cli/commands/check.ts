@@ -1,16 +1,17 @@
 import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
+import { openFileLimit } from '../../config/open-files.js'
 import { formatDate, type Profile, profiles } from '../../config/profiles.js'
 import { effective } from '../../config/report/effective-config.js'
 import { exactRate } from '../../config/report/exact-units.js'
-import { type LongestWait, longestWaitOf, longestWaits, waitsForAnswers } from '../../config/report/longest-waits.js'
+import { type LongestWait, longestWaits, longestWaitText, waitsForAnswers } from '../../config/report/longest-waits.js'
 import type { RouteSettings, Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
-import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
+import { openFileWarnings } from '../../config/warnings/open-files.js'
 import { figuresInUse } from '../../config/warnings/profiles.js'
-import { formatDuration } from '../../core/units.js'
+import { durationText } from '../../core/units.js'
 import { CONNECT_PACED } from '../egress-text.js'
 import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
@@ -20,23 +21,38 @@ import { aligned } from './table.js'
 const QUEUED_KB = 8
 const INSTANCE_KB = 0.2
 
+export interface CheckOptions extends CommandOptions {
+  /** Nothing on stderr but warnings and errors. */
+  json?: boolean
+  /** Nothing but errors. */
+  quiet?: boolean
+}
+
 /**
  * Prints the effective configuration as JSON on stdout, and nothing else there. Longest waits, memory and warnings go to
  * stderr.
  *
  * @throws ConfigError
  */
-export function runCheck(options: CommandOptions, terminal: Terminal): void {
+export function runCheck({ json = false, quiet = false, ...options }: CheckOptions, terminal: Terminal): void {
   const sources = sourcesOf(options, terminal)
   const { settings, file } = loadConfig(sources)
   const workers = sources.workers === undefined ? undefined : workerCount(sources.workers)
-  terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  if (json || !quiet) terminal.stdout.write(`${JSON.stringify(effective(settings), null, 2)}\n`)
+  if (quiet) return
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
     ...openFileWarnings(settings, openFileLimit(), workers),
   ]
-  const lines = [
+  const warningLines = warned.map(({ path, message }) => `warning: ${path}: ${message}`)
+  const lines = json ? warningLines : [...effects(settings), ...warningLines, `${file ?? 'the flags'}: valid`]
+  for (const line of lines) terminal.stderr.write(`${line}\n`)
+}
+
+/** What a configuration means for those who wait, and for the memory. */
+function effects(settings: Settings): string[] {
+  return [
     ...routeTable(settings.routes),
     ...adaptiveLines(settings.routes),
     ...profileLines(settings),
@@ -44,10 +60,7 @@ export function runCheck(options: CommandOptions, terminal: Terminal): void {
     memory(settings),
     ...(settings.egress ? [CONNECT_PACED] : []),
     ...longestWaits(settings).flatMap(bucket => bucketLines(bucket, settings.routes)),
-    ...warned.map(({ path, message }) => `warning: ${path}: ${message}`),
-    `${file ?? 'the flags'}: valid`,
   ]
-  terminal.stderr.write(`${lines.join('\n')}\n`)
 }
 
 function routeTable(routes: readonly RouteSettings[]): string[] {
@@ -55,7 +68,7 @@ function routeTable(routes: readonly RouteSettings[]): string[] {
     route.name,
     route.mode,
     route.mode === 'off' ? '-' : route.buckets.map(bucket => bucket.name).join(', '),
-    longestWait(route),
+    route.mode === 'shape' ? longestWaitText(route) : '-',
   ])
   return aligned([['route', 'mode', 'buckets', 'longest wait'], ...rows])
 }
@@ -93,17 +106,6 @@ function profileLines({ routes, buckets }: Settings): string[] {
   })
 }
 
-/** The longest wait of a route, or its `maxWait` if that is shorter. */
-function longestWait(route: RouteSettings): string {
-  if (route.mode !== 'shape') return '-'
-  const wait = longestWaitOf(route)
-  const isOpen = waitsForAnswers(route)
-  const { maxWait } = route
-  if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
-  if (wait === Infinity) return 'no bound'
-  return `${formatDuration(wait)}${isOpen ? ' by the rate alone' : ''}`
-}
-
 function memory({ limits }: Settings): string {
   const queued = `${megabytes(limits.maxQueued * QUEUED_KB)} for ${limits.maxQueued} held requests (maxQueued)`
   const instances = `${megabytes(limits.maxKeys * INSTANCE_KB)} for ${limits.maxKeys} keys (maxKeys)`
@@ -120,11 +122,23 @@ function bucketLines(
   routes: readonly RouteSettings[],
 ): string[] {
   const users = routes.filter(({ buckets }) => buckets.some(({ name }) => name === bucket.name))
-  const more = users.some(waitsForAnswers) ? ' by the rate alone; slow answers make it longer (maxInFlight)' : ''
-  return [`bucket ${waitLine(bucket)}${more}`, ...tiers.map(tier => `  tier ${waitLine(tier)}${more}`)]
+  const wait = users.some(waitsForAnswers) ? openText : closedText
+  return [`bucket ${waitLine(bucket, wait)}`, ...tiers.map(tier => `  tier ${waitLine(tier, wait)}`)]
 }
 
-function waitLine({ name, rate, capacity, burst, longestWaitMs }: LongestWait): string {
-  const limits = `${rate}, capacity ${capacity}${burst === undefined ? '' : `, burst ${burst}`}`
-  return `"${name}" (${limits}): the longest wait is ${formatDuration(longestWaitMs)}`
+function waitLine({ name, rate, capacity, burst, longestWaitMs }: LongestWait, wait: WaitText): string {
+  const limits = `${rate}${capacity === Infinity ? '' : `, capacity ${capacity}`}${burst === undefined ? '' : `, burst ${burst}`}`
+  return `"${name}" (${limits}): ${wait(longestWaitMs)}`
+}
+
+type WaitText = (ms: number) => string
+
+function closedText(ms: number): string {
+  return `the longest wait is ${durationText(ms)}`
+}
+
+/** Of a bucket whose requests also wait for answers, for which no rate bounds the wait. */
+function openText(ms: number): string {
+  if (ms === 0) return 'nobody waits for the rate, but for slow answers (maxInFlight)'
+  return `${closedText(ms)} by the rate alone; slow answers make it longer (maxInFlight)`
 }

@@ -1,4 +1,6 @@
-import type { ConfigSources, Flags } from '../../config/load.js'
+import { ConfigError, type ConfigSources, type Flags } from '../../config/load.js'
+import { openFileLimit } from '../../config/open-files.js'
+import { parseUpstreamUrl } from '../../config/schema/address.js'
 import type { Terminal } from '../terminal.js'
 
 /** Options that `start` and `check` share, as the user gave them. */
@@ -11,5 +13,14 @@ export interface CommandOptions extends Flags {
 /** What `loadConfig` reads for these options. */
 export function sourcesOf(options: CommandOptions, { env, cwd }: Terminal): ConfigSources {
   const { config: file, workers, ...flags } = options
-  return { ...(file !== undefined && { file }), flags, env, cwd: cwd(), workers }
+  return { ...(file !== undefined && { file }), flags, env, cwd: cwd(), workers, openFiles: openFileLimit() }
+}
+
+/** The URL that `--upstream` names. @throws ConfigError */
+export function readUpstream(text: string): string {
+  try {
+    return parseUpstreamUrl(text)
+  } catch (error) {
+    throw new ConfigError([{ path: '--upstream', message: (error as Error).message }])
+  }
 }

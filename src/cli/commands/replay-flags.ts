@@ -1,8 +1,8 @@
 import { existsSync } from 'node:fs'
 import { ConfigError, DEFAULT_FILE, type Problem } from '../../config/load.js'
 import { parseDuration } from '../../core/units.js'
+import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/field-names.js'
 import { FORMAT_LIST, isFormat } from '../../replay/formats/format-names.js'
-import { FIELDS, type FieldNames, type FieldUse } from '../../replay/formats/json-lines.js'
 import { STDIN } from '../../replay/input/log-files.js'
 import { kindOf, limitsOfFile, limitsOfFlags, limitsOfOneFile } from '../../replay/plan/limits-file.js'
 import { type Plan, type ReplayLimits, singleOf } from '../../replay/plan/plan.js'
@@ -131,7 +131,7 @@ function checkCombinations(flags: ReplayFlags, job: ReplayOrder['job'] | undefin
   const { sweep, target, html, patience } = flags
   const isSweep = sweep !== undefined || target !== undefined
   if (job?.kind === 'replay' && isSweep && singleOf(job.limits.settings) === undefined) {
-    const message = `${job.limits.name} has more than one bucket or route, tiers, costs or penalties; try one bucket by itself with --rate, --capacity and --key`
+    const message = `${job.limits.name} has more than one bucket or route, tiers, costs, penalties or patience; try one bucket by itself with --rate, --capacity and --key`
     list.refuse('--sweep', message)
   }
   if (isSweep && patience !== undefined)

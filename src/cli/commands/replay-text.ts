@@ -1,4 +1,6 @@
 /** Reports of a replay as lines for a terminal. */
+
+import { durationText } from '../../core/units.js'
 import type { DiffReport } from '../../replay/report/diff.js'
 import type { LeavingOutcomes, LeavingReport, PeakReport, ReplayReport } from '../../replay/report/report.js'
 import { aligned } from './table.js'
@@ -14,6 +16,7 @@ export function reportLines(report: ReplayReport): string[] {
   const what =
     limits.rate === undefined ? limits.name : `${limits.rate}, capacity ${limits.capacity}${bursts}, key ${limits.key}`
   const head = [
+    ...(sweep?.recommended === undefined ? [] : [...recommendedLines(sweep.recommended), '']),
     `${counted(requests, 'request')} of ${counted(report.clients.total, 'client')} in ${counted(report.lines, 'line')} (${report.formats.join(', ') || 'nothing'})`,
     ...(report.from === undefined ? [] : [`from ${report.from} to ${report.to}`]),
     `limits: ${what}`,
@@ -38,7 +41,7 @@ export function reportLines(report: ReplayReport): string[] {
 }
 
 function outcomeLines({ requests, atOnce, delayed, rejected, expired, wait }: ReplayReport): string[] {
-  const waits = `  wait p50 ${ms(wait.p50)}, p90 ${ms(wait.p90)}, p99 ${ms(wait.p99)}, max ${ms(wait.max)}`
+  const waits = `  wait p50 ${durationText(wait.p50)}, p90 ${durationText(wait.p90)}, p99 ${durationText(wait.p99)}, max ${durationText(wait.max)}`
   return aligned([
     ['admitted at once', String(atOnce), share(atOnce, requests), ''],
     ['delayed', String(delayed), share(delayed, requests), delayed > 0 ? waits : ''],
@@ -78,8 +81,8 @@ function clientLines({ clients }: ReplayReport): string[] {
           String(delayed),
           String(rejected),
           share(rejected, requests),
-          delayed > 0 ? ms(meanWait) : '-',
-          delayed > 0 ? ms(maxWait) : '-',
+          delayed > 0 ? durationText(meanWait) : '-',
+          delayed > 0 ? durationText(maxWait) : '-',
         ]),
     ]),
     ...(hardest.length > LISTED ? [`... ${hardest.length - LISTED} more with --json`] : []),
@@ -89,19 +92,25 @@ function clientLines({ clients }: ReplayReport): string[] {
 type Sweep = NonNullable<ReplayReport['sweep']>
 
 function sweepLines(sweep: Sweep): string[] {
-  const { recommended } = sweep
   return [
     ...heatMap('rejected', sweep, ({ rejected, requests }) => [rejected / requests, share(rejected, requests)]),
     '',
-    ...heatMap('p99 wait', sweep, ({ wait, delayed }) => [wait.p99, delayed > 0 ? ms(wait.p99) : '-']),
-    ...(recommended === undefined
-      ? []
-      : [
-          '',
-          `the smallest that meets the target: rate ${recommended.rate}, capacity ${recommended.capacity}: ` +
-            `${share(recommended.rejected, recommended.requests)} rejected, p99 wait ${ms(recommended.wait.p99)}, max ${ms(recommended.wait.max)}`,
-          `  ${recommended.config}`,
-        ]),
+    ...heatMap('p99 wait', sweep, ({ wait, delayed }) => [wait.p99, delayed > 0 ? durationText(wait.p99) : '-']),
+  ]
+}
+
+function recommendedLines({
+  rate,
+  capacity,
+  rejected,
+  requests,
+  wait,
+  config,
+}: NonNullable<Sweep['recommended']>): string[] {
+  return [
+    `the smallest that meets the target: rate ${rate}, capacity ${capacity}: ` +
+      `${share(rejected, requests)} rejected, p99 wait ${durationText(wait.p99)}, max ${durationText(wait.max)}`,
+    `  ${config}`,
   ]
 }
 
@@ -112,7 +121,7 @@ function leavingLines({ patience, service, kept, givenUp }: LeavingReport): stri
   }
   const forNobody = ({ inTime, late }: LeavingOutcomes): string => share(late, inTime + late)
   return [
-    `if clients leave after ${ms(patience)}, and answers take ${service === undefined ? 'no time' : `${ms(service)} (90th percentile in the log)`}:`,
+    `if clients leave after ${durationText(patience)}, and answers take ${service === undefined ? 'no time' : `${durationText(service)} (90th percentile in the log)`}:`,
     ...aligned([
       ['', 'nothing given up', 'given up'],
       row('answered in time', ({ inTime }) => inTime),
@@ -178,9 +187,9 @@ export function diffLines({ a, b, clients }: DiffReport): string[] {
       row('admitted at once', ({ atOnce, requests }) => `${atOnce} (${share(atOnce, requests)})`),
       row('delayed', ({ delayed, requests }) => `${delayed} (${share(delayed, requests)})`),
       row('rejected', ({ rejected, requests }) => `${rejected} (${share(rejected, requests)})`),
-      row('wait p50', ({ wait }) => ms(wait.p50)),
-      row('wait p99', ({ wait }) => ms(wait.p99)),
-      row('longest wait', ({ wait }) => ms(wait.max)),
+      row('wait p50', ({ wait }) => durationText(wait.p50)),
+      row('wait p99', ({ wait }) => durationText(wait.p99)),
+      row('longest wait', ({ wait }) => durationText(wait.max)),
       row('most in a second', ({ upstream }) => String(upstream.after.releases)),
     ]),
     '',
@@ -198,7 +207,7 @@ export function diffLines({ a, b, clients }: DiffReport): string[] {
               String(requests),
               `${a.rejected} -> ${b.rejected}`,
               `${a.delayed} -> ${b.delayed}`,
-              `${ms(a.maxWait)} -> ${ms(b.maxWait)}`,
+              `${durationText(a.maxWait)} -> ${durationText(b.maxWait)}`,
             ]),
         ])),
     ...remarks(a),
@@ -210,19 +219,6 @@ function share(part: number, whole: number): string {
   const percent = (100 * part) / whole
   return percent < 0.001 ? '<0.001 %' : `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))} %`
 }
-
-/** A duration with three digits, in a suitable unit. */
-function ms(value: number): string {
-  const [divisor, unit] = UNITS.find(([divisor, , least]) => value >= divisor * least) ?? [1, 'ms']
-  return `${Number((value / divisor).toPrecision(3))} ${unit}`
-}
-
-/** Units: their length in ms, their name, and the least count for which they are used. */
-const UNITS: readonly (readonly [number, string, number])[] = [
-  [3_600_000, 'h', 2],
-  [60_000, 'min', 2],
-  [1_000, 's', 1],
-]
 
 function counted(count: number, noun: string): string {
   return `${count} ${noun}${count === 1 ? '' : 's'}`

@@ -17,7 +17,7 @@ const PROGRESS_MS = 100
 const BAR = 30
 
 /**
- * Prints the report. Errors of reading come after the report of what could be read.
+ * Prints the report. Errors of reading come after the report of what could be read, alone if that is nothing.
  *
  * @throws ConfigError, CommandError
  */
@@ -42,23 +42,34 @@ export async function runReplay(
     if (job.kind === 'replay') {
       report = await replay({ ...whole, limits: job.limits })
       bar?.clear()
+      refuseUnread(report)
       if (html !== undefined) writePage(html, report)
       print(report, () => reportLines(report))
     } else {
       const diff = await diffLimits(job.a, job.b, whole)
       bar?.clear()
       report = diff.a
+      refuseUnread(report)
       print(diff, () => diffLines(diff))
     }
   } catch (error) {
     bar?.clear()
     throw error instanceof InputError ? new CommandError(error.message) : error
   }
-  if (report.errors.length > 0) throw new CommandError(report.errors.join('\nshaper: '))
+  if (report.errors.length > 0) throw unreadable(report)
   if (report.requests > 0) return
   if (report.bad + report.skipped > 0)
     throw new CommandError('no line is a request that could be read; say what it is with --format')
   throw new CommandError('the log is empty, so there is nothing to say of any limits; name one with requests in it')
+}
+
+/** @throws CommandError where nothing could be read */
+function refuseUnread(report: ReplayReport): void {
+  if (report.errors.length > 0 && report.lines === 0) throw unreadable(report)
+}
+
+function unreadable({ errors }: ReplayReport): CommandError {
+  return new CommandError(errors.join('\nshaper: '))
 }
 
 function readReport(file: string): ReplayReport {

@@ -1,20 +1,24 @@
 import { workerCount } from '../../config/checks/workers.js'
 import { loadConfig } from '../../config/load.js'
+import type { LogChoice } from '../logging/log-options.js'
 import { isWorker } from '../serving/worker-protocol.js'
 import type { Terminal } from '../terminal.js'
 import { type CommandOptions, sourcesOf } from './common-options.js'
+
+export interface StartOptions extends CommandOptions, LogChoice {}
 
 /**
  * Runs the proxy until a signal ends it. What serves is imported once the configuration is known to be good.
  *
  * @throws ConfigError, CommandError
  */
-export async function runStart(options: CommandOptions, terminal: Terminal): Promise<void> {
-  if (isWorker()) return (await import('../serving/worker.js')).runWorker()
+export async function runStart({ log, logLevel, ...options }: StartOptions, terminal: Terminal): Promise<void> {
+  const choice = { ...(log && { log }), ...(logLevel && { logLevel }) }
+  if (isWorker()) return (await import('../serving/worker.js')).runWorker(choice)
   const sources = sourcesOf(options, terminal)
   const { workers } = sources
   const { settings, file } = loadConfig(sources)
   const { runService } = await import('../serving/service.js')
   const reload = () => loadConfig(sources).settings
-  await runService({ settings, file, reload }, workers === undefined ? undefined : workerCount(workers))
+  await runService({ settings, file, reload }, workers === undefined ? undefined : workerCount(workers), choice)
 }

@@ -1,5 +1,6 @@
 import { ConfigError, type Problem } from '../../config/load.js'
 import { parseDuration } from '../../core/units.js'
+import { adminUrl } from './admin-client.js'
 import type { TopOptions } from './top.js'
 
 /** The flags as the user gave them. */
@@ -19,9 +20,8 @@ export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlag
   const refuse = (path: string, value: string, message: string): void => {
     problems.push({ path, message: `${JSON.stringify(value)} ${message}` })
   }
-  const url = /^[a-z]+:\/\//i.test(admin) ? admin : `http://${admin}`
-  if (!URL.canParse(url) || !/^https?:/i.test(url))
-    refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
+  const url = adminUrl(admin)
+  if (url === undefined) refuse('--admin', admin, 'is not a URL; use e.g. http://127.0.0.1:9090')
   let ms = 0
   try {
     ms = parseDuration(interval)
@@ -34,7 +34,7 @@ export function readTopFlags({ admin, dryRun = false, interval, count }: TopFlag
     refuse('--count', count, 'is not a number of tables; use e.g. 1')
   if (problems.length > 0) throw new ConfigError(problems)
   return {
-    admin: url,
+    admin: url!,
     token: env.SHAPER_TOKEN,
     dryRun,
     interval: ms,

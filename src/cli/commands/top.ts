@@ -1,14 +1,17 @@
 /** Shows a live table of buckets with the data of an admin server. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { BucketSnapshot, DryRunSnapshot, InstanceSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
-import { CommandError } from '../command-error.js'
+import type { DryRunSnapshot, Snapshot } from '../../admin/snapshot/snapshot.js'
+import { durationText } from '../../core/units.js'
+import type { Terminal } from '../terminal.js'
+import { arrange, type TopView } from '../top/layout.js'
+import { runScreen } from '../top/run-screen.js'
+import { Screen } from '../top/screen.js'
+import { sectionsOf, summaryOf } from '../top/sections.js'
+import { cellText, decimal } from '../top/text.js'
+import { type AdminAddress, askAdmin } from './admin-client.js'
 import { aligned } from './table.js'
 
-export interface TopOptions {
-  /** The URL of the admin server. */
-  readonly admin: string
-  /** The token of the admin server. */
-  readonly token: string | undefined
+export interface TopOptions extends AdminAddress {
   /** Whether to show what dry runs would have done instead. */
   readonly dryRun: boolean
   /** ms between two tables. */
@@ -17,34 +20,79 @@ export interface TopOptions {
   readonly count: number
 }
 
-/** The size of a terminal that does not tell it. */
-const SIZE = { columns: 100, rows: 40 }
-
-const BAR = 12
-
-/** The most characters of a server's text in an error. */
-const LONGEST_DETAIL = 200
-
 /**
- * Shows `count` tables. On a terminal each replaces the one before.
+ * On a terminal, shows everything until a key ends it. With a `count`, for dry runs and elsewhere it writes tables, one below
+ * the other.
  *
- * @throws CommandError when the admin server does not answer, or refuses
+ * @throws CommandError when the admin server does not answer, or refuses. Once it has answered, a terminal waits for it.
  */
-export async function runTop(options: TopOptions, out: NodeJS.WriteStream): Promise<void> {
-  let before: Snapshot | undefined
-  let lines = 0
+export async function runTop(
+  options: TopOptions,
+  { stdin, stdout }: Pick<Terminal, 'stdin' | 'stdout'>,
+): Promise<void> {
+  const isLive = options.count === Infinity && !options.dryRun && stdin.isTTY && stdout.isTTY
+  if (isLive) await showLive(options, { stdin, stdout })
+  else await writeTables(options, stdout)
+}
+
+/** ms. What the server does not tell per second is counted over the same time. */
+const RATE_OVER = 5_000
+
+/** The latest snapshots. */
+class Seen {
+  readonly #all: Snapshot[] = []
+
+  /** Returns the one to compare it with. Undefined: it is the first. */
+  add(now: Snapshot): Snapshot | undefined {
+    while (this.#all.length > 1 && this.#all[1]!.at <= now.at - RATE_OVER) this.#all.shift()
+    const [before] = this.#all
+    this.#all.push(now)
+    return before
+  }
+}
+
+async function writeTables(options: TopOptions, out: NodeJS.WriteStream): Promise<void> {
+  const seen = new Seen()
   for (let shown = 0; shown < options.count; shown += 1) {
     if (shown > 0) await sleep(options.interval)
-    // Rates are differences of two snapshots, so the first table takes two.
-    before ??= shown === 0 && !options.dryRun ? await firstSnapshot(options) : undefined
+    // Some rates are differences of two snapshots, so the first table takes two.
+    if (shown === 0 && !options.dryRun) seen.add(await firstSnapshot(options))
     const now = await fetchSnapshot(options)
-    const table = options.dryRun ? dryRunTable(now) : bucketTable(now, before)
-    const { columns = SIZE.columns, rows = SIZE.rows } = out.isTTY ? out : { columns: Infinity, rows: Infinity }
-    const text = table.slice(0, Math.max(1, rows - 1)).map(line => line.slice(0, columns).trimEnd())
-    const clear = out.isTTY && lines > 0 ? `\x1b[${lines}A\x1b[J` : ''
-    out.write(`${clear}${text.join('\n')}\n`)
-    lines = text.length
-    before = now
+    const lines = options.dryRun ? dryRunTable(now) : topLines(now, seen.add(now))
+    out.write(`${shown > 0 ? '\n' : ''}${lines.join('\n')}\n`)
+  }
+}
+
+/** @throws CommandError when the first answer does not come */
+async function showLive(options: TopOptions, terminal: Pick<Terminal, 'stdin' | 'stdout'>): Promise<void> {
+  const seen = new Seen()
+  const first = await fetchSnapshot(options)
+  const screen = new Screen()
+  screen.update(first, seen.add(first))
+  const running = runScreen(screen, terminal)
+  try {
+    running.draw()
+    let isOver = false
+    const ended = running.ended.then(() => {
+      isOver = true
+    })
+    // The first rates are not to keep anybody waiting.
+    let interval = Math.min(options.interval, 1_000)
+    for (;;) {
+      await Promise.race([sleep(interval, undefined, { ref: false }), ended])
+      if (isOver) return
+      try {
+        const now = await fetchSnapshot(options)
+        screen.update(now, seen.add(now))
+      } catch (error) {
+        screen.lost(`${(error as Error).message}`)
+      }
+      if (isOver) return
+      running.draw()
+      interval = options.interval
+    }
+  } finally {
+    running.close()
   }
 }
 
@@ -54,95 +102,19 @@ async function firstSnapshot(options: TopOptions): Promise<Snapshot> {
   return snapshot
 }
 
-async function fetchSnapshot({ admin, token }: TopOptions): Promise<Snapshot> {
-  const url = new URL('/buckets?all', admin)
-  const headers = token === undefined ? {} : { authorization: `Bearer ${token}` }
-  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
-    throw new CommandError('SHAPER_TOKEN has characters that cannot be sent; set it to the token of the configuration')
-  }
-  const answer = await fetch(url, { headers, signal: AbortSignal.timeout(5_000) }).catch((error: Error) => {
-    const { cause } = error as { cause?: { code?: string } }
-    const reason = cause?.code ?? error.message
-    throw new CommandError(
-      `the admin server at ${url.origin} does not answer (${reason}); start shaper with "admin" in its configuration, or name it with --admin URL`,
-    )
-  })
-  if (answer.status === 401) {
-    const fault =
-      token === undefined
-        ? 'wants a token; set SHAPER_TOKEN'
-        : 'refuses the token in SHAPER_TOKEN; set it to the token of the configuration'
-    throw new CommandError(`the admin server at ${url.origin} ${fault}`)
-  }
-  if (!answer.ok)
-    throw new CommandError(`the admin server at ${url.origin} answers ${answer.status}${await detailOf(answer)}`)
-  const snapshot = (await answer.json().catch(() => undefined)) as Snapshot | undefined
-  if (!Array.isArray(snapshot?.buckets) || !Array.isArray(snapshot.routes)) {
-    throw new CommandError(`${url.origin} is not an admin server of shaper; name one with --admin URL`)
-  }
-  return snapshot
+function fetchSnapshot(options: TopOptions): Promise<Snapshot> {
+  return askAdmin<Snapshot>(
+    options,
+    '/buckets?all',
+    ({ buckets, routes }) => Array.isArray(buckets) && Array.isArray(routes),
+  )
 }
 
-/** What a problem document (RFC 9457) says, as the end of a message. Empty: the answer is none. */
-async function detailOf(answer: Response): Promise<string> {
-  const { detail } = ((await answer.json().catch(() => null)) ?? {}) as { detail?: unknown }
-  return typeof detail === 'string' ? `: ${printable(detail, LONGEST_DETAIL)}` : ''
-}
-
-/** The table of buckets. Rates are differences to the snapshot `before`. */
-export function bucketTable(now: Snapshot, before: Snapshot | undefined): string[] {
-  const seconds = before === undefined ? Infinity : Math.max(0.001, (now.at - before.at) / 1_000)
-  const rows = now.buckets.flatMap(bucket => {
-    const old = before?.buckets.find(({ name }) => name === bucket.name)
-    const perSecond = (of: (bucket: BucketSnapshot) => number): string =>
-      decimal(Math.max(0, of(bucket) - (old === undefined ? 0 : of(old))) / seconds)
-    return [
-      [
-        bucket.name,
-        `${decimal(bucket.rate)}/s${bucket.rate < bucket.configured ? ` of ${decimal(bucket.configured)}` : ''}`,
-        `${bucket.keys} ${bucket.keys === 1 ? 'key' : 'keys'}`,
-        '',
-        String(bucket.waiting),
-        perSecond(({ offered }) => offered),
-        perSecond(({ released }) => released),
-        perSecond(({ rejected }) => rejected),
-        '',
-      ],
-      ...bucket.fullest.map(instanceRow),
-    ]
-  })
-  const titles = ['bucket', 'rate', 'key', 'level', 'queued', 'in/s', 'released/s', 'rejected/s', 'next']
-  return [...summary(now), ...patience(now), '', ...memberTable(now, before, seconds), ...aligned([titles, ...rows])]
-}
-
-/** The instances of the store. Empty: there is one. */
-function memberTable({ members = [] }: Snapshot, before: Snapshot | undefined, seconds: number): string[] {
-  if (members.length < 2) return []
-  const rows = members.map(({ name, isHere, draining, storeReady, queued, inFlight, forwarded, rejected, waitP99 }) => {
-    const old = before?.members?.find(member => member.name === name)
-    const perSecond = (now: number, then: number | undefined): string =>
-      then === undefined ? '' : decimal(Math.max(0, now - then) / seconds)
-    const state = draining ? 'shutting down' : storeReady ? '' : 'without the store'
-    return [
-      `${printable(name)}${isHere ? ' *' : ''}`,
-      String(queued),
-      String(inFlight),
-      perSecond(forwarded, old?.forwarded),
-      perSecond(rejected, old?.rejected),
-      milliseconds(waitP99),
-      state,
-    ]
-  })
-  const titles = ['instance (* here)', 'queued', 'in flight', 'forwarded/s', 'rejected/s', 'wait p99', '']
-  return [...aligned([titles, ...rows]), '']
-}
-
-function instanceRow({ key, tier, level, capacity, waiting, nextReleaseMs, blockedMs }: InstanceSnapshot): string[] {
-  const filled = Math.min(BAR, Math.round((level / (capacity ?? Infinity)) * BAR))
-  const bar = `${'#'.repeat(filled)}${'.'.repeat(BAR - filled)} ${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`
-  const blocked = blockedMs === undefined ? undefined : blockedMs < 0 ? 'blocked' : `blocked ${milliseconds(blockedMs)}`
-  const next = waiting > 0 ? milliseconds(nextReleaseMs) : ''
-  return ['', tier ?? '', printable(key), bar, String(waiting), '', '', '', blocked ?? next]
+/** Everything there is, in lines of any length. Rates are differences to the snapshot `before`. */
+export function topLines(now: Snapshot, before: Snapshot | undefined): string[] {
+  const view: TopView = { focus: 'key', filter: '', sort: {}, scroll: {} }
+  const shown = arrange(sectionsOf(now, before), view, { columns: Infinity, rows: Infinity })
+  return [summaryOf(now).join('; '), ...shown.flatMap(({ lines }) => ['', ...lines])]
 }
 
 /** The table of dry runs. */
@@ -164,60 +136,12 @@ export function dryRunTable({ at, dryRun }: Snapshot): string[] {
       ...keys.map(hit => [
         hit.route,
         hit.bucket,
-        printable(hit.key),
+        cellText(hit.key),
         hit.agent,
         String(hit.wouldReject),
         String(hit.wouldDelay),
-        milliseconds(hit.longestWait),
+        durationText(hit.longestWait),
       ]),
     ]),
   ]
-}
-
-function summary({ queued, inFlight, wait, lateness, store, processes, draining, upstreams }: Snapshot): string[] {
-  const paused = upstreams
-    .filter(({ pausedMs }) => pausedMs > 0)
-    .map(({ url, pausedMs }) => `${url} pauses for ${milliseconds(pausedMs)}`)
-  const failing = upstreams
-    .filter(({ probeMs }) => probeMs !== undefined)
-    .map(({ url, probeMs }) => `${url} fails, tried again in ${milliseconds(probeMs!)}`)
-  return [
-    `${queued} queued, ${inFlight} in flight; wait p50 ${milliseconds(wait.p50)}, p99 ${milliseconds(wait.p99)}, ` +
-      `max ${milliseconds(wait.max)}; late p99 ${milliseconds(lateness.p99)}`,
-    [
-      ...(processes > 1 ? [`${processes} processes`] : []),
-      ...(store.type === 'memory' ? [] : [`${store.type}: ${store.ready ? `${store.instances} instances` : 'away'}`]),
-      ...(draining ? ['shutting down'] : []),
-      ...paused,
-      ...failing,
-    ].join('; '),
-  ].filter(line => line !== '')
-}
-
-/** How long the clients of routes wait for answers, as learnt, and what was not sent because of that. */
-function patience({ routes }: Snapshot): string[] {
-  return routes.flatMap(({ name, patience }) => {
-    if (patience === undefined) return []
-    const { learntMs, lastMinute } = patience
-    const parts = [
-      ...(learntMs === undefined ? [] : [`clients leave after about ${milliseconds(learntMs)}`]),
-      ...(lastMinute === 0 ? [] : [`${lastMinute} given up in the last minute`]),
-    ]
-    return parts.length === 0 ? [] : [`${name}: ${parts.join('; ')}`]
-  })
-}
-
-/** A text without control characters: a key comes from a client and must not control the terminal. */
-function printable(text: string, longest = 40): string {
-  const clean = text.replace(/[^\p{L}\p{N}\p{P}\p{S} ]/gu, '?')
-  return clean.length > longest ? `${clean.slice(0, longest - 1)}~` : clean
-}
-
-function decimal(value: number): string {
-  return String(Number(value >= 100 ? value.toFixed(0) : value.toPrecision(3)))
-}
-
-function milliseconds(ms: number): string {
-  if (ms >= 10_000) return `${decimal(ms / 1_000)} s`
-  return `${decimal(ms)} ms`
 }

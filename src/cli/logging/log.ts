@@ -1,5 +1,5 @@
 /**
- * The log: one line of JSON for each record, on stderr.
+ * The log: one line for each record, on stderr, in JSON or for people.
  *
  * Writing never blocks, so a slow reader cannot delay requests. Lines are written in batches, and a reader that is too far
  * behind loses lines. All lines of a process go through one stream, so they keep their order and do not mix. Workers and
@@ -9,6 +9,8 @@ import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { isatty } from 'node:tty'
 import pino, { type DestinationStream, type Logger } from 'pino'
+import type { LogChoice } from './log-options.js'
+import { createPrettyPrinter } from './pretty.js'
 
 const STDERR = 2
 
@@ -189,10 +191,12 @@ function tryWrite(file: number, bytes: Buffer): Buffer {
 
 let stream: LogStream | undefined
 
-interface LogOptions {
+interface LogOptions extends LogChoice {
   /** Whether other processes write to the same stderr. */
   readonly isShared: boolean
 }
+
+let write = (line: string): void => stream?.write(line)
 
 function open(options: LogOptions): LogStream {
   const opened = new LogStream(options)
@@ -202,13 +206,20 @@ function open(options: LogOptions): LogStream {
 
 /** @param base fields of every record */
 export function createLog(base: Record<string, unknown> | null, options: LogOptions): Logger {
-  stream ??= open(options)
-  return pino({ base }, stream)
+  const opened = stream ?? open(options)
+  stream = opened
+  const { log = isatty(STDERR) ? 'pretty' : 'json', logLevel = 'info' } = options
+  if (log === 'pretty') {
+    // Only a terminal is asked: it heeds NO_COLOR.
+    const print = createPrettyPrinter(process.stderr.isTTY && process.stderr.hasColors() ? 'ansi' : 'none')
+    write = line => opened.write(print(line))
+  }
+  return pino({ base, level: logLevel }, { write })
 }
 
-/** Writes a record that is a whole line with its line feed, after `createLog`. */
+/** Writes a record in JSON that is a whole line with its line feed, after `createLog`. */
 export function writeLine(line: string): void {
-  stream?.write(line)
+  write(line)
 }
 
 /** Writes the current batch, so that other output can follow it. */

@@ -24,7 +24,7 @@ interface Handle {
  */
 export function rescueHandovers({ process: child }: Worker, othersServe: () => boolean): void {
   const untaken = new Map<number, Handle>()
-  const { send } = child
+  const { send, disconnect } = child
   child.send = function (this: typeof child, ...input: Parameters<typeof send>): boolean {
     const [{ act, seq }, handle] = input as unknown as [Message, Handle | undefined]
     if (act === 'newconn' && handle !== undefined) untaken.set(seq!, handle)
@@ -32,13 +32,17 @@ export function rescueHandovers({ process: child }: Worker, othersServe: () => b
   } as typeof send
   child.on('internalMessage', ({ ack }: Message) => untaken.delete(ack!))
   let isGone = false
+  // Node calls this when the channel has ended.
+  child.disconnect = () => {
+    disconnect.call(child)
+    // Node would wait for the answer to what it has sent. Until then it would go on dealing connections of other ports to the
+    // worker, and lose them, as nothing can be sent any more.
+    process.nextTick(() => {
+      if (!isGone) child.emit('disconnect')
+    })
+  }
   child.once('disconnect', () => {
     isGone = true
-  })
-  // Nothing comes from it any more.
-  child.once('close', () => {
-    // Node waits for the answer with this, too, and would go on counting the worker.
-    if (!isGone) child.emit('disconnect')
     const others = othersServe()
     for (const [seq, handle] of untaken) {
       // As a worker answers that shuts down: Node gives it to another one then.

@@ -2,9 +2,13 @@
 import type { Worker } from 'node:cluster'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue } from 'prom-client'
 import type { FleetMember } from '../../admin/fleet/member.js'
-import type { AdminSource, Readiness, Reset } from '../../admin/http/server.js'
-import { mergeSnapshots } from '../../admin/snapshot/merge-snapshots.js'
-import type { Snapshot } from '../../admin/snapshot/snapshot.js'
+import type { AdminSource, Readiness } from '../../admin/http/server.js'
+import { type KeyState, mergeKeyStates, type OverrideState } from '../../admin/keys/key-state.js'
+import type { OverrideAnswer } from '../../admin/keys/override-change.js'
+import { lastWait, type Reset, shownLimits } from '../../admin/keys/reset.js'
+import { type KeySearch, mergeSearches } from '../../admin/keys/search.js'
+import { mergeSnapshots, mergeWatched } from '../../admin/snapshot/merge-snapshots.js'
+import type { Snapshot, WatchedSnapshot } from '../../admin/snapshot/snapshot.js'
 import type { View } from '../../core/board.js'
 import type { Question } from './worker-protocol.js'
 
@@ -34,9 +38,21 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
     return given
   }
 
+  async function one<Answer>(question: Question): Promise<Answer> {
+    const answer = await workers.questionOne<Answer>(question)
+    if (answer === undefined) throw new Error('a worker does not answer')
+    return answer
+  }
+
+  async function keyOf(bucket: string, key: string): Promise<KeyState | undefined> {
+    const states = (await all<KeyState | null>({ about: 'key', bucket, key })).filter(state => state !== null)
+    return states.length === 0 ? undefined : mergeKeyStates(states)
+  }
+
   return {
     members: async () => (await all<readonly FleetMember[]>({ about: 'members' })).flat(),
-    views: async () => (await workers.questionOne<readonly View[]>({ about: 'views' })) ?? [],
+    hours: async () => (await all<readonly View[]>({ about: 'hours' })).flat(),
+    views: async kind => (await workers.questionOne<readonly View[]>({ about: 'views', kind })) ?? [],
     snapshot: async () => mergeSnapshots(await all<Snapshot>({ about: 'snapshot' })),
     async ready() {
       const parts = await all<Readiness>({ about: 'ready' })
@@ -62,17 +78,30 @@ export function createPooledAdminSource(workers: AskedWorkers): AdminSource {
       if (present.length === 0) throw new Error('no worker answers')
       return ended.length === 0 ? present : [...present, ended]
     },
+    async whyNoKey(bucket, key) {
+      const reasons = await all<string | null>({ about: 'whyNoKey', bucket, key })
+      return reasons.includes(null) ? undefined : reasons[0]!
+    },
+    key: (bucket, key) => keyOf(bucket, key),
+    async watch(bucket, key) {
+      const parts = await all<WatchedSnapshot | null>({ about: 'watch', bucket, key })
+      return mergeWatched(parts.filter(part => part !== null))
+    },
+    search: async text => mergeSearches(await all<KeySearch>({ about: 'search', text })),
+    async override(change) {
+      return (await one<OverrideAnswer | null>({ about: 'override', change })) ?? undefined
+    },
+    overrides: () => one<readonly OverrideState[]>({ about: 'overrides' }),
     async reset(bucket, key) {
-      const given = (await all<Reset | null>({ about: 'reset', bucket, key })).filter(each => each !== null)
-      if (given.length === 0) return undefined
-      const sum = (figure: 'waiting' | 'level' | 'lastWaitMs') => given.reduce((total, each) => total + each[figure], 0)
-      return {
-        // All workers see the same level in the shared store.
-        forgotten: Math.max(...given.map(each => each.forgotten)),
-        waiting: sum('waiting'),
-        level: sum('level'),
-        lastWaitMs: sum('lastWaitMs'),
-      }
+      const before = await keyOf(bucket, key)
+      if (before === undefined) return undefined
+      // The others hear of it.
+      await one<Reset>({ about: 'reset', bucket, key })
+      const after = (await keyOf(bucket, key))!
+      // Just what waits is left. A store may already count room that a worker has leased since.
+      const { waiting, queued: level } = after
+      const forgotten = Math.max(0, before.level - before.queued)
+      return { forgotten, waiting, level, ...lastWait(shownLimits(after), { waiting, queued: level, level }) }
     },
   }
 }

@@ -25,9 +25,11 @@ export interface ReloaderOptions {
   /** Puts a configuration into effect. Resolves to the number of expired waiters by route. */
   readonly apply: (next: Settings) => Promise<ReadonlyMap<string, number>>
   readonly log: Logger
+  /** Counts a reload. One that finds nothing changed is `ok`. */
+  readonly reloaded?: ((result: 'ok' | 'failed') => void) | undefined
 }
 
-export function createReloader({ settings: first, files, load, apply, log }: ReloaderOptions): Reloader {
+export function createReloader({ settings: first, files, load, apply, log, reloaded }: ReloaderOptions): Reloader {
   let current = first
   let filesInUse = files
   let last = Promise.resolve()
@@ -37,8 +39,12 @@ export function createReloader({ settings: first, files, load, apply, log }: Rel
       const now = usedFiles(next, first.listen)
       const changed = changes(current, next)
       const changedNames = changedFiles(filesInUse, now)
-      if (changed.length + changedNames.length === 0) return log.info('reloaded: nothing has changed')
+      if (changed.length + changedNames.length === 0) {
+        reloaded?.('ok')
+        return log.info('reloaded: nothing has changed')
+      }
       const expired = await apply(next)
+      reloaded?.('ok')
       current = next
       filesInUse = now
       log.info({ changes: [...changed, ...changedNames] }, 'reloaded')
@@ -49,6 +55,7 @@ export function createReloader({ settings: first, files, load, apply, log }: Rel
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }
     } catch (error) {
+      reloaded?.('failed')
       logRefusal(error as Error, log)
     }
   }

@@ -4,18 +4,22 @@ import type { Logger } from 'pino'
 import type { AdminSource } from '../../admin/http/server.js'
 import { exactRate } from '../../config/report/exact-units.js'
 import type { Settings } from '../../config/settings.js'
+import type { Clock } from '../../core/clock.js'
 import { type Store, StoreError } from '../../core/store.js'
 import { createPreciseClock } from '../../pacing/precise.js'
 import { createTimerClock } from '../../pacing/timer.js'
 import { combineObservers } from '../../proxy/observe/fan-out.js'
-import type { Observer } from '../../proxy/observe/observer.js'
+import type { Observer, RequestRecord } from '../../proxy/observe/observer.js'
+import { hashedKey } from '../../proxy/routing/key.js'
 import { type ProxyOptions, type RunningProxy, startProxy } from '../../proxy/server/server.js'
+import { failureText } from '../../proxy/upstream/upstream-error.js'
 import { openStore } from '../../stores/open.js'
 import { CommandError } from '../command-error.js'
 import { createAccessLog } from '../logging/access-log.js'
 import { writeLine } from '../logging/log.js'
 import { createStoreLog } from '../logging/store-log.js'
 import type { Instrumentation } from './instrumentation.js'
+import type { Tracing } from './tracing.js'
 
 const FELL_BACK = 'there is no thread to time releases, so they are up to 2 ms late, as with "pacing": "timer"'
 
@@ -59,16 +63,40 @@ export async function serve(settings: Settings, log: Logger, surroundings: Surro
   const instrumentation =
     settings.admin && (await import('./instrumentation.js')).createInstrumentation(settings, pacer)
   const observers = [createLogObserver(log, () => clock.now()), ...(instrumentation?.observers ?? [])]
-  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine))
+  const tracing = await findTracing(pacer, log)
+  const traceOf = tracing && ((request: RequestRecord) => tracing.traceOf(request))
+  const least = log.levels.values[log.level]
+  if (settings.accessLog) observers.push(createAccessLog(log.bindings(), writeLine, { traceOf, least }))
+  else observers.push(createFailureLog(log))
+  // Last: the others may ask for the trace.
+  if (tracing !== undefined) observers.push(tracing)
   const observer = combineObservers(observers)
-  const proxy = await start(
-    { settings, pacer, clock, observer, id: surroundings.id },
-    log,
-    instrumentation,
-    surroundings,
-  )
+  const options = { settings, pacer, clock, observer, propagate: tracing?.propagate, id: surroundings.id }
+  const proxy = await start(options, log, instrumentation, surroundings)
   const source = instrumentation?.join(proxy.context)
-  return { ...proxy, source }
+  if (tracing === undefined) return { ...proxy, source }
+  return {
+    ...proxy,
+    source,
+    async drain(timeout, delay) {
+      const drained = await proxy.drain(timeout, delay)
+      await tracing.flush()
+      return drained
+    },
+  }
+}
+
+/** Every copy of OpenTelemetry's API, version 1, keeps here what an SDK has given it. Reading it here needs no copy of the API. */
+const OPEN_TELEMETRY = Symbol.for('opentelemetry.js.api.1')
+
+/** Undefined: no SDK is loaded (`node --import`). */
+async function findTracing(clock: Clock, log: Logger): Promise<Tracing | undefined> {
+  const given = (globalThis as { [OPEN_TELEMETRY]?: { version?: string; trace?: object } })[OPEN_TELEMETRY]
+  if (given?.trace === undefined) return undefined
+  const tracing = (await import('./tracing.js')).Tracing.create(clock)
+  if (tracing === undefined)
+    log.warn(`no traces: the OpenTelemetry SDK has version ${given.version} of @opentelemetry/api, which is too old`)
+  return tracing
 }
 
 async function start(
@@ -123,9 +151,10 @@ function unreachable(type: string, reason: string | undefined): CommandError {
  *
  * @param now ms
  */
-export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () => number): Observer {
+export function createLogObserver(log: Pick<Logger, 'info' | 'warn' | 'debug'>, now: () => number): Observer {
   const learnedAt = new Map<string, number>()
   const duplicatedAt = new Map<string, number>()
+  const unreachableAt = new Map<string, number>()
   const isDue = (toldAt: Map<string, number>, about: string, quiet: number): boolean => {
     if (now() - (toldAt.get(about) ?? -Infinity) < quiet) return false
     toldAt.set(about, now())
@@ -148,9 +177,22 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
         log.warn({ route, count }, `route ${route}: ${count} waiters now exceed maxWait and are answered 503`)
       }
     },
-    broken(upstream, state) {
+    overridden({ bucket, key, rate, capacity, endsIn }, what) {
+      const limits = {
+        ...(rate !== undefined && { rate: exactRate(rate) }),
+        ...(capacity !== undefined && { capacity }),
+      }
+      // Keys are not logged in clear text.
+      const fields = { bucket, key: hashedKey(key), ...limits }
+      if (what === 'set') log.info({ ...fields, forMs: Math.ceil(endsIn) }, 'limits of a key are overridden')
+      else log.info(fields, 'an override of limits has ended')
+    },
+    broken(upstream, state, failure) {
       if (state === 'failing')
-        log.warn({ upstream }, 'the upstream fails: requests wait, and one from time to time tries it')
+        log.warn(
+          { upstream, cause: failure && failureText(failure) },
+          'the upstream fails: requests wait, and one from time to time tries it',
+        )
       else log.info({ upstream }, 'the upstream answers again')
     },
     duplicated(route, header) {
@@ -158,7 +200,21 @@ export function createLogObserver(log: Pick<Logger, 'info' | 'warn'>, now: () =>
     },
     rehearsed: ({ route }, decision, bucket, wait) =>
       log.info({ route, decision, bucket, waitMs: Math.ceil(wait) }, 'dry run'),
-    failed: (route, detail, cause) => log.warn({ route, cause: cause?.message }, detail),
+    unreachable(route, { detail, cause }) {
+      const level = isDue(unreachableAt, route, QUIET_MS) ? 'warn' : 'debug'
+      log[level]({ route, cause: cause?.message }, detail)
+    },
+    tunnelClosed: (route, detail) => log.warn({ route }, detail),
+  }
+}
+
+/** Says why requests failed, where no access log does. */
+function createFailureLog(log: Pick<Logger, 'warn'>): Observer {
+  return {
+    finished({ route, failure }, outcome) {
+      if (outcome === 'failed' && failure !== undefined && !failure.isEarlier)
+        log.warn({ route, cause: failure.cause?.message }, failure.detail)
+    },
   }
 }
 

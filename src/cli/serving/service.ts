@@ -1,28 +1,37 @@
 /** The running program: what serves, its admin server, its reloads and its end. */
 import type { Logger } from 'pino'
+import type { ProgramMetrics } from '../../admin/counters/program-metrics.js'
 import type { AdminServer, AdminSource } from '../../admin/http/server.js'
 import { usedFiles } from '../../config/checks/readable-files.js'
+import { openFileLimit } from '../../config/open-files.js'
 import { watchFiles } from '../../config/read/file-watch.js'
+import { summary } from '../../config/report/summary.js'
 import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
 import { certificateWarnings } from '../../config/warnings/certificates.js'
 import { warnings } from '../../config/warnings/index.js'
-import { openFileLimit, openFileWarnings } from '../../config/warnings/open-files.js'
+import { openFileWarnings } from '../../config/warnings/open-files.js'
 import { createId } from '../../proxy/http/via.js'
+import type { Drained } from '../../proxy/server/server.js'
 import { CommandError } from '../command-error.js'
 import { CONNECT_PACED } from '../egress-text.js'
 import { closeLog, createLog, flushLog } from '../logging/log.js'
+import type { LogChoice } from '../logging/log-options.js'
+import { packageVersion } from '../version.js'
 import { createReloader } from './reloader.js'
 
 /** A proxy in this process, or workers. */
 interface Service {
   readonly url: string
+  /** `host:port`. Undefined: none, or that of the configuration. */
+  readonly grpc?: string | undefined
   /** The data of the admin server. */
   readonly source: AdminSource | undefined
   readonly context?: { readonly inProgress: number }
   /** Resolves to the number of expired waiters by route. */
   reload(settings: Settings): Promise<ReadonlyMap<string, number>>
-  drain(timeout: number): Promise<void>
+  /** As of a proxy. */
+  drain(timeout: number, delay: number): Promise<Drained>
   /** Ends processes that would outlive this one. */
   kill(): void
 }
@@ -42,23 +51,35 @@ export interface Loaded {
  * @param workers how many processes serve; undefined: this one
  * @throws CommandError
  */
-export async function runService(loaded: Loaded, workers: number | undefined): Promise<void> {
+export async function runService(loaded: Loaded, workers: number | undefined, choice: LogChoice): Promise<void> {
   try {
-    await run(loaded, workers)
+    await run(loaded, workers, choice)
   } finally {
     await closeLog()
   }
 }
 
-async function run({ settings, file, reload: load }: Loaded, workers: number | undefined): Promise<void> {
+async function run(
+  { settings, file, reload: load }: Loaded,
+  workers: number | undefined,
+  choice: LogChoice,
+): Promise<void> {
   const files = usedFiles(settings, settings.listen)
-  const log = createLog(null, { isShared: workers !== undefined })
+  const log = createLog(null, { ...choice, isShared: workers !== undefined })
   const service = workers === undefined ? await alone(settings, log) : await shared(workers, settings, log)
-  const admin = await serveAdmin(settings, service, log)
+  const metrics =
+    settings.admin && new (await import('../../admin/counters/program-metrics.js')).ProgramMetrics(packageVersion())
+  const admin = await serveAdmin(settings, service, { log, metrics })
+  for (const line of summary(settings)) log.info(line)
+  const openFiles = openFileLimit()
+  log.debug(
+    { maxConnections: settings.limits.maxConnections, openFiles },
+    'connections of clients, files that may be open',
+  )
   const warned = [
     ...warnings(settings),
     ...certificateWarnings(settings.listen, Date.now()),
-    ...openFileWarnings(settings, openFileLimit(), workers),
+    ...openFileWarnings(settings, openFiles, workers),
   ]
   if (settings.egress !== undefined) log.info(CONNECT_PACED)
   for (const { path, message } of warned) log.warn(`${path}: ${message}`)
@@ -67,7 +88,7 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
     watchAll(next)
     return expired
   }
-  const { reload, current } = createReloader({ settings, files, load, apply, log })
+  const { reload, current } = createReloader({ settings, files, load, apply, log, reloaded: metrics?.reloaded })
   process.on('SIGHUP', reload)
   const watch = watchFiles(reload, {
     unwatched: (directory, { message }) =>
@@ -82,16 +103,24 @@ async function run({ settings, file, reload: load }: Loaded, workers: number | u
   const ending = firstSignal(service)
   // The reader of this line may send a signal or change the file at once, so it comes after the handlers.
   flushLog()
-  process.stdout.write(`shaper listening on ${service.url} -> ${targetsOf(settings)}\n`)
+  process.stdout.write(`shaper listening on ${service.url} -> ${targetsOf(settings)}${grpcText(service, settings)}\n`)
   const signal = await ending
-  log.info({ signal, inProgress: service.context?.inProgress }, 'shutting down')
+  const { shutdownTimeout, drainDelay } = current().limits
+  // SIGINT comes from a terminal, where no balancer looks at /readyz.
+  const delay = signal === 'SIGTERM' ? drainDelay : 0
+  const acceptsFor = delay > 0 ? { acceptsForMs: delay } : {}
+  log.info({ signal, inProgress: service.context?.inProgress, ...acceptsFor }, 'shutting down')
   try {
-    await service.drain(current().limits.shutdownTimeout)
+    log.info(await service.drain(shutdownTimeout, delay), 'shut down')
   } finally {
     // Either would keep the process alive.
     await admin?.close()
     watch.close()
   }
+}
+
+function grpcText({ grpc }: Service, { listen }: Settings): string {
+  return listen.grpc === undefined ? '' : `, gRPC on ${grpc ?? formatListen(listen.grpc)}`
 }
 
 /** Where requests go, for the line that says so. */
@@ -117,7 +146,7 @@ async function shared(count: number, settings: Settings, log: Logger): Promise<S
     url: workers.url,
     source,
     reload: next => workers.reload(next),
-    drain: timeout => workers.drain(timeout),
+    drain: (timeout, delay) => workers.drain(timeout, delay),
     kill: () => workers.kill(),
   }
 }
@@ -126,16 +155,20 @@ async function shared(count: number, settings: Settings, log: Logger): Promise<S
 async function serveAdmin(
   { admin, limits }: Settings,
   service: Service,
-  log: Logger,
+  { log, metrics }: { readonly log: Logger; readonly metrics: ProgramMetrics | undefined },
 ): Promise<AdminServer | undefined> {
   if (admin === undefined) return undefined
+  const source = service.source!
   const { startAdmin } = await import('../../admin/http/server.js')
   try {
-    const server = await startAdmin(admin, service.source!)
+    const server = await startAdmin(admin, {
+      ...source,
+      metrics: async () => [...(await source.metrics()), await metrics!.values()],
+    })
     log.info({ url: server.url }, 'the admin server listens')
     return server
   } catch (error) {
-    await service.drain(Math.min(1_000, limits.shutdownTimeout))
+    await service.drain(Math.min(1_000, limits.shutdownTimeout), 0)
     service.kill()
     const { code, message } = error as NodeJS.ErrnoException
     const reason = code === 'EADDRINUSE' ? 'is in use' : `cannot be listened on (${code ?? message})`

@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import type { Settings } from '../../config/settings.js'
 import { workerShare } from '../../config/worker-share.js'
 import { createId } from '../../proxy/http/via.js'
+import type { Drained } from '../../proxy/server/server.js'
 import { createPrimary, type Primary } from '../../stores/workers/primary.js'
 import { CommandError } from '../command-error.js'
 import { rescueHandovers } from './handovers.js'
@@ -61,6 +62,8 @@ export class Workers {
   #port: number
   #started = false
   #draining = false
+  /** The sums of what workers have told at their ends. */
+  #drained = { answered: 0, cut: 0 }
   /** The message about a worker that ended before it had drained. */
   #unclean: string | undefined
   #failed: (error: CommandError) => void = () => undefined
@@ -212,23 +215,26 @@ export class Workers {
   /**
    * Drains all workers for up to `timeout` ms. Resolves when all have ended.
    *
+   * @param delay ms for which they go on accepting first
    * @throws CommandError when one ended before it had drained
    */
-  async drain(timeout: number): Promise<void> {
+  async drain(timeout: number, delay: number): Promise<Drained> {
     this.#draining = true
+    this.#drained = { answered: 0, cut: 0 }
     const gone = new Promise<void>(resolve => {
       this.#allGone = resolve
     })
     for (const place of this.#places) {
       clearTimeout(place.timer)
-      if (place.isUp && place.process !== undefined) send(place.process, { verb: 'drain', timeout })
+      if (place.isUp && place.process !== undefined) send(place.process, { verb: 'drain', timeout, delay })
       else kill(place.process, 'SIGKILL')
     }
-    if (this.#isEmpty()) return
-    const cut = setTimeout(() => this.kill(), timeout + PATIENCE)
+    if (this.#isEmpty()) return this.#drained
+    const cut = setTimeout(() => this.kill(), delay + timeout + PATIENCE)
     await gone
     clearTimeout(cut)
     if (this.#unclean !== undefined) throw new CommandError(this.#unclean)
+    return this.#drained
   }
 
   /** Kills all workers. */
@@ -247,7 +253,7 @@ export class Workers {
     const worker = this.#spawn(place)
     if (worker === undefined) return
     place.process = worker
-    rescueHandovers(worker, () => this.#places.some(({ readyAt }) => readyAt !== undefined))
+    rescueHandovers(worker, () => this.#places.some(other => other !== place && other.readyAt !== undefined))
     // Without a process there may be none, whatever the types say.
     const pipe = (worker.process.stdio as readonly unknown[] | undefined)?.[PIPE]
     if (pipe instanceof Duplex) this.#primary?.serve(pipe)
@@ -264,7 +270,10 @@ export class Workers {
         send(worker, { verb: 'start', settings: this.#shareOf(place, this.#settings()), program })
       } else if (report.verb === 'failed') reason = report.message
       else if (report.verb === 'ready') this.#ready(place, report.url)
-      else this.#answers.get(report.id)?.(worker, report)
+      else if (report.verb === 'drained') {
+        this.#drained.answered += report.answered
+        this.#drained.cut += report.cut
+      } else this.#answers.get(report.id)?.(worker, report)
     })
     worker.on('exit', (code, signal) => this.#gone(place, worker, { code, signal, reason }))
   }

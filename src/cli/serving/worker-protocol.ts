@@ -1,5 +1,8 @@
 /** The messages between the primary and its workers. */
+import type { OverrideChange } from '../../admin/keys/override-change.js'
 import type { Settings } from '../../config/settings.js'
+import type { ViewKind } from '../../core/board.js'
+import type { Drained } from '../../proxy/server/server.js'
 import { WORKER } from './instance-name.js'
 import type { Program } from './serve.js'
 
@@ -10,7 +13,7 @@ export const PIPE = 4
 export type Order =
   | { readonly verb: 'start'; readonly settings: Settings; readonly program: Program }
   | { readonly verb: 'reload'; readonly id: number; readonly settings: Settings }
-  | { readonly verb: 'drain'; readonly timeout: number }
+  | { readonly verb: 'drain'; readonly timeout: number; readonly delay: number }
   /** A request of the admin server. */
   | { readonly verb: 'ask'; readonly id: number; readonly question: Question }
 
@@ -19,8 +22,12 @@ export type Question =
   | { readonly about: 'metrics' }
   | { readonly about: 'ready' }
   | { readonly about: 'members' }
-  | { readonly about: 'views' }
-  | { readonly about: 'reset'; readonly bucket: string; readonly key: string }
+  | { readonly about: 'hours' }
+  | { readonly about: 'views'; readonly kind: ViewKind }
+  | { readonly about: 'whyNoKey' | 'key' | 'watch' | 'reset'; readonly bucket: string; readonly key: string }
+  | { readonly about: 'search'; readonly text: string }
+  | { readonly about: 'override'; readonly change: OverrideChange }
+  | { readonly about: 'overrides' }
 
 /** Messages of a worker to the primary. */
 export type WorkerReport =
@@ -30,6 +37,8 @@ export type WorkerReport =
   /** It could not start, and ends. */
   | { readonly verb: 'failed'; readonly message: string }
   | { readonly verb: 'reloaded'; readonly id: number; readonly expired: ReadonlyMap<string, number> }
+  /** It has drained, and ends. */
+  | ({ readonly verb: 'drained' } & Drained)
   /** The answer to a question. */
   | { readonly verb: 'answered'; readonly id: number; readonly answer: unknown }
   /** It keeps the old configuration, or cannot answer. */

@@ -2,6 +2,7 @@
 import { Socket } from 'node:net'
 import type { AdminSource } from '../../admin/http/server.js'
 import { closeLog, createLog } from '../logging/log.js'
+import type { LogChoice } from '../logging/log-options.js'
 import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
 import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
@@ -10,20 +11,21 @@ import { type Order, PIPE, type Question, type WorkerReport } from './worker-pro
 const LEAVING = 500
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
-export async function runWorker(): Promise<void> {
-  const log = createLog({ worker: Number(process.env[WORKER]) }, { isShared: true })
+export async function runWorker(choice: LogChoice): Promise<void> {
+  const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
   let proxy: Served | undefined
   let timeout = 0
   const primary = new Socket({ fd: PIPE })
-  const drain = async (): Promise<void> => {
-    await proxy?.drain(timeout)
+  const drain = async (delay: number): Promise<void> => {
+    const { answered, cut } = (await proxy?.drain(timeout, delay)) ?? { answered: 0, cut: 0 }
     await closeLog()
-    process.exit(0)
+    if (!process.connected) process.exit(0)
+    report({ verb: 'drained', answered, cut }, () => process.exit(0))
   }
   const obey = async (order: Order): Promise<void> => {
     if (order.verb === 'drain') {
       timeout = order.timeout
-      void drain()
+      void drain(order.delay)
     } else if (order.verb === 'start') {
       timeout = order.settings.limits.shutdownTimeout
       try {
@@ -51,9 +53,9 @@ export async function runWorker(): Promise<void> {
   }
   /** Connections that it was given just now have no answer to their first request yet. */
   const leave = (): void => {
-    if (proxy === undefined) return void drain()
+    if (proxy === undefined) return void drain(0)
     proxy.leave()
-    setTimeout(() => void drain(), LEAVING)
+    setTimeout(() => void drain(0), LEAVING)
   }
   // A terminal signals the workers, too. They ignore that and wait for the order of the primary.
   for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
@@ -68,11 +70,28 @@ export async function runWorker(): Promise<void> {
 async function answer(source: AdminSource | undefined, question: Question): Promise<unknown> {
   if (source === undefined) throw new Error('the worker is not ready')
   // Undefined would mean that there is no answer.
-  if (question.about === 'reset') return (await source.reset(question.bucket, question.key)) ?? null
-  if (question.about === 'ready') return source.ready()
-  if (question.about === 'members') return source.members()
-  if (question.about === 'views') return source.views()
-  return question.about === 'metrics' ? source.metrics() : source.snapshot()
+  return (await ask(source, question)) ?? null
+}
+
+function ask(source: AdminSource, question: Question): Promise<unknown> {
+  switch (question.about) {
+    case 'whyNoKey':
+      return source.whyNoKey(question.bucket, question.key)
+    case 'key':
+      return source.key(question.bucket, question.key)
+    case 'watch':
+      return source.watch(question.bucket, question.key)
+    case 'reset':
+      return source.reset(question.bucket, question.key)
+    case 'search':
+      return source.search(question.text)
+    case 'override':
+      return source.override(question.change)
+    case 'views':
+      return source.views(question.kind)
+    default:
+      return source[question.about]()
+  }
 }
 
 function report(message: WorkerReport, sent?: () => void): void {

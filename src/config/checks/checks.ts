@@ -10,6 +10,8 @@ import { tierFaults } from './tiers.js'
 const TOLERANCE = 1e-9
 const ADD_BUCKET = 'add e.g. "buckets": { "client": { "key": "ip", "rate": "5/s" } }'
 const EGRESS_OR = 'give --egress, with which alone "egress" counts, or '
+const MISSING_RATE = 'missing; use e.g. "5/s", "6/30s", or a maxInFlight alone'
+const WITHOUT_RATE = 'has no effect without a rate; add e.g. "rate": "5/s", or remove it'
 const UPSTREAM = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
 
 /** Finds every contradiction among the valid parts of a file, in file order. */
@@ -25,8 +27,22 @@ export function crossCheck(config: PartialConfig): Finding[] {
       ...references(route, index, config),
       ...costedBuckets(route, index, config),
       ...costs(route, index, config),
+      ...appointmentFaults(route, index),
+      ...pageFaults(route, index),
     ]),
   ]
+}
+
+function appointmentFaults({ appointments, mode }: PartialRoute, index: number): Finding[] {
+  if (!appointments || mode !== 'off') return []
+  const path = ['routes', index, 'appointments']
+  return [{ path, message: 'mode "off" rejects nothing; remove it, or use "shape" or "meter"' }]
+}
+
+function pageFaults({ hasPage, mode }: PartialRoute, index: number): Finding[] {
+  if (!hasPage || mode !== 'off') return []
+  const message = 'mode "off" rejects nothing; remove it, or use "shape" or "meter"'
+  return [{ path: ['routes', index, 'waitingPage'], message }]
 }
 
 function upstreams({ hasUpstream, hasEgress, routes }: PartialConfig): Finding[] {
@@ -44,11 +60,12 @@ function upstreams({ hasUpstream, hasEgress, routes }: PartialConfig): Finding[]
 }
 
 function bucketFaults(bucket: PartialBucket): Finding[] {
-  const { name, hasBoth } = bucket
+  const { name, hasBoth, needRate } = bucket
   const path = ['buckets', name]
   return [
     ...(NAME.test(name) ? [] : [{ path, message: `${quote(name)} is not a name; ${NAME_REMEDY}` }]),
     ...(hasBoth ? [{ path: [...path, 'maxDelay'], message: 'give either capacity or maxDelay; remove one' }] : []),
+    ...needRate.map(key => ({ path: [...path, ...key], message: key.at(-1) === 'rate' ? MISSING_RATE : WITHOUT_RATE })),
     ...tierFaults(bucket),
   ]
 }

@@ -1,4 +1,4 @@
-import { coversRange, parseRange } from '../../http/matching/address-ranges.js'
+import { networkKey, parseRange } from '../../http/matching/address-ranges.js'
 import { matchingPath } from '../../http/matching/matching-path.js'
 import {
   createPathMatcher,
@@ -77,6 +77,31 @@ function coversHost(wide: string | undefined, narrow: string | undefined): boole
 
 function coversAddresses(wide: readonly string[] | undefined, narrow: readonly string[] | undefined): boolean {
   if (wide === undefined) return true
-  const ranges = wide.map(text => parseRange(text)!)
-  return narrow?.map(text => parseRange(text)!).every(own => ranges.some(range => coversRange(range, own))) ?? false
+  const { lengths, keys } = networksOf(wide)
+  const isCovered = (text: string): boolean => {
+    const own = parseRange(text)!
+    return lengths.some(bits => bits <= own.bits && keys.has(networkKey(own, bits)))
+  }
+  return narrow?.every(isCovered) ?? false
+}
+
+interface Networks {
+  /** How many bits they have, each number once. */
+  readonly lengths: readonly number[]
+  readonly keys: ReadonlySet<string>
+}
+
+/** By list: to read thousands of ranges takes longer than to look for one. */
+const networks = new WeakMap<readonly string[], Networks>()
+
+function networksOf(list: readonly string[]): Networks {
+  const known = networks.get(list)
+  if (known !== undefined) return known
+  const ranges = list.map(text => parseRange(text)!)
+  const found = {
+    lengths: [...new Set(ranges.map(({ bits }) => bits))],
+    keys: new Set(ranges.map(range => networkKey(range, range.bits))),
+  }
+  networks.set(list, found)
+  return found
 }

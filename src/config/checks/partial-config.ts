@@ -13,6 +13,8 @@ export interface PartialBucket {
   /** The key in the file that the capacity comes from. */
   readonly capacityKey: 'capacity' | 'maxDelay'
   readonly hasBoth: boolean
+  /** What needs a rate, where there is none. Without a `maxInFlight` a bucket needs one anyway. */
+  readonly needRate: readonly PropertyKey[][]
   /** By index; undefined for an entry that is not an object. */
   readonly tiers: readonly (PartialTier | undefined)[]
 }
@@ -40,6 +42,9 @@ export interface PartialRoute {
   readonly buckets: readonly unknown[] | undefined
   readonly namesBuckets: boolean
   readonly cost: CostSettings | undefined
+  readonly appointments: boolean
+  /** It names a page of its own. */
+  readonly hasPage: boolean
   readonly hasUpstream: boolean
   /** Whether its own upstream has an adaptive rate. Undefined: it has no own upstream. */
   readonly adapts: boolean | undefined
@@ -81,10 +86,22 @@ function readBucket(name: string, value: unknown): PartialBucket {
     capacity: known,
     capacityKey: 'maxDelay' in given ? 'maxDelay' : 'capacity',
     hasBoth: 'capacity' in given && 'maxDelay' in given,
+    needRate: isObject(value) ? needRate(given) : [],
     tiers: Array.isArray(given.tiers)
       ? given.tiers.map(each => (isObject(each) ? readTier(each, { followsRate, rate, maxDelay, burst }) : undefined))
       : [],
   }
+}
+
+const OF_RATE = ['capacity', 'maxDelay', 'burst']
+
+function needRate(given: Record<string, unknown>): PropertyKey[][] {
+  if ('rate' in given) return []
+  if (!('maxInFlight' in given)) return [['rate']]
+  const ofTier = (tier: unknown, index: number): PropertyKey[][] =>
+    isObject(tier) && !('rate' in tier) ? OF_RATE.filter(key => key in tier).map(key => ['tiers', index, key]) : []
+  const tiers = Array.isArray(given.tiers) ? given.tiers.flatMap(ofTier) : []
+  return [...OF_RATE.filter(key => key in given).map(key => [key]), ...tiers]
 }
 
 /** What determines the capacity of a bucket. */
@@ -117,11 +134,13 @@ function readTier(given: Record<string, unknown>, { followsRate, maxDelay, ...of
 
 function readRoute(value: unknown, use: ConfigMode): PartialRoute {
   const given = isObject(value) ? value : {}
-  const { name, mode, cost } = validFields(route, given)
+  const { name, mode, cost, appointments = false } = validFields(route, given)
   return {
     name,
     mode,
     cost,
+    appointments,
+    hasPage: isObject(given.waitingPage),
     buckets: Array.isArray(given.buckets) ? given.buckets : undefined,
     namesBuckets: 'buckets' in given,
     hasUpstream: 'upstream' in given,

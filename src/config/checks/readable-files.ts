@@ -6,6 +6,7 @@ import { createSecureContext } from 'node:tls'
 import { quoteFile } from '../messages.js'
 import type { Finding } from '../problems.js'
 import type { Listen, Settings } from '../settings.js'
+import { faultOfTemplate } from '../waiting-template.js'
 import { isObject } from './partial-config.js'
 
 /** A certificate chain and its key. */
@@ -43,9 +44,13 @@ function checkAuthorities(ca: Buffer): void {
  * these are reported together with all other errors.
  */
 export function fileFaults(file: Record<string, unknown>): Finding[] {
-  const { listen, upstream, egress, routes } = file
+  const { listen, upstream, egress, routes, waitingPage } = file
   const list: unknown[] = Array.isArray(routes) ? routes : []
   return [
+    ...templateFaults(waitingPage, ['waitingPage']),
+    ...list.flatMap((route, index) =>
+      isObject(route) ? templateFaults(route.waitingPage, ['routes', index, 'waitingPage']) : [],
+    ),
     ...keyPairFaults(tlsOf(listen)),
     ...authorityFaults(tlsOf(upstream), ['upstream']),
     ...(isObject(egress) ? authorityFaults(tlsOf(egress.upstream), ['egress', 'upstream']) : []),
@@ -76,15 +81,8 @@ function authorityFaults({ ca }: Record<string, unknown>, path: PropertyKey[]): 
 /** @param file any value of the configuration; the schema reports one that is no text */
 function pemFaults(path: PropertyKey[], file: unknown, parse: (content: Buffer) => unknown): Finding[] {
   if (typeof file !== 'string') return []
-  let content: Buffer
-  try {
-    content = readFileSync(file)
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException
-    const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
-    const sought = isAbsolute(file) ? '' : ` (looked for at ${quoteFile(resolve(file))})`
-    return [{ path, message: `${quoteFile(file)} ${fault}${sought}; name a PEM file` }]
-  }
+  const content = contentOf(file)
+  if (typeof content === 'string') return [{ path, message: `${content}; name a PEM file` }]
   try {
     parse(content)
     return []
@@ -92,6 +90,29 @@ function pemFaults(path: PropertyKey[], file: unknown, parse: (content: Buffer) 
     const message = `${quoteFile(file)} is not a usable PEM file, or its key does not belong to the certificate; name another file`
     return [{ path, message }]
   }
+}
+
+/** What a file holds, or why it cannot be read. */
+function contentOf(file: string): Buffer | string {
+  try {
+    return readFileSync(file)
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    const fault = code === 'ENOENT' ? 'does not exist' : `cannot be read (${code})`
+    const sought = isAbsolute(file) ? '' : ` (looked for at ${quoteFile(resolve(file))})`
+    return `${quoteFile(file)} ${fault}${sought}`
+  }
+}
+
+/** @param page any value of the configuration; the schema reports one that is none */
+function templateFaults(page: unknown, path: PropertyKey[]): Finding[] {
+  if (!isObject(page) || typeof page.template !== 'string' || page.template === '') return []
+  const { template } = page
+  const at = [...path, 'template']
+  const content = contentOf(template)
+  if (typeof content === 'string') return [{ path: at, message: `${content}; name an HTML file` }]
+  const fault = faultOfTemplate(content)
+  return fault === undefined ? [] : [{ path: at, message: `${quoteFile(template)} ${fault}` }]
 }
 
 /** A file in use: its path in the configuration, its name, and a digest of its contents. */
@@ -110,6 +131,7 @@ export function usedFiles(settings: Settings, { tls }: Listen): UsedFile[] {
   return [
     ...(tls === undefined ? [] : [usedFile('listen.tls.cert', tls.cert), usedFile('listen.tls.key', tls.key)]),
     ...[...authoritiesOf(settings)].map(file => usedFile('upstream.tls.ca', file)),
+    ...[...templatesOf(settings)].map(file => usedFile('waitingPage.template', file)),
   ]
 }
 
@@ -133,4 +155,8 @@ export function changedFiles(before: readonly UsedFile[], now: readonly UsedFile
 
 function authoritiesOf({ routes }: Settings): Set<string> {
   return new Set(routes.flatMap(({ upstream }) => upstream.tls.ca ?? []))
+}
+
+function templatesOf({ routes }: Settings): Set<string> {
+  return new Set(routes.flatMap(({ waitingPage }) => waitingPage?.template ?? []))
 }

@@ -1,20 +1,26 @@
+import { printParseErrorCode, visit } from 'jsonc-parser'
+import { isObject } from '../checks/partial-config.js'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 
-const TOKEN =
-  /[ \t\r\n]*(?:("(?:[ !#-[\]-\uffff]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)|([{}[\]:,]))/y
-const SPACE = /[ \t\r\n]*/y
+/** Where the text stops being JSON, and why. Line and column count from 0. */
+interface SyntaxFault {
+  /** As `printParseErrorCode` names it. */
+  readonly name: string
+  readonly offset: number
+  readonly line: number
+  readonly column: number
+}
 
-/** Where the text stops being JSON, and what should be there instead. */
-class SyntaxFault {
-  constructor(
-    readonly index: number,
-    readonly expected: string,
-  ) {}
+/** An object or a list whose end has not come yet. */
+interface Open {
+  readonly value: Record<string, unknown> | unknown[]
+  /** The key of the next value, or its place in the list. */
+  key: string | number
 }
 
 /**
- * Reads JSON. A byte order mark is allowed.
+ * Reads JSON. Comments, a comma after the last value and a byte order mark are allowed.
  *
  * @returns the value, and a finding for each key that is given twice; for a text that is not JSON, no value and one
  * finding that says where the error is
@@ -22,126 +28,107 @@ class SyntaxFault {
 export function readJson(text: string, file: string): { value: unknown; findings: Finding[] } {
   const json = text.replace(/^\uFEFF/, '')
   const findings: Finding[] = []
+  const open: Open[] = [{ value: [], key: 0 }]
   try {
-    new JsonChecker(json, path => findings.push({ path, message: 'given twice; remove one' })).check()
-    return { value: JSON.parse(json), findings }
+    visit(json, visitorFor(open, findings), { allowTrailingComma: true })
   } catch (error) {
-    if (!(error instanceof SyntaxFault)) throw error
-    return { value: undefined, findings: [{ path: [], message: describe(json, error, file) }] }
+    if (!(error instanceof StoppedAt)) throw error
+    const { fault } = error
+    const where = `line ${fault.line + 1}, column ${fault.column + 1}`
+    const message = `${file} is not JSON: ${where}: ${describe(fault, json.slice(fault.offset), open)}`
+    return { value: undefined, findings: [{ path: [], message }] }
+  }
+  return { value: (open[0]!.value as unknown[])[0], findings }
+}
+
+/** The object in a file of JSON as `readJson` reads it; undefined for any other text. */
+export function readConfigObject(text: string): Record<string, unknown> | undefined {
+  const { value } = readJson(text, '')
+  return isObject(value) ? value : undefined
+}
+
+/** Ends a visit at the first fault. */
+class StoppedAt extends Error {
+  constructor(readonly fault: SyntaxFault) {
+    super()
   }
 }
 
-/** Names the place and quotes nothing of the line: without its quotes a key or a token looks like anything else. */
-function describe(json: string, { index, expected }: SyntaxFault, file: string): string {
-  const before = json.slice(0, index).split('\n')
-  return `${file} is not JSON: line ${before.length}, column ${before.at(-1)!.length + 1}: ${expected}`
+/** @param open its first entry takes the value of the whole text */
+function visitorFor(open: Open[], findings: Finding[]): Parameters<typeof visit>[1] {
+  const put = (value: unknown): void => {
+    const parent = open.at(-1)!
+    if (typeof parent.key === 'number') (parent.value as unknown[])[parent.key++] = value
+    // "__proto__" is a key like any other here. A later check refuses it.
+    else
+      Object.defineProperty(parent.value, parent.key, { value, enumerable: true, configurable: true, writable: true })
+  }
+  const begin = (value: Open['value'], key: string | number): void => {
+    put(value)
+    open.push({ value, key })
+  }
+  const end = (): void => void open.pop()
+  return {
+    onObjectBegin: () => begin({}, ''),
+    onObjectProperty: (key, ...[, , , , pathOf]) => {
+      const parent = open.at(-1)!
+      parent.key = key
+      if (Object.hasOwn(parent.value, key)) {
+        findings.push({ path: [...pathOf(), key], message: 'given twice; remove one' })
+      }
+    },
+    onObjectEnd: end,
+    onArrayBegin: () => begin([], 0),
+    onArrayEnd: end,
+    onLiteralValue: put,
+    onError: (code, ...[offset, , line, column]) => {
+      throw new StoppedAt({ name: printParseErrorCode(code), offset, line, column })
+    },
+  }
 }
 
-/** Walks a text by the grammar of JSON: for messages better than those of JSON.parse, and for duplicate keys. */
-class JsonChecker {
-  readonly #json: string
-  readonly #onDuplicate: (path: PropertyKey[]) => void
-  /** The end of the last token taken. */
-  #at = 0
+const BAD_STRING = 'this string does not end on its line, or has a bad escape'
+const WORD = 'a word without quotes'
 
-  constructor(json: string, onDuplicate: (path: PropertyKey[]) => void) {
-    this.#json = json
-    this.#onDuplicate = onDuplicate
-  }
+/** What is wrong, by the names of jsonc-parser. */
+const FAULTS: Readonly<Record<string, string>> = {
+  UnexpectedEndOfString: BAD_STRING,
+  InvalidEscapeCharacter: BAD_STRING,
+  InvalidUnicode: BAD_STRING,
+  InvalidCharacter: BAD_STRING,
+  UnexpectedEndOfComment: 'this comment does not end; add "*/"',
+  UnexpectedEndOfNumber: 'this number lacks digits',
+}
 
-  /** @throws SyntaxFault */
-  check(): void {
-    this.#value([])
-    if (this.#afterSpace() < this.#json.length) throw this.#fault('the end of the text')
-  }
+/** What should be there instead. */
+const EXPECTED: Readonly<Record<string, string>> = {
+  ValueExpected: 'a value',
+  PropertyNameExpected: 'a key in double quotes',
+  ColonExpected: '":"',
+  CloseBraceExpected: '"}"',
+  CloseBracketExpected: '"]"',
+  EndOfFileExpected: 'the end of the text',
+}
 
-  #value(path: PropertyKey[]): void {
-    if (this.#accept('{')) this.#members(path)
-    else if (this.#accept('[')) this.#elements(path)
-    else this.#scalar()
-  }
+/** Quotes nothing but single marks: without its quotes a key or a token looks like anything else. */
+function describe({ name }: SyntaxFault, rest: string, open: readonly Open[]): string {
+  if (name === 'InvalidSymbol') return strayText(rest)
+  const end = typeof open.at(-1)!.key === 'number' ? '"]"' : '"}"'
+  const found = rest === '' ? 'but the text ends' : `found ${kindOf(rest)}`
+  return FAULTS[name] ?? `expected ${EXPECTED[name] ?? `"," or ${end}`}, ${found}`
+}
 
-  #scalar(): void {
-    const token = this.#peek()
-    if (token === undefined || /^[}\]:,]/.test(token)) throw this.#fault('a value')
-    this.#take()
-  }
-
-  #members(path: PropertyKey[]): void {
-    const keys = new Set<string>()
-    if (this.#accept('}')) return
-    do {
-      const key = this.#key()
-      if (keys.has(key)) this.#onDuplicate([...path, key])
-      keys.add(key)
-      if (!this.#accept(':')) throw this.#fault('":"')
-      this.#value([...path, key])
-    } while (this.#accept(','))
-    if (!this.#accept('}')) throw this.#fault('"," or "}"')
-  }
-
-  #key(): string {
-    const token = this.#peek()
-    if (token === '}') throw this.#fault('another key (a comma after the last one is not allowed)')
-    if (!token?.startsWith('"')) throw this.#fault('a key in double quotes')
-    this.#take()
-    return JSON.parse(token) as string
-  }
-
-  #elements(path: PropertyKey[]): void {
-    if (this.#accept(']')) return
-    let index = 0
-    do {
-      if (this.#peek() === ']') throw this.#fault('another value (a comma after the last one is not allowed)')
-      this.#value([...path, index++])
-    } while (this.#accept(','))
-    if (!this.#accept(']')) throw this.#fault('"," or "]"')
-  }
-
-  #accept(mark: string): boolean {
-    const isThere = this.#peek() === mark
-    if (isThere) this.#take()
-    return isThere
-  }
-
-  /** The next token; undefined: there is no token of JSON here. */
-  #peek(): string | undefined {
-    TOKEN.lastIndex = this.#at
-    const [, string, atom, mark] = TOKEN.exec(this.#json) ?? []
-    return string ?? atom ?? mark
-  }
-
-  /** Moves behind the token that `#peek` has just found. */
-  #take(): void {
-    this.#at = TOKEN.lastIndex
-  }
-
-  #afterSpace(): number {
-    SPACE.lastIndex = this.#at
-    SPACE.exec(this.#json)
-    return SPACE.lastIndex
-  }
-
-  #fault(expected: string): SyntaxFault {
-    const index = this.#afterSpace()
-    const rest = this.#json.slice(index)
-    if (rest === '') return new SyntaxFault(index, `expected ${expected}, but the text ends`)
-    if (/^\/[/*]/.test(rest)) return new SyntaxFault(index, 'comments are not allowed in JSON; remove it')
-    if (rest.startsWith("'")) return new SyntaxFault(index, 'strings take double quotes')
-    if (rest.startsWith('"')) {
-      const isString = this.#peek() !== undefined
-      const message = isString
-        ? `expected ${expected}, found a string`
-        : 'this string does not end on its line, or has a bad escape'
-      return new SyntaxFault(index, message)
-    }
-    return new SyntaxFault(index, `expected ${expected}, found ${kindOf(rest)}`)
-  }
+/** What is wrong with a text that is no token of JSON. */
+function strayText(rest: string): string {
+  if (rest.startsWith("'")) return 'strings take double quotes'
+  const kind = kindOf(rest)
+  return `${kind} does not belong here${kind === WORD ? '; keys and texts take double quotes' : ''}`
 }
 
 /** What a text begins with: a mark as it is, anything longer only by its kind. */
 function kindOf(rest: string): string {
+  if (rest.startsWith('"')) return 'a string'
   if (/^-?\d/.test(rest)) return 'a number'
   const mark = /^[^\p{L}\p{N}_]/u.exec(rest)?.[0]
-  return mark === undefined ? 'a word without quotes' : quote(mark)
+  return mark === undefined ? WORD : quote(mark)
 }

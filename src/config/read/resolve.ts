@@ -2,7 +2,9 @@
 import type * as z from 'zod'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
-import { capacityOf } from '../default-capacity.js'
+import { ANY_RATE, capacityOf } from '../default-capacity.js'
+import { EGRESS } from '../egress-routes.js'
+import { GATE } from '../schema/address.js'
 import { slowest } from '../schema/rates.js'
 import type { file } from '../schema/schema.js'
 import type { BucketSettings, ConfigMode, MatchSettings, RouteSettings, Settings } from '../settings.js'
@@ -11,6 +13,8 @@ type File = z.output<typeof file>
 type Bucket = File['buckets'][string]
 type Tier = NonNullable<Bucket['tiers']>[number]
 type Route = NonNullable<File['routes']>[number]
+
+type PageOfRoute = Pick<RouteSettings, 'waitingPage'>
 
 const LONGEST_NAME = 64
 
@@ -30,10 +34,12 @@ export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
       priority: DEFAULT_PRIORITY,
       dryRun: false,
       explain: false,
+      coalesce: false,
+      appointments: false,
     },
   ]
   const names = routeNames(routes)
-  const { listen, store, trustProxy, limits, admin, accessLog, dryRun, headers, pacing } = valid
+  const { listen, store, trustProxy, limits, admin, ticketKeys, accessLog, dryRun, headers, pacing } = valid
   const { upstream, ...egress } = (mode === 'egress' && valid.egress) || { upstream: undefined }
   return {
     listen,
@@ -48,6 +54,7 @@ export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
     headers,
     pacing,
     ...(admin && { admin }),
+    ...(ticketKeys && { ticketKeys }),
     ...('allow' in egress && { egress }),
     accessLog,
   }
@@ -56,14 +63,18 @@ export function resolve(valid: File, mode: ConfigMode = 'proxy'): Settings {
 function resolveBucket(name: string, bucket: Bucket): BucketSettings {
   const { key, status, overflow, blockFor, weight, maxDelay, timeZone, minShare, tiers = [] } = bucket
   const limitsOf = (tier?: Tier): BucketLimits => {
-    const rate = slowest(tier?.rate ?? bucket.rate)
+    const rates = tier?.rate ?? bucket.rate
+    const rate = slowest(rates ?? ANY_RATE)
     const burst = tier?.burst ?? bucket.burst
     const maxInFlight = tier?.maxInFlight ?? bucket.maxInFlight
     return {
       name,
       ...(tier && { tier: tier.name }),
       rate,
-      capacity: capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst }),
+      capacity:
+        rates === undefined
+          ? Infinity
+          : capacityOf({ rate, capacity: tier?.capacity ?? bucket.capacity, maxDelay, burst }),
       ...(burst !== undefined && { burst }),
       overflow,
       minShare,
@@ -72,7 +83,7 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
     }
   }
   const scheduleOf = (entries: Bucket['rate']) =>
-    typeof entries === 'number' ? {} : { schedule: { timeZone: timeZone ?? 'UTC', entries } }
+    entries === undefined || typeof entries === 'number' ? {} : { schedule: { timeZone: timeZone ?? 'UTC', entries } }
   const weightOf = (own: number | undefined) => (own === undefined ? {} : { weight: own })
   const limits = limitsOf()
   return {
@@ -100,6 +111,7 @@ function resolveBucket(name: string, bucket: Bucket): BucketSettings {
 function resolveRoute(route: Route, name: string, buckets: readonly BucketSettings[], valid: File): RouteSettings {
   const { match, mode, cost, maxWait = Infinity, patience, priority } = route
   const all = mode === 'off' ? [] : buckets
+  const upstream = (route.upstream ?? valid.upstream)!
   return {
     name,
     match,
@@ -111,9 +123,20 @@ function resolveRoute(route: Route, name: string, buckets: readonly BucketSettin
     priority,
     dryRun: valid.dryRun || route.dryRun,
     explain: route.explain,
+    coalesce: route.coalesce,
+    appointments: route.appointments,
+    ...pageOf(route, valid, upstream.url),
     headers: valid.headers,
-    upstream: (route.upstream ?? valid.upstream)!,
+    ...(upstream.url === GATE && { gate: route.gate ?? {} }),
+    upstream,
   }
+}
+
+/** Only browsers that ask for pages themselves are shown one. */
+function pageOf({ mode, waitingPage }: Route, { waitingPage: common }: File, url: string): PageOfRoute {
+  const page = waitingPage ?? common
+  if (page === false || mode === 'off' || url === GATE || url === EGRESS) return {}
+  return { waitingPage: page === true ? {} : page }
 }
 
 /** The names of the routes. A route without a name gets one from its match or its place. All names are unique. */

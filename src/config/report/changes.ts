@@ -25,11 +25,15 @@ export function changes(before: Settings, after: Settings): string[] {
   if (kindBefore !== kindAfter) {
     return [`store: ${kindBefore} -> ${kindAfter}`, ...lines.filter(line => !/^store\b/.test(line))]
   }
-  if (before.admin?.token !== after.admin?.token && !lines.some(line => line.startsWith('admin.token'))) {
-    lines.push('admin.token: another token')
+  const secrets: [path: string, text: string, was: unknown, is: unknown][] = [
+    ['admin.token', 'another token', before.admin?.token, after.admin?.token],
+    ['ticketKeys', 'other keys', before.ticketKeys, after.ticketKeys],
+    ['store', 'another password', before.store, after.store],
+  ]
+  for (const [path, text, was, is] of secrets) {
+    const isTold = lines.some(line => line.startsWith(path))
+    if (!isTold && !isDeepStrictEqual(was, is)) lines.push(`${path}: ${text}`)
   }
-  const isSame = isDeepStrictEqual(before.store, after.store)
-  if (!isSame && !lines.some(line => line.startsWith('store'))) lines.push('store: another password')
   return lines
 }
 

@@ -1,7 +1,7 @@
 import { formatJsonPath } from '../../http/figures/json-path.js'
 import { maskUrl } from '../messages.js'
 import { isScheduled } from '../schedule.js'
-import { formatListen } from '../schema/address.js'
+import { formatListen, GATE } from '../schema/address.js'
 import { formatKeyPart, hasHeader, mayHaveAddress } from '../schema/key.js'
 import { formatTime } from '../schema/rates.js'
 import type {
@@ -11,6 +11,7 @@ import type {
   CostSettings,
   EgressSettings,
   KeySettings,
+  Listen,
   RateSchedule,
   RouteSettings,
   Settings,
@@ -27,12 +28,12 @@ import { exactDuration, exactRate } from './exact-units.js'
  * @param secrets `clear` keeps keys of tiers and headers, for comparisons; never show that
  */
 export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'masked'): object {
-  const { listen, store, trustProxy, buckets, routes, limits, admin, egress, accessLog, dryRun, headers, pacing } =
-    settings
+  const { listen, store, trustProxy, buckets, routes, limits, admin, ticketKeys, egress } = settings
+  const { accessLog, dryRun, headers, pacing } = settings
   const common = routes[0]?.upstream
   return {
-    listen: listen.tls ? { address: formatListen(listen), tls: listen.tls } : formatListen(listen),
-    ...(common && !egress && { upstream: formatUpstream(common) }),
+    listen: formatAddresses(listen),
+    ...(common && !egress && { upstream: upstreamOf(common) }),
     trustProxy,
     store: store === 'memory' ? store : formatStore(store),
     buckets: Object.fromEntries(buckets.map(bucket => [bucket.name, formatBucket(bucket, secrets)])),
@@ -49,15 +50,23 @@ export function effective(settings: Settings, secrets: 'masked' | 'clear' = 'mas
       minBodyRate: limits.minBodyRate,
       bufferMemory: limits.bufferMemory,
       maxHeaderSize: limits.maxHeaderSize,
+      drainDelay: exactDuration(limits.drainDelay),
       shutdownTimeout: exactDuration(limits.shutdownTimeout),
     },
     ...(admin && { admin: { listen: formatListen(admin.listen), ...(admin.token !== undefined && { token: '***' }) } }),
+    ...(ticketKeys && { ticketKeys: ticketKeys.map(() => '***') }),
     ...(egress && { egress: formatEgress(egress, common) }),
     accessLog,
     dryRun,
     headers,
     pacing,
   }
+}
+
+function formatAddresses({ tls, grpc, ...listen }: Listen): object | string {
+  const address = formatListen(listen)
+  if (tls === undefined && grpc === undefined) return address
+  return { address, ...(tls && { tls }), ...(grpc && { grpc: formatListen(grpc) }) }
 }
 
 type Secrets = 'masked' | 'clear'
@@ -85,10 +94,15 @@ function formatStore(store: StoreSettings): object {
   }
 }
 
+/** A gate has no options. */
+function upstreamOf(upstream: UpstreamSettings): object | string {
+  return upstream.url === GATE ? GATE : formatUpstream(upstream)
+}
+
 function formatUpstream(upstream: UpstreamSettings): object {
   const { url, hostHeader, maxInFlight, connections, keepAlive, requestBuffer, responseBuffer, tls } = upstream
   const { maxConnectionAge, connectTimeout, responseTimeout, idleTimeout } = upstream
-  const { profile, breaker, adapt, warmUp, pauseOn, retry, via, learn } = upstream
+  const { profile, breaker, adapt, warmUp, pauseOn, retry, via, http2, learn } = upstream
   return {
     url,
     ...(profile !== undefined && { profile }),
@@ -118,12 +132,18 @@ function formatUpstream(upstream: UpstreamSettings): object {
     }),
     ...(retry && { retry }),
     via,
+    http2,
     learn,
   }
 }
 
 function formatEgress({ allow, token }: EgressSettings, upstream: UpstreamSettings | undefined): object {
-  const { url: _url, hostHeader: _hostHeader, ...options } = { ...(upstream && formatUpstream(upstream)) } as Shown
+  const {
+    url: _url,
+    hostHeader: _hostHeader,
+    http2: _http2,
+    ...options
+  } = { ...(upstream && formatUpstream(upstream)) } as Shown
   return { allow, ...(token !== undefined && { token: '***' }), upstream: options }
 }
 
@@ -145,9 +165,9 @@ function formatBucket(bucket: BucketSettings, secrets: Secrets): object {
   const isSecret = key.parts.some(part => 'name' in part && CREDENTIAL.test(part.name))
   return {
     key: formatKey(key),
-    rate: formatRates(limits.rate, schedule),
+    ...(capacity < Infinity && { rate: formatRates(limits.rate, schedule) }),
     ...((timeZone !== undefined || isScheduled(bucket)) && { timeZone: timeZone ?? 'UTC' }),
-    capacity,
+    ...(capacity < Infinity && { capacity }),
     ...(burst !== undefined && { burst }),
     ...(maxInFlight !== undefined && { maxInFlight }),
     status,
@@ -186,8 +206,7 @@ function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): obje
     name,
     ...(keys && { keys: ofKeys === 'masked' ? keys.map(() => '***') : keys }),
     ...(header && { header: formatHeader(header, secrets) }),
-    rate: formatRates(limits.rate, schedule),
-    capacity: limits.capacity,
+    ...(limits.capacity < Infinity && { rate: formatRates(limits.rate, schedule), capacity: limits.capacity }),
     ...(limits.burst !== undefined && { burst: limits.burst }),
     ...(limits.maxInFlight !== undefined && { maxInFlight: limits.maxInFlight }),
     ...(weight !== undefined && { weight }),
@@ -196,7 +215,23 @@ function formatTier(tier: TierSettings, ofKeys: Secrets, secrets: Secrets): obje
 }
 
 function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined, secrets: Secrets): object {
-  const { name, match, mode, buckets, cost, maxWait, patience, priority, dryRun, explain, upstream } = route
+  const {
+    name,
+    match,
+    mode,
+    buckets,
+    cost,
+    maxWait,
+    patience,
+    priority,
+    dryRun,
+    explain,
+    coalesce,
+    appointments,
+    waitingPage,
+    gate,
+    upstream,
+  } = route
   const own = formatUpstream(upstream)
   const isCommon = common !== undefined && JSON.stringify(own) === JSON.stringify(formatUpstream(common))
   return {
@@ -210,7 +245,11 @@ function formatRoute(route: RouteSettings, common: UpstreamSettings | undefined,
     priority: priority === 'header' ? { header: true } : priority,
     dryRun,
     explain,
-    ...(!isCommon && { upstream: own }),
+    coalesce,
+    appointments,
+    waitingPage: waitingPage?.template === undefined ? waitingPage !== undefined : waitingPage,
+    ...(gate?.rejectStatus !== undefined && { gate }),
+    ...(!isCommon && { upstream: upstreamOf(upstream) }),
   }
 }
 

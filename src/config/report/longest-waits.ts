@@ -1,5 +1,6 @@
 /** The longest waits that the limits allow. */
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
+import { durationText, formatDuration } from '../../core/units.js'
 import { staticCosts } from '../checks/checks.js'
 import type { BucketSettings, RateSchedule, RouteSettings, Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'
@@ -7,7 +8,7 @@ import { exactRate } from './exact-units.js'
 /** The longest wait of an admitted request on one bucket. */
 export interface LongestWait {
   name: string
-  /** E.g. `"5/s"`; where it depends on the time, the slowest. */
+  /** E.g. `"5/s"`; where it depends on the time, the slowest; `"any rate"` where only requests in flight are bounded. */
   rate: string
   /** Cost units. */
   capacity: number
@@ -30,7 +31,10 @@ export function longestWaits({ buckets, routes }: Settings): (LongestWait & { ti
     const cost = Math.min(...costs)
     const waitOf = (name: string, own: BucketLimits, byTime?: RateSchedule): LongestWait => ({
       name,
-      rate: `${exactRate(own.rate)}${byTime === undefined ? '' : ' at the slowest'}`,
+      rate:
+        own.capacity === Infinity
+          ? 'any rate'
+          : `${exactRate(own.rate)}${byTime === undefined ? '' : ' at the slowest'}`,
       capacity: own.capacity,
       ...(own.burst !== undefined && { burst: own.burst }),
       longestWaitMs: waitFor(cost, own),
@@ -58,6 +62,17 @@ export function longestWaitOf(route: RouteSettings): number {
   return Math.max(0, ...waits)
 }
 
+/** The longest wait of a route in `shape`, or its `maxWait` if that is shorter. */
+export function longestWaitText(route: RouteSettings): string {
+  const wait = longestWaitOf(route)
+  const isOpen = waitsForAnswers(route)
+  const { maxWait } = route
+  if (maxWait < (isOpen ? Infinity : wait)) return `${formatDuration(maxWait)} (maxWait)`
+  if (wait === Infinity) return 'no bound'
+  if (isOpen && wait === 0) return 'for answers only'
+  return `${durationText(wait)}${isOpen ? ' by the rate alone' : ''}`
+}
+
 /** Whether requests of a route may also wait for the ends of others' answers. Then no rate bounds their wait. */
 export function waitsForAnswers({ mode, buckets, upstream }: RouteSettings): boolean {
   if (mode !== 'shape') return false
@@ -72,9 +87,9 @@ export function smallestCost({ cost }: RouteSettings, { name }: BucketSettings):
   return costs.length === 0 ? 0 : Math.min(...costs)
 }
 
-/** The wait of a request of this cost that just fits, in ms. */
+/** The wait of a request of this cost that just fits, in ms. A bucket that holds any amount has no rate that matters. */
 export function waitFor(cost: number, { rate, capacity, burst = 0 }: BucketLimits): number {
-  return Math.max(0, (capacity - Math.max(burst, cost)) / rate)
+  return capacity === Infinity ? 0 : Math.max(0, (capacity - Math.max(burst, cost)) / rate)
 }
 
 /** A bucket's limits and those of its tiers. */

@@ -1,15 +1,23 @@
 /** Addresses: where to listen, where to forward, which proxies to trust. */
 import { isIP, isIPv4, isIPv6 } from 'node:net'
 import * as z from 'zod'
-import { hint, quote, quoteUrl, wants } from '../messages.js'
+import { hint, quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
 import type { Listen } from '../settings.js'
 import { flag, object, read, text, whole } from './values.js'
 
 /** Where to listen when the file does not say. */
 export const DEFAULT_LISTEN = '127.0.0.1:8080'
+
+/** The URL of an upstream that stands for the proxy that asks. */
+export const GATE = 'gate:'
+
+/** Upstreams that shaper is itself. */
+export const BUILT_IN: readonly string[] = ['echo:', GATE]
+
 const DEFAULT_HOST = '127.0.0.1'
 const LISTEN_PORT = 8080
 const ADMIN_PORT = 9090
+const GRPC_PORT = 50_051
 const MOST_PORT = 65_535
 const useAddress = (port: number) => `use e.g. "127.0.0.1:${port}", "[::1]:${port}"`
 const noSuchPort = (shown: string) => `${shown} has no such port; ports go from 0 to ${MOST_PORT}`
@@ -53,12 +61,12 @@ export function formatListen({ host, port }: { host: string; port: number }): st
 }
 
 /**
- * Reads an upstream's URL down to its origin, `"http://host:port"`, or `"echo:"`.
+ * Reads an upstream's URL down to its origin, `"http://host:port"`, `"echo:"` or `"gate:"`.
  *
  * @throws RangeError with the reason, without the credentials of the URL
  */
 export function parseUpstreamUrl(value: string): string {
-  if (value === 'echo:') return value
+  if (BUILT_IN.includes(value)) return value
   const shown = quoteUrl(value)
   const url = URL.canParse(value) ? new URL(value) : undefined
   const [, port] = /^https?:\/\/[^/?#]*:(\d+)(?:[/?#]|$)/i.exec(value) ?? []
@@ -94,8 +102,15 @@ function parseTrusted(value: string): string {
   )
 }
 
+/** As `wants`. To a number that may be a port it says the whole address. */
+const wantsAddress = (remedy: string) => (refused: RefusedValue) => {
+  const { input } = refused
+  if (typeof input !== 'number' || !Number.isInteger(input) || input < 0 || input > MOST_PORT)
+    return wants('an address to listen on', remedy)(refused)
+  return `${input} is a number, and an address is a text; write "${DEFAULT_HOST}:${input}"`
+}
 const addressText = (port: number) =>
-  read(z.string({ error: wants('an address to listen on', useAddress(port)) }), value => parseListen(value, port))
+  read(z.string({ error: wantsAddress(useAddress(port)) }), value => parseListen(value, port))
 const listenText = addressText(LISTEN_PORT)
 const file = (what: string) => text(`the path of ${what}`, 'use e.g. "/etc/shaper/tls.pem"')
 
@@ -112,6 +127,9 @@ const listenObject = object(
     )
       .exactOptional()
       .describe('Serve HTTPS with these files, e.g. { "cert": "cert.pem", "key": "key.pem" }.'),
+    grpc: addressText(GRPC_PORT)
+      .exactOptional()
+      .describe('Where routes with "upstream": "gate:" are asked by gRPC, as Envoy does, e.g. "127.0.0.1:50051".'),
   },
   'an object',
   'use { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }',
@@ -122,13 +140,12 @@ export const adminAddress = addressText(ADMIN_PORT)
 export const listenSchema = z.union(
   [
     listenText.transform((address): Listen => address),
-    listenObject.transform(({ address, tls }): Listen => ({ ...address, ...(tls && { tls }) })),
+    listenObject.transform(
+      ({ address, tls, grpc }): Listen => ({ ...address, ...(tls && { tls }), ...(grpc && { grpc }) }),
+    ),
   ],
   {
-    error: wants(
-      'an address to listen on',
-      `${LISTEN} or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }`,
-    ),
+    error: wantsAddress(`${LISTEN} or { "address": "host:port", "tls": { "cert": "FILE", "key": "FILE" } }`),
   },
 )
 

@@ -54,9 +54,11 @@ export const tier = object(
 export const bucket = object(
   {
     key: key.prefault('ip').describe('What tells clients apart, e.g. "ip", "header:x-api-key", ["ip", "route"].'),
-    rate: bucketRate.describe(
-      'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day.',
-    ),
+    rate: bucketRate
+      .exactOptional()
+      .describe(
+        'Cost units that leave per unit of time, e.g. "5/s", "90/m", "6/30s"; or a list by the time of day. Needed unless there is a maxInFlight.',
+      ),
     timeZone: timeZone
       .exactOptional()
       .describe('Where the times of day of rates are those of the clock, e.g. "Europe/Berlin"; UTC when absent.'),

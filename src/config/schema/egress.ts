@@ -51,6 +51,6 @@ export const egress = egressObject.transform(
   ({ allow, token, upstream }): EgressSettings & { upstream: UpstreamSettings } => ({
     allow: [...new Set(allow)],
     ...(token !== undefined && { token }),
-    upstream: settingsOf({ ...upstream, url: EGRESS, hostHeader: 'upstream' }),
+    upstream: settingsOf({ ...upstream, url: EGRESS, hostHeader: 'upstream', http2: false }),
   }),
 )

@@ -19,6 +19,7 @@ import {
   text,
   timeout,
   timerDuration,
+  whole,
   wordOr,
 } from './values.js'
 
@@ -26,6 +27,8 @@ const COST = 'use a number above 0, e.g. 5'
 const COST_FORMS =
   'use e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }'
 const PRIORITIES = wants('a priority', 'use a whole number from 0 (first) to 7 (last), or { "header": true }')
+const TEMPLATE = 'use e.g. "wait.html"'
+const PAGES = 'use false for none, or e.g. { "template": "wait.html" }'
 const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
 
 const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"') }), methodName)
@@ -264,6 +267,23 @@ function checkHeaderCost(cost: HeaderCost, report: (key: string, message: string
   }
 }
 
+/** What browsers get that a bucket rejects. For a route, or for all that do not say otherwise. */
+export const waitingPage = z.union(
+  [
+    flag,
+    object(
+      {
+        template: text('the path of an HTML file', TEMPLATE).describe(
+          'An HTML file with {{script}}, e.g. "wait.html".',
+        ),
+      },
+      'true, false or an object',
+      PAGES,
+    ),
+  ],
+  { error: wants('true, false or an object', PAGES) },
+)
+
 export const route = object(
   {
     name: name.exactOptional().describe('The name in logs and metrics, e.g. "api"; made from match when absent.'),
@@ -313,8 +333,34 @@ export const route = object(
         'Whether its requests leave first (0) or last (7), or { "header": true }: as trusted hops say, e.g. 3.',
       ),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, e.g. true.'),
-    upstream: upstream.exactOptional().describe('This route\'s own upstream, e.g. "http://127.0.0.1:9001".'),
+    upstream: upstream
+      .exactOptional()
+      .describe(
+        'This route\'s own upstream, e.g. "http://127.0.0.1:9001"; "gate:" forwards nothing, and answers 204 to a proxy that asks.',
+      ),
+    gate: object(
+      {
+        rejectStatus: whole('a status', 'use a status from 400 to 599, e.g. 403', 400, 599)
+          .exactOptional()
+          .describe('The status of rejections, e.g. 403, as auth_request of nginx understands only 401 and 403.'),
+      },
+      'an object',
+      'use e.g. { "rejectStatus": 403 }',
+    )
+      .exactOptional()
+      .describe('How the upstream "gate:" answers, e.g. { "rejectStatus": 403 }.'),
     explain: flag.prefault(false).describe('Tell in each answer how it was decided, e.g. true.'),
+    coalesce: flag
+      .prefault(false)
+      .describe('Answer identical GETs that wait at the same time with the answer to one of them, e.g. true.'),
+    appointments: flag
+      .prefault(false)
+      .describe('Keep room for rejected clients that come back in time with the ticket of their 429, e.g. true.'),
+    waitingPage: waitingPage
+      .exactOptional()
+      .describe(
+        'What rejected browsers get: true, false or e.g. { "template": "wait.html" }; as at the top when absent.',
+      ),
   },
   'a route',
   'use e.g. { "match": { "path": "/api/*" }, "buckets": ["client"] }',

@@ -3,10 +3,10 @@ import { wants } from '../messages.js'
 import { adminAddress, DEFAULT_LISTEN, formatListen, isLoopback, listenSchema, trustProxy } from './address.js'
 import { buckets } from './buckets.js'
 import { egress } from './egress.js'
-import { route } from './routes.js'
+import { route, waitingPage } from './routes.js'
 import { store } from './store.js'
 import { upstream } from './upstream.js'
-import { bytes, flag, object, oneOf, timeout, timerDuration, token, whole } from './values.js'
+import { bytes, flag, object, oneOf, ticketKey, timeout, timerDuration, token, whole } from './values.js'
 
 /** Bytes. */
 export const LEAST_BUFFER_MEMORY = 65_536
@@ -44,6 +44,9 @@ const limits = object(
     maxHeaderSize: whole('a size of headers', 'use 1 to 1048576 bytes, e.g. 16384', 1, 1_048_576)
       .prefault(16_384)
       .describe("The most bytes of a request's headers, e.g. 16384."),
+    drainDelay: timerDuration
+      .prefault('0s')
+      .describe('How long to go on accepting after SIGTERM while /readyz is 503, e.g. "5s"; "0s" for not at all.'),
     shutdownTimeout: timerDuration.prefault('30s').describe('How long to go on releasing after SIGTERM, e.g. "30s".'),
   },
   'an object',
@@ -78,7 +81,9 @@ export const file = object(
     listen: listenSchema
       .prefault(DEFAULT_LISTEN)
       .describe('Where to listen, e.g. "0.0.0.0:8080"; port 0 takes any free port.'),
-    upstream: upstream.exactOptional().describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:".'),
+    upstream: upstream
+      .exactOptional()
+      .describe('Where to forward, e.g. "http://127.0.0.1:9000" or "echo:"; "gate:" answers a proxy that asks.'),
     trustProxy: trustProxy
       .prefault(false)
       .describe('Which hops may set X-Forwarded-For, e.g. true, 1 or ["loopback", "10.0.0.0/8"].'),
@@ -95,11 +100,21 @@ export const file = object(
       .describe('The first match wins, e.g. [{ "match": { "path": "/api/*" }, "buckets": ["client"] }].'),
     limits: limits.prefault({}).describe('Bounds on memory and time, e.g. { "maxQueued": 10000 }.'),
     admin: admin.exactOptional().describe('The admin server, e.g. { "listen": "127.0.0.1:9090" }; none when absent.'),
+    ticketKeys: z
+      .array(ticketKey, { error: wants('a list of keys', `use e.g. ["\${SHAPER_TICKET_KEY}"]`) })
+      .min(1, { error: `the list is empty; use e.g. ["\${SHAPER_TICKET_KEY}"], or remove it` })
+      .exactOptional()
+      .describe(`What signs tickets; the first signs, all are accepted, e.g. ["\${SHAPER_TICKET_KEY}"].`),
     egress: egress
       .exactOptional()
       .describe('Where programs may send requests with --egress, e.g. { "allow": ["api.example.com:443"] }.'),
     accessLog: flag.prefault(true).describe('Whether to log a line for each request, e.g. false.'),
     dryRun: flag.prefault(false).describe('Decide and report but hold and reject nothing, on every route, e.g. true.'),
+    waitingPage: waitingPage
+      .prefault(true)
+      .describe(
+        'What rejected browsers get: a page that waits and comes back by itself, e.g. true, false or { "template": "wait.html" }.',
+      ),
     headers: flag.prefault(true).describe('Whether forwarded answers carry RateLimit and Server-Timing, e.g. false.'),
     pacing: oneOf(['precise', 'timer'], 'a kind of pacing')
       .prefault('precise')

@@ -1,9 +1,9 @@
 import * as z from 'zod'
-import { quoteUrl, type RefusedValue, wants } from '../messages.js'
+import { quote, quoteUrl, type RefusedValue, wants } from '../messages.js'
 import { PROFILE_NAMES } from '../profiles.js'
 import type { UpstreamSettings } from '../settings.js'
 import { adapt } from './adapt.js'
-import { parseUpstreamUrl } from './address.js'
+import { GATE, parseUpstreamUrl } from './address.js'
 import { bytes, flag, object, oneOf, read, text, timeout, timerDuration, whole } from './values.js'
 
 const REMEDY = 'use e.g. "http://127.0.0.1:9000" or "echo:"'
@@ -123,10 +123,13 @@ const options = {
     .describe('Answers that pause all releases, e.g. { "status": [429, 503], "default": "1s", "max": "60s" }.'),
   retry: retry.exactOptional().describe('Answers that are tried again, e.g. { "status": [503], "max": 3 }.'),
   via: flag.prefault(true).describe('Whether requests carry Via, by which one that comes back is known, e.g. false.'),
+  http2: flag
+    .prefault(false)
+    .describe('Whether requests go over HTTP/2, e.g. true for gRPC; over TLS where it is https.'),
   learn: flag.prefault(false).describe("Learn the rate from the upstream's own rate limit headers, e.g. true."),
 }
 
-const { hostHeader: _hostHeader, profile: _profile, ...common } = options
+const { hostHeader: _hostHeader, http2: _http2, profile: _profile, ...common } = options
 
 /** Options that suit all origins of egress. Whose they are, and the names they are asked by and have to prove, are their own. */
 export const egressOptions = {
@@ -149,7 +152,24 @@ export function settingsOf({ maxInFlight = Infinity, ...rest }: z.output<typeof 
   return { url, hostHeader, maxInFlight, ...others, ...(breaker !== false && { breaker }) }
 }
 
-export const upstream = z.union(
-  [url.transform(value => settingsOf({ ...defaults, url: value })), upstreamObject.transform(settingsOf)],
-  { error: wants("an upstream's URL", `${REMEDY}, or an object with "url"`) },
-)
+/** A gate has no connections. It answers at once, whatever the request has passed before and whether or not its body has come. */
+const OF_GATE = { requestBuffer: 0, breaker: false, via: false } as const
+
+function ofUrl(value: string): UpstreamSettings {
+  return settingsOf({ ...defaults, ...(value === GATE && OF_GATE), url: value })
+}
+
+const checkedObject = upstreamObject.transform((value, ctx) => {
+  const refuse = (key: string, message: string): void =>
+    void ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
+  if (value.url === GATE) {
+    refuse('url', `${quote(GATE)} takes no options, as nothing is forwarded; write "upstream": ${quote(GATE)}`)
+  } else if (value.http2 && value.url === 'echo:') {
+    refuse('http2', '"echo:" speaks HTTP/1.1 only; leave "http2" out')
+  }
+  return settingsOf(value)
+})
+
+export const upstream = z.union([url.transform(ofUrl), checkedObject], {
+  error: wants("an upstream's URL", `${REMEDY}, or an object with "url"`),
+})

@@ -1,6 +1,6 @@
 /** Warnings about single buckets. */
 import type { BucketLimits } from '../../core/bucket/limits.js'
-import { formatDuration } from '../../core/units.js'
+import { durationText } from '../../core/units.js'
 import { exactDuration, exactRate } from '../report/exact-units.js'
 import { smallestCost, waitFor } from '../report/longest-waits.js'
 import { isScheduled, unreachedEntries } from '../schedule.js'
@@ -24,10 +24,19 @@ export function bucketWarnings(settings: Settings): Warning[] {
       ...tooSmall(bucket, users),
       ...tooLarge(bucket, users),
       ...idleBurst(bucket),
+      ...idleInFlightAtGates(bucket, users),
       ...blocksAll(bucket),
       ...sharedTiers(bucket),
     ]
   })
+}
+
+/** Warns of a bound on requests under way, of which a gate sees none. */
+function idleInFlightAtGates({ name, limits }: BucketSettings, users: readonly RouteSettings[]): Warning[] {
+  if (limits.maxInFlight === undefined || users.some(({ gate }) => gate === undefined)) return []
+  const message =
+    'has no effect, as only routes with "upstream": "gate:" use it, and there a request is over when it may pass; remove it'
+  return [{ path: ['buckets', name, 'maxInFlight'], message }]
 }
 
 /** Warns of times of day without effect. */
@@ -74,7 +83,7 @@ function tooSmall(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     // "1/m" may well mean one at a time. "12/m" hardly does.
     const rateText = exactRate(rate)
     if (Number.parseFloat(rateText) < 2 * cost) return []
-    const pace = formatDuration(cost / rate)
+    const pace = durationText(cost / rate)
     const message = `${room}: of ${rateText} only one every ${pace} passes, two at once never do; ${atOnce}`
     return [{ path: [...path, 'capacity'], message }]
   })
@@ -87,7 +96,7 @@ function tooLarge(bucket: BucketSettings, users: readonly RouteSettings[]): Warn
     return route === undefined ? [] : [{ place, route }]
   })
   return found.slice(0, 1).map(({ place: { path, limits }, route }) => {
-    const wait = formatDuration(waitFor(smallestCost(route, bucket), limits))
+    const wait = durationText(waitFor(smallestCost(route, bucket), limits))
     const patience = exactDuration(PATIENCE)
     // With a burst `maxDelay` would be shorter than the wait that it is to bound: capacity = rate x maxDelay.
     const instead =

@@ -11,6 +11,7 @@ import { profileWarnings } from './profiles.js'
 import { routeWarnings } from './routes.js'
 import { stackWarnings } from './stacks.js'
 import { storeWarnings } from './store.js'
+import { tierKeyWarnings } from './tier-keys.js'
 
 /**
  * The warnings about a configuration. Each says where, what the effect is, and what to write instead.
@@ -21,6 +22,7 @@ export function warnings(settings: Settings, wallNow = Date.now()): Problem[] {
   const found = [
     ...clientWarnings(settings),
     ...bucketWarnings(settings),
+    ...tierKeyWarnings(settings),
     ...patternWarnings(settings),
     ...stackWarnings(settings),
     ...routeWarnings(settings),

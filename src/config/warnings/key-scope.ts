@@ -15,8 +15,13 @@ export function isPerClient({ key }: BucketSettings): boolean {
 
 /** Whether all requests of one `narrow` instance pass the same `wide` instance, together with those of others. */
 export function isInside(narrow: BucketSettings, wide: BucketSettings): boolean {
-  const [inner, outer] = [partsOf(narrow), partsOf(wide)]
-  return outer.size < inner.size && [...outer].every(part => inner.has(part))
+  return partsOf(wide).size < partsOf(narrow).size && passesOne(narrow, wide)
+}
+
+/** Whether all requests of one instance of `bucket` pass the same instance of `other`. */
+export function passesOne(bucket: BucketSettings, other: BucketSettings): boolean {
+  const parts = partsOf(bucket)
+  return [...partsOf(other)].every(part => parts.has(part))
 }
 
 /** The parts of a key without `all`, which tells nothing apart. */

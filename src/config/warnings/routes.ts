@@ -1,9 +1,10 @@
 /** Warnings about single routes. */
-import { formatDuration } from '../../core/units.js'
+import { windowOf } from '../../core/bucket/promises.js'
+import { durationText } from '../../core/units.js'
 import { followersOf } from '../../http/quota/quota-fields.js'
 import { covers } from '../checks/match-coverage.js'
 import { withEgressRoutes } from '../egress-routes.js'
-import { longestWaitOf, waitsForAnswers } from '../report/longest-waits.js'
+import { allLimits, longestWaitOf, smallestCost, waitsForAnswers } from '../report/longest-waits.js'
 import type { BucketSettings, RouteSettings, Settings } from '../settings.js'
 import { isPerClient, placesOf, usersOf, type Warning } from './key-scope.js'
 
@@ -16,6 +17,8 @@ export function routeWarnings(settings: Settings): Warning[] {
       ...unlimited(route).map(message => ({ path: ['routes', index, 'buckets'], message })),
       ...idleMaxWait(route, settings).map(message => ({ path: ['routes', index, 'maxWait'], message })),
       ...idlePatience(route).map(message => ({ path: ['routes', index, 'patience'], message })),
+      ...idleCoalesce(route, settings).map(message => ({ path: ['routes', index, 'coalesce'], message })),
+      ...idleAppointments(route).map(message => ({ path: ['routes', index, 'appointments'], message })),
       ...idleRetry(route).map(message => ({ path: ['routes', index, 'upstream', 'retry'], message })),
       ...unsharedLearning(route, destined).map(message => ({ path: ['routes', index, 'upstream', 'learn'], message })),
       ...costlyHeader(route).map(message => ({ path: ['routes', index, 'cost', 'max'], message })),
@@ -53,12 +56,44 @@ function idleMaxWait(route: RouteSettings, settings: Settings): string[] {
   if (mode !== 'shape') return [withoutQueue(mode)]
   const longest = longestWaitOf(route)
   if (maxWait <= longest || !isFifo(route, settings)) return []
-  const wait = formatDuration(longest)
+  const wait = durationText(longest)
   return [`has no effect, as nothing waits longer than ${wait} anyway; lower it below that, or remove it`]
 }
 
 function idlePatience({ mode, patience }: RouteSettings): string[] {
   return mode === 'shape' || patience === 'auto' ? [] : [withoutQueue(mode)]
+}
+
+/** Headers whose requests are never answered together. */
+const NEVER_TOGETHER = ['authorization', 'cookie', 'range']
+
+/** Warns where no two requests are ever answered together. */
+function idleCoalesce({ coalesce, mode, gate, match }: RouteSettings, { egress }: Settings): string[] {
+  if (!coalesce) return []
+  if (mode !== 'shape') return [withoutQueue(mode)]
+  if (gate !== undefined) return ['has no effect, as a gate forwards nothing; remove it']
+  if (egress !== undefined) return ['has no effect with --egress; remove it']
+  const { method, header = {} } = match
+  if (method?.includes('GET') === false) return ['has no effect, as only GETs are answered together; remove it']
+  const name = Object.keys(header).find(each => NEVER_TOGETHER.includes(each.toLowerCase()))
+  if (name === undefined) return []
+  return [`has no effect, as requests with the header "${name}" are never answered together; remove it`]
+}
+
+/** Warns where no bucket of a route books anything. */
+function idleAppointments(route: RouteSettings): string[] {
+  const { appointments, buckets } = route
+  const isBooked = (bucket: BucketSettings) =>
+    allLimits(bucket).some(
+      limits =>
+        limits.blockFor === undefined &&
+        limits.overflow !== 'fill' &&
+        windowOf(smallestCost(route, bucket), limits.capacity, limits) > 0,
+    )
+  if (!appointments || buckets.some(isBooked)) return []
+  return [
+    'has no effect, as nothing is booked in a bucket for less than four requests, with "blockFor" or with "overflow": "fill"; change a bucket of this route, or remove it',
+  ]
 }
 
 /** Why a setting of waiting requests is idle. */

@@ -1,10 +1,20 @@
 /** Whether a stack of buckets takes a request. If not, why and until when. Nothing is changed. */
 
-import { slackOf } from '../bucket/limits.js'
+import { type BucketLimits, slackOf, timeToPass } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
-import { type Arrival, costAt, costIn, type Demand, type Gate, type Rejection } from '../queue/lane.js'
+import {
+  type Arrival,
+  costAt,
+  costIn,
+  type Demand,
+  type Gate,
+  type Rejection,
+  reservedFrom,
+  type SharedBucket,
+} from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { timeUntilLevel } from './drain-time.js'
+import { isMixed } from './mixed-costs.js'
 import { levelWait, predictedWait } from './predicted-wait.js'
 
 /**
@@ -18,13 +28,14 @@ export function decide(arrival: Arrival, maxWait: number, now: number, pause = 0
     const bucket = stack[place]!
     const cost = costAt(arrival, place)
     const { capacity } = bucket.limits
-    const level = bucket.level(now)
+    const level = bucket.level(now) + reservedFrom(arrival, bucket, now)
     const full = level + cost - capacity > LEVEL_TOLERANCE
-    const wait = levelWait(bucket, cost, level, pause)
+    if (full || bucket.blockedFor(now) > 0) return explainRejection(arrival, maxWait, now, pause)
+    // Who waits for as long as it takes need not know how long.
+    if (maxWait === Infinity) continue
+    const wait = levelWait(bucket, cost, { level, now, pause })
     inTurn += wait
-    if (full || wait > maxWait || bucket.blockedFor(now) > 0) {
-      return explainRejection(arrival, maxWait, now, pause)
-    }
+    if (wait > maxWait) return explainRejection(arrival, maxWait, now, pause)
   }
   // One bucket may delay some of those before it and another the others.
   if (costs !== undefined && inTurn > maxWait) return explainRejection(arrival, maxWait, now, pause)
@@ -51,31 +62,72 @@ function explainRejection(arrival: Arrival, maxWait: number, now: number, pause:
   const tooSmall = stack.filter((bucket, place) => !bucket.canEverFit(costAt(arrival, place)))
   if (tooSmall.length > 0) return { reason: 'too-costly', buckets: tooSmall, retryAfterMs: undefined }
   const blocked = stack.filter(bucket => bucket.blockedFor(now) > 0)
-  const full = stack.filter(bucket => bucket.excess(costIn(arrival, bucket), now) > 0)
+  const full = stack.filter(
+    bucket => bucket.excess(costIn(arrival, bucket) + reservedFrom(arrival, bucket, now), now) > 0,
+  )
   // Its turn among others may come before all of them have left.
-  if (blocked.length + full.length === 0 && predictedWait(arrival, now, pause) <= maxWait) return undefined
-  const retryAfterMs = timeUntilFit(arrival, maxWait, now, pause)
+  const wait = predictedWait(arrival, now, pause) + timeOfReserved(arrival, now)
+  if (blocked.length + full.length === 0 && wait <= maxWait) return undefined
+  // Of buckets that delay one after the other each may fit by itself.
+  const late = isMixed(arrival) ? wait - Math.max(0, maxWait) : 0
+  const retryAfterMs = Math.max(timeUntilFit(arrival, maxWait, now, pause), late)
   if (blocked.length > 0) return { reason: 'blocked', buckets: blocked, retryAfterMs }
   if (full.length > 0) return { reason: 'overflow', buckets: full, retryAfterMs }
-  const slow = stack.filter(bucket => levelWait(bucket, costIn(arrival, bucket), bucket.level(now), pause) > maxWait)
+  const slow = stack.filter(bucket => {
+    const level = bucket.level(now) + reservedFrom(arrival, bucket, now)
+    return levelWait(bucket, costIn(arrival, bucket), { level, now, pause }) > maxWait
+  })
   return { reason: 'max-wait', buckets: slow, retryAfterMs }
 }
 
-/** @returns ms until such a request is admitted if nobody else comes */
+/** ms in which what is kept for others leaves. */
+function timeOfReserved(demand: Demand, now: number): number {
+  let time = 0
+  for (const bucket of demand.stack)
+    time = Math.max(time, timeToPass(bucket.limits, reservedFrom(demand, bucket, now), now))
+  return time
+}
+
+/** ms. Whole seconds are told, and each client another moment. */
+const LATEST_RETURN = 60_000
+
+/** The most that a bucket may hold when a request comes that waits for at most `maxWait` ms. */
+function roomFor(limits: BucketLimits, cost: number, maxWait: number): number {
+  // Who may wait for less than no time is told when it would not wait.
+  return Math.min(limits.capacity - cost, limits.rate * Math.max(0, maxWait) + slackOf(limits, cost))
+}
+
+/** ms until a bucket holds no more than `target`, with what is kept for others. */
+function timeUntilRoom(bucket: SharedBucket, target: number, reserved: number, now: number): number {
+  const excess = bucket.level(now) + reserved - target
+  if (excess <= 0) return 0
+  // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
+  return Math.max(
+    timeToPass(bucket.limits, excess, now),
+    timeUntilLevel(bucket, reserved > 0 ? Math.max(0, target - reserved) : target, now),
+  )
+}
+
+/** @returns ms until such a request is admitted if nobody else comes but those that have booked */
 export function timeUntilFit(demand: Demand, maxWait: number, now: number, pause = 0): number {
   let time = 0
   for (const [place, bucket] of demand.stack.entries()) {
     const cost = costAt(demand, place)
-    const { rate, capacity } = bucket.limits
     const blocked = bucket.blockedFor(now)
-    const slack = slackOf(bucket.limits, cost)
-    // Who may wait for less than no time is told when it would not wait.
-    const target = blocked === Infinity ? 0 : Math.min(capacity - cost, rate * Math.max(0, maxWait) + slack)
-    const excess = bucket.level(now) - target
-    // A cost that was metered while requests wait drains no faster, though the first of them may leave before it has.
-    if (excess > 0) time = Math.max(time, excess / rate, timeUntilLevel(bucket, target, now))
+    const { next } = bucket.limits
+    const present = blocked === Infinity ? 0 : roomFor(bucket.limits, cost, maxWait)
+    let fit = timeUntilRoom(bucket, present, reservedFrom(demand, bucket, now), now)
+    // It may come back, and wait, when the limits have changed.
+    if (next !== undefined && now + fit + maxWait + LATEST_RETURN > next.at) {
+      const later = Math.max(0, roomFor({ ...bucket.limits, ...next }, cost, maxWait))
+      fit = timeUntilRoom(bucket, Math.min(present, later), reservedFrom(demand, bucket, now), now)
+    }
+    time = Math.max(time, fit)
     if (pause > 0)
-      time = Math.max(time, levelWait(bucket, cost, bucket.level(now), pause) + SAME_TIME - Math.max(0, maxWait))
+      time = Math.max(
+        time,
+        levelWait(bucket, cost, { level: bucket.level(now), now, pause }) + SAME_TIME - Math.max(0, maxWait),
+      )
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

@@ -9,6 +9,7 @@
  * first at another bucket does. It is never too early.
  */
 
+import { type BucketLimits, timeToPass, timeUntilDrained } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources } from '../bucket/waiting.js'
 import { Lane, type SharedBucket, type ShareNode, type Source } from '../queue/lane.js'
@@ -18,12 +19,12 @@ import { timeUntilLevelOfMixed } from './mixed-costs.js'
 /** @returns ms until the bucket's level is `target` cost units */
 export function timeUntilLevel(bucket: SharedBucket, target: number, now: number): number {
   if (bucket.isMixed) return timeUntilLevelOfMixed(bucket, target, now)
-  const { rate } = bucket.limits
+  const { limits } = bucket
   const excess = bucket.level(now) - target
   const beyondHold = excess - bucket.hold(now)
-  if (beyondHold <= LEVEL_TOLERANCE || bucket.waiting === 0) return excess / rate
+  if (beyondHold <= LEVEL_TOLERANCE || bucket.waiting === 0) return timeToPass(limits, excess, now)
   const releases = timeUntilReleases(bucket, bucket.leastCost, beyondHold, now)
-  return isKnown(releases) ? releases + beyondHold / rate : excess / rate
+  return isKnown(releases) ? releases + timeToPass(limits, beyondHold, now + releases) : timeToPass(limits, excess, now)
 }
 
 /** Slots that a store will grant are not known before it does. */
@@ -43,7 +44,8 @@ export function timeUntilQueued(bucket: SharedBucket, target: number, now: numbe
   const releases = Math.ceil(beyond / leastCost - LEVEL_TOLERANCE)
   const before = releases === 1 ? 0 : isUniform ? (releases - 1) * leastCost : beyond
   const start = timeUntilReleases(bucket, leastCost, beyond, now)
-  return (isKnown(start) ? Math.max(0, start) : 0) + before / bucket.limits.rate
+  const from = isKnown(start) ? Math.max(0, start) : 0
+  return from + timeToPass(bucket.limits, before, now + from)
 }
 
 /**
@@ -54,7 +56,7 @@ function timeUntilReleases(bucket: SharedBucket, leastCost: number, cost: number
   // One source may have less than that.
   const parts = allSources(bucket).map(source => {
     const part = Math.min(cost, source.queued)
-    const start = Math.max(bucket.drainedAt - now, source.gate.pausedFor(now))
+    const start = Math.max(timeUntilDrained(bucket, now), source.gate.pausedFor(now))
     const ready = Math.max(start, timeBelow(source, part, start, now))
     const count = Math.min(source.waiting, Math.ceil(part / leastCost - LEVEL_TOLERANCE))
     return { at: timeAbove(source, { count, cost: part }, ready, now), cost: part }
@@ -86,8 +88,9 @@ function timeBelow(source: Source, cost: number, start: number, now: number): nu
     const drain = costOfOtherSources(below) + own
     const free = timeUntilFree(bucket, drain, now)
     // What has to drain between releases does so from the first one on. A faster bucket keeps up with the next one anyway.
-    const first = drain === 0 || bucket.limits.rate >= source.bucket!.limits.rate ? free : Math.max(free, start)
-    const at = Math.max(first, timeBelow(below, ready, start, now)) + drain / bucket.limits.rate
+    const first = drain === 0 || isAlwaysFaster(bucket.limits, source.bucket!.limits) ? free : Math.max(free, start)
+    const begin = Math.max(first, timeBelow(below, ready, start, now))
+    const at = begin + timeToPass(bucket.limits, drain, now + begin)
     if (at <= 0 && ready + LEVEL_TOLERANCE >= cost) return 0
     parts.push({ at, cost: ready })
   }
@@ -98,6 +101,10 @@ function timeBelow(source: Source, cost: number, start: number, now: number): nu
 interface Batch {
   readonly count: number
   readonly cost: number
+}
+
+function isAlwaysFaster(one: BucketLimits, other: BucketLimits): boolean {
+  return one.next === undefined && other.next === undefined && one.rate >= other.rate
 }
 
 /**
@@ -114,7 +121,8 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
     const inClass = at.fairQueue.longestWait(child, others, count, cost)
     const ahead = Math.min(inClass + costOfOtherSources(at), bucket.queued)
     const drain = ahead + (count > 1 ? cost : 0)
-    time = Math.max(time, timeUntilFree(bucket, drain, now)) + drain / bucket.limits.rate
+    time = Math.max(time, timeUntilFree(bucket, drain, now))
+    time += timeToPass(bucket.limits, drain, now + time)
     count = Math.min(bucket.waiting, count + Math.ceil(ahead / bucket.leastCost))
     cost += ahead
     child = at
@@ -124,8 +132,8 @@ function timeAbove(source: Source, batch: Batch, ready: number, now: number): nu
 
 /** ms until a bucket is free for the first of some requests. What was metered delays those after the first. */
 function timeUntilFree(bucket: SharedBucket, drain: number, now: number): number {
-  const free = bucket.drainedAt - now
-  return drain === 0 ? free : Math.max(free, bucket.hold(now) / bucket.limits.rate)
+  const free = timeUntilDrained(bucket, now)
+  return drain === 0 ? free : Math.max(free, timeToPass(bucket.limits, bucket.hold(now), now))
 }
 
 /**

@@ -12,7 +12,7 @@ import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { allSources, Ranking } from '../bucket/waiting.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../priority.js'
-import { type Arrival, costIn, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
+import { type Arrival, costIn, type Lane, reservedFrom, type SharedBucket, type Ticket } from '../queue/lane.js'
 import { findLane, lanesBelow } from '../queue/tree.js'
 import { NONE, withEntry } from '../structures/compact-list.js'
 import { predictedWait, timeToLeave } from './predicted-wait.js'
@@ -61,7 +61,8 @@ export function makeRoom(
 ): readonly Ticket[] | undefined {
   const victims: Ticket[] = leaving === undefined ? [] : [leaving]
   for (const bucket of full) {
-    const excess = bucket.excess(costIn(arrival, bucket), now) - costOf(bucket, victims)
+    const cost = costIn(arrival, bucket) + reservedFrom(arrival, bucket, now)
+    const excess = bucket.excess(cost, now) - costOf(bucket, victims)
     if (excess <= LEVEL_TOLERANCE) continue
     const behind = findBehind(bucket, arrival, excess, victims)
     victims.push(...behind)
@@ -76,7 +77,8 @@ export function makeRoom(
     const slack = slackOf(bucket.limits, costIn(arrival, bucket))
     const queued = bucket.queued - freed - slack
     // A store's level may be lower than what is queued here.
-    return timeToLeave(Math.max(queued, bucket.level(now) - freed - slack), queued, pause, bucket.limits.rate) > maxWait
+    const level = Math.max(queued, bucket.level(now) - freed - slack)
+    return timeToLeave(bucket.limits, { level, now, pause }, queued) > maxWait
   })
   const goes = !isLate || predictedWait(arrival, now, pause) <= maxWait
   return !goes ? undefined : victims.filter(ticket => ticket !== leaving)

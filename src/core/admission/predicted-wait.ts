@@ -11,18 +11,20 @@
  * but no less than one turn of the others after it has passed the bucket before. The wait is the longest of these. It is
  * never above the time in which the levels leave, which is what counts for a request that is alone on its buckets.
  *
- * The answer is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for
- * those that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
- * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound.
+ * This is exact where the requests of a shared bucket cost alike and are not delayed by buckets of their own, and for those
+ * that wait longest for their own bucket. Elsewhere it may be late by a turn of the others. With more contenders than
+ * `MOST_COMPARED` all of them count as having their turns: it is then an upper bound. It takes about as long as a release, as
+ * the arrivals of a flood are to be judged by it. Who has more time asks for the exact wait, which lets all that waits leave
+ * (look-ahead.ts).
  *
  * Of the classes before the newcomer's all goes first, and of those behind it their share (min-share.ts).
  *
  * Where requests cost different amounts in the buckets of a stack: mixed-costs.ts.
  *
- * What a store counts in other instances is not seen here.
+ * What a store counts in other instances is not seen here, but by `exactWaits`.
  */
 
-import { slackOf } from '../bucket/limits.js'
+import { type BucketLimits, passedIn, slackOf, timeToPass, timeUntilDrained } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { sourceBefore } from '../bucket/waiting.js'
 import { DEFAULT_MIN_SHARE, DEFAULT_PRIORITY } from '../priority.js'
@@ -30,6 +32,7 @@ import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
 import { SAME_TIME } from '../queue/ready-lanes.js'
 import { findLane, sourcesBelow } from '../queue/tree.js'
+import { type LookAhead, lookAhead, type Newcomer } from './look-ahead.js'
 import { isMixed, waitOfMixed } from './mixed-costs.js'
 
 /** Contenders of a bucket that are looked at one by one. */
@@ -38,11 +41,106 @@ const MOST_COMPARED = 64
 /** How often the time that others have to pass their own buckets is taken from the answer so far. */
 const ROUNDS = 3
 
+/** Requests that `exactWaits` copies at once, or for all newcomers together. */
+const MOST_COPIED = 20_000
+
+/** Releases between two breaks of `exactWaits`. */
+const RELEASES_AT_ONCE = 200
+
 /**
  * @param pause ms during which nothing leaves
+ * @param most the answer is exact if no more requests than this wait where it would
  * @returns ms
  */
-export function predictedWait(arrival: Arrival, now: number, pause: number): number {
+export function predictedWait(arrival: Arrival, now: number, pause: number, most = 0): number {
+  if (most > 0 && meetsOthers(arrival)) {
+    const ahead = lookAhead([{ arrival, pause }], { now, most })
+    while (ahead?.next());
+    const [wait] = ahead?.waits ?? []
+    if (wait !== undefined) return wait
+  }
+  return estimate(arrival, now, pause)
+}
+
+/** What `exactWaits` needs of the engine. */
+interface Present {
+  settle(): number
+  lookAhead(newcomers: readonly Newcomer[], most: number): LookAhead | undefined
+}
+
+/**
+ * As `predictedWait`, of several newcomers, each as if it came alone. It is exact, unless far too many requests wait. With many of
+ * them the newcomers are looked at together, so that they add weight to the nodes that they share: where users share the bucket
+ * of a tenant it may be a turn off.
+ */
+export function* exactWaits(newcomers: readonly Newcomer[], present: Present): Generator<void, number[]> {
+  const now = present.settle()
+  const waits = newcomers.map(({ arrival, pause }) => {
+    const between = meetsOthers(arrival) ? undefined : waitBetweenOthers(arrival, now)
+    return Math.max(0, between === undefined ? estimate(arrival, now, pause) : Math.max(between, pause))
+  })
+  const places = newcomers.flatMap(({ arrival }, place) => (meetsOthers(arrival) ? [place] : []))
+  const waiting = Math.max(0, ...places.map(place => waitingWith(newcomers[place]!.arrival)))
+  const each = waiting * places.length <= MOST_COPIED ? 1 : places.length
+  for (let from = 0; from < places.length; from += each) {
+    const some = places.slice(from, from + each)
+    const ahead = present.lookAhead(
+      some.map(place => newcomers[place]!),
+      MOST_COPIED,
+    )
+    for (let releases = 1; ahead?.next(); releases += 1) if (releases % RELEASES_AT_ONCE === 0) yield
+    for (const [index, place] of some.entries()) waits[place] = ahead?.waits[index] ?? waits[place]!
+    yield
+  }
+  return waits
+}
+
+/**
+ * What the wait of a newcomer comes from: the bucket that adds most to it, or the pause. Undefined: it does not wait. Nearly, as
+ * `predictedWait` is nearly exact.
+ */
+export function causeOfWait(arrival: Arrival, now: number, pause: number): SharedBucket | 'pause' | undefined {
+  const { stack, cost } = arrival
+  const times: number[] = []
+  if (isMixed(arrival))
+    for (const bucket of stack) times.push(levelWait(bucket, cost, { level: bucket.occupancy(now), now, pause: 0 }))
+  else turnsWait(arrival, now + pause, times)
+  let cause: SharedBucket | 'pause' | undefined = pause > SAME_TIME ? 'pause' : undefined
+  let most = Math.max(pause, SAME_TIME)
+  let before = 0
+  for (const [place, bucket] of stack.entries()) {
+    // Where others wait in other instances only, nobody has a turn here.
+    const time = Math.max(times[place]!, bucket.waitBetweenOthers(cost, now, place) ?? 0)
+    if (time - before > most) {
+      most = time - before
+      cause = bucket
+    }
+    before = Math.max(before, time)
+  }
+  return cause
+}
+
+/** How long the requests of other instances delay a newcomer, in ms. Undefined: none are known. */
+function waitBetweenOthers({ stack, cost }: Arrival, now: number): number | undefined {
+  let longest: number | undefined
+  for (const [place, bucket] of stack.entries()) {
+    const wait = bucket.waitBetweenOthers(cost, now, place)
+    if (wait !== undefined && wait > (longest ?? 0)) longest = wait
+  }
+  return longest
+}
+
+/** How many wait for the bucket of its stack for which most do. */
+function waitingWith({ stack }: Arrival): number {
+  return Math.max(...stack.map(({ waiting }) => waiting))
+}
+
+/** Whether requests wait for any of its buckets, so that formulas may not be exact. */
+function meetsOthers({ stack }: Arrival): boolean {
+  return stack.some(({ waiting }) => waiting > 0)
+}
+
+function estimate(arrival: Arrival, now: number, pause: number): number {
   if (isMixed(arrival)) return waitOfMixed(arrival, now, pause)
   const bound = longestWaitOf(arrival, now, pause)
   return bound <= 0 ? bound : Math.min(bound, pause + turnsWait(arrival, now + pause) - SAME_TIME)
@@ -51,17 +149,23 @@ export function predictedWait(arrival: Arrival, now: number, pause: number): num
 /** ms in which the levels of its buckets leave, less what rounding may add. */
 function longestWaitOf({ stack, cost }: Arrival, now: number, pause: number): number {
   let longest = pause
-  // A store's level may be lower than what is queued here.
   for (const bucket of stack) {
-    longest = Math.max(longest, levelWait(bucket, cost, Math.max(bucket.queued, bucket.level(now)), pause))
+    longest = Math.max(longest, levelWait(bucket, cost, { level: bucket.occupancy(now), now, pause }))
   }
   return longest
 }
 
 /** How long, in ms, the level of a bucket delays a request of this cost, less what rounding may add. */
-export function levelWait({ limits, queued }: SharedBucket, cost: number, level: number, pause: number): number {
+export function levelWait({ limits, queued }: SharedBucket, cost: number, { level, now, pause }: LevelAt): number {
   const slack = slackOf(limits, cost)
-  return timeToLeave(level - slack, queued - slack, pause, limits.rate)
+  return timeToLeave(limits, { level: level - slack, now, pause }, queued - slack)
+}
+
+/** A level in cost units at a moment in ms, and the ms during which nothing leaves. */
+interface LevelAt {
+  readonly level: number
+  readonly now: number
+  readonly pause: number
 }
 
 /**
@@ -69,15 +173,19 @@ export function levelWait({ limits, queued }: SharedBucket, cost: number, level:
  *
  * @param queued the part of the level that waits, in cost units
  */
-export function timeToLeave(level: number, queued: number, pause: number, rate: number): number {
-  if (pause === 0) return level / rate - SAME_TIME
+export function timeToLeave(limits: BucketLimits, { level, now, pause }: LevelAt, queued: number): number {
+  if (pause === 0) return timeToPass(limits, level, now) - SAME_TIME
   // What has passed leaks during the pause. What is queued does not.
-  const left = Math.max(Math.min(queued, level), level - pause * rate)
-  return pause + Math.max(0, left) / rate - SAME_TIME
+  const left = Math.max(Math.min(queued, level), level - passedIn(limits, now, now + pause))
+  return pause + timeToPass(limits, Math.max(0, left), now + pause) - SAME_TIME
 }
 
-/** ms, from `now` on, until everything has left that goes first by its lane and by the turns of others. */
-function turnsWait(arrival: Arrival, now: number): number {
+/**
+ * ms, from `now` on, until everything has left that goes first by its lane and by the turns of others.
+ *
+ * @param times is given the time after each bucket
+ */
+function turnsWait(arrival: Arrival, now: number, times?: number[]): number {
   const { route, stack, cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
   const lane = findLane(arrival)
   const path = sourcesOn(route.gate.rootOf(priority), stack)
@@ -86,7 +194,8 @@ function turnsWait(arrival: Arrival, now: number): number {
   let time = 0
   for (const [place, bucket] of stack.entries()) {
     const source = path[place]
-    const start = Math.max(0, bucket.drainedAt - now)
+    const before = timeToPass(bucket.limits, bucket.aheadElsewhere(now, place), now)
+    const start = Math.max(0, timeUntilDrained(bucket, now), before)
     let others = 0
     let turn = 0
     if (source !== undefined && source !== lane) {
@@ -97,9 +206,13 @@ function turnsWait(arrival: Arrival, now: number): number {
       if (time > 0) turn = costOfOthers(contention, { ahead: 0, start: time })
     }
     others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
-    const { rate } = bucket.limits
-    const slack = slackOf(bucket.limits, cost)
-    time = Math.max(start + (own + others - slack) / rate, time + Math.max(0, turn - slack) / rate)
+    const { limits } = bucket
+    const slack = slackOf(limits, cost)
+    time = Math.max(
+      start + timeToPass(limits, own + others - slack, now + start),
+      time + timeToPass(limits, Math.max(0, turn - slack), now + time),
+    )
+    times?.push(time)
     own += others
     child = source
   }
@@ -169,7 +282,7 @@ function costOfOthers(contention: Contention, { ahead, start }: { ahead: number;
   const others = source instanceof Lane ? [aloneUntilNow(source, turns)] : contendersOf(source, child, turns)
   let sum = Math.min(all, total(others.map(({ most }) => most)))
   for (let round = 0; round < ROUNDS; round += 1) {
-    const until = now + start + (ahead + sum) / bucket.limits.rate
+    const until = now + start + timeToPass(bucket.limits, ahead + sum, now + start)
     sum = Math.min(
       sum,
       total(others.map(({ source, most }) => Math.min(most, passedBy(source, until, now, turns.largest)))),
@@ -206,8 +319,9 @@ function aloneUntilNow(source: Lane, turns: TurnsBefore): Other {
 /** Cost units that the buckets before a source let pass until then, at most. Times are in ms. */
 function passedBy({ bucket }: Source, until: number, now: number, largest: number): number {
   if (bucket === undefined) return Infinity
-  const { rate, burst = 0 } = bucket.limits
-  const drained = (until - Math.max(now, bucket.drainedAt)) * rate
+  const { limits } = bucket
+  const { burst = 0 } = limits
+  const drained = passedIn(limits, now + Math.max(0, timeUntilDrained(bucket, now)), until)
   // Without a burst nothing passes before it has drained.
   return burst === 0 && drained < -LEVEL_TOLERANCE ? 0 : Math.max(0, Math.max(burst, largest) + drained)
 }

@@ -24,8 +24,47 @@ export interface BucketLimits {
   readonly longestDelay?: number
   /** ms. A release that is later than this counts from when it happens, any other from its slot. */
   readonly grace?: number
+  /** What they are known to become. Absent: nobody knows of a change. */
+  readonly next?: NextLimits
   /** The common limits, where these are one instance's share of them. */
   readonly whole?: BucketLimits
+}
+
+/** Limits from a moment of the core's clock on. */
+export interface NextLimits {
+  /** ms */
+  readonly at: number
+  /** Cost units per ms. */
+  readonly rate: number
+  /** Cost units. */
+  readonly capacity: number
+}
+
+/** How long a cost takes to leave a bucket that begins at `from`, in ms. Its rate may change meanwhile. */
+export function timeToPass({ rate, next }: BucketLimits, cost: number, from: number): number {
+  const time = cost / rate
+  if (next === undefined || time <= next.at - from) return time
+  const before = Math.max(0, next.at - from)
+  return before + (cost - before * rate) / next.rate
+}
+
+/** ms until nothing is left in a bucket that delays requests. Below 0: since then. */
+export function timeUntilDrained({ limits: { rate, next }, drainedAt }: Drained, now: number): number {
+  if (next === undefined || drainedAt <= next.at || drainedAt === Infinity) return drainedAt - now
+  return next.at + ((drainedAt - next.at) * rate) / next.rate - now
+}
+
+interface Drained {
+  readonly limits: BucketLimits
+  /** As its present rate has it, in ms. */
+  readonly drainedAt: number
+}
+
+/** How much leaves a bucket between two moments, in cost units; as much below 0 if `until` is the earlier one. */
+export function passedIn({ rate, next }: BucketLimits, from: number, until: number): number {
+  if (next === undefined || until <= next.at) return (until - from) * rate
+  const since = Math.max(from, next.at)
+  return (since - from) * rate + (until - since) * next.rate
 }
 
 /** How much a bucket may still hold of what has left when a cost leaves, in cost units. Without a burst: nothing. */

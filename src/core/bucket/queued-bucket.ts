@@ -32,7 +32,10 @@
  * What the requests i..j really cost exceeds that bound by no more than two errors of estimates: what those of them cost more
  * that are not settled by j, and what was taken out for requests before i that were not settled at i. Both are of requests that
  * are in flight at one moment. And by what is forgotten: a debt is at most a capacity, where there is one, so that it delays others
- * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level.
+ * by at most capacity / rate. What was reserved in vain and has drained is lost. Nothing is carried over but the level. So `settle`
+ * answers what it has really added or taken out, and who settles a request again starts from there (outbound/calls/charge.ts). In the sums above
+ * a request counts with what was reserved for it and all that was added and taken out for it. That is never less than what was told last,
+ * but for what is forgotten: a rise that was forgotten is not taken out again, and a fall for which nothing was left is not added again.
  *
  * A forfeited slot only moves to a time at which the bucket holds less. What has drained in a stall may leave as a burst: nothing
  * left meanwhile. If limits set `grace`, a release later than that loses all of its lateness: two releases are never closer than a period less the grace. Sending takes time,
@@ -45,6 +48,7 @@ import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
 import { type BucketLimits, slackOf } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
+import { Promises } from './promises.js'
 import { type Held, WaitingExtras } from './waiting.js'
 
 export type { BucketLimits } from './limits.js'
@@ -116,6 +120,25 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     return this.hold(now) + this.queued
   }
 
+  /** What it holds for those who look at it: the level of a store may leak while requests wait here for another bucket. */
+  occupancy(now: number): number {
+    return Math.max(this.queued, this.level(now))
+  }
+
+  /**
+   * Cost units that leave before a newcomer and do not wait here, where a store keeps the order of arrival.
+   *
+   * @param place of the bucket in the stack of the newcomer
+   */
+  aheadElsewhere(_now: number, _place: number): number {
+    return 0
+  }
+
+  /** How long a request of this cost waits between those of other instances, in ms. Undefined: no others are known. */
+  waitBetweenOthers(_cost: number, _now: number, _place: number): number | undefined {
+    return undefined
+  }
+
   /** When nothing is left that delays requests. */
   override get drainedAt(): number {
     return this.extras?.pinnedDrainedAt ?? super.drainedAt
@@ -179,6 +202,31 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
    */
   protected leftAt(now: number): number {
     return this.allowed.burst !== undefined && this.holdsAny ? this.held : this.hold(now)
+  }
+
+  /**
+   * One like it, without its sources. Nothing of what has passed is on its way to the wire, or in flight.
+   *
+   * @param place of the bucket in the stack of a newcomer, if it is of one
+   */
+  copy(_now: number, _place?: number): QueuedBucket<Source, Lane> {
+    const { maxInFlight: _, ...limits } = this.allowed
+    const copy = new QueuedBucket<Source, Lane>(limits)
+    copy.set(this.held, this.heldAt)
+    copy.copyWaiting(this)
+    return copy
+  }
+
+  protected copyWaiting({ queued, waiting, leastCost, extras }: QueuedBucket<Source, Lane>): void {
+    this.queued = queued
+    this.waiting = waiting
+    this.leastCost = leastCost
+    if (extras === undefined) return
+    const copy = this.openExtras()
+    copy.owed = extras.owed && [...extras.owed]
+    copy.pinnedDrainedAt = extras.pinnedDrainedAt
+    copy.fillBehindQueue = extras.fillBehindQueue
+    copy.nextCost = extras.nextCost
   }
 
   /** A request has passed and is not on the wire yet. */
@@ -257,7 +305,8 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
 
   /** Whether dropping the instance loses nothing. */
   idle(now: number): boolean {
-    return !this.engaged && this.hold(now) === 0 && this.blockedFor(now) === 0
+    if (this.engaged || this.hold(now) > 0 || this.blockedFor(now) > 0) return false
+    return this.extras?.promises?.isOver(now) !== false
   }
 
   /** Forgets what passed, and any block. What is queued stays, and may leave from now on. */
@@ -269,6 +318,27 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
     extras.fillBehindQueue = 0
     extras.pinnedDrainedAt = undefined
     extras.blockedUntil = undefined
+    extras.promises = undefined
+    this.closeExtras()
+  }
+
+  /** The room that is kept for clients that have booked it, in cost units. */
+  reserved(now: number): number {
+    return this.extras?.promises?.reserved(now, this.allowed) ?? 0
+  }
+
+  /** What clients were told. Made when first needed. */
+  openPromises(): Promises {
+    const extras = this.openExtras()
+    extras.promises ??= new Promises()
+    return extras.promises
+  }
+
+  /** Forgets the promises if all of them are over, so that the bucket may sleep. */
+  endPromises(now: number): void {
+    const { extras } = this
+    if (extras?.promises === undefined || !extras.promises.isOver(now)) return
+    extras.promises = undefined
     this.closeExtras()
   }
 
@@ -299,7 +369,10 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   closeExtras(): void {
     const { extras } = this
     if (extras === undefined || this.waiting > 0 || this.source !== undefined) return
-    if (extras.blockedUntil === undefined && extras.held.length === 0) this.extras = undefined
+    const { blockedUntil, held, promises } = extras
+    // Nobody waits, so the next request fits: what clients were told no longer matters. Booked room does.
+    const keepsRoom = promises !== undefined && promises.booked > 0
+    if (blockedUntil === undefined && held.length === 0 && !keepsRoom) this.extras = undefined
     else {
       extras.rankings = NONE
       extras.owed = undefined
@@ -347,12 +420,14 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
   /**
    * What has passed turns out to have cost more by this difference, or less if it is negative. At most a capacity is held then, if
    * there is one, so nobody waits for longer. With less nothing is held that was not held before, so what has drained is not given back.
+   *
+   * @returns what was really added, or taken out if it is negative
    */
-  settle(difference: number, now: number): void {
+  settle(difference: number, now: number): number {
     const { capacity, rate } = this.limits
     const left = this.leftAt(now)
     const settled = Math.max(0, Math.min(left + difference, Math.max(left, capacity)))
-    if (settled === left) return
+    if (settled === left) return 0
     const { extras } = this
     if (extras?.pinnedDrainedAt !== undefined) {
       const pinned = Math.max(now, extras.pinnedDrainedAt) + (settled - left) / rate
@@ -360,6 +435,7 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
       extras.fillBehindQueue = Math.min(extras.fillBehindQueue, settled)
     }
     this.set(settled, now)
+    return settled - left
   }
 
   /** Makes the slot of a release free again, if nothing has passed since. */

@@ -2,6 +2,7 @@
 
 import { NONE, withoutEntry } from '../structures/compact-list.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
+import type { Promises } from './promises.js'
 
 /** A lane's place in a ranking. */
 export interface LaneRank<Lane> extends Timed {
@@ -49,6 +50,8 @@ export class WaitingExtras<Source, Lane> {
   held: readonly Held[] = NONE
   /** When a block ends, in ms. Infinity: when the bucket has drained. */
   blockedUntil: number | undefined = undefined
+  /** When rejected clients were told to come back. Undefined: nothing is promised. */
+  promises: Promises | undefined = undefined
 }
 
 /** A bucket, as far as its sources are concerned. */

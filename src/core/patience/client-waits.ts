@@ -24,7 +24,7 @@ import type { Wait } from './departures.js'
 export const LEAST_HANG_UPS = 20
 
 /** The most recent waits of a client that are kept. */
-export const KEPT_WAITS = 100
+const KEPT_WAITS = 100
 
 /** ms. A busy process takes so long to notice that all connections of a client are closed. */
 const TOGETHER = 100

@@ -34,7 +34,7 @@ export interface Contender extends Linked<Contender> {
   advance(): number
 }
 
-export interface Newcomer {
+interface LateContender {
   /** Where it waits already, or its like. Undefined: nowhere. */
   readonly contender: Contender | undefined
   /** Of the contender with the newcomer. */
@@ -138,6 +138,25 @@ export class FairQueue {
     this.#contenders.remove(contender)
   }
 
+  /** Becomes as another queue is now. `copyOf` maps its contenders. Undefined: that one is left out. */
+  copyFrom(other: FairQueue, copyOf: (contender: Contender) => Contender | undefined): void {
+    this.#round = other.#round
+    this.#smallest = other.#smallest
+    this.#largest = other.#largest
+    this.#leastWeight = other.#leastWeight
+    this.#leastLately = other.#leastLately
+    this.#learned = other.#learned
+    this.#noticed = other.#noticed
+    let isLater = false
+    for (const contender of other.#contenders) {
+      isLater ||= contender === other.#later
+      const copy = copyOf(contender)
+      if (copy === undefined) continue
+      this.#contenders.push(copy)
+      if (isLater) this.#later ??= copy
+    }
+  }
+
   /** Lets the quantum follow the costs and weights of the requests that wait. */
   learn(cost: number, weight: number): void {
     if (this.#largest === 0) this.#smallest = cost
@@ -165,7 +184,7 @@ export class FairQueue {
   }
 
   /** What others may send before a newcomer has had its turns. */
-  turnsBefore({ contender, weight, cost, ahead }: Newcomer): TurnsBefore {
+  turnsBefore({ contender, weight, cost, ahead }: LateContender): TurnsBefore {
     const largest = Math.max(cost, this.#largest)
     const smallest = this.#largest === 0 ? cost : Math.min(cost, this.#smallest)
     const quantum = Math.max(smallest, largest / ROUNDS_PER_REQUEST) / Math.min(weight, this.#leastWeight)

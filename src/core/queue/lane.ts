@@ -67,6 +67,16 @@ export interface Rejection {
   readonly retryAfterMs: number | undefined
   /** It waited, and made room for another request. */
   readonly evicted?: boolean
+  /** The number of the booking of its client. */
+  readonly booking?: number
+}
+
+/** The room that is kept from a request for others, in a bucket. */
+export function reservedFrom({ claims }: Demand, bucket: SharedBucket, now: number): number {
+  const reserved = bucket.reserved(now)
+  if (reserved === 0 || claims === undefined) return reserved
+  const isKept = bucket.extras?.promises?.of(claims.client, now)?.booked?.id === claims.id
+  return isKept ? 0 : reserved
 }
 
 /** The callbacks of a queued request. Each ticket ends with at most one of these. They must not throw. */
@@ -126,6 +136,8 @@ export interface LaneRoute {
 /** What a request asks of its buckets. `stack` is ordered from the client's own bucket to everyone's. */
 export interface Demand extends Cost {
   readonly stack: readonly SharedBucket[]
+  /** The booking that it claims. In a bucket with this booking the room of other bookings does not count against it. */
+  readonly claims?: { readonly client: string; readonly id: number; readonly at: number }
 }
 
 /** Cost units. */
@@ -160,6 +172,8 @@ export interface Arrival extends Demand {
   readonly client?: string
   /** ms. It is not admitted to a longer predicted wait, and may wait longer once it is. Absent: any. */
   readonly patience?: number | undefined
+  /** If it is rejected, room is booked for it (admission/appointments.ts). `claim`: the number of the booking that it claims. */
+  readonly appointment?: { readonly claim: number | undefined } | undefined
 }
 
 /** One queued request: the link in its lane and, if it has a `maxWait`, its place among the deadlines. */
@@ -330,8 +344,51 @@ export class ShareNode implements Contender {
   }
 }
 
-/** The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. */
-export class Gate implements Timed {
+/** A bound on the requests in flight. Their number and their cost are always counted: what is bounded may change while some run. */
+class InFlightBound {
+  /** May change at any time. After a raise, wake the requests that wait. */
+  maxInFlight: number
+  /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
+  byCost = false
+  #count = 0
+  #cost = 0
+
+  constructor(maxInFlight = Infinity) {
+    this.maxInFlight = maxInFlight
+  }
+
+  /** In the unit of the bound. */
+  get inFlight(): number {
+    return this.byCost ? this.#cost : this.#count
+  }
+
+  get isFull(): boolean {
+    return this.inFlight >= this.maxInFlight
+  }
+
+  /** Whether a request of this cost is within the bound that is not full. One that costs more than the bound passes alone. */
+  hasRoomFor(cost: number): boolean {
+    return !this.byCost || this.#cost <= LEVEL_TOLERANCE || this.#cost + cost <= this.maxInFlight + LEVEL_TOLERANCE
+  }
+
+  /** @param cost of the request, where the bound may count that */
+  enter(cost = 1): void {
+    this.#count += 1
+    this.#cost += cost
+  }
+
+  leave(cost = 1): void {
+    this.#count -= 1
+    // Sums of fractions may leave a rest.
+    this.#cost = this.#count === 0 ? 0 : this.#cost - cost
+  }
+}
+
+/**
+ * The last step before an upstream. It bounds the requests in flight, and is closed while the upstream pauses. While releases are
+ * armed its bound is not below what is in flight and armed.
+ */
+export class Gate extends InFlightBound implements Timed {
   /** When the pause ends, in ms. Meaningless without one. */
   due = -Infinity
   /** Its place among all pauses. -1: there is none. */
@@ -344,34 +401,25 @@ export class Gate implements Timed {
   probe = false
   /** The probe has passed. What becomes of it is not known yet. */
   probing = false
+  /** When the next probe passes, in ms. Meaningless while it is not blocked. */
+  probeAt = -Infinity
   /** The roots of the classes that have had requests, in the order of their first ones. */
   roots: readonly ShareNode[] = [new ShareNode(this, DEFAULT_PRIORITY)]
-  /** May change at any time, while releases are armed not below what is in flight and armed. After a raise wake the gate. */
-  maxInFlight: number
   /** How many releases to it are armed. They will take a place each. */
   armed = 0
   /** Called when a place is free that was taken or armed for. It must not call the core. */
   onRoom: (() => void) | undefined = undefined
-  /** `maxInFlight` is a bound on the cost of the requests in flight. Not with a store. */
-  byCost = false
   /** Bounds the requests in flight of several gates together. */
   pool: GatePool | undefined = undefined
-  #inFlight = 0
-
-  constructor(maxInFlight = Infinity) {
-    this.maxInFlight = maxInFlight
-  }
 
   get open(): boolean {
-    if (this.place >= 0 || this.closed || (this.blocked && !this.probe) || this.#inFlight >= this.maxInFlight)
-      return false
+    if (this.place >= 0 || this.closed || (this.blocked && !this.probe) || this.isFull) return false
     return this.pool === undefined || this.pool.admits(this)
   }
 
-  /** Whether a request of this cost may pass while it is open. One that costs more than the bound passes alone. */
+  /** Whether a request of this cost may pass while it is open. */
   fits(cost: number): boolean {
-    const fits = !this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)
-    return fits && (this.pool === undefined || this.pool.fits(this, cost))
+    return this.hasRoomFor(cost) && (this.pool === undefined || this.pool.fits(this, cost))
   }
 
   get paused(): boolean {
@@ -381,6 +429,12 @@ export class Gate implements Timed {
   /** How much longer it pauses, in ms. */
   pausedFor(now: number): number {
     return this.place < 0 ? 0 : Math.max(0, this.due - now)
+  }
+
+  /** How much longer nothing passes, as far as is known: until the end of a pause, or until the next probe. In ms. */
+  shutFor(now: number): number {
+    const untilProbe = this.blocked && !this.probe ? this.probeAt - now : 0
+    return Math.max(0, this.pausedFor(now), untilProbe)
   }
 
   /** The root of the requests without a priority of their own. */
@@ -402,13 +456,8 @@ export class Gate implements Timed {
     return false
   }
 
-  get inFlight(): number {
-    return this.#inFlight
-  }
-
-  /** @param cost of the request, where the bound counts that */
-  enter(cost = 1): void {
-    this.#inFlight += this.byCost ? cost : 1
+  override enter(cost = 1): void {
+    super.enter(cost)
     this.pool?.enter(cost)
     if (!this.blocked) return
     this.probe = false
@@ -422,8 +471,8 @@ export class Gate implements Timed {
     this.probe = this.blocked
   }
 
-  leave(cost = 1): void {
-    this.#inFlight -= this.byCost ? cost : 1
+  override leave(cost = 1): void {
+    super.leave(cost)
     this.pool?.leave(cost)
     this.onRoom?.()
   }
@@ -436,26 +485,17 @@ export class Gate implements Timed {
 }
 
 /** A bound on the requests in flight of several gates. Those that it keeps closed have their turns in the order in which they came to it. */
-export class GatePool {
-  /** May change at any time. After a raise the gates have to be woken. */
-  maxInFlight: number
-  /** It is a bound on the cost of the requests in flight. */
-  byCost = false
-  #inFlight = 0
+export class GatePool extends InFlightBound {
   #waiting = new Set<Gate>()
-
-  constructor(maxInFlight = Infinity) {
-    this.maxInFlight = maxInFlight
-  }
 
   /** Wakes gates that wait, while there are places. One whose request does not fit yet stays the first. */
   wake(wake: (gate: Gate) => void): void {
     for (const gate of this.#waiting) {
-      if (this.#inFlight >= this.maxInFlight) return
-      const before = this.#inFlight
+      if (this.isFull) return
+      const before = this.inFlight
       this.#waiting.delete(gate)
       wake(gate)
-      if (this.#inFlight > before || !this.#waiting.has(gate)) continue
+      if (this.inFlight > before || !this.#waiting.has(gate)) continue
       this.#waiting.delete(gate)
       this.#waiting = new Set([gate, ...this.#waiting])
       return
@@ -464,27 +504,15 @@ export class GatePool {
 
   /** Whether any request of a gate may pass. If not, the gate waits. */
   admits(gate: Gate): boolean {
-    if (this.#inFlight < this.maxInFlight) return true
+    if (!this.isFull) return true
     this.#waiting.add(gate)
     return false
   }
 
   /** Whether a request of this cost may. If not, its gate waits. */
   fits(gate: Gate, cost: number): boolean {
-    if (!this.byCost || isWithin(this.#inFlight, cost, this.maxInFlight)) return true
+    if (this.hasRoomFor(cost)) return true
     this.#waiting.add(gate)
     return false
   }
-
-  enter(cost: number): void {
-    this.#inFlight += this.byCost ? cost : 1
-  }
-
-  leave(cost: number): void {
-    this.#inFlight -= this.byCost ? cost : 1
-  }
-}
-
-function isWithin(inFlight: number, cost: number, most: number): boolean {
-  return inFlight <= LEVEL_TOLERANCE || inFlight + cost <= most + LEVEL_TOLERANCE
 }

@@ -90,6 +90,9 @@ export class ReadyLanes {
     return covered ? this.#coveredFrees : this.#frees
   }
 
+  /** Of buckets that become free at one moment the order of these numbers decides. */
+  readonly positionOf = (bucket: SharedBucket): number => this.#heapOf(bucket).positionOf(bucket)
+
   #nextFrees(): DueHeap<SharedBucket> {
     return this.coveredDue < this.uncoveredDue ? this.#coveredFrees : this.#frees
   }
@@ -217,6 +220,11 @@ export class ReadyLanes {
     return undefined
   }
 
+  /** A request that was taken does not leave after all: it has the next turn, too. */
+  refund({ lane, cost }: Ticket): void {
+    for (let at: Source = lane; at.parent !== undefined; at = at.parent) at.deficit += cost
+  }
+
   #nextOf(ready: ShareNode[], slot: number): Ticket | undefined {
     const hasOthers = this.#firstClass < this.#lastClass
     const choose = hasOthers ? ticketToLeave : firstBelow
@@ -334,7 +342,7 @@ export function soleLaneOf({ roots }: Gate): Lane | undefined {
 }
 
 /** The only lane below a node. Undefined: there are several, or none. */
-function soleLane(source: Source | undefined): Lane | undefined {
+export function soleLane(source: Source | undefined): Lane | undefined {
   if (source === undefined || source instanceof Lane) return source
   return source.count === 1 ? soleLane(source.first) : undefined
 }

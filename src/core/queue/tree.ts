@@ -143,7 +143,8 @@ function addFirst(node: ShareNode, source: Source): void {
   node.count += 1
 }
 
-function addLast(node: ShareNode, source: Source): void {
+/** Lets a source meet the others of a node. */
+export function addLast(node: ShareNode, source: Source): void {
   const { last } = node
   source.before = last
   if (last === undefined) node.first = source

@@ -3,8 +3,8 @@
  * only takes note later.
  *
  * What is armed has to be what the core would do at the slot. So it arms only what it can foresee:
- * 1. The lane is alone: no other waits for a bucket of its stack, of whichever priority. Then its requests leave in order, the first when all its
- *    buckets are free and each next one when the one before has drained from all of them:
+ * 1. The lane is alone: no other lane of any priority waits for a bucket of its stack. Then its requests leave in order. The first
+ *    leaves when all its buckets are free, and each next one when the one before has drained from all of them:
  *
  *        slot(1) = max(freeAt)        slot(n + 1) = slot(n) + max(cost(n) / rate)
  *

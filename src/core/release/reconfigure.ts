@@ -1,6 +1,7 @@
 /** Changes to buckets and gates while requests wait for them: limits, resets, pauses, late sends. */
 
-import { type BucketLimits, slackOf } from '../bucket/limits.js'
+import { type BucketLimits, slackOf, timeToPass, timeUntilDrained } from '../bucket/limits.js'
+import type { MaybePromise } from '../maybe-promise.js'
 import {
   type Arrival,
   costAt,
@@ -46,12 +47,14 @@ export class Control {
    * sooner.
    *
    * @param differences in cost units. Where there are `costs`, its `cost` is not 0
+   * @returns what has really been added or taken out, in each bucket: a level stays between 0 and the capacity
    */
-  settle(differences: Demand): void {
+  settle(differences: Demand): MaybePromise<readonly number[]> {
     const { stack } = differences
     const now = this.#engine.settleBefore(armed => stack.every(bucket => armed.recallBucket(bucket)))
-    this.#engine.settleCost(differences, now)
+    const changes = this.#engine.settleCost(differences, now)
     this.#engine.wake()
+    return changes
   }
 
   /** Empties a bucket of what has passed and ends its block. Requests that wait for it may leave. */
@@ -182,7 +185,7 @@ export class Control {
     for (const gate of gates) {
       const start = now + gate.pausedFor(now)
       // All plans are made before any request leaves.
-      const plans = lanesOf(gate).flatMap(lane => this.#planLane(lane, maxWaitOf, start))
+      const plans = lanesOf(gate).flatMap(lane => this.#planLane(lane, maxWaitOf, { now, start }))
       for (const { ticket, due, tooLate } of plans) {
         this.#engine.setDeadline(ticket, due)
         if (!tooLate) continue
@@ -197,14 +200,15 @@ export class Control {
   }
 
   /** Every request of a lane, in order. A request that is too late delays none after it. */
-  #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, start: number): Plan[] {
+  #planLane({ claiming, tickets, stack, route }: Lane, maxWaitOf: MaxWaitOf, { now, start }: Start): Plan[] {
     const ahead = stack.map(() => 0)
     return [...(claiming ?? []), ...tickets].map(ticket => {
       const { arrivedAt, waiter } = ticket
       const since = arrivedAt + (waiter.maxWaitFrom ?? 0)
       const due = Math.min(since + maxWaitOf(route, waiter, stack), this.#engine.deadlineOf(ticket))
-      const times = stack.map(({ drainedAt, limits }, place) => {
-        return Math.max(start, drainedAt) + (ahead[place]! - slackOf(limits, costAt(ticket, place))) / limits.rate
+      const times = stack.map((bucket, place) => {
+        const from = Math.max(start, now + timeUntilDrained(bucket, now))
+        return from + timeToPass(bucket.limits, ahead[place]! - slackOf(bucket.limits, costAt(ticket, place)), from)
       })
       const tooLate = Math.max(start, ...times) > due + SAME_TIME
       if (!tooLate) for (const place of ahead.keys()) ahead[place]! += costAt(ticket, place)
@@ -219,6 +223,12 @@ export class Control {
 }
 
 type MaxWaitOf = (route: LaneRoute, waiter: Waiter, stack: readonly SharedBucket[]) => number
+
+/** Times in ms: the present, and when the gate opens. */
+interface Start {
+  readonly now: number
+  readonly start: number
+}
 
 interface Plan {
   readonly ticket: Ticket

@@ -15,8 +15,10 @@
  */
 
 import { dropRank, updateRank } from '../admission/fair-drop.js'
+import { type LookAhead, lookAhead, type Newcomer } from '../admission/look-ahead.js'
 import type { BucketLimits } from '../bucket/queued-bucket.js'
 import type { Cancel, Clock } from '../clock.js'
+import type { MaybePromise } from '../maybe-promise.js'
 import {
   type Arrival,
   costAt,
@@ -110,6 +112,14 @@ export class Engine {
   /** How many requests wait. Shadows of dry runs do not count. */
   get queued(): number {
     return this.#waiting.size
+  }
+
+  /** Looks ahead from now on, as far as is needed to see newcomers leave (admission/look-ahead.ts). */
+  lookAhead(newcomers: readonly Newcomer[], most: number): LookAhead | undefined {
+    const now = this.settle()
+    const ahead = lookAhead(newcomers, { now, most, orderOf: this.#readyLanes.positionOf })
+    this.notify()
+    return ahead
   }
 
   /** All that wait. Shadows of dry runs are apart. */
@@ -316,13 +326,14 @@ export class Engine {
     this.#claims!.uncount(demand)
   }
 
-  /** What has passed cost more, or less where a difference is negative. */
-  settleCost(demand: Demand, now: number): void {
-    for (const [place, bucket] of demand.stack.entries()) {
-      bucket.settle(costAt(demand, place), now)
+  /** A released request cost more than was reserved, or less if a difference is negative. @returns the real changes, by bucket */
+  settleCost(demand: Demand, now: number): MaybePromise<readonly number[]> {
+    const changes = demand.stack.map((bucket, place) => {
+      const change = bucket.settle(costAt(demand, place), now)
       this.#readyLanes.occupied(bucket)
-    }
-    this.#claims?.settle(demand)
+      return change
+    })
+    return this.#claims?.settle(demand, changes) ?? changes
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive from the store. */
@@ -432,13 +443,13 @@ export class Engine {
 
   /** Changes what a bucket allows. */
   setLimits(bucket: SharedBucket, limits: BucketLimits, now: number): void {
-    const known = rateOfAll(bucket.limits)
-    const wasShut = bucket.shut
-    if (this.#claims !== undefined && rateOfAll(limits) !== known) this.#claims.recallFar(bucket, now)
-    bucket.setLimits(limits, now)
     // The store knows nothing of shares.
-    if (this.#claims !== undefined && this.#isClaimed(bucket) && rateOfAll(limits) !== known)
-      this.#claims.rateChanged(bucket)
+    const isOther = this.#claims !== undefined && rateOfAll(limits) !== rateOfAll(bucket.limits)
+    const wasShut = bucket.shut
+    if (isOther) this.#claims!.recallFar(bucket, now)
+    if (isOther && this.#isClaimed(bucket)) this.#claims!.rateEnds(bucket)
+    bucket.setLimits(limits, now)
+    if (isOther && this.#isClaimed(bucket)) this.#claims!.rateChanged(bucket)
     if (bucket.shut === wasShut) this.#readyLanes.plan(bucket)
     else if (wasShut) this.open(undefined, [bucket], now)
     else this.#readyLanes.occupied(bucket)

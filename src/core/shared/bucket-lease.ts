@@ -7,6 +7,7 @@ import {
   type ClassDemand,
   FORECAST,
   FRAME,
+  type LaneArrivals,
   LEAD_WAY,
   type LeaseAnswer,
   type LeasedSlot,
@@ -94,6 +95,8 @@ export class BucketLease {
   #isCalm = false
   /** As it was reported last. */
   #lead = 0
+  /** Cost units of what waits and has no slot, as far as the store knows. */
+  #known = 0
   /** Cost units of room that the last report asked for. */
   #wanted = 0
   /** In all. */
@@ -160,6 +163,19 @@ export class BucketLease {
   /** Whether a request that comes now has to wait for the next report, though nothing else waits. */
   isBare(now: number): boolean {
     return this.#isCalm && !this.ending && this.next(now) === Infinity
+  }
+
+  /**
+   * Whether slots may go to younger requests of other instances before the next report, as the store does not know of a request that has
+   * come. It takes one for a slot that is dealt out meanwhile, and one for the next.
+   */
+  mayLoseTurn(now: number): boolean {
+    return !this.ending && this.nextAt - now > FRAME && this.#known < 2 * Math.max(this.#largest, this.#largestBefore)
+  }
+
+  /** When it may report again before its time, in ms. */
+  soonest(now: number): number {
+    return Math.max(now, this.#reportedAt + LEAST_APART)
   }
 
   get isEmpty(): boolean {
@@ -300,7 +316,8 @@ export class BucketLease {
   }
 
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
-  report(demand: readonly ClassDemand[], claiming: number, { lead, now, isCalm }: ReportTimes): Report {
+  report(demand: readonly ClassDemand[], claiming: number, times: ReportTimes): Report {
+    const { lead, now, isCalm, arrivals } = times
     this.#isCalm = isCalm
     // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
     if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
@@ -321,6 +338,7 @@ export class BucketLease {
         covered: this.available + claiming,
         forecast: Math.max(demand.length === 0 ? 0 : largest, (this.#admitted * FRAME) / Math.max(FRAME, elapsed)),
         isCalm,
+        arrivals,
         most: isLimited ? GROWTH * this.#taken + largest : Infinity,
       }),
       largest,
@@ -328,6 +346,8 @@ export class BucketLease {
       want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
       returned,
     }
+    this.#known = 0
+    for (const { priority, cost } of report.demand) if (priority < FORECAST) this.#known += cost
     this.#want = report.want
     this.#reported = report.used
     this.#underway = report.used
@@ -375,6 +395,7 @@ export class BucketLease {
     const later = Math.max(0, answer.lead - this.#lead) * LEAD_WAY
     this.until = answer.until + later
     for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost })
+    for (const { cost } of answer.slots) this.#known = Math.max(0, this.#known - cost)
     if (answer.slots.length > 0) this.#slots.sort((one, other) => one.at - other.at)
     this.#settleDebt()
     this.#room += answer.room
@@ -471,7 +492,11 @@ interface ReportTimes {
   readonly now: number
   /** Whether it could claim one by one. */
   readonly isCalm: boolean
+  /** When what waits of a class came, behind what is covered of it. Undefined: the store does not keep the order. */
+  readonly arrivals?: ArrivalsOf | undefined
 }
+
+type ArrivalsOf = (priority: number, covered: number) => LaneArrivals | undefined
 
 export interface Report {
   readonly demand: readonly ClassDemand[]
@@ -487,13 +512,14 @@ interface Coverage {
   /** Cost that is expected to come. */
   readonly forecast: number
   readonly isCalm: boolean
+  readonly arrivals: ArrivalsOf | undefined
   /** More is not asked for. */
   readonly most: number
 }
 
 function uncovered(
   demand: readonly ClassDemand[],
-  { covered, forecast, most, isCalm }: Coverage,
+  { covered, forecast, most, isCalm, arrivals: arrivalsOf }: Coverage,
 ): readonly ClassDemand[] {
   const sorted = [...demand].sort((one, other) => one.priority - other.priority)
   let left = covered
@@ -503,7 +529,8 @@ function uncovered(
     left -= served
     const rest = Math.min(allowed, cost - served)
     allowed -= rest
-    return { priority, weight, cost: rest }
+    const arrivals = rest > LEVEL_TOLERANCE ? arrivalsOf?.(priority, served) : undefined
+    return { priority, weight, cost: rest, ...(arrivals && { arrivals }) }
   })
   // What it has leased serves what comes before the next slots. By the root, as who gets more slots will expect more.
   if (forecast > LEVEL_TOLERANCE) asked.push({ priority: FORECAST, weight: isCalm ? 0 : 1, cost: Math.sqrt(forecast) })

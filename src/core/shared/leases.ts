@@ -6,10 +6,19 @@
 import { allSources } from '../bucket/waiting.js'
 import type { Clock } from '../clock.js'
 import type { MaybePromise } from '../maybe-promise.js'
-import { type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { type Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
+import { soleLane } from '../queue/ready-lanes.js'
 import { sourcesBelow } from '../queue/tree.js'
-import { type ClassDemand, FRAME, type LeaseAnswer, type LeaseRequest, type Store } from '../store.js'
+import {
+  type ClassDemand,
+  FRAME,
+  type LaneArrivals,
+  type LeaseAnswer,
+  type LeaseRequest,
+  type Store,
+} from '../store.js'
 import { BucketLease } from './bucket-lease.js'
+import { arrivalsOf } from './lane-arrivals.js'
 import type { StoredBucket } from './stored-bucket.js'
 
 /** ms from a report until slots can be used: this part of the horizon, which is 1.25 round trips, and this reserve. */
@@ -86,7 +95,14 @@ export class Leases {
 
   /** A request has come to a bucket. If there is no slot for it though little waits, the bucket is reported at once. */
   arrived(bucket: StoredBucket): void {
-    if (bucket.lease?.isBare(this.#clock.now())) this.renew(bucket)
+    const { lease } = bucket
+    if (lease === undefined) return
+    const now = this.#clock.now()
+    if (lease.isBare(now)) this.renew(bucket)
+    else if (this.#store.keepsOrder === true && lease.mayLoseTurn(now)) {
+      lease.nextAt = lease.soonest(now)
+      this.#plan(bucket, lease, lease.nextAt)
+    }
   }
 
   /** Asks for more room. `then` is called after the answer. */
@@ -111,7 +127,7 @@ export class Leases {
     const demand = isCalm ? soon : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
-    const times = { lead, now, isCalm }
+    const times = { lead, now, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)
@@ -136,6 +152,17 @@ export class Leases {
       },
       () => this.#lessor.wake(),
     )
+    bucket.promising.reported(now)
+  }
+
+  /** Undefined: the store does not keep the order. */
+  #arrivalsOf(bucket: StoredBucket, demand: readonly WaitingDemand[], lead: number) {
+    if (this.#store.keepsOrder !== true) return undefined
+    return (of: number, covered: number): LaneArrivals | undefined => {
+      const { lane, cost: queued } = demand.find(({ priority }) => priority === of)!
+      const span = bucket.limits.rate * (lead + 3 * FRAME)
+      return lane && arrivalsOf(lane, { bucket, covered, queued, span })
+    }
   }
 
   #answered(bucket: StoredBucket, lease: BucketLease, answer: LeaseAnswer): void {
@@ -183,9 +210,14 @@ export class Leases {
   }
 }
 
+interface WaitingDemand extends ClassDemand {
+  /** Where all of it waits. Undefined: in several lanes. */
+  readonly lane: Lane | undefined
+}
+
 /** What waits for a bucket and may leave in this time, in ms, by class. Behind an upstream that pauses or fails nothing can. */
-function demandOf(bucket: SharedBucket, within: number, now: number): ClassDemand[] {
-  const demand = new Map<number, { priority: number; weight: number; cost: number }>()
+function demandOf(bucket: SharedBucket, within: number, now: number): WaitingDemand[] {
+  const demand = new Map<number, { priority: number; weight: number; cost: number; lane: Lane | undefined }>()
   const sources = allSources(bucket)
   // Sources count what waits by its cost in the last bucket of its stack. That may be nothing.
   const queued = bucket.isMixed ? sources.reduce((sum, source) => sum + source.queued, 0) : bucket.queued
@@ -198,10 +230,11 @@ function demandOf(bucket: SharedBucket, within: number, now: number): ClassDeman
     if (weight <= 0) continue
     const cost = share * bucket.queued
     const entry = demand.get(priority)
-    if (entry === undefined) demand.set(priority, { priority, weight, cost })
+    if (entry === undefined) demand.set(priority, { priority, weight, cost, lane: soleLane(source) })
     else {
       entry.weight += weight
       entry.cost += cost
+      entry.lane = undefined
     }
   }
   return [...demand.values()]

@@ -20,7 +20,7 @@ import { slackOf } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
-import { ignore, when } from '../maybe-promise.js'
+import { ignore, type MaybePromise, when } from '../maybe-promise.js'
 import {
   costAt,
   costIn,
@@ -57,6 +57,12 @@ const SAME_GRANT = 0.5
 
 /** After so many in a row a bucket is leased. */
 const FEW_REFUSALS = 3
+
+/**
+ * ms. Where the store keeps the order of arrival, claims reach so much further ahead. So an instance that claims slots one by one hears
+ * that others lease them, and reports what waits, before a slot goes to a younger request. Leases reach ahead by a frame and 6 ms.
+ */
+const BEFORE_LEASES = 12
 
 /** The part of the horizon in which a claim is mostly answered. */
 const CLAIM_TIME = 0.5
@@ -154,7 +160,8 @@ export class Claims {
     const last = stored(stack).at(-1)
     if (last === undefined || this.#store.lease === undefined) return 0
     const { overflow, grace } = last.limits
-    return last.hasPriorities || overflow === 'fair' || grace !== undefined ? 0 : FRAME
+    if (last.hasPriorities || overflow === 'fair' || grace !== undefined) return 0
+    return this.#store.keepsOrder === true ? FRAME + BEFORE_LEASES : FRAME
   }
 
   /** How long, in ms, a free slot of this stack may take to arrive. */
@@ -172,7 +179,8 @@ export class Claims {
     const { lane, cost, costs } = ticket
     const stack = stored(lane.stack)
     this.#cutLeases(stack, ticket, now)
-    if (this.#waitsForLease(stack, now)) return
+    // Its slot may be a little later than that of the lane before, which has to claim slots of other buckets. It keeps its turn.
+    if (this.#waitsForLease(stack, now)) return this.#readyLanes.refund(ticket)
     // Those whose claims are on their way came first. They have the first slots.
     const isFirst = (lane.claiming?.size ?? 0) === 0
     // Where a slot is for one request, each slot is settled by itself: after a stall the next one is judged by the time of then.
@@ -225,7 +233,10 @@ export class Claims {
     const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
     for (const bucket of stack) {
       const { lease } = bucket
-      bucket.claimLead = claimLead
+      if (claimLead >= bucket.claimLead || now > bucket.claimLeadUntil) {
+        bucket.claimLead = claimLead
+        bucket.claimLeadUntil = now + FRAME
+      }
       if (lease === undefined) continue
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
       const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
@@ -290,6 +301,11 @@ export class Claims {
     if (claim.granted && !mayPass) return this.#return(new Grant(question, claim.slot.at, claim.slot))
     if (claim.granted) this.#startClaiming(lane.tickets.first!)
     this.#applyAnswer(question, claim)
+  }
+
+  /** The rate of a bucket that requests wait for is about to change. The store counts its level up to now at the old rate. */
+  rateEnds(bucket: SharedBucket): void {
+    if (bucket.waiting > 0) this.#tellBack({ stack: refsFor([bucket]), cost: 0 })
   }
 
   /**
@@ -395,11 +411,20 @@ export class Claims {
     if (rest.length > 0) this.#tellBack({ stack: rest, cost: demand.cost })
   }
 
-  /** What has passed cost more, or less. */
-  settle(demand: Demand): void {
-    const claimed = stored(demand.stack).filter(({ shard }) => shard.mode === 'claimed')
-    if (claimed.length === 0 || this.#store.settle === undefined) return
-    when(this.#store.settle({ stack: refsFor(claimed, demand), cost: demand.cost }), ignore)
+  /**
+   * A released request cost more than was reserved, or less.
+   *
+   * @param changes of the buckets here
+   * @returns those of the store where it counts; those here if it does not answer
+   */
+  settle(demand: Demand, changes: readonly number[]): MaybePromise<readonly number[]> {
+    const stack = stored(demand.stack)
+    const claimed = stack.filter(({ shard }) => shard.mode === 'claimed')
+    if (claimed.length === 0 || this.#store.settle === undefined) return changes
+    const answer = this.#store.settle({ stack: refsFor(claimed, demand), cost: demand.cost })
+    const merge = (theirs: readonly number[]): readonly number[] =>
+      stack.map((bucket, place) => theirs[claimed.indexOf(bucket)] ?? changes[place]!)
+    return answer instanceof Promise ? answer.then(merge, () => changes) : merge(answer)
   }
 
   /** Returns what the store counts itself. */
@@ -530,13 +555,16 @@ export class Claims {
       const own = bucket.ownUntil - slackOf(bucket.limits, cost) / bucket.limits.rate
       const ahead = horizon + (bucket === lane.stack.at(-1) ? this.ahead(lane.stack) : 0)
       const isLast = free === last
+      // Within reach it is refused only because others lease the bucket.
+      const isOthers =
+        isLast && bucket === lane.stack.at(-1) && taken.length === 0 && free - ahead < askedAt - SAME_GRANT
       this.#nextClaim(
         bucket,
         Math.max(isLast ? now + RETRY : now, free - ahead) + waitForSlack(bucket, cost, free),
         now,
       )
       // It waits for what this instance itself was granted.
-      if (free <= own + SAME_GRANT) continue
+      if (!isOthers && free <= own + SAME_GRANT) continue
       bucket.refusals += 1
       if (free - wanted > FRAME / 2 || (isLast && bucket.refusals > FEW_REFUSALS)) this.leases.start(bucket, cost)
     }

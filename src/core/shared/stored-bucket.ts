@@ -1,11 +1,12 @@
-import { type BucketLimits, slackOf } from '../bucket/limits.js'
+import { type BucketLimits, slackOf, timeToPass } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
 import { costAt, costIn, type Demand, type Lane, type SharedBucket, type Source } from '../queue/lane.js'
-import { SAME_TIME } from '../queue/ready-lanes.js'
+import { laneAlone, SAME_TIME } from '../queue/ready-lanes.js'
 import { type BucketRef, FRAME } from '../store.js'
 import { hashOf } from '../structures/string-hash.js'
 import { type BucketLease, MANY_REQUESTS } from './bucket-lease.js'
+import { PromisingBucket } from './promising-bucket.js'
 
 /**
  * How requests pass: at once; after claiming a slot from the store, which is asked and whose last answers hold; or not at all,
@@ -18,6 +19,10 @@ export interface StoreShard {
   readonly mode: ReleaseMode
   /** Whether it is in doubt: a question about several shards has failed, maybe because of another. */
   readonly isDoubtful: boolean
+  /** As `Store.keepsOrder`. */
+  readonly keepsOrder: boolean
+  /** Whether requests of several routes or classes may wait in the bucket of this name, here or in other instances. */
+  hasSeveralLanes(bucket: string): boolean
   /** Where the slots of this instance lie while it is alone. Undefined: anywhere. */
   readonly turn: Turn | undefined
   /** How many requests have been decided without it. */
@@ -103,11 +108,13 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   claiming = 0
   /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
   claimLead = 0
+  /** ms. Until then other requests, too, get their slots as early: the next one may have to claim again. */
+  claimLeadUntil = -Infinity
   /** When it will have drained of what the store is known to have granted, in ms. Only of a bucket with a burst. */
   grantedUntil = -Infinity
   /** When it will have drained of what this instance was granted, in ms. */
   ownUntil = -Infinity
-  /** When its rate changed or it was reset, in ms. The answer to an earlier question no longer says when it is free. */
+  /** When its rate changed, it was reset or a cost was taken out, in ms. The answer to an earlier question no longer says when it is free. */
   changedAt = -Infinity
   /** Whether requests of another priority than the usual one have come to it. */
   hasPriorities = false
@@ -124,6 +131,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   #wasIdle = false
   /** The questions about requests that are on their way. This bucket instance has to stay until all are answered. */
   readonly inquiries = new Inquiries()
+  /** What the store has promised to rejected clients, as far as is known. */
+  readonly promising = new PromisingBucket()
   /** The requests that wait for leased room, of this bucket or of another in their stack. They ask about the rest of it then. */
   #refills: Inquiries | undefined
 
@@ -193,8 +202,10 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   override setLimits(limits: BucketLimits, now: number): void {
     const { rate } = this.limits.whole ?? this.limits
-    super.setLimits(limits, now)
     const { rate: changed } = limits.whole ?? limits
+    // It has drained at the rate that ends now.
+    if (changed !== rate) this.levelReported(this.#known(now), now)
+    super.setLimits(limits, now)
     if (changed === rate) return
     this.changedAt = now
     this.lease?.setRate(changed)
@@ -218,15 +229,75 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.#reportedAt = now
   }
 
-  /** The store is told as well. Its next answer says when this bucket is free. */
-  override settle(difference: number, now: number): void {
+  /** The store is told as well. Its next answer says when this bucket is free. Until it answers the known level counts. */
+  override settle(difference: number, now: number): number {
     if (this.shard.mode !== 'claimed') return super.settle(difference, now)
-    this.levelChanged(difference)
-    if (this.lease !== undefined || difference > 0) return
-    const { rate } = this.limits.whole ?? this.limits
+    const { rate, capacity } = this.limits.whole ?? this.limits
+    const level = this.#known(now)
+    const change = Math.max(-level, Math.min(difference, Math.max(0, capacity - level)))
+    this.levelReported(level + change, now)
+    if (difference > 0) return change
+    this.changedAt = now
+    if (this.lease !== undefined) return change
     this.claimableAt = Math.min(this.claimableAt, Math.max(now, this.claimableAt + difference / rate))
     this.grantedUntil = Math.min(this.grantedUntil, Math.max(now, this.grantedUntil + difference / rate))
     this.ownUntil = Math.min(this.ownUntil, Math.max(now, this.ownUntil + difference / rate))
+    return change
+  }
+
+  /** Whether what waits leaves in the order of its arrival, in whichever instances it waits: it is in one lane. */
+  #isInOrder(place?: number): boolean {
+    const { mode, keepsOrder } = this.shard
+    if (mode !== 'claimed' || !keepsOrder) return false
+    if (this.waiting > 0) return laneAlone(this)?.stack[0] === this
+    // Who waits elsewhere is in the same lane, as far as the configuration says.
+    return place === 0 && !this.hasPriorities && !this.shard.hasSeveralLanes(this.limits.name)
+  }
+
+  override aheadElsewhere(now: number, place?: number): number {
+    return this.#isInOrder(place) ? Math.max(0, this.level(now) - this.queued) : 0
+  }
+
+  /**
+   * This instance gets its part of the slots: the part that it has of what waits. It is not known which slots a store will grant. Where
+   * the store keeps the order, all that waits elsewhere leaves first.
+   */
+  override copy(now: number, place?: number): QueuedBucket<Source, Lane> {
+    if (this.shard.mode !== 'claimed') return super.copy(now, place)
+    const limits = this.limits.whole ?? this.limits
+    const isInOrder = this.#isInOrder(place)
+    const { rate, next } = limits
+    const { drainedAt } = this
+    const held = drainedAt < Infinity ? Math.max(0, drainedAt - now) * rate : 0
+    // What the bucket still holds delays all. The rest of the level waits, here or in other instances.
+    const elsewhere = isInOrder || this.queued === 0 ? 0 : Math.max(0, this.level(now) - held - this.queued)
+    const part = this.queued === 0 ? 1 : this.queued / (this.queued + elsewhere)
+    const copy = new QueuedBucket<Source, Lane>({
+      ...limits,
+      rate: rate * part,
+      ...(next && { next: { ...next, rate: next.rate * part } }),
+    })
+    copy.set(isInOrder ? this.aheadElsewhere(now, place) : held * part, now)
+    copy.queued = this.queued
+    copy.waiting = this.waiting
+    copy.leastCost = this.leastCost
+    return copy
+  }
+
+  /**
+   * Where nobody waits here, a level that delays is of requests that wait in other instances. A newcomer does not queue behind
+   * them, unless the store keeps the order: it is granted one of the next slots, after half a frame in the mean.
+   */
+  override waitBetweenOthers(cost: number, now: number, place: number): number | undefined {
+    const limits = this.limits.whole ?? this.limits
+    const level = this.level(now) - slackOf(limits, cost)
+    if (this.shard.mode !== 'claimed' || this.waiting > 0 || level <= 0 || this.#isInOrder(place)) return undefined
+    return Math.min(timeToPass(limits, level, now), FRAME / 2 + timeToPass(limits, cost, now))
+  }
+
+  /** The store keeps the room. What is known here of bookings is what its own clients are told again. */
+  override reserved(now: number): number {
+    return this.shard.mode === 'claimed' ? 0 : super.reserved(now)
   }
 
   /** The level that the store has answered changes by this many cost units. */
@@ -276,12 +347,17 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return this.asked || this.lease !== undefined || super.engaged
   }
 
+  /** What is left of the level that the store reported last. */
+  #known(now: number): number {
+    const { rate } = this.limits.whole ?? this.limits
+    return Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+  }
+
   override level(now: number): number {
     if (this.shard.mode !== 'claimed') {
       return super.level(now) + Math.max(0, this.#fromOthers - (now - this.#fromOthersAt) * this.limits.rate)
     }
-    const { rate } = this.limits.whole ?? this.limits
-    const level = Math.max(0, this.#reported - Math.max(0, now - this.#reportedAt) * rate)
+    const level = this.#known(now)
     return this.hasRoom ? Math.max(0, level + this.lease!.unknown) : level
   }
 

@@ -43,6 +43,11 @@ export class DueHeap<E extends Timed> {
     return place < 0 ? Infinity : this.#dues[this.#positions[place]!]!
   }
 
+  /** The position of an entry. Adding all entries in this order to an empty heap makes the same heap. Infinity: it is not in here. */
+  positionOf({ place }: E): number {
+    return place < 0 ? Infinity : this.#positions[place]!
+  }
+
   /** All entries, in no order. */
   *all(): Generator<E> {
     for (const entry of this.#entries) if (entry !== undefined) yield entry

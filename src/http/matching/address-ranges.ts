@@ -48,6 +48,11 @@ export function coversRange(wide: AddressRange, narrow: AddressRange): boolean {
   return keyOf(wide.bytes, wide.bits) === keyOf(narrow.bytes, wide.bits)
 }
 
+/** A text that all ranges of one network have in common: those that begin with the same bits. */
+export function networkKey({ bytes }: AddressRange, bits: number): string {
+  return `${bytes.length}/${bits}/${keyOf(bytes, bits)}`
+}
+
 /** What belongs to ranges of addresses, found by address. The time does not depend on how many ranges there are. */
 export class AddressRanges<T> {
   /** The longest prefixes first, by the number of bytes of an address. */

@@ -62,12 +62,15 @@ export function withOtherEnd(path: string): string {
 /** @param letters `folded`: the case of letters does not count, and paths are in lower case */
 function createTest(pattern: string, letters: 'exact' | 'folded'): (path: string) => boolean {
   const expression = expressionOf(pattern)
-  if (expression !== undefined) {
-    const compiled = RE2JS.compile(expression, letters === 'folded' ? RE2JS.CASE_INSENSITIVE : 0)
-    return path => compiled.test(path)
-  }
+  if (expression !== undefined) return createExpression(expression, letters)
   const spelled = spelledPattern(pattern)
   return createWildcard(letters === 'folded' ? spelled.toLowerCase() : spelled)
+}
+
+/** Reads a valid expression. It may match any part of a text. @param letters `folded`: the case of letters does not count */
+export function createExpression(expression: string, letters: 'exact' | 'folded'): (text: string) => boolean {
+  const compiled = RE2JS.compile(expression, letters === 'folded' ? RE2JS.CASE_INSENSITIVE : 0)
+  return text => compiled.test(text)
 }
 
 function ofPath({ path }: RequestPath): string {

@@ -1,10 +1,11 @@
 /** The options of one call, and their checks. */
 
-import { either, quote, unknownKey } from '../../config/messages.js'
+import { either, quote } from '../../config/messages.js'
 import { formatPath } from '../../config/problems.js'
 import { readDuration } from '../../config/read-values.js'
 import { DEFAULT_PRIORITY, LAST_PRIORITY } from '../../core/priority.js'
 import type { Cost } from '../../core/queue/lane.js'
+import { unknownOption } from '../option-reader.js'
 import { type Costs, isCost } from '../options.js'
 import { isSignal } from './abort-signals.js'
 
@@ -50,7 +51,7 @@ export interface RunSettings extends CallSettings {
 export type BucketNames = readonly string[] | undefined
 
 /** Every option of a call. */
-export const CALL_OPTIONS = ['cost', 'signal', 'maxWait', 'priority', 'id'] as const satisfies (keyof CallOptions)[]
+const CALL_OPTIONS = ['cost', 'signal', 'maxWait', 'priority', 'id'] as const satisfies (keyof CallOptions)[]
 export const RUN_OPTIONS = [...CALL_OPTIONS, 'expiration'] as const satisfies (keyof RunOptions)[]
 
 const DEFAULTS: RunSettings = {
@@ -75,7 +76,9 @@ export function readRunOptions(options: RunOptions | undefined, names: BucketNam
   checkOptions(options, RUN_OPTIONS, '{ cost: 2 }')
   const { expiration } = options
   const settings = settingsOf(options, names)
-  return { ...settings, expiration: expiration === undefined ? undefined : readMs('expiration', expiration) }
+  const ms = expiration === undefined ? undefined : readMs('expiration', expiration)
+  if (ms === 0) throw new RangeError('expiration: 0 lets no function end; use e.g. "30s"')
+  return { ...settings, expiration: ms }
 }
 
 function settingsOf({ cost = 1, signal, maxWait, priority, id }: CallOptions, names: BucketNames): CallSettings {
@@ -106,11 +109,13 @@ export function checkOptions(options: unknown, known: readonly string[], example
   const given = options as Record<string, unknown>
   const unknown = Object.keys(given).filter(key => !known.includes(key) && given[key] !== undefined)
   if (unknown.length === 0) return
-  throw new RangeError(unknown.map(key => `${formatPath([key])}: ${unknownKey(key, known)}`).join('\n'))
+  throw new RangeError(unknown.map(key => `${formatPath([key])}: ${unknownOption(key, known)}`).join('\n'))
 }
 
 /** @throws TypeError */
 export function checkKey(key: unknown): string {
+  if (typeof key === 'object' && key !== null)
+    throw new TypeError('key: an object is not a string; options come last: e.g. admit("user_42", { cost: 2 })')
   if (typeof key !== 'string') throw new TypeError(`key: ${quote(key)} is not a string; use e.g. "user_42"`)
   return key
 }

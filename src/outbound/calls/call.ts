@@ -5,7 +5,6 @@
  * whatever comes later does nothing.
  */
 import { AsyncResource } from 'node:async_hooks'
-import { timeUntilFit } from '../../core/admission/decide.js'
 import type { Cancel } from '../../core/clock.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { type Cost, type Rejection, type SharedBucket, Ticket } from '../../core/queue/lane.js'
@@ -16,10 +15,12 @@ import { type CallContext, RETRY_ADMISSION_MS, type WaitingCall } from '../call-
 import type { Credentials } from '../credentials.js'
 import { ClosedError, ExpiredError, OverflowError, type OverflowReason } from '../errors.js'
 import type { CallEvent } from '../events.js'
-import type { KeyQueue } from '../key-queues.js'
+import type { KeyQueue, ReleasedCost } from '../key-queues.js'
 import { mayEnd, stayAlive } from '../process-clock.js'
 import { retryAfter } from '../retry-after.js'
-import type { ReleasedCost } from '../send-order.js'
+
+/** ms that a call may wait longer than its `maxWait` once it is admitted. `retryAfterMs` has as much. */
+const TOLERANCE = 1
 
 /** What a call asks for. */
 export interface CallFacts extends Cost {
@@ -84,6 +85,16 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     return this.#maxWait ?? this.context.maxWait
   }
 
+  /** A longer predicted wait is rejected. */
+  get patience(): number {
+    return this.maxWait
+  }
+
+  /** When it expires, in ms after its arrival. The tolerance allows for calls before it that are sent late and so move its slot. */
+  get #longestWait(): number {
+    return this.maxWait > 0 ? this.maxWait + TOLERANCE : 0
+  }
+
   get hasOwnMaxWait(): boolean {
     return this.#maxWait !== undefined
   }
@@ -100,6 +111,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   start(): void {
     const { context } = this
     if (context.closed) return this.#refused(new ClosedError())
+    if (context.failure !== undefined) return this.#refused(context.failure)
     const refusal = context.credentials === undefined ? undefined : context.refusalInFront(this)
     if (refusal !== undefined) return this.#refused(refusal)
     const queue = context.queueOf(this.key, this.arrivedAt)
@@ -125,6 +137,10 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   #expireInFront(): void {
     if (this.pending && this.context.credentials?.remove(this)) this.expire(this.context.clock.now())
+  }
+
+  leaveFront(due: number): boolean {
+    return this.arrivedAt + this.maxWait < due && this.context.credentials!.remove(this)
   }
 
   /** From now on it waits for this credential. */
@@ -161,8 +177,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (stack === undefined) return this.#giveUp(new OverflowError('crowded', this.key, RETRY_ADMISSION_MS))
     this.stack = stack
     const { sharing, shaper } = context
-    if (sharing === undefined) return this.decided(shaper.admit(this, this, this.maxWait, this.arrivedAt))
-    const left = this.arrivedAt + this.maxWait - now
+    if (sharing === undefined) return this.decided(shaper.admit(this, this, this.#longestWait, this.arrivedAt))
+    const left = this.arrivedAt + this.#longestWait - now
     if (left < 0) return this.expire(now)
     sharing.shaper.admit(this, this, left)
     if (this.#state === 'new') this.#wait()
@@ -181,7 +197,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
       // A call that was released at once has not waited.
       const releasedAt = this.#state === 'new' ? this.arrivedAt : this.context.clock.now()
       this.#go(releasedAt)
-      this.context.sendOrder.sent(this.route, this)
+      this.context.sendOrder.releasedAtOnce(this.route, this)
     } else {
       this.context.leave(this.route, this.cost)
     }
@@ -191,7 +207,7 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const { context, route } = this
     if (!this.pending) return this.#returnSlot()
     if (route.gate.closed || route.gate.paused) return this.#requeueBehindWriter(now)
-    const early = context.sendOrder.msTooEarly(route, now)
+    const early = context.sendOrder.msTooEarly(route, this, now)
     if (early > 0) return context.sendOrder.delay(route, this, early)
     this.#go(now)
     // Where slots are the engine's own, it does this.
@@ -214,18 +230,17 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
 
   expire(now: number): void {
     if (!this.pending) return
-    const pause = this.route.gate.pausedFor(now)
-    const retry = retryAfter(timeUntilFit(this, this.maxWait, now, pause))
-    this.#giveUp(new ExpiredError(this.key, retry))
+    this.#giveUp(new ExpiredError(this.key, retryAfter(this.context.timeUntilAdmitted(this, now))))
   }
 
-  reject({ reason, retryAfterMs }: Rejection): void {
+  reject({ reason, buckets, retryAfterMs }: Rejection): void {
     if (!this.pending) return
     if (reason === 'unavailable') return this.#giveUp(new StoreError('the store does not answer'))
     const unknown = reason === 'crowded' ? RETRY_ADMISSION_MS : Infinity
     const retry = retryAfterMs === undefined ? unknown : retryAfter(retryAfterMs)
     // `paused` is an answer of `meter`, and calls are never metered.
-    this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry))
+    const bucket = this.context.names && buckets[0]?.limits.name
+    this.#giveUp(new OverflowError(reason as OverflowReason, this.key, retry, bucket))
   }
 
   /**
@@ -330,8 +345,12 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     const { reporter } = this.context
     const ended = this.go(waitMs)
     if (reporter.wants('released')) reporter.notify('released', { ...this.told, waitMs })
+    if (ended) this.endedAtOnce()
     return ended
   }
+
+  /** It has ended with `go`, and its release has been told. */
+  protected endedAtOnce(): void {}
 
   #refused(error: Error): void {
     this.#state = 'over'
@@ -352,7 +371,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
   }
 
   #notifyRefused(error: Error): void {
-    const { reporter, clock } = this.context
+    const { reporter, clock, sendOrder } = this.context
+    sendOrder.rejected()
     this.refuse(error)
     if (!(error instanceof ExpiredError)) {
       if (reporter.wants('rejected')) reporter.notify('rejected', { ...this.told, error })

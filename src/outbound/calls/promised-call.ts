@@ -43,6 +43,8 @@ export abstract class PromisedCall<T> extends Call {
 
   protected override go(waitMs: number): boolean {
     this.#unwatch()
+    // Before the function runs: it may say at once what it really costs.
+    this.context.sendOrder.count(this.route, this)
     return this.proceed(waitMs)
   }
 

@@ -4,12 +4,13 @@
  * Each try of the function is a `Run`. It ends once: with its result, with an error, or because it has expired. What comes later
  * of it does nothing, but for `charge`: the true cost may be known only when a stream has ended.
  */
+import { quote } from '../../config/messages.js'
 import type { Cancel } from '../../core/clock.js'
 import type { CallContext } from '../call-context.js'
 import { ExpirationError } from '../errors.js'
 import type { Costs } from '../options.js'
 import { unwatch, watch } from './abort-signals.js'
-import { type RunOptions, readRunOptions } from './call-options.js'
+import { type RunOptions, readMs, readRunOptions } from './call-options.js'
 import { Charge } from './charge.js'
 import { PromisedCall } from './promised-call.js'
 
@@ -36,6 +37,8 @@ export class RunCall extends PromisedCall<unknown> {
   readonly #fn: Fn
   readonly #expiration: number | undefined
   #tries = 0
+  /** Its function has returned no promise. */
+  #returned: { readonly run: Run; readonly ms: number } | undefined
 
   constructor(context: CallContext, key: string, options: RunOptions | undefined, fn: Fn) {
     const settings = readRunOptions(options, context.names)
@@ -62,13 +65,17 @@ export class RunCall extends PromisedCall<unknown> {
       // Its place is free after the promise is settled.
       if (!run.end()) return false
       this.resolve(result)
-      this.#tellDone(run)
+      this.#returned = { run, ms: this.context.clock.now() - run.startedAt }
       return true
     } catch (error) {
       // Nothing of this try may be changed while it begins.
       queueMicrotask(() => this.#failed(run, error))
       return false
     }
+  }
+
+  protected override endedAtOnce(): void {
+    if (this.#returned !== undefined) this.#tellDone(this.#returned)
   }
 
   #expireIn(run: Run, ms: number): void {
@@ -86,7 +93,7 @@ export class RunCall extends PromisedCall<unknown> {
     if (!run.end()) return
     this.finish()
     this.resolve(value)
-    this.#tellDone(run)
+    this.#tellDone({ run, ms: this.context.clock.now() - run.startedAt })
   }
 
   #failed(run: Run, error: unknown): void {
@@ -109,15 +116,20 @@ export class RunCall extends PromisedCall<unknown> {
   }
 
   #retryMs(run: Run, error: unknown): number | undefined {
-    const ms = this.context.retry?.(error, run.attempt)
-    if (ms === undefined || (typeof ms === 'number' && ms >= 0 && ms < Infinity)) return ms
-    throw new TypeError(`retry: ${String(ms)} is not a number of ms; return e.g. 1000, or undefined to give up`)
+    let answer: unknown
+    try {
+      answer = this.context.retry?.(error, run.attempt)
+    } catch (thrown) {
+      const message = thrown instanceof Error ? thrown.message : String(thrown)
+      throw new AggregateError([thrown, error], `retry has thrown: ${message}`, { cause: error })
+    }
+    if (answer === undefined || answer === null || answer === false) return undefined
+    return readRetry(answer, error)
   }
 
-  #tellDone(run: Run): void {
-    const { reporter, clock } = this.context
-    if (!reporter.wants('done')) return
-    reporter.notify('done', { ...this.told, attempt: run.attempt, ms: clock.now() - run.startedAt })
+  #tellDone({ run, ms }: { readonly run: Run; readonly ms: number }): void {
+    const { reporter } = this.context
+    if (reporter.wants('done')) reporter.notify('done', { ...this.told, attempt: run.attempt, ms })
   }
 
   #tellFailed(run: Run, error: unknown, retryMs: number | undefined): void {
@@ -131,23 +143,41 @@ export class RunCall extends PromisedCall<unknown> {
   }
 }
 
+/**
+ * @param error of the function. It is the cause, so that it is not lost
+ * @throws TypeError
+ */
+function readRetry(answer: unknown, error: unknown): number {
+  const remedy = 'return e.g. 1000 or "1s", or undefined to give up'
+  if (isThenable(answer)) {
+    answer.then(undefined, () => undefined)
+    throw new TypeError(`retry: a promise is not a time; it may not be async: ${remedy}`, { cause: error })
+  }
+  try {
+    const ms = readMs('retry', answer)
+    if (ms < Infinity) return ms
+  } catch {
+    // Said below.
+  }
+  throw new TypeError(`retry: ${quote(answer)} is not a time; ${remedy}`, { cause: error })
+}
+
 /** One try of the function. */
 class Run implements RunContext {
   readonly key: string
   readonly attempt: number
   readonly startedAt: number
   cancelExpiration: Cancel | undefined
-  readonly #call: RunCall
+  readonly #charge: Charge
   readonly #callerSignal: AbortSignal | undefined
   #controller: AbortController | undefined
   #isOver = false
-  #charge: Charge | undefined
 
   constructor(call: RunCall, attempt: number, callerSignal: AbortSignal | undefined) {
     this.key = call.route.name
     this.attempt = attempt
     this.startedAt = call.context.clock.now()
-    this.#call = call
+    this.#charge = new Charge(call)
     this.#callerSignal = callerSignal
   }
 
@@ -161,7 +191,6 @@ class Run implements RunContext {
   }
 
   readonly charge = (cost: number | Costs): void => {
-    this.#charge ??= new Charge(this.#call)
     this.#charge.change(cost)
   }
 

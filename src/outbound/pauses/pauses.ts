@@ -18,8 +18,8 @@ export interface PausesOptions {
   readonly reporter: EventReporter
   /** The store that spreads pauses to other instances. */
   readonly store: Store | undefined
-  /** A queue is about to pause: calls that could not wait so long may leave it. */
-  pausing(queue: KeyQueue): void
+  /** One queue or all are about to pause: calls that could not wait so long may leave it. */
+  pausing(): void
   /** One queue or all pause for this many ms. */
   paused(ms: number): void
   /** A pause of one queue or of all was ended early. */
@@ -115,7 +115,7 @@ export class Pauses {
     const now = clock.now()
     const known = queue.gate.pausedFor(now)
     if (ms <= known) return
-    this.#options.pausing(queue)
+    this.#options.pausing()
     control.pause(queue.gate, ms)
     this.#options.paused(ms)
     if (isSame(known, ms)) return
@@ -135,6 +135,7 @@ export class Pauses {
     const known = this.allFor(now)
     if (ms <= known) return
     this.#allUntil = now + ms
+    this.#options.pausing()
     for (const gate of gates) control.pause(gate, ms)
     this.#options.paused(ms)
     if (isSame(known, ms)) return

@@ -103,11 +103,11 @@ export class HeldRequest extends Call implements Sender, Writer {
   }
 
   written(): void {
-    this.context.sendOrder.sent(this.route, this, this)
+    this.context.sendOrder.written(this.route, this)
   }
 
   yieldTo(): void {
-    this.written()
+    this.context.sendOrder.sent(this.route, this, this)
   }
 
   answered(attempt: Attempt, real: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {

@@ -60,6 +60,8 @@ export interface ShapeInterceptor {
  */
 export function shape(options: ShapeOptions): ShapeInterceptor {
   const { settings, request } = readShapeOptions<Dispatcher.DispatchOptions>(options)
+  const names = settings.areNamed ? settings.buckets.map(({ name }) => name) : undefined
+  if (typeof request.cost !== 'function') readCost(request.cost, names)
   let context: CallContext | undefined
   const shaper = new OutboundShaper(settings, connected => {
     context = connected
@@ -67,7 +69,7 @@ export function shape(options: ShapeOptions): ShapeInterceptor {
   const intercept = (dispatch: Dispatcher.Dispatch): Dispatcher.Dispatch => {
     return (options, handler) => {
       if (handler.onRequestStart === undefined && handler.onResponseStart === undefined) {
-        throw new TypeError('shape() needs undici 7: npm install undici@7')
+        throw new TypeError('shape() needs undici 7 or 8: npm install undici@7')
       }
       new HeldRequest(context!, request, factsOf(options), { dispatch, options, handler }).begin()
       return true

@@ -60,9 +60,8 @@ export function isRepeatable({ method, body, idempotent, upgrade }: Options): bo
 /** Whether a body can be read a second time. A stream or an iterable cannot. */
 function isReplayable(body: unknown): boolean {
   if (body === undefined || body === null || typeof body === 'string') return true
-  return (
-    ArrayBuffer.isView(body) || body instanceof Blob || Object.prototype.toString.call(body) === '[object FormData]'
-  )
+  if (ArrayBuffer.isView(body) || body instanceof ArrayBuffer || body instanceof Blob) return true
+  return Object.prototype.toString.call(body) === '[object FormData]'
 }
 
 interface ErringBody {

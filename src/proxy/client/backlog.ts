@@ -4,10 +4,55 @@ import { type ByteBudget, HeldBytes } from '../http/connection/byte-budget.js'
 import { bytesTaken, type LeastRate } from '../http/connection/least-rate.js'
 import { unconfirmedBytes } from '../http/connection/send-queue.js'
 
+/** What an answer is written to. */
+export interface BackloggedWriter {
+  /** Bytes that it has not taken. */
+  readonly waiting: number
+  /** Bytes that it has taken. */
+  readonly taken: number
+  /** Bytes by which that may be too few. */
+  readonly grain: number
+  readonly destroyed: boolean
+  /** Runs once when all that waits now has been taken, or never will be. */
+  onceTaken(run: (error?: Error | null) => void): void
+  /** What the kernel keeps of what it has taken. Undefined: unknown. */
+  unconfirmed(): Promise<number | undefined>
+}
+
+/** The socket of a connection that carries one answer at a time. */
+export class SocketWriter implements BackloggedWriter {
+  readonly grain = 0
+  readonly #socket: Socket
+
+  constructor(socket: Socket) {
+    this.#socket = socket
+  }
+
+  get waiting(): number {
+    return this.#socket.writableLength
+  }
+
+  get taken(): number {
+    return bytesTaken(this.#socket)
+  }
+
+  get destroyed(): boolean {
+    return this.#socket.destroyed
+  }
+
+  onceTaken(run: (error?: Error | null) => void): void {
+    this.#socket.write('', 'latin1', run)
+  }
+
+  unconfirmed(): Promise<number | undefined> {
+    return unconfirmedBytes(this.#socket)
+  }
+}
+
 export interface BacklogOptions {
-  readonly socket: Socket
-  /** What waits is kept twice, as it is and encrypted. */
-  readonly encrypted: boolean
+  readonly writer: BackloggedWriter
+  /** How often what waits is kept. Over TLS twice, as it is and encrypted. */
+  readonly copies: number
   readonly budget: ByteBudget
   /** The client, whose share of the budget counts. */
   readonly client: string
@@ -56,19 +101,19 @@ export class Backlog implements Watched {
    * @returns whether more may follow
    */
   grown(): boolean {
-    const { socket, most } = this.#options
-    const waiting = socket.writableLength
+    const { writer, most } = this.#options
+    const { waiting } = writer
     this.#count(waiting)
     if (waiting > 0 && !this.#isWaiting) {
       this.#isWaiting = true
       this.#watch()
-      socket.write('', 'latin1', this.#taken)
+      writer.onceTaken(this.#taken)
     }
     return waiting === 0 || (waiting < most && this.#held.hasRoom)
   }
 
   #count(waiting: number): void {
-    this.#held.hold(this.#options.encrypted ? 2 * waiting : waiting)
+    this.#held.hold(this.#options.copies * waiting)
   }
 
   readonly #taken = (error?: Error | null): void => {
@@ -83,18 +128,18 @@ export class Backlog implements Watched {
 
   /** It grows while the client takes something. */
   get taken(): number {
-    return bytesTaken(this.#options.socket) + this.#confirmed
+    return this.#options.writer.taken + this.#confirmed
   }
 
   #watch(): void {
-    const { socket, leastRate } = this.#options
-    this.#measured = bytesTaken(socket)
+    const { writer, leastRate } = this.#options
+    this.#measured = writer.taken
     this.#kept = undefined
     this.#measurements += 1
     if (leastRate === undefined) return
     leastRate.windows.watch(this)
     const measurement = this.#measurements
-    void unconfirmedBytes(socket).then(kept => {
+    void writer.unconfirmed().then(kept => {
       if (this.#measurements === measurement) this.#kept = kept
     })
   }
@@ -108,22 +153,22 @@ export class Backlog implements Watched {
 
   /** The time over which the rate is measured has passed. */
   expired(): void {
-    const { socket, leastRate } = this.#options
-    const waiting = socket.writableLength
+    const { writer, leastRate } = this.#options
+    const { waiting } = writer
     this.#count(waiting)
     if (waiting === 0) return
-    const taken = bytesTaken(socket) - this.#measured
+    const taken = writer.taken + writer.grain - this.#measured
     if (taken >= leastRate!.bytes) this.#watch()
     else void this.#look(taken)
   }
 
   /** Reports the client, unless it has taken enough of what the kernel kept. */
   async #look(taken: number): Promise<void> {
-    const { socket, leastRate, onTooSlow } = this.#options
+    const { writer, leastRate, onTooSlow } = this.#options
     const before = this.#kept
-    const after = before === undefined ? undefined : await unconfirmedBytes(socket)
+    const after = before === undefined ? undefined : await writer.unconfirmed()
     // It has been measured anew, or has taken all, in the meantime.
-    if (this.#ended || !this.#isWaiting || this.#kept !== before || socket.destroyed) return
+    if (this.#ended || !this.#isWaiting || this.#kept !== before || writer.destroyed) return
     const confirmed = before === undefined || after === undefined ? 0 : before - after
     if (taken + confirmed < leastRate!.bytes) return onTooSlow()
     this.#confirmed += confirmed

@@ -7,7 +7,7 @@ import { watchOver } from '../http/connection/linger.js'
 import { httpDate } from '../http/http-date.js'
 import { fieldLines, isNamed } from '../http1/fields.js'
 import type { RequestHead } from '../http1/request-parser.js'
-import { Backlog } from './backlog.js'
+import { Backlog, SocketWriter } from './backlog.js'
 import type { ClientTimeouts } from './client-timeouts.js'
 
 /** Bytes. A body up to this size is copied into the text of its head, or of its chunk. */
@@ -74,9 +74,9 @@ export class OwnAnswer implements ClientAnswer {
     this.#connection.socket.write('HTTP/1.1 100 Continue\r\n\r\n', 'latin1')
   }
 
-  interim(text: string): void {
+  earlyHints(fields: readonly string[]): void {
     const { socket } = this.#connection
-    if (!socket.writableNeedDrain) socket.write(text, 'latin1')
+    if (!socket.writableNeedDrain) socket.write(`HTTP/1.1 103 Early Hints\r\n${fieldLines(fields)}\r\n`, 'latin1')
   }
 
   sendWhole({ status, reason, headers, body }: WholeAnswer): void {
@@ -118,10 +118,18 @@ export class OwnAnswer implements ClientAnswer {
     // Only the end of the connection tells a client of HTTP/1.0 where the body ends.
     if (length === undefined && !this.#chunked) this.isLast = true
     const coding = this.#chunked ? 'Transfer-Encoding: chunked\r\n' : ''
-    this.#head = `HTTP/1.1 ${status} ${reason}\r\n${this.#linesOf(headers)}${coding}\r\n`
+    const lines = length === 0 ? this.#emptyLength(status, headers) : coding
+    this.#head = `HTTP/1.1 ${status} ${reason}\r\n${this.#linesOf(headers)}${lines}\r\n`
     if (length === 0) return
     if (waiting.length === 0) setImmediate(sendHeads)
     waiting.push(this)
+  }
+
+  /** An upstream of HTTP/2 may end an answer with its head, without a length. */
+  #emptyLength(status: number, headers: readonly string[]): string {
+    if (this.#request.method === 'HEAD' || status === 204 || status === 304) return ''
+    for (let at = 0; at < headers.length; at += 2) if (isNamed(headers[at]!, 'content-length')) return ''
+    return 'Content-Length: 0\r\n'
   }
 
   /** Sends the head if the body takes its time, as with server-sent events. */
@@ -160,7 +168,9 @@ export class OwnAnswer implements ClientAnswer {
       this.owner?.takenTooSlowly()
       socket.destroy()
     }
-    return new Backlog({ socket, encrypted, budget, leastRate, onTooSlow, client: this.#client, most: this.#ahead })
+    const writer = new SocketWriter(socket)
+    const [client, most, copies] = [this.#client, this.#ahead, encrypted ? 2 : 1]
+    return new Backlog({ writer, copies, budget, leastRate, onTooSlow, client, most })
   }
 
   get taken(): number {

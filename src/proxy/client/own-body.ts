@@ -151,7 +151,8 @@ export class OwnBody extends Readable implements RequestBody, Watched {
       quiet = this.#waiting - buffered < FEW ? quiet + 1 : 0
       buffered = this.#waiting
       turn += 1
-      const goesOn = quiet < QUIET_TURNS && turn <= MOST_TURNS && !this.whole && !this.#isFull()
+      // A close behind all of it is read in a turn of its own.
+      const goesOn = quiet < QUIET_TURNS && turn <= MOST_TURNS && (this.whole || !this.#isFull())
       if (goesOn) return void setImmediate(look)
       this.#reach = BODY_BUFFER
       if (this.#isFull()) this.#pause()

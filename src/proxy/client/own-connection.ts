@@ -7,18 +7,19 @@
  * It is `open`, a `stream` (its socket belongs to a tunnel), or `ending` (what comes is read and dropped).
  */
 import type { Socket } from 'node:net'
-import type { ProxyContext } from '../context.js'
 import type { Deadlines, Watched } from '../deadlines.js'
-import { Exchange } from '../exchange/exchange.js'
+import { createExchange } from '../exchange/create-exchange.js'
 import { UpgradeExchange } from '../exchange/upgrade-exchange.js'
 import type { PeerAddress } from '../http/client-address.js'
 import { BODY_BUFFER, type ByteBudget, HeldBytes } from '../http/connection/byte-budget.js'
-import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
+import type { ClientConnection, OpenConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import type { LeastRate } from '../http/connection/least-rate.js'
 import { watchOver } from '../http/connection/linger.js'
 import { joinedFields, ProtocolError } from '../http1/fields.js'
 import { type RequestHead, RequestParser, type RequestSink } from '../http1/request-parser.js'
 import type { ClientTimeouts } from './client-timeouts.js'
+import type { ConnectionHome } from './connection-home.js'
+import { Http2Connection } from './http2-connection.js'
 import { KeptBytes } from './kept-bytes.js'
 import { type AnsweredConnection, OwnAnswer } from './own-answer.js'
 import { type BodySource, OwnBody } from './own-body.js'
@@ -28,16 +29,12 @@ import { shareInput } from './shared-input.js'
 /** Bytes behind a request that are kept until it is answered. */
 const MOST_WAITING = 64 * 1024
 
-/** What all connections of a server share. */
-export interface ConnectionHome {
-  readonly context: ProxyContext
-  readonly timeouts: ClientTimeouts
-  /** Bytes. The longest head of a request. */
-  readonly maxHeaderSize: number
-  closed(connection: OwnConnection): void
-}
+/** What a client of HTTP/2 sends first (RFC 9113 3.4). HTTP/1.1 knows no such method. */
+const PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
 
-export class OwnConnection implements ClientConnection, AnsweredConnection, RequestSink, BodySource, Watched {
+export class OwnConnection
+  implements ClientConnection, OpenConnection, AnsweredConnection, RequestSink, BodySource, Watched
+{
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
   next: Watched | undefined = undefined
@@ -57,7 +54,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   #answer: OwnAnswer | undefined
   #body: OwnBody | undefined
   /** Its head has come. It starts when all that came with it has been parsed. */
-  #starting: Exchange | undefined
+  #starting: PipelinedRequest | undefined
   /** Bytes of the body that came before somebody wanted it. */
   #early: KeptBytes | undefined
   /** Bytes that came behind the request. */
@@ -67,6 +64,8 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
   /** The bytes that are being parsed, if they are our own and not those of the shared input. */
   #own: Buffer | undefined
   #paused = false
+  /** How many bytes of the preface of HTTP/2 have come, and nothing else. -1: it speaks HTTP/1.1. */
+  #preface = 0
   /** The rest of the body is dropped. */
   #isDiscarding = false
   /** Something has come since the last request. */
@@ -83,7 +82,8 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     this.encrypted = 'encrypted' in accepted
     this.socket = this.encrypted ? accepted : shareInput(accepted, this)
     if (this.encrypted) {
-      // TLS brings chunks of its own.
+      // The handshake has said which protocol it speaks. TLS brings chunks of its own.
+      this.#preface = -1
       this.#readChunk = chunk => void this.read(chunk, chunk.length)
       this.socket.on('data', this.#readChunk)
     }
@@ -116,7 +116,12 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
 
   /** Nothing is going on. */
   get idle(): boolean {
-    return this.#mode === 'open' && this.#request === undefined && this.#behind === undefined && this.#parser.isBetween
+    const isBusy = this.#request !== undefined || this.#behind !== undefined || this.#preface > 0
+    return this.#mode === 'open' && !isBusy && this.#parser.isBetween
+  }
+
+  get requests(): readonly PipelinedRequest[] {
+    return this.current === undefined ? [] : [this.current]
   }
 
   /** From its first byte on the head of a request has a deadline. */
@@ -135,11 +140,37 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
 
   /** @returns false if the stream of a tunnel takes no more */
   read(buffer: Buffer, end: number): boolean {
-    if (this.#mode === 'open') this.#take(buffer, end)
+    if (this.#mode === 'open' && this.#preface >= 0) this.#readFirst(buffer, end)
+    else if (this.#mode === 'open') this.#take(buffer, end)
     // Over TLS the stream has it already.
     else if (this.#mode === 'stream') return this.encrypted || this.socket.push(Buffer.from(buffer.subarray(0, end)))
     else this.#watch(this.#deadlines)
     return true
+  }
+
+  /** Reads on until it is known which protocol the client speaks. */
+  #readFirst(buffer: Buffer, end: number): void {
+    const seen = this.#preface
+    const count = Math.min(PREFACE.length - seen, end)
+    const bytes =
+      seen === 0 ? buffer.subarray(0, end) : Buffer.concat([PREFACE.subarray(0, seen), buffer.subarray(0, end)])
+    if (PREFACE.compare(buffer, 0, count, seen, seen + count) !== 0) {
+      this.#preface = -1
+      return this.#take(bytes, bytes.length)
+    }
+    this.#preface += count
+    if (this.#preface === PREFACE.length) return this.#speakHttp2(Buffer.from(bytes))
+    this.#touched = true
+    this.#watchHead()
+  }
+
+  /** @param bytes all that has come */
+  #speakHttp2(bytes: Buffer): void {
+    this.#mode = 'ending'
+    this.#watch(undefined)
+    this.socket.off('error', ignore).off('end', this.#ended).off('close', this.#closed)
+    this.socket.unshift(bytes)
+    this.#home.replaced(this, new Http2Connection(this.#home, this.socket, this))
   }
 
   #take(buffer: Buffer, end: number): void {
@@ -212,7 +243,7 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
       return
     }
     this.#answer = new OwnAnswer(this, head)
-    const exchange = new Exchange(this.#home.context, this, head, this.#answer)
+    const exchange = createExchange(this.#home.context, this, head, this.#answer)
     this.current = exchange
     // A body, or the part of it, that has come with its head counts in the decision.
     if (head.framing.length === 0) exchange.start()
@@ -381,9 +412,12 @@ export class OwnConnection implements ClientConnection, AnsweredConnection, Requ
     else this.socket.destroy()
   }
 
-  cutOff(): void {
-    this.last()
-    this.current?.cutOff()
+  leave(): void {
+    if (this.idle) this.socket.destroySoon()
+  }
+
+  endUnused(): void {
+    if (this.current === undefined) this.socket.destroySoon()
   }
 
   hangUp(): void {

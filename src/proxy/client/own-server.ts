@@ -1,21 +1,25 @@
 /** Our own HTTP server for clients: it accepts their connections, and knows them until they are closed. */
 import { createServer, type Server, type Socket } from 'node:net'
-import { createServer as createTlsServer } from 'node:tls'
+import { createServer as createTlsServer, type TLSSocket } from 'node:tls'
 import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { ServerLimits, Settings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import type { ProxyContext } from '../context.js'
+import { Deadlines } from '../deadlines.js'
 import { peerOf } from '../http/client-address.js'
-import type { ClientConnection } from '../http/connection/client-connection.js'
+import type { OpenConnection } from '../http/connection/client-connection.js'
 import { EXCESS, Handshakes, OpenConnections } from '../http/connection/open-connections.js'
+import { LOOK } from '../http2/dead-session.js'
 import { ClientTimeouts } from './client-timeouts.js'
-import { type ConnectionHome, OwnConnection } from './own-connection.js'
+import type { ConnectionHome } from './connection-home.js'
+import { Http2Connection } from './http2-connection.js'
+import { OwnConnection } from './own-connection.js'
 
 export interface ClientServer {
   /** It listens. */
   readonly server: Server
   /** The open connections. */
-  readonly connections: ReadonlySet<ClientConnection>
+  readonly connections: ReadonlySet<OpenConnection>
   /** Hands everything that clients send to exchanges. Called once, before it listens. */
   accept(context: ProxyContext): void
   /** Puts changed limits into effect. */
@@ -34,13 +38,19 @@ export interface ClientServer {
  */
 export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined, clock: Clock): ClientServer {
   // Over TLS a client that leaves during the handshake has to be noticed, so no half-open sockets there.
-  const tlsOptions = { noDelay: true, ...pair, ALPNProtocols: ['http/1.1'], handshakeTimeout: limits.headersTimeout }
+  const tlsOptions = {
+    noDelay: true,
+    ...pair,
+    ALPNProtocols: ['h2', 'http/1.1'],
+    handshakeTimeout: limits.headersTimeout,
+  }
   const tls = pair === undefined ? undefined : createTlsServer(tlsOptions)
   // Node leaves it to us to end a handshake that fails or takes too long.
   tls?.on('tlsClientError', (_error, socket) => socket.destroy())
   const server = tls ?? createServer({ allowHalfOpen: true, noDelay: true })
   /** The last ones are in use. */
   const allTimeouts = [timeoutsOf(limits, clock)]
+  const looks = new Deadlines(clock, LOOK)
   const open = new OpenConnections(() => takeIdle(allTimeouts))
   let inUse = limits
   let empty = (): void => undefined
@@ -50,9 +60,15 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
     accept(context) {
       const home: ConnectionHome = {
         context,
+        looks,
         maxHeaderSize: limits.maxHeaderSize,
         get timeouts() {
           return allTimeouts.at(-1)!
+        },
+        replaced(connection, by) {
+          by.excess = connection.excess
+          open.delete(connection)
+          open.add(by)
         },
         closed(connection) {
           open.delete(connection)
@@ -62,9 +78,11 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       server.maxConnections = context.maxConnections + EXCESS
       server.on(tls === undefined ? 'connection' : 'secureConnection', (socket: Socket) => {
         const peer = peerOf(socket)
-        const room = context.draining ? 'none' : open.makeRoomFor(peer, context)
-        if (room === 'none') return void socket.destroy()
-        const connection = new OwnConnection(home, socket, peer)
+        const room = context.draining || peer === undefined ? 'none' : open.makeRoomFor(peer, context)
+        // What a client has sent before it reset its connection could still be read.
+        if (peer === undefined || room === 'none') return void socket.destroy()
+        const isHttp2 = (socket as Partial<TLSSocket>).alpnProtocol === 'h2'
+        const connection = new (isHttp2 ? Http2Connection : OwnConnection)(home, socket, peer)
         connection.excess = room === 'excess'
         open.add(connection)
       })
@@ -85,10 +103,11 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
     async close() {
       await new Promise<void>(resolve => {
         server.close(() => resolve())
-        for (const connection of open.all) if (connection.idle) connection.socket.destroySoon()
+        for (const connection of open.all) connection.leave()
       })
       if (open.all.size > 0) await new Promise<void>(resolve => (empty = resolve))
       for (const timeouts of allTimeouts) timeouts.close()
+      looks.close()
     },
   }
 }
@@ -97,11 +116,11 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
  * Takes out the connection that has been idle longest. It has no request under way, and no part of the next. One that has
  * never sent a byte may be about to, so those that have had a request go first.
  */
-function takeIdle(allTimeouts: readonly ClientTimeouts[]): OwnConnection | undefined {
+function takeIdle(allTimeouts: readonly ClientTimeouts[]): OpenConnection | undefined {
   const lists = [...allTimeouts.map(({ idle }) => idle), ...allTimeouts.map(({ opening }) => opening)]
   for (const list of lists) {
     const connection = list?.takeOldest()
-    if (connection !== undefined) return connection as OwnConnection
+    if (connection !== undefined) return connection as OwnConnection | Http2Connection
   }
   return undefined
 }

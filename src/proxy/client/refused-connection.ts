@@ -58,6 +58,8 @@ const UNREADABLE: RequestRecord = {
   inFlight: false,
   givenUp: undefined,
   rejection: undefined,
+  failure: undefined,
   onTrial: false,
+  coalesced: false,
   header: () => undefined,
 }

@@ -10,97 +10,78 @@
  * `sent` back to `waiting`. It may be `over` from any state. Only that step tells the observer, so every request is counted
  * exactly once.
  */
-import type { SentRequest } from '../../core/adaptive/adaptive-rate.js'
-import { predictedWait } from '../../core/admission/predicted-wait.js'
-import { DEFAULT_PRIORITY } from '../../core/priority.js'
-import type { Demand, ReleasePlan, SharedBucket } from '../../core/queue/lane.js'
+import type { GateSettings } from '../../config/settings.js'
+import type { Demand, ReleasePlan } from '../../core/queue/lane.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import { hasStatus } from '../../http/quota/pause-rule.js'
-import { type Fields, followersOf } from '../../http/quota/quota-fields.js'
+import type { Fields } from '../../http/quota/quota-fields.js'
+import type { AnswerCopy, SharedAnswer } from '../coalescing/answer-copy.js'
+import { type CoalescedOwner, CoalescedRequest, type FollowerQueue } from '../coalescing/coalesced-request.js'
+import { Delivery } from '../coalescing/delivery.js'
+import { isCoalescable } from '../coalescing/identity.js'
+import type { AnswerHeadLines } from '../coalescing/shareable.js'
 import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import { mayHideHangUp } from '../http/connection/hang-up-check.js'
-import { upstreamHeaders } from '../http/headers.js'
-import {
-  limitHeaders,
-  RETRY_SOON_MS,
-  type Reply,
-  SHUTTING_DOWN,
-  TOO_MANY_CONNECTIONS,
-  upstreamDown,
-} from '../http/reply.js'
-import { headerValue, isIdempotent, Refusal, type RequestFacts, readRequest } from '../http/request.js'
+import { type Reply, refused, SHUTTING_DOWN, TOO_MANY_CONNECTIONS, upstreamDown } from '../http/reply.js'
+import { isIdempotent, Refusal, readRequest } from '../http/request.js'
+import { ConnectionPool } from '../http1/connection-pool.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
-import type { GivenUp, Outcome, RejectionCause, Settled, SettledBy } from '../observe/observer.js'
-import { type Expectation, type Explanation, explainHeader } from '../routing/explain-header.js'
-import { priorityOf } from '../routing/priority.js'
-import { currentUpstream, type Route } from '../routing/route.js'
-import type { AdaptiveLimit } from '../upstream/adaptive-limit.js'
-import type { Breaker, UpstreamAttempt } from '../upstream/breaker.js'
-import { hostTowards, requestEnded } from '../upstream/upstream.js'
+import type { GivenUp, Outcome, RejectionCause, RequestFailure, Settled, SettledBy } from '../observe/observer.js'
+import type { BodyMeasure } from '../routing/bucket-costs.js'
+import { explainHeader } from '../routing/explain-header.js'
+import type { Route } from '../routing/route.js'
+import { requestEnded } from '../upstream/upstream.js'
+import { UpstreamReport } from '../upstream/upstream-report.js'
 import { type Rehearsal, rehearse } from './admit.js'
 import { type ArmedOwner, ArmedRequest } from './armed-request.js'
+import { type BodyWait, IncomingBody } from './body/incoming-body.js'
 import { ConnectionWait } from './connection-wait.js'
-import { type Applicant, addressOfClient, clientKey, findStack } from './find-stack.js'
 import { type Failure, type ForwardEnd, Forwarding } from './forwarding.js'
-import { type BodyWait, IncomingBody } from './incoming-body.js'
-import { deadlineOf, Prospects } from './prospects.js'
+import { IncomingRequest } from './incoming-request.js'
+import { expectationOf } from './prospects.js'
 import { QueueVisit, type Visitor } from './queue-visit.js'
 import { ClientResponse } from './response.js'
 import { isUnserved, type SettledRequest, Settlement } from './settlement.js'
 
-const NOTHING: readonly never[] = []
-
 const LATE_BODY: Reply = { status: 408, detail: 'the request body did not come in time', close: true }
 
-const NO_ROUTE = new Refusal(404, 'no route matches')
-
-const PROXY_CHALLENGE = ['Proxy-Authenticate', 'Basic realm="shaper"']
-
 const LOOP = new Refusal(508, 'the request has passed this shaper before: its upstream leads back here')
+
+/** The answer of a gate. */
+const PASS = 204
+const NO_GATE: GateSettings = {}
+
+/** The status of a request whose client is gone. */
+const GONE = 499
+
+const TOO_SLOW: RequestFailure = { detail: 'the client took too little of the answer in 20 s' }
 
 /** A request on its way to the upstream. */
 export interface Sending {
   /** It waits for a connection. */
   readonly connecting?: boolean
+  /** The request is over, and the client has not been given all of its answer. */
+  readonly isPartial?: boolean
   abort(): void
+  /** The client is gone. The answer is for others, until `abort`. */
+  desert?(): void
   /** The client has all of the answer. */
   flushed?(): void
 }
 
-/** What is expected of a request that may wait. */
-function expectation(
-  { settings, lane }: Route,
-  arrival: Arrival,
-  prospects: Prospects | undefined,
-  now: number,
-): Expectation | undefined {
-  if (settings.mode !== 'shape') return undefined
-  return {
-    predicted: Math.max(0, predictedWait(arrival, now, lane.gate.pausedFor(now))),
-    outlook: prospects?.outlook(0, now),
-  }
-}
-
-export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applicant, SettledRequest {
-  protected readonly context: ProxyContext
-  protected readonly connection: ClientConnection
-  protected readonly req: ClientRequest
+export class Exchange
+  extends IncomingRequest
+  implements PipelinedRequest, Visitor, AnswerOwner, SettledRequest, CoalescedOwner
+{
   protected readonly res: ClientAnswer
-  facts!: RequestFacts
-  protected matched: Route | undefined
-  stack: readonly SharedBucket[] = NOTHING
-  keys: readonly string[] = NOTHING
-  cost = 0
-  costs: readonly number[] | undefined
   settled: Settled | undefined
-  priority = DEFAULT_PRIORITY
   predictedWait: number | undefined
   upstreamTime: number | undefined
+  failure: RequestFailure | undefined
   readonly #response: ClientResponse
-  prospects: Prospects | undefined
   #state: 'arrived' | 'measured' | 'waiting' | 'buffered' | 'released' | 'sent' | 'over' = 'arrived'
   #visit: QueueVisit | undefined
   #rehearsal: Rehearsal | undefined
@@ -108,62 +89,26 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #settlement: Settlement | undefined
   /** ms */
   #sentAt = 0
-  /** The `Prefer: wait` that applies, in seconds. */
-  #preferredWait: number | undefined
-  /** Set if the route has `explain`. */
-  #explanation: Explanation | undefined
   #forwarding: Sending | undefined
   readonly #body: IncomingBody
-  #address: string | undefined
-  #client: string | undefined
   /** The failure after which the request was sent again; undefined once there is an answer. */
   #resentAfter: Failure | undefined
-  /** How often it was sent again because a connection broke or could not be opened. `retry.max` does not count these. */
-  #resends = 0
-  /** Its way to the upstream, of whose end the breaker has not heard. */
-  #attempt: UpstreamAttempt | undefined
-  /** What the rate of its upstream is found by, while its end has not been told. */
-  #measured: { readonly limit: AdaptiveLimit; readonly request: SentRequest } | undefined
+  /** What its upstream hears of it, once it is sent. */
+  #report: UpstreamReport | undefined
   /** Set once there was no connection for it: until when it may wait for one. */
   #connectionWait: ConnectionWait | undefined
+  /** Set once it waits with others like it, or is sent for them. */
+  #coalesced: CoalescedRequest | undefined
   /** It is counted in the context's `inProgress`. */
   #counted = false
   #malformed: Reply | undefined
 
   constructor(context: ProxyContext, connection: ClientConnection, req: ClientRequest, res: ClientAnswer) {
-    this.context = context
-    this.connection = connection
-    this.req = req
+    super(context, connection, req)
     this.res = res
-    this.#response = new ClientResponse(context, connection, res)
+    this.#response = new ClientResponse(context, connection, req, res)
     this.#body = new IncomingBody(req, res)
     res.owner = this
-  }
-
-  get pooled(): boolean {
-    return true
-  }
-
-  get route(): string {
-    return this.matched?.name ?? ''
-  }
-
-  get address(): string {
-    this.#address ??= addressOfClient(this.context, this.connection, this.facts)
-    return this.#address
-  }
-
-  get client(): string {
-    this.#client ??= clientKey(this.address, this.connection)
-    return this.#client
-  }
-
-  get method(): string {
-    return this.req.method
-  }
-
-  get target(): string {
-    return this.req.url
   }
 
   get wait(): number {
@@ -191,17 +136,18 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return this.#settlement?.isReading === true
   }
 
-  get onTrial(): boolean {
-    return this.#visit?.onTrial === true
+  get coalesced(): boolean {
+    return this.#coalesced?.isAnswered === true
   }
 
-  header(name: string): string | undefined {
-    return headerValue(this.req.rawHeaders, name)
+  get onTrial(): boolean {
+    return this.#visit?.onTrial === true
   }
 
   start(): void {
     this.#counted = true
     this.context.inProgress += 1
+    this.context.observer.began?.(this)
     if (this.#malformed !== undefined) return this.#answer('refused', this.#malformed)
     const { egress } = this.context
     const facts = readRequest(this.req, egress && { reader: egress, encrypted: this.connection.encrypted })
@@ -210,10 +156,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#body.announced(facts)
     if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
     if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
-    const route = this.context.routes.find(candidate => candidate.matches(this))
-    if (route === undefined) return this.#refuse(NO_ROUTE)
-    this.matched = route
-    route.upstream.requests += 1
+    const route = this.findRoute()
+    if (route instanceof Refusal) return this.#refuse(route)
+    this.goTo(route)
     if (facts.via !== undefined && route.upstream.settings.via && this.context.via.isIn(facts.via)) {
       return this.#refuse(LOOP)
     }
@@ -230,41 +175,27 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { routes } = this.context
     const before = this.matched!
     if (routes.includes(before)) return this.#pass(before)
-    const route = routes.find(candidate => candidate.matches(this))
-    if (route === undefined) return this.#refuse(NO_ROUTE)
-    this.matched = route
-    route.upstream.requests += 1
-    requestEnded(before.upstream)
+    const route = this.findRoute()
+    if (route instanceof Refusal) return this.#refuse(route)
+    this.goTo(route)
     if (route.settings.mode === 'off') this.#forwardUnqueued()
     else this.#pass(route)
   }
 
   /** It asks its buckets. */
   #pass(route: Route): void {
-    const { facts } = this
-    const stack = findStack(this.context, route, this)
-    if (stack instanceof Refusal) {
-      if (!route.settings.dryRun) return this.#refuse(stack)
+    const arrival = this.arrivalAt(route)
+    if (arrival instanceof Refusal) {
+      if (!route.settings.dryRun) return this.#refuse(arrival)
       this.context.observer.rehearsed?.(this, 'would_reject', '', 0)
       return this.#forwardUnqueued()
     }
-    this.stack = stack.buckets
-    this.keys = stack.keys
-    this.#reserve(route)
-    const { client, cost } = this
-    const { buckets, weight } = stack
-    const { context, connection } = this
-    const priority = priorityOf(route, facts, stack.priority, () => context.trust(connection.peer, 0))
-    this.priority = priority
-    const prospects = this.#prospectsOn(route)
-    const now = context.clock.now()
-    const patience = prospects?.longestWait(now) ?? Infinity
-    const costs = this.costs?.some(each => each !== cost) ? this.costs : undefined
-    const arrival = { route: route.lane, stack: buckets, cost, costs, weight, priority, client, patience }
+    if (route.bucketCosts?.settles) this.#settlement = new Settlement(this.context, route.bucketCosts, this)
     if (route.settings.explain) {
-      const expected = expectation(route, arrival, prospects, now)
+      const now = this.context.clock.now()
+      const expected = expectationOf(route, arrival, this.prospects, now)
       this.predictedWait = expected?.predicted
-      this.#explanation = explainHeader(arrival, now, expected)
+      this.#response.explanation = explainHeader(arrival, now, expected)
     }
     this.context.observer.arrived?.(this)
     if (!route.settings.dryRun) return this.#startVisit(route, arrival)
@@ -272,15 +203,8 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#forwardUnqueued()
   }
 
-  /** What it costs. */
-  #reserve(route: Route): void {
-    const { bucketCosts } = route
-    this.cost = route.cost(this.facts)
-    if (bucketCosts === undefined) return
-    const names = this.stack.map(({ limits }) => limits.name)
-    this.costs = bucketCosts.reserve(names, this.#body.measure)
-    this.cost = this.costs.at(-1) ?? this.cost
-    if (bucketCosts.settles) this.#settlement = new Settlement(this.context, bucketCosts, this)
+  protected override get measure(): BodyMeasure {
+    return this.#body.measure
   }
 
   correct(differences: Demand): void {
@@ -293,18 +217,6 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.context.observer.settled?.(this, by)
   }
 
-  /** Undefined: it is not given up for its client's patience. */
-  #prospectsOn(route: Route): Prospects | undefined {
-    const { mode, patience, dryRun } = route.settings
-    if (mode !== 'shape' || patience === 'none') return undefined
-    const { context, connection, facts } = this
-    const deadline = deadlineOf(facts, route, () => context.trust(connection.peer, 0))
-    // Nobody waits in a dry run, so nothing is learnt.
-    if (dryRun) return deadline === undefined ? undefined : new Prospects(route, this.client, deadline)
-    this.prospects = new Prospects(route, this.client, deadline)
-    return this.prospects
-  }
-
   #forwardUnqueued(): void {
     this.admitted()
     if (this.ready) return this.#forwardUnlessDown()
@@ -313,17 +225,32 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   }
 
   #forwardUnlessDown(): void {
-    this.#followUpstream()
+    this.followUpstream()
     const { breaker, adaptive } = this.matched!.upstream
     if (breaker?.refuses(false)) return this.#answer('failed', upstreamDown(breaker.retryAfter))
     breaker?.passUngated()
     // A dry run counts in its buckets already.
-    if (adaptive !== undefined && this.stack.length === 0) countUnqueued(this.context, adaptive, this.#presentCost())
+    if (adaptive !== undefined && this.stack.length === 0) countUnqueued(this.context, adaptive, this.presentCost)
     this.forward()
   }
 
   admitted(): void {
     this.#bufferBody('short')
+  }
+
+  waits(queue: FollowerQueue): void {
+    if (this.#isCoalescable()) this.#amongOthers().follow(queue)
+  }
+
+  /** Whether one answer may do for it and for others. */
+  #isCoalescable(): boolean {
+    const { coalesce, mode } = this.matched!.settings
+    return coalesce && mode === 'shape' && this.pooled && isCoalescable(this.facts)
+  }
+
+  #amongOthers(): CoalescedRequest {
+    this.#coalesced ??= new CoalescedRequest(this.context, this.matched!, this)
+    return this.#coalesced
   }
 
   #bufferBody(how: 'short' | 'beginning'): void {
@@ -357,7 +284,7 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { preferWait } = this.facts
     if (preferWait !== undefined && preferWait * 1_000 <= maxWait && route.settings.mode === 'shape') {
       maxWait = preferWait * 1_000
-      this.#preferredWait = preferWait
+      this.#response.preferredWait = preferWait
     }
     this.#state = 'waiting'
     this.#visit = new QueueVisit(this.context, route, this, arrival)
@@ -367,18 +294,29 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined {
     const { writes } = this.context.clock
     // A body, an answer to Expect, or a search for a hang-up is the main thread's.
-    if (writes === undefined || this.#body.expected || this.facts.expectContinue || this.connection.unread)
+    if (
+      writes === undefined ||
+      !this.pooled ||
+      this.#body.expected ||
+      this.facts.expectContinue ||
+      this.connection.unread
+    )
       return undefined
-    this.#followUpstream()
+    this.followUpstream()
+    const { pool } = this.matched!.upstream
+    // Only a head of HTTP/1.1 is known before its slot.
+    if (!(pool instanceof ConnectionPool)) return undefined
     const { method, target, contentLength } = this.facts
-    const request = { method, target, headers: this.upstreamHeaders(), body: null, contentLength }
-    return ArmedRequest.arm(writes, this.matched!.upstream.pool, request, { plan, owner })
+    const request = { method, target, headers: this.upstreamHeaders(plan.slot), body: null, contentLength }
+    return ArmedRequest.arm(writes, pool, request, { plan, owner })
   }
 
   passed(how: 'at-once' | 'queued' | ArmedRequest): void {
+    this.#coalesced?.followNoMore()
     if (how instanceof ArmedRequest) return this.forward(how)
     const { unread, socket } = this.connection
-    const hides = !this.#body.whole && mayHideHangUp(this.facts)
+    // A stream is reset beside its body.
+    const hides = !this.req.isHttp2 && !this.#body.whole && mayHideHangUp(this.facts)
     if (how === 'at-once' || !(hides || unread)) return this.forward()
     this.#state = 'released'
     this.#visit!.hold()
@@ -395,15 +333,69 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void {
     // It has been sent, so "still queued" or "too many" would not be the truth.
     if (this.#resentAfter !== undefined && outcome !== 'failed') this.#fail(this.#resentAfter)
-    else this.#answer(outcome, reply)
+    else {
+      const { rejectStatus: status } = this.matched!.settings.gate ?? NO_GATE
+      this.#answer(outcome, status === undefined ? reply : { ...reply, status })
+    }
   }
 
   abandon(): void {
     if (this.#state !== 'over' && !this.res.headersSent) this.#left()
+    if (!this.#desert()) this.giveUp()
+  }
+
+  giveUp(): void {
     // First: `settle` may close an upstream that nobody uses any more, and that would fail the request.
     this.#forwarding?.abort()
     this.settle()
-    if (this.#state !== 'over') this.#leave('cancelled', 499)
+    if (this.#state !== 'over') this.#overUnread()
+  }
+
+  /** Its client is gone. False: nobody else wants its answer. */
+  #desert(): boolean {
+    const forwarding = this.#forwarding
+    // One that is not on the wire yet leaves its slot to the next.
+    if (this.#state !== 'sent' || forwarding?.connecting !== false || !this.#coalesced?.desert()) return false
+    forwarding.desert?.()
+    return true
+  }
+
+  get #isDeserted(): boolean {
+    return this.#coalesced?.isDeserted === true
+  }
+
+  /** Its client did not get all of the answer: it is gone, or was cut. */
+  #overUnread(): void {
+    if (this.failure === TOO_SLOW) this.over('failed', this.res.statusCode)
+    else this.over('cancelled', GONE)
+  }
+
+  /** It is answered, or has failed, without its client. */
+  #endDeserted(): void {
+    this.#overUnread()
+    this.#forwarding?.flushed?.()
+    this.settle()
+  }
+
+  copyOf(head: AnswerHeadLines): AnswerCopy | undefined {
+    return this.#coalesced?.copyOf(head)
+  }
+
+  takeAnswer(answer: SharedAnswer): void {
+    if (this.#state === 'over') return
+    this.followUpstream()
+    const { client, facts, res } = this
+    const { upstream } = this.matched!
+    const { bodyBytes: budget } = this.context
+    const { status } = answer.head
+    const now = this.context.clock.now()
+    this.prospects?.answeredByAnother(this.#visit!.waited(now), now)
+    // Nothing of it was served.
+    this.#settlement?.end('never-sent')
+    const delivery = new Delivery({ answer, upstream, client, budget, facts, res, own: this.#ownHeaders(now, false) })
+    this.over('forwarded', status)
+    this.#forwarding = delivery
+    delivery.start()
   }
 
   #left(): void {
@@ -413,20 +405,22 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
 
   onMalformed(reply: Reply): void {
     if (this.#state === 'arrived') this.#malformed = reply
-    else if (this.#state === 'over') this.connection.socket.destroy()
+    else if (this.#state === 'over') this.connection.hangUp()
     else this.#stop(this.#state === 'sent' || reply.status === 408 ? 'failed' : 'refused', reply)
   }
 
   takenTooSlowly(): void {
     // It is counted as forwarded if the upstream was done.
     if (this.#state === 'over') return
-    this.context.observer.failed?.(this.route, 'the client took too little of the answer in 20 s')
-    this.#leave('failed', this.res.statusCode)
+    this.failure = TOO_SLOW
+    if (!this.#desert()) this.#leave('failed', this.res.statusCode)
   }
 
   cutOff(): void {
-    if (this.#state === 'over') this.#forwarding?.abort()
-    else this.#stop(this.#state === 'sent' ? 'failed' : 'expired', SHUTTING_DOWN)
+    if (this.#state !== 'over') return this.#stop(this.#state === 'sent' ? 'failed' : 'expired', SHUTTING_DOWN)
+    const isCut = this.#forwarding?.isPartial
+    this.#forwarding?.abort()
+    if (isCut) this.res.cut()
   }
 
   /** The head of the upstream's answer has arrived. */
@@ -437,12 +431,18 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   /** @param sent set if it has been sent already */
   protected forward(sent?: ArmedRequest): void {
     this.#state = 'sent'
-    if (sent === undefined) this.#followUpstream()
-    this.#attempt = this.matched!.upstream.breaker?.attempt()
+    if (sent === undefined) this.followUpstream()
+    this.#report ??= new UpstreamReport(this)
+    this.#report.begin(this.matched!.upstream)
     this.#sentAt = sent?.sentAt ?? this.context.clock.now()
     this.upstreamTime = undefined
+    this.failure = undefined
     this.#measure()
+    if (this.context.coalescing.hasWaiting(this.matched!.lane) && this.#isCoalescable()) {
+      this.#amongOthers().lead(sent?.sentAt)
+    }
     this.context.observer.sent?.(this)
+    if (this.matched!.settings.gate !== undefined) return this.#letPass()
     this.#body.continue()
     const forwarding = this.send(sent)
     this.#forwarding = forwarding
@@ -455,15 +455,22 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     this.#visit?.sent()
   }
 
-  heard(status: number): void {
-    const now = this.context.clock.now()
-    if (this.#visit !== undefined) this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
-    this.#endMeasure((limit, request) => limit.answered(request, status))
-    this.#tellBreaker((breaker, attempt) => breaker.answered(attempt, status, this.client))
+  /** Tells the proxy that asks. It forwards the request itself. */
+  #letPass(): void {
+    const headers = this.#ownHeaders(this.context.clock.now())
+    this.#visit?.sent()
+    this.heard(PASS)
+    this.over('forwarded', PASS)
+    this.beforeReply()
+    this.res.sendWhole({ status: PASS, reason: 'No Content', headers, body: '' })
+    this.#body.linger()
   }
 
-  #presentCost(): number {
-    return this.matched!.cost(this.facts)
+  heard(status: number): void {
+    const now = this.context.clock.now()
+    if (this.#visit !== undefined && !this.#isDeserted)
+      this.prospects?.answered(this.#visit.waited(now), now - this.#sentAt, now)
+    this.#report?.answered(status)
   }
 
   /** It is being sent. The rate of its upstream is found by what becomes of it. */
@@ -472,33 +479,9 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     if (limit === undefined) return
     // How long an upload takes is up to the client.
     const isTimed = !this.#body.expected || this.#body.whole
-    const cost = this.#presentCost()
+    const cost = this.presentCost
     const facts = { cost, client: this.client, isTimed, isHeld: isHeldBy(this.context, limit, cost) }
-    this.#measured = { limit, request: limit.sent(facts, this.#sentAt) }
-  }
-
-  /** The adaptive rate hears once how a request ended. */
-  #endMeasure(tell: (limit: AdaptiveLimit, request: SentRequest) => void): void {
-    const measured = this.#measured
-    this.#measured = undefined
-    if (measured !== undefined) tell(measured.limit, measured.request)
-  }
-
-  /** The breaker hears once how an attempt ended. */
-  #tellBreaker(tell: (breaker: Breaker, attempt: UpstreamAttempt) => void): void {
-    const attempt = this.#attempt
-    this.#attempt = undefined
-    if (attempt !== undefined) tell(this.matched!.upstream.breaker!, attempt)
-  }
-
-  /** A reload may have changed the upstream while the request waited. */
-  #followUpstream(): void {
-    const route = this.matched!
-    const upstream = currentUpstream(route, this.context.routes)
-    if (upstream === route.upstream) return
-    upstream.requests += 1
-    this.matched = { ...route, upstream }
-    requestEnded(route.upstream)
+    this.#report!.measure(limit, facts, this.#sentAt)
   }
 
   /** It has a place in the gate. */
@@ -516,30 +499,24 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return forwarding
   }
 
-  protected upstreamHeaders(): string[] {
-    const { connection, facts, context } = this
-    const matched = this.matched!
-    const { peer: address, encrypted } = connection
-    const peer = { address, encrypted, trusted: context.trust(address, 0) }
-    const { upstream, reads, lookAlikes } = matched
-    const host = hostTowards(upstream, facts.host)
-    const via = upstream.settings.via ? context.via.value(facts.oldHttp) : undefined
-    return upstreamHeaders(facts, peer, { host, via, kept: reads, lookAlikes, forwarded: facts.origin === undefined })
+  /** @param slot of an armed request, in ms */
+  protected upstreamHeaders(slot?: number): string[] {
+    const headers = this.forwardedHeaders()
+    this.context.propagate?.(this, headers, { upstream: this.matched!.upstream.url, slot })
+    return headers
   }
 
   /** Headers to add to an answer with this status: names and values in turn. */
   answerHeaders(status: number): string[] {
     const now = this.context.clock.now()
     this.markAnswered(now)
-    const headers: string[] = []
-    const { settings } = this.matched!
-    if (settings.headers && this.stack.length > 0) {
-      headers.push(...limitHeaders(this.stack, this.stack, now))
-      headers.push('Server-Timing', `shaper;dur=${Math.round(this.wait * 10) / 10}`)
-    }
-    headers.push(...this.#extraHeaders())
     // The upstream refused in the middle of the upload. Other early answers may continue beside the upload.
-    headers.push(...this.#response.closing(status >= 300 && this.#body.hasLongRest))
+    return this.#ownHeaders(now, status >= 300 && this.#body.hasLongRest)
+  }
+
+  #ownHeaders(now: number, mustClose = this.#body.hasLongRest): string[] {
+    const headers = this.#response.passed(this, this.matched!, now)
+    headers.push(...this.#response.closing(mustClose))
     return headers
   }
 
@@ -551,12 +528,12 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
    */
   answered(status: number, fields: Fields): (() => void) | undefined {
     const { quota, settings, breaker } = this.matched!.upstream
-    quota?.received(settings, status, fields, settings.learn ? this.#reservedTokens() : undefined)
+    quota?.received(settings, status, fields, settings.learn ? this.reservedTokens : undefined)
     const { retry } = settings
     if (retry === undefined || !hasStatus(retry.status, status, fields)) return undefined
     // It would be refused if it came now.
-    if (breaker?.refuses(true)) return undefined
-    if (this.retries - this.#resends >= retry.max) return undefined
+    if (breaker?.refuses(true) || this.#isDeserted) return undefined
+    if (this.retries - (this.#visit?.resends ?? 0) >= retry.max) return undefined
     if (this.#visit === undefined || this.#body.opened || !isIdempotent(this.facts.method)) return undefined
     const forwarding = this.#forwarding
     this.#state = 'waiting'
@@ -572,38 +549,34 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     return undefined
   }
 
-  /** What is reserved for it in the bucket that follows a limit on tokens. Undefined: there is none. */
-  #reservedTokens(): number | undefined {
-    if (this.costs === undefined) return undefined
-    const names = this.stack.map(({ limits }) => limits.name)
-    const [bucket] = followersOf('tokens', names)
-    return bucket === undefined ? undefined : this.costs[names.indexOf(bucket)]
-  }
-
   numbersIn(fields: readonly string[]): AnswerNumbers | undefined {
     return this.#settlement?.begin(fields)
   }
 
   forwarded(end: ForwardEnd): void {
+    if (end.kind === 'failed') return this.#notForwarded(end)
+    if (this.#isDeserted) {
+      if (end.kind === 'answered') this.#settlement?.answered(this.#coalesced!.status)
+      return this.#endDeserted()
+    }
     if (end.kind === 'answered') {
       this.over('forwarded', this.res.statusCode)
       return this.#body.linger()
     }
-    if (end.kind === 'failed') {
-      if (this.#awaitConnection(end) || this.#sendAgain(end)) return
-      const isFault = end.status !== 403 && end.status !== 408
-      this.#endMeasure((limit, request) => (isFault ? limit.failed(request) : limit.dropped(request)))
-      this.#tellBreaker((breaker, attempt) => {
-        if (!isFault) breaker.dropped(attempt)
-        else breaker.failed(attempt, end.unconnected ? 'unconnected' : 'unanswered', this.client)
-      })
-      this.#body.drop()
-      if (end.unconnected) this.#settlement?.unserved('over')
-      this.#fail(end)
-      return
-    }
-    this.context.observer.failed?.(this.route, end.detail)
+    this.failure = end
     this.over('failed', this.res.statusCode)
+  }
+
+  /** There was no answer. */
+  #notForwarded(end: Failure): void {
+    if (!this.#isDeserted && (this.#awaitConnection(end) || this.#sendAgain(end))) return
+    const isFault = end.status !== 403 && end.status !== 408
+    if (isFault) this.#report!.failed(end)
+    else this.#report!.dropped()
+    if (this.#isDeserted) return this.#endDeserted()
+    this.#body.drop()
+    if (end.unconnected) this.#settlement?.unserved('over')
+    this.#fail(end)
   }
 
   /**
@@ -614,12 +587,13 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #sendAgain(end: Failure): boolean {
     if (!end.repeatable || this.#resentAfter !== undefined) return false
     this.#resentAfter = end
-    this.#endMeasure((limit, request) => limit.dropped(request))
+    this.failure = end
     if (this.#visit === undefined) {
+      this.#report!.unmeasured()
       this.#forwarding = this.send()
       return true
     }
-    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
+    this.#report!.dropped()
     this.#forwarding = undefined
     return this.#passAgain(end.status)
   }
@@ -633,42 +607,35 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const { breaker, clock } = this.matched!.upstream
     if (!end.unconnected || end.status === 403 || breaker === undefined || this.#visit === undefined) return false
     if (this.matched!.settings.mode !== 'shape') return false
-    this.context.observer.failed?.(this.route, end.detail, end.cause)
-    this.#endMeasure((limit, request) => limit.failed(request))
-    this.#tellBreaker((_breaker, attempt) => breaker.failed(attempt, 'unconnected', this.client))
+    this.failure = end
+    this.#report!.failed(end)
     this.#connectionWait ??= new ConnectionWait(clock, breaker.settings.hold, () => {
       if (this.#state === 'waiting') this.#stop('failed', upstreamDown(breaker.retryAfter))
     })
     this.#forwarding = undefined
     const isAgain = !this.#connectionWait.isOver && this.#passAgain(end.status)
     this.#settlement?.unserved(isAgain ? 'sent-again' : 'over')
-    if (!isAgain) this.#answer('failed', upstreamDown(breaker.retryAfter))
+    if (isAgain) this.context.observer.unreachable?.(this.route, end)
+    else this.#answer('failed', upstreamDown(breaker.retryAfter))
     return true
   }
 
   /** @returns false if it is not sent again: its state is as before */
   #passAgain(status: number): boolean {
     this.#state = 'waiting'
-    this.#resends += 1
     if (this.#visit!.passAgain(status)) return true
-    this.#resends -= 1
     this.#state = 'sent'
     return false
   }
 
-  #fail({ status, detail, cause }: Failure): void {
-    this.context.observer.failed?.(this.route, detail, cause)
+  #fail(failure: Failure): void {
+    const { status, detail } = failure
+    this.failure = failure
     this.#answer('failed', { status, detail, close: status === 408 })
   }
 
-  #refuse({ status, detail, close }: Refusal): void {
-    this.#answer('refused', {
-      status,
-      detail,
-      close,
-      ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }),
-      ...(status === 407 && { headers: PROXY_CHALLENGE }),
-    })
+  #refuse(refusal: Refusal): void {
+    this.#answer('refused', refused(refusal))
   }
 
   /** Ends the request wherever it is. Its place becomes free. */
@@ -681,27 +648,20 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
   #stop(outcome: Outcome, reply: Reply): void {
     this.#leave(outcome, reply.status)
     if (this.res.headersSent) this.res.cut()
-    else this.#reply(reply)
+    else this.#reply(outcome, reply)
   }
 
   #answer(outcome: Outcome, reply: Reply): void {
     this.over(outcome, reply.status)
-    this.#reply(reply)
+    this.#reply(outcome, reply)
   }
 
-  #reply(reply: Reply): void {
+  #reply(outcome: Outcome, reply: Reply): void {
     this.beforeReply()
-    const more = this.#extraHeaders()
+    const more = this.#response.about(this)
     more.push(...this.#response.closing(reply.close === true || this.#body.hasLongRest))
-    this.#response.reply(reply, more)
+    this.#response.reply(outcome, reply, more)
     this.#body.linger()
-  }
-
-  /** Headers about this request besides the limits: names and values in turn. */
-  #extraHeaders(): string[] {
-    const headers = this.#preferredWait === undefined ? [] : ['Preference-Applied', `wait=${this.#preferredWait}`]
-    if (this.#explanation !== undefined) headers.push('Shaper-Explain', this.#explanation(this.wait, this.givenUp))
-    return headers
   }
 
   /** An answer of our own is about to be sent: a subclass stops watching the socket. */
@@ -711,16 +671,18 @@ export class Exchange implements PipelinedRequest, Visitor, AnswerOwner, Applica
     const state = this.#state
     if (outcome === 'forwarded') this.#settlement?.answered(status)
     else this.#settlement?.end(state === 'sent' ? 'sent' : 'never-sent')
+    // The breaker has kept it from its upstream, after other requests.
+    if (outcome === 'failed') this.failure ??= this.matched?.upstream.breaker?.failure
     this.context.observer.finished?.(this, outcome, status)
     this.#state = 'over'
     this.#connectionWait?.end()
-    this.#tellBreaker((breaker, attempt) => breaker.dropped(attempt))
-    this.#endMeasure((limit, request) => limit.dropped(request))
+    this.#report?.dropped()
     this.#body.end()
     if (state === 'released') this.#visit!.endUnsent()
     else this.#visit?.end()
     this.#rehearsal?.end()
     for (const bucket of this.stack) this.context.bucketTable.rest(bucket)
+    this.#coalesced?.end()
   }
 
   finished(): void {

@@ -49,27 +49,44 @@ export function findStack(context: ProxyContext, route: Route, applicant: Applic
     keys.push(key)
   }
   const buckets: SharedBucket[] = []
-  let weight = 1
+  const owners: BucketOwner[] = []
+  for (const { settings, tier } of used) {
+    const key = keys[buckets.length]!
+    const owner = tier(key, applicant.facts) ?? settings
+    if (!addInstance(context, owner.limits, key, buckets)) {
+      return new Refusal(503, 'too many keys have waiting requests')
+    }
+    owners.push(owner)
+  }
+  // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
+  return { buckets: buckets.slice(), keys: keys.slice(), ...turnOf(used, owners) }
+}
+
+/** Whose limits a bucket instance has: those of its tier, or of its bucket. */
+export type BucketOwner = Pick<TierSettings, 'limits' | 'weight' | 'priority'>
+
+/** What the tiers of the buckets say of the turn of a request. The first in the file that says something counts. */
+export function turnOf(
+  used: readonly RouteBucket[],
+  owners: readonly BucketOwner[],
+): Pick<Stack, 'weight' | 'priority'> {
+  let weight: number | undefined
   let weightFrom = Infinity
   let priority: number | undefined
   let priorityFrom = Infinity
-  for (const { settings, tier, place } of used) {
-    const key = keys[buckets.length]!
-    const own: Pick<TierSettings, 'limits' | 'weight' | 'priority'> = tier(key, applicant.facts) ?? settings
-    if (!addInstance(context, own.limits, key, buckets)) {
-      return new Refusal(503, 'too many keys have waiting requests')
-    }
-    if (own.weight !== undefined && place < weightFrom) {
-      weight = own.weight
+  for (let at = 0; at < used.length; at += 1) {
+    const { place } = used[at]!
+    const owner = owners[at]!
+    if (owner.weight !== undefined && place < weightFrom) {
+      weight = owner.weight
       weightFrom = place
     }
-    if (own.priority !== undefined && place < priorityFrom) {
-      priority = own.priority
+    if (owner.priority !== undefined && place < priorityFrom) {
+      priority = owner.priority
       priorityFrom = place
     }
   }
-  // An array that has grown has room for 17, and a request that waits keeps it. A copy has the room that it needs.
-  return { buckets: buckets.slice(), keys: keys.slice(), weight, priority }
+  return { weight: weight ?? 1, priority }
 }
 
 /** The key of a request in a bucket. Undefined: it has none, and the bucket does not apply to it. */

@@ -2,17 +2,18 @@
 import type { AnswerNumbers } from '../../http/figures/answer-numbers.js'
 import type { Fields } from '../../http/quota/field-values.js'
 import { UnwantedAnswer } from '../../http/unwanted-answer.js'
+import type { AnswerCopy } from '../coalescing/answer-copy.js'
+import type { AnswerHeadLines } from '../coalescing/shareable.js'
 import type { Deadlines, Watched } from '../deadlines.js'
 import type { ClientAnswer, RequestBody } from '../http/client.js'
-import { earlyHints, MAX_HINTS } from '../http/early-hints.js'
 import { clientHeaders } from '../http/headers.js'
 import { isIdempotent, type RequestFacts } from '../http/request.js'
 import type { RequestSender } from '../http1/connection-pool.js'
 import { joinedFields } from '../http1/fields.js'
 import type { ResponseHead } from '../http1/response-parser.js'
-import type { ResponseHandler, UpstreamConnection } from '../http1/upstream-connection.js'
+import type { ResponseHandler, SendingConnection } from '../http1/upstream-connection.js'
 import type { Upstream } from '../upstream/upstream.js'
-import { describeError, isDisconnect } from '../upstream/upstream-error.js'
+import { causeOf, describeError, isDisconnect } from '../upstream/upstream-error.js'
 
 /**
  * How forwarding ended. After `failed` nothing has been written to the client. After `broken` the client's connection ends.
@@ -53,6 +54,8 @@ export interface ForwardOwner {
   answered(status: number, fields: Fields): (() => void) | undefined
   /** An answer for the client begins. @returns what is to read its body besides. Undefined: nothing is */
   numbersIn(fields: readonly string[]): AnswerNumbers | undefined
+  /** An answer for the client begins. @returns what copies it for others. Undefined: no others get it */
+  copyOf(head: AnswerHeadLines): AnswerCopy | undefined
   /** Called once, unless the forwarding was aborted or the request will be sent again. */
   forwarded(end: ForwardEnd): void
 }
@@ -66,7 +69,28 @@ export interface ForwardOptions {
   readonly owner: ForwardOwner
 }
 
+/** Most early hints for one request. */
+const MAX_HINTS = 16
+
 const NONE: readonly string[] = []
+
+/** What the answer is written to. */
+type Receiver = Pick<
+  ClientAnswer,
+  'earlyHints' | 'start' | 'data' | 'taken' | 'onceDrained' | 'complete' | 'recall' | 'cut'
+>
+
+/** Stands for a client that is gone. */
+const NOBODY: Receiver = {
+  taken: 0,
+  earlyHints: () => undefined,
+  start: () => undefined,
+  data: () => true,
+  onceDrained: () => undefined,
+  complete: () => undefined,
+  recall: () => false,
+  cut: () => undefined,
+}
 
 export class Forwarding implements ResponseHandler, Watched {
   list: object | undefined = undefined
@@ -74,7 +98,8 @@ export class Forwarding implements ResponseHandler, Watched {
   next: Watched | undefined = undefined
   dueAt = 0
   readonly #options: ForwardOptions
-  #connection: UpstreamConnection | undefined
+  #res: Receiver
+  #connection: SendingConnection | undefined
   /** Gives up waiting for a connection. */
   #leave: (() => void) | undefined
   /** The connection had served a request before this one. */
@@ -87,6 +112,8 @@ export class Forwarding implements ResponseHandler, Watched {
   #onDiscarded: (() => void) | undefined
   /** Reads the body of the answer, behind the client. */
   #numbers: AnswerNumbers | undefined
+  /** Copies the answer for others. It is read at the upstream's pace meanwhile. */
+  #copy: AnswerCopy | undefined
   /** The client takes less than the upstream sends. */
   #paused = false
   /** Bytes that it had taken when it was waited for last. */
@@ -94,7 +121,8 @@ export class Forwarding implements ResponseHandler, Watched {
 
   constructor(options: ForwardOptions) {
     this.#options = options
-    const { body } = options
+    const { body, res } = options
+    this.#res = res
     if (body !== null) {
       body.onProgress = this.#progress
       body.once('end', this.#uploaded)
@@ -115,8 +143,17 @@ export class Forwarding implements ResponseHandler, Watched {
     this.#drop()
   }
 
+  /** The client is gone. The answer is for others, until `abort`. */
+  desert(): void {
+    this.#res = NOBODY
+  }
+
   flushed(): void {
     if (this.#phase === 'flushing') this.#finish()
+  }
+
+  get #isOver(): boolean {
+    return this.#phase === 'over'
   }
 
   /** It waits for a connection. */
@@ -124,7 +161,7 @@ export class Forwarding implements ResponseHandler, Watched {
     return this.#leave !== undefined
   }
 
-  sending(connection: UpstreamConnection): void {
+  sending(connection: SendingConnection): void {
     this.#leave = undefined
     this.#connection = connection
     this.#reused = connection.reused
@@ -141,14 +178,14 @@ export class Forwarding implements ResponseHandler, Watched {
   }
 
   interim(status: number, fields: readonly string[]): void {
-    const { res, facts } = this.#options
+    const { facts } = this.#options
     if (status !== 103 || facts.oldHttp || this.#hints === MAX_HINTS) return
     this.#hints += 1
-    res.interim(earlyHints(fields))
+    this.#res.earlyHints(clientHeaders(fields, 'unchunked'))
   }
 
   responseStarted({ status, reason, fields, length }: ResponseHead): void {
-    const { res, upstream, facts, owner } = this.#options
+    const { upstream, facts, owner } = this.#options
     owner.heard(status)
     this.#onDiscarded = upstream.quota && owner.answered(status, joinedFields(fields))
     if (this.#onDiscarded !== undefined) {
@@ -165,10 +202,14 @@ export class Forwarding implements ResponseHandler, Watched {
     this.#phase = 'answering'
     upstream.answer.unwatch(this)
     const { responseBuffer: ahead } = upstream.settings
-    res.start({ status, reason: known, headers: answer, length: bodiless ? 0 : length, ahead, client: owner.client })
+    const head = { status, reason: known, fields, length: bodiless ? 0 : length }
+    this.#res.start({ status, reason: known, headers: answer, length: head.length, ahead, client: owner.client })
+    this.#copy = owner.copyOf(head)
+    if (this.#isOver) return
     if (bodiless) {
+      this.#copy?.end(NONE)
       this.#complete()
-      res.complete(NONE)
+      this.#res.complete(NONE)
     } else {
       this.#numbers = owner.numbersIn(fields)
       upstream.progress.watch(this)
@@ -178,16 +219,18 @@ export class Forwarding implements ResponseHandler, Watched {
   responseData(buffer: Buffer, from: number, to: number): void {
     this.#unwanted?.read(to - from)
     if (this.#phase !== 'answering') return
-    const { res, upstream } = this.#options
+    const { upstream } = this.#options
     upstream.progress.watch(this)
-    const isTaken = res.data(buffer, from, to)
+    const isTaken = this.#res.data(buffer, from, to)
     this.#numbers?.read(buffer, from, to)
+    this.#copy?.read(buffer, from, to)
+    if (!isTaken) this.#copy?.leftBehind(this.#options.owner.client)
     // A pause stops the reading, not the rest of what has been read.
-    if (isTaken || this.#paused) return
+    if (isTaken || this.#paused || this.#copy?.isOpen || this.#isOver) return
     this.#paused = true
-    this.#taken = res.taken
+    this.#taken = this.#res.taken
     this.#connection!.pause(this)
-    res.onceDrained(() => {
+    this.#res.onceDrained(() => {
       this.#paused = false
       if (this.#phase !== 'answering') return
       upstream.progress.watch(this)
@@ -198,16 +241,16 @@ export class Forwarding implements ResponseHandler, Watched {
   responseEnded(trailers: readonly string[]): void {
     if (this.#phase === 'discarding') this.#finish()
     if (this.#phase !== 'answering') return
-    const { res } = this.#options
+    this.#copy?.end(trailers)
     this.#complete()
-    res.complete(trailers)
+    this.#res.complete(trailers)
   }
 
   failed(error: Error): void {
     if (this.#phase === 'over' || this.#phase === 'flushing') return
     if (this.#phase === 'discarding') this.#finish()
-    else if (this.#phase !== 'answering') this.#fail(...describeError(error), error)
-    else if (this.#options.res.recall()) this.#fail(502, `the answer broke off: ${error.message}`)
+    else if (this.#phase !== 'answering') this.#fail(...describeError(error), causeOf(error))
+    else if (this.#res.recall()) this.#fail(502, `the answer broke off: ${error.message}`)
     else this.#break(`the answer broke off: ${error.message}`, this.#options.upstream.progress)
   }
 
@@ -226,8 +269,8 @@ export class Forwarding implements ResponseHandler, Watched {
   /** Whether the client is waited for and has taken something since. Then it goes on. */
   #clientTakes(): boolean {
     if (this.#phase !== 'flushing' && !(this.#phase === 'answering' && this.#paused)) return false
-    const { res, upstream } = this.#options
-    const { taken } = res
+    const { upstream } = this.#options
+    const { taken } = this.#res
     if (taken === this.#taken) return false
     this.#taken = taken
     upstream.progress.watch(this)
@@ -266,7 +309,7 @@ export class Forwarding implements ResponseHandler, Watched {
     upstream.answer.unwatch(this)
     // A client that stops reading must not hold the connection for ever.
     upstream.progress.watch(this)
-    this.#taken = this.#options.res.taken
+    this.#taken = this.#res.taken
     this.#phase = 'flushing'
     this.#releaseBody()
     owner.forwarded({ kind: 'answered' })
@@ -287,10 +330,10 @@ export class Forwarding implements ResponseHandler, Watched {
    */
   #break(detail: string, flush?: Deadlines): void {
     const answered = this.#phase === 'flushing'
-    const { res, owner } = this.#options
+    const { owner } = this.#options
     this.#finish()
     if (!answered) owner.forwarded({ kind: 'broken', detail })
-    res.cut(flush)
+    this.#res.cut(flush)
   }
 
   /** @param keepsBody somebody else may send the body */

@@ -3,11 +3,16 @@
  * `patience`, or by what is learnt of clients (core/patience).
  */
 import { timeUntilFit } from '../../core/admission/decide.js'
+import { predictedWait } from '../../core/admission/predicted-wait.js'
 import { ONE_IN } from '../../core/patience/patience.js'
 import type { Arrival } from '../../core/shaper.js'
 import type { RequestFacts } from '../http/request.js'
 import type { Outlook } from '../observe/observer.js'
+import type { Expectation } from '../routing/explain-header.js'
 import type { Route } from '../routing/route.js'
+
+/** So many requests may wait where the wait of a newcomer is told exactly. Looking ahead of them takes a fraction of a ms. */
+const LOOKED_AHEAD = 200
 
 export class Prospects {
   readonly #route: Route
@@ -99,6 +104,12 @@ export class Prospects {
     if (this.#deadline === undefined) patience.answered(this.#client, waited, now, this.#weight)
   }
 
+  /** It has got the answer to another request. That tells nothing of how long answers take. */
+  answeredByAnother(waited: number, now: number): void {
+    const { patience } = this.#route.waits
+    if (this.#deadline === undefined) patience.answered(this.#client, waited, now, this.#weight)
+  }
+
   /** ms until a request like this one would be admitted if nobody else came. */
   retryAfter(arrival: Arrival, now: number): number {
     const { gate } = this.#route.lane
@@ -116,14 +127,49 @@ export class Prospects {
   }
 }
 
+/** A request that may wait. */
+interface WaitingRequest {
+  readonly facts: RequestFacts
+  readonly client: string
+}
+
+/** Undefined: a request on this route is not given up for its client's patience. */
+export function prospectsOf(
+  { facts, client }: WaitingRequest,
+  route: Route,
+  isTrusted: () => boolean,
+): Prospects | undefined {
+  const { mode, patience, dryRun } = route.settings
+  if (mode !== 'shape' || patience === 'none') return undefined
+  const deadline = deadlineOf(facts, patience, isTrusted)
+  // Nobody waits in a dry run, so nothing is learnt.
+  return dryRun && deadline === undefined ? undefined : new Prospects(route, client, deadline)
+}
+
 /** How long the client of a request waits for its answer, in ms. Undefined: nobody has said so. */
-export function deadlineOf(facts: RequestFacts, route: Route, isTrusted: () => boolean): number | undefined {
-  const { patience } = route.settings
-  const { preferWait, grpcTimeout, expectedTimeout } = facts
+function deadlineOf(
+  { preferWait, grpcTimeout, expectedTimeout }: RequestFacts,
+  patience: Route['settings']['patience'],
+  isTrusted: () => boolean,
+): number | undefined {
   let deadline = Infinity
   if (preferWait !== undefined) deadline = Math.min(deadline, preferWait * 1_000)
   if (grpcTimeout !== undefined) deadline = Math.min(deadline, grpcTimeout)
   if (expectedTimeout !== undefined && isTrusted()) deadline = Math.min(deadline, expectedTimeout)
   if (deadline < Infinity) return deadline
   return typeof patience === 'number' ? patience : undefined
+}
+
+/** What is expected of a request. Undefined: it does not wait. */
+export function expectationOf(
+  { settings, lane }: Route,
+  arrival: Arrival,
+  prospects: Prospects | undefined,
+  now: number,
+): Expectation | undefined {
+  if (settings.mode !== 'shape') return undefined
+  return {
+    predicted: Math.max(0, predictedWait(arrival, now, lane.gate.pausedFor(now), LOOKED_AHEAD)),
+    outlook: prospects?.outlook(0, now),
+  }
 }

@@ -5,18 +5,26 @@
  * had its turn, `through`, or `over`. It gives back its place in a lane or in the gate exactly once.
  */
 
+import { type Comeback, comebackOf } from '../../core/admission/comeback.js'
 import { decide, placeless, shutOut } from '../../core/admission/decide.js'
 import type { Cancel } from '../../core/clock.js'
 import { type Rejection, type ReleasePlan, type SharedBucket, Ticket } from '../../core/queue/lane.js'
 import type { Arrival, Verdict } from '../../core/shaper.js'
+import type { FollowerQueue } from '../coalescing/coalesced-request.js'
 import type { ProxyContext } from '../context.js'
 import { pausedTooLong, type Reply, tooLate, unwanted } from '../http/reply.js'
 import type { GivenUp, RejectionCause, RequestRecord } from '../observe/observer.js'
 import { currentUpstream, type Route } from '../routing/route.js'
+import type { RenderedPage } from '../waiting/waiting-page.js'
 import { admit, type Candidate } from './admit.js'
 import type { ArmedOwner, ArmedRequest } from './armed-request.js'
 import type { Prospects } from './prospects.js'
 import { rejectionReply } from './rejection-reply.js'
+import { tellPromised } from './tickets/promised.js'
+import { TICKET_HEADER } from './tickets/tickets.js'
+
+/** Why a browser gets a page: its turn comes. In all other cases something has to be mended first. */
+const BY_LIMITS: ReadonlySet<Rejection['reason']> = new Set(['overflow', 'blocked', 'max-wait', 'in-flight'])
 
 /** ms. A release may come so much later than it was predicted to. */
 const LATE = 2
@@ -31,6 +39,8 @@ export interface Visitor extends RequestRecord {
   readonly prospects: Prospects | undefined
   /** It has been admitted. Called once, before anything else. */
   admitted(): void
+  /** It waits for its turn. Not called when it waits again, to be sent once more. */
+  waits(queue: FollowerQueue): void
   /** It is its turn, and it is not ready. It is to call `comeBack` when it is. */
   awaitBody(): void
   /** The request may be sent now, after waiting or not. Or it has been sent already. */
@@ -38,17 +48,21 @@ export interface Visitor extends RequestRecord {
   /** Arms the request: it will be sent without `passed`. Undefined: that is not possible. */
   arm(plan: ReleasePlan, owner: ArmedOwner): ArmedRequest | undefined
   stack: readonly SharedBucket[]
+  /** Makes the page that it gets if it is rejected. Undefined: it is no browser, or its route has no page. */
+  readonly renderPage: ((comeback: Comeback) => RenderedPage) | undefined
   /** The request may not be sent; answer with this reply. */
   turnedAway(outcome: 'rejected' | 'expired' | 'failed', reply: Reply): void
 }
 
-export class QueueVisit implements Candidate, ArmedOwner {
+export class QueueVisit implements Candidate, ArmedOwner, FollowerQueue {
   arrival: Arrival
   /** ms since its arrival */
   maxWait = Infinity
   maxWaitFrom: number | undefined = undefined
   /** How often the request was put back into its queue. */
   retries = 0
+  /** How often of these there was no answer: a connection broke or could not be opened. */
+  resends = 0
   givenUp: GivenUp | undefined
   rejection: RejectionCause | undefined
   onTrial = false
@@ -109,7 +123,16 @@ export class QueueVisit implements Candidate, ArmedOwner {
       if (this.retries === 0) this.#visitor.admitted()
       this.#wait(verdict)
     } else if (verdict.reason === 'max-wait') this.#rejectLate(verdict)
-    else this.reject(verdict)
+    else this.#rejectTelling(verdict)
+  }
+
+  /** Clients that are rejected at the same moment are told different ones. A store may be asked. */
+  #rejectTelling(rejection: Rejection): void {
+    const { arrival, maxWait } = this
+    const tell = (promised: Rejection): void => {
+      if (this.#state !== 'over') this.reject(promised)
+    }
+    tellPromised(this.#context, this.#route, { arrival, rejection, maxWait, tell })
   }
 
   /** It would wait too long, for its `maxWait` or for its client. Of the latter one waits on now and then. */
@@ -117,7 +140,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     const { arrival } = this
     const { patience = Infinity } = arrival
     const { prospects } = this.#visitor
-    if (patience > this.maxWait || prospects === undefined) return this.reject(rejection)
+    if (patience > this.maxWait || prospects === undefined) return this.#rejectTelling(rejection)
     const now = this.#context.clock.now()
     const looks = prospects.sendToLook(now)
     if (!looks && prospects.sendAway(0, now) !== 'trial') {
@@ -159,6 +182,7 @@ export class QueueVisit implements Candidate, ArmedOwner {
     this.#state = 'waiting'
     this.#queued()
     this.#keepReady()
+    if (this.retries === 0) this.#visitor.waits(this)
   }
 
   #queued(): void {
@@ -314,12 +338,34 @@ export class QueueVisit implements Candidate, ArmedOwner {
     const now = this.#context.clock.now()
     if (this.#state === 'waiting' || this.#state === 'aside') this.#unqueue(now)
     this.#state = 'over'
-    const reply = rejectionReply(rejection, this.#route, this, now)
-    const { reason, evicted, buckets } = rejection
+    const { reason, evicted, buckets, booking } = rejection
+    const reply = this.#withTicket(
+      this.#withPage(rejectionReply(rejection, this.#route, this, now), rejection),
+      booking,
+    )
     if (reason === 'down') return this.#visitor.turnedAway('failed', reply)
     const why = evicted ? 'evicted' : this.givenUp === undefined ? reason : 'patience'
     this.rejection = { reason: why, bucket: buckets[0]?.limits.name ?? '' }
     this.#visitor.turnedAway('rejected', reply)
+  }
+
+  #withPage(reply: Reply, rejection: Rejection): Reply {
+    const { retryAfterMs } = reply
+    if (retryAfterMs === undefined || !BY_LIMITS.has(rejection.reason)) return reply
+    const { renderPage } = this.#visitor
+    if (renderPage === undefined) return reply
+    const mode = this.#route.settings.mode === 'shape' ? 'shape' : 'meter'
+    const place = { now: this.#context.clock.now(), mode, maxWait: this.longestWait } as const
+    return { ...reply, page: renderPage(comebackOf(this.arrival, rejection, retryAfterMs, place)) }
+  }
+
+  #withTicket(reply: Reply, booking: number | undefined): Reply {
+    const { client, appointment } = this.arrival
+    if (booking === undefined || appointment === undefined || client === undefined) return reply
+    const ticket = this.#context.tickets.issue(booking, { route: this.#route.name, client, cost: this.arrival })
+    // A page says so itself.
+    const unstored = reply.page === undefined ? ['Cache-Control', 'no-store'] : []
+    return { ...reply, headers: [...(reply.headers ?? []), TICKET_HEADER, ticket, ...unstored] }
   }
 
   /**
@@ -355,6 +401,13 @@ export class QueueVisit implements Candidate, ArmedOwner {
    * @returns false if it is not sent again. With a store the rejection may come later
    */
   passAgain(status: number): boolean {
+    this.resends += 1
+    const passes = this.#passAgain(status)
+    if (!passes) this.resends -= 1
+    return passes
+  }
+
+  #passAgain(status: number): boolean {
     this.#unhold('never-sent')
     if (this.#route.settings.mode === 'shape') {
       const over = this.goBack(status)
@@ -437,6 +490,14 @@ export class QueueVisit implements Candidate, ArmedOwner {
     if (!this.#held) return
     this.#held = false
     this.#context.shaper.control.unhold(this.arrival, fate)
+  }
+
+  /** Ends the visit of a request that waits, one of many. `wake` is to be called after the last. False: it has had its turn. */
+  leaveQueue(): boolean {
+    if (this.#state !== 'waiting' || !this.#context.shaper.cancelOneOfMany(this.#ticket!)) return false
+    this.#state = 'over'
+    this.#unqueue(this.#context.clock.now())
+    return true
   }
 
   /** Ends the visit wherever it is. Its place becomes free. */

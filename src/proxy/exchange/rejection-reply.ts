@@ -22,7 +22,8 @@ export function rejectionReply(rejection: Rejection, route: Route, visit: Reject
   if (reason === 'down') return upstreamDown(retryAfterMs!)
   if (reason === 'paused') return { status: 503, detail: 'the upstream asks for a pause', retryAfterMs }
   if (reason === 'unavailable') {
-    return { status: 503, detail: 'the store of the limits does not answer', retryAfterMs: RETRY_SOON_MS }
+    const detail = 'the store of the limits does not answer'
+    return { status: 503, detail, retryAfterMs: RETRY_SOON_MS, outage: true }
   }
   const [first] = buckets
   // No bucket applies to it.
@@ -40,7 +41,10 @@ export function rejectionReply(rejection: Rejection, route: Route, visit: Reject
     // A policy without a quota is none.
     violated: buckets.filter(({ limits }) => limits.capacity < Infinity),
     retryAfterMs: retry,
-    headers: limitHeaders(arrival.stack, buckets, now, retry),
+    headers: limitHeaders(arrival.stack, buckets, now, {
+      retryAfterMs: retry,
+      misfit: reason === 'overflow' ? arrival : undefined,
+    }),
   }
 }
 
@@ -69,7 +73,9 @@ function explain({ reason, evicted }: Rejection, bucket: SharedBucket, cost: num
     return `bucket "${name}" has ${bucket.inFlight} in flight and may have ${bucket.limits.maxInFlight}`
   if (reason === 'too-costly') return `the cost ${short(cost)} can never fit bucket "${name}" of ${short(capacity)}`
   if (reason === 'blocked') return `bucket "${name}" has overflowed and is blocked for a while`
-  const full = `bucket "${name}" is full: ${short(level)} of ${short(capacity)}`
+  const kept = bucket.reserved(now)
+  const tickets = kept > 0 ? `, and ${short(kept)} kept for clients with a ticket` : ''
+  const full = `bucket "${name}" is full: ${short(level)} of ${short(capacity)}${tickets}`
   return evicted ? `${full}, and this request made room for another` : full
 }
 

@@ -7,7 +7,7 @@ import type { ClientConnection } from '../http/connection/client-connection.js'
 import { openTunnel, type Tunnel, watchUpgradeSocket } from '../http/websocket-tunnel.js'
 import { TunnelPlace } from '../upstream/tunnel-place.js'
 import { hostOf, portOf } from '../upstream/upstream.js'
-import { describeError } from '../upstream/upstream-error.js'
+import { causeOf, describeError } from '../upstream/upstream-error.js'
 import { Exchange, type Sending } from './exchange.js'
 
 /** A request for a WebSocket, or CONNECT. Its connection is no longer read as HTTP. */
@@ -99,7 +99,7 @@ export class UpgradeExchange extends Exchange {
         place.ended()
         if (end.kind === 'closed' && end.idle) {
           const silence = `${formatDuration(tunnelIdleTimeout)} without traffic (limits.tunnelIdleTimeout)`
-          observer.failed?.(this.route, `a ${what} was closed after ${silence}`)
+          observer.tunnelClosed?.(this.route, `a ${what} was closed after ${silence}`)
         }
         // It is answered now, or its client is gone.
         if (end.kind === 'abandoned') return
@@ -109,7 +109,7 @@ export class UpgradeExchange extends Exchange {
         const { unconnected } = end
         // It may wait for a connection.
         if (unconnected) this.#watch()
-        this.forwarded({ kind: 'failed', status, detail, unconnected })
+        this.forwarded({ kind: 'failed', status, detail, cause: causeOf(end.error), unconnected })
       },
     })
   }

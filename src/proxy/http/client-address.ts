@@ -54,9 +54,10 @@ export interface PeerAddress {
   readonly peerKey: string
 }
 
-export function peerOf({ remoteAddress = '' }: Socket): PeerAddress {
-  const peer = readAddress(remoteAddress) ?? '0.0.0.0'
-  return { peer, peerKey: addressKey(peer) }
+/** @returns undefined: it has reset the connection before it was accepted. Nobody is there, and nobody knows who it was */
+export function peerOf({ remoteAddress }: Pick<Socket, 'remoteAddress'>): PeerAddress | undefined {
+  const peer = remoteAddress === undefined ? undefined : readAddress(remoteAddress)
+  return peer === undefined ? undefined : { peer, peerKey: addressKey(peer) }
 }
 
 /** Whether the hop at `distance` (0: the peer itself) may name the hop before it. */

@@ -13,6 +13,10 @@ export interface ClientRequest {
   readonly rawHeaders: readonly string[]
   /** All of it has come. */
   readonly complete: boolean
+  /** It came over HTTP/2. */
+  readonly isHttp2?: true
+  /** It has a body whose length no header tells, nor that there is one, as over HTTP/2. */
+  readonly unsized?: boolean
 }
 
 /** The body of a request on its way to the upstream. It is read from the client only as fast as it is taken. */
@@ -89,8 +93,12 @@ export interface ClientAnswer {
    */
   openBody(client: string): RequestBody
   writeContinue(): void
-  /** Sends a whole interim response, unless the client has unread data: it must not pile up. */
-  interim(text: string): void
+  /**
+   * Sends a 103 (RFC 8297), unless the client has unread data: it must not pile up.
+   *
+   * @param fields names and values in turn
+   */
+  earlyHints(fields: readonly string[]): void
   /** Sends and ends an answer of our own, with a `Date`. Nothing has been sent before. */
   sendWhole(answer: WholeAnswer): void
   /** Closes the connection if the client does not take the answer in time. */

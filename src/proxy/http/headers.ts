@@ -12,6 +12,8 @@ const REPLACED = ['host', 'expect', 'trailer', 'http2-settings']
 const NOT_UPSTREAM = new NameSet([...HOP_BY_HOP, ...REPLACED, 'x-forwarded-proto', 'x-forwarded-host'])
 /** Where X-Forwarded-* do not tell of the client. */
 const NOT_UNTOLD = new NameSet([...HOP_BY_HOP, ...REPLACED])
+/** For us alone, on routes that hand it out. */
+const TICKET = 'shaper-ticket'
 const CHANGED_UPSTREAM = new NameSet(['x-forwarded-for', 'max-forwards', 'content-length'])
 
 /** The direct peer, and whether it may name other hops. */
@@ -31,6 +33,8 @@ export interface HeaderRules {
   readonly kept: ReadonlySet<string>
   /** Names that are not passed on, because the upstream could take them for others. */
   readonly lookAlikes: LookAlikes
+  /** Whether it hands out tickets. They are not passed on. */
+  readonly appointments: boolean
   /** Whether X-Forwarded-* tell of the client. If not, those that it sends pass unchanged. */
   readonly forwarded: boolean
 }
@@ -38,13 +42,13 @@ export interface HeaderRules {
 /** Headers for the upstream: names and values in turn, Host first. */
 export function upstreamHeaders(facts: RequestFacts, peer: Peer, rules: HeaderRules): string[] {
   const { rawHeaders, connection } = facts
-  const { host, via, kept, lookAlikes, forwarded } = rules
+  const { host, via, kept, forwarded } = rules
   const dropped = forwarded ? NOT_UPSTREAM : NOT_UNTOLD
   const headers: string[] = host === undefined ? [] : ['Host', host]
   let forwardedFor = -1
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const name = rawHeaders[at]!
-    if (dropped.has(name) || lookAlikes.has(name)) continue
+    if (dropped.has(name) || isWithheld(name, rules)) continue
     if (connection !== undefined && isRemoved(name.toLowerCase(), connection, kept)) continue
     const changed = CHANGED_UPSTREAM.find(name)
     if (changed === 'x-forwarded-for') forwardedFor = headers.length + 1
@@ -53,6 +57,10 @@ export function upstreamHeaders(facts: RequestFacts, peer: Peer, rules: HeaderRu
   if (forwarded) addForwarded(headers, forwardedFor, facts, peer)
   if (via !== undefined) headers.push('Via', via)
   return headers
+}
+
+function isWithheld(name: string, { lookAlikes, appointments }: HeaderRules): boolean {
+  return lookAlikes.has(name) || (appointments && isNamed(name, TICKET))
 }
 
 /** The value of a header that is not passed on as it came. */

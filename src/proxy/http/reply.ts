@@ -2,7 +2,9 @@
 import { STATUS_CODES } from 'node:http'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
 import type { BucketLimits, QueuedBucket } from '../../core/bucket/queued-bucket.js'
+import { costIn, type Demand, type SharedBucket } from '../../core/queue/lane.js'
 import type { ClientAnswer } from './client.js'
+import type { Refusal } from './request.js'
 
 const QUOTA_EXCEEDED = 'https://iana.org/assignments/http-problem-types#quota-exceeded'
 const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#temporary-reduced-capacity'
@@ -11,6 +13,8 @@ const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#tempor
 const ROUNDING = 1e-9
 
 const NOTHING: readonly string[] = []
+
+const PROBLEM: readonly string[] = ['Content-Type', 'application/problem+json']
 
 export interface Reply {
   readonly status: number
@@ -22,18 +26,40 @@ export interface Reply {
   readonly headers?: readonly string[]
   /** Closes the connection after this answer. */
   readonly close?: boolean
+  /** A page in place of the problem document. Its text has one character for each byte; headers are names and values in turn. */
+  readonly page?: { readonly html: string; readonly headers: readonly string[] }
+  /** It is not for what the client did: what is needed to serve it is away. */
+  readonly outage?: boolean
 }
 
 /** Retry-After in ms where no bucket determines it. */
 export const RETRY_SOON_MS = 1_000
 
-export const SHUTTING_DOWN: Reply = { status: 503, detail: 'shaper is shutting down', retryAfterMs: RETRY_SOON_MS }
+export const SHUTTING_DOWN: Reply = {
+  status: 503,
+  detail: 'shaper is shutting down',
+  retryAfterMs: RETRY_SOON_MS,
+  outage: true,
+}
 
 export const TOO_MANY_CONNECTIONS: Reply = {
   status: 503,
   detail: 'there are too many connections',
   retryAfterMs: RETRY_SOON_MS,
   close: true,
+}
+
+const PROXY_CHALLENGE = ['Proxy-Authenticate', 'Basic realm="shaper"']
+
+/** Answers a request that is refused before any bucket. */
+export function refused({ status, detail, close }: Refusal): Reply {
+  return {
+    status,
+    detail,
+    close,
+    ...(status === 503 && { retryAfterMs: RETRY_SOON_MS }),
+    ...(status === 407 && { headers: PROXY_CHALLENGE }),
+  }
 }
 
 /**
@@ -78,9 +104,9 @@ export function pausedTooLong(pause: number): Reply {
  * @param more further headers, names and values in turn
  */
 export function sendReply(res: ClientAnswer, reply: Reply, more: readonly string[]): void {
-  const { status, retryAfterMs } = reply
-  const body = latin1Of(problem(reply))
-  const headers = ['Content-Type', 'application/problem+json', 'Content-Length', String(body.length)]
+  const { status, retryAfterMs, page } = reply
+  const body = page?.html ?? latin1Of(problem(reply))
+  const headers = [...(page?.headers ?? PROBLEM), 'Content-Length', String(body.length)]
   if (retryAfterMs !== undefined) headers.push('Retry-After', String(wholeSeconds(retryAfterMs)))
   for (const part of reply.headers ?? NOTHING) headers.push(part)
   for (const part of more) headers.push(part)
@@ -113,17 +139,25 @@ function wholeSeconds(ms: number): number {
   return Math.max(1, Math.ceil((ms - ROUNDING) / 1_000))
 }
 
+/** What `RateLimit` tells of a rejection. */
+interface RejectedBy {
+  /** Absent: never. `t` is then the time until the bucket is empty. */
+  readonly retryAfterMs?: number | undefined
+  /** What does not fit. Absent: it is rejected for another reason. */
+  readonly misfit?: Demand | undefined
+}
+
 /**
  * `RateLimit-Policy` of a stack, without buckets that hold any amount, and `RateLimit` of the reported buckets (draft-ietf-httpapi-ratelimit-headers-11).
  *
- * @param retryAfterMs on a rejection; without it `t` is the time until the bucket is empty
+ * @param rejected on a rejection
  * @returns names and values in turn
  */
 export function limitHeaders(
   stack: readonly QueuedBucket[],
   reported: readonly QueuedBucket[],
   now: number,
-  retryAfterMs?: number,
+  rejected?: RejectedBy,
 ): string[] {
   let policy = ''
   for (const { limits } of stack) {
@@ -133,7 +167,7 @@ export function limitHeaders(
   let state = ''
   for (const bucket of reported) {
     if (bucket.limits.capacity === Infinity) continue
-    state += `${state === '' ? '' : ', '}${stateOf(bucket, now, retryAfterMs)}`
+    state += `${state === '' ? '' : ', '}${stateOf(bucket, now, rejected)}`
   }
   if (policy === '') return []
   return state === '' ? ['RateLimit-Policy', policy] : ['RateLimit-Policy', policy, 'RateLimit', state]
@@ -151,10 +185,13 @@ function policyOf(limits: BucketLimits): string {
   return policy
 }
 
-function stateOf(bucket: QueuedBucket, now: number, retryAfterMs: number | undefined): string {
+function stateOf(bucket: QueuedBucket, now: number, { retryAfterMs, misfit }: RejectedBy = {}): string {
   const { name, rate, capacity } = bucket.limits
   const level = bucket.level(now)
-  const remaining = Math.max(0, Math.floor(capacity - level + LEVEL_TOLERANCE))
+  const room = Math.max(0, Math.floor(capacity - level - bucket.reserved(now) + LEVEL_TOLERANCE))
+  const cost = misfit && costIn(misfit, bucket as SharedBucket)
+  // A store may keep room that is not known here.
+  const remaining = cost === undefined ? room : Math.min(room, Math.max(0, Math.ceil(cost) - 1))
   const seconds = retryAfterMs === undefined ? Math.ceil((level / rate - ROUNDING) / 1_000) : wholeSeconds(retryAfterMs)
   return `"${name}";r=${remaining};t=${seconds}`
 }

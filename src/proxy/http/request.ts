@@ -83,7 +83,8 @@ export interface RequestFacts {
   readonly expectedTimeout: number | undefined
 }
 
-const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
+/** The form of an authority. */
+export const HOST = /^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]*)(?::\d{0,5})?$/
 const ABSOLUTE_FORM = /^(https?):\/\/([^/?#]*)(.*)$/i
 /** The path of a request to a base URL such as `http://127.0.0.1:8080/https/api.example.com`. */
 const BASE_URL = /^\/(https?)\/([^/?#]*)(.*)$/
@@ -145,7 +146,7 @@ class RequestHead implements RequestFacts {
   /** A name that CGI and WSGI take for one that frames the body. */
   #mistakable: string | undefined = undefined
 
-  constructor({ method, httpVersionMinor, rawHeaders }: ClientRequest) {
+  constructor({ method, httpVersionMinor, rawHeaders, unsized }: ClientRequest) {
     this.method = method
     this.oldHttp = httpVersionMinor === 0
     this.rawHeaders = rawHeaders
@@ -153,7 +154,7 @@ class RequestHead implements RequestFacts {
       const name = READ.find(rawHeaders[at]!)
       if (name !== undefined) this.#read(name, rawHeaders[at + 1]!)
     }
-    this.chunked = this.#codings !== undefined
+    this.chunked = this.#codings !== undefined || unsized === true
   }
 
   #read(lowerName: string, value: string): void {

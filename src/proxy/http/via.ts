@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import type { ClientRequest } from './client.js'
 
 /** An id for `Via`. All workers of a program have the same one. */
 export function createId(): string {
@@ -10,16 +11,19 @@ export class Via {
   readonly #comment: string
   readonly #current: string
   readonly #old: string
+  readonly #http2: string
 
   constructor(id: string) {
     this.#comment = `(${id})`
     this.#current = `1.1 shaper ${this.#comment}`
     this.#old = `1.0 shaper ${this.#comment}`
+    this.#http2 = `2.0 shaper ${this.#comment}`
   }
 
-  /** @param oldHttp whether the request came as HTTP/1.0 */
-  value(oldHttp: boolean): string {
-    return oldHttp ? this.#old : this.#current
+  /** Says in which version of HTTP the request came. */
+  value({ isHttp2, httpVersionMinor }: ClientRequest): string {
+    if (isHttp2) return this.#http2
+    return httpVersionMinor === 0 ? this.#old : this.#current
   }
 
   /** @param values all values of the request's `Via`, joined with commas */
@@ -27,7 +31,7 @@ export class Via {
     if (!values.includes(this.#comment)) return false
     return values.split(',').some(part => {
       const hop = part.trim()
-      return hop === this.#current || hop === this.#old
+      return hop === this.#current || hop === this.#http2 || hop === this.#old
     })
   }
 }

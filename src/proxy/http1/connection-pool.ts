@@ -15,10 +15,10 @@ const READY = 4
 const MOST_READY = 256
 
 /** ms. A connection opened ahead is closed after this time unused, because it may occupy a worker of the upstream. */
-const UNUSED = 1_000
+export const UNUSED = 1_000
 
 /** ms. No connection is opened ahead for this time after one was not used, unless one is missed. */
-const REST = 10_000
+export const REST = 10_000
 
 /** ms. An idle connection is not reused if the upstream announced to close it within this time. */
 const KEEP_ALIVE_MARGIN = 1_000

@@ -1,4 +1,4 @@
-import { type LookupFunction, type NetConnectOpts, Socket, type SocketConstructorOpts } from 'node:net'
+import { connect, type LookupFunction, type NetConnectOpts, Socket, type SocketConstructorOpts } from 'node:net'
 import { type ConnectionOptions, type TLSSocket, connect as tlsConnect } from 'node:tls'
 
 /** Where to connect to, and how. */
@@ -59,6 +59,13 @@ export class Opener {
     this.#options = options
   }
 
+  /** Opens a connection for HTTP/2, to be read by another reader. */
+  openHttp2(): Socket {
+    const { tls, ...to } = this.#options
+    const shared = { ...to, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const
+    return tls === undefined ? connect(shared) : this.#openTls({ ...shared, ...tls, ALPNProtocols: ['h2'] })
+  }
+
   open({ onOpen, onRead: read, beforeClose }: SocketEvents): Socket {
     const { tls, ...to } = this.#options
     const shared = { ...to, noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER } as const
@@ -70,12 +77,15 @@ export class Opener {
       const options = { ...shared, onread: { buffer: INPUT, callback } }
       return new GuardedSocket(options, beforeClose).connect(options, onOpen)
     }
+    const socket = this.#openTls({ ...shared, ...tls, ALPNProtocols: ['http/1.1'] })
+    return socket.once('secureConnect', onOpen).on('data', (chunk: Buffer) => read(chunk, chunk.length))
+  }
+
+  #openTls(options: ConnectionOptions): TLSSocket {
     const session = this.#session === undefined ? undefined : { session: this.#session }
-    const options: ConnectionOptions = { ...shared, ...tls, ...session, ALPNProtocols: ['http/1.1'] }
-    const socket: TLSSocket = tlsConnect(options, onOpen)
-    socket.on('session', (received: Buffer) => {
+    const socket = tlsConnect({ ...options, ...session })
+    return socket.on('session', (received: Buffer) => {
       this.#session = received
     })
-    return socket.on('data', (chunk: Buffer) => read(chunk, chunk.length))
   }
 }

@@ -25,6 +25,17 @@ export interface UpstreamRequest {
   readonly contentLength: number | undefined
 }
 
+/** What a request has been sent on. */
+export interface SendingConnection {
+  /** It had served a request before this one. So its end may be the close of an idle connection and not a failure. */
+  readonly reused: boolean
+  /** Ends the handler's request if it is still open. The handler hears nothing more. */
+  abort(handler: ResponseHandler): void
+  /** Stops reading the response of this handler's request. */
+  pause(handler: ResponseHandler): void
+  resume(handler: ResponseHandler): void
+}
+
 /** What becomes of a request. The last call is `responseEnded` or `failed`; there is none after an abort. */
 export interface ResponseHandler {
   /**
@@ -32,7 +43,7 @@ export interface ResponseHandler {
    *
    * @param connection to abort, pause and resume
    */
-  sending(connection: UpstreamConnection): void
+  sending(connection: SendingConnection): void
   /** The head has been written, after the request had waited for a connection. */
   sentLate(): void
   interim(status: number, fields: readonly string[]): void
@@ -64,14 +75,13 @@ export interface ConnectionOwner {
 }
 
 /** One connection to an upstream over HTTP/1.1. It takes one request at a time. */
-export class UpstreamConnection implements ResponseSink, Watched {
+export class UpstreamConnection implements ResponseSink, SendingConnection, Watched {
   list: object | undefined = undefined
   previous: Watched | undefined = undefined
   next: Watched | undefined = undefined
   dueAt = 0
   /** It is established. */
   opened = false
-  /** It has served a request before. So its end may be the close of an idle connection and not a failure. */
   reused = false
   /** ms of the clock. It is not used for another request after this time. */
   usableUntil = Infinity
@@ -162,7 +172,6 @@ export class UpstreamConnection implements ResponseSink, Watched {
     this.#guard?.onEvent()
   }
 
-  /** Stops reading the response of this handler's request. */
   pause(handler: ResponseHandler): void {
     if (this.#handler === handler) this.#socket.pause()
   }
@@ -171,7 +180,6 @@ export class UpstreamConnection implements ResponseSink, Watched {
     if (this.#handler === handler) this.#socket.resume()
   }
 
-  /** Ends the connection if this handler's request still uses it. The handler hears nothing more. */
   abort(handler: ResponseHandler): void {
     if (this.#handler === handler) this.close()
   }

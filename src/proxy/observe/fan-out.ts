@@ -23,6 +23,7 @@ function inTurn(calls: readonly Call[]): Call {
 }
 
 const EVENTS = [
+  'began',
   'arrived',
   'queued',
   'unqueued',
@@ -36,7 +37,9 @@ const EVENTS = [
   'paused',
   'learned',
   'rescheduled',
+  'overridden',
   'broken',
   'duplicated',
-  'failed',
+  'unreachable',
+  'tunnelClosed',
 ] as const satisfies readonly (keyof Observer)[]

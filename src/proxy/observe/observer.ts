@@ -1,4 +1,5 @@
 import type { PresentRate } from '../../config/schedule.js'
+import type { Override } from '../../core/board.js'
 import type { Rejection, SharedBucket } from '../../core/queue/lane.js'
 import type { Limited } from '../../http/quota/quota-fields.js'
 import type { ShardNews } from '../../sharing/sharing.js'
@@ -32,6 +33,15 @@ export interface RejectionCause {
   readonly reason: Exclude<Rejection['reason'], 'down'> | 'evicted' | 'patience'
   /** The first bucket that rejected it. '': no bucket did. */
   readonly bucket: string
+}
+
+/** Why a request that was to be sent got no whole answer. */
+export interface RequestFailure {
+  readonly detail: string
+  /** What the system or the parser said. */
+  readonly cause?: Error | undefined
+  /** It happened to an earlier request. This one was not sent because of it. */
+  readonly isEarlier?: boolean
 }
 
 /** What a request really cost, by bucket of its stack. Undefined: its answer does not say. */
@@ -74,14 +84,20 @@ export interface RequestRecord {
   readonly givenUp: GivenUp | undefined
   /** Undefined: it was not rejected. */
   readonly rejection: RejectionCause | undefined
+  /** Why it failed, or why it has to be sent again. */
+  readonly failure: RequestFailure | undefined
   /** It would have been given up for learnt patience, and waited on to see whether its client did. */
   readonly onTrial: boolean
+  /** It was not sent: it has got the answer to a request like it. */
+  readonly coalesced: boolean
   /** A header, by its lower-case name. */
   header(name: string): string | undefined
 }
 
 /** Metrics, logs, the demo. Called on the hot path; must not throw. */
 export interface Observer {
+  /** A request has come, and its turn on its connection. Nothing is known of its route. */
+  began?(request: RequestRecord): void
   /** A request is about to ask its buckets. */
   arrived?(request: RequestRecord): void
   queued?(request: RequestRecord): void
@@ -103,8 +119,8 @@ export interface Observer {
   shared?(news: ShardNews): void
   /** An upstream asked for a pause of `ms`. `expired` waiting requests would wait too long and were answered. */
   paused?(upstream: string, ms: number, expired: number): void
-  /** The breaker of an upstream has opened (`failing`) or closed (`answering`). */
-  broken?(upstream: string, state: 'failing' | 'answering'): void
+  /** The breaker of an upstream has opened (`failing`), because of a last failure, or closed (`answering`). */
+  broken?(upstream: string, state: 'failing' | 'answering', failure?: RequestFailure): void
   /** An upstream's announced rate has changed: cost units per second, Infinity if it announces none. */
   learned?(upstream: string, rate: number, limited: Limited): void
   /**
@@ -112,10 +128,14 @@ export interface Observer {
    * route would exceed their `maxWait` now and were answered.
    */
   rescheduled?(rates: readonly PresentRate[], expired: ReadonlyMap<string, number>): void
+  /** Limits of a key were overridden here or by another instance, or that has ended. */
+  overridden?(override: Override, what: 'set' | 'ended'): void
   /** A request is about to be sent again, in a slot of its own, instead of an answer with this status. */
   retried?(request: RequestRecord, status: number): void
   /** A request has several lines of a header that is a bucket's key. The first counted. */
   duplicated?(route: string, header: string): void
-  /** The upstream could not be used, or an idle WebSocket to it was closed. */
-  failed?(route: string, detail: string, cause?: Error): void
+  /** There was no connection to the upstream for a request. It waits, and is sent again. */
+  unreachable?(route: string, failure: RequestFailure): void
+  /** A tunnel was closed because nothing passed through it. */
+  tunnelClosed?(route: string, detail: string): void
 }

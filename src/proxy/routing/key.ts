@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import type { KeyPart, KeySettings } from '../../config/settings.js'
 import { hostName } from '../../http/matching/host-pattern.js'
 import { addressKey } from '../http/client-address.js'
@@ -6,6 +6,11 @@ import { firstLine, hasSeveralLines, headerValue, type RequestFacts } from '../h
 
 /** Longer keys are kept as a digest, so that a client cannot choose how much memory its key takes. */
 const LONGEST_KEY = 128
+
+/** A key as logs show it: the first 12 hex digits of its SHA-256. */
+export function hashedKey(key: string): string {
+  return hash('sha256', key).slice(0, 12)
+}
 
 /** What a key is made from. */
 export interface KeyContext {
@@ -35,7 +40,7 @@ export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReade
   if (readers.length === 1 && only !== undefined) {
     return context => {
       const key = only(context)
-      return key === undefined ? undefined : bounded(key)
+      return key === undefined ? undefined : boundedKey(key)
     }
   }
   return context => {
@@ -45,7 +50,7 @@ export function createKeyReader({ parts, missing, ipv6 }: KeySettings): KeyReade
       if (value === undefined) return undefined
       values.push(value.includes('\n') ? encodeURIComponent(value) : value)
     }
-    return bounded(values.join('\n'))
+    return boundedKey(values.join('\n'))
   }
 }
 
@@ -102,6 +107,7 @@ function queryValue(target: string, name: string): string | undefined {
   return start < 0 ? undefined : (new URLSearchParams(target.slice(start)).get(name) ?? undefined)
 }
 
-function bounded(key: string): string {
+/** A key as it is kept. */
+export function boundedKey(key: string): string {
   return key.length <= LONGEST_KEY ? key : `#${createHash('sha256').update(key).digest('base64url')}`
 }

@@ -18,3 +18,8 @@ export function priorityOf(
   const said = isTrusted() ? headerValue(rawHeaders, 'priority') : undefined
   return (said === undefined ? undefined : urgencyOf(said)) ?? ofTier ?? DEFAULT_PRIORITY
 }
+
+/** The priority of a request whose headers are unknown. */
+export function usualPriorityOf({ settings: { priority } }: Route, ofTier: number | undefined): number {
+  return ofTier ?? (priority === 'header' ? DEFAULT_PRIORITY : priority)
+}

@@ -1,6 +1,6 @@
 import { routeKey } from '../../config/egress-routes.js'
 import { needsOf } from '../../config/header-needs.js'
-import type { BucketSettings, CostSettings, RouteSettings, TierSettings } from '../../config/settings.js'
+import type { BucketSettings, CostSettings, KeySettings, RouteSettings, TierSettings } from '../../config/settings.js'
 import { Patience } from '../../core/patience/patience.js'
 import { ServiceTime } from '../../core/patience/service-time.js'
 import type { LaneRoute } from '../../core/queue/lane.js'
@@ -12,8 +12,9 @@ import { UNMISTAKABLE } from '../http/hop-by-hop.js'
 import { headerValue, type RequestFacts } from '../http/request.js'
 import { LookAlikes } from '../http1/look-alikes.js'
 import type { Upstream } from '../upstream/upstream.js'
+import type { WaitingPage } from '../waiting/waiting-page.js'
 import { BucketCosts, USUAL_COST } from './bucket-costs.js'
-import { createDuplicateFinder, createKeyReader, type DuplicateFinder, type KeyReader } from './key.js'
+import { boundedKey, createDuplicateFinder, createKeyReader, type DuplicateFinder, type KeyReader } from './key.js'
 
 /** What routes look at. */
 export interface RoutedRequest {
@@ -29,7 +30,9 @@ export interface RouteBucket {
   /** Undefined: the key has no header. */
   readonly duplicate: DuplicateFinder | undefined
   /** The tier of a request with this key; undefined: none. */
-  readonly tier: (key: string, facts: RequestFacts) => TierSettings | undefined
+  readonly tier: (key: string, facts: Pick<RequestFacts, 'rawHeaders'>) => TierSettings | undefined
+  /** Whether each of its instances has a single client. */
+  readonly ofOneClient: boolean
   /** Position in the file. The first bucket that has a weight sets the lane's weight. */
   readonly place: number
 }
@@ -56,12 +59,17 @@ export interface Route extends Rule {
   readonly lane: LaneRoute
   /** What is learnt of its clients' patience and of its upstream. The same across reloads. */
   readonly waits: RouteWaits
+  /** What rejected browsers get. Undefined: what all get. */
+  readonly page: WaitingPage | undefined
 }
 
 export interface RouteWaits {
   readonly patience: Patience
   readonly service: ServiceTime
 }
+
+/** What a route needs besides its settings. */
+export type RouteParts = Pick<Route, 'upstream' | 'page'>
 
 /**
  * Creates routes in front of their upstreams. Routes of the same name share what is learnt.
@@ -70,7 +78,7 @@ export interface RouteWaits {
  */
 export function createRoutes(
   settings: readonly RouteSettings[],
-  upstreamOf: (key: string) => Upstream,
+  partsOf: (key: string) => RouteParts,
   former: readonly Route[],
 ): Route[] {
   const previous = new Map(former.map(route => [routeKey(route.settings), route]))
@@ -79,11 +87,16 @@ export function createRoutes(
     const key = routeKey(each)
     const learnt = waits.get(each.name) ?? { patience: new Patience(), service: new ServiceTime() }
     waits.set(each.name, learnt)
-    return { ...createRoute(each, upstreamOf(key), previous.get(key)), waits: learnt }
+    const { upstream, page } = partsOf(key)
+    return { ...createRoute(each, upstream, previous.get(key)), waits: learnt, page }
   })
 }
 
-function createRoute(settings: RouteSettings, upstream: Upstream, previous: Route | undefined): Omit<Route, 'waits'> {
+function createRoute(
+  settings: RouteSettings,
+  upstream: Upstream,
+  previous: Route | undefined,
+): Omit<Route, 'waits' | 'page'> {
   const { name, mode, buckets } = settings
   const { gate, adaptive } = upstream
   const all = adaptive === undefined || mode === 'off' ? buckets : [...buckets, adaptive.bucket]
@@ -109,6 +122,7 @@ export function createRule(settings: RouteSettings): Rule {
     key: createKeyReader(bucket.key),
     duplicate: createDuplicateFinder(bucket.key),
     tier: createTierFinder(bucket),
+    ofOneClient: isOfOneClient(bucket.key),
     place,
     breadth: breadth(bucket.key.parts.map(part => part.kind)),
   }))
@@ -130,7 +144,7 @@ export function createRule(settings: RouteSettings): Rule {
 function createTierFinder({ key: { parts, ipv6 }, tiers }: BucketSettings): RouteBucket['tier'] {
   if (tiers.length === 0) return () => undefined
   const members = tiers.flatMap(tier => (tier.keys ?? []).map(key => [key, tier] as const))
-  const byKey = new Map(members)
+  const byKey = new Map(members.map(([key, tier]) => [boundedKey(key), tier]))
   const ranges = parts.every(({ kind }) => kind === 'ip')
     ? members.flatMap(([key, tier]) => {
         const range = parseKeyRange(key, ipv6)
@@ -146,6 +160,11 @@ function createTierFinder({ key: { parts, ipv6 }, tiers }: BucketSettings): Rout
     byHeader.find(({ header }) =>
       Object.entries(header!).every(([name, value]) => headerValue(facts.rawHeaders, name) === value),
     )
+}
+
+/** A client is an address, of IPv6 a /64. */
+function isOfOneClient({ parts, ipv6 }: KeySettings): boolean {
+  return ipv6 >= 64 && parts.some(({ kind }) => kind === 'ip')
 }
 
 /** How many clients share one instance: a higher number, more clients. Equal numbers keep the order of the file. */
@@ -180,6 +199,20 @@ function createMatcher({ match, origin }: RouteSettings): Rule['matches'] {
     tests.push(({ address }) => ranges.find(address) === true)
   }
   return request => tests.every(test => test(request))
+}
+
+/** The cost of a request of which only the method is known. */
+export function usualCost(settings: CostSettings, method: string | undefined): number {
+  switch (settings.kind) {
+    case 'fixed':
+      return settings.cost
+    case 'method':
+      return (method === undefined ? undefined : settings.costs[method]) ?? settings.default
+    case 'header':
+      return settings.default
+    case 'buckets':
+      return USUAL_COST
+  }
 }
 
 function createCost(settings: CostSettings): (facts: RequestFacts) => number {

@@ -4,8 +4,9 @@ import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
 import { routeKey, withEgressRoutes } from '../../config/egress-routes.js'
 import { presentRates } from '../../config/schedule.js'
+import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
-import { groupsOf } from '../../config/store-groups.js'
+import { bucketsOfSeveralLanes, groupsOf } from '../../config/store-groups.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import type { Clock } from '../../core/clock.js'
 import { Shaper } from '../../core/shaper.js'
@@ -16,37 +17,59 @@ import type { Pacer } from '../../pacing/pacer.js'
 import type { LeastInstances } from '../../sharing/headcount.js'
 import { Sharing } from '../../sharing/sharing.js'
 import { createOwnServer } from '../client/own-server.js'
+import { Coalescing } from '../coalescing/groups.js'
 import type { ProxyContext } from '../context.js'
 import { Deadlines } from '../deadlines.js'
 import { Egress, type ResolveName } from '../egress/egress.js'
-import { BodyLimits } from '../exchange/body-limits.js'
-import { OpenBodies } from '../exchange/open-bodies.js'
+import { BodyLimits } from '../exchange/body/body-limits.js'
+import { OpenBodies } from '../exchange/body/open-bodies.js'
+import { SharedTicketKey } from '../exchange/tickets/shared-ticket-key.js'
+import { Tickets } from '../exchange/tickets/tickets.js'
+import type { GrpcGate } from '../grpc/grpc-gate.js'
 import { createTrust } from '../http/client-address.js'
 import { ByteBudget } from '../http/connection/byte-budget.js'
 import { LINGER } from '../http/connection/linger.js'
 import { createId, Via } from '../http/via.js'
 import { LearnedLimits } from '../learned-limits.js'
-import { applyAdapted, applyLearned, applyLimits } from '../live-limits.js'
+import { applyAdapted, applyLearned, applyLimits, applyOverride } from '../live-limits.js'
+import { AnswerCount } from '../observe/answer-count.js'
+import { combineObservers } from '../observe/fan-out.js'
 import type { Observer } from '../observe/observer.js'
-import { createRoutes, type Route } from '../routing/route.js'
+import type { Propagate } from '../observe/propagate.js'
+import { Overrides } from '../overrides.js'
+import { createRoutes, type Route, type RouteParts } from '../routing/route.js'
 import { Timetable } from '../timetable.js'
 import { SharedAdaptive } from '../upstream/shared-adaptive.js'
 import { Upstreams } from '../upstream/upstreams.js'
+import { PageStreams } from '../waiting/page-streams.js'
+import { readPage } from '../waiting/waiting-page.js'
 
 /** ms that a client may leave our own answer unread. */
 const FLUSH = 60_000
 
+/** What became of the requests that were there when a proxy began to end, or came then. Those whose clients left do not count. */
+export interface Drained {
+  readonly answered: number
+  /** They were not done in time: answered 503, or broken off. */
+  readonly cut: number
+}
+
 export interface RunningProxy {
   /** `http://host:port` */
   readonly url: string
+  /** `host:port` where gates are asked by gRPC. */
+  readonly grpc: string | undefined
   readonly context: ProxyContext
   /** Stops accepting and goes on serving. Each connection closes after its current request. */
   leave(): void
   /**
    * Stops accepting and lets queued and running requests finish for up to `timeout` ms. The rest are answered 503.
    * Resolves when every connection is closed. Another call returns the same promise.
+   *
+   * @param delay ms for which it goes on accepting first. Each connection closes after its current request meanwhile, so
+   *   that its client comes again, to another instance.
    */
-  drain(timeout: number): Promise<void>
+  drain(timeout: number, delay?: number): Promise<Drained>
   /**
    * Puts another configuration into effect. If it throws, nothing has changed. Waiting requests keep their order and
    * leave at the new rates; levels stay. `listen` and `maxHeaderSize` stay as they were. The files of certificates,
@@ -69,6 +92,7 @@ export interface ProxyOptions {
   readonly observer?: Observer
   /** Resolves names for egress. Default: as the system does. */
   readonly resolveName?: ResolveName
+  readonly propagate?: Propagate | undefined
   /** The program's id in `Via`. Default: a new one. */
   readonly id?: string
   /** The store that instances share. Undefined: memory. */
@@ -80,7 +104,9 @@ export interface ProxyOptions {
  *   `onOutage` is `closed`
  */
 export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
-  const { pacer, clock, wallNow = Date.now, observer = {}, id = createId(), shared } = options
+  const { pacer, clock, wallNow = Date.now, id = createId(), shared } = options
+  const answers = new AnswerCount()
+  const observer = combineObservers([options.observer ?? {}, answers])
   const settings = withEgressRoutes(options.settings)
   const egress = settings.egress && new Egress(settings.egress, options.resolveName)
   const { tls } = settings.listen
@@ -99,6 +125,9 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   const sharedAdaptive = shared && new SharedAdaptive(shared.store, adaptiveLimits)
   const prepare = async (next: Settings): Promise<(present: Settings) => Route[]> => {
     const prepared = await upstreams.prepare(next.routes)
+    const pages = new Map(
+      next.routes.map(each => [routeKey(each), each.waitingPage && readPage(each.waitingPage.template)]),
+    )
     return present => {
       upstreams.commit(prepared)
       for (const { quota, breaker, warmUp } of upstreams) {
@@ -106,18 +135,20 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         breaker?.join(context)
         warmUp?.join(pacer, () => applyLearned(context, upstream => upstream.warmUp === warmUp))
       }
-      return createRoutes(present.routes, key => prepared.byRoute.get(key)!, context.routes)
+      const partsOf = (key: string): RouteParts => ({ upstream: prepared.byRoute.get(key)!, page: pages.get(key) })
+      return createRoutes(present.routes, partsOf, context.routes)
     }
   }
   const timetable = new Timetable({
     clock,
+    now: () => pacer.now(),
     wallNow,
-    changed(present) {
+    changed(present, what) {
       context.shaper.control.recall()
-      const before = new Map(context.routes.map(route => [routeKey(route.settings), route.upstream]))
+      const before = new Map(context.routes.map(route => [routeKey(route.settings), route]))
       context.routes = createRoutes(present.routes, key => before.get(key)!, context.routes)
       const expired = applyLimits(context, present, upstreams)
-      observer.rescheduled?.(presentRates(present, wallNow()), expired)
+      if (what === 'rates') observer.rescheduled?.(presentRates(present, wallNow()), expired)
     },
   })
   /** The last ones are in use. */
@@ -130,6 +161,15 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       clock,
       id: randomUUID(),
       changed: news => observer.shared?.(news),
+    })
+  const bodyBytes = new ByteBudget(settings.limits.bufferMemory)
+  const tickets = new Tickets()
+  tickets.configure(settings.ticketKeys)
+  const sharedTicketKey =
+    shared &&
+    new SharedTicketKey({
+      ...{ clock, store: shared.store, tickets },
+      isUsed: () => context.routes.some(({ settings }) => settings.appointments),
     })
   const context: ProxyContext = {
     clock: pacer,
@@ -146,13 +186,24 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     ),
     sharing,
     learned: new LearnedLimits(),
+    overrides: new Overrides({
+      clock,
+      now: () => pacer.now(),
+      store: sharing?.store,
+      changed: (bucket, key) => applyOverride(context, bucket, key),
+      told: (override, what) => observer.overridden?.(override, what),
+    }),
     rateLearned: quota => applyLearned(context, upstream => upstream.quota === quota),
     routes: [],
     egress,
     trust: createTrust(settings.trustProxy),
     via: new Via(id),
+    tickets,
+    pageStreams: new PageStreams(clock),
     observer,
-    bodyBytes: new ByteBudget(settings.limits.bufferMemory),
+    propagate: options.propagate,
+    coalescing: new Coalescing(bodyBytes, () => context.shaper.wake()),
+    bodyBytes,
     bodyLimits: allBodyLimits[0]!,
     openBodies: new OpenBodies(),
     linger: { silence: new Deadlines(clock, LINGER.silence), total: new Deadlines(clock, LINGER.total) },
@@ -179,9 +230,11 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     context.shaper.control.close()
     context.flush.close()
     sharedAdaptive?.close()
+    sharedTicketKey?.close()
+    context.overrides.close()
     await Promise.all([upstreams.close(), sharing?.close()])
   }
-  sharing?.group(groupsOf(settings.routes))
+  sharing?.group(groupsOf(settings.routes), bucketsOfSeveralLanes(settings.routes))
   const joined = await sharing?.join({
     shaper: context.shaper,
     clock: pacer,
@@ -190,24 +243,41 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     gates: () => [...upstreams].map(upstream => upstream.gate),
   })
   sharedAdaptive?.join()
+  context.overrides.join()
+  await sharedTicketKey?.join()
   if (joined === false && shared?.onOutage === 'closed') {
     await close()
     throw new StoreError('the store does not answer')
   }
-  await startListening(server, settings.listen).catch(async error => {
+  const closeAll = async (error: Error): Promise<never> => {
+    await grpc?.close()
     await close()
     throw error
-  })
+  }
+  let grpc: GrpcGate | undefined
+  if (settings.listen.grpc !== undefined) {
+    // Only here is gRPC loaded.
+    const { startGrpcGate } = await import('../grpc/grpc-gate.js')
+    grpc = await startGrpcGate(context, settings.listen.grpc).catch(closeAll)
+  }
+  await startListening(server, settings.listen).catch(closeAll)
 
   const leave = (): void => {
     if (context.leaving) return
     context.leaving = true
+    context.pageStreams.endAll()
     clients.leave()
+    grpc?.leave()
   }
-  const drain = async (timeout: number): Promise<void> => {
+  const drain = async (timeout: number, delay: number): Promise<Drained> => {
+    const before = answers.count
     context.leaving = true
+    context.pageStreams.endAll()
+    if (delay > 0) await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
     context.draining = true
+    context.pageStreams.endAll()
     const closed = clients.close()
+    grpc?.leave()
     await new Promise<void>(resolve => {
       const cancel = clock.at(clock.now() + timeout, resolve)
       drained = () => {
@@ -217,24 +287,29 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
       if (context.inProgress === 0) drained()
     })
     // Waiting requests first: a place in flight that becomes free now must not release one of them.
-    const inFlight = new Set([...connections].filter(({ current }) => current?.inFlight))
-    for (const connection of connections) if (!inFlight.has(connection)) connection.cutOff()
-    for (const connection of inFlight) connection.cutOff()
+    for (const connection of connections) connection.last()
+    const requests = [...connections].flatMap(connection => connection.requests)
+    const inFlight = new Set(requests.filter(request => request.inFlight))
+    for (const request of requests) if (!inFlight.has(request)) request.cutOff()
+    for (const request of inFlight) request.cutOff()
+    const cut = requests.length + ((await grpc?.close()) ?? 0)
     // Answers just given are written before their connections close.
     const cancel = clock.at(clock.now() + LINGER.silence, () => {
       for (const { socket } of connections) socket.destroy()
     })
-    for (const connection of connections) if (connection.current === undefined) connection.socket.destroySoon()
+    for (const connection of connections) connection.endUnused()
     await closed
     cancel()
     await close()
+    return { answered: Math.max(0, answers.count - before - cut), cut }
   }
-  let draining: Promise<void> | undefined
+  let draining: Promise<Drained> | undefined
   return {
     url: urlOf(server),
+    grpc: grpc && formatListen({ ...settings.listen.grpc!, port: grpc.port }),
     context,
     leave,
-    drain: timeout => (draining ??= drain(timeout)),
+    drain: (timeout, delay = 0) => (draining ??= drain(timeout, delay)),
     async reload(loaded) {
       const next = withEgressRoutes(loaded)
       const renewed = tls && readKeyPair(tls)
@@ -247,8 +322,10 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         clients.renew(renewed)
       }
       if (next.egress !== undefined) egress?.configure(next.egress)
-      sharing?.group(groupsOf(next.routes))
+      sharing?.group(groupsOf(next.routes), bucketsOfSeveralLanes(next.routes))
       context.trust = createTrust(next.trustProxy)
+      tickets.configure(next.ticketKeys)
+      void sharedTicketKey?.ask()
       context.shaper.maxQueued = next.limits.maxQueued
       context.bucketTable.maxKeys = next.limits.maxKeys
       context.maxConnections = next.limits.maxConnections
@@ -260,6 +337,8 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
         allBodyLimits.push(context.bodyLimits)
       }
       clients.limit(next.limits)
+      // Pages ask again, and find the routes that are in effect now.
+      context.pageStreams.endAll()
       return applyLimits(context, present, upstreams)
     },
   }

@@ -12,12 +12,18 @@ import type { BreakerSettings } from '../../config/settings.js'
 import type { Cancel, Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import type { Shaper } from '../../core/shaper.js'
-import type { Observer } from '../observe/observer.js'
+import type { Observer, RequestFailure } from '../observe/observer.js'
 import type { WarmUp } from './warm-up.js'
 
 /** A request on its way to the upstream. Its end is told once. */
 export interface UpstreamAttempt {
   readonly isProbe: boolean
+}
+
+/** Why an attempt has failed. */
+export interface AttemptFailure extends RequestFailure {
+  /** Nothing was sent: there was no connection. */
+  readonly unconnected?: boolean
 }
 
 const USUAL: UpstreamAttempt = { isProbe: false }
@@ -53,6 +59,7 @@ export class Breaker {
   #interval = 0
   #nextProbeAt = 0
   #isGivenUp = false
+  #failure: RequestFailure | undefined
   /** It is no longer used. Its gate may be another upstream's. */
   #isRetired = false
   #cancelProbe: Cancel = () => false
@@ -70,6 +77,13 @@ export class Breaker {
 
   get isOpen(): boolean {
     return this.#openedAt !== undefined
+  }
+
+  /** Why the last request failed. Undefined: it is closed. */
+  get failure(): RequestFailure | undefined {
+    if (this.#failure === undefined || !this.isOpen) return undefined
+    const { detail, cause } = this.#failure
+    return { detail, cause, isEarlier: true }
   }
 
   /** ms until the next probe. */
@@ -105,7 +119,8 @@ export class Breaker {
 
   /** The head of an answer has arrived. */
   answered(attempt: UpstreamAttempt, status: number, client: string): void {
-    if (this.settings.status.includes(status)) return this.failed(attempt, 'unanswered', client)
+    if (this.settings.status.includes(status))
+      return this.failed(attempt, { detail: `the upstream answered ${status}` }, client)
     this.#unconnected = 0
     this.#unanswered = 0
     this.#client = undefined
@@ -114,13 +129,14 @@ export class Breaker {
   }
 
   /** A request could not be sent, or has failed after it was. */
-  failed(attempt: UpstreamAttempt, how: 'unconnected' | 'unanswered', client: string): void {
+  failed(attempt: UpstreamAttempt, failure: AttemptFailure, client: string): void {
     if (this.#isRetired) return
+    this.#failure = failure
     if (this.#openedAt !== undefined) {
       if (attempt.isProbe) this.#probeFailed()
       return
     }
-    if (how === 'unconnected') this.#unconnected += 1
+    if (failure.unconnected) this.#unconnected += 1
     else {
       this.#unanswered += 1
       this.#client ??= client
@@ -161,12 +177,13 @@ export class Breaker {
     })
     this.#context!.shaper.control.block(gate)
     this.#planProbe(now)
-    this.#context!.observer.broken?.(url, 'failing')
+    this.#context!.observer.broken?.(url, 'failing', this.#failure)
   }
 
   #planProbe(now: number): void {
     const { clock, gate } = this.#upstream
     this.#nextProbeAt = now + this.#interval
+    gate.probeAt = this.#nextProbeAt
     this.#cancelProbe = clock.at(this.#nextProbeAt, () => this.#context!.shaper.control.allowProbe(gate))
   }
 

@@ -38,7 +38,8 @@ export async function startEcho(): Promise<Echo> {
   server.requestTimeout = 0
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
-    server.listen(0, '127.0.0.1', resolve)
+    // Each worker has its own: with a shared port it would go with the worker that took the connection.
+    server.listen({ port: 0, host: '127.0.0.1', exclusive: true }, resolve)
   })
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,

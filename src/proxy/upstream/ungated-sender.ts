@@ -1,13 +1,13 @@
-import type { ConnectionPool, RequestSender } from '../http1/connection-pool.js'
+import type { RequestSender } from '../http1/connection-pool.js'
 import type { ResponseHandler, UpstreamRequest } from '../http1/upstream-connection.js'
 import type { ConnectionLimit } from './connection-limit.js'
 
 /** Sends requests that have no place in the gate: those of `off` routes, and dry runs. */
 export class UngatedSender implements RequestSender {
   limit: ConnectionLimit
-  readonly #pool: ConnectionPool
+  readonly #pool: RequestSender
 
-  constructor(pool: ConnectionPool, limit: ConnectionLimit) {
+  constructor(pool: RequestSender, limit: ConnectionLimit) {
     this.#pool = pool
     this.limit = limit
   }

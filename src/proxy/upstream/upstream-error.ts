@@ -1,5 +1,6 @@
 /** Translates errors of upstream connections into answers. */
 import { ProtocolError } from '../http1/fields.js'
+import type { RequestFailure } from '../observe/observer.js'
 
 /** The code of the error where a name has no address that may be connected to. */
 export const FORBIDDEN_ADDRESS = 'SHAPER_FORBIDDEN_ADDRESS'
@@ -20,6 +21,18 @@ const REASONS: Record<string, readonly [403 | 502 | 504, string]> = {
 export function isDisconnect(error: Error): boolean {
   const { code } = error as NodeJS.ErrnoException
   return code === 'ECONNRESET' || code === 'EPIPE'
+}
+
+/** What the system said: of a name with several addresses about each of them. */
+export function causeOf(error: Error): Error {
+  if (!(error instanceof AggregateError)) return error
+  const { code } = error as NodeJS.ErrnoException
+  return Object.assign(new Error(error.errors.map(each => (each as Error).message).join(', ')), code && { code })
+}
+
+/** A failure as one text, for operators. */
+export function failureText({ detail, cause }: RequestFailure): string {
+  return cause === undefined ? detail : `${detail} (${cause.message})`
 }
 
 /** The status and detail to answer. */

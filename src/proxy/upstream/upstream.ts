@@ -5,8 +5,10 @@ import type { UpstreamSettings } from '../../config/settings.js'
 import type { Clock } from '../../core/clock.js'
 import type { Gate } from '../../core/queue/lane.js'
 import { Deadlines } from '../deadlines.js'
+import type { ConnectionBudget } from '../http1/connection-budget.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { type ConnectOptions, Opener } from '../http1/open-connection.js'
+import { Http2Pool } from '../http2/http2-pool.js'
 import type { AdaptiveLimit } from './adaptive-limit.js'
 import { Breaker } from './breaker.js'
 import { ConnectionLimit } from './connection-limit.js'
@@ -42,7 +44,7 @@ export interface Upstream {
   /** Resolves its name. Undefined: as the system does. */
   readonly lookup: LookupFunction | undefined
   /** For requests with a place in the gate. */
-  readonly pool: ConnectionPool
+  readonly pool: ConnectionPool | Http2Pool
   /** For requests without a place in the gate. With `connections` they share its pool, else they have their own. */
   readonly ungated: UngatedSender
   /** It may have been another upstream's before a reload, and may serve requests of both. */
@@ -105,9 +107,11 @@ export function createUpstream(settings: UpstreamSettings, url: string, options:
   const pooling = { opener: opener(), clock, connectTimeout, keepAlive, maxAge }
   let limit = new ConnectionLimit(wake)
   limit.apply(settings)
-  const pool = new ConnectionPool({ ...pooling, budget: limit.budget })
+  const createPool = (budget: ConnectionBudget): ConnectionPool | Http2Pool =>
+    settings.http2 ? new Http2Pool(url, { ...pooling, budget }) : new ConnectionPool({ ...pooling, budget })
+  const pool = createPool(limit.budget)
   const apart = connections === undefined && maxInFlight < Infinity
-  const ungatedPool = apart ? new ConnectionPool({ ...pooling, budget: limit.unbounded }) : pool
+  const ungatedPool = apart ? createPool(limit.unbounded) : pool
   const pools = new Set([pool, ungatedPool])
   const ungated = new UngatedSender(ungatedPool, limit)
   const answer = new Deadlines(clock, settings.responseTimeout)

@@ -6,6 +6,10 @@ export const FORMATS = {
   combined: 'nginx',
   json: 'JSON',
   alb: 'AWS ALB',
+  cloudfront: 'CloudFront',
+  envoy: 'Envoy',
+  haproxy: 'HAProxy',
+  w3c: 'IIS',
   shaper: 'shaper itself',
 } as const
 

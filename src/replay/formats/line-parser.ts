@@ -1,5 +1,6 @@
 /** What every parser reads of a log line. Each format has its own parser. */
 
+import type { FieldUse } from './field-names.js'
 import type { FormatName } from './format-names.js'
 
 /** The errors of a line. */
@@ -13,9 +14,14 @@ export type BadLine =
   | 'not JSON'
   | 'too long'
   | 'unknown prefix'
+  | 'no #Fields before it'
+  | 'other columns'
 
 /** A line that is not about a request, which is no error. */
 export const SKIPPED = 'skipped'
+
+/** A line about the log itself. */
+export const DIRECTIVE = 'directive'
 
 /**
  * Reads one line at a time into its own fields, as places in `bytes`. It makes no object for a line, because a log is read
@@ -39,7 +45,10 @@ export abstract class LineParser {
   agentFrom = 0
   agentTo = 0
 
-  /** Whether lines tell the duration of their requests. */
+  /** Whether syslog or the journal may have put a prefix before a line. */
+  readonly prefixed: boolean = true
+
+  /** Whether the logged time is that of the end, so that `duration` is needed. */
   abstract readonly timed: boolean
 
   /** How long the answer took, in ms. Undefined: the line does not tell. */
@@ -48,7 +57,7 @@ export abstract class LineParser {
   }
 
   /** Reads a line. Undefined: the line is good, and the fields hold it until the next call. */
-  abstract parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | undefined
+  abstract parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof SKIPPED | typeof DIRECTIVE | undefined
 
   /** The authority of the request. */
   abstract host(): string | undefined
@@ -58,6 +67,11 @@ export abstract class LineParser {
 
   /** Whether lines of this log can have the header; `host` stands for the authority. */
   abstract has(name: string): boolean
+
+  /** Whether `--field` can name where lines of this log have it. */
+  takes(_use: FieldUse): boolean {
+    return false
+  }
 }
 
 const SPACE = 32

@@ -1,6 +1,6 @@
 import { AGENT_CLASSES, classifyAgent } from '../../http/agent-class.js'
-import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
+import { ByteInterner } from './byte-interner.js'
 
 /** How many user agents to remember. The others are classified each time. */
 const REMEMBERED = 1 << 15

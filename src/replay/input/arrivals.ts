@@ -5,12 +5,14 @@
  * longer window, so files are always sorted completely. Standard input is read once.
  */
 
-import { detectFormat, type FormatOptions } from '../formats/detect.js'
+import { ConfigError, type Problem } from '../../config/load.js'
 import { FORMAT_LIST, type FormatName } from '../formats/format-names.js'
 import type { LineParser } from '../formats/line-parser.js'
+import { detectFormat, type FormatOptions } from '../formats/parsers/detect.js'
 import { Agents } from './agent-classes.js'
 import type { Directory } from './client-directory.js'
-import { BadLines, Scanner } from './line-scanner.js'
+import { type JournalDecoder, journalDecoderFor } from './journal.js'
+import { type BadExample, BadLines, clipped, Scanner } from './line-scanner.js'
 import { InputError, readInput, STDIN } from './log-files.js'
 import { Reorder } from './reorder.js'
 
@@ -22,6 +24,12 @@ const HEAD = 1 << 16
 
 /** The longest window, in seconds. Files that are further out of order are not sorted. */
 const LONGEST_WINDOW = 86_400
+
+/** Of fewer lines no share is taken: one that fits is enough. */
+const LEAST_LINES = 20
+
+/** Ends the last message of a journal that was cut off. */
+const NEWLINE = Buffer.from('\n')
 
 export type Arrive = (at: number, id: number, agent: number) => void
 
@@ -86,6 +94,7 @@ export class LogArrivals {
    * Passes every request to `open()`, which is called anew for each attempt.
    *
    * @returns the result of the last attempt
+   * @throws ConfigError naming the logs that are not of a known format, or of another than the one that was named
    */
   async read<T extends ArrivalSink>(open: () => T): Promise<{ reading: Reading; result: T }> {
     if (this.#logs.length > 1) this.#logs = await this.#sorted()
@@ -146,6 +155,7 @@ class Pass {
   readonly #bad = new BadLines()
   readonly #errors: InputError[] = []
   readonly #formats = new Set<FormatName>()
+  readonly #misfits: Problem[] = []
   #reorder: Reorder | undefined
   #bytes = 0
   #lines = 0
@@ -166,18 +176,25 @@ class Pass {
       const { head, rest } = await openLog(log, this.#options.stdin, bytes => {
         this.#bytes += bytes
       })
-      const parser = detectFormat(Buffer.concat(head), this.#options) ?? refuseUnknownFormat(log, head)
-      if (parser === undefined) return
+      const parser = detectFormat(Buffer.concat(head), this.#options)
+      if (parser === undefined) {
+        await rest.return(undefined)
+        return this.#refuseUnknown(log, head)
+      }
       this.#formats.add(parser.format)
       this.#options.begin?.(parser, log)
-      await this.#scan(this.#createScanner(parser), head, rest)
+      const scanner = this.#createScanner(parser)
+      await this.#scan(scanner, head, rest)
+      this.#refuseMisfit(log, parser.format, scanner)
     } catch (error) {
       if (!(error instanceof InputError)) throw error
       this.#errors.push(error)
     }
   }
 
+  /** @throws ConfigError naming the logs that do not fit */
   end(): { reading: Reading; latest: number } {
+    if (this.#misfits.length > 0) throw new ConfigError(this.#misfits)
     const reorder = this.#reorder
     reorder?.end()
     this.#options.progress?.(this.#bytes, this.#lines)
@@ -228,6 +245,30 @@ class Pass {
     sink.arrive(at, tag >>> 2, tag & 3)
   }
 
+  /** Refuses a log of which most lines are of another format. */
+  #refuseMisfit(log: string, format: FormatName, { misfits, entries, firstMisfit }: Scanner): void {
+    const fitting = entries - misfits
+    const isFit = entries < LEAST_LINES ? fitting > 0 : fitting >= misfits
+    if (firstMisfit === undefined || isFit) return
+    const share = `${fitting} of ${entries} lines (${Number(((100 * fitting) / entries).toPrecision(2))} %)`
+    this.#refuse(log, `does not fit the format ${format}: only ${share} do`, firstMisfit)
+  }
+
+  /** Refuses a log of no known format. One without any line is accepted. */
+  #refuseUnknown(log: string, head: readonly Buffer[]): void {
+    const lines = Buffer.concat(head).toString('latin1').split('\n')
+    const at = lines.findIndex(line => line.trim() !== '')
+    if (at < 0) return
+    const first = { line: at + 1, text: clipped(Buffer.from(lines[at]!, 'latin1')) }
+    this.#refuse(log, 'is not a log of a known format: none of its first lines fits one', first)
+  }
+
+  #refuse(log: string, what: string, { line, reason, text }: Partial<BadExample>): void {
+    const why = reason === undefined ? '' : `, ${reason}`
+    const message = `${shown(log)} ${what}; the first that does not is line ${line}${why}: ${text}; name the format with --format ${FORMAT_LIST}, or remove what stands before each request`
+    this.#misfits.push({ path: '', message })
+  }
+
   async #scan(scanner: Scanner, head: readonly Buffer[], rest: AsyncIterable<Buffer>): Promise<void> {
     try {
       for (const chunk of head) scanner.feed(chunk)
@@ -243,18 +284,26 @@ class Pass {
   }
 }
 
+/** The beginning of a log, and what follows. */
+interface Opened {
+  readonly head: readonly Buffer[]
+  readonly rest: AsyncGenerator<Buffer>
+}
+
 /**
- * Reads the first pieces of a log, to find out its format.
+ * Opens a log. Of a journal it has the messages alone.
  *
  * @param onBytes told how many bytes of the file have been read
  * @throws InputError
  */
-async function openLog(
-  log: string,
-  stdin: AsyncIterable<Buffer>,
-  onBytes?: (bytes: number) => void,
-): Promise<{ head: Buffer[]; rest: AsyncGenerator<Buffer> }> {
-  const rest = readInput(log, stdin, onBytes)
+async function openLog(log: string, stdin: AsyncIterable<Buffer>, onBytes?: (bytes: number) => void): Promise<Opened> {
+  const opened = await beginningOf(readInput(log, stdin, onBytes))
+  const decoder = journalDecoderFor(Buffer.concat(opened.head))
+  return decoder === undefined ? opened : beginningOf(messagesOf(opened, decoder))
+}
+
+/** Reads the first pieces, to find out the format. @throws InputError */
+async function beginningOf(rest: AsyncGenerator<Buffer>): Promise<Opened> {
   const head: Buffer[] = []
   for (let bytes = 0; bytes < HEAD; ) {
     const next = await rest.next().catch((error: unknown) => ({ done: true as const, value: { error } }))
@@ -269,16 +318,22 @@ async function openLog(
   return { head, rest }
 }
 
+async function* messagesOf({ head, rest }: Opened, decoder: JournalDecoder): AsyncGenerator<Buffer> {
+  // The finally block closes the file also when only the first pieces are read.
+  try {
+    for (const piece of head) yield decoder.decode(piece)
+    for await (const piece of rest) yield decoder.decode(piece)
+    yield decoder.decode(NEWLINE)
+  } finally {
+    await rest.return(undefined)
+  }
+}
+
 // biome-ignore lint/correctness/useYield: it only throws
 async function* failing(error: unknown): AsyncGenerator<Buffer> {
   throw error
 }
 
-/** Accepts a log without any line. @throws InputError for lines of no known format */
-function refuseUnknownFormat(log: string, head: readonly Buffer[]): undefined {
-  if (!head.some(chunk => chunk.some(byte => byte > 32))) return undefined
-  const shown = log === STDIN ? 'standard input' : JSON.stringify(log)
-  throw new InputError(
-    `${shown} is not a log of a known format; name the format with --format ${FORMAT_LIST}, or remove what stands before each request`,
-  )
+function shown(log: string): string {
+  return log === STDIN ? 'standard input' : JSON.stringify(log)
 }

@@ -8,8 +8,8 @@ import { addressKey, readAddress } from '../../proxy/http/client-address.js'
 import type { RequestFacts } from '../../proxy/http/request.js'
 import { NO_BODY } from '../../proxy/routing/bucket-costs.js'
 import { createRule, type RouteBucket, type Rule } from '../../proxy/routing/route.js'
-import { ByteInterner } from '../formats/byte-interner.js'
 import type { LineParser } from '../formats/line-parser.js'
+import { ByteInterner } from './byte-interner.js'
 
 /** Numbers what the lines of a log are about, from 0. */
 export interface Directory {

@@ -1,29 +1,44 @@
 /** Splits the pieces of a log into lines and passes them to a parser. */
-import { type BadLine, type LineParser, SKIPPED } from '../formats/line-parser.js'
-import { bodyStart } from '../formats/syslog-prefix.js'
+import { type BadLine, DIRECTIVE, type LineParser, SKIPPED } from '../formats/line-parser.js'
+import { bodyStart, isRemark } from '../formats/syslog-prefix.js'
 
 const NEWLINE = 10
 const RETURN = 13
 
 /** The longest line, in bytes. No server accepts a request that makes a longer one. */
-const LONGEST = 1 << 18
+export const LONGEST_LINE = 1 << 18
 
 /** How many bad lines to show, and how many characters of each. */
 const SHOWN = 5
 const CLIPPED = 120
 
+export interface BadExample {
+  /** From 1. */
+  readonly line: number
+  readonly reason: BadLine
+  readonly text: string
+}
+
 /** Lines that could not be read. */
 export class BadLines {
   count = 0
   readonly reasons = new Map<BadLine, number>()
-  readonly examples: { readonly line: number; readonly reason: BadLine; readonly text: string }[] = []
+  readonly examples: BadExample[] = []
 
   add(reason: BadLine, line: number, text: Buffer): void {
     this.count += 1
     this.reasons.set(reason, (this.reasons.get(reason) ?? 0) + 1)
-    if (this.examples.length >= SHOWN) return
-    this.examples.push({ line, reason, text: printable(text.subarray(0, 4 * CLIPPED).toString(), CLIPPED) })
+    if (this.examples.length < SHOWN) this.examples.push(exampleOf(reason, line, text))
   }
+}
+
+function exampleOf(reason: BadLine, line: number, text: Buffer): BadExample {
+  return { line, reason, text: clipped(text) }
+}
+
+/** The beginning of a line, to show it. */
+export function clipped(text: Buffer): string {
+  return printable(text.subarray(0, 4 * CLIPPED).toString(), CLIPPED)
 }
 
 /** A text without control characters: text from clients must not control the terminal. */
@@ -36,6 +51,10 @@ export class Scanner {
   lines = 0
   /** Lines that are not about requests. */
   skipped = 0
+  /** Lines that are not of the format. */
+  misfits = 0
+  firstMisfit: BadExample | undefined
+  #directives = 0
   readonly #parser: LineParser
   readonly #good: (parser: LineParser) => void
   readonly #bad: BadLines
@@ -71,15 +90,20 @@ export class Scanner {
     if (this.#carriedBytes === 0) return
     const line = Buffer.concat(this.#carried)
     this.#carried = []
-    const tooLong = this.#carriedBytes > LONGEST
+    const tooLong = this.#carriedBytes > LONGEST_LINE
     this.#carriedBytes = 0
     if (!tooLong) return this.#line(line, 0, line.length)
     this.lines += 1
-    this.#bad.add('too long', this.lines, line)
+    this.#addBad('too long', line)
+  }
+
+  /** How many lines should be of the format. */
+  get entries(): number {
+    return this.lines - this.#directives
   }
 
   #carry(part: Buffer): void {
-    if (this.#carriedBytes <= LONGEST) this.#carried.push(Buffer.from(part))
+    if (this.#carriedBytes <= LONGEST_LINE) this.#carried.push(Buffer.from(part))
     this.#carriedBytes += part.length
   }
 
@@ -87,10 +111,20 @@ export class Scanner {
     const to = newline > from && bytes[newline - 1] === RETURN ? newline - 1 : newline
     if (to === from) return
     this.lines += 1
-    const start = bodyStart(bytes, from, to)
-    const reason = start < 0 ? 'unknown prefix' : this.#parser.parse(bytes, start, to)
-    if (reason === undefined) this.#good(this.#parser)
+    const parser = this.#parser
+    const start = parser.prefixed ? bodyStart(bytes, from, to) : from
+    const reason = start < 0 ? 'unknown prefix' : isRemark(bytes, from) ? DIRECTIVE : parser.parse(bytes, start, to)
+    if (reason === undefined) this.#good(parser)
     else if (reason === SKIPPED) this.skipped += 1
-    else this.#bad.add(reason, this.lines, bytes.subarray(from, to))
+    else if (reason === DIRECTIVE) this.#directives += 1
+    else this.#addBad(reason, bytes.subarray(from, to))
+  }
+
+  #addBad(reason: BadLine, line: Buffer): void {
+    this.#bad.add(reason, this.lines, line)
+    // Such a line is of the format, though it is about something else.
+    if (reason === 'not an HTTP request') return
+    this.misfits += 1
+    this.firstMisfit ??= exampleOf(reason, this.lines, line)
   }
 }

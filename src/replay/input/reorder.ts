@@ -9,7 +9,7 @@
  */
 
 import { type SecondGroup, SecondWindow } from './second-window.js'
-import { spread } from './spread-in-second.js'
+import { timeInSecond } from './spread-in-second.js'
 
 export interface ReorderOptions {
   /** Seconds of log time. */
@@ -85,7 +85,7 @@ export class Reorder {
     let nth = 0
     for (let at = 0; at < size; at += 1) {
       if (offsets[at]! >= 0) continue
-      offsets[at] = this.#seed === undefined ? 0 : spread(this.#seed, second, nth, whole)
+      offsets[at] = this.#seed === undefined ? 0 : timeInSecond(this.#seed, second, nth, whole)
       nth += 1
     }
     const base = this.#base(second)

@@ -6,7 +6,7 @@
  * @param second since 1970
  * @returns ms since the beginning of the second, at least 0 and below 1000
  */
-export function spread(seed: number, second: number, k: number, n: number): number {
+export function timeInSecond(seed: number, second: number, k: number, n: number): number {
   let x = seed ^ Math.imul(second, 0x9e3779b1) ^ Math.imul(k + 1, 0x85ebca6b)
   x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
   x = Math.imul(x ^ (x >>> 15), 0x735a2d97)

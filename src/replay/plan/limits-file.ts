@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { isObject } from '../../config/checks/partial-config.js'
 import { ConfigError, type Flags, type Problem, parseConfig } from '../../config/load.js'
 import { formatPath } from '../../config/problems.js'
-import { readJsonObject } from '../formats/json-object.js'
+import { readConfigObject } from '../../config/read/json.js'
 import type { ReplayLimits } from './plan.js'
 
 /** The upstream of a file that has none. A replay sends nothing. */
@@ -16,8 +16,8 @@ const NO_UPSTREAM = 'echo:'
  */
 export function limitsOfFile(file: string, flags: Flags, env: NodeJS.ProcessEnv, base?: string): ReplayLimits {
   const own = readText(file)
-  const ownConfig = readJsonObject(own)
-  const baseConfig = base === undefined ? undefined : readJsonObject(readText(base))
+  const ownConfig = readConfigObject(own)
+  const baseConfig = base === undefined ? undefined : readConfigObject(readText(base))
   const whole = ownConfig === undefined || baseConfig === undefined ? ownConfig : { ...baseConfig, ...ownConfig }
   const text = baseConfig === undefined || whole === undefined ? own : JSON.stringify(whole)
   const { routes } = whole ?? {}
@@ -50,8 +50,8 @@ function inFile({ path, message }: Problem, file: string, base: string | undefin
     )
     return { path: isNamed ? '' : file, message }
   }
-  const own = readJsonObject(readText(file)) ?? {}
-  const inherited = Object.keys((base !== undefined && readJsonObject(readText(base))) || {}).filter(
+  const own = readConfigObject(readText(file)) ?? {}
+  const inherited = Object.keys((base !== undefined && readConfigObject(readText(base))) || {}).filter(
     key => !(key in own),
   )
   const isInBase = inherited.some(key => {
@@ -70,7 +70,7 @@ export function limitsOfFlags(flags: Flags, env: NodeJS.ProcessEnv): ReplayLimit
 /** The kind of a file: a configuration, the report of an earlier replay, or something else such as a log. */
 export function kindOf(file: string): 'config' | 'report' | 'other' {
   try {
-    const ownConfig = readJsonObject(readFileSync(file, 'utf8'))
+    const ownConfig = readConfigObject(readFileSync(file, 'utf8'))
     if (ownConfig === undefined) return 'other'
     if ('requests' in ownConfig && 'admitted' in ownConfig && 'clients' in ownConfig) return 'report'
     return 'buckets' in ownConfig || 'routes' in ownConfig ? 'config' : 'other'

@@ -3,8 +3,9 @@
 import { needsOf } from '../../config/header-needs.js'
 import { ConfigError, type Problem } from '../../config/load.js'
 import type { BucketSettings, RouteSettings, Settings } from '../../config/settings.js'
-import type { FormatOptions } from '../formats/detect.js'
+import type { FieldNames, FieldUse } from '../formats/field-names.js'
 import type { LineParser } from '../formats/line-parser.js'
+import type { FormatOptions } from '../formats/parsers/detect.js'
 import type { Bound } from '../runs/bound-run.js'
 import type { GridRequest } from './sweep-grid.js'
 
@@ -42,13 +43,14 @@ export function singleOf({ routes }: Settings): Single | undefined {
   const [route] = routes
   const [bucket] = route?.buckets ?? []
   if (route === undefined || bucket === undefined || routes.length > 1 || route.buckets.length > 1) return undefined
-  const { match, mode, cost, maxWait } = route
+  const { match, mode, cost, maxWait, patience } = route
   const { key, limits, tiers } = bucket
   const isPlain =
     Object.keys(match).length === 0 &&
     mode !== 'off' &&
     cost.kind === 'fixed' &&
     maxWait === Infinity &&
+    (mode === 'meter' || typeof patience !== 'number') &&
     tiers.length === 0 &&
     key.missing !== 'skip' &&
     bucket.schedule === undefined &&
@@ -80,6 +82,18 @@ export function missingFields({ settings, plain }: ReplayLimits, parser: LinePar
   return missing.map(
     ({ name, by }) =>
       `${log} (${parser.format}) does not contain the ${fieldName(name)}, which ${by} needs; no request counts as having it`,
+  )
+}
+
+/** @throws ConfigError for a field of `--field` that has no effect on this log */
+export function checkFields(fields: FieldNames, parser: LineParser, log: string): void {
+  const unused = (Object.keys(fields) as FieldUse[]).filter(use => !parser.takes(use))
+  if (unused.length === 0) return
+  throw new ConfigError(
+    unused.map((use): Problem => {
+      const message = `${use}=${fields[use]} has no effect on ${log} (${parser.format}); it is for JSON and W3C, and in combined ip=x_forwarded_for is a quoted field with addresses after the user agent; leave it out`
+      return { path: '--field', message }
+    }),
   )
 }
 

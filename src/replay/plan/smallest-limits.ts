@@ -1,13 +1,29 @@
 /**
- * Finds the smallest limits that keep given bounds: first the smallest rate of two digits that keeps them with some whole
- * capacity, then the smallest such capacity.
+ * Finds the smallest limits that keep given bounds: first the smallest rate that keeps them with some capacity, then the
+ * smallest such capacity. Rates are those of two digits and those of the sweep; capacities are whole ones and those of the
+ * sweep.
  *
- * Why the result is exact:
- * - A higher rate never rejects more, so the lowest rate that can reject few enough is found by bisection.
- * - A higher rate may lengthen the quantiles of waits, because short waits vanish first. So every rate from there on is
- *   tried in turn.
- * - At one rate every count rises or falls with the capacity. So the counts at two capacities bound those between, and a
- *   gap is searched only if these bounds allow an answer in it (`mayKeep`).
+ * What is found keeps the bounds, because every count is exact (`BoundRun`). It is the smallest, because only limits that
+ * cannot keep them are left out. Why they cannot: take two limits that see the same requests of one client, each of cost c.
+ * L, N and b are the level, the number of admitted requests and the capacity of the tighter one, L', N' and b' those of
+ * the other.
+ *
+ * 1. A higher rate, a larger capacity, or both never reject more. Always L' - L <= c (N' - N) and N' >= N. At the beginning all
+ *    are 0. While L' > 0 it falls at least as fast as L; at L' = 0 the left side is not positive. A request that only one of
+ *    them admits changes both sides by the same c. If that is the tighter one, L' > L, so N' > N before it. Hence bisection
+ *    finds the lowest rate that can reject few enough.
+ * 2. A higher rate may lengthen the quantiles of waits: short waits vanish first, and only delayed requests count. So every
+ *    rate from there on is tried in turn.
+ * 3. At one rate, a capacity b' >= b + c delays no fewer requests for longer than any wait. Always L' >= L: a request that only
+ *    the tighter one admits finds L + c <= b <= b' - c < L'. Let N and N' count only the admitted requests that found a
+ *    level above w, and D = L' - max(L, w). Always D <= c (N' - N) + c and N' >= N: draining does not raise D. A request that the
+ *    larger one admits raises D by c at most, and counts if L' > w; else D <= c after it. One that only the tighter one
+ *    admits lowers both sides by c if it counts, and then L' - L > c, so N' > N before it. Hence the counts at two
+ *    capacities bound those between, and a gap is searched only if these bounds allow an answer in it (`mayKeep`).
+ *
+ * Time: each pass over the requests tries up to 64 points, in O(64 x requests). For R rates and B capacities it takes
+ * O(log R) passes to find where to begin, then for each 16 rates O(log B) passes to find where rejections become few, c / 2
+ * passes for the ends of the gaps, and those for gaps that stay open: at most B / 4.
  */
 
 import type { Bound } from '../runs/bound-run.js'
@@ -24,6 +40,9 @@ const RATES = 16
 /** Into how many steps a bisection divides its range. */
 const STEPS = 8
 
+/** Rates that differ by less, relatively, are the same. */
+const ROUNDING = 1e-9
+
 /** Counts the outcomes of all arrivals at each point. */
 export type Count = (points: readonly Point[]) => Promise<readonly PointCounts[]>
 
@@ -38,21 +57,23 @@ export async function findSmallest(
   cost: number,
   count: Count,
 ): Promise<Point | undefined> {
-  const [least, most] = [Math.ceil(within.capacities[0]!), Math.floor(within.capacities.at(-1)!)]
-  if (least > most) return undefined
-  const rates = ratesBetween(within.rates[0]!, within.rates.at(-1)!)
+  const [smallest, largest] = [within.capacities[0]!, within.capacities.at(-1)!]
+  const [least, most] = [Math.ceil(smallest), Math.floor(largest)]
+  const others = within.capacities.filter(capacity => !Number.isInteger(capacity))
+  const rates = ratesOf(within)
   const rejects = bounds.filter(({ metric }) => metric === 'reject')
   /** The index of the first point that rejects few enough. Each point has to reject no more than the one before. */
   const first = (points: number, pointAt: (at: number) => Point) =>
     rejects.length === 0 ? 0 : firstThat(points, async tried => (await count(tried.map(pointAt))).map(isFew))
   const isFew = (counts: PointCounts): boolean => keeps(counts, rejects)
 
-  const slowest = await first(rates.length, at => ({ rate: rates[at]!, capacity: most }))
+  const slowest = await first(rates.length, at => ({ rate: rates[at]!, capacity: largest }))
   for (let from = slowest; from < rates.length; from += RATES) {
     const group = rates.slice(from, from + RATES)
     // A slower rate needs at least as much capacity as the fastest of the group.
     const room = least + (await first(most - least + 1, at => ({ rate: group.at(-1)!, capacity: least + at })))
-    const searches = group.map(rate => new RateSearch({ rate, least: room, most, cost }, bounds))
+    const between = others.filter(capacity => capacity > room - 1)
+    const searches = group.map(rate => new RateSearch({ rate, least: room, most, others: between, cost }, bounds))
     for (let open = stillOpen(searches); open.length > 0; open = stillOpen(searches)) {
       const wanted = open.map(search => search.wanted(BATCH / open.length))
       const counts = await inBatches(wanted.flat(), count)
@@ -102,11 +123,12 @@ interface Gap {
   readonly high: number
 }
 
-/** One rate, and the whole capacities from `least` to `most`. */
+/** One rate, the whole capacities from `least` to `most`, and other ones. */
 interface RateRange {
   readonly rate: number
   readonly least: number
   readonly most: number
+  readonly others: readonly number[]
   /** Of a request. */
   readonly cost: number
 }
@@ -124,15 +146,16 @@ class RateSearch {
   #asked: readonly (readonly number[])[] = []
   readonly #known = new Map<number, PointCounts>()
 
-  constructor({ rate, least, most, cost }: RateRange, bounds: readonly Bound[]) {
+  constructor({ rate, least, most, others, cost }: RateRange, bounds: readonly Bound[]) {
     this.rate = rate
     this.#bounds = bounds
     const step = Math.ceil(cost)
     this.#step = step
-    this.#gaps = Array.from({ length: Math.min(step, most - least + 1) }, (_, at) => ({
+    const whole = Array.from({ length: Math.min(step, most - least + 1) }, (_, at) => ({
       low: least + at,
       high: least + at + step * Math.floor((most - least - at) / step),
     }))
+    this.#gaps = [...whole, ...others.map(capacity => ({ low: capacity, high: capacity }))]
   }
 
   get open(): boolean {
@@ -178,15 +201,17 @@ function spaced(low: number, high: number, most: number): number[] {
   return Array.from({ length: count }, (_, at) => Math.round(low + ((high - low) * at) / (count - 1)))
 }
 
-/** Every rate of two digits, per second, or per minute if the lowest is below 0.1/s. */
-function ratesBetween(low: number, high: number): number[] {
+/** Every rate of two digits, per second, or per minute if the lowest is below 0.1/s, and those of the sweep. */
+function ratesOf({ rates: given }: Grid): number[] {
+  const [low, high] = [given[0]!, given.at(-1)!]
   const rates: number[] = []
   const unit = low * 1_000 >= 0.1 ? 1_000 : 60_000
   for (let exponent = -9; exponent < 9; exponent += 1) {
     for (let digits = 10; digits < 100; digits += 1) {
       const perUnit = Number(`${digits}e${exponent}`)
-      if (perUnit / unit >= low * (1 - 1e-9) && perUnit / unit <= high * (1 + 1e-9)) rates.push(perUnit / unit)
+      if (perUnit / unit >= low * (1 - ROUNDING) && perUnit / unit <= high * (1 + ROUNDING)) rates.push(perUnit / unit)
     }
   }
-  return rates
+  const others = given.filter(rate => !rates.some(other => Math.abs(other - rate) <= rate * ROUNDING))
+  return [...rates, ...others].sort((a, b) => a - b)
 }

@@ -13,6 +13,12 @@ export function parseTarget(text: string): Bound[] {
     const metric = METRICS.find(each => each === name)
     if (metric === undefined) throw new RangeError(`${JSON.stringify(part)} is no target; ${FORMS}`)
     if (metric !== 'reject' && metric !== 'delay') return { metric, most: parseDuration(value) }
+    if (/^\d*\.?\d+$/.test(value)) {
+      const percent = Number((100 * Number(value)).toPrecision(6))
+      throw new RangeError(
+        `${JSON.stringify(value)} is no share; write "${value}%", or "${percent}%" if 1 stands for all`,
+      )
+    }
     const [, percent] = /^(\d+(?:\.\d+)?)%$/.exec(value) ?? []
     if (percent === undefined || Number(percent) > 100) {
       throw new RangeError(`${JSON.stringify(value)} is no share; ${FORMS}`)
@@ -25,8 +31,18 @@ export function parseTarget(text: string): Bound[] {
   return bounds
 }
 
-/** Limits as a line of a configuration. */
-export function configLines({ rate, capacity }: Point, key: string, burst?: number): string {
+/** The bucket that limits are for. */
+export interface TargetBucket {
+  readonly name: string
+  /** Undefined: the log does not tell what its clients are told apart by. */
+  readonly key: string | undefined
+  readonly burst: number | undefined
+}
+
+/** Limits as a line of a configuration: a whole bucket, or what to write into one whose key is not known. */
+export function configLines({ rate, capacity }: Point, { name, key, burst }: TargetBucket): string {
   const bursts = burst === undefined ? '' : `, "burst": ${burst}`
-  return `"buckets": { "client": { "key": ${JSON.stringify(key)}, "rate": "${rateText(rate)}", "capacity": ${capacity}${bursts} } }`
+  const limits = `"rate": "${rateText(rate)}", "capacity": ${capacity}${bursts}`
+  if (key === undefined) return limits
+  return `"buckets": { ${JSON.stringify(name)}: { "key": ${JSON.stringify(key)}, ${limits} } }`
 }

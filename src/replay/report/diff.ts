@@ -6,8 +6,10 @@ import { type Directory, RouteDirectory } from '../input/client-directory.js'
 import { printable } from '../input/line-scanner.js'
 import { STDIN } from '../input/log-files.js'
 import { missingFields, type Plan, type ReplayLimits } from '../plan/plan.js'
+import { patientRoutes, readPatiently } from '../runs/route-patience.js'
 import type { Outcomes, RunTally } from '../runs/run-tally.js'
 import { ShaperRun } from '../runs/shaper-run.js'
+import { Waits } from '../runs/wait-quantiles.js'
 import { createReport, LONGEST_KEY, type ReplayReport } from './report.js'
 
 /** How many clients to list. */
@@ -82,16 +84,28 @@ export async function diffLimits(a: ReplayLimits, b: ReplayLimits, plan: Omit<Pl
       }
     }
   }
-  const { reading, result } = await new LogArrivals({ ...plan, directory, begin }).read(() => {
-    const runs = [new ShaperRun(a.settings, directoryOfA), new ShaperRun(b.settings, directoryOfB)] as const
+  const serviceTimes = new Waits()
+  const routes = [a, b].flatMap(({ settings }) => patientRoutes(settings))
+  const onServiceTime = (ms: number): void => serviceTimes.add(ms)
+  const arrivals = new LogArrivals({ ...plan, directory, begin, ...(routes.length > 0 && { onServiceTime }) })
+  const open = (service = 0) => {
+    const runs = [
+      new ShaperRun(a.settings, directoryOfA, { service }),
+      new ShaperRun(b.settings, directoryOfB, { service }),
+    ] as const
     return {
       runs,
+      begin(origin: number) {
+        for (const run of runs) run.begin(origin)
+      },
       arrive(at: number, id: number, agent: number) {
         runs[0].arrive(at, directory.firsts[id]!, agent)
         runs[1].arrive(at, directory.seconds[id]!, agent)
       },
     }
-  })
+  }
+  const { reading, result, note } = await readPatiently(arrivals, { serviceTimes, routes, open })
+  if (note !== undefined) notes.add(note)
   for (const run of result.runs) run.end()
   const [tallyOfA, tallyOfB] = [result.runs[0].tally, result.runs[1].tally]
   const report = (limits: ReplayLimits, tally: RunTally): ReplayReport =>

@@ -1,6 +1,6 @@
 /** A report as one page that loads nothing else: style, script and data are inside. */
-import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
+import { policyHash } from '../../http/policy-hash.js'
 import type { ReplayReport } from './report.js'
 
 /** The modules of the script, each after those that it imports. */
@@ -13,7 +13,7 @@ export function replayPage(report: ReplayReport): string {
     .join('\n')
     .replace(/^import [^;]*? from '\.\/.*'\n/gm, '')
     .replace(/^export /gm, '')}`
-  const policy = `default-src 'none'; script-src '${hash(script)}'; style-src '${hash(style)}'; base-uri 'none'; form-action 'none'`
+  const policy = `default-src 'none'; script-src ${policyHash(script)}; style-src ${policyHash(style)}; base-uri 'none'; form-action 'none'`
   return read('plots.html')
     .replace('<!-- policy -->', () => `<meta http-equiv="Content-Security-Policy" content="${policy}">`)
     .replace('<!-- style -->', () => `<style>${style}</style>`)
@@ -28,9 +28,4 @@ function embedded(report: ReplayReport): string {
 
 function read(name: string): string {
   return readFileSync(new URL(name, import.meta.url), 'utf8')
-}
-
-/** A hash source of a Content-Security-Policy (CSP3, 2.3.1). */
-function hash(text: string): string {
-  return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }

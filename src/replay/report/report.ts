@@ -7,7 +7,7 @@ import type { Directory } from '../input/client-directory.js'
 import { printable } from '../input/line-scanner.js'
 import { type Plan, singleOf } from '../plan/plan.js'
 import { type Grid, rateText } from '../plan/sweep-grid.js'
-import { configLines } from '../plan/target.js'
+import { configLines, type TargetBucket } from '../plan/target.js'
 import type { LeavingCounts } from '../runs/leaving-clients.js'
 import type { ClientOutcomes, Outcomes, RunTally } from '../runs/run-tally.js'
 import type { PointOutcome } from '../runs/sweep-run.js'
@@ -104,9 +104,7 @@ export interface PeakReport extends Omit<Peak, 'second'> {
 }
 
 export interface SweepReport {
-  /** The key of the bucket. */
-  readonly key: string
-  readonly burst: number | undefined
+  readonly bucket: TargetBucket
   readonly grid: Grid
   readonly outcomes: readonly PointOutcome[]
   /** The smallest limits that meet the target. */
@@ -181,7 +179,7 @@ export function createReport({ plan, reading, tally, directory, notes, swept, le
   }
 }
 
-function sweepReport({ key, burst, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
+function sweepReport({ bucket, grid, outcomes, found }: SweepReport): NonNullable<ReplayReport['sweep']> {
   const pointReport = ({ rate, wait, ...rest }: PointOutcome) => ({
     rate: rateText(rate),
     ...rest,
@@ -191,14 +189,14 @@ function sweepReport({ key, burst, grid, outcomes, found }: SweepReport): NonNul
     rates: grid.rates.map(rateText),
     capacities: grid.capacities,
     points: outcomes.map(pointReport),
-    ...(found && { recommended: { ...pointReport(found), config: configLines(found, key, burst) } }),
+    ...(found && { recommended: { ...pointReport(found), config: configLines(found, bucket) } }),
   }
 }
 
 function describeTimes({ whole }: Reading, seed: number | undefined): string {
   if (!whole) return 'as logged'
   if (seed === undefined) return 'whole seconds as logged, all at their beginning'
-  return `whole seconds spread: the k-th of n lines of a second at (k + u) / n of it, u from a hash of seed ${seed}, second and k`
+  return `whole seconds; the requests of one second are spread over it, at places that --seed ${seed} decides`
 }
 
 /** The waits in bins with edges at 1, 2 and 5 times powers of ten, in ms. */

@@ -1,19 +1,28 @@
 /** A whole configuration: the shaper of the proxy, on a virtual clock that moves to each arrival in turn. */
 import { allLimits } from '../../config/report/longest-waits.js'
 import { hasSchedule, presentRates, settingsAt } from '../../config/schedule.js'
-import type { Settings } from '../../config/settings.js'
+import type { RouteSettings, Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import { createVirtualClock } from '../../core/clock.js'
 import { Gate, type LaneRoute, type SharedBucket, type Ticket, type Waiter } from '../../core/queue/lane.js'
+import { SAME_TIME } from '../../core/queue/ready-lanes.js'
 import { type Arrival, type Rejection, Shaper } from '../../core/shaper.js'
 import type { RequestKind, RouteDirectory } from '../input/client-directory.js'
 import type { LeavingClients } from './leaving-clients.js'
+import { patienceOf } from './route-patience.js'
 import type { ReplayRun } from './run.js'
 import { RunTally } from './run-tally.js'
 
 /** ms */
 const MINUTE = 60_000
+
+export interface ShaperRunOptions {
+  /** Clients that leave, of whom all are as patient. Undefined: the `patience` of routes counts, and nobody leaves. */
+  readonly clients?: LeavingClients
+  /** How long answers take, in ms. */
+  readonly service?: number
+}
 
 export class ShaperRun implements ReplayRun {
   readonly tally = new RunTally()
@@ -39,10 +48,11 @@ export class ShaperRun implements ReplayRun {
   #present = new Map<BucketLimits, BucketLimits>()
 
   readonly #clients: LeavingClients | undefined
+  readonly #service: number
 
-  /** @param clients undefined: no client leaves */
-  constructor(settings: Settings, directory: RouteDirectory, clients?: LeavingClients) {
+  constructor(settings: Settings, directory: RouteDirectory, { clients, service = 0 }: ShaperRunOptions = {}) {
     this.#clients = clients
+    this.#service = service
     const { limits } = settings
     if (hasSchedule(settings)) this.#scheduled = settings
     this.#directory = directory
@@ -71,16 +81,21 @@ export class ShaperRun implements ReplayRun {
       return tally.reject(client, agent)
     }
     let ticket: Ticket | undefined
+    const expire = (): void => {
+      tally.expired += 1
+      tally.reject(client, agent)
+    }
     const waiter: Waiter = {
       release: slot => {
         if (this.#clients?.turn(slot - now) === 'lost') return this.#giveUp(arrival, ticket!)
+        if (this.#clients === undefined && slot - now > (arrival.patience ?? Infinity) + SAME_TIME) {
+          this.#giveUp(arrival, ticket!)
+          return expire()
+        }
         this.#answered(arrival)
         tally.delay(slot + start, slot - now, client, agent)
       },
-      expire: () => {
-        tally.expired += 1
-        tally.reject(client, agent)
-      },
+      expire,
       reject: () => tally.reject(client, agent),
     }
     const { mode, maxWait } = rule.settings
@@ -91,7 +106,7 @@ export class ShaperRun implements ReplayRun {
       tally.pass(at)
     } else if ('reason' in verdict) {
       if (verdict.reason === 'crowded') this.notByBuckets += 1
-      if (isGivenUp(verdict, arrival, maxWait)) this.#clients?.giveUp()
+      if (this.#clients !== undefined && isGivenUp(verdict, arrival, maxWait)) this.#clients.giveUp()
       else tally.reject(client, agent)
     } else {
       ticket = verdict
@@ -135,7 +150,7 @@ export class ShaperRun implements ReplayRun {
     if (rates === this.#rates) return
     this.#rates = rates
     const configured = this.#scheduled!.buckets
-    const present = settingsAt(this.#scheduled!, wall).buckets
+    const present = settingsAt(this.#scheduled!, { wall, now }).buckets
     const known = this.#present
     this.#present = new Map()
     for (const [place, bucket] of configured.entries()) {
@@ -166,6 +181,12 @@ export class ShaperRun implements ReplayRun {
     this.#shaper.leave(route.gate, stack)
   }
 
+  /** The longest predicted wait to which the patience of a route admits, in ms. Undefined: any. */
+  #longestWait(route: RouteSettings): number | undefined {
+    const patience = patienceOf(route)
+    return patience === undefined ? undefined : patience - this.#service
+  }
+
   #arrival({ rule, keys, limits, cost, costs, weight, priority }: RequestKind, now: number): Arrival | undefined {
     const stack: SharedBucket[] = []
     for (const [place, configured] of limits.entries()) {
@@ -183,7 +204,8 @@ export class ShaperRun implements ReplayRun {
       lane = { name, gate }
       this.#lanes.set(name, lane)
     }
-    return { route: lane, stack, cost, costs, weight, priority, patience: this.#clients?.longestWait }
+    const patience = this.#clients === undefined ? this.#longestWait(rule!.settings) : this.#clients.longestWait
+    return { route: lane, stack, cost, costs, weight, priority, patience }
   }
 }
 

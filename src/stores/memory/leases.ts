@@ -1,6 +1,7 @@
 /**
  * Leases of one bucket instance: who gets which slots and how much room. docs/decisions/slot-leases.md says why it keeps the
- * bound. lease.lua and lease.sql do the same.
+ * bound. lease.lua and lease.sql do the same, in turns only: where it is known when requests came, the oldest of a lane has its
+ * slot (docs/decisions/workers-pipe.md).
  */
 import { slackOf } from '../../core/bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../../core/bucket/meter.js'
@@ -9,15 +10,18 @@ import {
   FORECAST,
   FRAME,
   LATENESS_STEP,
+  type LaneArrivals,
   LEAD_WAY,
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
   REPORT_LATE,
   REPORT_SHIFT,
+  SLOT_RESERVE,
   SLOTS_PER_FRAME,
 } from '../../core/store.js'
 import { SAME_SLOT } from '../constants.js'
+import { type PromisingState, reservedOf } from './promises.js'
 
 /** What a class of an instance still needs. */
 interface Demand {
@@ -27,6 +31,12 @@ interface Demand {
   cost: number
   /** The virtual time at which it has its turn: cost units per weight. */
   turn: number
+  /** Undefined: it waits in several lanes, or it is not known when it came. */
+  readonly arrivals: LaneArrivals | undefined
+  /** Cost units that have got slots since it was reported. */
+  passed: number
+  /** The first of the points of `arrivals` that has not passed. */
+  point: number
 }
 
 interface OwnedSlot {
@@ -51,11 +61,10 @@ interface Lessee {
 }
 
 /** The part of a bucket's state that leases touch. Moments in ms, the level in cost units at `at`. */
-export interface LeasedState {
+export interface LeasedState extends PromisingState {
   level: number
   at: number
   free: number
-  rate: number
   /** The part of the rate at which room grows in leases, in cost units per ms. The level does not drain by it. */
   leasedRate: number
   /** All of that ends by then. */
@@ -90,9 +99,10 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   lessee.seenAt = now
   lessee.nextAt = now
   allocate(state, leases, request, now)
+  const reserved = reservedOf(state, now)
   const isDone = request.demand.length === 0 && request.want <= 0
   if (isDone) leave(leases, lessee)
-  else leaseRoom(state, leases, lessee, { ...request, unused })
+  else leaseRoom(state, leases, lessee, { ...request, unused, reserved })
   followLead(state, leases, lessee)
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
@@ -101,7 +111,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
-  for (const { room } of leases.lessees) rooms += room
+  for (const other of leases.lessees) rooms += setApart(other, now)
   return {
     slots,
     nextAt: lessee.nextAt,
@@ -110,7 +120,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     roomRate: lessee.roomRate,
     roomFrom: now,
     roomUntil: lessee.roomUntil,
-    spare: Math.max(0, request.bucket.limits.capacity - state.level),
+    spare: Math.max(0, request.bucket.limits.capacity - state.level - reserved),
     level: Math.max(0, state.level - rooms),
     instances: leases.lessees.length,
     lead: leases.lateBy,
@@ -201,7 +211,7 @@ function report(
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost
   const share = (state.rate * FRAME) / leases.lessees.length
-  lessee.demand = demand.map(({ priority, weight, cost }) => {
+  lessee.demand = demand.map(({ priority, weight, cost, arrivals }) => {
     const known = lessee.demand.find(other => other.priority === priority)
     if (priority === FORECAST) {
       const turn = turnOf(known, leases.turns[priority]!, share / cost)
@@ -209,14 +219,16 @@ function report(
       return {
         ...{ priority, weight: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0 },
         turn: Math.min(turn, most),
+        ...{ arrivals: undefined, passed: 0, point: 0 },
       }
     }
-    return { priority, weight, cost, turn: turnOf(known, leases.turns[priority]!, share / weight) }
+    const turn = turnOf(known, leases.turns[priority]!, share / weight)
+    return { priority, weight, cost, turn, arrivals, passed: 0, point: 0 }
   })
   // Slots that wait for it serve the lowest class first.
   for (const entry of [...lessee.demand].sort((one, other) => one.priority - other.priority)) {
     const covered = Math.min(pending, entry.cost)
-    if (entry.priority < FORECAST) entry.cost -= covered
+    if (entry.priority < FORECAST) pass(entry, covered)
     pending -= covered
   }
 }
@@ -229,9 +241,14 @@ function turnOf(known: Demand | undefined, present: number, credit: number): num
   return known === undefined ? present : Math.max(known.turn, present - credit)
 }
 
+/** What counts in the level for it, admitted or not: room that was set apart, and what that has grown by since, in cost units. */
+function setApart({ room, roomRate, roomUntil, seenAt }: Lessee, now: number): number {
+  return room + roomRate * Math.max(0, Math.min(now, roomUntil) - seenAt)
+}
+
 /** Counts what it has admitted in place of what was set apart for it. Returns the rest of that, in cost units. */
 function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): number {
-  const set = lessee.room + lessee.roomRate * Math.max(0, Math.min(now, lessee.roomUntil) - lessee.seenAt)
+  const set = setApart(lessee, now)
   state.level = Math.max(0, state.level + used - set)
   lessee.room = 0
   lessee.roomRate = 0
@@ -241,6 +258,8 @@ function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: numbe
 interface RoomRequest extends LeaseRequest {
   /** Cost units that were set apart for it and that it has not used. */
   readonly unused: number
+  /** What is kept for others. */
+  readonly reserved: number
 }
 
 /**
@@ -248,16 +267,17 @@ interface RoomRequest extends LeaseRequest {
  * while its report is on its way, so an instance far away would get less otherwise.
  */
 function leaseRoom(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: RoomRequest): void {
-  const { want, unused, largest } = request
+  const { want, unused, largest, reserved } = request
   if (want < 0) return
   const { capacity } = request.bucket.limits
   const alone = leases.lessees.length === 1
-  const spare = Math.max(0, capacity - state.level)
+  const spare = Math.max(0, capacity - state.level - reserved)
   const room = Math.min(want, spare, Math.max(spare / 2, unused, alone ? largest : 0))
   let others = 0
   for (const other of leases.lessees) if (other !== lessee) others += other.roomRate
   lessee.room = room
-  lessee.roomRate = Math.max(0, Math.min(state.rate / leases.lessees.length, state.rate - others))
+  // What drains is for those who have booked.
+  lessee.roomRate = reserved > 0 ? 0 : Math.max(0, Math.min(state.rate / leases.lessees.length, state.rate - others))
   state.level += room
 }
 
@@ -281,7 +301,7 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
   const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
   const end = endOf(leases, now)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
-  const share: Share = { limits, leases, lead, isExpecting }
+  const share: Share = { limits, leases, lead, isExpecting, late: lead + Math.min(SLOT_RESERVE, most / rate / 2) }
 
   const unclaimed: OwnedSlot[] = []
   for (const slot of leases.spare) {
@@ -317,11 +337,15 @@ interface Share {
   readonly lead: number
   /** Whether slots that nobody has a demand for are given out. */
   readonly isExpecting: boolean
+  /** ms. The oldest request has a slot that is so much before the time for which its instance has leases. */
+  readonly late: number
 }
 
 interface Taker {
   readonly lessee: Lessee
   readonly demand: Demand
+  /** Whose turn it is. The slot may be for an older request of the same lane, elsewhere. */
+  readonly inTurn: Demand
 }
 
 /** Whether it takes slots. A forecast of nothing has no weight, so it gets nothing. */
@@ -385,17 +409,53 @@ function firstsOf(share: Share, at: number): (Taker | undefined)[] {
     for (const demand of lessee.demand) {
       if (!takes(share, demand)) continue
       const known = firsts[demand.priority]
-      if (known === undefined || demand.turn < known.demand.turn) firsts[demand.priority] = { lessee, demand }
+      if (known === undefined || demand.turn < known.demand.turn)
+        firsts[demand.priority] = { lessee, demand, inTurn: demand }
     }
   }
-  return firsts
+  return firsts.map(first => first && oldestLike(share, first, at))
+}
+
+/** Who has the oldest request of the lane whose turn it is. */
+function oldestLike(share: Share, taker: Taker, at: number): Taker {
+  const { arrivals, priority } = taker.demand
+  if (arrivals === undefined) return taker
+  let oldest = taker
+  let since = nextArrival(taker.demand)
+  for (const lessee of share.leases.lessees) {
+    if (at + share.late < readyAt(lessee) || at > latestOf(lessee, share.lead)) continue
+    for (const demand of lessee.demand) {
+      if (demand.priority !== priority || demand.arrivals?.lane !== arrivals.lane || !takes(share, demand)) continue
+      const came = nextArrival(demand)
+      if (came >= since) continue
+      since = came
+      oldest = { lessee, demand, inTurn: taker.inTurn }
+    }
+  }
+  return oldest
+}
+
+/** When the first request came that has no slot yet, in ms. */
+function nextArrival(demand: Demand): number {
+  const { arrivals, passed, point } = demand
+  const { costs, times } = arrivals!
+  if (point === 0 || point === costs.length) return times.at(point === 0 ? 0 : -1) ?? Infinity
+  const [from, to] = [costs[point - 1]!, costs[point]!]
+  return times[point - 1]! + ((passed - from) / (to - from)) * (times[point]! - times[point - 1]!)
+}
+
+function pass(demand: Demand, cost: number): void {
+  demand.cost = Math.max(0, demand.cost - cost)
+  demand.passed += cost
+  const costs = demand.arrivals?.costs ?? []
+  while (demand.point < costs.length && costs[demand.point]! <= demand.passed + LEVEL_TOLERANCE) demand.point += 1
 }
 
 function costOf({ lessee, demand }: Taker): number {
   return Math.min(lessee.largest, demand.cost)
 }
 
-function give({ limits, leases }: Share, { lessee, demand }: Taker, slot: OwnedSlot): void {
+function give({ limits, leases }: Share, { lessee, demand, inTurn }: Taker, slot: OwnedSlot): void {
   const { priority } = demand
   const { minShare = DEFAULT_MIN_SHARE } = limits
   const { owed } = leases
@@ -406,9 +466,9 @@ function give({ limits, leases }: Share, { lessee, demand }: Taker, slot: OwnedS
     const isAwaited = leases.lessees.some(other => other.demand.some(behind => isBehind(behind, priority)))
     owed[priority] = isAwaited ? owed[priority]! + minShare * slot.cost : 0
   }
-  leases.turns[priority] = demand.turn
-  demand.turn += slot.cost / demand.weight
-  demand.cost = Math.max(0, demand.cost - slot.cost)
+  leases.turns[priority] = inTurn.turn
+  inTurn.turn += slot.cost / inTurn.weight
+  pass(demand, slot.cost)
   lessee.slots.push(slot)
   // So that those who got less have the next of the slots that nobody has a demand for.
   if (priority === FORECAST) return

@@ -20,6 +20,8 @@ import {
   type LeaseAnswer,
   type LeaseRequest,
   longestBackDate,
+  type PromiseAnswer,
+  type PromiseRequest,
   type Roll,
   type SettleRequest,
   SLOT_GRACE,
@@ -29,6 +31,7 @@ import type { UpstreamState } from '../../core/upstream-state.js'
 import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
 import { createMemoryBoard } from './board.js'
 import { type LeasedState, lease } from './leases.js'
+import { claimed, isDue, promise, redeem, reservedOf, shiftPromises } from './promises.js'
 import { MemoryUpstreams } from './upstreams.js'
 
 /** The state of a bucket instance. Moments are in ms of the clock. The rate is the one that it was used with last. */
@@ -43,7 +46,8 @@ export interface MemoryStore {
   admit(request: AdmitRequest): Admission
   claim(request: ClaimRequest): ClaimAnswer
   giveBack(request: GiveBackRequest): void
-  settle(request: SettleRequest): void
+  settle(request: SettleRequest): number[]
+  promise(request: PromiseRequest): PromiseAnswer
   lease(request: LeaseRequest): LeaseAnswer
   reset(bucket: BucketRef): void
   beat(id: string): Roll
@@ -148,6 +152,7 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
       const rejection = decideAdmission(request, states, now)
       if (rejection !== undefined) return rejection
       for (const [place, state] of states.entries()) change(state, costOfRef(stack[place]!, cost), now)
+      redeemBooking(request, states)
       const levels = states.map(({ level }) => level)
       if (!claim) return { admitted: true, levels }
       return { admitted: true, levels, claim: claimAt({ stack, cost, since: 0, ahead }, states, now) }
@@ -175,15 +180,25 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
 
     settle({ stack, cost }) {
       const now = clock.now()
-      for (const [place, state] of findAll(stack, now).entries()) {
+      return findAll(stack, now).map((state, place) => {
         const ref = stack[place]!
         const { rate, capacity } = ref.limits
         const difference = costOfRef(ref, cost)
         const free = Math.max(state.free, now)
-        const most = Math.max(free, now + capacity / rate)
-        state.free = Math.max(now, Math.min(most, free + difference / rate))
-        change(state, difference < 0 ? difference : (state.free - free) * rate, now)
-      }
+        const held = (free - now) * rate
+        const moved = Math.max(-held, Math.min(difference, Math.max(0, capacity - held)))
+        state.free = Math.max(now, free + moved / rate)
+        const level = levelOf(state, now)
+        change(state, difference < 0 ? difference : moved, now)
+        return difference < 0 ? Math.min(moved, state.level - level) : moved
+      })
+    },
+
+    promise(request) {
+      const now = clock.now()
+      const [state] = findAll([request.bucket], now) as [State]
+      change(state, 0, now)
+      return promise(state, state.level, request, now)
     },
 
     lease(request) {
@@ -253,6 +268,9 @@ class Instances {
       leasedRate: 0,
       leasedUntil: -Infinity,
       leases: undefined,
+      promises: [],
+      kept: 0,
+      keptUntil: -Infinity,
     }
     this.#byKey.set(key, state)
     return state
@@ -269,6 +287,7 @@ class Instances {
 
 /** Whether nothing would change if it were forgotten. A slot may be taken from before now, by the grace. */
 function isIdle(state: State, now: number): boolean {
+  if (state.keptUntil >= now) return false
   const isFree = state.free <= now - SLOT_GRACE && (state.leases === undefined || state.leasedUntil <= now)
   return isFree && levelOf(state, now) === 0 && blockedFor(state, now) === 0
 }
@@ -280,6 +299,7 @@ function shift(state: State, now: number): void {
   state.free += by
   state.blocked += by
   state.leasedUntil += by
+  shiftPromises(state, by)
   for (const lessee of state.leases?.lessees ?? []) {
     lessee.seenAt += by
     lessee.nextAt += by
@@ -312,11 +332,9 @@ type Refusal = Extract<Admission, { admitted: false }>
 /** Undefined: all buckets admit it. An overflow is followed by the policy of the buckets that overflow. */
 function decideAdmission(request: AdmitRequest, states: readonly State[], now: number): Refusal | undefined {
   const { stack, cost, maxWait } = request
-  const which = (refuses: (state: State, limits: BucketLimits, cost: number) => boolean): number[] =>
-    states.flatMap((state, place) => {
-      const ref = stack[place]!
-      return refuses(state, ref.limits, costOfRef(ref, cost)) ? [place] : []
-    })
+  const levels = occupied(request, states, now)
+  const which = (refuses: (place: number, limits: BucketLimits, cost: number) => boolean): number[] =>
+    stack.flatMap((ref, place) => (refuses(place, ref.limits, costOfRef(ref, cost)) ? [place] : []))
 
   const answer = (reason: Refusal['reason'], refusing: number[]): Refusal => ({
     admitted: false,
@@ -328,15 +346,32 @@ function decideAdmission(request: AdmitRequest, states: readonly State[], now: n
 
   const tooSmall = which((_, { capacity }, cost) => cost > capacity + LEVEL_TOLERANCE)
   if (tooSmall.length > 0) return answer('too-costly', tooSmall)
-  const blocked = which(state => blockedFor(state, now) > 0)
+  const blocked = which(place => blockedFor(states[place]!, now) > 0)
   if (blocked.length > 0) return answer('blocked', blocked)
-  const full = which((state, { capacity }, cost) => levelOf(state, now) + cost - capacity > LEVEL_TOLERANCE)
+  const full = which((place, { capacity }, cost) => levels[place]! + cost - capacity > LEVEL_TOLERANCE)
   for (const place of full) applyOverflowPolicy(states[place]!, stack[place]!.limits, now)
   if (full.length > 0) return answer('overflow', full)
-  const long = which((state, limits, cost) => {
-    return (levelOf(state, now) - slackOf(limits, cost)) / state.rate - SAME_TIME > maxWait
+  const long = which((place, limits, cost) => {
+    return (levels[place]! - slackOf(limits, cost)) / limits.rate - SAME_TIME > maxWait
   })
   return long.length > 0 ? answer('max-wait', long) : undefined
+}
+
+/** The levels with the room that is kept from this request. */
+function occupied({ stack, cost, booked }: AdmitRequest, states: readonly State[], now: number): number[] {
+  return states.map((state, place) => {
+    const claim = booked?.place === place ? claimed(state, booked, costOfRef(stack[place]!, cost)) : undefined
+    return levelOf(state, now) + (claim !== undefined && isDue(claim, now) ? 0 : reservedOf(state, now))
+  })
+}
+
+/** The booking of a request that was admitted is over, also if it came early. */
+function redeemBooking({ stack, cost, booked }: AdmitRequest, states: readonly State[]): void {
+  const state = booked && states[booked.place]
+  if (state === undefined) return
+  const ref = stack[booked!.place]!
+  const claim = claimed(state, booked!, costOfRef(ref, cost))
+  if (claim !== undefined) redeem(state, claim, ref.limits)
 }
 
 function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: BucketLimits, now: number): void {
@@ -347,7 +382,9 @@ function applyOverflowPolicy(state: State, { capacity, overflow, blockFor }: Buc
 }
 
 /** ms until it would be admitted if nobody else came. */
-function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonly State[], now: number): number {
+function msUntilAdmitted(request: AdmitRequest, states: readonly State[], now: number): number {
+  const { stack, cost, maxWait } = request
+  const levels = occupied(request, states, now)
   let time = 0
   for (const [place, state] of states.entries()) {
     const { limits } = stack[place]!
@@ -355,7 +392,7 @@ function msUntilAdmitted({ stack, cost, maxWait }: AdmitRequest, states: readonl
     const { rate, capacity } = limits
     const blocked = blockedFor(state, now)
     const target = blocked === Infinity ? 0 : Math.min(capacity - inBucket, rate * maxWait + slackOf(limits, inBucket))
-    time = Math.max(time, (levelOf(state, now) - target) / rate)
+    time = Math.max(time, (levels[place]! - target) / rate)
     if (blocked < Infinity) time = Math.max(time, blocked)
   }
   return time

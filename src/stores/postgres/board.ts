@@ -1,6 +1,6 @@
-/** What instances leave for each other in PostgreSQL, in two tables beside that of the buckets. */
+/** What instances leave for each other in PostgreSQL, in tables beside that of the buckets. */
 import type { QueryResultRow } from 'pg'
-import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View } from '../../core/board.js'
+import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View, type ViewKind } from '../../core/board.js'
 import { encodeOverride } from './news.js'
 import type { Schema } from './schema.js'
 import type { SideConnection } from './side-connection.js'
@@ -19,14 +19,11 @@ export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema,
         ON CONFLICT (name) DO UPDATE SET ends = excluded.ends, text = excluded.text RETURNING 1
       ) ${tell}`),
     end: fill(`WITH changed AS (DELETE FROM @overrides@ WHERE name = $1 RETURNING 1) ${tell}`),
+    agree: fill(`INSERT INTO @secrets@ AS s (name, text) VALUES ('tickets', $1)
+      ON CONFLICT (name) DO UPDATE SET text = s.text RETURNING text`),
     list: fill('SELECT text, ends - @now@ AS left FROM @overrides@ WHERE ends > @now@'),
-    // One that another instance deletes at this moment is left to it.
-    forget: fill(`DELETE FROM @views@ WHERE id IN
-      (SELECT id FROM @views@ WHERE at <= @now@ - ${VIEW_LIFE} AND id <> $1 FOR UPDATE SKIP LOCKED)`),
-    show: fill(`INSERT INTO @views@ AS v (id, at, text) VALUES ($1, @now@, $2)
-      ON CONFLICT (id) DO UPDATE SET at = excluded.at, text = excluded.text`),
-    views: fill(`SELECT id, text, @now@ - at AS age FROM @views@ WHERE at > @now@ - ${VIEW_LIFE}`),
   }
+  const viewSql: Record<ViewKind, ViewSql> = { present: viewSqlOf('present', fill), hour: viewSqlOf('hour', fill) }
 
   /** Changes the overrides, and tells of it. */
   function change(statement: string, override: Override, more: readonly unknown[] = []): Promise<boolean> {
@@ -58,12 +55,36 @@ export function createPostgresBoard(side: SideConnection, { fill }: Pick<Schema,
       return rows.map(({ text, left }): Override => ({ ...JSON.parse(text), endsIn: left }))
     },
 
-    async show(id, text) {
-      await side.query(sql.forget, [id])
+    async show(kind, id, text) {
+      await side.query(viewSql[kind].forget, [id])
       // PostgreSQL keeps no text with this character. JSON has none.
-      await side.query(sql.show, [id, text.replaceAll('\0', '')])
+      await side.query(viewSql[kind].show, [id, text.replaceAll('\0', '')])
     },
 
-    views: () => side.query<View & QueryResultRow>(sql.views),
+    views: kind => side.query<View & QueryResultRow>(viewSql[kind].views),
+
+    async agreeOnSecret(proposed) {
+      const [kept] = await side.query<{ text: string }>(sql.agree, [proposed])
+      return kept!.text
+    },
+  }
+}
+
+interface ViewSql {
+  readonly forget: string
+  readonly show: string
+  readonly views: string
+}
+
+/** The statements for views of one kind, in a table of its own. */
+function viewSqlOf(kind: ViewKind, fill: Schema['fill']): ViewSql {
+  const [table, life] = [{ present: '@views@', hour: '@hours@' }[kind], VIEW_LIFE[kind]]
+  return {
+    // One that another instance deletes at this moment is left to it.
+    forget: fill(`DELETE FROM ${table} WHERE id IN
+      (SELECT id FROM ${table} WHERE at <= @now@ - ${life} AND id <> $1 FOR UPDATE SKIP LOCKED)`),
+    show: fill(`INSERT INTO ${table} AS v (id, at, text) VALUES ($1, @now@, $2)
+      ON CONFLICT (id) DO UPDATE SET at = excluded.at, text = excluded.text`),
+    views: fill(`SELECT id, text, @now@ - at AS age FROM ${table} WHERE at > @now@ - ${life}`),
   }
 }

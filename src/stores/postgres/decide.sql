@@ -16,6 +16,8 @@
 --     7 leave     an instance leaves; two places: its own, and that of the number that have left
 --     6 exchange  of an upstream; cost: the rate it allows (0: no news), a: how long, b: how long it is paused
 --     9 settle
+--     10 promise  a: maxWait, b: fit; after the bucket: client, booking (0: none), more
+--     11 admit that claims a booking, and no slot. a: maxWait, b: the place of its bucket, from 0; after the buckets: client, booking
 --     8 lease     cost: the largest that waits, a: the instance, b: how many numbers of lease.sql follow the bucket
 --
 -- Returns float8[]: the moment, then for each operation its verdict and more
@@ -23,9 +25,11 @@
 --   admit       0, levels, and if claimed the claim's answer
 --               1 too-costly, 2 blocked, 3 overflow, 4 max-wait; retryAfterMs (-1: never), which refuse (bits), levels
 --   claim       0, slot, from when it may be used, or 1, when each bucket is free
---   giveBack, settle, reset, leave  0
+--   giveBack, reset, leave  0
+--   settle      0, by how much each bucket has changed, in its level or its schedule, whichever is more
 --   beat        0, how many instances there are, how many have left so far, how many have a lower key
 --   exchange    0, how long it is paused, the rate, how long that holds (0: there is none)
+--   promise     0, ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   lease       0, and the answer of lease.sql
 --
 -- What is new of an upstream for others is sent on the channel for news: `u`, the moment, what exchange returns, the key.
@@ -40,6 +44,9 @@ DECLARE
   expiries float8[];
   leased_rates float8[];
   leased_untils float8[];
+  -- Room that is kept from newcomers, and until when.
+  kepts float8[];
+  kept_untils float8[];
   -- When they are not needed any more. NaN: not changed. Infinity: as soon as they have drained.
   ends float8[] := array_fill('NaN'::float8, ARRAY[cardinality(keys)]);
   now float8;
@@ -71,11 +78,23 @@ DECLARE
   rate float8;
   capacity float8;
   target float8;
+  moved float8;
   others int;
   known float8[];
   leased record;
   lower_ones bigint;
   i int;
+  -- Of a booking that is claimed: its bucket, its promise, and whether it is due.
+  claimed int;
+  booked record;
+  due bool;
+  occupied float8;
+  reserved float8;
+  promised record;
+  room float8;
+  lasts float8;
+  more float8;
+  after float8;
 BEGIN
   -- First the missing rows, then the locks, each in the order of the keys, so that there is no deadlock. If a row is
   -- pruned in between, the whole call fails and is made again.
@@ -85,9 +104,10 @@ BEGIN
     ORDER BY k COLLATE "C"
     ON CONFLICT DO NOTHING;
   SELECT array_agg(s.level), array_agg(s.at), array_agg(s.free), array_agg(s.rate),
-      array_agg(s.blocked), array_agg(s.expires), array_agg(s.leased_rate), array_agg(s.leased_until)
-    INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils
-    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until FROM @table@ t
+      array_agg(s.blocked), array_agg(s.expires), array_agg(s.leased_rate), array_agg(s.leased_until),
+      array_agg(s.kept), array_agg(s.kept_until)
+    INTO levels, ats, frees, rates, blocks, expiries, leased_rates, leased_untils, kepts, kept_untils
+    FROM (SELECT t.level, t.at, t.free, t.rate, t.blocked, t.expires, t.leased_rate, t.leased_until, t.kept, t.kept_until FROM @table@ t
           WHERE t.key = ANY (keys) ORDER BY t.key FOR NO KEY UPDATE) s;
   IF cardinality(levels) IS DISTINCT FROM cardinality(keys) THEN
     RAISE EXCEPTION 'rows were pruned meanwhile' USING ERRCODE = 'serialization_failure';
@@ -100,6 +120,10 @@ BEGIN
       frees[i] := frees[i] + (now - ats[i]);
       blocks[i] := blocks[i] + (now - ats[i]);
       leased_untils[i] := leased_untils[i] + (now - ats[i]);
+      IF kept_untils[i] > '-Infinity' THEN
+        kept_untils[i] := kept_untils[i] + (now - ats[i]);
+        UPDATE @promises@ p SET at = p.at + (now - ats[i]), until = p.until + (now - ats[i]) WHERE p.key = keys[i];
+      END IF;
       ends[i] := expiries[i] - @KEEP_MARGIN@ + (now - ats[i]);
       ats[i] := now;
     END IF;
@@ -118,6 +142,8 @@ BEGIN
     IF verb = 8 THEN p := p + b::int; END IF;
     -- How far ahead of the horizon the last bucket may be, and how much later than b.
     IF verb = 2 OR (verb = 1 AND b = 1) THEN p := p + 2; END IF;
+    IF verb = 10 THEN p := p + 3; END IF;
+    IF verb = 11 THEN p := p + 2; END IF;
     o := o + 1;
     IF now > deadline THEN
       result[o] := -1;
@@ -178,17 +204,32 @@ BEGIN
     END LOOP;
 
     claims := verb = 2;
-    IF verb = 1 THEN
+    claimed := 0;
+    IF verb = 11 THEN
+      i := ops[first + 7 * b::int];
+      cost := ops[first + 7 * b::int + 6];
+      IF whole = 0 OR cost = 'NaN' THEN cost := whole; END IF;
+      SELECT p.client, p.at, p.until INTO booked FROM @promises@ p
+        WHERE p.key = keys[i] AND kept_untils[i] > '-Infinity'
+          AND p.client = ops[last + 1] AND p.booking = ops[last + 2] AND abs(p.cost - cost) <= @LEVEL_TOLERANCE@;
+      IF FOUND THEN
+        claimed := i;
+        due := booked.at <= now + @SAME_WAIT@ AND now <= booked.until;
+      END IF;
+    END IF;
+    IF verb = 1 OR verb = 11 THEN
       masks := '{0,0,0,0}';
       bit := 1;
       FOR f IN first .. last BY 7 LOOP
         i := ops[f];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         capacity := ops[f + 2];
+        occupied := levels[i];
+        IF now <= kept_untils[i] AND NOT (i = claimed AND due) THEN occupied := occupied + kepts[i]; END IF;
         IF cost > capacity + @LEVEL_TOLERANCE@ THEN masks[1] := masks[1] + bit; END IF;
         IF blocks[i] > now THEN masks[2] := masks[2] + bit; END IF;
-        IF levels[i] + cost - capacity > @LEVEL_TOLERANCE@ THEN masks[3] := masks[3] + bit; END IF;
-        IF (levels[i] - greatest(0, ops[f + 5] - cost)) / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
+        IF occupied + cost - capacity > @LEVEL_TOLERANCE@ THEN masks[3] := masks[3] + bit; END IF;
+        IF (occupied - greatest(0, ops[f + 5] - cost)) / ops[f + 1] - @SAME_WAIT@ > a THEN masks[4] := masks[4] + bit; END IF;
         bit := bit * 2;
       END LOOP;
       reason := CASE WHEN masks[1] > 0 THEN 1 WHEN masks[2] > 0 THEN 2 WHEN masks[3] > 0 THEN 3
@@ -200,13 +241,15 @@ BEGIN
           cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
           levels[i] := levels[i] + cost;
         END LOOP;
-        claims := b = 1;
+        claims := verb = 1 AND b = 1;
       ELSE
         IF reason = 3 THEN
           FOR f IN first .. last BY 7 LOOP
             i := ops[f];
             cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
-            IF levels[i] + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
+            occupied := levels[i];
+            IF now <= kept_untils[i] AND NOT (i = claimed AND due) THEN occupied := occupied + kepts[i]; END IF;
+            IF occupied + cost - ops[f + 2] > @LEVEL_TOLERANCE@ THEN
               IF ops[f + 3] = 1 THEN levels[i] := greatest(levels[i], ops[f + 2]); END IF;
               IF ops[f + 4] > 0 THEN blocks[i] := now + ops[f + 4]; END IF;
               IF ops[f + 3] = 1 OR ops[f + 4] > 0 THEN
@@ -223,7 +266,9 @@ BEGIN
             rate := ops[f + 1];
             target := CASE WHEN blocks[i] = 'Infinity' THEN 0 
               ELSE least(ops[f + 2] - cost, rate * a + greatest(0, ops[f + 5] - cost)) END;
-            retry := greatest(retry, (levels[i] - target) / rate);
+            occupied := levels[i];
+            IF now <= kept_untils[i] AND NOT (i = claimed AND due) THEN occupied := occupied + kepts[i]; END IF;
+            retry := greatest(retry, (occupied - target) / rate);
             IF blocks[i] < 'Infinity' THEN retry := greatest(retry, blocks[i] - now); END IF;
           END LOOP;
         END IF;
@@ -237,6 +282,17 @@ BEGIN
         result[o] := levels[i];
         IF reason = 0 THEN ends[i] := 'Infinity'; END IF;
       END LOOP;
+      IF reason = 0 AND claimed > 0 THEN
+        i := claimed;
+        DELETE FROM @promises@ p WHERE p.key = keys[i] AND p.client = booked.client;
+        -- What is kept from newcomers now. memory/promises.ts says why it is enough.
+        SELECT coalesce(sum(p.cost) FILTER (WHERE p.booking <> 0), 0) AS booked, max(p.until) AS until,
+            coalesce(max(p.cost) FILTER (WHERE p.booking <> 0), 0) AS largest
+          INTO promised FROM @promises@ p WHERE p.key = keys[i];
+        kepts[i] := least(promised.booked, ops[first + 7 * b::int + 2] / 2, rates[i] * @LONGEST_WINDOW@ + promised.largest);
+        kept_untils[i] := coalesce(promised.until, '-Infinity');
+        ends[i] := 'Infinity';
+      END IF;
       IF claims THEN
         o := o + 1;
         a := 0;
@@ -301,13 +357,90 @@ BEGIN
         i := ops[f];
         rate := ops[f + 1];
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
+        capacity := ops[f + 2];
         target := greatest(frees[i], now);
-        frees[i] := greatest(now, least(greatest(target, now + ops[f + 2] / rate), target + cost / rate));
-        levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE (frees[i] - target) * rate END);
+        moved := greatest((now - target) * rate, least(cost, greatest(0, capacity - (target - now) * rate)));
+        frees[i] := greatest(now, target + moved / rate);
+        o := o + 1;
+        result[o] := CASE WHEN cost < 0 THEN least(moved, greatest(-levels[i], cost)) ELSE moved END;
+        levels[i] := greatest(0, levels[i] + CASE WHEN cost < 0 THEN cost ELSE moved END);
         ends[i] := 'Infinity';
       END LOOP;
+    ELSIF verb = 10 THEN
+      i := ops[first];
+      rate := ops[first + 1];
+      capacity := ops[first + 2];
+      DELETE FROM @promises@ p
+        WHERE p.key = keys[i] AND (kept_untils[i] = '-Infinity' OR p.booking = 0 AND p.at <= now OR p.booking <> 0 AND p.until < now);
+      SELECT p.booking, p.cost, p.at, p.until INTO booked FROM @promises@ p
+        WHERE p.key = keys[i] AND p.client = ops[last + 1] AND p.booking <> 0;
+      is_new := true;
+      IF FOUND THEN
+        IF booked.at > now OR booked.until >= now + b THEN
+          is_new := false;
+          after := CASE WHEN booked.at > now THEN booked.at - now ELSE b END;
+        ELSE
+          DELETE FROM @promises@ p WHERE p.key = keys[i] AND p.client = ops[last + 1];
+        END IF;
+      END IF;
+      more := 0;
+      o := o + 1;
+      IF is_new THEN
+        -- Of the promises without bookings, which are one row, those are over whose moments have come.
+        SELECT count(*) AS number, coalesce(sum(CASE WHEN p.booking = 0 THEN least(p.cost, rate * (p.at - now)) ELSE p.cost END), 0) AS total,
+            coalesce(sum(p.cost) FILTER (WHERE p.booking <> 0), 0) AS booked, coalesce(max(p.at), '-Infinity') AS last
+          INTO promised FROM @promises@ p WHERE p.key = keys[i];
+        room := capacity - promised.total - cost;
+        IF promised.number >= @MOST_PROMISES@ OR room < -@LEVEL_TOLERANCE@ THEN
+          result := result || ARRAY[greatest(b, promised.last - now), 0, 0, 0, 0];
+          is_new := NULL;
+        ELSE
+          more := least(ops[last + 3], greatest(0, room));
+          room := least(capacity, rate * a + greatest(0, ops[first + 5] - cost) + cost);
+          lasts := (room / 2 - cost) / rate;
+          IF ops[last + 2] = 0 OR ops[first + 3] = 1 OR ops[first + 4] > 0 OR lasts < cost / rate THEN lasts := 0; END IF;
+          lasts := least(lasts, @LONGEST_WINDOW@);
+          IF lasts < @SHORTEST_WINDOW@ THEN lasts := 0; END IF;
+          reserved := CASE WHEN now <= kept_untils[i] THEN kepts[i] ELSE 0 END;
+          -- What is leased may still grow. All that is booked fits before what is booked.
+          IF lasts > 0 THEN
+            reserved := leased_rates[i] * greatest(0, leased_untils[i] - now) + promised.booked;
+          END IF;
+          slot := greatest(promised.last + cost / rate, now + greatest(0, levels[i] + reserved + cost - room) / rate);
+          -- A client that something else delays for longer must not delay the others.
+          IF b - (slot - now) > greatest(cost / rate, @FRAME@) THEN lasts := 0; ELSE slot := greatest(slot, now + b); END IF;
+          after := slot - now;
+          IF lasts > 0 THEN
+            INSERT INTO @promises@ AS p (key, client, booking, cost, at, until)
+              VALUES (keys[i], ops[last + 1], ops[last + 2], cost, slot, slot + lasts)
+              RETURNING p.booking, p.cost, p.at, p.until INTO booked;
+            more := 0;
+          ELSE
+            slot := slot + more / rate;
+            INSERT INTO @promises@ AS p (key, client, booking, cost, at, until) VALUES (keys[i], 0, 0, cost + more, slot, slot)
+              ON CONFLICT (key, client) DO UPDATE
+                SET cost = least(p.cost, rate * (p.at - now)) + excluded.cost, at = excluded.at, until = excluded.until
+              RETURNING p.booking, p.cost, p.at, p.until INTO booked;
+          END IF;
+        END IF;
+      END IF;
+      IF is_new IS NOT NULL THEN
+        IF booked.booking = 0 OR abs(booked.cost - cost) > @LEVEL_TOLERANCE@ THEN result := result || ARRAY[after, 0, 0, 1, more];
+        ELSE result := result || ARRAY[after, booked.booking, greatest(0, booked.until - now - after), 1, 0]; END IF;
+      END IF;
+      o := o + 4;
+        -- What is kept from newcomers now. memory/promises.ts says why it is enough.
+        SELECT coalesce(sum(p.cost) FILTER (WHERE p.booking <> 0), 0) AS booked, max(p.until) AS until,
+            coalesce(max(p.cost) FILTER (WHERE p.booking <> 0), 0) AS largest
+          INTO promised FROM @promises@ p WHERE p.key = keys[i];
+        kepts[i] := least(promised.booked, ops[first + 2] / 2, rates[i] * @LONGEST_WINDOW@ + promised.largest);
+        kept_untils[i] := coalesce(promised.until, '-Infinity');
+        ends[i] := 'Infinity';
     ELSIF verb = 4 THEN
       i := ops[first];
+      kepts[i] := 0;
+      kept_untils[i] := '-Infinity';
+      DELETE FROM @promises@ p WHERE p.key = keys[i];
       levels[i] := 0;
       frees[i] := '-Infinity';
       leased_rates[i] := 0;
@@ -318,7 +451,8 @@ BEGIN
       i := ops[first];
       known := NULL;
       IF leased_untils[i] > '-Infinity' THEN SELECT t.lease INTO known FROM @table@ t WHERE t.key = keys[i]; END IF;
-      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : first + 5] || ops[first + 7 : p - 1]);
+      SELECT * INTO leased FROM @lease@(known, leased_untils[i], levels[i], frees[i], now, a, cost, ops[first : first + 5] || ops[first + 7 : p - 1],
+        CASE WHEN now <= kept_untils[i] THEN kepts[i] ELSE 0 END);
       levels[i] := leased.level;
       frees[i] := leased.free;
       leased_rates[i] := leased.leased_rate;
@@ -343,11 +477,11 @@ BEGIN
 
   UPDATE @table@ t
     SET level = u.level, at = u.at, free = u.free, rate = u.rate, blocked = u.blocked,
-      leased_rate = u.leased_rate, leased_until = u.leased_until,
+      leased_rate = u.leased_rate, leased_until = u.leased_until, kept = u.kept, kept_until = u.kept_until,
       expires = @KEEP_MARGIN@ + CASE WHEN u.ends < 'Infinity' THEN u.ends
-        ELSE greatest(greatest(u.at, u.leased_until) + u.level / u.rate, u.free, nullif(u.blocked, 'Infinity')) END
-    FROM unnest(keys, levels, ats, frees, rates, blocks, leased_rates, leased_untils, ends)
-      u (key, level, at, free, rate, blocked, leased_rate, leased_until, ends)
+        ELSE greatest(greatest(u.at, u.leased_until) + u.level / u.rate, u.free, nullif(u.blocked, 'Infinity'), u.kept_until) END
+    FROM unnest(keys, levels, ats, frees, rates, blocks, leased_rates, leased_untils, kepts, kept_untils, ends)
+      u (key, level, at, free, rate, blocked, leased_rate, leased_until, kept, kept_until, ends)
     WHERE t.key = u.key AND u.ends <> 'NaN';
   RETURN result;
 END

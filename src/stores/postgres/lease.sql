@@ -8,6 +8,7 @@
 --   now, instance, largest
 --   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, count, for each of count
 --                       classes its priority, weight and cost, and for each returned slot its moment and cost
+--   reserved            the room that is kept from newcomers
 --   OUT leased_rate
 --   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
 --                       slots its moment and cost
@@ -386,9 +387,10 @@ BEGIN
     FOR i IN 1 .. n LOOP
       IF i <> me AND nexts[i] > '-Infinity' THEN others := others + room_rates[i]; END IF;
     END LOOP;
-    spare := greatest(0, capacity - level);
+    spare := greatest(0, capacity - level - reserved);
     rooms[me] := least(want, spare, greatest(spare / 2, unused, CASE WHEN living = 1 THEN largest ELSE 0 END));
-    room_rates[me] := greatest(0, least(rate / living, rate - others));
+    -- What drains is for those who have booked.
+    room_rates[me] := CASE WHEN reserved > 0 THEN 0 ELSE greatest(0, least(rate / living, rate - others)) END;
     level := level + rooms[me];
   END IF;
   lead := 0;
@@ -420,7 +422,7 @@ BEGIN
     room_untils[me] := answer[2] + leads[me] + @LEASE_LIFE@;
   END IF;
   answer[6] := answer[2] + leads[me] + @LEASE_LIFE@;
-  answer[7] := greatest(0, capacity - level);
+  answer[7] := greatest(0, capacity - level - reserved);
 
   -- Those that are gone are left out.
   kept := 0;
@@ -433,7 +435,8 @@ BEGIN
     places[i] := kept;
     leased_rate := leased_rate + room_rates[i];
     leased_until := greatest(leased_until, nexts[i] + leads[i] + @LEASE_LIFE@);
-    others := others + rooms[i];
+    -- Room that was set apart, and what that has grown by since.
+    others := others + rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]);
     CONTINUE WHEN kept = i;
     ids[kept] := ids[i];
     seens[kept] := seens[i];

@@ -7,6 +7,8 @@ WITH chunk AS MATERIALIZED (
   WHERE t.key IN (SELECT key FROM chunk WHERE expires < @now@) AND t.expires < @now@
   FOR UPDATE SKIP LOCKED
 ), deleted AS (
-  DELETE FROM @table@ t USING unused WHERE t.key = unused.key AND t.expires < @now@ RETURNING 1
+  DELETE FROM @table@ t USING unused WHERE t.key = unused.key AND t.expires < @now@ RETURNING t.key
+), forgotten AS (
+  DELETE FROM @promises@ p USING deleted WHERE p.key = deleted.key
 )
 SELECT (SELECT max(key) FROM chunk) AS last, (SELECT count(*)::int FROM deleted) AS deleted

@@ -16,8 +16,8 @@ const PATIENCE = 10_000
 
 /** Those of lease.sql. */
 const LEASE_PARAMETERS = `INOUT lease float8[], INOUT leased_until float8, INOUT level float8, INOUT free float8,
-  now float8, instance float8, largest float8, request float8[], OUT leased_rate float8, OUT answer float8[]`
-const LEASE_TYPES = 'float8[],float8,float8,float8,float8,float8,float8,float8[]'
+  now float8, instance float8, largest float8, request float8[], reserved float8, OUT leased_rate float8, OUT answer float8[]`
+const LEASE_TYPES = 'float8[],float8,float8,float8,float8,float8,float8,float8[],float8'
 
 function read(name: string): string {
   return fillConstants(readFileSync(new URL(`./${name}.sql`, import.meta.url), 'utf8'))
@@ -34,7 +34,7 @@ export interface Schema {
   readonly channel: string
   /** SQL on the tables of board.ts. */
   fill(template: string): string
-  /** SQL: the time, whether the table has the columns of leases, and whether all exists. */
+  /** SQL: the time, whether the table has the columns that were added later, and whether all exists. */
   readonly probe: string
   /**
    * SQL: creates what does not exist. Several at once wait for each other.
@@ -76,19 +76,24 @@ export function describeSchema(table: string, timeSource = NOW): Schema {
     lease,
     channel: pg.escapeLiteral(channel),
     views: beside('views'),
+    hours: beside('hours'),
     overrides: beside('overrides'),
+    secrets: beside('secrets'),
+    promises: beside('promises'),
   }
   const fill = (template: string): string => template.replace(/@([a-z]+)@/g, (_, word: string) => words[word]!)
   const decideBody = fill(read('decide'))
   const decide = nameOf('decide', decideBody)
   const isThere = (signature: string): string => `to_regprocedure(${pg.escapeLiteral(signature)}) IS NOT NULL`
-  const hasLeases = `EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(${pg.escapeLiteral(name)})
-      AND attname = 'lease' AND NOT attisdropped)`
+  const hasLeases = `(SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(${pg.escapeLiteral(name)})
+      AND attname IN ('lease', 'kept_until') AND NOT attisdropped) = 2`
   const ready = [
     hasLeases,
     isThere(`${decide}(text[],float8[])`),
     isThere(`${lease}(${LEASE_TYPES})`),
-    ...[words.views!, words.overrides!].map(each => `to_regclass(${pg.escapeLiteral(each)}) IS NOT NULL`),
+    ...[words.views!, words.hours!, words.overrides!, words.secrets!, words.promises!].map(
+      each => `to_regclass(${pg.escapeLiteral(each)}) IS NOT NULL`,
+    ),
   ].join(' AND ')
   const createFunction = (signature: string, body: string): string =>
     `CREATE OR REPLACE FUNCTION ${signature} LANGUAGE plpgsql AS ${pg.escapeLiteral(body)}`

@@ -22,6 +22,7 @@ import {
   leaseOperation,
   leaveOperation,
   type PostgresOperation,
+  promiseOperation,
   resetOperation,
   settleOperation,
 } from './wire.js'
@@ -112,6 +113,7 @@ export function createPostgresStore(options: PostgresOptions): Store {
     giveBack: request => ask(giveBackOperation(request)),
     settle: request => ask(settleOperation(request)),
     lease: request => ask(leaseOperation(request)),
+    promise: request => ask(promiseOperation(request)),
     async reset(bucket) {
       await ask(resetOperation(bucket))
       const payload = encodePostgresReset(author, bucket.limits.name, bucket.key)

@@ -19,16 +19,39 @@ CREATE UNLOGGED TABLE IF NOT EXISTS @table@ (
   autovacuum_vacuum_cost_delay = 0
 );
 
--- What instances show of themselves, as texts.
+-- What instances show of themselves, as texts: their present state, and parts of their last hour.
 CREATE UNLOGGED TABLE IF NOT EXISTS @views@ (
   id text COLLATE "C" PRIMARY KEY,
   at double precision NOT NULL,
   text text NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200, toast.autovacuum_vacuum_threshold = 1000);
 
+CREATE UNLOGGED TABLE IF NOT EXISTS @hours@ (
+  id text COLLATE "C" PRIMARY KEY,
+  at double precision NOT NULL,
+  text text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 200, toast.autovacuum_vacuum_threshold = 1000);
+
 -- Overrides of limits. They outlive a crash of the server.
 CREATE TABLE IF NOT EXISTS @overrides@ (
   name text COLLATE "C" PRIMARY KEY,   -- of bucket and key
   ends double precision NOT NULL,
   text text NOT NULL                   -- the rest of it as JSON
-)
+);
+
+-- Secrets that all instances have, such as the key of tickets.
+CREATE TABLE IF NOT EXISTS @secrets@ (
+  name text COLLATE "C" PRIMARY KEY,
+  text text NOT NULL
+);
+
+-- What bucket instances have promised to rejected clients. Without a row of its bucket one means nothing.
+CREATE UNLOGGED TABLE IF NOT EXISTS @promises@ (
+  key text COLLATE "C" NOT NULL,
+  client double precision NOT NULL,
+  booking double precision NOT NULL,   -- 0: it keeps no room
+  cost double precision NOT NULL,
+  at double precision NOT NULL,
+  until double precision NOT NULL,     -- how long room is kept; else `at`
+  PRIMARY KEY (key, client)
+) WITH (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 2000)

@@ -10,6 +10,8 @@ import type {
   GiveBackRequest,
   LeaseAnswer,
   LeaseRequest,
+  PromiseAnswer,
+  PromiseRequest,
   Roll,
   SettleRequest,
 } from '../../core/store.js'
@@ -90,11 +92,14 @@ function operation<T>(
   }
 }
 
-export function admitOperation({ stack, cost, maxWait, claim, ahead = 0 }: AdmitRequest): PostgresOperation<Admission> {
+export function admitOperation(request: AdmitRequest): PostgresOperation<Admission> {
+  const { stack, cost, maxWait, ahead = 0, booked } = request
+  const claim = request.claim && booked === undefined
+  const unbooked: Numbers = claim ? [cost, maxWait, 1, ahead, Infinity] : [cost, maxWait, 0]
   return operation(
-    1,
+    booked === undefined ? 1 : 11,
     stack,
-    claim ? [cost, maxWait, 1, ahead, Infinity] : [cost, maxWait, 0],
+    booked === undefined ? unbooked : [cost, maxWait, booked.place, booked.client, booked.booking],
     (verdict, answer, offset) => {
       if (verdict === 0) {
         const levels = answer.numbers(stack.length)
@@ -142,8 +147,16 @@ export function giveBackOperation({ stack, cost, slot, slotCost = 0 }: GiveBackR
   return operation(3, stack, [cost, ...claimed], () => {})
 }
 
-export function settleOperation({ stack, cost }: SettleRequest): PostgresOperation<void> {
-  return operation(9, stack, [cost, 0, 0], () => {})
+export function settleOperation({ stack, cost }: SettleRequest): PostgresOperation<readonly number[]> {
+  return operation(9, stack, [cost, 0, 0], (_, answer) => answer.numbers(stack.length))
+}
+
+export function promiseOperation(request: PromiseRequest): PostgresOperation<PromiseAnswer> {
+  const { bucket, cost, more, client, booking, maxWait, fit } = request
+  return operation(10, [bucket], [cost, maxWait, fit, client, booking, more], (_, answer) => {
+    const [after, booking, window, made, more] = answer.numbers(5) as [number, number, number, number, number]
+    return { after, booking, window, made: made === 1, more }
+  })
 }
 
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {

@@ -4,7 +4,7 @@ import { type Board, MOST_OVERRIDES, type Override, VIEW_LIFE, type View } from 
 import { StoreError } from '../../core/store.js'
 import { fillConstants } from '../constants.js'
 import { inTime } from '../in-time.js'
-import { BOARD, overridesKey, viewKey, viewsKey } from './keys.js'
+import { BOARD, overridesKey, secretKey, viewKey, viewsKey } from './keys.js'
 import type { Router } from './router.js'
 import { withoutScript } from './wire.js'
 
@@ -22,7 +22,7 @@ export interface RedisBoardOptions {
 
 export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoardOptions): Board {
   const script = fillConstants(readFileSync(new URL('./scripts/overrides.lua', import.meta.url), 'utf8'))
-  const [overrides, views] = [overridesKey(prefix), viewsKey(prefix)]
+  const overrides = overridesKey(prefix)
 
   /** Sends one command. It is not sent again. */
   function ask(command: string, ...args: (string | number)[]): Promise<unknown> {
@@ -70,32 +70,41 @@ export function createRedisBoard({ router, prefix, timeout, channel }: RedisBoar
       return found
     },
 
-    async show(id, text) {
+    async show(kind, id, text) {
+      const [ids, life] = [viewsKey(prefix, kind), VIEW_LIFE[kind]]
       // The text first: an id without a text is nothing.
       await Promise.all([
-        ask('set', viewKey(prefix, id), text, 'PX', VIEW_LIFE),
-        ask('sadd', views, id),
-        ask('pexpire', views, VIEW_LIFE * 2),
+        ask('set', viewKey(prefix, kind, id), text, 'PX', life),
+        ask('sadd', ids, id),
+        ask('pexpire', ids, life * 2),
       ])
     },
 
-    async views() {
+    async views(kind) {
+      const [views, life] = [viewsKey(prefix, kind), VIEW_LIFE[kind]]
       const ids = ((await ask('smembers', views)) as Buffer[]).map(String)
       const found: View[] = []
       const gone: string[] = []
       for (let first = 0; first < ids.length; first += CHUNK) {
         const some = ids.slice(first, first + CHUNK)
-        const texts = (await ask('mget', ...some.map(id => viewKey(prefix, id)))) as (Buffer | null)[]
-        const lives = (await Promise.all(some.map(id => ask('pttl', viewKey(prefix, id))))) as number[]
+        const texts = (await ask('mget', ...some.map(id => viewKey(prefix, kind, id)))) as (Buffer | null)[]
+        const lives = (await Promise.all(some.map(id => ask('pttl', viewKey(prefix, kind, id))))) as number[]
         for (const [place, id] of some.entries()) {
           const text = texts[place]
           const left = lives[place]!
           if (text == null || left < 0) gone.push(id)
-          else found.push({ id, text: text.toString(), age: VIEW_LIFE - left })
+          else found.push({ id, text: text.toString(), age: life - left })
         }
       }
       if (gone.length > 0) await ask('srem', views, ...gone)
       return found
+    },
+
+    async agreeOnSecret(proposed) {
+      const key = secretKey(prefix)
+      await ask('set', key, proposed, 'NX')
+      // Without it the server has lost its data just now.
+      return String((await ask('get', key)) ?? proposed)
     },
   }
 }

@@ -1,4 +1,5 @@
 /** Names in Redis. A bucket is `prefix{group}name:key`. Names differ whatever bytes their parts have. */
+import type { ViewKind } from '../../core/board.js'
 import type { BucketRef } from '../../core/store.js'
 
 /** How many hash slots a Redis Cluster has. */
@@ -38,6 +39,11 @@ export function bucketKey(prefix: string, { group, limits, key }: BucketRef): st
 /** What is leased of the bucket of this key. No bucket has this one: its key would have a percent sign that no escape begins with. */
 export function leaseKey(key: string): string {
   return `${key}${EMPTY}`
+}
+
+/** What is promised of the bucket of this key. It is none of a bucket either. */
+export function promisesKey(key: string): string {
+  return `${key}${EMPTY}${EMPTY}`
 }
 
 /** The tag of a registry of instances. No group has it, nor one that begins like it. */
@@ -80,13 +86,17 @@ export function overridesKey(prefix: string): string {
   return `${start(prefix)}{${BOARD}}overrides`
 }
 
-/** The ids of the instances that show something. */
-export function viewsKey(prefix: string): string {
-  return `${start(prefix)}{${BOARD}}views`
+/** The ids of what instances show. */
+export function viewsKey(prefix: string, kind: ViewKind): string {
+  return `${start(prefix)}{${BOARD}}views:${kind}`
 }
 
-export function viewKey(prefix: string, id: string): string {
-  return `${start(prefix)}{${BOARD}}view:${id}`
+export function viewKey(prefix: string, kind: ViewKind, id: string): string {
+  return `${start(prefix)}{${BOARD}}view:${kind}:${id}`
+}
+
+export function secretKey(prefix: string): string {
+  return `${start(prefix)}{${BOARD}}secret`
 }
 
 /** A brace before the tag would make another tag. */

@@ -34,14 +34,18 @@ export interface OnePlace {
 }
 
 /** Puts the answers of the parts in the order of the stack. */
-function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
+export function spread(parts: readonly Part[], values: readonly (readonly number[])[]): number[] {
   const all: number[] = []
   for (const [part, { at }] of parts.entries()) for (const [k, place] of at.entries()) all[place] = values[part]![k]!
   return all
 }
 
 export async function admitInSteps(parts: readonly Part[], request: AdmitRequest, place: OnePlace): Promise<Admission> {
-  const of = ({ stack }: Part): AdmitRequest => ({ ...request, stack })
+  const { booked, ...rest } = request
+  const of = ({ stack, at }: Part): AdmitRequest => {
+    const place = booked === undefined ? -1 : at.indexOf(booked.place)
+    return { ...rest, stack, ...(booked && place >= 0 && { booked: { ...booked, place } }) }
+  }
   const tooCostly = request.stack.some(ref => costOfRef(ref, request.cost) - ref.limits.capacity > LEVEL_TOLERANCE)
   const admitted: Admitted[] = []
   let refused: Rejected | undefined

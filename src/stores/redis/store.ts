@@ -6,12 +6,15 @@ import { DEFAULT_MIN_SHARE } from '../../core/priority.js'
 import type {
   Admission,
   AdmitRequest,
+  BookingClaim,
   BucketRef,
   ClaimAnswer,
   ClaimRequest,
   GiveBackRequest,
   LeaseAnswer,
   LeaseRequest,
+  PromiseAnswer,
+  PromiseRequest,
   Roll,
   SettleRequest,
   Store,
@@ -24,8 +27,18 @@ import { parseAddress } from './address.js'
 import { RedisBatcher } from './batcher.js'
 import { createRedisBoard } from './board.js'
 import { ClusterRouter } from './cluster-router.js'
-import { bucketKey, leaseKey, leftKey, newsChannel, REGISTRY, registryKey, UPSTREAMS, upstreamKey } from './keys.js'
-import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part } from './multi-slot.js'
+import {
+  bucketKey,
+  leaseKey,
+  leftKey,
+  newsChannel,
+  promisesKey,
+  REGISTRY,
+  registryKey,
+  UPSTREAMS,
+  upstreamKey,
+} from './keys.js'
+import { admitInSteps, claimInSteps, giveBackInSteps, type OnePlace, type Part, spread } from './multi-slot.js'
 import { decodeRedisNews, encodeRedisReset } from './news.js'
 import { RedisNode } from './node.js'
 import { type Router, SingleRouter } from './router.js'
@@ -103,7 +116,7 @@ class RedisStore implements Store {
     const deadline = this.#deadline()
     const parts = this.#parts(request.stack)
     if (parts !== undefined) return admitInSteps(parts, request, this.#onePlace(request.stack, deadline))
-    return this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline)
+    return this.#admitHere(request, deadline)
   }
 
   claim(request: ClaimRequest): Promise<ClaimAnswer> {
@@ -120,10 +133,12 @@ class RedisStore implements Store {
     return this.#giveBack(request, deadline)
   }
 
-  async settle({ stack, cost }: SettleRequest): Promise<void> {
+  async settle({ stack, cost }: SettleRequest): Promise<readonly number[]> {
     const deadline = this.#deadline()
-    const parts = this.#parts(stack) ?? [{ stack }]
-    await Promise.all(parts.map(({ stack }) => this.#onStack({ verb: VERB.settle, stack, cost, deadline }, () => {})))
+    const settlePart = ({ stack }: Pick<Part, 'stack'>): Promise<number[]> =>
+      this.#onStack({ verb: VERB.settle, stack, cost, deadline }, answer => answer.list(stack.length))
+    const parts = this.#parts(stack)
+    return parts === undefined ? settlePart({ stack }) : spread(parts, await Promise.all(parts.map(settlePart)))
   }
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {
@@ -135,6 +150,16 @@ class RedisStore implements Store {
     const key = this.#keyOf(bucket)
     const question = { verb: VERB.lease, stack: [bucket], cost: largest, x: lead, numbers, deadline: this.#deadline() }
     return this.#ask(this.#router.partitionOf(bucket.group), [key, leaseKey(key)], question, readLease)
+  }
+
+  promise({ bucket, cost, more, client, booking, maxWait, fit }: PromiseRequest): Promise<PromiseAnswer> {
+    const key = this.#keyOf(bucket)
+    const numbers = [client, booking, fit, more]
+    const question = { verb: VERB.promise, stack: [bucket], cost, x: maxWait, numbers, deadline: this.#deadline() }
+    return this.#ask(this.#router.partitionOf(bucket.group), [key, promisesKey(key)], question, answer => {
+      const [after, booking, window, made, more] = answer.list(5) as [number, number, number, number, number]
+      return { after, booking, window, made: made === 1, more }
+    })
   }
 
   async reset(bucket: BucketRef): Promise<void> {
@@ -193,6 +218,25 @@ class RedisStore implements Store {
     this.#listeners.tell(shortened(news, this.#options.clock.now() - theirs))
   }
 
+  #admitHere(request: AdmitRequest, deadline: number, aheadOfAll = 0): Promise<Admission> {
+    if (request.booked !== undefined) return this.#admitBooked(request, request.booked, deadline)
+    return this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, request, deadline, aheadOfAll)
+  }
+
+  #admitBooked(
+    { stack, cost, maxWait }: AdmitRequest,
+    { place, client, booking }: BookingClaim,
+    deadline: number,
+  ): Promise<Admission> {
+    const keys = stack.map(bucket => this.#keyOf(bucket))
+    const numbers = [place, client, booking]
+    const question = { verb: VERB.admitBooked, stack, cost, x: maxWait, numbers, deadline }
+    const partition = this.#router.partitionOf(stack[0]!.group)
+    return this.#ask(partition, [...keys, promisesKey(keys[place]!)], question, answer =>
+      readAdmission(answer, stack.length),
+    )
+  }
+
   #admit(
     verb: Verb,
     { stack, cost, maxWait, ahead: aheadOfLast = 0 }: AdmitRequest,
@@ -202,10 +246,9 @@ class RedisStore implements Store {
     const { length } = stack
     const numbers = verb === VERB.admitAndClaim ? [aheadOfAll, aheadOfLast, Infinity] : []
     return this.#onStack({ verb, stack, cost, x: maxWait, numbers, deadline }, answer => {
-      if (answer.next() === 0) return readRejection(answer, length)
-      const levels = answer.list(length)
-      if (verb !== VERB.admitAndClaim) return { admitted: true, levels }
-      return { admitted: true, levels, claim: readClaim(answer, length) }
+      const admission = readAdmission(answer, length)
+      if (!admission.admitted || verb !== VERB.admitAndClaim) return admission
+      return { ...admission, claim: readClaim(answer, length) }
     })
   }
 
@@ -229,8 +272,7 @@ class RedisStore implements Store {
     const bounded = <T extends { readonly stack: readonly BucketRef[]; readonly ahead?: number }>(request: T): T =>
       request.stack.at(-1) === whole.at(-1) ? request : { ...request, ahead: 0 }
     return {
-      admit: request =>
-        this.#admit(request.claim ? VERB.admitAndClaim : VERB.admit, bounded(request), deadline, aheadOfAll(request)),
+      admit: request => this.#admitHere(bounded(request), deadline, aheadOfAll(request)),
       judge: request => this.#admit(VERB.judge, request, deadline),
       claim: request => this.#claim(bounded(request), deadline, aheadOfAll(request)),
       // Undoing has a deadline of its own: it matters most when no time is left.
@@ -300,6 +342,10 @@ class RedisStore implements Store {
   #deadline(): number {
     return this.#options.clock.now() + this.#options.timeout
   }
+}
+
+function readAdmission(answer: Answer, length: number): Admission {
+  return answer.next() === 0 ? readRejection(answer, length) : { admitted: true, levels: answer.list(length) }
 }
 
 function readRejection(answer: Answer, length: number): Admission {

@@ -1,4 +1,4 @@
-/** The script, its input and its output. decide.lua, which follows exchange.lua and includes lease.lua, says how they are laid out. */
+/** The script, its input and its output. decide.lua, which follows exchange.lua and includes promise.lua and lease.lua, says how they are laid out. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { endianness } from 'node:os'
@@ -17,6 +17,8 @@ export const VERB = {
   leave: 9,
   lease: 10,
   settle: 11,
+  promise: 12,
+  admitBooked: 13,
 } as const
 
 export const REASONS = ['too-costly', 'blocked', 'overflow', 'max-wait'] as const
@@ -27,7 +29,8 @@ export const NO_SLOT = -Infinity
 /** `late`, `early`: the script has done nothing. */
 export type Status = 'done' | 'late' | 'early'
 
-/** Where decide.lua includes lease.lua. */
+/** Where decide.lua includes promise.lua and lease.lua. */
+const PROMISE = /^@promise@$/m
 const LEASE = /^@lease@$/m
 
 const CLOCK = /^local now = clock\(\)$/m
@@ -39,10 +42,11 @@ export interface Script {
 
 /** @param timeSource Lua that yields the time in ms since 1970, instead of the server's */
 export function readScript(timeSource?: string): Script {
-  const [upstream, lease, rest] = ['exchange', 'lease', 'decide'].map(name =>
+  const [upstream, lease, promise, rest] = ['exchange', 'lease', 'promise', 'decide'].map(name =>
     readFileSync(new URL(`./scripts/${name}.lua`, import.meta.url), 'utf8'),
-  ) as [string, string, string]
-  const file = fillConstants(`${upstream}\n${rest.replace(LEASE, () => lease)}`)
+  ) as [string, string, string, string]
+  const whole = rest.replace(PROMISE, () => promise).replace(LEASE, () => lease)
+  const file = fillConstants(`${upstream}\n${whole}`)
   const origin = CLOCK_ORIGIN * 1_000
   const text = timeSource === undefined ? file : file.replace(CLOCK, () => `local now = (${timeSource}) - ${origin}`)
   return { text, sha: createHash('sha1').update(text).digest('hex') }

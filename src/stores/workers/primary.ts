@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream'
 import { createMemoryStore, type Reach } from '../memory/store.js'
 import { MACHINE } from './clock.js'
 import { type Frames, openFrames } from './frames.js'
-import { type AnswerMessage, type AskedMessage, type AskedVerb, type NewsMessage, VERBS } from './verbs.js'
+import { type AnswerMessage, type AskedMessage, type AskedVerb, isOfBoard, type NewsMessage, VERBS } from './verbs.js'
 
 /** Bytes that a worker has not read. With more it is told no news: it asks from time to time as well. */
 const MOST_UNREAD = 1_048_576
@@ -25,7 +25,8 @@ export function createPrimary(now = MACHINE.now): Primary {
 
   function answer([verb, ...input]: AskedVerb): unknown {
     const name = VERBS[verb]!
-    return (store[name] as (...input: readonly unknown[]) => unknown)(...input)
+    const run = isOfBoard(name) ? store.board[name] : store[name]
+    return (run as (...input: readonly unknown[]) => unknown)(...input)
   }
 
   function answerAll({ deadline, horizon, back, questions }: AskedMessage): AnswerMessage {

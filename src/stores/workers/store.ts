@@ -7,7 +7,7 @@
  * this process counts from its own start.
  */
 import type { Duplex } from 'node:stream'
-import { Listeners, type News } from '../../core/board.js'
+import { type Board, Listeners, type News, type Override, type View } from '../../core/board.js'
 import {
   type Admission,
   type AdmitRequest,
@@ -17,6 +17,8 @@ import {
   type GiveBackRequest,
   type LeaseAnswer,
   type LeaseRequest,
+  type PromiseAnswer,
+  type PromiseRequest,
   type Roll,
   type SettleRequest,
   type Store,
@@ -82,7 +84,18 @@ class WorkerStore implements Store {
   readonly #messages: Message[] = []
   #watch: NodeJS.Timeout | undefined
   readonly #listeners = new Listeners()
+  /** The moments at which requests came are exact. */
+  readonly keepsOrder = true
   #isClosed = false
+
+  readonly board: Board = {
+    setOverride: override => this.#ask('setOverride', [override], answer => answer as boolean),
+    endOverride: (bucket, key) => this.#ask('endOverride', [bucket, key], answer => answer as boolean),
+    overrides: () => this.#ask('overrides', [], answer => answer as Override[]),
+    show: (kind, id, text) => this.#ask('show', [kind, id, text], ignore),
+    views: kind => this.#ask('views', [kind], answer => answer as View[]),
+    agreeOnSecret: proposed => this.#ask('agreeOnSecret', [proposed], answer => answer as string),
+  }
 
   constructor({ pipe, timeout, clock = MACHINE }: WorkerStoreOptions) {
     this.#timeout = timeout
@@ -110,19 +123,32 @@ class WorkerStore implements Store {
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {
     const { ours } = this.#clock
-    return this.#ask('lease', [request], answer => {
+    return this.#ask('lease', [this.#inTheirTime(request)], answer => {
       const { slots, nextAt, until, roomFrom, roomUntil, ...rest } = answer as LeaseAnswer
       const times = { nextAt: ours(nextAt), until: ours(until), roomFrom: ours(roomFrom), roomUntil: ours(roomUntil) }
       return { ...rest, ...times, slots: slots.map(slot => ({ ...slot, at: ours(slot.at) })) }
     })
   }
 
+  #inTheirTime(request: LeaseRequest): LeaseRequest {
+    const demand = request.demand.map(({ arrivals, ...rest }) =>
+      arrivals === undefined
+        ? rest
+        : { ...rest, arrivals: { ...arrivals, times: arrivals.times.map(this.#clock.theirs) } },
+    )
+    return { ...request, demand }
+  }
+
   giveBack(request: GiveBackRequest): Promise<void> {
     return this.#ask('giveBack', [request], ignore)
   }
 
-  settle(request: SettleRequest): Promise<void> {
-    return this.#ask('settle', [request], ignore)
+  settle(request: SettleRequest): Promise<readonly number[]> {
+    return this.#ask('settle', [request], answer => answer as readonly number[])
+  }
+
+  promise(request: PromiseRequest): Promise<PromiseAnswer> {
+    return this.#ask('promise', [request], answer => answer as PromiseAnswer)
   }
 
   reset(bucket: BucketRef): Promise<void> {

@@ -1,11 +1,29 @@
 /** What a worker asks of its primary, and in which words. */
-import type { News } from '../../core/board.js'
+import type { Board, News } from '../../core/board.js'
 import type { Store } from '../../core/store.js'
 
-/** The verbs by their numbers in a question. A new verb of the store is added here, and to `WorkerStore`. */
-export const VERBS = ['admit', 'claim', 'giveBack', 'lease', 'reset', 'beat', 'leave', 'exchange', 'settle'] as const
+const OF_STORE = [
+  'admit',
+  'claim',
+  'giveBack',
+  'lease',
+  'reset',
+  'beat',
+  'leave',
+  'exchange',
+  'settle',
+  'promise',
+] as const
+const OF_BOARD = ['setOverride', 'endOverride', 'overrides', 'show', 'views', 'agreeOnSecret'] as const
 
-export type Verb = (typeof VERBS)[number] & keyof Store
+/** The verbs by their numbers in a question. A new verb is added here, and to `WorkerStore`. */
+export const VERBS = [...OF_STORE, ...OF_BOARD] as const
+
+export type Verb = ((typeof OF_STORE)[number] & keyof Store) | ((typeof OF_BOARD)[number] & keyof Board)
+
+export function isOfBoard(verb: Verb): verb is (typeof OF_BOARD)[number] {
+  return (OF_BOARD as readonly string[]).includes(verb)
+}
 
 /** The number of a verb, and what it is called with. */
 export type AskedVerb = readonly [verb: number, ...input: unknown[]]

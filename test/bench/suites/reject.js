@@ -99,7 +99,7 @@ export async function reject({ quick, rounds: wanted, missing, progress }) {
       for (const [name, program] of started) {
         progress(`reject: ${name}, ${title}, round ${round + 1} of ${rounds}`)
         const cpu = program.cpu()
-        const { rate, requests, bad } = await wrk(program.port, '/', seconds, headers)
+        const { rate, requests, bad } = await wrk(program.port, '/', seconds, { headers })
         // wrk counts 4xx as bad. nginx admits one request a minute.
         if (requests - bad > 1) throw new Error(`${name}: ${requests - bad} were not turned away`)
         const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))

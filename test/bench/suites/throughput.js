@@ -97,14 +97,14 @@ export async function throughput({ quick, rounds: wanted, missing, progress }) {
   /** @param {import('../participants.js').Candidate[]} which @param {string} path @param {string[]} [headers] */
   async function race(which, path, headers) {
     const started = await startAll(which, missing)
-    for (const { port } of started.values()) await wrk(port, path, quick ? 1 : 3, headers)
+    for (const { port } of started.values()) await wrk(port, path, quick ? 1 : 3, { headers })
     /** @type {Record<string, { rate: number[], cpu: number[] }>} */
     const raw = { direct: { rate: [], cpu: [] } }
     for (let round = 0; round < rounds; round += 1) {
       for (const [name, program] of [/** @type {const} */ (['direct', sink]), ...started]) {
         progress(`throughput: ${name}, round ${round + 1} of ${rounds}`)
         const cpu = program.cpu()
-        const { rate, requests, bad } = await wrk(program.port, path, seconds, headers)
+        const { rate, requests, bad } = await wrk(program.port, path, seconds, { headers })
         if (bad > 0) throw new Error(`${name}: ${bad} answers other than 2xx`)
         const figures = entry(raw, name, () => ({ rate: [], cpu: [] }))
         figures.rate.push(rate)

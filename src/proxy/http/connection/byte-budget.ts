@@ -25,6 +25,11 @@ export class ByteBudget {
     return Math.min(this.most - this.used, this.most * (isAlone ? ALONE : SHARE) - held)
   }
 
+  /** Whether nothing more may come from a client, not even what cannot be held back. */
+  isFull(client: string): boolean {
+    return this.used >= this.most || (this.#clients.get(client) ?? 0) >= this.most * ALONE
+  }
+
   /** A client holds so many bytes more, or fewer. */
   change(client: string, by: number): void {
     if (by === 0) return

@@ -2,7 +2,25 @@ import type { Socket } from 'node:net'
 import type { PeerAddress } from '../client-address.js'
 import type { Reply } from '../reply.js'
 
-/** A client's connection. It handles one request at a time, however many the client sends ahead. */
+/** A client's connection, as its server knows it. */
+export interface OpenConnection extends PeerAddress {
+  readonly socket: Socket
+  /** There are too many connections: its requests are answered 503. */
+  excess: boolean
+  /** Its requests that are not answered yet. */
+  readonly requests: readonly PipelinedRequest[]
+  /** No further request is taken. */
+  last(): void
+  /** Closes it if nothing is going on. Over HTTP/2, as soon as nothing is. */
+  leave(): void
+  /** Closes it if it has no request, or has only part of one. */
+  endUnused(): void
+}
+
+/**
+ * Where a request comes from: a connection that handles one at a time, however many the client sends ahead, or a stream of
+ * HTTP/2.
+ */
 export interface ClientConnection extends PeerAddress {
   readonly socket: Socket
   readonly encrypted: boolean
@@ -21,9 +39,7 @@ export interface ClientConnection extends PeerAddress {
   done(): void
   /** Ends the connection. Reads and discards until the client ends it too, for a limited time. */
   endConnection(): void
-  /** Ends the current request. Nothing follows it. */
-  cutOff(): void
-  /** The client of a connection that is no longer read as HTTP is gone. */
+  /** Ends it, and gives up its request. */
   hangUp(): void
 }
 

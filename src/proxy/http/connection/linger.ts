@@ -1,5 +1,4 @@
 /** Bounds on reading what a client still sends after its answer. Closing at once could cost it the answer (RFC 9112 9.6). */
-import type { Socket } from 'node:net'
 import type { Deadlines, Watched } from '../../deadlines.js'
 
 /** How long a client is read after its answer, in ms: since its last byte, and in total. */
@@ -11,17 +10,17 @@ export interface LingerDeadlines {
 }
 
 /**
- * Destroys the socket when the time is over.
+ * Destroys a socket or a stream when the time is over.
  *
  * @returns stops watching
  */
-export function watchOver(socket: Socket, deadlines: Deadlines): () => void {
+export function watchOver(socket: { destroy(): unknown }, deadlines: Deadlines): () => void {
   const watched: Watched = {
     list: undefined,
     previous: undefined,
     next: undefined,
     dueAt: 0,
-    expired: () => socket.destroy(),
+    expired: () => void socket.destroy(),
   }
   deadlines.watch(watched)
   return () => deadlines.unwatch(watched)

@@ -2,7 +2,7 @@
 import type { Socket } from 'node:net'
 import type { ProxyContext } from '../../context.js'
 import { type PeerAddress, peerOf } from '../client-address.js'
-import type { ClientConnection } from './client-connection.js'
+import type { OpenConnection } from './client-connection.js'
 
 /** Connections above a limit that still get a 503. Further ones are closed without an answer. */
 export const EXCESS = 256
@@ -12,13 +12,13 @@ export type Room = 'free' | 'excess' | 'none'
 
 type Limits = Pick<ProxyContext, 'maxConnections' | 'connectionsPerClient' | 'trust'>
 
-export class OpenConnections<C extends ClientConnection> {
-  readonly all = new Set<C>()
+export class OpenConnections {
+  readonly all = new Set<OpenConnection>()
   readonly #byClient = new Tally()
-  readonly #takeIdle: () => C | undefined
+  readonly #takeIdle: () => OpenConnection | undefined
 
   /** @param takeIdle takes out the connection that has been idle longest: it may be closed without loss */
-  constructor(takeIdle: () => C | undefined) {
+  constructor(takeIdle: () => OpenConnection | undefined) {
     this.#takeIdle = takeIdle
   }
 
@@ -27,12 +27,12 @@ export class OpenConnections<C extends ClientConnection> {
     return this.#byClient.size
   }
 
-  add(connection: C): void {
+  add(connection: OpenConnection): void {
     this.all.add(connection)
     this.#byClient.add(connection.peerKey)
   }
 
-  delete(connection: C): void {
+  delete(connection: OpenConnection): void {
     if (this.all.delete(connection)) this.#byClient.remove(connection.peerKey)
   }
 
@@ -67,7 +67,8 @@ export class Handshakes {
   /** @param socket of a connection that was just accepted */
   add(socket: Socket, limits: Limits): void {
     const peer = peerOf(socket)
-    if (this.#byClient.of(peer.peerKey) >= shareOf(peer, limits) + EXCESS) return void socket.destroy()
+    if (peer === undefined || this.#byClient.of(peer.peerKey) >= shareOf(peer, limits) + EXCESS)
+      return void socket.destroy()
     this.#byClient.add(peer.peerKey)
     socket.once('close', () => this.#byClient.remove(peer.peerKey))
   }

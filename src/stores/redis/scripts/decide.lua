@@ -1,7 +1,7 @@
 -- Carries out a list of operations on bucket instances, in order, as one atomic step. src/core/store.ts says what each
 -- verb means. wire.ts writes the input and reads the output. A name between two @ is a constant of ../../constants.ts.
 --
--- KEYS      of bucket instances, of what is leased of one, of a registry, or of upstreams
+-- KEYS      of bucket instances, of what is leased of one or promised of one, of a registry, or of upstreams
 -- ARGV[1]   little-endian doubles:
 --             deadline    ms of this clock. Later, nothing is done: nobody waits for the call any more.
 --             earliest    ms of this clock. Before, nothing is done: the clock was set back, and the deadline with it.
@@ -23,6 +23,10 @@
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
 --                 want, minShare, ahead, how many classes, for each priority, weight and cost, for each returned slot its time and
 --                 cost
+--           promise: x is maxWait. The places are the bucket and what is promised of it. Numbers: client, booking (0: none), fit,
+--                 more
+--           admission that claims a booking: behind the places of the stack that of what is promised of one of them. Numbers: which one
+--                 (from 0), client, booking. It claims no slot
 -- ARGV[2..] ids of instances
 --
 -- Answers doubles: the time in ms of this clock, 1 or the reason why nothing was done (0: late, -1: early), and the answer
@@ -30,15 +34,18 @@
 --   admission    1, the level of each place; or 0, reason, retryAfter in ms (-1: never), the level of each place, and for
 --                each 1 if it refuses; reasons are numbered 1 too-costly, 2 blocked, 3 overflow, 4 max-wait
 --   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
---   giveBack, settle, reset, leave  nothing
+--   giveBack, reset, leave  nothing
+--   settle       by how much each place has changed, in its level or its schedule, whichever is more
 --   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
 --                for each its time and cost
+--   promise      ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
 --   exchange     see exchange.lua
 --
 -- A bucket is kept as five doubles: level, at, free (when what was granted has drained), blocked (0: not; infinite: until
 -- drained), and the rate that `free` was counted with. One that is leased has two more: the part of the rate by which the level
--- does not drain, and until when. lease.lua says how leases are kept.
+-- does not drain, and until when. One that has promised something has two more: the room that is kept from newcomers, and until
+-- when. lease.lua and promise.lua say how leases and promises are kept.
 
 local function clock()
   local time = redis.call('TIME')
@@ -47,7 +54,7 @@ end
 local now = clock()
 
 local ADMIT, ADMIT_AND_CLAIM, JUDGE, CLAIM, GIVE_BACK, RESET, BEAT, EXCHANGE, LEAVE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local SETTLE = 11
+local SETTLE, PROMISE, ADMIT_BOOKED = 11, 12, 13
 local LEVEL_TOLERANCE, SAME_WAIT, SAME_SLOT = @LEVEL_TOLERANCE@, @SAME_WAIT@, @SAME_SLOT@
 local BEAT_LIFE, BEAT_AHEAD, KEEP_MARGIN = @BEAT_LIFE@, @BEAT_AHEAD@, @KEEP_MARGIN@
 -- Numbers that are packed in one call: they are on the stack.
@@ -66,9 +73,11 @@ local stored = #KEYS > 0 and redis.call('MGET', unpack(KEYS)) or {}
 local levels, frees, blocks, rates = {}, {}, {}, {}
 -- The part of the rate at which room grows in leases, and when they end. 0: it is not leased.
 local leased_rates, leased_untils = {}, {}
+-- Room that is kept from newcomers, and until when. 0: nothing is promised.
+local kepts, kept_untils = {}, {}
 local changed, forgotten = {}, {}
 -- Opened, by the key of the bucket.
-local leases = {}
+local leases, promises = {}, {}
 local output, length = { now, 1 }, 2
 
 local function pack(numbers, length)
@@ -78,6 +87,16 @@ local function pack(numbers, length)
     packed[#packed + 1] = struct.pack('<' .. string.rep('d', last - first + 1), unpack(numbers, first, last))
   end
   return table.concat(packed)
+end
+
+local function unpack_all(packed)
+  local numbers, count = {}, #packed / 8
+  for first = 1, count, AT_ONCE do
+    local some = min(AT_ONCE, count - first + 1)
+    local piece = { struct.unpack('<' .. string.rep('d', some), packed, 8 * first - 7) }
+    for place = 1, some do numbers[first + place - 1] = piece[place] end
+  end
+  return numbers
 end
 
 local function tell(number)
@@ -102,18 +121,21 @@ end
 local function open(key, rate)
   if levels[key] then return apply_rate(key, rate) end
   local state = stored[key]
-  if not state or #state ~= 40 and #state ~= 56 then
+  kepts[key], kept_untils[key] = 0, 0
+  if not state or #state ~= 40 and #state ~= 56 and #state ~= 72 then
     levels[key], frees[key], blocks[key], rates[key], leased_rates[key], leased_untils[key] = 0, 0, 0, rate, 0, 0
     return
   end
   local level, at, free, blocked, counted = struct.unpack('<ddddd', state)
   local leased_rate, leased_until = 0, 0
-  if #state == 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
+  if #state >= 56 then leased_rate, leased_until = struct.unpack('<dd', state, 41) end
+  if #state == 72 then kepts[key], kept_untils[key] = struct.unpack('<dd', state, 57) end
   local elapsed = now - at
   if elapsed < 0 then
     -- The clock went back: no time has passed. This is kept, or no time ever would pass.
     free, blocked = free + elapsed, blocked + elapsed
     if leased_until ~= 0 then leased_until = leased_until + elapsed end
+    if kept_untils[key] ~= 0 then kept_untils[key] = kept_untils[key] + elapsed end
     changed[key] = true
   elseif level > 0 then
     level = max(0, level - elapsed * rate + leased_rate * max(0, min(now, leased_until) - at))
@@ -140,13 +162,28 @@ local function slack_of(place, cost)
   return max(0, input[place + 5] - cost)
 end
 
+-- The room that is kept from newcomers.
+local function reserved_in(key)
+  return now <= kept_untils[key] and kepts[key] or 0
+end
+
+@promise@
+-- The place whose booking is claimed, if that is due.
+local claimed_place
+
+-- The level with the room that is kept from the request.
+local function occupied(place)
+  local key = input[place]
+  return levels[key] + (place == claimed_place and 0 or reserved_in(key))
+end
+
 -- The first of the reasons, in their order, for which any place refuses; 0: none does.
 local function reason_against(first, last, whole, max_wait)
   local reason = 5
   for place = first, last, 7 do
     local cost = cost_in(place, whole)
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local level = levels[key]
+    local level = occupied(place)
     if cost - capacity > LEVEL_TOLERANCE then return 1 end
     if blocks[key] ~= 0 and is_blocked(key) then
       reason = min(reason, 2)
@@ -164,8 +201,8 @@ local function refuses(place, reason, whole, max_wait)
   local key, rate, capacity = input[place], input[place + 1], input[place + 2]
   if reason == 1 then return cost - capacity > LEVEL_TOLERANCE end
   if reason == 2 then return is_blocked(key) end
-  if reason == 3 then return levels[key] + cost - capacity > LEVEL_TOLERANCE end
-  return (levels[key] - slack_of(place, cost)) / rate - SAME_WAIT > max_wait
+  if reason == 3 then return occupied(place) + cost - capacity > LEVEL_TOLERANCE end
+  return (occupied(place) - slack_of(place, cost)) / rate - SAME_WAIT > max_wait
 end
 
 local function apply_overflow_policy(place)
@@ -187,7 +224,7 @@ local function time_until_fit(first, last, whole, max_wait)
     elseif blocked then
       time = max(time, blocks[key] - now)
     end
-    time = max(time, (levels[key] - target) / rate)
+    time = max(time, (occupied(place) - target) / rate)
   end
   return time
 end
@@ -256,6 +293,17 @@ local function admit(verb, first, last, cost, max_wait)
   if verb == ADMIT_AND_CLAIM then claim(first, last, cost, 0, -math.huge) end
 end
 
+-- `behind` is where its numbers begin. They name the place, the client and the booking.
+local function admit_booked(first, last, behind, cost, max_wait)
+  local place = first + 7 * input[behind]
+  local booked = find_booking(place, input[last + 7], cost_in(place, cost), input[behind + 1], input[behind + 2])
+  claimed_place = booked and booked.at <= now + SAME_WAIT and now <= booked.till and place or nil
+  local before = length
+  admit(ADMIT, first, last, cost, max_wait)
+  claimed_place = nil
+  if booked and output[before + 1] == 1 then redeem(place, booked) end
+end
+
 local function give_back(first, last, cost, slot, slot_cost)
   for place = first, last, 7 do
     local key = input[place]
@@ -278,11 +326,13 @@ end
 local function settle(first, last, cost)
   for place = first, last, 7 do
     local key, rate, capacity = input[place], input[place + 1], input[place + 2]
-    local difference, free = cost_in(place, cost), max(frees[key], now)
-    frees[key] = max(now, min(max(free, now + capacity / rate), free + difference / rate))
-    if difference > 0 then difference = (frees[key] - free) * rate end
-    levels[key] = max(0, levels[key] + difference)
+    local difference, free, level = cost_in(place, cost), max(frees[key], now), levels[key]
+    local held = (free - now) * rate
+    local moved = max(-held, min(difference, max(0, capacity - held)))
+    frees[key] = max(now, free + moved / rate)
+    levels[key] = max(0, level + (difference < 0 and difference or moved))
     changed[key] = true
+    tell(difference < 0 and min(moved, levels[key] - level) or moved)
   end
 end
 
@@ -290,7 +340,8 @@ local function reset(first, last)
   for place = first, last, 7 do
     local key = input[place]
     levels[key], blocks[key], frees[key], leased_rates[key], leased_untils[key] = 0, 0, 0, 0, 0
-    changed[key], forgotten[key], leases[key] = true, true, nil
+    kepts[key], kept_untils[key] = 0, 0
+    changed[key], forgotten[key], leases[key], promises[key] = true, true, nil, nil
   end
 end
 
@@ -335,6 +386,12 @@ for _ = 1, count do
   elseif verb == LEASE then
     open(input[first], input[first + 1])
     lease(first, behind, cost, x)
+  elseif verb == PROMISE then
+    open(input[first], input[first + 1])
+    promise(first, cost, x)
+  elseif verb == ADMIT_BOOKED then
+    for place = first, last - 7, 7 do open(input[place], input[place + 1]) end
+    admit_booked(first, last - 7, last + 7, cost, x)
   else
     for place = first, last, 7 do open(input[place], input[place + 1]) end
     if verb <= JUDGE then admit(verb, first, last, cost, x)
@@ -348,19 +405,21 @@ end
 
 for key in pairs(changed) do
   local level, free, blocked = levels[key], frees[key], blocks[key]
-  local leased_until = leased_untils[key]
-  if forgotten[key] and level == 0 and free == 0 and blocked == 0 and leased_until == 0 then
+  local leased_until, kept_until = leased_untils[key], kept_untils[key]
+  if forgotten[key] and level == 0 and free == 0 and blocked == 0 and leased_until == 0 and kept_until == 0 then
     redis.call('DEL', KEYS[key])
   else
     -- It is not needed when it has drained, its schedule has passed and no block lasts.
-    local busy = max(level / rates[key], free - now, leased_until - now)
+    local busy = max(level / rates[key], free - now, leased_until - now, kept_until - now)
     if blocked < DRAINED then busy = max(busy, blocked - now) end
     local expiry = min(LONGEST, math.ceil(busy) + KEEP_MARGIN)
     local state = struct.pack('<ddddd', level, now, free, blocked, rates[key])
-    if leased_until ~= 0 then state = state .. struct.pack('<dd', leased_rates[key], leased_until) end
+    if leased_until ~= 0 or kept_until ~= 0 then state = state .. struct.pack('<dd', leased_rates[key], leased_until) end
+    if kept_until ~= 0 then state = state .. struct.pack('<dd', kepts[key], kept_until) end
     redis.call('SET', KEYS[key], state, 'PX', expiry)
   end
 end
 for key, opened in pairs(leases) do keep_leases(key, opened) end
+for key, opened in pairs(promises) do keep_promises(key, opened) end
 
 return pack(output, length)

@@ -17,16 +17,6 @@ local function zeros(number)
   return list
 end
 
-local function unpack_all(packed)
-  local numbers, count = {}, #packed / 8
-  for first = 1, count, AT_ONCE do
-    local some = min(AT_ONCE, count - first + 1)
-    local piece = { struct.unpack('<' .. string.rep('d', some), packed, 8 * first - 7) }
-    for place = 1, some do numbers[first + place - 1] = piece[place] end
-  end
-  return numbers
-end
-
 local function open_leases(key, place)
   local packed = stored[place]
   if leased_untils[key] == 0 or not packed then
@@ -380,10 +370,11 @@ end
 local function lease_room(key, opened, lessee, want, unused, capacity)
   if want < 0 then return end
   local sharing, others = #opened.lessees, 0
-  local spare = max(0, capacity - levels[key])
+  local spare = max(0, capacity - levels[key] - reserved_in(key))
   for _, other in ipairs(opened.lessees) do if other ~= lessee then others = others + other.room_rate end end
   lessee.room = min(want, spare, max(spare / 2, unused, sharing == 1 and lessee.largest or 0))
-  lessee.room_rate = max(0, min(rates[key] / sharing, rates[key] - others))
+  -- What drains is for those who have booked.
+  lessee.room_rate = reserved_in(key) > 0 and 0 or max(0, min(rates[key] / sharing, rates[key] - others))
   levels[key] = levels[key] + lessee.room
 end
 
@@ -412,6 +403,11 @@ local function follow_lead(key, opened, lead)
   if living == 0 then opened.late_by = min(before, lead)
   else opened.late_by = max(lead_of(opened), before - LATENESS_STEP / LEAD_WAY / living) end
   frees[key] = frees[key] + max(0, before - opened.late_by) * LEAD_WAY
+end
+
+-- What counts in the level for it, admitted or not: room that was set apart, and what that has grown by since.
+local function set_apart(lessee)
+  return lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
 end
 
 -- `first` is the place of the bucket. Behind the places are the numbers, up to `behind`.
@@ -447,7 +443,7 @@ local function lease(first, behind, largest, lead)
   lessee.lead, lessee.largest = lead, largest
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
-  local set = lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
+  local set = set_apart(lessee)
   levels[key] = max(0, levels[key] + used - set)
   lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
   allocate(key, opened, burst, min_share)
@@ -464,14 +460,14 @@ local function lease(first, behind, largest, lead)
   summarise(key, opened)
 
   local rooms = 0
-  for _, other in ipairs(opened.lessees) do rooms = rooms + other.room end
+  for _, other in ipairs(opened.lessees) do rooms = rooms + set_apart(other) end
   tell(lessee.next_at)
   tell(frees[key])
   tell(lessee.room)
   tell(lessee.room_rate)
   tell(now)
   tell(lessee.room_until)
-  tell(max(0, capacity - levels[key]))
+  tell(max(0, capacity - levels[key] - reserved_in(key)))
   tell(max(0, levels[key] - rooms))
   tell(#opened.lessees)
   tell(opened.late_by)

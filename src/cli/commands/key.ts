@@ -1,0 +1,152 @@
+/** Tells of single keys with the data of an admin server: of one key all that is known, or which keys have a text in them. */
+import type { KeyState, RouteOutlook } from '../../admin/keys/key-state.js'
+import type { KeySearch } from '../../admin/keys/search.js'
+import { ConfigError } from '../../config/load.js'
+import { durationText } from '../../core/units.js'
+import { CommandError } from '../command-error.js'
+import { cellText, decimal, listedRate, listedWait } from '../top/text.js'
+import { type AdminAddress, adminUrl, askAdmin } from './admin-client.js'
+import { aligned } from './table.js'
+
+/** Characters of a key that are shown. No key is longer. */
+const LONGEST = 128
+
+/** The flags as the user gave them. */
+export interface KeyFlags {
+  admin: string
+  json?: boolean
+}
+
+/**
+ * @param args the name of a bucket and a key, or a text that keys are searched for
+ * @throws ConfigError when `--admin` is no URL
+ * @throws CommandError when the admin server does not answer, or refuses, or no key has the text
+ */
+export async function runKey(
+  [nameOrText, key]: readonly [string, string | undefined],
+  { admin, json = false }: KeyFlags,
+  { env, stdout }: { readonly env: NodeJS.ProcessEnv; readonly stdout: NodeJS.WritableStream },
+): Promise<void> {
+  const url = adminUrl(admin)
+  if (url === undefined)
+    throw new ConfigError([{ path: '--admin', message: `"${admin}" is not a URL; use e.g. http://127.0.0.1:9090` }])
+  const address: AdminAddress = { admin: url, token: env.SHAPER_TOKEN }
+  const write = (answer: object, lines: readonly string[]): void =>
+    void stdout.write(json ? `${JSON.stringify(answer)}\n` : `${lines.join('\n')}\n`)
+  if (key === undefined) {
+    const path = `/buckets?q=${encodeURIComponent(nameOrText)}`
+    const found = await askAdmin<KeySearch>(address, path, ({ buckets }) => Array.isArray(buckets))
+    if (json || found.buckets.length > 0) write(found, searchLines(found))
+    if (found.buckets.length === 0) throw new CommandError('no key has this text or this hash')
+    return
+  }
+  const path = `/buckets/${encodeURIComponent(nameOrText)}/${encodeURIComponent(key)}`
+  const state = await askAdmin<KeyState>(address, path, ({ recent }) => Array.isArray(recent))
+  write(state, keyLines(state))
+}
+
+/** What is known of a key, as lines. */
+export function keyLines(state: KeyState): string[] {
+  const {
+    bucket,
+    key,
+    hash,
+    tier,
+    level,
+    capacity,
+    burst,
+    rate,
+    waiting,
+    inFlight,
+    predictedWaitMs,
+    override,
+    heldBy = [],
+  } = state
+  const bursts = burst === undefined ? '' : `, bursts of ${decimal(burst)}`
+  return [
+    `${bucket}: ${cellText(key, LONGEST)} (${hash} in the log)${tier === undefined ? '' : `, tier ${tier}`}`,
+    `level ${decimal(level)} of ${capacity === null ? 'any amount' : decimal(capacity)}, ${rate === null ? '' : 'rate '}${listedRate(rate)}${bursts}; ` +
+      `${waiting} waiting, ${inFlight} in flight${blockText(state)}`,
+    `a newcomer waits ${waitText(predictedWaitMs, heldBy)}`,
+    ...causeLine(state),
+    ...(override === undefined ? [] : [overrideText(override)]),
+    ...routeLines(Object.entries(state.routes)),
+    ...recentLines(state),
+  ]
+}
+
+/** The wait of a newcomer. It is longer if something else holds it. */
+function waitText(ms: number, heldBy: readonly string[]): string {
+  if (heldBy.length === 0) return durationText(ms)
+  return `at least ${durationText(ms)}; ${heldBy.join(', ')}`
+}
+
+/** What the longest wait comes from. */
+function causeLine({ routes }: KeyState): string[] {
+  const [longest] = Object.values(routes).toSorted((a, b) => b.predictedWaitMs - a.predictedWaitMs)
+  const waitsFor = longest?.waitsFor
+  if (waitsFor === undefined) return []
+  return [`the wait is that of ${waitsFor.startsWith('bucket ') ? cellText(waitsFor) : `the ${waitsFor}`}`]
+}
+
+function blockText({ blockedMs }: KeyState): string {
+  if (blockedMs === undefined) return ''
+  return blockedMs < 0 ? '; blocked until empty' : `; blocked for ${durationText(blockedMs)}`
+}
+
+function overrideText({ rate, capacity, until }: NonNullable<KeyState['override']>): string {
+  const limits = [
+    ...(rate === undefined ? [] : [`rate ${decimal(rate)}/s`]),
+    ...(capacity === undefined ? [] : [`capacity ${decimal(capacity)}`]),
+  ]
+  return `overridden until ${until}: ${limits.join(', ')}`
+}
+
+function routeLines(routes: readonly (readonly [name: string, outlook: RouteOutlook])[]): string[] {
+  if (routes.length === 0) return []
+  const rows = routes.map(([name, { predictedWaitMs, heldBy, rejected, assumed }]) => [
+    cellText(name),
+    listedWait(predictedWaitMs, heldBy),
+    rejected === undefined ? '' : rejectionText(rejected),
+    assumed.join(', '),
+  ])
+  return ['', ...aligned([['route', 'a newcomer waits', 'is rejected', 'buckets of unknown key'], ...rows])]
+}
+
+function rejectionText({ reason, bucket, retryAfterMs }: NonNullable<RouteOutlook['rejected']>): string {
+  const by = bucket === '' ? '' : ` of ${bucket}`
+  return `${reason}${by}${retryAfterMs === undefined ? '' : `, again in ${durationText(retryAfterMs)}`}`
+}
+
+/** The latest first. */
+function recentLines({ recent }: KeyState): string[] {
+  if (recent.length === 0) return []
+  const rows = recent
+    .toReversed()
+    .map(({ at, route, outcome, status, waitMs, upstreamMs, reason, bucket }) => [
+      new Date(at).toISOString(),
+      cellText(route),
+      reason === undefined ? outcome : `${outcome}: ${reason}${bucket ? ` of ${bucket}` : ''}`,
+      String(status),
+      durationText(waitMs),
+      upstreamMs === undefined ? '' : durationText(upstreamMs),
+    ])
+  return ['', ...aligned([['latest requests', 'route', 'outcome', 'status', 'held', 'answered in'], ...rows])]
+}
+
+/** The found keys, as lines. */
+function searchLines({ buckets }: KeySearch): string[] {
+  const rows = buckets.flatMap(({ name, fullest }) =>
+    fullest.map(({ key, level, capacity, waiting, predictedWaitMs, heldBy }) => [
+      name,
+      cellText(key, LONGEST),
+      `${decimal(level)}/${capacity === null ? 'any' : decimal(capacity)}`,
+      String(waiting),
+      listedWait(predictedWaitMs, heldBy),
+    ]),
+  )
+  const more = buckets.flatMap(({ name, hasMore }) =>
+    hasMore ? [`${name} has more of them: write more of the key`] : [],
+  )
+  return [...aligned([['bucket', 'key', 'level', 'waiting', 'a newcomer waits'], ...rows]), ...more]
+}

@@ -1,0 +1,112 @@
+/**
+ * Records of the log as lines for people. They are made of the lines of JSON, so that both say the same. Reading them costs some
+ * microseconds, which a terminal takes for a line anyway.
+ */
+import { durationText } from '../../core/units.js'
+
+/** A record. Times are in ms. */
+type LogRecord = Record<string, unknown> & { readonly level: number; readonly time: number; readonly msg: string }
+
+/** An access line. */
+interface RequestLine {
+  readonly route?: string
+  readonly outcome: string
+  readonly status: number
+  readonly method: string
+  readonly path: string
+  readonly waitMs: number
+  readonly upstreamMs?: number
+  readonly retries?: number
+  readonly coalesced?: true
+  readonly reason?: string
+  readonly bucket?: string
+  readonly givenUp?: string
+  readonly detail?: string
+  readonly cause?: string
+}
+
+type Colour = 'dim' | 'red' | 'green' | 'yellow' | 'cyan'
+
+const CODES: Readonly<Record<Colour, number>> = { dim: 2, red: 31, green: 32, yellow: 33, cyan: 36 }
+
+/** By pino's numbers. `info` is the usual one. */
+const LEVELS = new Map<number, readonly [name: string, colour: Colour]>([
+  [20, ['debug', 'dim']],
+  [40, ['warn', 'yellow']],
+  [50, ['error', 'red']],
+])
+
+/** By the first digit of a status. */
+const CLASSES: readonly (Colour | undefined)[] = [undefined, 'cyan', 'green', 'cyan', 'yellow', 'red']
+
+/** Fields of a record that its line has elsewhere. */
+const ELSEWHERE = new Set(['level', 'time', 'msg', 'worker'])
+
+/** @param colours `none`: no escape sequences */
+export function createPrettyPrinter(colours: 'ansi' | 'none'): (json: string) => string {
+  const paint = (colour: Colour | undefined, text: string): string =>
+    colours === 'none' || colour === undefined ? text : `\x1b[${CODES[colour]}m${text}\x1b[0m`
+
+  function requestText(line: RequestLine): string {
+    const { status, method, path, route } = line
+    const head = `${paint(CLASSES[Math.floor(status / 100)], String(status))} ${printable(method)} ${printable(path)}`
+    const notes = [route === undefined ? '' : printable(route), ...notesOf(line).map(printable)].filter(Boolean)
+    return notes.length === 0 ? head : `${head}  ${paint('dim', notes.join(', '))}`
+  }
+
+  function recordText(record: LogRecord): string {
+    const [name, colour] = LEVELS.get(record.level) ?? []
+    const level = name === undefined ? '' : `${paint(colour, name)} `
+    if (record.msg === 'the admin server listens')
+      return `${level}the dashboard is at ${printable(String(record.url))}/`
+    const entries = Object.entries(record).filter(([name]) => !ELSEWHERE.has(name))
+    const lists = entries.flatMap(([, value]) => (Array.isArray(value) ? value.join('; ') : []))
+    const fields = entries.flatMap(([name, value]) => (Array.isArray(value) ? [] : `${name}=${textOf(value)}`))
+    const text = `${level}${printable([record.msg, ...lists].join(': '))}`
+    return fields.length === 0 ? text : `${text}  ${paint('dim', printable(fields.join(' ')))}`
+  }
+
+  return json => {
+    const record = JSON.parse(json) as LogRecord
+    const worker = record.worker === undefined ? '' : `${paint('dim', `[${record.worker}]`)} `
+    const text = record.msg === 'request' ? requestText(record as unknown as RequestLine) : recordText(record)
+    return `${paint('dim', timeOfDay(record.time))} ${worker}${text}\n`
+  }
+}
+
+/** What became of a request, and how long that took. */
+function notesOf({ outcome, waitMs, upstreamMs, retries, coalesced, ...why }: RequestLine): string[] {
+  const notes = outcome === 'forwarded' ? [] : [whyOf(outcome, why)]
+  if (waitMs >= 1) notes.push(`held ${durationText(waitMs)}`)
+  if (upstreamMs !== undefined) notes.push(`answered in ${durationText(upstreamMs)}`)
+  if (retries !== undefined) notes.push(`sent again ${retries === 1 ? 'once' : `${retries} times`}`)
+  if (coalesced) notes.push('answered with one like it')
+  return notes
+}
+
+function whyOf(outcome: string, { reason, bucket, givenUp, detail, cause }: Partial<RequestLine>): string {
+  if (reason !== undefined) return `${outcome}: ${reason}${bucket === undefined ? '' : ` of ${bucket}`}`
+  if (givenUp !== undefined) return `${outcome}: its client would have left`
+  return [outcome, detail, cause].filter(part => part !== undefined).join(': ')
+}
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : JSON.stringify(value)
+}
+
+/** In the time zone of this machine. */
+function timeOfDay(time: number): string {
+  const date = new Date(time)
+  const two = (count: number): string => String(count).padStart(2, '0')
+  const seconds = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`
+  return `${seconds}.${String(date.getMilliseconds()).padStart(3, '0')}`
+}
+
+/** Characters that a terminal obeys, or that turn the text around, are shown by their numbers. */
+function printable(text: string): string {
+  return text.replace(
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: that is what it is for
+    /[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    character => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
+}

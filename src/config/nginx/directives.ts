@@ -1,0 +1,212 @@
+/** Reads configurations of nginx: its words, quotes, blocks and included files. */
+import { dirname, isAbsolute, join } from 'node:path'
+
+/** Where something is written. */
+export interface SourcePlace {
+  readonly file: string
+  readonly line: number
+}
+
+export interface Directive {
+  readonly name: string
+  readonly args: readonly string[]
+  /** Absent: it ends with a semicolon. */
+  readonly block?: readonly Directive[]
+  readonly place: SourcePlace
+}
+
+/** Something that shaper cannot do, or does differently. */
+export interface ImportNote {
+  readonly place: SourcePlace
+  readonly message: string
+}
+
+/** The files of a configuration. */
+export interface NginxFiles {
+  /** @throws Error with a code, if there is no such file */
+  read(file: string): string
+  /** The names in a folder; none if there is no such folder. */
+  list(folder: string): readonly string[]
+}
+
+/** A text that nginx would refuse. */
+export class NginxSyntaxError extends Error {
+  constructor(
+    readonly place: SourcePlace,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+/** More nested includes than this are a circle. */
+const MOST_INCLUDES = 20
+/** More nested blocks than this are no configuration. */
+const MOST_BLOCKS = 100
+
+/**
+ * Reads a file of nginx and all that it includes. Names of included files start at the folder of the first file, as in
+ * nginx.
+ *
+ * @returns also the names of all files, in the order of reading
+ * @throws NginxSyntaxError
+ */
+export function readDirectives(
+  file: string,
+  files: NginxFiles,
+): { directives: Directive[]; notes: ImportNote[]; names: string[] } {
+  const notes: ImportNote[] = []
+  const names: string[] = []
+  const folder = dirname(file)
+  const ofFile = (name: string, depth: number): Directive[] => {
+    const text = files.read(name)
+    names.push(name)
+    return expand(new BlockReader(text, name).all(), depth)
+  }
+  const expand = (list: readonly Directive[], depth: number): Directive[] =>
+    list.flatMap(each => {
+      if (each.name === 'include' && each.args.length === 1) return included(each, depth + 1)
+      return each.block === undefined ? [each] : [{ ...each, block: expand(each.block, depth) }]
+    })
+  const included = ({ args, place }: Directive, depth: number): Directive[] => {
+    const [pattern = ''] = args
+    if (depth > MOST_INCLUDES) throw new NginxSyntaxError(place, `includes itself: ${pattern}`)
+    return matchingFiles(pathFrom(folder, pattern), files).flatMap(name => {
+      try {
+        return ofFile(name, depth)
+      } catch (error) {
+        const { code } = error as NodeJS.ErrnoException
+        if (code === undefined) throw error
+        notes.push({ place, message: `"${name}" cannot be read (${code}), so nothing in it is imported` })
+        return []
+      }
+    })
+  }
+  return { directives: ofFile(file, 0), notes, names }
+}
+
+/** A file that a directive names. Relative names start at the folder of the first file. */
+export function pathFrom(folder: string, name: string): string {
+  return isAbsolute(name) ? name : join(folder, name)
+}
+
+/** The files that a pattern of `include` names, by name. A name without `*`, `?` and `[` is itself. */
+function matchingFiles(pattern: string, files: NginxFiles): string[] {
+  const at = pattern.split('/').findIndex(part => /[*?[]/.test(part))
+  if (at < 0) return [pattern]
+  const parts = pattern.split('/')
+  const folder = parts.slice(0, at).join('/') || (isAbsolute(pattern) ? '/' : '.')
+  const wanted = segmentExpression(parts[at]!)
+  const names = files.list(folder).filter(name => wanted.test(name))
+  return [...names].sort().flatMap(name => matchingFiles([join(folder, name), ...parts.slice(at + 1)].join('/'), files))
+}
+
+/** A name that starts with a dot has to be named with it. */
+function segmentExpression(segment: string): RegExp {
+  const source = segment.replace(/\[!?[^\]]*\]|[*?]|[\\^$.|+(){}[\]]/g, part => {
+    if (part === '*') return '[^/]*'
+    if (part === '?') return '[^/]'
+    return part.length > 1 ? part.replace(/^\[!/, '[^') : `\\${part}`
+  })
+  return new RegExp(`^${segment.startsWith('.') ? '' : '(?!\\.)'}${source}$`)
+}
+
+const SPACE = /[ \t\r\n]+|#[^\n]*/y
+const QUOTED = /"((?:[^"\\]|\\[\s\S])*)"|'((?:[^'\\]|\\[\s\S])*)'/y
+const WORD = /(?:\\[\s\S]|\$\{|[^\s;{\\])+/y
+const ESCAPES: Readonly<Record<string, string>> = { t: '\t', r: '\r', n: '\n' }
+
+class BlockReader {
+  readonly #text: string
+  readonly #file: string
+  #at = 0
+  #line = 1
+  /** Blocks that are open. */
+  #depth = 0
+  /** Up to where lines have been counted. */
+  #counted = 0
+
+  constructor(text: string, file: string) {
+    this.#text = text
+    this.#file = file
+  }
+
+  /** All directives of the file. @throws NginxSyntaxError */
+  all(): Directive[] {
+    const found = this.#directives()
+    if (this.#mark() === '}') throw this.#fault('unexpected "}"')
+    return found
+  }
+
+  /** Up to a `}` or the end of the text. */
+  #directives(): Directive[] {
+    const found: Directive[] = []
+    for (let mark = this.#mark(); mark !== '' && mark !== '}'; mark = this.#mark()) {
+      if (mark === ';' || mark === '{') throw this.#fault(`unexpected "${mark}"`)
+      found.push(this.#directive())
+    }
+    return found
+  }
+
+  #directive(): Directive {
+    const place = this.#place()
+    const [name = '', ...args] = this.#words()
+    const mark = this.#mark()
+    this.#at += 1
+    if (mark === ';') return { name, args, place }
+    if (mark !== '{') throw new NginxSyntaxError(place, `"${name}" has no ";" at its end`)
+    if (name.endsWith('_by_lua_block')) this.#skipBraces(place)
+    this.#depth += 1
+    if (this.#depth > MOST_BLOCKS) throw new NginxSyntaxError(place, `more than ${MOST_BLOCKS} blocks in one another`)
+    const block = name.endsWith('_by_lua_block') ? [] : this.#directives()
+    this.#depth -= 1
+    if (this.#mark() !== '}') throw new NginxSyntaxError(place, `the block of "${name}" has no "}" at its end`)
+    this.#at += 1
+    return { name, args, block, place }
+  }
+
+  #words(): string[] {
+    const words: string[] = []
+    for (let mark = this.#mark(); !['', ';', '{', '}'].includes(mark); mark = this.#mark()) words.push(this.#word(mark))
+    return words
+  }
+
+  #word(mark: string): string {
+    const isQuoted = mark === '"' || mark === "'"
+    const pattern = isQuoted ? QUOTED : WORD
+    pattern.lastIndex = this.#at
+    const found = pattern.exec(this.#text)
+    if (found === null) throw this.#fault(isQuoted ? 'this quote does not end' : 'unexpected "\\"')
+    this.#at = pattern.lastIndex
+    const raw = isQuoted ? (found[1] ?? found[2] ?? '') : found[0]
+    return raw.replace(/\\(["'\\trn])/g, (_match, character: string) => ESCAPES[character] ?? character)
+  }
+
+  /** The next character that is no space and in no comment; empty at the end. */
+  #mark(): string {
+    SPACE.lastIndex = this.#at
+    // One expression for all of it would need a deep stack.
+    while (SPACE.test(this.#text)) this.#at = SPACE.lastIndex
+    return this.#text.charAt(this.#at)
+  }
+
+  /** Moves to the `}` that ends a block of Lua. */
+  #skipBraces(place: SourcePlace): void {
+    for (let open = 0; this.#at < this.#text.length; this.#at += 1) {
+      const character = this.#text[this.#at]
+      if (character === '{') open += 1
+      if (character === '}' && open === 0) return
+      if (character === '}') open -= 1
+    }
+    throw new NginxSyntaxError(place, 'this block has no "}" at its end')
+  }
+
+  #place(): SourcePlace {
+    for (; this.#counted < this.#at; this.#counted += 1) if (this.#text[this.#counted] === '\n') this.#line += 1
+    return { file: this.#file, line: this.#line }
+  }
+
+  #fault(message: string): NginxSyntaxError {
+    return new NginxSyntaxError(this.#place(), message)
+  }
+}

@@ -1,0 +1,173 @@
+/** Where servers listen, and whom they believe about addresses of clients. */
+import { isIP } from 'node:net'
+import { quote } from '../messages.js'
+import { type Directive, type ImportNote, pathFrom, type SourcePlace } from './directives.js'
+import { inherited, type Scopes, settingOf } from './scopes.js'
+
+export type ImportedListen =
+  | string
+  | { readonly address: string; readonly tls: { readonly cert: string; readonly key: string } }
+
+/** Where nginx listens as root without a `listen`. */
+const ANYWHERE = '0.0.0.0:80'
+
+interface WrittenListen {
+  readonly server: Directive
+  readonly place: SourcePlace
+  readonly address: string
+  readonly args: readonly string[]
+  readonly isTls: boolean
+}
+
+/** Where shaper listens, and which servers answer there. */
+interface ListenChoice {
+  readonly listen: ImportedListen
+  readonly servers: readonly Directive[]
+  /** The one that takes what no other does. */
+  readonly last: Directive | undefined
+  readonly isIpv6: boolean
+}
+
+/**
+ * The first address with a certificate, or else the first.
+ *
+ * @param folder where relative names of certificates start
+ */
+export function listenOf(
+  servers: readonly Directive[],
+  { http, folder, notes }: { http: readonly Directive[]; folder: string; notes: ImportNote[] },
+): ListenChoice {
+  const all = servers.flatMap(server => listensOf(server, notes))
+  const chosen = all.find(({ isTls }) => isTls) ?? all[0]
+  if (chosen === undefined) return { listen: ANYWHERE, servers, last: servers[0], isIpv6: false }
+  // As in nginx, "ssl" of one server counts for all at its address.
+  const isChosen = ({ address }: WrittenListen): boolean =>
+    address === chosen.address || (isAnywhere(address) && isAnywhere(chosen.address) && isSamePort(address, chosen))
+  const listens = all.filter(isChosen)
+  // On all addresses of IPv6 is on those of IPv4, too.
+  const { address } = listens.find(each => each.address.startsWith('[::]')) ?? chosen
+  for (const each of all.filter(one => !isChosen(one))) {
+    const also =
+      isAnywhere(address) && isSamePort(address, each)
+        ? `. It gets the requests to ${each.address}, too, with other limits`
+        : ''
+    const message = `shaper listens on one address, here ${address}: run another one for this, or keep nginx there${also}`
+    notes.push({ place: each.place, message })
+  }
+  for (const each of listens) tellProtocols(each, notes)
+  const used = new Set(listens.map(({ server }) => server))
+  const there = {
+    servers: servers.filter(each => used.has(each)),
+    last: (listens.find(({ args }) => args.some(each => /^default(?:_server)?$/.test(each))) ?? listens[0])?.server,
+    isIpv6: listens.some(each => isIP(each.address.replace(/:\d+$/, '')) !== 4),
+  }
+  if (!chosen.isTls) return { listen: address, ...there }
+  const certificates = listens.flatMap(({ server: { block = [] } }) => {
+    const [cert, key] = ['ssl_certificate', 'ssl_certificate_key'].map(name => settingOf([block, http], name))
+    return cert === undefined || key === undefined ? [] : [{ cert: pathFrom(folder, cert), key: pathFrom(folder, key) }]
+  })
+  if (new Set(certificates.map(({ cert }) => cert)).size > 1) {
+    notes.push({ place: chosen.place, message: 'shaper serves one certificate: it has to have all names' })
+  }
+  const [tls] = certificates
+  if (tls !== undefined) return { listen: { address, tls }, ...there }
+  notes.push({ place: chosen.place, message: 'there is no ssl_certificate with its key: add "tls" to "listen"' })
+  return { listen: address, ...there }
+}
+
+function listensOf(server: Directive, notes: ImportNote[]): WrittenListen[] {
+  const listens = (server.block ?? []).filter(({ name }) => name === 'listen')
+  if (listens.length === 0) return [{ server, place: server.place, address: ANYWHERE, args: [], isTls: false }]
+  return listens.flatMap(({ args, place }) => {
+    const address = addressOf(args[0] ?? '')
+    if (address !== undefined) return [{ server, place, address, args, isTls: args.includes('ssl') }]
+    notes.push({ place, message: 'shaper listens on TCP only: left out' })
+    return []
+  })
+}
+
+/** Undefined: a socket of Unix. */
+function addressOf(text: string): string | undefined {
+  if (text.startsWith('unix:')) return undefined
+  if (/^\d+$/.test(text)) return `0.0.0.0:${text}`
+  const [, host = '', port = '80'] = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(text) ?? []
+  return `${host === '*' || host === '' ? '0.0.0.0' : host}:${port}`
+}
+
+function isSamePort(address: string, other: WrittenListen): boolean {
+  return /\d+$/.exec(address)![0] === /\d+$/.exec(other.address)![0]
+}
+
+/** Whether it is on all addresses of this machine. */
+function isAnywhere(address: string): boolean {
+  return /^(?:0\.0\.0\.0|\[::\]):/.test(address)
+}
+
+function tellProtocols({ args, place }: WrittenListen, notes: ImportNote[]): void {
+  if (args.includes('proxy_protocol')) {
+    const message =
+      'shaper does not read the PROXY protocol: let the proxy before it send X-Forwarded-For instead, and add "trustProxy"'
+    notes.push({ place, message })
+  }
+}
+
+/**
+ * The hops of `set_real_ip_from` that all servers believe: `trustProxy` holds for all, and in a server that does not believe a
+ * hop, clients could take any address.
+ */
+export function trustedOf(servers: readonly Directive[], http: readonly Directive[], notes: ImportNote[]): string[] {
+  const places: Scopes[] = servers.length === 0 ? [[http]] : servers.map(({ block = [] }) => [block, http])
+  const lists = places.map(scopes => believedIn(scopes, notes))
+  for (const { block = [] } of servers) tellInside(block, notes)
+  const everywhere = lists.map(list => new Set(list.map(({ address }) => address)))
+  const isCommon = ({ address }: Hop): boolean => everywhere.every(each => each.has(address))
+  const all = [...new Map(lists.flat().map(hop => [hop.address, hop])).values()]
+  for (const { address, place } of all.filter(hop => !isCommon(hop))) {
+    const message = `${quote(address)} is left out of "trustProxy", which holds for all servers: not all of them have this set_real_ip_from. Behind that proxy all clients count as one here: run another shaper for this server`
+    notes.push({ place, message })
+  }
+  const common = all.filter(isCommon)
+  const [first] = common
+  if (first !== undefined && places.some(scopes => settingOf(scopes, 'real_ip_recursive') !== 'on')) {
+    const message =
+      'without "real_ip_recursive on" nginx takes the last address of X-Forwarded-For. shaper goes on to the one before while that is in "trustProxy", so clients in there could name any address: list proxies only'
+    notes.push({ place: first.place, message })
+  }
+  return common.map(({ address }) => address)
+}
+
+interface Hop {
+  readonly address: string
+  readonly place: SourcePlace
+}
+
+function believedIn(scopes: Scopes, notes: ImportNote[]): Hop[] {
+  const all = inherited(scopes, 'set_real_ip_from')
+  const [header] = inherited(scopes, 'real_ip_header')
+  if (all.length === 0) return []
+  if (header?.args[0]?.toLowerCase() !== 'x-forwarded-for') {
+    const { place } = header ?? all[0]!
+    const name = header?.args[0] ?? 'X-Real-IP'
+    const message = `shaper takes addresses of clients from X-Forwarded-For, not from ${name}: let the proxy before it send that, and add "trustProxy"`
+    notes.push({ place, message })
+    return []
+  }
+  return all.flatMap(({ args: [address = ''], place }) => {
+    if (isIP(address.replace(/\/\d+$/, '')) !== 0) return [{ address, place }]
+    notes.push({ place, message: `${address} is no address or CIDR; left out of trustProxy` })
+    return []
+  })
+}
+
+/** Tells of what only a location believes. */
+function tellInside(block: readonly Directive[], notes: ImportNote[]): void {
+  for (const location of block.filter(({ name }) => name === 'location')) {
+    const own = location.block ?? []
+    const found = own.find(({ name }) => name === 'set_real_ip_from' || name === 'real_ip_header')
+    if (found !== undefined) {
+      const message = `"${found.name}" in a location is left out: "trustProxy" holds for all requests`
+      notes.push({ place: found.place, message })
+    }
+    tellInside(own, notes)
+  }
+}

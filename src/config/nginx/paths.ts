@@ -1,0 +1,34 @@
+/**
+ * Paths in the spelling in which shaper compares them. nginx decodes paths before it compares them; here only letters, digits
+ * and `-._~` are decoded.
+ */
+import { expressionOf } from '../../http/matching/path-pattern.js'
+import { Inexpressible } from './conditions.js'
+
+/** The path of a decoded text. @throws Inexpressible */
+export function encodedPath(text: string): string {
+  if (text.includes('*')) throw new Inexpressible('"*" stands for any text in paths')
+  return text.replace(/[^\x21-\x7e]+|[?#%"<>^`{|}]/g, encoded)
+}
+
+/** The same of an expression. @throws Inexpressible */
+export function encodedExpression(source: string): string {
+  if (/\[[^\]]*[^\x21-\x7e][^\]]*\]/.test(source))
+    throw new Inexpressible('paths have "%20" for a space, which is no character')
+  return source.replace(/(?:\\(?= ))?[^\x21-\x7e]|(?<!\\)[%"<>]/gu, character => {
+    const code = encoded(character.slice(-1) === ' ' ? ' ' : character)
+    return `(?:${code})`
+  })
+}
+
+function encoded(text: string): string {
+  return Buffer.from(text).toString('hex').toUpperCase().replace(/../g, '%$&')
+}
+
+/** Whether a character that may be escaped tells whether a path matches: `/api%2Fx` is no `/api/x` here. */
+export function dependsOnEscapes(pattern: string): boolean {
+  const expression = expressionOf(pattern)
+  if (expression === undefined) return /[/:@!$&'()+,;=]/.test(pattern.slice(1))
+  const inner = expression.replace(/^\^?\//, '').replace(/\\[.~_-]|\(\?\w*:?/g, '')
+  return /[/:@!&',;=.]|\\[SDWs]|\[\^/.test(inner)
+}

@@ -1,0 +1,17 @@
+import type { ProxyContext } from '../context.js'
+import type { Deadlines } from '../deadlines.js'
+import type { OpenConnection } from '../http/connection/client-connection.js'
+import type { ClientTimeouts } from './client-timeouts.js'
+
+/** What all connections of a server share. */
+export interface ConnectionHome {
+  readonly context: ProxyContext
+  readonly timeouts: ClientTimeouts
+  /** For the looks at sessions of HTTP/2. */
+  readonly looks: Deadlines
+  /** Bytes. The longest head of a request. */
+  readonly maxHeaderSize: number
+  /** It goes on as another one, on the same socket. */
+  replaced(connection: OpenConnection, by: OpenConnection): void
+  closed(connection: OpenConnection): void
+}

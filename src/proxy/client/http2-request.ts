@@ -1,0 +1,96 @@
+import { METHODS } from 'node:http'
+import type { IncomingHttpHeaders } from 'node:http2'
+import type { ClientRequest } from '../http/client.js'
+import type { Reply } from '../http/reply.js'
+
+const KNOWN = new Set(METHODS)
+const PATH = /^[\x21-\x7e]+$/
+const NAMES = /^[!#$%&'*+\-.^_`|~0-9a-z]*$/
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it excludes.
+const CONTROLS = /[\0-\x08\x0a-\x1f\x7f]/
+
+/** Bytes of a field besides its name and its value, as in HTTP/1.1. */
+const SEPARATORS = 4
+
+/** What came. */
+export interface Http2Head {
+  /** By name. Only its pseudo-fields are read. */
+  readonly headers: IncomingHttpHeaders
+  /** Names and values in turn, as they came. */
+  readonly raw: readonly string[]
+  readonly body: 'none' | 'follows'
+}
+
+/** The fields of a head, as HTTP/1.1 has them, and what is to be checked of them. */
+class Fields {
+  /** Names and values in turn, Host first. */
+  readonly all: string[]
+  /** All names, and all values. */
+  names = ''
+  values = ''
+  contentLength: string | undefined
+  /** Host is not what `:authority` says. */
+  hostDiffers = false
+  readonly #authority: string | undefined
+  /** The place of the cookies. -1: there are none. */
+  #cookies = -1
+
+  constructor({ headers, raw }: Http2Head) {
+    this.#authority = headers[':authority']
+    this.all = this.#authority === undefined ? [] : ['host', this.#authority]
+    for (let at = 0; at < raw.length; at += 2) if (raw[at]![0] !== ':') this.#take(raw[at]!, raw[at + 1]!)
+  }
+
+  #take(name: string, value: string): void {
+    this.names += name
+    this.values += value
+    if (name === 'content-length') this.contentLength = value
+    if (name === 'host' && this.#authority !== undefined) this.hostDiffers ||= value !== this.#authority
+    // Cookies that came in several lines are one (RFC 9113 8.2.3).
+    else if (name === 'cookie' && this.#cookies >= 0) this.all[this.#cookies] += `; ${value}`
+    else {
+      if (name === 'cookie') this.#cookies = this.all.length + 1
+      this.all.push(name, value)
+    }
+  }
+}
+
+/** The head of a request of HTTP/2, as one of HTTP/1.1 (RFC 9113 8.3.1). */
+export class Http2Request implements ClientRequest {
+  readonly isHttp2 = true
+  readonly httpVersionMinor = 1
+  readonly method: string
+  readonly url: string
+  readonly rawHeaders: readonly string[]
+  complete: boolean
+  readonly unsized: boolean
+  /** Undefined: no header says how long its body is. */
+  readonly contentLength: number | undefined
+  /** Why it is refused. Undefined: it is not. */
+  readonly refusal: Reply | undefined
+
+  /** @param mostBytes the longest head */
+  constructor(head: Http2Head, mostBytes: number) {
+    const { ':method': method = '', ':path': path = '' } = head.headers
+    const fields = new Fields(head)
+    const { contentLength: length, names, values } = fields
+    this.method = method
+    this.url = path
+    this.complete = head.body === 'none'
+    this.rawHeaders = fields.all
+    this.contentLength = length === undefined ? undefined : Number(length)
+    this.unsized = !this.complete && length === undefined
+    const bytes = method.length + path.length + names.length + values.length + SEPARATORS * (head.raw.length / 2)
+    this.refusal = bytes > mostBytes ? TOO_LARGE : this.#check(fields)
+  }
+
+  #check({ names, values, hostDiffers }: Fields): Reply | undefined {
+    if (this.method === 'CONNECT') return { status: 501, detail: 'CONNECT is not supported over HTTP/2' }
+    if (hostDiffers) return { status: 400, detail: 'Host differs from :authority' }
+    // An upstream of HTTP/1.1 would read anything else as another request.
+    const isSound = KNOWN.has(this.method) && PATH.test(this.url) && NAMES.test(names) && !CONTROLS.test(values)
+    return isSound ? undefined : { status: 400, detail: 'the request is malformed' }
+  }
+}
+
+const TOO_LARGE: Reply = { status: 431, detail: 'the request headers are too large' }

@@ -1,0 +1,287 @@
+import { type ClientHttp2Session, connect } from 'node:http2'
+import type { TLSSocket } from 'node:tls'
+import type { Clock } from '../../core/clock.js'
+import { type Linked, LinkedList } from '../../core/structures/linked-list.js'
+import { Deadlines, type Watched } from '../deadlines.js'
+import type { BudgetUser, ConnectionBudget } from '../http1/connection-budget.js'
+import { type PoolOptions, REST, UNUSED } from '../http1/connection-pool.js'
+import type { Opener } from '../http1/open-connection.js'
+import type { ResponseHandler, UpstreamRequest } from '../http1/upstream-connection.js'
+import { DeadSessionWatch, isDead, LOOK } from './dead-session.js'
+import { MAX_SENT_HEAD } from './fields.js'
+import { UpstreamStream } from './upstream-stream.js'
+
+/** Streams of a connection whose upstream has not said how many it takes. */
+const USUAL_STREAMS = 100
+
+/** Bytes that may come of an answer before any are taken, and of all answers of a connection that are on their way. */
+const STREAM_WINDOW = 256 * 1024
+const CONNECTION_WINDOW = 16 * 1024 * 1024
+
+/** Bytes. The longest head, as over HTTP/1.1, and its fields. */
+const MAX_HEAD = 64 * 1024
+const MAX_FIELDS = 2_000
+
+/** A request that has no stream yet. */
+class Waiting implements Linked<Waiting> {
+  list: object | undefined = undefined
+  previous: Waiting | undefined = undefined
+  next: Waiting | undefined = undefined
+
+  constructor(
+    readonly request: UpstreamRequest,
+    readonly handler: ResponseHandler,
+    readonly onFree: (() => void) | undefined,
+  ) {}
+}
+
+/** One connection to an upstream over HTTP/2. */
+class Session implements Watched {
+  list: object | undefined = undefined
+  previous: Watched | undefined = undefined
+  next: Watched | undefined = undefined
+  dueAt = 0
+  opened = false
+  served = false
+  /** It takes no further stream. */
+  isLeaving = false
+  error: Error | undefined
+  /** ms of the clock. From then on it takes no further stream. */
+  readonly oldAt: number
+  readonly http2: ClientHttp2Session
+  readonly streams = new Set<UpstreamStream>()
+
+  constructor(http2: ClientHttp2Session, oldAt: number) {
+    this.http2 = http2
+    this.oldAt = oldAt
+    http2.on('goaway', () => {
+      this.isLeaving = true
+    })
+  }
+
+  get hasRoom(): boolean {
+    const { maxConcurrentStreams = USUAL_STREAMS } = this.http2.remoteSettings
+    // Even of one that allows none, no further connection is opened for each request.
+    const most = this.http2.pendingSettingsAck && !this.served ? USUAL_STREAMS : Math.max(1, maxConcurrentStreams)
+    const isOpen = this.opened && !this.isLeaving && !this.http2.closed && !this.http2.destroyed
+    return isOpen && this.streams.size < most && !isDead(this)
+  }
+
+  get hasUnanswered(): boolean {
+    for (const stream of this.streams) if (stream.isUnanswered) return true
+    return false
+  }
+
+  /** It was not established in time, or was not used for too long. */
+  expired(): void {
+    if (this.opened) return this.leave()
+    this.error ??= Object.assign(new Error('the connection was not established in time'), { code: 'ETIMEDOUT' })
+    this.http2.destroy()
+  }
+
+  /** Ends it after its last stream. */
+  leave(): void {
+    this.isLeaving = true
+    this.http2.close()
+  }
+}
+
+/**
+ * The connections to one upstream over HTTP/2. Each stream counts as a connection of the budget. A request takes the first
+ * connection that has room for a stream. Without one it waits, first come, first served, and a connection is opened.
+ */
+export class Http2Pool implements BudgetUser {
+  readonly #options: PoolOptions
+  readonly #url: string
+  readonly #clock: Clock
+  #opener: Opener
+  #budget: ConnectionBudget
+  readonly #sessions = new Set<Session>()
+  /** Those that are being opened. */
+  readonly #opening: Deadlines<Session>
+  /** Those without streams. */
+  readonly #idle: Deadlines<Session>
+  /** Those that have been opened ahead. */
+  readonly #spare: Deadlines<Session>
+  readonly #looks: Deadlines<DeadSessionWatch>
+  readonly #waiting = new LinkedList<Waiting>()
+  #streams = 0
+  #closed = false
+  #keepsNone = false
+  /** ms of the clock. None is opened ahead until then. */
+  #restUntil = -Infinity
+
+  /** @param url of the upstream */
+  constructor(url: string, options: PoolOptions) {
+    const { opener, clock, connectTimeout, keepAlive, budget } = options
+    this.#options = options
+    this.#url = url
+    this.#clock = clock
+    this.#opener = opener
+    this.#budget = budget
+    budget.join(this)
+    this.#opening = new Deadlines(clock, connectTimeout)
+    this.#idle = new Deadlines(clock, keepAlive)
+    this.#spare = new Deadlines(clock, UNUSED)
+    this.#looks = new Deadlines(clock, LOOK)
+  }
+
+  /** Requests that have a stream or wait for one. */
+  get requests(): number {
+    return this.#waiting.size + this.#streams
+  }
+
+  share(budget: ConnectionBudget): void {
+    this.#budget.leave(this)
+    this.#budget = budget
+    budget.join(this)
+  }
+
+  /** As `ConnectionPool.send`. */
+  send(request: UpstreamRequest, handler: ResponseHandler, onFree?: () => void): (() => void) | undefined {
+    const waiting = new Waiting(request, handler, onFree)
+    const session = this.#waiting.size === 0 && this.#budget.hasRoom ? this.#find() : undefined
+    if (session !== undefined) {
+      this.#start(session, waiting)
+      return undefined
+    }
+    this.#restUntil = -Infinity
+    this.#waiting.push(waiting)
+    if (this.#closed) process.nextTick(() => this.#failWaiting(new Error('the upstream is no longer used')))
+    else this.useRoom()
+    return () => {
+      if (this.#waiting.remove(waiting)) onFree?.()
+    }
+  }
+
+  keepReady(queued: number): void {
+    const isWanted = queued > 0 && this.#sessions.size === 0 && this.#options.keepAlive > 0 && !this.#keepsNone
+    if (isWanted && !this.#closed && this.#clock.now() >= this.#restUntil) this.#open()
+  }
+
+  keepNone(): void {
+    this.#keepsNone = true
+    for (const session of [...this.#sessions]) if (session.streams.size === 0 && session.opened) session.leave()
+  }
+
+  change(opener: Opener): void {
+    this.#opener = opener
+    for (const session of [...this.#sessions]) if (!session.served) session.http2.destroy()
+    this.useRoom()
+  }
+
+  close(): void {
+    this.#closed = true
+    this.#budget.leave(this)
+    for (const { streams, http2 } of [...this.#sessions]) {
+      for (const stream of [...streams]) stream.drop()
+      http2.destroy()
+    }
+    for (const each of [this.#opening, this.#idle, this.#spare, this.#looks]) each.close()
+    this.#failWaiting(new Error('the upstream is no longer used'))
+  }
+
+  /** Starts what waits, as far as there is room, and opens connections for the rest. */
+  useRoom(): void {
+    while (this.#waiting.size > 0 && this.#budget.hasRoom) {
+      const session = this.#find()
+      if (session === undefined) return this.#openForWaiting()
+      const waiting = this.#waiting.shift()!
+      this.#start(session, waiting)
+      waiting.handler.sentLate()
+    }
+  }
+
+  closeUnused(): boolean {
+    return false
+  }
+
+  #openForWaiting(): void {
+    const each = this.#options.keepAlive === 0 ? 1 : USUAL_STREAMS
+    while (this.#opening.size * each < this.#waiting.size) this.#open()
+  }
+
+  #find(): Session | undefined {
+    const now = this.#clock.now()
+    for (const session of this.#sessions) {
+      if (session.hasRoom && (!session.served || (now < session.oldAt && this.#options.keepAlive > 0))) return session
+    }
+    return undefined
+  }
+
+  #start(session: Session, { request, handler, onFree }: Waiting): void {
+    const { streams, served } = session
+    const stream = new UpstreamStream(request, handler, served ? 'used' : 'new', () => {
+      streams.delete(stream)
+      this.#streams -= 1
+      if (streams.size === 0) this.#unused(session)
+      this.#budget.closed()
+      onFree?.()
+    })
+    session.served = true
+    streams.add(stream)
+    this.#streams += 1
+    this.#idle.unwatch(session)
+    this.#spare.unwatch(session)
+    this.#budget.opened()
+    stream.send(session.http2, new URL(this.#url).protocol.slice(0, -1))
+  }
+
+  /** It has no stream. */
+  #unused(session: Session): void {
+    const isOver = this.#options.keepAlive === 0 || this.#keepsNone || this.#clock.now() >= session.oldAt
+    if (isOver) session.leave()
+    else if (!session.isLeaving) this.#idle.watch(session)
+  }
+
+  #open(): void {
+    const socket = this.#opener.openHttp2()
+    const http2 = connect(this.#url, {
+      createConnection: () => socket,
+      maxHeaderListPairs: MAX_FIELDS,
+      maxSendHeaderBlockLength: MAX_SENT_HEAD,
+      settings: { enablePush: false, initialWindowSize: STREAM_WINDOW, maxHeaderListSize: MAX_HEAD },
+    })
+    const session = new Session(http2, this.#clock.now() + this.#options.maxAge)
+    this.#sessions.add(session)
+    this.#opening.watch(session)
+    http2
+      .on('error', error => {
+        session.error ??= error
+      })
+      .once('connect', () => {
+        if ('encrypted' in socket && (socket as TLSSocket).alpnProtocol !== 'h2') {
+          session.error = new Error('the upstream does not speak HTTP/2')
+          return http2.destroy()
+        }
+        this.#opened(session)
+      })
+      .once('close', () => this.#ended(session))
+  }
+
+  #opened(session: Session): void {
+    session.opened = true
+    session.http2.setLocalWindowSize(CONNECTION_WINDOW)
+    new DeadSessionWatch(session, this.#looks)
+    this.#opening.unwatch(session)
+    this.#spare.watch(session)
+    this.useRoom()
+  }
+
+  #ended(session: Session): void {
+    this.#sessions.delete(session)
+    for (const each of [this.#opening, this.#idle, this.#spare]) each.unwatch(session)
+    if (this.#closed) return
+    if (session.opened && !session.served) this.#restUntil = this.#clock.now() + REST
+    const isLast = this.#opening.size === 0 && this.#find() === undefined
+    if (!session.opened && isLast) this.#failWaiting(session.error ?? new Error('the upstream closed the connection'))
+    else this.useRoom()
+  }
+
+  #failWaiting(error: Error): void {
+    for (let waiting = this.#waiting.shift(); waiting !== undefined; waiting = this.#waiting.shift()) {
+      waiting.onFree?.()
+      waiting.handler.failed(error)
+    }
+  }
+}

@@ -1,0 +1,156 @@
+import { STATUS_CODES } from 'node:http'
+import { type ClientHttp2Session, type ClientHttp2Stream, constants, type OutgoingHttpHeaders } from 'node:http2'
+import type { UploadBody } from '../http1/upload.js'
+import type { ResponseHandler, SendingConnection, UpstreamRequest } from '../http1/upstream-connection.js'
+import { http2Fields, regularFields } from './fields.js'
+import { resetSoon } from './reset.js'
+
+const DIGITS = /^\d{1,15}$/
+const NONE: readonly string[] = []
+
+/** One request to an upstream over HTTP/2. */
+export class UpstreamStream implements SendingConnection {
+  readonly reused: boolean
+  /** No answer has begun. */
+  isUnanswered = true
+  readonly #request: UpstreamRequest
+  readonly #onOver: () => void
+  #handler: ResponseHandler | undefined
+  #stream: ClientHttp2Stream | undefined
+  #trailers = NONE
+  /** Bytes that are still to come. Undefined: it is not known. */
+  #left: number | undefined
+
+  /**
+   * @param session `used`: it has carried a request before
+   * @param onOver called once, when it does not need its place any more, before the handler hears of the end
+   */
+  constructor(request: UpstreamRequest, handler: ResponseHandler, session: 'new' | 'used', onOver: () => void) {
+    this.#request = request
+    this.#handler = handler
+    this.reused = session === 'used'
+    this.#onOver = onOver
+  }
+
+  send(session: ClientHttp2Session, scheme: string): void {
+    const handler = this.#handler!
+    handler.sending(this)
+    if (this.#handler !== handler) return
+    const { body } = this.#request
+    let stream: ClientHttp2Stream
+    try {
+      stream = session.request(this.#headers(scheme), { endStream: body === null })
+    } catch (error) {
+      process.nextTick(() => this.#fail(disconnected((error as Error).message)))
+      return
+    }
+    this.#stream = stream
+    stream
+      .on('headers', this.#onInterim)
+      .once('response', this.#onResponse)
+      .on('data', this.#onData)
+      .once('trailers', (_headers, _flags, raw: readonly string[] = NONE) => {
+        this.#trailers = regularFields(raw)
+      })
+      .once('end', this.#onEnd)
+      .on('error', this.#onError)
+      .once('close', () => this.#fail(disconnected('the upstream closed the stream')))
+    if (body !== null) this.#upload(stream, body)
+  }
+
+  #headers(scheme: string): OutgoingHttpHeaders {
+    const { method, target, headers, contentLength, body } = this.#request
+    const fields = http2Fields({ ':method': method, ':scheme': scheme, ':path': target }, headers)
+    fields[':authority'] = fields.host
+    delete fields.host
+    // gRPC asks each hop whether trailers get through. They do.
+    if (String(fields['content-type']).startsWith('application/grpc')) fields.te = 'trailers'
+    if (body === null && contentLength === undefined) delete fields['content-length']
+    return fields
+  }
+
+  #upload(stream: ClientHttp2Stream, body: UploadBody): void {
+    body.on('data', (chunk: Buffer) => {
+      // Also called if the stream ends before.
+      const isTaken = stream.write(chunk, () => body.written?.(chunk.length))
+      if (!isTaken && !stream.destroyed) body.pause()
+    })
+    body.once('end', () => stream.end())
+    stream.on('drain', () => body.resume())
+  }
+
+  pause(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.#stream?.pause()
+  }
+
+  resume(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.#stream?.resume()
+  }
+
+  abort(handler: ResponseHandler): void {
+    if (this.#handler === handler) this.drop()
+  }
+
+  /** Ends the request. Its handler hears nothing more. */
+  drop(): void {
+    const stream = this.#stream
+    if (this.#release() !== undefined && stream !== undefined) resetSoon(stream, constants.NGHTTP2_CANCEL)
+  }
+
+  /** @returns the handler of the request, if that was open. Its place is free now */
+  #release(): ResponseHandler | undefined {
+    const handler = this.#handler
+    this.#handler = undefined
+    if (handler !== undefined) this.#onOver()
+    return handler
+  }
+
+  readonly #onInterim = (headers: { ':status'?: number }, _flags: number, raw: readonly string[] = NONE): void => {
+    this.#handler?.interim(headers[':status'] ?? 0, regularFields(raw))
+  }
+
+  readonly #onResponse = (
+    headers: { ':status'?: number; 'content-length'?: string },
+    flags: number,
+    raw: readonly string[] = NONE,
+  ): void => {
+    this.isUnanswered = false
+    const { ':status': status = 0, 'content-length': declared } = headers
+    const isWhole = (flags & constants.NGHTTP2_FLAG_END_STREAM) !== 0
+    const length = isWhole ? 0 : declared !== undefined && DIGITS.test(declared) ? Number(declared) : undefined
+    this.#left = this.#request.method === 'HEAD' ? undefined : length
+    this.#handler?.responseStarted({ status, reason: STATUS_CODES[status] ?? '', fields: regularFields(raw), length })
+  }
+
+  readonly #onData = (chunk: Buffer): void => {
+    if (this.#left !== undefined) this.#left -= chunk.length
+    this.#handler?.responseData(chunk, 0, chunk.length)
+  }
+
+  /** Trailers may be told in the same tick. */
+  readonly #onEnd = (): void => {
+    process.nextTick(() => {
+      const stream = this.#stream!
+      if (stream.rstCode || (this.#left ?? 0) > 0) return this.#fail(disconnected('the upstream reset the stream'))
+      const handler = this.#release()
+      // It has answered early and wants no more of the body.
+      if (!stream.writableEnded) resetSoon(stream, constants.NGHTTP2_NO_ERROR)
+      handler?.responseEnded(this.#trailers)
+    })
+  }
+
+  readonly #onError = (error: Error & { code?: string }): void => {
+    const isReset = error.code === undefined || error.code.startsWith('ERR_HTTP2')
+    this.#fail(isReset ? disconnected(error.message) : error)
+  }
+
+  #fail(error: Error): void {
+    const handler = this.#release()
+    if (this.#stream !== undefined) resetSoon(this.#stream, constants.NGHTTP2_CANCEL)
+    handler?.failed(error)
+  }
+}
+
+function disconnected(message: string): Error {
+  return Object.assign(new Error(message), { code: 'ECONNRESET' })
+}

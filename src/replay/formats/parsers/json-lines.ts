@@ -1,0 +1,176 @@
+/** Logs with one JSON object per line: nginx with `escape=json`, Caddy, Traefik, Envoy, and others with given field names. */
+import { isObject } from '../../../config/checks/partial-config.js'
+import type { FieldNames, FieldUse } from '../field-names.js'
+import { type JsonObject, readJsonObject } from '../json-object.js'
+import type { BadLine } from '../line-parser.js'
+import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
+import { readTimestamp, type Timestamp } from '../timestamp.js'
+
+/** The names to look for, in this order. Dots lead into objects. */
+const USUAL: Readonly<Record<FieldUse, readonly string[]>> = {
+  time: [
+    ...['StartUTC', 'StartLocal', 'ts', 'time', '@timestamp', 'timestamp', 'msec', 'time_iso8601', 'time_local'],
+    ...['datetime', 'date', 'start_time'],
+  ],
+  ip: [
+    ...['ClientHost', 'request.client_ip', 'request.remote_ip', 'remote_addr', 'client_ip', 'clientip', 'remote_ip'],
+    ...['client', 'ip', 'ClientAddr', 'remoteAddr', 'host_ip', 'x_forwarded_for', 'x-forwarded-for'],
+    ...['downstream_remote_address'],
+  ],
+  method: ['request.method', 'RequestMethod', 'request_method', 'method', 'verb', ':method'],
+  path: ['request.uri', 'RequestPath', 'request_uri', 'uri', 'path', 'url', 'target', 'x-envoy-origin-path', ':path'],
+  request: ['request'],
+  host: ['request.host', 'RequestHost', 'RequestAddr', 'http_host', 'host', 'vhost', 'authority', ':authority'],
+  agent: [
+    ...['request.headers.User-Agent', 'request_User-Agent', 'http_user_agent', 'user_agent', 'userAgent', 'agent'],
+    ...['ua', 'user-agent'],
+  ],
+  duration: ['Duration', 'request_time', 'duration', 'latency'],
+}
+
+/** Traefik and Envoy write the time of the beginning. */
+const ENVOY_START = 'start_time'
+const STARTS = ['StartUTC', 'StartLocal', ENVOY_START]
+/** Traefik's duration is in ns, Envoy's in ms. Others write seconds, or text with a unit. */
+const NANOSECONDS = 'Duration'
+const UNITS: Readonly<Record<string, number>> = { '': 1_000, s: 1_000, ms: 1, us: 1e-3, µs: 1e-3, ns: 1e-6 }
+
+export class JsonParser extends TextLineParser {
+  readonly format = 'json'
+  readonly timed = true
+  readonly #names: FieldNames
+  #line: JsonObject = {}
+  /** The field that last held each use. */
+  readonly #found: Partial<Record<FieldUse, string>> = {}
+  /** Whether numeric times have fractions. If so, a whole number is an exact time, too. */
+  #exact = false
+  readonly #sample: readonly JsonObject[]
+
+  /**
+   * @param names used instead of the usual ones
+   * @param sample some lines, to find out which headers the log has
+   */
+  constructor(names: FieldNames = {}, sample: readonly string[] = []) {
+    super()
+    this.#names = names
+    this.#sample = sample.map(readJsonObject).filter(line => line !== undefined)
+    this.#exact = this.#sample.some(line => {
+      this.#line = line
+      return typeof this.#value('time') === 'number' && (this.#time()?.fraction ?? -1) >= 0
+    })
+  }
+
+  parse(bytes: Uint8Array, from: number, to: number): BadLine | undefined {
+    const line = readJsonObject(lineText(bytes, from, to))
+    if (line === undefined) return 'not JSON'
+    this.#line = line
+    const address = firstAddress(this.#text('ip') ?? '')
+    if (address === undefined) return 'no address'
+    const timestamp = this.#time()
+    if (timestamp === undefined) return 'no time'
+    this.took = this.#readDuration()
+    // The time is that of the beginning.
+    this.duration = STARTS.includes(this.#timeName) ? 0 : (this.took ?? 0)
+    const method = this.#text('method')
+    const path = this.#text('path')
+    const request = method !== undefined && path !== undefined ? `${method} ${path}` : this.#text('request')
+    if (request === undefined) return 'no request'
+    return this.keep(timestamp, { request, address, agent: this.#text('agent') })
+  }
+
+  override host(): string | undefined {
+    return this.#text('host')
+  }
+
+  override header(name: string): string | undefined {
+    if (name === 'user-agent') return this.#text('agent')
+    const own = `http_${name.replaceAll('-', '_')}`
+    const traefik = `request_${name}`
+    for (const [field, value] of Object.entries(this.#line)) {
+      const lower = field.toLowerCase()
+      if (lower === own || lower === traefik || lower === name) return textOf(value)
+    }
+    const { request } = this.#line
+    const headers = isObject(request) && isObject(request.headers) ? request.headers : this.#line.headers
+    if (!isObject(headers)) return undefined
+    const [, value] = Object.entries(headers).find(([field]) => field.toLowerCase() === name) ?? []
+    return textOf(value)
+  }
+
+  /** Whether any line of the sample has the header. */
+  has(name: string): boolean {
+    return this.#sample.some(line => {
+      this.#line = line
+      return (name === 'host' ? this.host() : this.header(name)) !== undefined
+    })
+  }
+
+  override takes(): boolean {
+    return true
+  }
+
+  #text(use: FieldUse): string | undefined {
+    return textOf(this.#value(use))
+  }
+
+  #value(use: FieldUse): unknown {
+    const name = this.#names[use]
+    if (name !== undefined) return valueAt(this.#line, name)
+    const before = this.#found[use]
+    if (before !== undefined) {
+      const value = valueAt(this.#line, before)
+      if (isPlain(value)) return value
+    }
+    for (const candidate of USUAL[use]) {
+      const value = valueAt(this.#line, candidate)
+      if (!isPlain(value)) continue
+      this.#found[use] = candidate
+      return value
+    }
+    return undefined
+  }
+
+  #time(): Timestamp | undefined {
+    const value = this.#value('time')
+    const timestamp = readTimestamp(String(value))
+    if (timestamp === undefined || typeof value !== 'number') return timestamp
+    this.#exact ||= timestamp.fraction >= 0
+    return this.#exact && timestamp.fraction < 0 ? { ...timestamp, fraction: 0 } : timestamp
+  }
+
+  /** The name of the field that has the time. */
+  get #timeName(): string {
+    return this.#names.time ?? this.#found.time ?? ''
+  }
+
+  #readDuration(): number | undefined {
+    const value = this.#value('duration')
+    const [, digits, unit = ''] = /^(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(s|ms|us|µs|ns)?$/.exec(String(value)) ?? []
+    if (digits === undefined) return undefined
+    const name = this.#names.duration ?? this.#found.duration
+    if (name === NANOSECONDS) return Number(digits) * 1e-6
+    return Number(digits) * (unit === '' && this.#timeName === ENVOY_START ? 1 : UNITS[unit]!)
+  }
+}
+
+/** Whether it can be the value of a field: text, a number, or a list that begins with one of these. */
+function isPlain(value: unknown): boolean {
+  return textOf(value) !== undefined
+}
+
+function textOf(value: unknown): string | undefined {
+  const one: unknown = Array.isArray(value) ? value[0] : value
+  if (typeof one === 'number') return String(one)
+  return typeof one === 'string' ? unlessMissing(one) : undefined
+}
+
+/** The field of exactly this name, else the value that its dots lead to. */
+function valueAt(line: JsonObject, name: string): unknown {
+  if (Object.hasOwn(line, name)) return line[name]
+  let at: unknown = line
+  for (const step of name.split('.')) {
+    if (!isObject(at) || !Object.hasOwn(at, step)) return undefined
+    at = at[step]
+  }
+  return at
+}

@@ -1,0 +1,164 @@
+/**
+ * The extended log file format of the W3C, as IIS and CloudFront write it. Lines that begin with # are directives. `#Fields:`
+ * names the columns of the lines that follow. Times are UTC and those of the end (www.w3.org/TR/WD-logfile;
+ * learn.microsoft.com, "W3C Logging"; docs.aws.amazon.com, "Standard logging reference").
+ *
+ * - IIS separates columns by a space and writes a plus for a space. `time-taken` is ms.
+ * - CloudFront separates columns by a tab and encodes characters as in a URL. `time-taken` is seconds.
+ */
+import type { FieldNames, FieldUse } from '../field-names.js'
+import { type BadLine, DIRECTIVE } from '../line-parser.js'
+import { firstAddress, lineText, TextLineParser, unlessMissing } from '../text-line-parser.js'
+import { readTimestamp, type Timestamp } from '../timestamp.js'
+
+const HASH = 35
+
+/** The columns to look for, in this order. */
+const USUAL: Readonly<Partial<Record<FieldUse, readonly string[]>>> = {
+  ip: ['c-ip'],
+  method: ['cs-method'],
+  path: ['cs-uri-stem', 'cs-uri'],
+  // The name that the client asked for. `cs(Host)` of CloudFront is that of the distribution.
+  host: ['x-host-header', 'cs-host', 'cs(host)'],
+  agent: ['cs(user-agent)'],
+  duration: ['time-taken'],
+}
+
+export class W3cParser extends TextLineParser {
+  readonly format: 'w3c' | 'cloudfront'
+  readonly timed = true
+  override readonly prefixed = false
+  readonly #names: FieldNames
+  /** The places of columns by their names in lower case. Undefined: no line has named them yet. */
+  #columns: ReadonlyMap<string, number> | undefined
+  /** The date of a log without a column for it. */
+  #date = ''
+  #values: readonly string[] = []
+
+  /**
+   * @param names used instead of the usual ones
+   * @param sample some lines, to find out which columns the log has
+   */
+  constructor(format: 'w3c' | 'cloudfront', names: FieldNames, sample: readonly string[]) {
+    super()
+    this.format = format
+    this.#names = names
+    for (const line of sample) if (line.startsWith('#')) this.#direct(line)
+  }
+
+  parse(bytes: Uint8Array, from: number, to: number): BadLine | typeof DIRECTIVE | undefined {
+    const text = lineText(bytes, from, to)
+    if (bytes[from] === HASH) {
+      this.#direct(text)
+      return DIRECTIVE
+    }
+    if (this.#columns === undefined) return 'no #Fields before it'
+    const { size } = this.#columns
+    this.#values = text.includes('\t') ? text.split('\t', size + 1) : columnsOf(text, size + 1)
+    if (this.#values.length !== size) return 'other columns'
+    const timestamp = this.#time()
+    if (timestamp === undefined) return 'no time'
+    const address = firstAddress(this.#value('ip') ?? '')
+    if (address === undefined) return 'no address'
+    const [method, path] = [this.#value('method'), this.#value('path')]
+    if (method === undefined || path === undefined) return 'no request'
+    this.took = this.#readDuration()
+    this.duration = this.took ?? 0
+    const query = this.#column('cs-uri-query')
+    const request = `${method} ${path}${query === undefined ? '' : `?${query}`}`
+    return this.keep(timestamp, { request, address, agent: this.header('user-agent') })
+  }
+
+  override host(): string | undefined {
+    return this.#value('host')
+  }
+
+  override header(name: string): string | undefined {
+    const value = name === 'user-agent' ? this.#value('agent') : this.#column(`cs(${name})`)
+    return value === undefined ? undefined : this.#decoded(value)
+  }
+
+  has(name: string): boolean {
+    const columns = this.#columns ?? new Map()
+    const named = this.#namesOf(name === 'host' ? 'host' : 'agent')
+    return (name === 'host' || name === 'user-agent' ? named : [`cs(${name})`]).some(column => columns.has(column))
+  }
+
+  override takes(): boolean {
+    return true
+  }
+
+  #direct(line: string): void {
+    const [directive = '', name] = /^#(\w+):/.exec(line) ?? []
+    const value = line.slice(directive.length).trim()
+    if (name === 'Fields') {
+      this.#columns = new Map(value.split(/\s+/).map((column, at) => [column.toLowerCase(), at]))
+    }
+    if (name === 'Date') this.#date = value.split(' ', 1)[0]!
+  }
+
+  #time(): Timestamp | undefined {
+    const { time } = this.#names
+    if (time !== undefined) return readTimestamp(this.#column(time.toLowerCase()) ?? '')
+    return readTimestamp(`${this.#column('date') ?? this.#date}T${this.#column('time')}Z`)
+  }
+
+  #readDuration(): number | undefined {
+    const [, whole, fraction] = /^(\d{1,9})(\.\d{1,9})?$/.exec(this.#value('duration') ?? '') ?? []
+    if (whole === undefined) return undefined
+    const isSeconds = fraction !== undefined || this.format === 'cloudfront'
+    return Number(`${whole}${fraction ?? ''}`) * (isSeconds ? 1_000 : 1)
+  }
+
+  #namesOf(use: FieldUse): readonly string[] {
+    const name = this.#names[use]
+    return name === undefined ? (USUAL[use] ?? []) : [name.toLowerCase()]
+  }
+
+  #value(use: FieldUse): string | undefined {
+    for (const name of this.#namesOf(use)) {
+      const value = this.#column(name)
+      if (value !== undefined) return value
+    }
+    return undefined
+  }
+
+  #column(name: string): string | undefined {
+    const place = this.#columns?.get(name)
+    return place === undefined ? undefined : unlessMissing(this.#values[place])
+  }
+
+  #decoded(text: string): string {
+    if (this.format === 'w3c') return text.replaceAll('+', ' ')
+    try {
+      return decodeURIComponent(text)
+    } catch {
+      return text
+    }
+  }
+}
+
+/** The first columns of a line, separated by a space. Some programs quote a text, with its quotes doubled. */
+function columnsOf(line: string, most: number): string[] {
+  if (!line.includes('"')) return line.split(' ', most)
+  const columns: string[] = []
+  for (let from = 0; from <= line.length && columns.length < most; ) {
+    const isQuoted = line[from] === '"'
+    const end = isQuoted ? closingQuote(line, from + 1) : endOf(line, ' ', from)
+    columns.push(isQuoted ? line.slice(from + 1, end).replaceAll('""', '"') : line.slice(from, end))
+    from = end + (isQuoted ? 2 : 1)
+  }
+  return columns
+}
+
+function closingQuote(line: string, from: number): number {
+  let at = endOf(line, '"', from)
+  while (line[at + 1] === '"') at = endOf(line, '"', at + 2)
+  return at
+}
+
+/** The place of a character, or the end of the line. */
+function endOf(line: string, character: string, from: number): number {
+  const at = line.indexOf(character, from)
+  return at < 0 ? line.length : at
+}

@@ -1,0 +1,585 @@
+/** What `shaper import` makes of configurations of nginx. test/cli/import.test.ts compares it with nginx itself. */
+import fc from 'fast-check'
+import t from 'tap'
+import { parseConfig } from '../../src/config/load.js'
+import { configText } from '../../src/config/nginx/config-text.js'
+import { NginxSyntaxError } from '../../src/config/nginx/directives.js'
+import { importNginx } from '../../src/config/nginx/import-nginx.js'
+import { wildcardsOf } from '../../src/config/nginx/wildcards.js'
+import { readConfigObject } from '../../src/config/read/json.js'
+import { createRule } from '../../src/proxy/routing/route.js'
+
+/** The configuration of some files, the first being nginx.conf, as an object, and the notes as lines. */
+function imported(nginx: string | Record<string, string>, upstream?: string) {
+  const contents = typeof nginx === 'string' ? { 'nginx.conf': nginx } : nginx
+  const files = {
+    read(file: string): string {
+      const text = contents[file]
+      if (text === undefined) throw Object.assign(new Error(), { code: 'ENOENT' })
+      return text
+    },
+    list: (folder: string): string[] =>
+      Object.keys(contents).flatMap(name => (name.startsWith(`${folder}/`) ? [name.slice(folder.length + 1)] : [])),
+  }
+  const { config, notes } = importNginx('nginx.conf', { files, upstream })
+  const text = configText('nginx.conf', config)
+  return {
+    text,
+    config: readConfigObject(text) as { buckets: Record<string, object>; routes: object[] },
+    settings: parseConfig(text, { env: {} }),
+    notes: notes.map(({ place, message }) => `${place.file}:${place.line}: ${message}`),
+  }
+}
+
+const ZONE = 'limit_req_zone $binary_remote_addr zone=api:10m rate=5r/s;'
+const PASS = 'proxy_pass http://127.0.0.1:9000; proxy_set_header Host $host;'
+const inLocation = (limits: string, http = ZONE): string =>
+  `http { ${http} server { listen 8080; location / { ${limits} ${PASS} } } }`
+
+t.test('burst, delay and nodelay', async t => {
+  const told = (limits: string) => {
+    const { config, notes } = imported(inLocation(limits))
+    t.same(notes, [])
+    const { status, key, ...bucket } = config.buckets.api as Record<string, unknown>
+    t.same([status, key], [503, 'ip'])
+    return [bucket, (config.routes[0] as { mode: string }).mode]
+  }
+  const rate = '5/s'
+  t.same(told('limit_req zone=api burst=9;'), [{ rate, capacity: 10 }, 'shape'])
+  t.same(told('limit_req zone=api burst=9 nodelay;'), [{ rate, capacity: 10 }, 'meter'])
+  t.same(told('limit_req zone=api burst=9 delay=4;'), [{ rate, capacity: 10, burst: 5 }, 'shape'])
+  t.same(told('limit_req zone=api burst=9 delay=9;'), [{ rate, capacity: 10 }, 'meter'], 'nothing is delayed')
+  t.same(told('limit_req zone=api;'), [{ rate, capacity: 1 }, 'meter'], 'nothing may wait')
+})
+
+t.test('one without delay beside one that delays, and a key that is the same for all requests of a server', async t => {
+  const http = `${ZONE} limit_req_zone $server_name zone=all:1m rate=100r/s;`
+  const limits = 'limit_req zone=api burst=9 nodelay; limit_req zone=all burst=20;'
+  const named = inLocation(limits, http).replace('listen 8080;', 'listen 8080; server_name a.example b.example;')
+  t.same(imported(named).config.buckets, {
+    api: { key: 'ip', rate: '5/s', capacity: 10, burst: 10, status: 503 },
+    all: { key: 'all', rate: '100/s', capacity: 21, status: 503 },
+  })
+  const { buckets } = imported(inLocation(limits, http)).config
+  t.same(Object.keys(buckets), ['api'], 'without a name the key is empty, and nothing is limited')
+})
+
+t.test('status and dry run are inherited, and limits are replaced as a whole', async t => {
+  const { config } = imported(`http {
+    ${ZONE} limit_req_zone $binary_remote_addr zone=slow:10m rate=30r/m;
+    limit_req_status 429;
+    limit_req zone=api burst=3;
+    server {
+      listen 8080;
+      ${PASS.split('; ')[1]}
+      location /slow/ { limit_req zone=slow; limit_req_status 420; limit_req_dry_run on; proxy_pass http://127.0.0.1:9000; }
+      location / { proxy_pass http://127.0.0.1:9000; }
+    }
+  }`)
+  t.same(config.buckets, {
+    slow: { key: 'ip', rate: '30/m', capacity: 1, status: 420 },
+    api: { key: 'ip', rate: '5/s', capacity: 4 },
+  })
+  t.same(config.routes, [
+    { match: { path: '/slow/*' }, mode: 'meter', buckets: ['slow'], dryRun: true },
+    { mode: 'shape', buckets: ['api'] },
+  ])
+})
+
+t.test('keys', async t => {
+  const keyOf = (key: string): unknown => {
+    const { config } = imported(inLocation('limit_req zone=k;', `limit_req_zone ${key} zone=k:1m rate=1r/s;`))
+    return (config.buckets.k as { key?: unknown } | undefined)?.key
+  }
+  t.equal(keyOf('$binary_remote_addr'), 'ip')
+  t.equal(keyOf('$remote_addr'), 'ip')
+  t.equal(keyOf('constant'), 'all')
+  t.same(keyOf('$http_x_api_key'), { from: 'header:x-api-key', missing: 'skip' })
+  t.same(keyOf(`$\{cookie_sid}`), { from: 'cookie:sid', missing: 'skip' })
+  t.same(keyOf('$arg_user'), { from: 'query:user', missing: 'skip' })
+  t.same(keyOf('"$binary_remote_addr $host"'), ['ip', 'host'])
+  t.same(keyOf('$binary_remote_addr$http_x_api_key'), ['ip', 'header:x-api-key'])
+  t.equal(keyOf('$host'), 'host')
+  t.same(keyOf('$host$http_x_api_key'), { from: ['host', 'header:x-api-key'], missing: 'all' })
+  t.same(keyOf('"key $http_x_api_key"'), { from: 'header:x-api-key', missing: 'all' }, 'this key is never empty')
+  t.same(keyOf('$arg_a$arg_b'), { from: ['query:a', 'query:b'], missing: 'skip' })
+  const v6 = inLocation('limit_req zone=api;').replace('listen 8080;', 'listen 8080; listen [::]:8080;')
+  t.match(imported(v6).config.buckets.api, { key: { from: 'ip', ipv6: 128 } }, 'each address, as in nginx')
+})
+
+t.test('what cannot be said is told, with its place, and the rest is imported', async t => {
+  const { notes, config } = imported({
+    'nginx.conf': `http {
+limit_req_zone $request_uri zone=uri:1m rate=1r/s;
+limit_req_zone $jwt_claim_sub zone=sub:1m rate=1r/s;
+limit_req_zone $binary_remote_addr zone=api:1m rate=5r/s sync;
+limit_req_zone $binary_remote_addr zone=bad:1m rate=5r/h;
+server {
+listen 8080; listen unix:/run/x;
+listen 8443 ssl;
+location / {
+limit_req zone=uri; limit_req zone=sub; limit_req zone=api burst=5;
+limit_req zone=none;
+rewrite ^/a /b;
+limit_rate 10k;
+${PASS} }
+location ~ ^/(?!x) { ${PASS} }
+location /php { fastcgi_pass 127.0.0.1:9001; }
+location /many { limit_req zone=api burst=7; proxy_pass http://many/other/; }
+}
+upstream many { server 127.0.0.1:1; server 127.0.0.1:2 backup; server 127.0.0.1:3; }
+server { listen 8443; server_name ~^www\\d+\\.example$; }
+include nothing.conf;
+include conf.d/*.conf;
+}`,
+    'conf.d/b.conf': '\nserver { listen 8443 ssl; ssl_certificate a; listen 8080; allow 10.0.0.0/8; }',
+  })
+  const own = (text: string): string => (/^\d/.test(text) ? `nginx.conf:${text}` : text)
+  const other = 'shaper has nothing like it. Keep nginx behind shaper for it (--upstream)'
+  const elsewhere = 'shaper listens on one address, here 0.0.0.0:8443: run another one for this, or keep nginx there'
+  t.same(
+    notes,
+    [
+      '3: the key "$jwt_claim_sub" of zone "sub" cannot be said in shaper (shaper does not know $jwt_claim_sub): the limit is left out',
+      '4: zone "api" is shared by machines (sync): add a "store" for that, see docs/scaling.md',
+      '5: "limit_req_zone" takes a key, zone=NAME:SIZE and rate=Nr/s or Nr/m; left out',
+      '7: shaper listens on TCP only: left out',
+      `7: ${elsewhere}`,
+      '8: there is no ssl_certificate with its key: add "tls" to "listen"',
+      '10: zone "uri" cannot be said in shaper (shaper has no key for the path; "route" tells routes apart): the limit is left out',
+      '10: zone "api" is used with other numbers at nginx.conf:17. In nginx both share one level for each key, here each has its own',
+      '11: "limit_req" names zone "none", which is not defined; left out',
+      `12: "rewrite" is not imported: ${other}`,
+      `13: "limit_rate" is not imported: ${other}`,
+      '15: "location ~ ^/(?!x)" is left out (this expression takes more than linear time (invalid or unsupported Perl syntax: `(?!`)): its requests are in the next one that fits',
+      '16: "location /php" has "fastcgi_pass" and no "proxy_pass": its requests go to "http://127.0.0.1:1"',
+      '17: proxy_pass "http://many/other/" rewrites paths; shaper passes them as they are',
+      '19: "upstream many" has 2 servers: shaper does not balance, the first gets all. Keep nginx behind shaper for it (--upstream)',
+      '20: server_name "~^www\\\\d+\\\\.example$" is left out: hosts have no expressions, only "*"',
+      '21: "nothing.conf" cannot be read (ENOENT), so nothing in it is imported',
+      `conf.d/b.conf:2: ${elsewhere}`,
+      `conf.d/b.conf:2: "allow" is not imported: ${other}`,
+    ].map(own),
+  )
+  t.same(config.routes, [
+    { match: { path: '/many*' }, mode: 'shape', buckets: ['api'] },
+    { match: { path: '/php*' }, mode: 'off' },
+    { mode: 'shape', buckets: ['api-2'], upstream: 'http://127.0.0.1:9000' },
+  ])
+})
+
+t.test('with --upstream nginx stays behind, and does what shaper does not', async t => {
+  const conf = inLocation('limit_req zone=api burst=9; rewrite ^/a /b; root /var/www;')
+  const { notes, settings } = imported(conf.replace(PASS, ''), 'http://127.0.0.1:8081')
+  t.match(notes, [/^nginx.conf:1: remove limit_req and limit_conn from the nginx behind/])
+  t.equal(settings.routes[0]!.upstream.url, 'http://127.0.0.1:8081')
+  t.match(imported(conf).notes, [/:1: "rewrite" is not imported/])
+})
+
+/** The buckets that a request passes, as nginx.conf says it after import; undefined: no route takes it. */
+function bucketsOf(conf: string, { path = '/', method = 'GET', address = '192.0.2.1', headers = {} } = {}) {
+  const rules = imported(conf).settings.routes.map(route => createRule(route))
+  const rawHeaders = Object.entries({ host: 'a.example', ...headers }).flat() as string[]
+  const facts = { path, target: path, method, host: rawHeaders[1]!, rawHeaders }
+  const rule = rules.find(each => each.matches({ facts, address } as never))
+  return rule?.buckets.map(({ settings }) => settings.name)
+}
+
+t.test('whitelists by geo and map: the longest range counts, as in nginx', async t => {
+  const conf = inLocation(
+    'limit_req zone=api burst=5;',
+    `geo $limited { default 1; 10.0.0.0/8 0; 10.9.0.0/16 1; 10.9.9.9 0; 2001:db8::/32 0; }
+     map $limited $limit_key { 0 ""; 1 $binary_remote_addr; }
+     limit_req_zone $limit_key zone=api:10m rate=5r/s;`,
+  )
+  for (const [address, isLimited] of [
+    ['192.0.2.1', true],
+    ['10.1.2.3', false],
+    ['10.9.2.3', true],
+    ['10.9.9.9', false],
+    ['2001:db8::9', false],
+    ['2001:db9::9', true],
+  ] as const) {
+    t.same(bucketsOf(conf, { address }), isLimited ? ['api'] : [], address)
+  }
+})
+
+t.test('geo of random ranges: the value of the longest that has the address', async () => {
+  const range = fc.record({ a: fc.nat(3), b: fc.nat(3), bits: fc.constantFrom(8, 15, 16, 24), value: fc.nat(2) })
+  fc.assert(
+    fc.property(
+      fc.uniqueArray(range, { maxLength: 8, selector: each => cidr(each) }),
+      fc.nat(3),
+      fc.nat(3),
+      (ranges, a, b) => {
+        const lines = ranges.map(each => `${cidr(each)} ${each.value};`).join(' ')
+        const zones = [1, 2].map(
+          value =>
+            `map $v $k${value} { ${value} $remote_addr; } limit_req_zone $k${value} zone=z${value}:1m rate=1r/s;`,
+        )
+        const conf = inLocation(
+          'limit_req zone=z1; limit_req zone=z2;',
+          `geo $v { default 1; ${lines} } ${zones.join(' ')}`,
+        )
+        const has = ({ bits, ...each }: { a: number; b: number; bits: number }): boolean =>
+          number(a, b) >>> (32 - bits) === number(each.a, each.b) >>> (32 - bits)
+        const longest = ranges.filter(has).sort((x, y) => y.bits - x.bits)[0]
+        const value = longest?.value ?? 1
+        const passed = bucketsOf(conf, { address: `${10 + a}.${b}.0.9` })
+        if (String(passed) !== (value === 0 ? '' : `z${value}`)) throw new Error(`${conf}: ${value}, not ${passed}`)
+      },
+    ),
+    { numRuns: 200 },
+  )
+})
+
+function number(a: number, b: number): number {
+  return ((10 + a) * 2 ** 24 + b * 2 ** 16) >>> 0
+}
+
+/** With the bits that do not count cleared. */
+function cidr({ a, b, bits }: { a: number; b: number; bits: number }): string {
+  const network = Math.floor(number(a, b) / 2 ** (32 - bits)) * 2 ** (32 - bits)
+  return `${[24, 16, 8, 0].map(shift => (network >>> shift) & 255).join('.')}/${bits}`
+}
+
+t.test('maps of methods, headers and paths', async t => {
+  const http = `
+    map $request_method $posts { default ""; POST $binary_remote_addr; ~^P(UT|ATCH)$ $binary_remote_addr; }
+    map $http_user_agent $bots { default ""; ~(Google|bing)bot $http_user_agent; ~curl/.*x $http_user_agent; }
+    map $http_x_api_key $anonymous { "" $binary_remote_addr; default ""; }
+    map $uri $login { ~^/(login|signup)$ $binary_remote_addr; /token $binary_remote_addr; }
+    ${['posts', 'bots', 'anonymous', 'login'].map(name => `limit_req_zone $${name} zone=${name}:1m rate=1r/s;`).join(' ')}`
+  const of = (zone: string, request: object) => bucketsOf(inLocation(`limit_req zone=${zone} burst=2;`, http), request)
+  t.same(of('posts', {}), [])
+  for (const method of ['POST', 'PUT', 'PATCH']) t.same(of('posts', { method }), ['posts'])
+  const agent = (name: string) => ({ headers: { 'user-agent': name } })
+  for (const name of ['Googlebot/2', 'a bingbot', 'curl/8 x']) t.same(of('bots', agent(name)), ['bots'], name)
+  for (const name of ['Firefox', 'curl/8']) t.same(of('bots', agent(name)), [], name)
+  t.same(of('anonymous', {}), ['anonymous'])
+  t.same(of('anonymous', { headers: { 'x-api-key': 'k' } }), [])
+  for (const path of ['/login', '/signup', '/token']) t.same(of('login', { path }), ['login'], path)
+  t.same(of('login', { path: '/login/x' }), [])
+  t.same(
+    imported(
+      inLocation('limit_req zone=b;', 'map $http_x $b { ~*abc 1; ~[a-z]+ 2; } limit_req_zone $b zone=b:1m rate=1r/s;'),
+    ).notes,
+    [
+      'nginx.conf:1: header "x" is compared with "*abc*" in this case; nginx ignores case here',
+      'nginx.conf:1: "map $http_x": "~[a-z]+" cannot be matched (headers have no regular expressions, only "*"), so it is left out',
+    ],
+  )
+})
+
+t.test('expressions as wildcards', async t => {
+  const cases: [expression: string, wildcards: string[] | undefined][] = [
+    ['bot', ['*bot*']],
+    ['^curl/', ['curl/*']],
+    ['^gold$', ['gold']],
+    ['a|^b|c$', ['*a*', 'b*', '*c']],
+    ['(?:Goo|ya)gle.*bot', ['*Google*bot*', '*yagle*bot*']],
+    ['a\\.b\\|c', ['*a.b|c*']],
+    ['a.b', undefined],
+    ['[ab]', undefined],
+    ['a+', undefined],
+    ['(a(b|c))', undefined],
+    ['a\\d', undefined],
+    ['\\*', undefined],
+    ['(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)', undefined],
+  ]
+  for (const [expression, wildcards] of cases) t.same(wildcardsOf(expression), wildcards, expression)
+})
+
+t.test('locations in the order of nginx', async () => {
+  const uri = fc.array(fc.constantFrom('a', 'b', '.x'), { maxLength: 3 }).map(parts => `/${parts.join('/')}`)
+  const location = fc.record({ kind: fc.constantFrom('=', '^~', '~', ''), text: uri })
+  fc.assert(
+    fc.property(
+      fc.uniqueArray(location, { maxLength: 6, selector: each => each.kind + each.text }),
+      uri,
+      (list, path) => {
+        // nginx has one prefix of a kind. One in another with "^~" is told, see below.
+        const prefixes = list.filter(({ kind }) => kind === '' || kind === '^~')
+        const plain = prefixes.filter(({ kind }) => kind === '')
+        const isNested = plain.some(({ text }) =>
+          prefixes.some(other => other.kind === '^~' && text.startsWith(other.text)),
+        )
+        fc.pre(new Set(prefixes.map(({ text }) => text)).size === prefixes.length)
+        fc.pre(!isNested || list.every(({ kind }) => kind !== '~'))
+        const zones = list.map((_each, at) => `limit_req_zone $remote_addr zone=z${at}:1m rate=1r/s;`).join(' ')
+        const blocks = list.map(({ kind, text }, at) => {
+          const written = kind === '~' ? text.replace('.', '\\.') : text
+          return `location ${kind} ${written} { limit_req zone=z${at}; ${PASS} }`
+        })
+        const passed = bucketsOf(`http { ${zones} server { ${blocks.join(' ')} } }`, { path })
+        const wanted = nginxLocation(list, path)
+        const name = wanted < 0 ? '' : `z${wanted}`
+        if (String(passed) !== name) throw new Error(`${blocks.join('\n')}\n${path}: ${name}, not ${passed}`)
+      },
+    ),
+    { numRuns: 500 },
+  )
+})
+
+/** As the documentation of `location` has it. */
+function nginxLocation(list: readonly { kind: string; text: string }[], path: string): number {
+  const exact = list.findIndex(({ kind, text }) => kind === '=' && text === path)
+  if (exact >= 0) return exact
+  const prefixes = list.filter(({ kind, text }) => (kind === '' || kind === '^~') && path.startsWith(text))
+  const longest = prefixes.sort((a, b) => b.text.length - a.text.length)[0]
+  const expression = list.findIndex(({ kind, text }) => kind === '~' && path.includes(text))
+  if (longest?.kind !== '^~' && expression >= 0) return expression
+  return longest === undefined ? -1 : list.indexOf(longest)
+}
+
+t.test('locations in others, and a server without "location /"', async t => {
+  const { config, notes } = imported(`http { ${ZONE}
+    limit_req_zone $server_name zone=s:1m rate=9r/s;
+    server { listen 8080; server_name a.example; limit_req zone=s burst=1;
+      location ^~ /a/ { ${PASS} location /a/b/ { limit_req zone=api burst=2; ${PASS} } location ~ ^/a/.*\\.css$ { limit_req zone=api burst=2; ${PASS} } }
+      location ~ x { ${PASS} location ~ y { limit_req zone=api burst=2; ${PASS} } }
+      location @named { ${PASS} }
+    } }`)
+  t.same(config.routes, [
+    { match: { path: '/a/b/*' }, mode: 'shape', buckets: ['api'] },
+    { match: { path: '/a/*' }, mode: 'shape', buckets: ['s'] },
+    { match: { path: '~ ^/a/.*\\.css$' }, mode: 'shape', buckets: ['api'] },
+    { mode: 'shape', buckets: ['s'] },
+  ])
+  t.match(notes, [
+    /"server" has no "proxy_pass"/,
+    /"location \/a\/b\/" is inside one with "\^~"/,
+    /:4: nginx compares decoded paths/,
+    /"location ~ y" is left out \(both "~ x" and "~ y"\)/,
+  ])
+})
+
+t.test('servers by name; the default one takes the rest', async t => {
+  const server = (names: string, zone: string, listen = 'listen 8080;') =>
+    `server { ${listen} server_name ${names}; location / { limit_req zone=${zone}; ${PASS} } }`
+  const conf = `http { ${['a', 'b', 'c', 'd'].map(name => `limit_req_zone $remote_addr zone=${name}:1m rate=1r/s;`).join(' ')}
+    ${server('*.example', 'a')} ${server('www.example .shop.example', 'b')} ${server('_', 'c', 'listen 8080 default_server;')} ${server('mail.*', 'd')} }`
+  for (const [host, zone] of [
+    ['x.example', 'a'],
+    ['www.example', 'b'],
+    ['shop.example', 'b'],
+    ['x.shop.example', 'b'],
+    ['mail.other', 'd'],
+    ['other', 'c'],
+  ] as const) {
+    t.same(bucketsOf(conf, { headers: { host } }), [zone], host)
+  }
+  const first = `http { ${['a', 'b'].map(name => `limit_req_zone $remote_addr zone=${name}:1m rate=1r/s;`).join(' ')}
+    ${server('www.example', 'a')} ${server('*.example', 'b')} }`
+  t.same(
+    bucketsOf(first, { headers: { host: 'www.example:8080' } }),
+    ['a'],
+    'the name of the default server goes first',
+  )
+  t.same(bucketsOf(first, { headers: { host: 'x.example' } }), ['b'])
+})
+
+t.test('limit_conn', async t => {
+  const http = `${ZONE} limit_conn_zone $binary_remote_addr zone=conn:10m; limit_conn_zone $server_name zone=all:1m;`
+  const alone = imported(inLocation('limit_conn conn 10;', http))
+  t.same(alone.config.buckets, {
+    conn: { key: 'ip', maxInFlight: 10, status: 503 },
+  })
+  t.match(alone.config.routes, [{ mode: 'meter', buckets: ['conn'] }])
+  t.same(alone.notes, [])
+  const beside = imported(inLocation('limit_req zone=api burst=20 nodelay; limit_conn conn 10;', http))
+  t.same(beside.notes, [
+    'nginx.conf:1: in nginx a request that limit_conn rejects counts in the zones of limit_req, here it does not',
+  ])
+  t.same(beside.config.buckets, { api: { key: 'ip', rate: '5/s', capacity: 21, maxInFlight: 10, status: 503 } })
+  const delaying = imported(inLocation('limit_req zone=api burst=20; limit_conn conn 10;', http))
+  t.same(delaying.notes, [
+    'nginx.conf:1: where requests are delayed, more than 10 at once wait here; nginx rejects them',
+  ])
+  const dry = imported(inLocation('limit_req zone=api nodelay; limit_conn conn 10; limit_req_dry_run on;', http))
+  t.match(dry.notes, [/only one of limit_req and limit_conn is a dry run/])
+})
+
+t.test('where it listens, certificates, proxies in front', async t => {
+  const { config, notes } = imported(`http { ${ZONE} ssl_certificate_key /k;
+    set_real_ip_from 10.0.0.0/8; set_real_ip_from 2001:db8::1; real_ip_header X-Forwarded-For; real_ip_recursive on;
+    server { listen 443 ssl; listen [::]:443 ssl; ssl_certificate /c; location / { limit_req zone=api; ${PASS} } } }`)
+  t.match(config, {
+    listen: { address: '[::]:443', tls: { cert: '/c', key: '/k' } },
+    trustProxy: ['10.0.0.0/8', '2001:db8::1'],
+  })
+  t.same(notes, [])
+  const redirect = imported(`http { ${ZONE}
+    server { listen 80; server_name a.example; return 301 https://$host$request_uri; }
+    server { listen 443 ssl; server_name a.example; ssl_certificate c; ssl_certificate_key k;
+      location / { limit_req zone=api burst=3; ${PASS} } }
+    server { listen 443; server_name b.example; ssl_certificate other; ssl_certificate_key k; location / { ${PASS} } } }`)
+  t.match(redirect.config, { listen: { address: '0.0.0.0:443', tls: { cert: 'c', key: 'k' } } })
+  t.match(redirect.config.routes, [
+    { match: { host: 'b.example' }, mode: 'off' },
+    { mode: 'shape', buckets: ['api'] },
+  ])
+  t.match(redirect.notes, [
+    /:2: shaper listens on one address, here 0\.0\.0\.0:443/,
+    /:3: shaper serves one certificate/,
+  ])
+  const other = imported(inLocation('', `${ZONE} set_real_ip_from 10.0.0.0/8; real_ip_header X-Real-IP;`))
+  t.notOk('trustProxy' in other.config)
+  t.match(other.notes, [/from X-Forwarded-For, not from X-Real-IP/, /no limit_req/])
+  t.match(imported('http { }').notes, [
+    /no "proxy_pass" names an HTTP server; "upstream" is http:\/\/127\.0\.0\.1:9000/,
+    /no limit_req/,
+  ])
+})
+
+t.test('words, quotes, comments, Lua, includes', async t => {
+  const { config } = imported({
+    'nginx.conf': `# a comment; {
+      events {}
+      http {
+        include zones.conf; include /etc/mime.types;
+        map "$http_x" $x { "a;b" "1"; 'c{' 2; \\default 3; default ""; }
+        limit_req_zone $x "zone=x:1m" rate=1r/s;
+        init_by_lua_block { local t = { "}" == "{" } if x then y() end -- {}
+        }
+        server { listen 8080; location "/a b" { limit_req zone=api; ${PASS} } location /$x { limit_req zone=x; ${PASS} } } }`,
+    'zones.conf': `${ZONE}`,
+  })
+  t.match(config.routes[0], { match: { path: '/a%20b*' }, buckets: ['api'] })
+  t.match(Object.keys(config.buckets), ['api', 'x'])
+  const fault = (text: string, files = {}): string => {
+    try {
+      imported({ 'nginx.conf': text, ...files })
+      return ''
+    } catch (error) {
+      if (!(error instanceof NginxSyntaxError)) throw error
+      return `${error.place.file}:${error.place.line}: ${error.message}`
+    }
+  }
+  t.equal(fault('http {\n server { listen 1\n'), 'nginx.conf:2: "listen" has no ";" at its end')
+  t.equal(fault('http {\n server {'), 'nginx.conf:2: the block of "server" has no "}" at its end')
+  t.equal(fault('http { }\n}'), 'nginx.conf:2: unexpected "}"')
+  t.equal(fault('\n;'), 'nginx.conf:2: unexpected ";"')
+  t.equal(fault('a "b'), 'nginx.conf:1: this quote does not end')
+  t.equal(fault('http {\ninclude b;}', { b: '\nx' }), 'b:2: "x" has no ";" at its end')
+  t.equal(fault('include nginx.conf;'), 'nginx.conf:1: includes itself: nginx.conf')
+  t.equal(fault('a_by_lua_block { {'), 'nginx.conf:1: this block has no "}" at its end')
+})
+
+/** A server with these directives, beside others. */
+const served = (directives: string, http = ''): string =>
+  `http { ${ZONE} ${http}\n server { listen 8080; real_ip_header X-Forwarded-For; real_ip_recursive on; ${directives} location / { limit_req zone=api; ${PASS} } } }`
+
+t.test('trustProxy has only what all servers believe', async t => {
+  const both = served('set_real_ip_from 10.0.0.0/8;').replace(/ \}$/, '\nserver { listen 8080; server_name b; } }')
+  const { config, notes } = imported(both)
+  t.notOk('trustProxy' in config)
+  t.match(notes.join('\n'), /:2: "10.0.0.0\/8" is left out of "trustProxy", which holds for all servers/)
+  const inside = imported(served('location /a { set_real_ip_from 10.0.0.0/8; proxy_pass http://127.0.0.1:9000; }'))
+  t.match(inside.notes.join('\n'), /"set_real_ip_from" in a location is left out/)
+  const last = imported(served('set_real_ip_from 10.0.0.0/8;').replace('real_ip_recursive on;', ''))
+  t.match(last.notes, [/without "real_ip_recursive on" nginx takes the last address/])
+  t.match(last.config, { trustProxy: ['10.0.0.0/8'], buckets: { api: { key: { from: 'ip', ipv6: 128 } } } })
+})
+
+t.test('servers at other addresses of a port are told, and not merged', async t => {
+  const server = (listen: string, limit = '') => `\nserver { listen ${listen}; location / { ${limit} ${PASS} } }`
+  const apart = imported(`http { ${ZONE} ${server('10.0.0.1:80')} ${server('10.0.0.2:80', 'limit_req zone=api;')} }`)
+  t.match(apart.notes.join('\n'), /:3: shaper listens on one address, here 10.0.0.1:80/)
+  const within = imported(`http { ${ZONE} ${server('80', 'limit_req zone=api;')} ${server('10.0.0.2:80')} }`)
+  t.match(within.notes, [/:3: .* here 0.0.0.0:80: .* It gets the requests to 10.0.0.2:80, too, with other limits/])
+  t.same(Object.keys(within.config.buckets), ['api'])
+  const proxied = imported(served('').replace('8080', '8080 proxy_protocol'))
+  t.match(proxied.notes, [/does not read the PROXY protocol/])
+})
+
+t.test('maps of paths: case, queries; geo with delete and proxy', async t => {
+  const zone = (text: string) => `${text} limit_req_zone $k zone=k:1m rate=1r/s;`
+  const limited = (text: string) => inLocation('limit_req zone=k;', zone(text))
+  const uri = limited('map $uri $k { /login $remote_addr; "/my files" $remote_addr; }')
+  t.same(bucketsOf(uri, { path: '/LOGIN' }), ['k'])
+  t.same(bucketsOf(uri, { path: '/my%20files' }), ['k'])
+  const target = limited('map $request_uri $k { ~^/api/ $remote_addr; /buy $remote_addr; ~^/a\\?b=1 1; /c?d 1; }')
+  t.same(bucketsOf(target, { path: '/api/x' }), ['k'])
+  t.same(bucketsOf(target, { path: '/buy' }), ['k'])
+  const told = imported(target).notes.join('\n')
+  t.match(told, /"\/buy" is matched with any query/)
+  t.match(told, /"~\^\/a\\\\\?b=1" cannot be matched \(it may depend on the query/)
+  t.match(told, /"\/c\?d" cannot be matched/)
+  const geo = limited(
+    'geo $l { default 1; 10.0.0.0/8 0; 10.1.0.0/16 0; delete 10.0.0.0/8; proxy 127.0.0.1; } map $l $k { 1 $remote_addr; }',
+  )
+  t.same(bucketsOf(geo, { address: '10.9.0.1' }), ['k'])
+  t.same(bucketsOf(geo, { address: '10.1.0.1' }), [])
+  t.match(imported(geo).notes, [/"geo": "proxy 127.0.0.1" is not imported/])
+})
+
+t.test('where requests go that nginx does not proxy to an HTTP server', async t => {
+  const { notes } = imported(
+    served(
+      'location /a/ { limit_req zone=api; proxy_pass http://app; } location /b { root /x; } location = /c { limit_req zone=api; return 200 ok; }',
+      'upstream app { server unix:/run/app.sock; }',
+    ),
+  )
+  const there = 'its requests go to "http://127.0.0.1:9000"'
+  for (const text of [
+    `"location /a/" goes to "upstream app", which has no server that shaper could call: ${there}`,
+    `"location /b" has "root" and no "proxy_pass": ${there}`,
+    `Here it is not limited, and what answers has to be added there: ${there}`,
+  ]) {
+    t.ok(
+      notes.some(each => each.endsWith(text)),
+      text,
+    )
+  }
+  t.equal(notes.filter(each => each.includes(there)).length, 3)
+  t.same(bucketsOf(served('location = /c { limit_req zone=api; return 200 ok; }'), { path: '/c' }), [])
+})
+
+t.test('timeouts are imported; each other directive is told once', async t => {
+  const { settings, notes } = imported(
+    served(
+      `proxy_read_timeout 90; proxy_connect_timeout 1m 500ms; proxy_set_header X-Real-IP $remote_addr; proxy_set_header X a;
+      proxy_buffering off; error_page 429 /slow; proxy_next_upstream off;\n proxy_request_buffering off; proxy_buffering on;`.replace(
+        '1m 500ms',
+        '"1m 500ms"',
+      ),
+      'upstream u { least_conn; server 127.0.0.1:9000 max_fails=2; keepalive 9; }',
+    ).replace('8080', '8080 http2'),
+  )
+  t.match(settings.routes[0]!.upstream, { responseTimeout: 90_000, connectTimeout: 60_500 })
+  const names = notes.map(each => /: "(.*?)" is not imported/.exec(each)?.[1])
+  const own = ['proxy_set_header', 'proxy_buffering', 'error_page', 'proxy_next_upstream', 'proxy_request_buffering']
+  t.same(names.sort(), [...own, 'least_conn', 'max_fails', 'keepalive', 'listen ... http2'].sort())
+})
+
+t.test('time grows with the size of the file', async t => {
+  const geo = (count: number): string =>
+    inLocation(
+      'limit_req zone=k;',
+      `geo $l { default 1; ${Array.from({ length: count }, (_, at) => `10.${at >> 8}.${at & 255}.0/24 ${at & 1};`).join(' ')} }
+      map $l $k { 0 ""; 1 $remote_addr; } limit_req_zone $k zone=k:1m rate=1r/s;`,
+    )
+  const servers = (count: number): string =>
+    `http { ${Array.from(
+      { length: count },
+      (_, at) => `limit_req_zone $remote_addr zone=z${at}:1m rate=1r/s;
+      server { listen 80; server_name h${at}.example; location / { limit_req zone=z${at}; ${PASS} } }`,
+    ).join(' ')} }`
+  const timed = (conf: string): number => {
+    const begun = performance.now()
+    importNginx('nginx.conf', { files: { read: () => conf, list: () => [] } })
+    return performance.now() - begun
+  }
+  for (const [name, make, count] of [
+    ['geo', geo, 2_000],
+    ['servers', servers, 400],
+  ] as const) {
+    timed(make(count))
+    const [few, many] = [timed(make(count)), timed(make(count * 8))]
+    t.comment(`${name}: ${Math.round(few)} ms, ${Math.round(many)} ms with 8 times as many`)
+    // With its square it would be 64 times.
+    t.ok(many < 30 * Math.max(few, 20), name)
+  }
+  t.equal(Object.keys(imported(`${'# x\n'.repeat(50_000)}${served('')}`).config.buckets).length, 1)
+})

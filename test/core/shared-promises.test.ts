@@ -1,0 +1,55 @@
+/** What rejected clients are told by a store at a distance, on the virtual clock. */
+import t from 'tap'
+import { createVirtualClock } from '../../src/core/clock.js'
+import { Gate } from '../../src/core/queue/lane.js'
+import { SharedPromises } from '../../src/core/shared/shared-promises.js'
+import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
+import { FRAME, type PromiseAnswer, type PromiseRequest } from '../../src/core/store.js'
+import { createMemoryStore } from '../../src/stores/memory/store.js'
+import { limits } from './run.js'
+import { shardIn } from './shard.js'
+
+/** ms that a message to the store or from it takes. */
+const WAY = 40
+
+/** ms */
+const FAR = 5_000
+
+t.test('a client that another bucket delays a little longer is told by the first answer', async t => {
+  const clock = createVirtualClock()
+  const memory = createMemoryStore({ clock })
+  const bucket = new StoredBucket(limits(1_000, 10_000), 'all', () => '', shardIn('claimed'))
+  let calls = 0
+  const promise = (request: PromiseRequest): Promise<PromiseAnswer> => {
+    calls += 1
+    return new Promise(resolve => {
+      clock.at(clock.now() + WAY, () => {
+        const answer = memory.promise!(request) as PromiseAnswer
+        clock.at(clock.now() + WAY, () => resolve(answer))
+      })
+    })
+  }
+  const promises = new SharedPromises({ store: { promise }, clock })
+  const route = { name: 'route', gate: new Gate() }
+  // Others were promised all moments of the next seconds.
+  const others = { cost: 1, more: FAR - 1, client: 0, booking: 0, maxWait: Infinity, fit: 0 }
+  await memory.promise!({ bucket: bucket.ref, ...others })
+  // The store makes it a promise before it fits. Once the answer is here that is less than a frame before.
+  const retryAfterMs = FAR + FRAME
+  const told: number[] = []
+  promises.ask(
+    {
+      arrival: { route, stack: [bucket], cost: 1, client: 'ann' },
+      rejection: { reason: 'overflow', buckets: [bucket], retryAfterMs },
+      maxWait: Infinity,
+      tell: rejection => told.push(clock.now(), rejection.retryAfterMs!),
+    },
+    () => t.fail('the store answers'),
+  )
+  for (let at = 0; at <= FAR && told.length === 0; at += 10) {
+    clock.runUntil(at)
+    await new Promise(resolve => setImmediate(resolve))
+  }
+  t.same(told, [2 * WAY, retryAfterMs - 2 * WAY])
+  t.equal(calls, 1)
+})

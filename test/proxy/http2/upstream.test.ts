@@ -1,0 +1,353 @@
+/** Upstreams over HTTP/2: a stream is a connection that counts. */
+import { readFileSync } from 'node:fs'
+import {
+  createSecureServer,
+  createServer,
+  type Http2Server,
+  type IncomingHttpHeaders,
+  type ServerHttp2Stream,
+  type ServerOptions,
+} from 'node:http2'
+import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
+import t from 'tap'
+import { connect, get, post, STREAMED, startRig, TLS } from '../harness.js'
+import {
+  ask,
+  END_HEADERS,
+  END_STREAM,
+  eventually,
+  FRAME,
+  frame,
+  framesOf,
+  openSession,
+  PREFACE,
+  request,
+} from './h2-client.js'
+
+interface Teardown {
+  teardown(run: () => unknown): void
+}
+
+interface Upstream {
+  readonly url: string
+  readonly port: number
+  readonly server: Http2Server
+  /** How many connections there have been, and are. */
+  sessions: number
+  open: number
+  readonly heads: IncomingHttpHeaders[]
+}
+
+type Handler = (stream: ServerHttp2Stream, headers: IncomingHttpHeaders) => void
+
+function answerOk(stream: ServerHttp2Stream): void {
+  stream.respond({ ':status': 200, 'content-length': 2 })
+  stream.end('ok')
+}
+
+async function http2Upstream(
+  t: Teardown,
+  handler: Handler = answerOk,
+  { tls = false, ...options }: ServerOptions & { tls?: boolean } = {},
+): Promise<Upstream> {
+  const { cert, key } = TLS.listen.tls
+  const server = tls
+    ? createSecureServer({ ...options, cert: readFileSync(cert), key: readFileSync(key) })
+    : createServer(options)
+  const upstream = { server, sessions: 0, open: 0, heads: [] as IncomingHttpHeaders[], url: '', port: 0 }
+  const open = new Set<{ destroy(): void }>()
+  server.on('session', session => {
+    upstream.sessions += 1
+    upstream.open += 1
+    open.add(session)
+    session.on('error', () => undefined)
+    session.on('close', () => {
+      upstream.open -= 1
+    })
+  })
+  server.on('stream', (stream, headers) => {
+    stream.on('error', () => undefined)
+    upstream.heads.push(headers)
+    handler(stream, headers)
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  upstream.port = (server.address() as AddressInfo).port
+  upstream.url = `${tls ? 'https' : 'http'}://127.0.0.1:${upstream.port}`
+  t.teardown(() => {
+    for (const session of open) session.destroy()
+    server.close()
+  })
+  return upstream
+}
+
+const OFF = [{ name: 'all', mode: 'off' }]
+
+t.test('h2c and TLS, from clients of HTTP/1.1 and HTTP/2', async t => {
+  for (const tls of [false, true]) {
+    const upstream = await http2Upstream(t, answerOk, { tls })
+    const settings = {
+      url: upstream.url,
+      http2: true,
+      tls: tls ? { ca: TLS.listen.tls.cert, servername: 'localhost' } : {},
+    }
+    const rig = await startRig(t, { upstream: settings, routes: OFF })
+    const client = await connect(t, rig)
+    const answer = await client.ask(get('/a?b', 'X-Name: value', 'Keep-Alive: 5', 'Cookie: a=b'))
+    t.match(answer, { status: 200, reason: 'OK', text: 'ok' }, `${tls}`)
+    t.match(upstream.heads[0], {
+      ':method': 'GET',
+      ':path': '/a?b',
+      ':authority': 'example.test',
+      ':scheme': tls ? 'https' : 'http',
+      'x-name': 'value',
+      cookie: 'a=b',
+      'x-forwarded-for': '127.0.0.1',
+    })
+    for (const name of ['host', 'keep-alive', 'connection']) t.equal(upstream.heads[0]![name], undefined)
+    t.equal((await ask(openSession(t, rig.port))).text, 'ok')
+    t.equal(upstream.sessions, 1, 'one connection for all')
+  }
+})
+
+t.test('bodies and answers, long and short, with trailers, 103 and backpressure', async t => {
+  const upstream = await http2Upstream(t, (stream, headers) => {
+    let length = 0
+    if (headers[':path'] === '/early') {
+      stream.additionalHeaders({ ':status': 103, link: '</a>' })
+      return answerOk(stream)
+    }
+    if (headers[':path'] === '/long') {
+      stream.respond({ ':status': 200 })
+      return void stream.end(Buffer.alloc(5_000_000, 'l'))
+    }
+    stream.on('data', chunk => {
+      length += chunk.length
+    })
+    stream.on('end', () => {
+      stream.respond({ ':status': 201, 'content-type': 'text/plain' }, { waitForTrailers: true })
+      stream.on('wantTrailers', () => stream.sendTrailers({ 'x-sum': String(length) }))
+      stream.end(`${length} ${headers['content-length']}`)
+    })
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, http2: true }, routes: OFF })
+  const client = await connect(t, rig)
+  for (const length of [0, 10, STREAMED, 2_000_000]) {
+    const answer = await client.ask(post('x'.repeat(length)))
+    t.match(answer, { status: 201, text: `${length} ${length}`, trailers: [`x-sum: ${length}`] })
+  }
+  client.send('POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n')
+  t.equal((await client.answer()).text, '3 undefined')
+  t.equal((await client.ask(get('/long'))).body.length, 5_000_000)
+  client.send(get('/early'))
+  t.equal((await client.answer()).status, 103)
+  t.equal((await client.answer()).text, 'ok')
+  const slow = request(openSession(t, rig.port), { ':path': '/long' })
+  await new Promise(resolve => slow.once('response', resolve))
+  slow.pause()
+  await eventually(() => rig.proxy.context.bodyBytes.used > 200_000)
+  t.ok(rig.proxy.context.bodyBytes.used < 600_000)
+  let length = 0
+  slow.on('data', chunk => {
+    length += chunk.length
+  })
+  slow.resume()
+  await new Promise(resolve => slow.once('end', resolve))
+  t.equal(length, 5_000_000)
+})
+
+t.test('an answer that ends with its head ends over HTTP/1.1 too', async t => {
+  const upstream = await http2Upstream(t, (stream, headers) =>
+    stream.respond({ ':status': Number(headers[':path']!.slice(1)) }, { endStream: true }),
+  )
+  const rig = await startRig(t, { upstream: { url: upstream.url, http2: true, breaker: false }, routes: OFF })
+  const client = await connect(t, rig)
+  for (const status of [200, 404, 304, 204]) {
+    const answer = await client.ask(get(`/${status}`))
+    t.match(answer, { status, text: '' })
+    t.equal(answer.header('content-length'), status === 204 || status === 304 ? undefined : '0', `${status}`)
+  }
+  t.match(await client.ask(get('/200').replace('GET', 'HEAD')), { status: 200 })
+})
+
+t.test('a stream counts as a connection', async t => {
+  let open = 0
+  let most = 0
+  const held: ServerHttp2Stream[] = []
+  const upstream = await http2Upstream(t, stream => {
+    open += 1
+    most = Math.max(most, open)
+    stream.on('close', () => {
+      open -= 1
+    })
+    held.push(stream)
+  })
+  const buckets = { all: { key: 'all', rate: '10000/s', capacity: 1_000 } }
+  const routes = [{ name: 'off', match: { path: '/off' }, mode: 'off' }, { name: 'shape' }]
+  const config = { upstream: { url: upstream.url, http2: true, connections: 3 }, buckets, routes }
+  const rig = await startRig(t, config, { realPacer: true })
+  const session = openSession(t, rig.port)
+  const answers = Array.from({ length: 20 }, (_, index) => ask(session, { ':path': index % 2 === 0 ? '/off' : '/' }))
+  for (let answered = 0; answered < 20; answered += 1) {
+    await eventually(() => held.length > 0)
+    t.ok(open <= 3)
+    answerOk(held.shift()!)
+  }
+  t.match(await Promise.all(answers), Array(20).fill({ status: 200 }))
+  t.equal(most, 3)
+  t.equal(upstream.sessions, 1)
+})
+
+t.test('no more streams than the upstream allows; another connection takes the rest', async t => {
+  const held: ServerHttp2Stream[] = []
+  const upstream = await http2Upstream(t, stream => held.push(stream), { settings: { maxConcurrentStreams: 2 } })
+  const rig = await startRig(t, { upstream: { url: upstream.url, http2: true }, routes: OFF })
+  const session = openSession(t, rig.port)
+  const first = ask(session)
+  await eventually(() => held.length === 1)
+  const rest = [ask(session), ask(session), ask(session)]
+  await eventually(() => held.length === 4)
+  t.equal(upstream.sessions, 2)
+  for (const stream of held) answerOk(stream)
+  t.match(await Promise.all([first, ...rest]), Array(4).fill({ status: 200 }))
+})
+
+t.test('a cancelled request resets its stream only', async t => {
+  const codes: number[] = []
+  const upstream = await http2Upstream(t, (stream, headers) => {
+    if (headers[':path'] !== '/held') return answerOk(stream)
+    stream.on('close', () => codes.push(stream.rstCode ?? 0))
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, http2: true }, routes: OFF })
+  const client = await connect(t, rig)
+  client.send(get('/held'))
+  await eventually(() => upstream.heads.length === 1)
+  client.hangUp()
+  await rig.finished(1)
+  await eventually(() => codes.length === 1)
+  t.strictSame(codes, [8])
+  t.equal((await ask(openSession(t, rig.port))).text, 'ok')
+  t.equal(upstream.sessions, 1)
+})
+
+t.test('failures: refused, reset, gone, GOAWAY, and HTTP/1.1 behind it', async t => {
+  const upstream = await http2Upstream(t, (stream, headers) => {
+    switch (headers[':path']) {
+      case '/reset':
+        return stream.close(2)
+      case '/gone':
+        return stream.session!.destroy()
+      case '/broken':
+        stream.respond({ ':status': 200 })
+        stream.write('part')
+        return void setImmediate(() => stream.destroy(new Error('broken')))
+      case '/short':
+        stream.respond({ ':status': 200, 'content-length': 100 })
+        return void stream.end('part')
+      case '/goaway':
+        stream.session!.goaway(0)
+        return answerOk(stream)
+      default:
+        return answerOk(stream)
+    }
+  })
+  const rig = await startRig(t, { upstream: { url: upstream.url, http2: true, breaker: false }, routes: OFF })
+  const ok = async () => t.equal((await ask(openSession(t, rig.port))).text, 'ok')
+  const status = async (path: string) => (await (await connect(t, rig)).ask(post('x', path))).status
+  t.equal(await status('/reset'), 502)
+  await ok()
+  t.equal(await status('/gone'), 502)
+  await ok()
+  for (const path of ['/broken', '/short']) {
+    const { code, status } = await ask(openSession(t, rig.port), { ':path': path })
+    t.ok(code !== 0 || status === 502, path)
+  }
+  await ok()
+  t.equal((await ask(openSession(t, rig.port), { ':path': '/goaway' })).text, 'ok')
+  const before = upstream.sessions
+  await ok()
+  t.equal(upstream.sessions, before + 1, 'after GOAWAY on another connection')
+  const http1 = createTcpServer(socket => socket.on('error', () => undefined).end('HTTP/1.1 400 Bad Request\r\n\r\n'))
+  await new Promise<void>(resolve => http1.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => http1.close())
+  const url = `http://127.0.0.1:${(http1.address() as AddressInfo).port}`
+  const wrong = await startRig(t, { upstream: { url, http2: true, breaker: false }, routes: OFF })
+  t.equal((await (await connect(t, wrong)).ask(get())).status, 502)
+  http1.close()
+  const refused = await startRig(t, {
+    upstream: { url: 'http://127.0.0.1:9', http2: true, breaker: false },
+    routes: OFF,
+  })
+  t.equal((await (await connect(t, refused)).ask(get())).status, 502)
+})
+
+t.test('an upstream that breaks a rule of the connection loses it, with its streams', async t => {
+  const sockets: Socket[] = []
+  let goneAway = false
+  const server = createTcpServer(socket => {
+    sockets.push(socket)
+    socket.on('error', () => undefined).write(frame(FRAME.settings, 0, 0))
+    socket.on('data', bytes => {
+      const types = framesOf(bytes.subarray(bytes.indexOf(PREFACE) === 0 ? PREFACE.length : 0)).map(({ type }) => type)
+      goneAway ||= types.includes(FRAME.goaway)
+      if (!types.includes(FRAME.headers)) return
+      if (sockets.length === 1) socket.write(frame(FRAME.data, 0, 99, Buffer.alloc(10)))
+      // `:status: 200` is field 8 of the table.
+      else socket.write(frame(FRAME.headers, END_HEADERS | END_STREAM, 1, Buffer.from([0x88])))
+    })
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const rig = await startRig(t, { upstream: { url, http2: true, breaker: false }, routes: OFF })
+  const client = await connect(t, rig)
+  client.send(get('/held'))
+  await eventually(() => goneAway)
+  const broken = new Promise(resolve => sockets[0]!.once('close', resolve))
+  t.equal((await (await connect(t, rig)).ask(get('/next'))).status, 200, 'others take another connection')
+  rig.clock.runUntil(rig.clock.now() + 1_000)
+  t.equal((await client.answer()).status, 502)
+  await broken
+})
+
+t.test('an idle connection is closed after keepAlive, an old one takes no more, and responseTimeout holds', async t => {
+  const upstream = await http2Upstream(t, (stream, headers) => headers[':path'] !== '/silent' && answerOk(stream))
+  const settings = { url: upstream.url, http2: true, keepAlive: '4s', maxConnectionAge: '9s', responseTimeout: '5s' }
+  const rig = await startRig(t, { upstream: settings, routes: OFF }, { virtualClock: true })
+  const client = await connect(t, rig)
+  const later = (ms: number) => rig.clock.runUntil(rig.clock.now() + ms)
+  for (let count = 0; count < 3; count += 1) {
+    await client.ask(get())
+    t.equal(upstream.sessions, 1)
+    later(3_500)
+  }
+  await client.ask(get())
+  t.equal(upstream.sessions, 2, 'older than maxConnectionAge')
+  later(4_000)
+  await eventually(() => upstream.open === 0)
+  client.send(get('/silent'))
+  await eventually(() => upstream.heads.some(({ ':path': path }) => path === '/silent'))
+  later(5_000)
+  t.equal((await client.answer()).status, 504)
+})
+
+t.test('a client over HTTP/2 and pacing: releases leave in order at their times', async t => {
+  const at: number[] = []
+  const upstream = await http2Upstream(t, stream => {
+    at.push(performance.now())
+    answerOk(stream)
+  })
+  const buckets = { all: { key: 'all', rate: '200/s', capacity: 100 } }
+  const config = { upstream: { url: upstream.url, http2: true }, buckets, routes: [{ name: 'all' }] }
+  const rig = await startRig(t, config, { realPacer: 'precise' })
+  const session = openSession(t, rig.port)
+  await Promise.all(Array.from({ length: 60 }, () => ask(session)))
+  const gaps = at.slice(1).map((time, index) => time - at[index]!)
+  const mean = gaps.slice(5).reduce((sum, gap) => sum + gap, 0) / (gaps.length - 5)
+  t.ok(mean > 4.5 && mean < 6, `${mean}`)
+  t.comment(
+    `gap errors: ${gaps.map(gap => Math.abs(gap - 5)).sort((a, b) => a - b)[Math.floor(gaps.length * 0.9)]} ms p90`,
+  )
+})
