@@ -21,6 +21,14 @@ interface Step {
 
 const SERVER = /^(node upstream\.mjs|shaper start .*)\n$/
 
+/** What a step shows soon after what is before it: a busy machine may need a second look. */
+const SOON: readonly (readonly [part: string, shows: RegExp])[] = [
+  ['shaper top', /^client +5\/s/m],
+  ['tail -n 1', /"changes":\["buckets\.user\.rate: 5\/s -> 10\/s"\],"msg":"reloaded"/],
+  ['--capacity 5', /^35 requests of 3 clients/m],
+]
+const LOOKS = 10
+
 async function isListening(port: number): Promise<boolean> {
   const socket = connect(port, '127.0.0.1')
   return new Promise(resolve => {
@@ -69,6 +77,13 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
     t.equal(code, 0, `${command}\n${output}`)
     return output
   }
+  const look = async (command: string): Promise<string> => {
+    const shows = SOON.find(([part]) => command.includes(part))?.[1]
+    let output = await run(command)
+    for (let count = 1; count < LOOKS && shows?.test(output) === false; count += 1) output = await run(command)
+    if (shows !== undefined) t.match(output, shows, command)
+    return output
+  }
   let gaps: number[] = []
   for (const { language, text } of all) {
     if (language === 'js') writeFileSync(`${cwd}/upstream.mjs`, text)
@@ -77,33 +92,29 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
     if (SERVER.test(text)) await serve(text.trim())
     else {
       upstream = ''
-      const output = await run(text)
+      const output = await look(text)
       steps.push({ command: text, output })
-      if (text.includes('%{http_code} after') && !text.includes('ann')) {
-        gaps = [...upstream.matchAll(/^\+(\d+) ms/gm)].map(([, gap]) => Number(gap))
-        const statuses = [...output.matchAll(/^(\d+) after/gm)].map(([, status]) => status)
-        t.equal(statuses.length, 12)
-        // Where the machine is so busy that the burst takes longer than a release, there is room for one more.
-        const passed = statuses.filter(status => status === '200').length
-        t.ok(passed >= 10 && passed < 12, `${passed} passed`)
-        t.equal(gaps.length, passed)
-      }
+      if (!text.includes('%{http_code} after') || text.includes('ann')) continue
+      gaps = [...upstream.matchAll(/^\+(\d+) ms/gm)].map(([, gap]) => Number(gap))
+      const statuses = [...output.matchAll(/^(\d+) after/gm)].map(([, status]) => status)
+      t.equal(statuses.length, 12)
+      // Where the machine is so busy that the burst takes longer than a release, there is room for one more.
+      const passed = statuses.filter(status => status === '200').length
+      t.ok(passed >= 10 && passed < 12, `${passed} passed`)
+      t.equal(gaps.length, passed)
     }
   }
   // The first gap is the time since the burst before. A slot may be a little late, and the next is in time again.
   const even = gaps.slice(1).filter(gap => gap > 150 && gap < 250)
   t.ok(even.length >= gaps.length - 3, `${gaps}`)
   const outputOf = (part: string): string => steps.find(({ command }) => command.includes(part))!.output
-  t.match(outputOf('shaper top'), /^client +5\/s/m)
   t.match(outputOf('shaper check'), /"user" \(5\/s, capacity 10\): the longest wait is 1\.8 s/)
   const waits = [...outputOf('bob %{http_code}').matchAll(/^(ann|bob) 200 after ([\d.]+) s$/gm)]
   t.equal(waits.length, 11)
   const longest = (user: string): number =>
     Math.max(...waits.filter(([, name]) => name === user).map(([, , seconds]) => Number(seconds)))
   t.ok(longest('bob') < longest('ann') / 2, `${longest('bob')} s and ${longest('ann')} s`)
-  t.match(outputOf('tail -n 1'), '"changes":["buckets.user.rate: 5/s -> 10/s"],"msg":"reloaded"')
   t.match(outputOf('--capacity 5'), /^rejected +[1-9]/m)
-  t.match(outputOf('--capacity 5'), /^35 requests of 3 clients/m)
   t.match(outputOf('--target'), /^the smallest that meets the target: rate [\d.]+\/s, capacity \d+/m)
   shaper!.kill('SIGINT')
   await once(shaper!, 'exit')
