@@ -103,7 +103,10 @@ export class CallContext {
     const onPause = {
       pausing: () => this.#returnToFront(),
       paused: (ms: number) => this.#giveDuringPause(ms),
-      resumed: () => this.#giveAnew(),
+      resumed: () => {
+        this.#giveAnew()
+        this.madeRoom()
+      },
     }
     // The rate of a key that is forgotten too early is lost.
     const inUse = (key: string, bucket: SharedBucket, now: number): boolean => {

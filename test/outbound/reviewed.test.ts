@@ -135,3 +135,54 @@ t.test('room is noticed when it becomes free before its time', async t => {
   t.equal(roomAt, 1_000)
   await Promise.all(calls)
 })
+
+t.test('room is noticed when a call of a full queue leaves, and when a pause is ended early', async t => {
+  const clock = createVirtualClock()
+  const moments: number[] = []
+  const shaper = createShaper({ rate: '10/s', maxQueued: 1, clock })
+  for (let call = 0; call < 2; call += 1) void shaper.run(() => {})
+  void shaper.room().then(() => moments.push(clock.now()))
+  await settle()
+  clock.runUntil(99)
+  await settle()
+  t.same(moments, [])
+  clock.runUntil(100)
+  await settle()
+  t.same(moments, [100])
+
+  const patient = createShaper({ rate: '10/s', maxWait: '1s', clock })
+  patient.pause('5s')
+  void patient.room().then(() => moments.push(clock.now()))
+  await settle()
+  clock.runUntil(200)
+  await settle()
+  t.same(moments, [100])
+  patient.resume()
+  await settle()
+  t.same(moments, [100, 200])
+})
+
+t.test('room waits where too many keys are in use', async t => {
+  const clock = createVirtualClock()
+  const shaper = createShaper({ rate: '10/s', maxKeys: 1, clock })
+  let end = (): void => {}
+  const call = shaper.run('one', () => new Promise<void>(resolve => (end = resolve)))
+  let isThere = false
+  const room = shaper.room('other').then(() => {
+    isThere = true
+  })
+  clock.runUntil(3_000)
+  await settle()
+  t.equal(isThere, false)
+  end()
+  await call
+  clock.runUntil(5_000)
+  await room
+  t.equal(await shaper.run('other', () => 'admitted'), 'admitted')
+})
+
+t.test('map takes the characters of a string', async t => {
+  const letters: string[] = []
+  for await (const letter of createShaper({ rate: '1000/s' }).map('ab', item => item)) letters.push(letter)
+  t.same(letters, ['a', 'b'])
+})

@@ -412,6 +412,8 @@ export abstract class Call implements Arrival, AdmissionCallbacks, WaitingCall, 
     if (this.#state !== 'waiting') return
     this.route.waiting -= 1
     this.context.waiting.delete(this)
+    // When a place among `maxQueued` becomes free is not known before.
+    if (this.context.shaper.maxQueued < Infinity) this.context.madeRoom()
     mayEnd()
   }
 

@@ -120,5 +120,7 @@ async function endSource(source: AsyncIterator<unknown> | Iterator<unknown>): Pr
 }
 
 function iteratorOf<Item>(items: Iterable<Item> | AsyncIterable<Item>): AsyncIterator<Item> | Iterator<Item> {
-  return Symbol.asyncIterator in items ? items[Symbol.asyncIterator]() : items[Symbol.iterator]()
+  // A string has an iterator, and `in` refuses it.
+  if (typeof items !== 'string' && Symbol.asyncIterator in items) return items[Symbol.asyncIterator]()
+  return items[Symbol.iterator]()
 }

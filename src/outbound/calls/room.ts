@@ -1,5 +1,5 @@
 /** Waiting until a call would be admitted: back-pressure for who makes calls. */
-import type { CallContext } from '../call-context.js'
+import { type CallContext, RETRY_ADMISSION_MS } from '../call-context.js'
 import { ClosedError, OverflowError } from '../errors.js'
 import { mayEnd, stayAlive } from '../process-clock.js'
 import { retryAfter } from '../retry-after.js'
@@ -17,8 +17,7 @@ export async function untilRoom(context: CallContext, key: string, options: Room
     if (context.closed) throw new ClosedError()
     if (isSignal(signal)) signal.throwIfAborted()
     const queue = context.queueOf(key, context.clock.now())
-    if (queue === undefined) throw new OverflowError('crowded', key, Infinity)
-    const ms = context.untilRoom(queue, cost)
+    const ms = queue === undefined ? RETRY_ADMISSION_MS : context.untilRoom(queue, cost)
     if (ms === 0) return
     if (ms === Infinity) throw new OverflowError('too-costly', key, Infinity)
     await passed(context, retryAfter(ms), signal)
