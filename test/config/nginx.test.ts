@@ -25,7 +25,7 @@ function imported(nginx: string | Record<string, string>, upstream?: string) {
   const text = configText('nginx.conf', config)
   return {
     text,
-    config: readConfigObject(text) as { buckets: Record<string, object>; routes: object[] },
+    config: readConfigObject(text) as { listen: unknown; buckets: Record<string, object>; routes: object[] },
     settings: parseConfig(text, { env: {} }),
     notes: notes.map(({ place, message }) => `${place.file}:${place.line}: ${message}`),
   }
@@ -154,6 +154,7 @@ include conf.d/*.conf;
       '15: "location ~ ^/(?!x)" is left out (this expression takes more than linear time (invalid or unsupported Perl syntax: `(?!`)): its requests are in the next one that fits',
       '16: "location /php" has "fastcgi_pass" and no "proxy_pass": its requests go to "http://127.0.0.1:1"',
       '17: proxy_pass "http://many/other/" rewrites paths; shaper passes them as they are',
+      '19: the backup "127.0.0.1:2" is left out: shaper sends to one server only',
       '19: "upstream many" has 2 servers: shaper does not balance, the first gets all. Keep nginx behind shaper for it (--upstream)',
       '20: server_name "~^www\\\\d+\\\\.example$" is left out: hosts have no expressions, only "*"',
       '21: "nothing.conf" cannot be read (ENOENT), so nothing in it is imported',
@@ -166,6 +167,21 @@ include conf.d/*.conf;
     { match: { path: '/php*' }, mode: 'off' },
     { mode: 'shape', buckets: ['api-2'], upstream: 'http://127.0.0.1:9000' },
   ])
+})
+
+t.test('shaper listens where the limits are', async t => {
+  const servers = (plain: string, tls: string): string =>
+    `http { limit_req_zone $binary_remote_addr zone=api:1m rate=5r/s;
+      server { listen 80; location / { ${plain} ${PASS} } }
+      server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; location / { ${tls} ${PASS} } } }`
+  const limit = 'limit_req zone=api burst=5;'
+  const only = imported(servers(limit, '')).config
+  t.same([only.listen, Object.keys(only.buckets ?? {})], ['0.0.0.0:80', ['api']])
+  t.match(imported(servers('', limit)).config.listen, { address: '0.0.0.0:443' })
+  t.match(imported(servers(limit, limit)).config.listen, { address: '0.0.0.0:443' }, 'TLS goes first')
+  t.match(imported(servers('', '')).config.listen, { address: '0.0.0.0:443' })
+  const everywhere = servers('', '').replace('http {', 'http { limit_req zone=api burst=5;')
+  t.match(imported(everywhere).config.listen, { address: '0.0.0.0:443' })
 })
 
 t.test('with --upstream nginx stays behind, and does what shaper does not', async t => {
@@ -484,9 +500,10 @@ t.test('trustProxy has only what all servers believe', async t => {
 
 t.test('servers at other addresses of a port are told, and not merged', async t => {
   const server = (listen: string, limit = '') => `\nserver { listen ${listen}; location / { ${limit} ${PASS} } }`
-  const apart = imported(`http { ${ZONE} ${server('10.0.0.1:80')} ${server('10.0.0.2:80', 'limit_req zone=api;')} }`)
+  const limit = 'limit_req zone=api;'
+  const apart = imported(`http { ${ZONE} ${server('10.0.0.1:80', limit)} ${server('10.0.0.2:80', limit)} }`)
   t.match(apart.notes.join('\n'), /:3: shaper listens on one address, here 10.0.0.1:80/)
-  const within = imported(`http { ${ZONE} ${server('80', 'limit_req zone=api;')} ${server('10.0.0.2:80')} }`)
+  const within = imported(`http { ${ZONE} ${server('80', limit)} ${server('10.0.0.2:80')} }`)
   t.match(within.notes, [/:3: .* here 0.0.0.0:80: .* It gets the requests to 10.0.0.2:80, too, with other limits/])
   t.same(Object.keys(within.config.buckets), ['api'])
   const proxied = imported(served('').replace('8080', '8080 proxy_protocol'))

@@ -29,7 +29,7 @@ interface ListenChoice {
 }
 
 /**
- * The first address with a certificate, or else the first.
+ * The first address with a certificate, or else the first, among those whose servers have limits if there are any.
  *
  * @param folder where relative names of certificates start
  */
@@ -38,7 +38,11 @@ export function listenOf(
   { http, folder, notes }: { http: readonly Directive[]; folder: string; notes: ImportNote[] },
 ): ListenChoice {
   const all = servers.flatMap(server => listensOf(server, notes))
-  const chosen = all.find(({ isTls }) => isTls) ?? all[0]
+  const isLimited = ({ address }: WrittenListen): boolean =>
+    all.some(each => each.address === address && hasLimits(each.server.block))
+  const limited = http.some(isLimit) ? all : all.filter(isLimited)
+  const eligible = limited.length === 0 ? all : limited
+  const chosen = eligible.find(({ isTls }) => isTls) ?? eligible[0]
   if (chosen === undefined) return { listen: ANYWHERE, servers, last: servers[0], isIpv6: false }
   // As in nginx, "ssl" of one server counts for all at its address.
   const isChosen = ({ address }: WrittenListen): boolean =>
@@ -73,6 +77,14 @@ export function listenOf(
   if (tls !== undefined) return { listen: { address, tls }, ...there }
   notes.push({ place: chosen.place, message: 'there is no ssl_certificate with its key: add "tls" to "listen"' })
   return { listen: address, ...there }
+}
+
+function isLimit({ name }: Directive): boolean {
+  return name === 'limit_req' || name === 'limit_conn'
+}
+
+function hasLimits(block: readonly Directive[] = []): boolean {
+  return block.some(each => isLimit(each) || hasLimits(each.block))
 }
 
 function listensOf(server: Directive, notes: ImportNote[]): WrittenListen[] {

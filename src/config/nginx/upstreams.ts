@@ -94,6 +94,9 @@ export class Targets {
         `"${title}" goes to "upstream ${authority}", which has no server that shaper could call`,
       )
     }
+    for (const backup of (group.block ?? []).filter(({ name, args }) => name === 'server' && args.includes('backup'))) {
+      this.#tell(backup, `the backup ${quote(backup.args[0])} is left out: shaper sends to one server only`)
+    }
     if (servers.length > 1) {
       this.#tell(
         group,
