@@ -305,6 +305,7 @@ export interface Roll {
 
 /** Why a store did not answer. The instance decides alone then. */
 export class StoreError extends Error {
+  override readonly name = 'StoreError'
   readonly code = 'SHAPER_STORE_UNAVAILABLE'
 }
 

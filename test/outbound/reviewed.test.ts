@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import t from 'tap'
 import { Agent, request } from 'undici'
 import { createVirtualClock } from '../../src/core/clock.js'
-import { createShaper, shape } from '../../src/index.js'
+import { createShaper, StoreError, shape } from '../../src/index.js'
 import { serve } from './upstreams.js'
 
 /** Lets what follows from settled promises happen. */
@@ -185,4 +185,8 @@ t.test('map takes the characters of a string', async t => {
   const letters: string[] = []
   for await (const letter of createShaper({ rate: '1000/s' }).map('ab', item => item)) letters.push(letter)
   t.same(letters, ['a', 'b'])
+})
+
+t.test('an error of the store has the name of its class, as the others', async t => {
+  t.equal(String(new StoreError('it does not answer')), 'StoreError: it does not answer')
 })
