@@ -2,8 +2,17 @@
 import type { ServerResponse } from 'node:http'
 import fc from 'fast-check'
 import t from 'tap'
-import { type Client, connect, get, type HttpUpstream, httpUpstream, type Rig, startRig, turns } from './harness.js'
-import { eventually } from './http2/h2-client.js'
+import {
+  type Client,
+  connect,
+  eventually,
+  get,
+  type HttpUpstream,
+  httpUpstream,
+  type Rig,
+  startRig,
+  turns,
+} from './harness.js'
 
 type Test = Parameters<typeof startRig>[0]
 

@@ -9,6 +9,7 @@ import {
   answering,
   type Client,
   connect,
+  eventually,
   get,
   httpUpstream,
   OK,
@@ -20,7 +21,7 @@ import {
   startRig,
   turns,
 } from './harness.js'
-import { answerOf, eventually, openSession, request } from './http2/h2-client.js'
+import { answerOf, openSession, request } from './http2/h2-client.js'
 
 type Test = Parameters<typeof startRig>[0]
 

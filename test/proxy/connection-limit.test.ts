@@ -3,7 +3,19 @@ import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import t from 'tap'
 import { parseConfig } from '../../src/config/load.js'
-import { type Client, connect, get, OK, post, type Rig, type RigOptions, startRig, turns } from './harness.js'
+import {
+  type Client,
+  connect,
+  eventually,
+  get,
+  OK,
+  pass,
+  post,
+  type Rig,
+  type RigOptions,
+  startRig,
+  turns,
+} from './harness.js'
 
 type Teardown = Parameters<typeof startRig>[0]
 
@@ -68,12 +80,12 @@ async function upstreamOf(t: Teardown, { delay }: { delay?: () => number } = {})
     open,
     /** Waits until so many requests have come. */
     async came(count: number): Promise<void> {
-      for (let tries = 0; tries < 500 && paths.length < count; tries += 1) await turns(2)
+      await eventually(() => paths.length >= count)
       await turns()
     },
     /** Waits until so many connections are open. */
     async settled(count: number): Promise<void> {
-      for (let tries = 0; tries < 500 && open() !== count; tries += 1) await turns(2)
+      await eventually(() => open() === count)
       await turns()
     },
   }
@@ -122,19 +134,19 @@ t.test('off routes and dry runs share the connections: they wait their turn, and
 
 t.test('what waits at the gate and what waits outside of it take turns', async t => {
   const upstream = await upstreamOf(t)
-  const rig = await startRig(t, config({ url: upstream.url, connections: 1 }), REAL)
+  const rig = await startRig(t, config({ url: upstream.url, connections: 1 }))
   const paths = ['/1', '/off1', '/off2', '/2', '/3', '/off3', '/off4']
   const clients: Client[] = []
   for (const path of paths) {
     clients.push(await asking(t, rig, path))
     // Its slot comes.
-    await new Promise(resolve => setTimeout(resolve, 5))
+    await pass(rig, rig.pacer.now() + 5, 1)
   }
   for (let count = 1; count <= paths.length; count += 1) {
     await upstream.came(count)
     t.equal(upstream.paths.length, count, 'one at a time')
     // The slot of the next comes.
-    await new Promise(resolve => setTimeout(resolve, 5))
+    await pass(rig, rig.pacer.now() + 5, 1)
     upstream.held[count - 1]!.answer()
   }
   t.same(upstream.paths, ['/1', '/off1', '/off2', '/2', '/off3', '/3', '/off4'])
@@ -365,13 +377,12 @@ t.test('whatever comes, leaves, hangs up and is reloaded: the bound holds, and n
       await new Promise(resolve => setTimeout(resolve, random() * 3))
     }
     await Promise.all(all)
-    for (let tries = 0; tries < 500 && rig.proxy.context.inProgress > 0; tries += 1) await turns(2)
-    t.equal(rig.proxy.context.inProgress, 0)
+    await eventually(() => rig.proxy.context.inProgress === 0)
     t.ok(upstream.seen.most <= 3, `seed ${seed}: ${upstream.seen.most} at once`)
     const { gate, limit } = rig.proxy.context.routes.at(-1)!.upstream
     // Tunnels are closed after their requests have ended, and the pacing thread may have sent one that was given up.
     const isFree = (): boolean => gate.inFlight === 0 && gate.maxInFlight === 3
-    for (let tries = 0; tries < 500 && !isFree(); tries += 1) await turns(2)
+    await eventually(isFree)
     t.same([gate.inFlight, gate.maxInFlight, gate.armed], [0, 3, 0], `seed ${seed}`)
     t.ok(limit.budget.open <= 3)
     await upstream.settled(limit.budget.open)

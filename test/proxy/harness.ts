@@ -76,6 +76,14 @@ export async function turns(count = 20): Promise<void> {
   for (let turn = 0; turn < count; turn += 1) await new Promise(resolve => setImmediate(resolve))
 }
 
+/** Waits until something holds that no event tells. */
+export async function eventually(holds: () => boolean): Promise<void> {
+  for (const end = performance.now() + PATIENCE; !holds(); ) {
+    if (performance.now() > end) throw new Error(`not true in time: ${holds}`)
+    await new Promise(resolve => setTimeout(resolve, 5))
+  }
+}
+
 /** Lets time pass in steps of `step` ms, up to `until`. Between them requests are sent: opening a connection takes real time. */
 export async function pass({ pacer }: { pacer: VirtualClock }, until: number, step: number): Promise<void> {
   while (pacer.now() < until) {

@@ -1,14 +1,13 @@
 /** What clients of HTTP/2 can make us do, and its bounds. */
 import type { ServerResponse } from 'node:http'
 import t from 'tap'
-import { httpUpstream, OFF, ONE_A_SECOND, passBoth, rawUpstream, startRig, turns } from '../harness.js'
+import { eventually, httpUpstream, OFF, ONE_A_SECOND, passBoth, rawUpstream, startRig, turns } from '../harness.js'
 import {
   answerOf,
   ask,
   block,
   END_HEADERS,
   END_STREAM,
-  eventually,
   FRAME,
   frame,
   openSession,

@@ -1,8 +1,8 @@
 /** gRPC through the proxy, with the client and the server of @grpc/grpc-js. */
 import * as grpc from '@grpc/grpc-js'
 import t from 'tap'
-import { httpUpstream, startRig } from '../harness.js'
-import { ask, eventually, openSession } from './h2-client.js'
+import { eventually, httpUpstream, startRig } from '../harness.js'
+import { ask, openSession } from './h2-client.js'
 
 interface Teardown {
   teardown(run: () => unknown): void

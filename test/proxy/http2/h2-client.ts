@@ -188,11 +188,3 @@ export class RawClient {
     for (const look of waiting) look()
   }
 }
-
-/** Waits until something holds that no event tells. */
-export async function eventually(holds: () => boolean): Promise<void> {
-  for (const end = Date.now() + 10_000; !holds(); ) {
-    if (Date.now() > end) throw new Error(`not true in time: ${holds}`)
-    await new Promise(resolve => setTimeout(resolve, 5))
-  }
-}

@@ -10,19 +10,8 @@ import {
 } from 'node:http2'
 import { type AddressInfo, createServer as createTcpServer, type Socket } from 'node:net'
 import t from 'tap'
-import { connect, get, post, STREAMED, startRig, TLS } from '../harness.js'
-import {
-  ask,
-  END_HEADERS,
-  END_STREAM,
-  eventually,
-  FRAME,
-  frame,
-  framesOf,
-  openSession,
-  PREFACE,
-  request,
-} from './h2-client.js'
+import { connect, eventually, get, post, STREAMED, startRig, TLS } from '../harness.js'
+import { ask, END_HEADERS, END_STREAM, FRAME, frame, framesOf, openSession, PREFACE, request } from './h2-client.js'
 
 interface Teardown {
   teardown(run: () => unknown): void
