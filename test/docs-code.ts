@@ -30,3 +30,13 @@ export async function runExample(example: string): Promise<{ code: number | null
   const [exit] = await once(child, 'close')
   return { code: exit as number | null, output }
 }
+
+/** How many requests a log has, and for how many ms they came. Each line has the time of the answer. */
+export function burstOf(log: string): { count: number; spread: number } {
+  const came = log
+    .split('\n')
+    .filter(line => line.includes('"msg":"request"'))
+    .map(line => JSON.parse(line) as { time: number; waitMs: number; upstreamMs?: number })
+    .map(({ time, waitMs, upstreamMs = 0 }) => time - waitMs - upstreamMs)
+  return { count: came.length, spread: Math.max(...came) - Math.min(...came) }
+}

@@ -13,6 +13,7 @@ async function passed(t: Test, text: string, headers: Record<string, string>) {
   const cwd = t.testdir({ 'shaper.config.json': JSON.stringify({ ...rest, upstream: 'echo:', routes }) })
   const { child, url, finished } = shaper(['start', '--listen', '127.0.0.1:0'], { cwd })
   const target = await url
+  const begun = performance.now()
   const statuses = await Promise.all(
     Array.from(
       { length: 330 },
@@ -27,9 +28,11 @@ async function passed(t: Test, text: string, headers: Record<string, string>) {
         }),
     ),
   )
+  const seconds = (performance.now() - begun) / 1_000
   child.kill('SIGKILL')
   await finished
   return {
+    seconds,
     passed: statuses.filter(status => status === 200).length,
     refused: statuses.filter(status => status === 429).length,
   }
@@ -38,7 +41,7 @@ async function passed(t: Test, text: string, headers: Record<string, string>) {
 t.test('as many at once as the limits of the others', async t => {
   const sections = blocks('docs/migrating.md', 'json').slice(-7)
   t.equal(sections.length, 7)
-  // Meanwhile the levels leak: by 10 a second at most.
+  // Meanwhile the levels leak: by 10 a second at most, however long a busy machine takes.
   const least = [
     ['"limit": {', 10],
     ['"rates": {', 20],
@@ -51,7 +54,7 @@ t.test('as many at once as the limits of the others', async t => {
   for (const [mark, count] of least) {
     const text = sections.find(block => block.includes(mark))!
     const found = await passed(t, text, { 'x-api-key': 'a' })
-    t.ok(found.passed >= count && found.passed <= count + 20, `${mark}: ${found.passed}`)
+    t.ok(found.passed >= count && found.passed <= count + 10 * found.seconds, `${mark}: ${found.passed}`)
     t.equal(found.passed + found.refused, 330, mark)
   }
 })

@@ -5,6 +5,7 @@ import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
+import { burstOf } from './docs-code.js'
 import { freePort } from './servers/free-port.js'
 import { until } from './servers/redis.js'
 
@@ -54,6 +55,7 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
   }
   const steps: Step[] = []
   let upstream = ''
+  let log = ''
   let shaper: ChildProcessWithoutNullStreams | undefined
   const serve = async (command: string): Promise<void> => {
     if (shaper !== undefined) {
@@ -64,10 +66,10 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
     const isUpstream = command.startsWith('node')
     if (isUpstream) child.stdout.on('data', chunk => (upstream += chunk))
     else shaper = child
-    const told: string[] = []
-    child.stderr.on('data', chunk => told.push(String(chunk)))
+    log = ''
+    child.stderr.on('data', chunk => (log += chunk))
     const port = ports[isUpstream ? 9000 : 8080]!
-    await until(`${command} listens\n${told.join('')}`, () => isListening(port))
+    await until(`${command} listens\n${log}`, () => isListening(port))
   }
   const run = async (command: string): Promise<string> => {
     const child = bash(command)
@@ -98,9 +100,12 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
       gaps = [...upstream.matchAll(/^\+(\d+) ms/gm)].map(([, gap]) => Number(gap))
       const statuses = [...output.matchAll(/^(\d+) after/gm)].map(([, status]) => status)
       t.equal(statuses.length, 12)
-      // Where the machine is so busy that the burst takes longer than a release, there is room for one more.
+      // Where the machine is so busy that the burst takes longer than a release, there is room for one more. When each came is
+      // known from the log to within some 100 ms then.
       const passed = statuses.filter(status => status === '200').length
-      t.ok(passed >= 10 && passed < 12, `${passed} passed`)
+      await until('the log has them', async () => burstOf(log).count === 12)
+      const released = Math.floor((burstOf(log).spread + 100) / 200)
+      t.ok(passed >= 10 && passed <= 10 + released, `${passed} passed, ${released} of them released meanwhile`)
       t.equal(gaps.length, passed)
     }
   }

@@ -46,7 +46,7 @@ t.test(
   { buffered: true },
   async t => {
     const command = start(t, {
-      buckets: { user: { key: 'header:x-api-key', rate: '2/s', capacity: 2 } },
+      buckets: { user: { key: 'header:x-api-key', rate: '1/m', capacity: 2, burst: 2 } },
       admin: { listen: '127.0.0.1:0', token: 'adm1n-s3cret' },
     })
     const url = await command.url

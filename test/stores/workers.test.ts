@@ -242,10 +242,13 @@ t.test('a question that waits for another answer fails after its own timeout', a
   const first = t.rejects(Promise.resolve(store.beat('me')), late)
   await sleep(200)
   const asked = performance.now()
-  await t.rejects(Promise.resolve(store.beat('me')), late)
+  const second = t.rejects(Promise.resolve(store.beat('me')), late)
+  // On a busy machine both timers are late, the second one behind the first.
+  const ended = await Promise.race([second.then(() => 'in time'), sleep(1_500, 'late')])
+  t.equal(ended, 'in time')
   const took = performance.now() - asked
-  t.ok(took >= 999 && took < 1_500, `it took ${took} ms`)
-  await first
+  t.ok(took >= 999, `it took ${took} ms`)
+  await Promise.all([first, second])
   await store.close()
 })
 

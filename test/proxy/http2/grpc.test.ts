@@ -153,14 +153,15 @@ t.test('a rejection is RESOURCE_EXHAUSTED with RetryInfo', async t => {
 
 t.test('grpc-timeout is a deadline: it is known on arrival and at the release', async t => {
   const server = await grpcServer(t)
-  const config = { upstream: { url: server.url, http2: true }, buckets: BUCKETS, routes: [{ name: 'all' }] }
+  const buckets = { all: { key: 'all', rate: '1/20s', capacity: 3 } }
+  const config = { upstream: { url: server.url, http2: true }, buckets, routes: [{ name: 'all' }] }
   const rig = await startRig(t, config)
   const { call } = clientOf(t, rig.port)
   await call('say', 'first')
-  void call('say', 'second', { deadline: Date.now() + 60_000 })
+  void call('say', 'second', { deadline: Date.now() + 600_000 })
   await rig.until(({ queued }) => queued.length === 1)
-  const early = await call('say', 'third', { deadline: Date.now() + 1_500 })
-  t.equal(early.error!.code, grpc.status.RESOURCE_EXHAUSTED, 'two seconds of wait, one and a half left')
+  const early = await call('say', 'third', { deadline: Date.now() + 30_000 })
+  t.equal(early.error!.code, grpc.status.RESOURCE_EXHAUSTED, 'forty seconds of wait, thirty left')
   t.match(rig.givenUp, [{ at: 'arrival', source: 'known' }])
   t.strictSame(server.seen, ['first'])
 })
