@@ -262,6 +262,14 @@ t.test('a wait equal to the bound keeps it', async t => {
   t.match(await of('reject<=0%,p99<=4s'), { rate: '1/s', capacity: 6, wait: { p99: 4_000, max: 5_000 } })
 })
 
+t.test('a burst across the end of a second is within the rates that are tried, as any other', async t => {
+  const target = ['--target', 'reject<=0.1%,p99<=1s']
+  for (const begin of [0, 950, 980]) {
+    const log = logOf(Array.from({ length: 10 }, (_, count) => ({ at: begin + 5 * count, client: 1 })))
+    t.match(await recommended(log, target), { rate: '8.7/s', capacity: 10 }, `from ${begin} ms on`)
+  }
+})
+
 t.test('a target without a bound on rejections, or at the lowest rate, says so', async t => {
   const log = Array.from({ length: 100 }, (_, at) => combined(START + Math.floor(at / 5))).join('')
   const notes = async (...args: string[]) => {

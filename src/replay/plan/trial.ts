@@ -13,10 +13,7 @@ export class Trial {
   readonly swept: SweepRun | undefined
   readonly #request: GridRequest
   readonly #records: boolean
-  /** The most requests of one client in one second. */
-  #most = 1
-  #second = -Infinity
-  readonly #counts = new Map<number, number>()
+  readonly #peak = new ClientPeak()
 
   constructor({ sweep = {}, target }: Pick<Plan, 'sweep' | 'target'>, request: Request) {
     const { rates, capacities } = sweep
@@ -30,16 +27,44 @@ export class Trial {
   arrive(at: number, client: number): void {
     if (this.#records) this.recording.arrive(at, client)
     if (this.swept !== undefined) return this.swept.arrive(at, client)
-    const second = Math.floor(at / 1_000)
-    if (second !== this.#second) this.#counts.clear()
-    this.#second = second
-    const count = (this.#counts.get(client) ?? 0) + 1
-    this.#counts.set(client, count)
-    if (count > this.#most) this.#most = count
+    this.#peak.arrive(at, client)
   }
 
   /** A grid for the traffic, within the axes that are given. */
   get gridFromTraffic(): Grid {
-    return { ...gridForPeak(this.#most), ...this.#request }
+    return { ...gridForPeak(this.#peak.most), ...this.#request }
+  }
+}
+
+/** The most requests of one client within a second, wherever that begins: a burst may lie across the end of one of the clock's. */
+class ClientPeak {
+  most = 1
+  /** How many requests of each client are in the second that ends now. */
+  readonly #counts = new Map<number, number>()
+  /** Those requests, from place `first` on. */
+  #times: number[] = []
+  #clients: number[] = []
+  #first = 0
+
+  arrive(at: number, client: number): void {
+    while (this.#first < this.#times.length && this.#times[this.#first]! <= at - 1_000) this.#leave()
+    this.#times.push(at)
+    this.#clients.push(client)
+    const count = (this.#counts.get(client) ?? 0) + 1
+    this.#counts.set(client, count)
+    if (count > this.most) this.most = count
+  }
+
+  #leave(): void {
+    const client = this.#clients[this.#first]!
+    const count = this.#counts.get(client)! - 1
+    if (count === 0) this.#counts.delete(client)
+    else this.#counts.set(client, count)
+    this.#first += 1
+    // Half of the lists at least is to be dropped, so each entry is copied once on average.
+    if (this.#first < 1_024 || this.#first < this.#times.length / 2) return
+    this.#times = this.#times.slice(this.#first)
+    this.#clients = this.#clients.slice(this.#first)
+    this.#first = 0
   }
 }
