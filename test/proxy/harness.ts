@@ -113,6 +113,14 @@ export async function stalled(read: () => number): Promise<number> {
   return last
 }
 
+/** The longest time from an arrival to its slot, and how late all releases were together, in ms: a late one delays the next. */
+export function slotsOf({ released }: Rig): { longest: number; late: number } {
+  return {
+    longest: Math.max(...released.map(({ wait, lateness }) => wait - lateness)),
+    late: released.reduce((sum, { lateness }) => sum + lateness, 0),
+  }
+}
+
 /** How many bytes the kernel has taken. */
 export function taken({ socket }: { socket: Socket }): number {
   return socket.bytesWritten - socket.writableLength
