@@ -689,6 +689,25 @@ t.test(
   },
 )
 
+t.test('w, t and Retry-After are rounded up from the exact times, not from errors of the arithmetic', async t => {
+  // In floating point 49 units at this rate take 127,008,000.00000001 ms.
+  for (const [capacity, seconds] of [[49, 127_008] as const, [100, 259_200] as const]) {
+    const upstream = await httpUpstream(t)
+    const rig = await startRig(t, {
+      upstream: upstream.url,
+      buckets: { month: { key: 'all', rate: '1000/30d', capacity } },
+      routes: [{ mode: 'meter', cost: capacity }],
+    })
+    const passed = await askOnce(t, rig, get())
+    t.equal(passed.header('ratelimit-policy'), `"month";q=${capacity};w=${seconds}`)
+    t.equal(passed.header('ratelimit'), `"month";r=0;t=${seconds}`)
+    const rejected = await askOnce(t, rig, get())
+    t.equal(rejected.header('retry-after'), String(seconds))
+    t.equal(rejected.header('ratelimit'), `"month";r=0;t=${seconds}`)
+    t.equal(rejected.json().retryAfterMs, seconds * 1_000)
+  }
+})
+
 t.test('a bucket may have another status', async t => {
   const upstream = await httpUpstream(t)
   const rig = await startRig(t, { upstream: upstream.url, buckets: { one: { ...once('all'), status: 503 } } })

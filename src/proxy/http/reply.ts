@@ -12,6 +12,9 @@ const REDUCED_CAPACITY = 'https://iana.org/assignments/http-problem-types#tempor
 /** ms. Sums of periods may be this much too long; do not round up for it. */
 const ROUNDING = 1e-9
 
+/** The part by which a product or quotient of a few rounded numbers may be too large. */
+const RELATIVE_ROUNDING = 4 * Number.EPSILON
+
 const NOTHING: readonly string[] = []
 
 const PROBLEM: readonly string[] = ['Content-Type', 'application/problem+json']
@@ -126,7 +129,7 @@ function problem({ status, detail, violated, retryAfterMs }: Reply): string {
   // A name has nothing to escape (config/schema/values.ts).
   if (violated !== undefined && violated.length > 0)
     json += `,"violated-policies":["${violated.map(namedBy).join('","')}"]`
-  if (retryAfterMs !== undefined) json += `,"retryAfterMs":${Math.ceil(retryAfterMs - ROUNDING)}`
+  if (retryAfterMs !== undefined) json += `,"retryAfterMs":${roundUp(retryAfterMs, 1)}`
   return `${json}}`
 }
 
@@ -134,9 +137,14 @@ function namedBy({ limits }: QueuedBucket): string {
   return limits.name
 }
 
+/** Rounded up to whole units. */
+function roundUp(ms: number, unit: number): number {
+  return Math.ceil((ms - ROUNDING - ms * RELATIVE_ROUNDING) / unit)
+}
+
 /** Rounded up, at least 1. */
 function wholeSeconds(ms: number): number {
-  return Math.max(1, Math.ceil((ms - ROUNDING) / 1_000))
+  return Math.max(1, roundUp(ms, 1_000))
 }
 
 /** What `RateLimit` tells of a rejection. */
@@ -192,6 +200,6 @@ function stateOf(bucket: QueuedBucket, now: number, { retryAfterMs, misfit }: Re
   const cost = misfit && costIn(misfit, bucket as SharedBucket)
   // A store may keep room that is not known here.
   const remaining = cost === undefined ? room : Math.min(room, Math.max(0, Math.ceil(cost) - 1))
-  const seconds = retryAfterMs === undefined ? Math.ceil((level / rate - ROUNDING) / 1_000) : wholeSeconds(retryAfterMs)
+  const seconds = retryAfterMs === undefined ? roundUp(level / rate, 1_000) : wholeSeconds(retryAfterMs)
   return `"${name}";r=${remaining};t=${seconds}`
 }
