@@ -1,5 +1,5 @@
 /** Parsers of simple values, for the file (schema/values.ts) and for the options of the library. They throw RangeErrors. */
-import { parseDuration, parseRate, rateRemedy } from '../core/units.js'
+import { parseDuration, parseRate, rateFault, rateRemedy } from '../core/units.js'
 import { quote, type RefusedValue, wants } from './messages.js'
 
 const LONGEST_TIMER_MS = 2 ** 31 - 1
@@ -39,7 +39,10 @@ export function timerLength(text: string, ms: number): number {
   return ms
 }
 
-export const rateError = (refused: RefusedValue): string => wants('a rate', rateRemedy(refused.input))(refused)
+export function rateError({ input }: RefusedValue): string {
+  const fault = rateFault(input)
+  return fault === undefined ? wants('a rate', rateRemedy(input))({ input }) : `${quote(input)} ${fault}`
+}
 
 /** Cost units per ms. */
 export const readRate: (value: string | number) => number = withMessage(parseRate, rateError)

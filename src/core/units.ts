@@ -23,10 +23,20 @@ export function parseRate(text: string | number): number {
   if (!(perMs > 0 && perMs < Infinity)) {
     throw new RangeError(`${JSON.stringify(text)} is not a rate; ${rateRemedy(text)}`)
   }
-  if (perMs * LONGEST_PERIOD < 1) {
-    throw new RangeError(`${JSON.stringify(text)} is less than one in ten years; use e.g. "5/s", "1/30d"`)
-  }
+  if (isTooSlow(perMs)) throw new RangeError(`${JSON.stringify(text)} ${TOO_SLOW}`)
   return perMs
+}
+
+/** What is wrong with a rate that is one by its form; undefined: nothing, or it is no rate at all. */
+export function rateFault(text: unknown): string | undefined {
+  if (typeof text === 'number') return isTooSlow(text / UNIT_MS.s) ? TOO_SLOW : undefined
+  return typeof text === 'string' && isTooSlow(ratePerMs(text.trim())) ? TOO_SLOW : undefined
+}
+
+const TOO_SLOW = 'is less than one in ten years; use e.g. "5/s", "1/30d"'
+
+function isTooSlow(perMs: number): boolean {
+  return perMs > 0 && perMs * LONGEST_PERIOD < 1
 }
 
 /** Rates in words, in capitals, or as nginx writes them: `5r/s`. */

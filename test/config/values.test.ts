@@ -25,6 +25,8 @@ t.test('every invalid value has its own message', async t => {
     [bucket({ rate: '6 / 30 Seconds' }), 'buckets.a.rate: "6 / 30 Seconds" is not a rate; did you mean "6/30s"?'],
     [bucket({ rate: '0/sec' }), 'buckets.a.rate: "0/sec" is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: 0 }), 'buckets.a.rate: 0 is not a rate; use e.g. "5/s", "6/30s"'],
+    [bucket({ rate: '1/9999d' }), 'buckets.a.rate: "1/9999d" is less than one in ten years; use e.g. "5/s", "1/30d"'],
+    [bucket({ rate: 1e-12 }), 'buckets.a.rate: 1e-12 is less than one in ten years; use e.g. "5/s", "1/30d"'],
     [bucket({ rate: null }), 'buckets.a.rate: null is not a rate; use e.g. "5/s", "6/30s"'],
     [bucket({ rate: {} }), 'buckets.a.rate: an object is not a rate; use e.g. "5/s", "6/30s"'],
     [
@@ -225,6 +227,10 @@ t.test('every invalid value has its own message', async t => {
       route({ cost: '5' }),
       'routes[0].cost: "5" is not a cost; use e.g. 5, { "POST": 5, "default": 1 }, { "header": "x-cost", "max": 100 } or { "buckets": { "tokens": { "estimate": "body/4" } } }',
     ],
+    [route({ cost: { heder: 'x-cost' } }), 'routes[0].cost.heder: unknown key; did you mean "header"?'],
+    [route({ cost: { Defaults: 1 } }), 'routes[0].cost.Defaults: unknown key; did you mean "default"?'],
+    [route({ cost: { buckts: { a: 1 } } }), 'routes[0].cost.buckts: unknown key; did you mean "buckets"?'],
+    [route({ cost: { POST: '1' } }), 'routes[0].cost.POST: "1" is not a cost; use a number above 0, e.g. 5'],
     [route({ cost: { PSOT: 1 } }), 'routes[0].cost.PSOT: "PSOT" is not an HTTP method; did you mean "POST"?'],
     [
       route({ cost: { POST: 0 } }),

@@ -1,9 +1,10 @@
+import { METHODS } from 'node:http'
 import * as z from 'zod'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import { parseJsonPath } from '../../http/figures/json-path.js'
 import { parseRange } from '../../http/matching/address-ranges.js'
 import { expressionFault, expressionOf } from '../../http/matching/path-pattern.js'
-import { hint, quote, type RefusedValue, wants } from '../messages.js'
+import { hint, nearest, quote, type RefusedValue, wants } from '../messages.js'
 import { headerName } from '../read-values.js'
 import type { BucketCostSettings, CostSettings } from '../settings.js'
 import { headers, renameKeys, renameOrReport } from './case-insensitive.js'
@@ -30,6 +31,7 @@ const PRIORITIES = wants('a priority', 'use a whole number from 0 (first) to 7 (
 const TEMPLATE = 'use e.g. "wait.html"'
 const PAGES = 'use false for none, or e.g. { "template": "wait.html" }'
 const HEADER_COST_KEYS = ['header', 'min', 'max', 'default']
+const COST_KEYS = [...HEADER_COST_KEYS, 'buckets']
 
 const method = read(z.string({ error: wants('an HTTP method', 'use e.g. "POST"') }), methodName)
 
@@ -144,6 +146,27 @@ const costError = ({ input }: RefusedValue) =>
 const costWants = wants('a cost', COST)
 const amount = z.number({ error: costError }).gt(0, { error: costError })
 
+/** A method with a cost. @throws RangeError: a key that resembles another key of a cost is a misspelling of that one */
+function costMethod(key: string): string {
+  const meant = METHODS.includes(key.toUpperCase()) ? undefined : nearest(key, [...METHODS, ...COST_KEYS])
+  if (meant === undefined || !COST_KEYS.includes(meant)) return methodName(key)
+  throw new RangeError(`unknown key; ${hint(key, COST_KEYS, 'known keys')}`)
+}
+
+interface RefusedCost extends RefusedValue {
+  readonly path?: readonly PropertyKey[] | undefined
+}
+
+const methodCostError = ({ input, path = [] }: RefusedCost): string => {
+  try {
+    costMethod(String(path.at(-1)))
+    return costError({ input })
+  } catch (error) {
+    return (error as RangeError).message
+  }
+}
+const methodCost = z.number({ error: methodCostError }).gt(0, { error: methodCostError })
+
 const BUCKET_COSTS =
   '{ "requests": 1, "tokens": { "estimate": "body/4", "max": "max_tokens", "after": "usage.total_tokens" } }'
 const JSON_PATHS = 'use names and places, e.g. "usage.total_tokens" or "choices[0].index"; there are no expressions'
@@ -226,7 +249,7 @@ const costObject = z
     },
     { error: wants('a cost', COST_FORMS) },
   )
-  .catchall(amount)
+  .catchall(methodCost)
   .transform(({ header, buckets, ...given }, ctx): CostSettings => {
     const report = (key: string, message: string) => {
       ctx.issues.push({ code: 'custom', path: [key], message, input: undefined })
@@ -248,7 +271,7 @@ const costObject = z
     for (const [key, value] of Object.entries({ min, max })) {
       if (value !== undefined) report(key, 'only goes with "header"; add e.g. "header": "x-cost" or remove it')
     }
-    return { kind: 'method', costs: renameKeys(methods, methodName, ctx), default: otherwise }
+    return { kind: 'method', costs: renameKeys(methods, costMethod, ctx), default: otherwise }
   })
 
 interface HeaderCost {
