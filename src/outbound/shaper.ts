@@ -163,11 +163,12 @@ export class OutboundShaper extends EventEmitter<OutboundEvents> {
   }
 
   /**
-   * Resolves when one more call would be admitted if no other came. It reserves nothing, so let one loop ask.
+   * Resolves when one more call would be admitted if no other came. It reserves nothing, so let one loop ask. Where `maxKeys` keys
+   * are in use it looks again once a second.
    *
    * @param key default `''`
-   * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted, or `maxKeys` keys are in use; the signal's
-   *   reason; RangeError or TypeError for invalid arguments
+   * @throws (rejects with) ClosedError; OverflowError if the call can never be admitted; the signal's reason; RangeError or TypeError
+   *   for invalid arguments
    */
   room(key = '', options?: RoomOptions): Promise<void> {
     const isRefused = this.#context.credentials !== undefined && key !== ''
