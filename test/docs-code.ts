@@ -31,12 +31,22 @@ export async function runExample(example: string): Promise<{ code: number | null
   return { code: exit as number | null, output }
 }
 
-/** How many requests a log has, and for how many ms they came. Each line has the time of the answer. */
+export interface LoggedRequest {
+  /** When it was answered. */
+  readonly time: number
+  readonly key?: string
+  readonly waitMs: number
+  readonly upstreamMs?: number
+}
+
+/** The requests of a log. */
+export function requestsOf(log: string): LoggedRequest[] {
+  const lines = log.split('\n').filter(line => line.includes('"msg":"request"'))
+  return lines.map(line => JSON.parse(line) as LoggedRequest)
+}
+
+/** How many requests a log has, and for how many ms they came. */
 export function burstOf(log: string): { count: number; spread: number } {
-  const came = log
-    .split('\n')
-    .filter(line => line.includes('"msg":"request"'))
-    .map(line => JSON.parse(line) as { time: number; waitMs: number; upstreamMs?: number })
-    .map(({ time, waitMs, upstreamMs = 0 }) => time - waitMs - upstreamMs)
+  const came = requestsOf(log).map(({ time, waitMs, upstreamMs = 0 }) => time - waitMs - upstreamMs)
   return { count: came.length, spread: Math.max(...came) - Math.min(...came) }
 }

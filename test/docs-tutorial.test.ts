@@ -5,7 +5,7 @@ import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import t from 'tap'
 import { ROOT } from './cli/command.js'
-import { burstOf } from './docs-code.js'
+import { burstOf, type LoggedRequest, requestsOf } from './docs-code.js'
 import { freePort } from './servers/free-port.js'
 import { until } from './servers/redis.js'
 
@@ -37,7 +37,14 @@ async function isListening(port: number): Promise<boolean> {
   }).finally(() => socket.destroy()) as Promise<boolean>
 }
 
-t.test('the tutorial', { timeout: 120_000 }, async t => {
+/** The longest wait of each client, of those with few requests first. */
+function longestWaits(requests: readonly LoggedRequest[]): number[] {
+  const byKey = new Map<string, number[]>()
+  for (const { key = '', waitMs } of requests) byKey.set(key, [...(byKey.get(key) ?? []), waitMs])
+  return [...byKey.values()].sort((one, other) => one.length - other.length).map(waits => Math.max(...waits))
+}
+
+t.test('the tutorial', { timeout: 240_000 }, async t => {
   const ports: Record<string, number> = { 8080: await freePort(), 9000: await freePort(), 9090: await freePort() }
   const program = `#!/bin/sh\nexec "${process.execPath}" "${ROOT}/bin/shaper.js" "$@"\n`
   const cwd = t.testdir({ bin: { shaper: program } })
@@ -116,9 +123,9 @@ t.test('the tutorial', { timeout: 120_000 }, async t => {
   t.match(outputOf('shaper check'), /"user" \(5\/s, capacity 10\): the longest wait is 1\.8 s/)
   const waits = [...outputOf('bob %{http_code}').matchAll(/^(ann|bob) 200 after ([\d.]+) s$/gm)]
   t.equal(waits.length, 11)
-  const longest = (user: string): number =>
-    Math.max(...waits.filter(([, name]) => name === user).map(([, , seconds]) => Number(seconds)))
-  t.ok(longest('bob') < longest('ann') / 2, `${longest('bob')} s and ${longest('ann')} s`)
+  // What curl tells is also how busy the machine is. The log starts with the eleven.
+  const [bob, ann] = longestWaits(requestsOf(readFileSync(`${cwd}/shaper.log`, 'utf8')).slice(0, 11))
+  t.ok(bob! < ann! / 2, `${bob} ms and ${ann} ms`)
   t.match(outputOf('--capacity 5'), /^rejected +[1-9]/m)
   t.match(outputOf('--target'), /^the smallest that meets the target: rate [\d.]+\/s, capacity \d+/m)
   shaper!.kill('SIGINT')

@@ -113,7 +113,10 @@ export async function stalled(read: () => number): Promise<number> {
   return last
 }
 
-/** The longest time from an arrival to its slot, and how late all releases were together, in ms: a late one delays the next. */
+/**
+ * The longest time from an arrival to its slot, and how late all releases were together, in ms: a late one delays the next, and so does
+ * the time that sending takes, which on a busy machine may be as long again.
+ */
 export function slotsOf({ released }: Rig): { longest: number; late: number } {
   return {
     longest: Math.max(...released.map(({ wait, lateness }) => wait - lateness)),

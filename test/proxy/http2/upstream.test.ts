@@ -339,7 +339,7 @@ t.test('a client over HTTP/2 and pacing: releases leave in order at their times'
   t.ok(took > 59 * 5 - 1, `59 periods of 5 ms took ${took} ms`)
   const { longest, late } = slotsOf(rig)
   t.ok(
-    longest < 1.2 * 59 * 5 + late,
+    longest < 1.2 * 59 * 5 + 2 * late,
     `the slot of the last is ${longest} ms after its arrival, all were ${late} ms late`,
   )
   const gaps = at.slice(1).map((time, index) => time - at[index]!)
