@@ -2,9 +2,9 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { covers } from '../../src/config/checks/match-coverage.js'
-import { requiredText } from '../../src/config/checks/required-text.js'
+import { misplacedAnchor, requiredText } from '../../src/config/checks/required-text.js'
 import type { MatchSettings } from '../../src/config/settings.js'
-import { expressionFault } from '../../src/http/matching/path-pattern.js'
+import { createExpression, expressionFault } from '../../src/http/matching/path-pattern.js'
 import { createRule } from '../../src/proxy/routing/route.js'
 import { parse } from './sample.js'
 
@@ -122,4 +122,21 @@ t.test('what an expression requires is in all that it matches', async t => {
   for (const unsure of ['a|b', '(?i)a', '\\x41', '\\Qa\\E', '(?i:a)b', '\\pL', '\u{1f600}?']) {
     t.same(requiredText(unsure).texts, [], unsure)
   }
+})
+
+t.test('an expression with a misplaced anchor matches nothing', async t => {
+  let misplaced = 0
+  const anchored = fc.array(fc.oneof(piece, piece, fc.constantFrom('^', '$', '^?', '$*', '|')), { maxLength: 5 })
+  const text = fc.string({ unit: fc.constantFrom('a', 'b', '/', '.'), maxLength: 6 })
+  fc.assert(
+    fc.property(anchored, fc.array(text, { minLength: 20, maxLength: 20 }), (pieces, list) => {
+      const pattern = pieces.join('')
+      if (expressionFault(pattern) !== undefined || misplacedAnchor(pattern) === undefined) return true
+      misplaced += 1
+      const matches = createExpression(pattern, 'exact')
+      return !list.some(matches)
+    }),
+    RUNS,
+  )
+  t.ok(misplaced > 30, `${misplaced} expressions`)
 })

@@ -303,6 +303,9 @@ t.test('expressions that no path matches', async t => {
   t.same(told('^/a/\\./b'), ['"/./" and "/../" are resolved in the paths that are compared; leave them out'])
   t.same(told('/%2f'), ['"%2f" is "%2F" in the paths that are compared; write that'])
   t.same(told('/%41'), ['"%41" is "A" in the paths that are compared; write that'])
+  t.same(told('/a^/b'), ['there is text before "^", which is the start of the path; move the "^" to the front'])
+  t.same(told('^/a$/b'), ['there is text behind "$", which is the end of the path; move the "$" to the end'])
+  t.same(told('^$'), ['no path is empty; write "^/$"'])
   t.same(told('/a;b', ['params']), ['no path has a ";", as "params" leaves out all of them; leave it out'])
   const possible = [
     '^/api(\\?|$)',
@@ -316,6 +319,10 @@ t.test('expressions that no path matches', async t => {
     '^/a/./b',
     '/%2F',
     ';',
+    '^/a$',
+    '^/a$|^/b',
+    'x?^/a$b?',
+    '^/$',
   ]
   for (const path of [...possible, '(?i)^api', '^\\w', '(?:a\\?)?b', '^.+#{0,1}', '[?]*x']) t.same(told(path), [], path)
   t.same(told('/%2f', ['case']), [])

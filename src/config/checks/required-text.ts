@@ -11,13 +11,12 @@ const NOTHING: RequiredText = { texts: [], isAtStart: false }
 
 /** @param expression a valid one of RE2 */
 export function requiredText(expression: string): RequiredText {
-  // Half of a character that takes two is none.
-  if (/[\ud800-\udfff]/.test(expression)) return NOTHING
-  const isAnchored = expression.startsWith('^')
+  const atoms = atomsOf(expression)
+  if (atoms === undefined) return NOTHING
   const texts: string[] = []
   let text = ''
   /** The current text is the start of the path. */
-  let isFirst = isAnchored
+  let isFirst = atoms[0]?.text === '^' && atoms[0].quantifier === ''
   let isAtStart = false
   const end = (): void => {
     isAtStart ||= isFirst && text !== ''
@@ -25,22 +24,54 @@ export function requiredText(expression: string): RequiredText {
     text = ''
     isFirst = false
   }
-  for (let at = isAnchored ? 1 : 0; at < expression.length; ) {
-    const atom = readAtom(expression, at)
-    if (atom === undefined) return NOTHING
-    at += atom.length
-    const [quantifier = ''] = /^(?:[*+?]|\{\d+(?:,\d*)?\})\??/.exec(expression.slice(at)) ?? []
-    at += quantifier.length
-    if (/^(?:[*?]|\{0)/.test(quantifier)) {
-      end()
-      continue
-    }
-    if (atom.literal === undefined) end()
-    else text += atom.literal
+  for (const { literal, quantifier, isOptional } of isFirst ? atoms.slice(1) : atoms) {
+    if (literal === undefined || isOptional) end()
+    else text += literal
     if (quantifier !== '') end()
   }
   end()
   return { texts, isAtStart }
+}
+
+/**
+ * An anchor that nothing matches: "^" with text before it, or "$" with text behind it. Undefined: there is none, as far as that is
+ * certain.
+ *
+ * @param expression a valid one of RE2
+ */
+export function misplacedAnchor(expression: string): '^' | '$' | undefined {
+  const required = atomsOf(expression)?.filter(({ isOptional }) => !isOptional) ?? []
+  const isText = ({ text, literal }: QuantifiedAtom): boolean =>
+    literal !== undefined || /^(?:\[|\.|\\[dDsSwW])/.test(text)
+  const firstText = required.findIndex(isText)
+  if (firstText >= 0 && required.findLastIndex(({ text }) => text === '^') > firstText) return '^'
+  const firstEnd = required.findIndex(({ text }) => text === '$')
+  return firstEnd >= 0 && required.findLastIndex(isText) > firstEnd ? '$' : undefined
+}
+
+interface QuantifiedAtom {
+  readonly text: string
+  /** The character that it stands for, if it is one and no other. */
+  readonly literal: string | undefined
+  readonly quantifier: string
+  readonly isOptional: boolean
+}
+
+/** Undefined: there is an alternative, or something that is not understood here. */
+function atomsOf(expression: string): QuantifiedAtom[] | undefined {
+  // Half of a character that takes two is none.
+  if (/[\ud800-\udfff]/.test(expression)) return undefined
+  const atoms: QuantifiedAtom[] = []
+  for (let at = 0; at < expression.length; ) {
+    const atom = readAtom(expression, at)
+    if (atom === undefined) return undefined
+    const text = expression.slice(at, at + atom.length)
+    at += atom.length
+    const [quantifier = ''] = /^(?:[*+?]|\{\d+(?:,\d*)?\})\??/.exec(expression.slice(at)) ?? []
+    at += quantifier.length
+    atoms.push({ text, literal: atom.literal, quantifier, isOptional: /^(?:[*?]|\{0)/.test(quantifier) })
+  }
+  return atoms
 }
 
 interface Atom {

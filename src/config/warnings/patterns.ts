@@ -1,7 +1,7 @@
 /** Warns of patterns that never match. Header values may be credentials, so a warning names their place only. */
 import { matchingPath } from '../../http/matching/matching-path.js'
 import { expressionOf } from '../../http/matching/path-pattern.js'
-import { requiredText } from '../checks/required-text.js'
+import { misplacedAnchor, requiredText } from '../checks/required-text.js'
 import { quote } from '../messages.js'
 import type { MatchSettings, Settings } from '../settings.js'
 import { headerValueFaults } from './header-values.js'
@@ -25,7 +25,11 @@ function impossible({ path, normalise = [] }: MatchSettings): string[] {
   if (expression === undefined) return []
   const { texts, isAtStart } = requiredText(expression)
   const [first = ''] = texts
+  const anchor = misplacedAnchor(expression)
   return [
+    ...(expression === '^$' ? ['no path is empty; write "^/$"'] : []),
+    ...(anchor === '^' ? ['there is text before "^", which is the start of the path; move the "^" to the front'] : []),
+    ...(anchor === '$' ? ['there is text behind "$", which is the end of the path; move the "$" to the end'] : []),
     ...(isAtStart && !first.startsWith('/')
       ? [`every path starts with "/", and the expression with ${quote(first)}; write "^/"`]
       : []),
