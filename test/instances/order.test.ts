@@ -158,6 +158,35 @@ t.test('hang-ups, and an instance that is killed: the others keep their order', 
   t.ok(longestOvertaking(releases.filter(({ at }) => at > 3_000)) <= FRAME)
 })
 
+/** 20 requests at 5/s, of which the first has the oldest 10. What an instance has fetched when it stops is lost: one slot. */
+const OLDEST_AT_FIRST = { stack: [bucket(5)], sources: comeAt([every(1, 10), every(1, 10, 10)]) }
+
+t.test(
+  'the oldest wait at an instance that stands still for 300 ms in each second: it loses one slot each time',
+  async t => {
+    for (let from = 150; from < 1_150; from += 50) {
+      const stillUntil = (instance: number, at: number): number => {
+        const into = (at - from) % 1_000
+        return instance === 0 && at >= from && into < 300 ? at - into + 300 : -Infinity
+      }
+      const { releases } = await run({ ...OLDEST_AT_FIRST, count: 2, stillUntil }, 4_000)
+      const left = releases.map(({ at }) => at)
+      t.ok(left.length >= 20 - 4, `${left.length} of 20 leave, stopped at ${from} ms`)
+      t.ok(worstBurst(left, 5e-3) <= allowedBurst(5e-3, 2), 'the bound')
+    }
+  },
+)
+
+t.test('the oldest wait at an instance that is killed: the next slot but one goes to another', async t => {
+  for (let at = 1_000; at < 1_200; at += 10) {
+    const simulation = await run({ ...OLDEST_AT_FIRST, count: 2 }, at)
+    simulation.kill(0)
+    await simulation.run(5_000)
+    const next = simulation.releases.find(release => release.at > at)!.at - at
+    t.ok(next <= FRAME + LEAD + 200, `the next request leaves after ${next} ms, killed at ${at} ms`)
+  }
+})
+
 for (const { at, rate, counts } of [
   { at: 300, rate: 5, counts: [7, 13] },
   { at: 1_110, rate: 5, counts: [7, 13] },

@@ -107,7 +107,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
   const slack = slackOf(request.bucket.limits, largestOf(leases)) / state.rate
-  lessee.nextAt = Math.max(apart(leases, lessee, now + FRAME), state.free - slack - leadOf(leases) - FRAME)
+  lessee.nextAt = nextReport(leases, lessee, { now, free: state.free - slack })
   lessee.roomUntil = lessee.nextAt + lessee.lead + LEASE_LIFE
   summarise(state, leases)
   let rooms = 0
@@ -138,6 +138,27 @@ function followLead(state: LeasedState, leases: BucketLeases, lessee: Lessee): v
   leases.lateBy =
     length === 0 ? Math.min(lateBy, lessee.lead) : Math.max(leadOf(leases), lateBy - LATENESS_STEP / LEAD_WAY / length)
   state.free += Math.max(0, lateBy - leases.lateBy) * LEAD_WAY
+}
+
+/**
+ * A bucket whose slots are more than a frame apart is reported once for each of them. The instance with the oldest request reports
+ * first. The others follow half a frame later: if it stands still its slot is theirs, and there is still time to use it.
+ */
+function nextReport(leases: BucketLeases, lessee: Lessee, { now, free }: { now: number; free: number }): number {
+  const soonest = apart(leases, lessee, now + FRAME)
+  const inTime = free - leadOf(leases) - FRAME
+  if (inTime < now + FRAME) return soonest
+  const since = oldestOf(lessee)
+  const isSecond = leases.lessees.some(other => other !== lessee && oldestOf(other) < since)
+  return Math.max(soonest, isSecond ? inTime + FRAME / 2 : inTime)
+}
+
+/** When the oldest of its requests came that has no slot, in ms. Infinity: it is not known, or none waits. */
+function oldestOf({ demand }: Lessee): number {
+  let oldest = Infinity
+  for (const each of demand)
+    if (each.arrivals !== undefined && each.cost > LEVEL_TOLERANCE) oldest = Math.min(oldest, nextArrival(each))
+  return oldest
 }
 
 /** Reports of different instances come to be evenly apart: else the first of some that report together would be dealt what is left. */
