@@ -39,9 +39,13 @@ export interface TakenSlot {
 /** So many requests of an instance in a frame are not worth a call to the store each. */
 export const MANY_REQUESTS = 50
 
-/** A slot, or what is left of it. */
-interface OwnSlot extends LeasedSlot {
-  /** Cost units of the whole slot. */
+/** A slot, or what is left of it: each request that takes a part of it moves its beginning. Times in ms, costs in cost units. */
+interface OwnSlot {
+  at: number
+  cost: number
+  /** The store's name for it. Undefined: a part of it is used. */
+  token: unknown
+  /** The cost of the whole slot. */
   readonly whole: number
 }
 
@@ -426,15 +430,21 @@ export class BucketLease {
 
   #settleDebt(): void {
     for (let first = this.#slots[0]; first !== undefined && this.#debt > LEVEL_TOLERANCE; first = this.#slots[0]) {
-      this.#slots.shift()
       if (first.cost <= this.#debt + LEVEL_TOLERANCE) {
+        this.#slots.shift()
         this.#debt = Math.max(0, this.#debt - first.cost)
         continue
       }
-      const cost = first.cost - this.#debt
-      this.#slots.unshift({ ...first, at: first.at + this.#debt / this.#rate, cost, token: undefined })
+      this.#shorten(first, this.#debt, this.#debt / this.#rate)
       this.#debt = 0
     }
+  }
+
+  /** The beginning of a slot is used, or lost: so many cost units, which take so many ms. */
+  #shorten(slot: OwnSlot, cost: number, time: number): void {
+    slot.at += time
+    slot.cost -= cost
+    slot.token = undefined
   }
 
   /**
@@ -457,16 +467,16 @@ export class BucketLease {
       const late = momentOf(first) - first.at
       if (late <= 0) return
       const lost = late * this.#rate
-      this.#slots.shift()
-      if (lost >= first.cost - LEVEL_TOLERANCE) {
+      // The rest of a slot that is for one request would come too close to the slot of another instance.
+      const isPart = !this.isSole && first.whole <= this.#largest + LEVEL_TOLERANCE && lost > first.whole / 2
+      if (isPart || lost >= first.cost - LEVEL_TOLERANCE) {
+        this.#slots.shift()
         this.#lapsed += first.cost
         continue
       }
-      // The rest of a slot that is for one request would come too close to the slot of another instance.
-      const isPart = !this.isSole && first.whole <= this.#largest + LEVEL_TOLERANCE && lost > first.whole / 2
-      this.#lapsed += isPart ? first.cost : lost
-      if (!isPart) this.#slots.unshift({ ...first, at: first.at + late, cost: first.cost - lost, token: undefined })
-      if (!isPart) return
+      this.#lapsed += lost
+      this.#shorten(first, lost, late)
+      return
     }
   }
 
