@@ -189,7 +189,7 @@ export function listensTo({ pauseOn, retry, learn }: QuotaSettings): boolean {
 }
 
 /**
- * The pause rule for an answer. A retried request honours Retry-After even where `pauseOn` would not pause the others.
+ * The pause rule for an answer. One with a status of `retry` pauses the upstream for its Retry-After even where `pauseOn` would not.
  */
 function ruleOf({ pauseOn, retry }: QuotaSettings, status: number, fields: Fields): PauseRule {
   const longest = pauseOn?.max ?? LONGEST_PAUSE
