@@ -26,6 +26,8 @@ export interface Override {
   readonly capacity?: number
   /** How much longer it lasts, in ms. */
   readonly endsIn: number
+  /** The end as it was told, in ms since 1970: every instance shows the same. It is not measured by. */
+  readonly until?: number
 }
 
 /** How many overrides a store keeps. */

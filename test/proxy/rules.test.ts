@@ -554,7 +554,10 @@ t.test('shape in real time: never early, at the rate', async t => {
   t.ok(took > 379, `19 periods of 20 ms took ${took.toFixed(1)} ms`)
   t.ok(rig.released.every(({ lateness }) => lateness >= 0))
   const { longest, late } = slotsOf(rig)
-  t.ok(longest < 1.2 * 380 + 2 * late, `the slot of the last is ${longest} ms after its arrival, all were ${late} ms late`)
+  t.ok(
+    longest < 1.2 * 380 + 2 * late,
+    `the slot of the last is ${longest} ms after its arrival, all were ${late} ms late`,
+  )
 })
 
 t.test('meter: admission without waiting; off: neither', async t => {

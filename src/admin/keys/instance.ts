@@ -8,7 +8,7 @@ import type { ProxyContext } from '../../proxy/context.js'
 import { limitsOf } from '../../proxy/live-limits.js'
 import type { Instance } from '../counters/fullest.js'
 import type { WatchedSnapshot } from '../snapshot/snapshot.js'
-import { instanceState } from './key-state.js'
+import { endOfOverride, instanceState } from './key-state.js'
 
 /** A new one, which is in no table. */
 export function newInstance(context: ProxyContext, settings: BucketSettings, key: string): SharedBucket {
@@ -73,6 +73,6 @@ export function listedState(
   const override = overrides.find(name, key)
   return {
     ...instanceState(key, bucket, clock.now()),
-    ...(override && { overriddenUntil: new Date(wallNow() + override.endsIn).toISOString() }),
+    ...(override && { overriddenUntil: endOfOverride(override, wallNow()) }),
   }
 }

@@ -55,13 +55,19 @@ export interface OverrideState {
 }
 
 /** @param wall ms since 1970 */
-export function overrideState({ bucket, key, rate, capacity, endsIn }: Override, wall: number): OverrideState {
+export function overrideState(override: Override, wall: number): OverrideState {
+  const { bucket, key, rate, capacity } = override
   return {
     ...{ bucket, key },
     ...(rate !== undefined && { rate: rate * 1_000 }),
     ...(capacity !== undefined && { capacity }),
-    until: new Date(wall + endsIn).toISOString(),
+    until: endOfOverride(override, wall),
   }
+}
+
+/** ISO 8601. @param wall ms since 1970 */
+export function endOfOverride({ endsIn, until }: Override, wall: number): string {
+  return new Date(until ?? wall + endsIn).toISOString()
 }
 
 /** What an instance tells of itself. */

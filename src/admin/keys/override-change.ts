@@ -10,6 +10,8 @@ export interface OverrideChange {
   readonly rate?: number
   readonly capacity?: number
   readonly endsIn: number
+  /** The same as a time, in ms since 1970. */
+  readonly until?: number
 }
 
 /** `wrong`: no request can have this key, or its bucket cannot have these limits. `absent`: it was to end, and there is none. `full`: there are as many as there may be. */
@@ -54,7 +56,7 @@ export function readOverrideChange(bucket: string, key: string, body: string, wa
   if (rate === undefined && capacity === undefined)
     throw new RangeError(`"rate" and "capacity" are missing; ${EXAMPLE}`)
   return {
-    ...{ bucket, key, endsIn },
+    ...{ bucket, key, endsIn, until: wall + endsIn },
     ...(rate !== undefined && { rate: readRate(rate) }),
     ...(capacity !== undefined && { capacity: readCapacity(capacity) }),
   }
