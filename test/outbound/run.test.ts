@@ -219,6 +219,29 @@ t.test('charge: what was lost is not added, what was forgotten is not taken out,
   t.same(later, [100, 110, 110, 0])
 })
 
+t.test(
+  'calls made in one loop that blocks the process: the first leaves when it ends, and the next slot counts from then',
+  async t => {
+    const clock = createVirtualClock()
+    // What is due by the end of the tick has to wait for it. So does what calls send.
+    let blocked = 0
+    const blocking = { ...clock, now: () => clock.now() + blocked }
+    const shaper = createShaper({ rate: '10/s', capacity: 600, clock: blocking })
+    const sent: number[] = []
+    for (let call = 0; call < 600; call += 1) {
+      void shaper.run(() => {
+        sent.push(blocking.now())
+      })
+      blocked += 20 / 600
+    }
+    clock.runUntil(0)
+    blocked = 0
+    clock.runUntil(500)
+    t.same(sent.slice(0, 4).map(Math.round), [0, 120, 220, 320])
+    clock.runAll()
+  },
+)
+
 t.test('a call that may go at once goes before run returns, and an error in it rejects', async t => {
   const { shaper, record, note } = world({ capacity: 2 })
   const first = shaper.run(note('first'))
