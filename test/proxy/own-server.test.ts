@@ -184,6 +184,9 @@ t.test('a body that comes with its head is sent on in order with what follows', 
   t.equal((await client.answer()).text, 'abcdefghi')
 })
 
+/** How a handshake begins. */
+const CLIENT_HELLO = Buffer.from('1603010200010001fc0303', 'hex')
+
 /** GET / over HTTP/2: the preface, empty SETTINGS, and HEADERS with `:authority: a`. */
 const HTTP2_GET = Buffer.concat([
   Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
@@ -191,20 +194,22 @@ const HTTP2_GET = Buffer.concat([
   Buffer.from('000006010500000001828684410161', 'hex'),
 ])
 
-for (const [protocol, bytes] of [
-  ['HTTP/1.1', Buffer.from(get())],
-  ['HTTP/2', HTTP2_GET],
+for (const [protocol, bytes, tls] of [
+  ['HTTP/1.1', Buffer.from(get()), false],
+  ['HTTP/2', HTTP2_GET, false],
+  ['TLS', CLIENT_HELLO, true],
 ] as const) {
   t.test(`${protocol}: a client that has reset its connection before it is accepted gets nothing through`, async t => {
     const upstream = await httpUpstream(t)
     const client = { key: 'ip', rate: '1/s', capacity: 5 }
-    const rig = await startRig(t, { upstream: upstream.url, buckets: { client }, routes: [{ name: 'all' }] })
+    const config = { upstream: upstream.url, buckets: { client }, routes: [{ name: 'all' }] }
+    const rig = await startRig(t, tls ? { ...TLS, ...config } : config)
     // This process stands still meanwhile, so the connection waits to be accepted until it is reset.
     const code = `const socket = require('node:net').connect(${rig.port}, '127.0.0.1', () =>
       socket.write(Buffer.from('${bytes.toString('hex')}', 'hex'), () => socket.resetAndDestroy()))`
     t.equal(spawnSync(process.execPath, ['-e', code]).status, 0)
     // Connections are accepted in their order.
-    const other = await connect(t, rig)
+    const other = await connect(t, rig, { tls })
     t.equal((await other.ask(get())).status, 200)
     await turns()
     t.same(rig.outcomes, ['all forwarded 200'])
