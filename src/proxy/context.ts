@@ -62,9 +62,9 @@ export interface ProxyContext {
   tunnelIdleTimeout: number
   /** The end is near: /readyz is 503, and each connection closes after its current request. */
   leaving: boolean
-  /** The server is shutting down: new requests are answered 503. */
+  /** The server is shutting down: it accepts no more, and requests that were sent ahead of answers are answered 503. */
   draining: boolean
-  /** Requests that have begun and have not ended. */
+  /** Requests that have begun and have not ended, and connections whose last request is waited for. */
   inProgress: number
   /** Called when `inProgress` falls to 0. */
   idle(): void

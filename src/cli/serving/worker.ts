@@ -7,9 +7,6 @@ import { WORKER } from './instance-name.js'
 import { type Served, serve } from './serve.js'
 import { type Order, PIPE, type Question, type WorkerReport } from './worker-protocol.js'
 
-/** ms. A worker that is told to end by itself goes on serving so long, and the others get the new connections. */
-const LEAVING = 500
-
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(choice: LogChoice): Promise<void> {
   const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
@@ -51,15 +48,9 @@ export async function runWorker(choice: LogChoice): Promise<void> {
       }
     }
   }
-  /** Connections that it was given just now have no answer to their first request yet. */
-  const leave = (): void => {
-    if (proxy === undefined) return void drain(0)
-    proxy.leave()
-    setTimeout(() => void drain(0), LEAVING)
-  }
   // A terminal signals the workers, too. They ignore that and wait for the order of the primary.
   for (const signal of ['SIGINT', 'SIGHUP'] as const) process.on(signal, () => undefined)
-  process.on('SIGTERM', leave)
+  process.on('SIGTERM', () => void drain(0))
   let last = Promise.resolve()
   process.on('message', (order: Order) => {
     last = last.then(() => obey(order))

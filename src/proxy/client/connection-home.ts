@@ -2,6 +2,7 @@ import type { ProxyContext } from '../context.js'
 import type { Deadlines } from '../deadlines.js'
 import type { OpenConnection } from '../http/connection/client-connection.js'
 import type { ClientTimeouts } from './client-timeouts.js'
+import type { LastCalls } from './last-calls.js'
 
 /** What all connections of a server share. */
 export interface ConnectionHome {
@@ -9,6 +10,7 @@ export interface ConnectionHome {
   readonly timeouts: ClientTimeouts
   /** For the looks at sessions of HTTP/2. */
   readonly looks: Deadlines
+  readonly lastCalls: LastCalls
   /** Bytes. The longest head of a request. */
   readonly maxHeaderSize: number
   /** It goes on as another one, on the same socket. */

@@ -59,6 +59,8 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
   readonly #streams = new Set<Http2Stream>()
   /** The oldest first. */
   readonly #lingering = new Set<Http2Stream>()
+  /** Since when it has no streams, in ms. */
+  #idleSince: number
   /** The deadlines that watch it. */
   #deadlines: Deadlines | undefined
   /** Resets that are left, at the time of the last one. */
@@ -94,6 +96,7 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
       .on('close', this.#closed)
     // A FIN is a hang-up, as over HTTP/1.1.
     socket.on('end', () => this.http2.destroy())
+    this.#idleSince = home.lastCalls.now()
     this.#watch(home.timeouts.opening)
     new DeadSessionWatch(this, home.looks)
   }
@@ -115,7 +118,7 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
   }
 
   readonly #opened = (): void => {
-    if (this.#streams.size === 0) this.#watch(this.#home.timeouts.idle)
+    if (this.#streams.size === 0 && !this.context.draining) this.#watch(this.#home.timeouts.idle)
   }
 
   #watch(deadlines: Deadlines | undefined): void {
@@ -142,6 +145,7 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
     const started = new Http2Stream(this, stream, request)
     this.#streams.add(started)
     started.start()
+    this.#home.lastCalls.end(this)
   }
 
   streamDone(): void {
@@ -161,7 +165,9 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
     this.#lingering.delete(stream)
     if (this.http2.destroyed || this.#isAbused) return
     if (how === 'reset' && !this.#mayReset()) this.#endAbused()
-    if (this.#streams.size === 0) this.#watch(this.#home.timeouts.idle)
+    if (this.#streams.size > 0) return
+    this.#idleSince = this.#home.lastCalls.now()
+    this.#watch(this.#home.timeouts.idle)
   }
 
   /** Not at once: see `resetSoon`. */
@@ -182,7 +188,8 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
 
   expired(): void {
     this.#deadlines = undefined
-    this.http2.destroy()
+    if (this.context.draining) this.http2.close()
+    else this.http2.destroy()
   }
 
   last(): void {
@@ -190,7 +197,10 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
   }
 
   leave(): void {
-    this.http2.close()
+    const { lastCalls } = this.#home
+    if (this.#streams.size > 0 || !lastCalls.isRecent(this.#idleSince)) return this.http2.close()
+    lastCalls.begin(this)
+    this.#watch(lastCalls.deadlines)
   }
 
   endUnused(): void {
@@ -199,6 +209,7 @@ export class Http2Connection implements OpenConnection, StreamCarrier, Watched {
 
   readonly #closed = (): void => {
     this.#watch(undefined)
+    this.#home.lastCalls.end(this)
     this.#home.closed(this)
   }
 }

@@ -103,6 +103,10 @@ export class Http2Stream implements ClientConnection, BodySource {
     return this.#connection.leastRate
   }
 
+  get isAhead(): boolean {
+    return false
+  }
+
   get isUnanswered(): boolean {
     return this.current !== undefined && !this.#stream.headersSent
   }

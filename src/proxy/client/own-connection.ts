@@ -45,6 +45,7 @@ export class OwnConnection
   readonly encrypted: boolean
   excess = false
   full = false
+  isAhead = false
   current: PipelinedRequest | undefined
   readonly #home: ConnectionHome
   readonly #parser: RequestParser
@@ -72,6 +73,8 @@ export class OwnConnection
   #touched = false
   /** Its deadline is that of a head. */
   #awaitsHead = false
+  /** Since when it has no request, in ms. */
+  #idleSince: number
   /** The deadlines that watch it. */
   #deadlines: Deadlines | undefined
   #readChunk: ((chunk: Buffer) => void) | undefined
@@ -91,6 +94,7 @@ export class OwnConnection
     this.peerKey = peerKey
     this.#parser = new RequestParser(this, home.maxHeaderSize, home.context.egress === undefined ? 'refused' : 'taken')
     this.socket.on('error', ignore).on('end', this.#ended).on('close', this.#closed)
+    this.#idleSince = home.lastCalls.now()
     this.#watch(this.timeouts.opening)
   }
 
@@ -127,8 +131,16 @@ export class OwnConnection
   /** From its first byte on the head of a request has a deadline. */
   #watchHead(): void {
     if (this.#awaitsHead) return
-    this.#watch(this.timeouts.headers)
+    if (this.#home.context.draining) this.#callLast()
+    else this.#watch(this.timeouts.headers)
     this.#awaitsHead = true
+  }
+
+  /** The server drains. The next request is waited for, for a short time in all. */
+  #callLast(): void {
+    const { lastCalls } = this.#home
+    lastCalls.begin(this)
+    if (this.#deadlines !== lastCalls.deadlines) this.#watch(lastCalls.deadlines)
   }
 
   #watch(deadlines: Deadlines | undefined): void {
@@ -171,12 +183,19 @@ export class OwnConnection
     this.socket.off('error', ignore).off('end', this.#ended).off('close', this.#closed)
     this.socket.unshift(bytes)
     this.#home.replaced(this, new Http2Connection(this.#home, this.socket, this))
+    this.#home.lastCalls.end(this)
   }
 
   #take(buffer: Buffer, end: number): void {
     const isBusy = this.#behind !== undefined || this.#request?.complete === true
-    if (!isBusy) this.#parse(buffer, end)
+    if (!isBusy) this.#parseFirst(buffer, end)
     else if (!this.full) this.#keepBehind(Buffer.from(buffer.subarray(0, end)))
+  }
+
+  #parseFirst(buffer: Buffer, end: number): void {
+    this.isAhead = false
+    this.#parse(buffer, end)
+    if (this.#request !== undefined || this.#mode !== 'open') this.#home.lastCalls.end(this)
   }
 
   /** Parses up to the end of one request. What follows it waits. */
@@ -229,6 +248,7 @@ export class OwnConnection
     this.#behind = undefined
     this.#keep(-bytes.length)
     this.#own = bytes
+    this.isAhead = true
     this.#parse(bytes, bytes.length)
     this.#own = undefined
     if (this.#behind === undefined) this.#resume()
@@ -367,7 +387,10 @@ export class OwnConnection
     this.#lingerNoMore()
     if (this.full) return this.#close()
     if (this.#behind !== undefined) return this.#goOnSoon()
-    this.#watch(this.timeouts.idle)
+    this.#idleSince = this.#home.lastCalls.now()
+    // It ends by itself only if its client did not know yet when it got its answer.
+    if (this.#home.context.draining) this.#callLast()
+    else this.#watch(this.timeouts.idle)
     this.#resume()
   }
 
@@ -410,10 +433,15 @@ export class OwnConnection
     this.#deadlines = undefined
     if (isLate && this.#mode === 'open') this.#refuse(408, 'the request headers did not come in time')
     else this.socket.destroy()
+    this.#home.lastCalls.end(this)
   }
 
   leave(): void {
-    if (this.idle) this.socket.destroySoon()
+    if (this.#mode !== 'open' || this.#request !== undefined || this.#behind !== undefined) return
+    if (this.idle && !this.#home.lastCalls.isRecent(this.#idleSince)) return this.socket.destroySoon()
+    const awaitsHead = this.#awaitsHead
+    this.#callLast()
+    this.#awaitsHead = awaitsHead
   }
 
   endUnused(): void {
@@ -448,6 +476,7 @@ export class OwnConnection
     this.#answer?.closed()
     this.#takeEarly()
     this.#gone()
+    this.#home.lastCalls.end(this)
     this.#home.closed(this)
   }
 

@@ -1,5 +1,6 @@
 /** Our own HTTP server for clients: it accepts their connections, and knows them until they are closed. */
 import { createServer, type Server, type Socket } from 'node:net'
+import { setImmediate as turn } from 'node:timers/promises'
 import { createServer as createTlsServer, type TLSSocket } from 'node:tls'
 import type { KeyPair } from '../../config/checks/readable-files.js'
 import type { ServerLimits, Settings } from '../../config/settings.js'
@@ -13,6 +14,7 @@ import { LOOK } from '../http2/dead-session.js'
 import { ClientTimeouts } from './client-timeouts.js'
 import type { ConnectionHome } from './connection-home.js'
 import { Http2Connection } from './http2-connection.js'
+import { LastCalls } from './last-calls.js'
 import { OwnConnection } from './own-connection.js'
 
 export interface ClientServer {
@@ -26,11 +28,17 @@ export interface ClientServer {
   limit(limits: ServerLimits): void
   /** Uses this certificate for new connections. */
   renew(pair: KeyPair): void
-  /** Accepts no more. */
-  leave(): void
-  /** Accepts no more, and ends idle connections. Resolves when all are closed. */
+  /**
+   * Accepts no more once it has accepted the connections that have come, and ends idle ones. Called after the context is draining.
+   * Resolves when connections have had their last call, or are waited for (last-calls.ts).
+   */
+  leave(): Promise<void>
+  /** Takes no further request, and closes what comes now. Resolves when all connections are closed. */
   close(): Promise<void>
 }
+
+/** The most connections that the kernel accepts for us: Node's default. */
+const BACKLOG = 511
 
 /**
  * @param pair certificate and key for TLS; undefined: plain HTTP
@@ -53,14 +61,23 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
   const looks = new Deadlines(clock, LOOK)
   const open = new OpenConnections(() => takeIdle(allTimeouts))
   let inUse = limits
+  let lastCalls: LastCalls | undefined
   let empty = (): void => undefined
+  let accepted = 0
+  let isClosing = false
+  const closed = new Promise<unknown>(resolve => server.once('close', resolve))
+  server.on('connection', () => {
+    accepted += 1
+  })
   return {
     server,
     connections: open.all,
     accept(context) {
+      lastCalls = new LastCalls(clock, context)
       const home: ConnectionHome = {
         context,
         looks,
+        lastCalls,
         maxHeaderSize: limits.maxHeaderSize,
         get timeouts() {
           return allTimeouts.at(-1)!
@@ -69,6 +86,7 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
           by.excess = connection.excess
           open.delete(connection)
           open.add(by)
+          if (context.draining) by.leave()
         },
         closed(connection) {
           open.delete(connection)
@@ -78,13 +96,14 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       server.maxConnections = context.maxConnections + EXCESS
       server.on(tls === undefined ? 'connection' : 'secureConnection', (socket: Socket) => {
         const peer = peerOf(socket)
-        const room = context.draining || peer === undefined ? 'none' : open.makeRoomFor(peer, context)
+        const room = isClosing || peer === undefined ? 'none' : open.makeRoomFor(peer, context)
         // What a client has sent before it reset its connection could still be read.
         if (peer === undefined || room === 'none') return void socket.destroy()
         const isHttp2 = (socket as Partial<TLSSocket>).alpnProtocol === 'h2'
         const connection = new (isHttp2 ? Http2Connection : OwnConnection)(home, socket, peer)
         connection.excess = room === 'excess'
         open.add(connection)
+        if (context.draining) connection.leave()
       })
       const handshakes = new Handshakes()
       tls?.on('connection', socket => handshakes.add(socket, context))
@@ -99,15 +118,25 @@ export function createOwnServer({ limits }: Settings, pair: KeyPair | undefined,
       allTimeouts.push(timeoutsOf(changed, clock))
     },
     renew: renewed => tls?.setSecureContext(renewed),
-    leave: () => void server.close(),
+    async leave() {
+      // One is accepted in each turn of the event loop, and what clients have sent is read in it.
+      let before = -1
+      for (let turns = 0; before !== accepted && turns < BACKLOG; turns += 2) {
+        before = accepted
+        await turn()
+        await turn()
+      }
+      server.close()
+      for (const connection of open.all) connection.leave()
+    },
     async close() {
-      await new Promise<void>(resolve => {
-        server.close(() => resolve())
-        for (const connection of open.all) connection.leave()
-      })
+      isClosing = true
+      for (const connection of open.all) connection.last()
+      await closed
       if (open.all.size > 0) await new Promise<void>(resolve => (empty = resolve))
       for (const timeouts of allTimeouts) timeouts.close()
       looks.close()
+      lastCalls?.deadlines.close()
     },
   }
 }

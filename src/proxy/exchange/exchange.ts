@@ -155,7 +155,7 @@ export class Exchange
     this.facts = facts
     this.#body.announced(facts)
     if (this.connection.excess) return this.#answer('refused', TOO_MANY_CONNECTIONS)
-    if (this.context.draining) return this.#answer('refused', SHUTTING_DOWN)
+    if (this.context.draining && this.connection.isAhead) return this.#answer('refused', SHUTTING_DOWN)
     const route = this.findRoute()
     if (route instanceof Refusal) return this.#refuse(route)
     this.goTo(route)

@@ -57,6 +57,7 @@ class CallConnection implements ClientConnection {
   readonly unread = false
   readonly alone = false
   readonly full = false
+  readonly isAhead = false
   readonly current = undefined
   readonly peer: string
   readonly peerKey: string

@@ -60,10 +60,9 @@ export interface RunningProxy {
   /** `host:port` where gates are asked by gRPC. */
   readonly grpc: string | undefined
   readonly context: ProxyContext
-  /** Stops accepting and goes on serving. Each connection closes after its current request. */
-  leave(): void
   /**
-   * Stops accepting and lets queued and running requests finish for up to `timeout` ms. The rest are answered 503.
+   * Stops accepting and lets queued and running requests finish for up to `timeout` ms, and those that clients have sent by now on
+   * open connections. The rest are answered 503.
    * Resolves when every connection is closed. Another call returns the same promise.
    *
    * @param delay ms for which it goes on accepting first. Each connection closes after its current request meanwhile, so
@@ -262,32 +261,29 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
   }
   await startListening(server, settings.listen).catch(closeAll)
 
-  const leave = (): void => {
-    if (context.leaving) return
-    context.leaving = true
-    context.pageStreams.endAll()
-    clients.leave()
-    grpc?.leave()
-  }
   const drain = async (timeout: number, delay: number): Promise<Drained> => {
     const before = answers.count
-    context.leaving = true
-    context.pageStreams.endAll()
-    if (delay > 0) await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
+    if (delay > 0) {
+      context.leaving = true
+      context.pageStreams.endAll()
+      await new Promise<void>(resolve => void clock.at(clock.now() + delay, resolve))
+    }
     context.draining = true
     context.pageStreams.endAll()
-    const closed = clients.close()
     grpc?.leave()
+    await clients.leave()
+    // A client whose connection closes opens another one. As long as we listen, it would be lost when we stop.
+    context.leaving = true
     await new Promise<void>(resolve => {
       const cancel = clock.at(clock.now() + timeout, resolve)
       drained = () => {
         cancel()
         resolve()
       }
-      if (context.inProgress === 0) drained()
+      if (context.inProgress === 0 || timeout <= 0) drained()
     })
     // Waiting requests first: a place in flight that becomes free now must not release one of them.
-    for (const connection of connections) connection.last()
+    const closed = clients.close()
     const requests = [...connections].flatMap(connection => connection.requests)
     const inFlight = new Set(requests.filter(request => request.inFlight))
     for (const request of requests) if (!inFlight.has(request)) request.cutOff()
@@ -308,7 +304,6 @@ export async function startProxy(options: ProxyOptions): Promise<RunningProxy> {
     url: urlOf(server),
     grpc: grpc && formatListen({ ...settings.listen.grpc!, port: grpc.port }),
     context,
-    leave,
     drain: (timeout, delay = 0) => (draining ??= drain(timeout, delay)),
     async reload(loaded) {
       const next = withEgressRoutes(loaded)

@@ -11,7 +11,7 @@ export interface OpenConnection extends PeerAddress {
   readonly requests: readonly PipelinedRequest[]
   /** No further request is taken. */
   last(): void
-  /** Closes it if nothing is going on. Over HTTP/2, as soon as nothing is. */
+  /** The server drains: it closes after its current request. Without one it closes soon, unless another one comes. */
   leave(): void
   /** Closes it if it has no request, or has only part of one. */
   endUnused(): void
@@ -32,6 +32,8 @@ export interface ClientConnection extends PeerAddress {
   readonly alone: boolean
   /** No further request is taken. */
   readonly full: boolean
+  /** The current request was sent before the one ahead of it had its answer. */
+  readonly isAhead: boolean
   readonly current: PipelinedRequest | undefined
   /** The current answer is the last one. */
   last(): void
