@@ -8,6 +8,8 @@ import {
   get,
   httpUpstream,
   OFF,
+  ONE_A_SECOND,
+  post,
   type Rig,
   startRig,
   TLS,
@@ -180,3 +182,27 @@ t.test('HTTP/2: a session that had an answer just now may ask once more', async 
   await closed[1]
   await drained
 })
+
+t.test(
+  'the end of shutdownTimeout: what may have been served and must not be twice is not asked for again',
+  async t => {
+    const upstream = await httpUpstream(t, () => undefined)
+    const routes = [{ name: 'off', mode: 'off', match: { path: '/off' } }, { name: 'all' }]
+    const rig = await startRig(t, { upstream: upstream.url, ...ONE_A_SECOND, routes })
+    const clients = [await connect(t, rig), await connect(t, rig), await connect(t, rig)] as const
+    const [sentPost, sentGet, queuedPost] = clients
+    sentPost.send(post('a', '/off'))
+    sentGet.send(get('/first'))
+    await upstream.until(({ requests }) => requests.length === 2)
+    queuedPost.send(post('b'))
+    await rig.until(({ queued }) => queued.length === 1)
+    await rig.proxy.drain(0)
+    const [unclear, repeatable, unsent] = await Promise.all(clients.map(client => client.answer()))
+    for (const { status } of [unclear!, repeatable!, unsent!]) t.equal(status, 503)
+    t.equal(unclear!.header('retry-after'), undefined)
+    t.equal(unclear!.json().retryAfterMs, undefined)
+    t.match(unclear!.json().detail, /the upstream may have served this request/)
+    t.equal(repeatable!.header('retry-after'), '1')
+    t.equal(unsent!.header('retry-after'), '1')
+  },
+)

@@ -25,7 +25,7 @@ import type { ProxyContext } from '../context.js'
 import type { AnswerOwner, ClientAnswer, ClientRequest } from '../http/client.js'
 import type { ClientConnection, PipelinedRequest } from '../http/connection/client-connection.js'
 import { mayHideHangUp } from '../http/connection/hang-up-check.js'
-import { type Reply, refused, SHUTTING_DOWN, TOO_MANY_CONNECTIONS, upstreamDown } from '../http/reply.js'
+import { MAYBE_SERVED, type Reply, refused, SHUTTING_DOWN, TOO_MANY_CONNECTIONS, upstreamDown } from '../http/reply.js'
 import { isIdempotent, Refusal, readRequest } from '../http/request.js'
 import { ConnectionPool } from '../http1/connection-pool.js'
 import { countUnqueued, isHeldBy } from '../live-limits.js'
@@ -417,7 +417,11 @@ export class Exchange
   }
 
   cutOff(): void {
-    if (this.#state !== 'over') return this.#stop(this.#state === 'sent' ? 'failed' : 'expired', SHUTTING_DOWN)
+    if (this.#state === 'sent') {
+      const isRepeatable = this.#forwarding?.connecting === true || isIdempotent(this.facts.method)
+      return this.#stop('failed', isRepeatable ? SHUTTING_DOWN : MAYBE_SERVED)
+    }
+    if (this.#state !== 'over') return this.#stop('expired', SHUTTING_DOWN)
     const isCut = this.#forwarding?.isPartial
     this.#forwarding?.abort()
     if (isCut) this.res.cut()

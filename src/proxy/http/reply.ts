@@ -45,6 +45,13 @@ export const SHUTTING_DOWN: Reply = {
   outage: true,
 }
 
+/** For what is at the upstream and must not happen twice: a `Retry-After` would ask for that. */
+export const MAYBE_SERVED: Reply = {
+  status: 503,
+  detail: 'shaper is shutting down; the upstream may have served this request',
+  outage: true,
+}
+
 export const TOO_MANY_CONNECTIONS: Reply = {
   status: 503,
   detail: 'there are too many connections',
