@@ -161,6 +161,8 @@ export class PageWait extends IncomingRequest implements PipelinedRequest, Answe
   close(): void {
     if (this.#state !== 'open') return
     this.#end()
+    // It would only be told that the server shuts down.
+    if (this.context.draining) this.connection.last()
     if (this.#isBehind) this.#res.cut()
     else this.#res.complete([])
   }
