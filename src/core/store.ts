@@ -202,6 +202,17 @@ export interface LaneArrivals {
   readonly times: readonly number[]
 }
 
+/** What waits in other instances for one bucket instance and has no leased slot yet, of one class. */
+export interface OtherDemand {
+  readonly priority: number
+  /** Of the lanes in which they wait, together. */
+  readonly weight: number
+  /** Cost units. */
+  readonly cost: number
+  /** As in `LaneArrivals`, of what goes before a newcomer of that lane. Only of a store that keeps their order. */
+  readonly lane?: string
+}
+
 /** Time of a bucket's schedule: it begins at `at` and lasts for as long as its cost takes to drain. */
 export interface LeasedSlot {
   /** ms of the instance's clock, not before the slot by the store's clock. */
@@ -254,6 +265,8 @@ export interface LeaseAnswer {
   readonly instances: number
   /** By the way of this lead, in ms, moments of all of them are late. It is the longest of theirs, or was not long ago. */
   readonly lead: number
+  /** What waits in the others, one entry for each class, or for each class and lane. */
+  readonly others: readonly OtherDemand[]
 }
 
 /** A moment at which a request may be sent. */

@@ -9,7 +9,7 @@ const QUICK = { rate: 0.1 }
 const SLOW = { rate: 0.01 }
 
 const nothing = { slots: [], nextAt: 120, until: 0, room: 0, roomRate: 0, roomFrom: 0, roomUntil: 480 }
-const alone = { spare: 0, level: 0, instances: 1, lead: 5 }
+const alone = { spare: 0, level: 0, instances: 1, lead: 5, others: [] }
 
 function answer(more: Partial<LeaseAnswer>): LeaseAnswer {
   return { ...nothing, ...alone, ...more }

@@ -883,6 +883,22 @@ export function conformance(
       t.equal(theirs.instances, 1, 'and who needs nothing has left')
     })
 
+    await test('a report is told what waits in the other instances and has no slot, by class', async t => {
+      const one = bucket(1, 1_000)
+      const lead = 1_000
+      await admit(store, [one], 1)
+      await claim(store, [one])
+      const urgent = { priority: 0, weight: 1, cost: 2 }
+      const usual = { priority: 3, weight: 2, cost: 7 }
+      await lease(store, one, { instance: 0.1, demand: [urgent, usual], lead })
+      const second = await lease(other, one, { instance: 0.2, demand: [usual], lead })
+      t.same(second.others, [urgent, usual])
+      const look = await lease(other, one, { instance: 0.3, lead })
+      t.same(look.others, [urgent, { priority: 3, weight: 4, cost: 14 }], 'who leases nothing is told as well')
+      await lease(store, one, { instance: 0.1 })
+      t.same((await lease(store, one, { instance: 0.3, lead })).others, [usual], 'of one that has left nothing waits')
+    })
+
     await test('room that is leased counts in the level', async t => {
       const one = bucket(1, 100)
       const level = async (wanted: number, what: string) =>

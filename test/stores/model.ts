@@ -183,6 +183,13 @@ function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefi
     const text = differ(`cost of slot ${place}`, slot.cost, model.cost)
     if (text !== undefined) return text
   }
+  const classes = ({ others }: LeaseAnswer): string => others.map(({ priority }) => priority).join()
+  if (classes(got) !== classes(wanted)) return differ('classes of others', classes(got), classes(wanted))
+  for (const [place, { weight, cost }] of got.others.entries()) {
+    const model = wanted.others[place]!
+    const text = differ('weight of others', weight, model.weight) ?? differ('cost of others', cost, model.cost)
+    if (text !== undefined) return text
+  }
   return undefined
 }
 

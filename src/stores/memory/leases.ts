@@ -15,6 +15,7 @@ import {
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
+  type OtherDemand,
   REPORT_LATE,
   REPORT_SHIFT,
   SLOT_RESERVE,
@@ -124,7 +125,27 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     level: Math.max(0, state.level - rooms),
     instances: leases.lessees.length,
     lead: leases.lateBy,
+    others: othersOf(leases, lessee),
   }
+}
+
+/** What waits in the others and has no slot. */
+function othersOf({ lessees }: BucketLeases, lessee: Lessee): OtherDemand[] {
+  const others: (OtherDemand & { weight: number; cost: number })[] = []
+  for (const other of lessees) {
+    if (other === lessee) continue
+    for (const { priority, weight, cost, arrivals } of other.demand) {
+      if (priority === FORECAST || cost <= LEVEL_TOLERANCE) continue
+      const lane = arrivals?.lane
+      const known = others.find(entry => entry.priority === priority && entry.lane === lane)
+      if (known === undefined) others.push({ priority, weight, cost, ...(lane !== undefined && { lane }) })
+      else {
+        known.weight += weight
+        known.cost += cost
+      }
+    }
+  }
+  return others.sort((one, other) => one.priority - other.priority)
 }
 
 /**

@@ -11,7 +11,7 @@
 --   reserved            the room that is kept from newcomers
 --   OUT leased_rate
 --   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
---                       slots its moment and cost
+--                       slots its moment and cost, how many classes wait in other instances, and for each its priority, weight and cost
 #variable_conflict use_variable
 DECLARE
   rate float8 := request[2];
@@ -82,6 +82,9 @@ DECLARE
   unused float8;
   spare float8;
   late_by float8 := 0;      -- the lead by whose way slots are used late
+  -- What waits in other instances and has no slot, by class.
+  other_weights float8[] := array_fill(0::float8, '{8}');
+  other_costs float8[] := array_fill(0::float8, '{8}');
   places int[];
   looked int := 0;
   kept int;
@@ -424,6 +427,13 @@ BEGIN
   answer[6] := answer[2] + leads[me] + @LEASE_LIFE@;
   answer[7] := greatest(0, capacity - level - reserved);
 
+  FOR i IN 1 .. m LOOP
+    CONTINUE WHEN owners[i] = me OR priorities[i] = @FORECAST@ OR costs[i] <= @LEVEL_TOLERANCE@;
+    class := priorities[i] + 1;
+    other_weights[class] := other_weights[class] + weights[i];
+    other_costs[class] := other_costs[class] + costs[i];
+  END LOOP;
+
   -- Those that are gone are left out.
   kept := 0;
   leased_rate := 0;
@@ -459,7 +469,12 @@ BEGIN
   answer[9] := kept;
   answer[10] := late_by;
   answer[11] := given;
-  answer := answer[1 : 11 + 2 * given];
+  answer := answer[1 : 11 + 2 * given] || 0::float8;
+  FOR i IN 1 .. 8 LOOP
+    CONTINUE WHEN other_costs[i] = 0;
+    answer := answer || ARRAY[i - 1, other_weights[i], other_costs[i]];
+    answer[12 + 2 * given] := answer[12 + 2 * given] + 1;
+  END LOOP;
   lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]

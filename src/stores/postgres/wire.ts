@@ -181,7 +181,11 @@ export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAn
       const token = answer.number()
       return { at: offset.ours(token), cost: answer.number(), token }
     })
-    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead }
+    const others = Array.from({ length: answer.number() }, () => {
+      const [priority, weight, cost] = answer.numbers(3) as [number, number, number]
+      return { priority, weight, cost }
+    })
+    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead, others }
   })
 }
 

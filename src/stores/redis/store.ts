@@ -373,6 +373,10 @@ function readLease(answer: Answer): LeaseAnswer {
     const [token, cost] = answer.list(2) as [number, number]
     return { at: ours(token), cost, token }
   })
+  const others = Array.from({ length: answer.next() }, () => {
+    const [priority, weight, cost] = answer.list(3) as [number, number, number]
+    return { priority, weight, cost }
+  })
   return {
     slots,
     nextAt: ours(nextAt),
@@ -385,5 +389,6 @@ function readLease(answer: Answer): LeaseAnswer {
     level,
     instances,
     lead,
+    others,
   }
 }

@@ -37,7 +37,7 @@
 --   giveBack, reset, leave  nothing
 --   settle       by how much each place has changed, in its level or its schedule, whichever is more
 --   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
---                for each its time and cost
+--                for each its time and cost, how many classes wait in other instances, for each priority, weight and cost
 --   promise      ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
 --   exchange     see exchange.lua

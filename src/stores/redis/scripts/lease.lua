@@ -410,6 +410,28 @@ local function set_apart(lessee)
   return lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
 end
 
+-- What waits in the others and has no slot, by class.
+local function tell_others(opened, lessee)
+  local weights, costs, count = {}, {}, 0
+  for _, other in ipairs(opened.lessees) do
+    for _, entry in ipairs(other == lessee and {} or other.demand) do
+      local priority = entry.priority
+      if priority < FORECAST and entry.cost > LEVEL_TOLERANCE then
+        if not costs[priority] then weights[priority], costs[priority], count = 0, 0, count + 1 end
+        weights[priority], costs[priority] = weights[priority] + entry.weight, costs[priority] + entry.cost
+      end
+    end
+  end
+  tell(count)
+  for priority = 0, LAST_PRIORITY do
+    if costs[priority] then
+      tell(priority)
+      tell(weights[priority])
+      tell(costs[priority])
+    end
+  end
+end
+
 -- `first` is the place of the bucket. Behind the places are the numbers, up to `behind`.
 local function lease(first, behind, largest, lead)
   local key, capacity, burst = input[first], input[first + 2], input[first + 5]
@@ -476,4 +498,5 @@ local function lease(first, behind, largest, lead)
     tell(slot.at)
     tell(slot.cost)
   end
+  tell_others(opened, lessee)
 end
