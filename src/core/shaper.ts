@@ -320,6 +320,11 @@ export class Shaper {
     this.#engine.lease(bucket, cost)
   }
 
+  /** Asks what waits for a bucket in other instances, before a request of this cost is decided on. `then` is called after the answer. */
+  look(bucket: SharedBucket, cost: number, then: () => void): void {
+    this.#engine.look(bucket, cost, then)
+  }
+
   /** Asks for more room of a leased bucket. `then` is called after the answer. */
   refill(bucket: SharedBucket, then: () => void): void {
     this.#engine.refill(bucket, then)

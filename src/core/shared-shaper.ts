@@ -7,6 +7,8 @@
 import { promiseKept } from './admission/appointments.js'
 import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
+import { isMixed } from './admission/mixed-costs.js'
+import { levelWait, predictedWait } from './admission/predicted-wait.js'
 import { passedIn, timeToPass } from './bucket/limits.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
@@ -40,6 +42,9 @@ interface Asking {
   /** There is no answer. */
   alone(): void
 }
+
+/** A request, the buckets that the store is asked about, and its longest wait in ms. */
+type Question = Pick<Asking, 'arrival' | 'stack'> & { readonly longest: number }
 
 export interface SharedShaperOptions {
   readonly shaper: Shaper
@@ -98,6 +103,7 @@ export class SharedShaper {
 
   #admitByStore(arrival: Arrival, callbacks: AdmissionCallbacks, maxWait: number, arrivedAt: number): void {
     const { shaper, clock } = this.#options
+    const { stack } = arrival
     const pause = arrival.route.gate.pausedFor(arrivedAt)
     const longest = Math.min(maxWait, arrival.patience ?? Infinity)
     const late = pause > longest ? decide(arrival, longest, arrivedAt, pause) : undefined
@@ -109,14 +115,15 @@ export class SharedShaper {
     if (localOverflow !== undefined && !shaper.couldMakeRoomFor(arrival, localOverflow.buckets, patience))
       return callbacks.decided(localOverflow)
     if ((arrival.priority ?? DEFAULT_PRIORITY) !== DEFAULT_PRIORITY) {
-      for (const bucket of arrival.stack) (bucket as StoredBucket).hasPriorities = true
+      for (const bucket of stack) (bucket as StoredBucket).hasPriorities = true
     }
-    const ahead = shaper.claimAhead(arrival.stack)
+    const ahead = shaper.claimAhead(stack)
     const booked = this.#promises.claimOf(arrival)
     const claim = booked === undefined && mayGo(arrival, ahead)
+    const told = this.#passesLevels(arrival, longest, pause) ? Infinity : toldWait(arrival, patience, arrivedAt)
     this.#ask(
-      arrival,
-      { cost: arrival.cost, maxWait: toldWait(arrival, patience, arrivedAt), claim, ahead, ...(booked && { booked }) },
+      { arrival, longest, stack },
+      { cost: arrival.cost, maxWait: told, claim, ahead, ...(booked && { booked }) },
       admission => {
         if (!admission.admitted) return callbacks.decided(rejectionOf(arrival, admission, patience, clock.now()))
         const ticket =
@@ -154,8 +161,9 @@ export class SharedShaper {
       }
       const rest = stack.filter(bucket => !isLeased(bucket))
       if (rest.length === 0) return this.#afterEarlier(arrival, enqueue)
+      const told = this.#passesLevels(arrival, longest, pause) ? Infinity : longest - pause
       this.#askOnce({
-        ...{ arrival, stack: rest, request: { cost, maxWait: longest - pause, claim: false } },
+        ...{ arrival, stack: rest, request: { cost, maxWait: told, claim: false } },
         decided: admission => {
           if (admission.admitted) return enqueue()
           shaper.uncount(partOf(arrival, leased))
@@ -213,7 +221,11 @@ export class SharedShaper {
     const judge = (): Rejection | undefined => {
       const now = clock.now()
       const rejection = this.#roomless(arrival) ?? decide(asked, asked === arrival ? longest : Infinity, now, pause)
-      return rejection ?? this.#localOverflow(arrival)
+      return (
+        rejection ??
+        this.#localOverflow(arrival) ??
+        (asked === arrival ? undefined : tooLate(arrival, leased, longest, now))
+      )
     }
     const rejection = judge()
     if (rejection?.reason !== 'overflow') return rejection
@@ -305,16 +317,20 @@ export class SharedShaper {
 
   /** Asks the store. After an overflow others may make room for the newcomer. It is asked once more then. */
   #ask(
-    arrival: Arrival,
+    { arrival, stack, longest }: Question,
     request: Omit<AdmitRequest, 'stack'>,
     decided: (admission: Admission) => void,
     alone: () => void,
   ): void {
     const { shaper } = this.#options
-    const { stack } = arrival
     const decidedAtLast = (admission: Admission): void => {
       this.#leaseFull(arrival, stack, admission)
-      decided(admission)
+      if (admission.admitted || admission.reason !== 'max-wait') return decided(admission)
+      this.#whenOthersAreKnown(arrival, admission.refusing, () => {
+        if (!this.#hasTurnInTime(arrival, longest)) return decided(admission)
+        const room = { ...request, maxWait: Infinity }
+        this.#askOnce({ arrival, stack, request: room, isAgain: true, decided, alone })
+      })
     }
     const decidedFirst = (admission: Admission): void => {
       if (!admission.admitted && admission.reason === 'overflow') {
@@ -328,6 +344,42 @@ export class SharedShaper {
       decidedAtLast(admission)
     }
     this.#askOnce({ arrival, stack, request, decided: decidedFirst, alone })
+  }
+
+  /** Whether a request has its turn in time though more waits than leaves in that time, as is known here. Times in ms. */
+  #passesLevels(arrival: Arrival, longest: number, pause: number): boolean {
+    if (longest === Infinity) return false
+    const delay = { arrival, longest, pause, now: this.#options.clock.now() }
+    return arrival.stack.some(bucket => levelDelays(bucket, delay)) && this.#hasTurnInTime(arrival, longest)
+  }
+
+  /**
+   * Whether a request has its turn in time, by what waits here and in other instances. False: that is not known, so the level counts.
+   *
+   * @param longest ms
+   */
+  #hasTurnInTime(arrival: Arrival, longest: number): boolean {
+    const now = this.#options.clock.now()
+    const stack = arrival.stack as readonly StoredBucket[]
+    if (isMixed(arrival) || !stack.every(bucket => bucket.knowsOthers(arrival.cost, now))) return false
+    return predictedWait(arrival, now, arrival.route.gate.pausedFor(now)) <= longest
+  }
+
+  /** Calls back when it is known what waits in other instances for these buckets of a stack, as far as it can be. */
+  #whenOthersAreKnown(arrival: Arrival, places: readonly number[], then: () => void): void {
+    const { shaper, clock } = this.#options
+    const stack = arrival.stack as readonly StoredBucket[]
+    const unknown = places.filter(place => !stack[place]!.knowsOthers(arrival.cost, clock.now()))
+    if (unknown.length === 0) return then()
+    const lists = stack.map(({ inquiries }) => inquiries)
+    const asked = lists.map(inquiries => inquiries.askAgain())
+    let left = unknown.length
+    for (const place of unknown) {
+      shaper.look(stack[place]!, costAt(arrival, place), () => {
+        left -= 1
+        if (left === 0) inOrder(lists, asked, then)
+      })
+    }
   }
 
   #askOnce({ arrival, stack: buckets, request, isAgain, decided, alone }: Asking): void {
@@ -482,6 +534,33 @@ function isLeased(bucket: SharedBucket): boolean {
 
 function useRoom(leased: readonly SharedBucket[], arrival: Arrival): void {
   for (const bucket of leased) (bucket as StoredBucket).lease!.use(costIn(arrival, bucket))
+}
+
+/** The rejection of a request because of its turn at buckets whose levels are known. Undefined: it has it in time. */
+function tooLate(
+  arrival: Arrival,
+  leased: readonly SharedBucket[],
+  longest: number,
+  now: number,
+): Rejection | undefined {
+  if (longest === Infinity || isMixed(arrival)) return undefined
+  const pause = arrival.route.gate.pausedFor(now)
+  const buckets = leased.filter(bucket => levelDelays(bucket, { arrival, longest, pause, now }))
+  if (buckets.length === 0 || predictedWait(arrival, now, pause) <= longest) return undefined
+  return { reason: 'max-wait', buckets, retryAfterMs: timeUntilFit(partOf(arrival, leased), longest, now, pause) }
+}
+
+interface Delay {
+  readonly arrival: Arrival
+  /** ms */
+  readonly longest: number
+  readonly pause: number
+  readonly now: number
+}
+
+/** Whether more waits for a bucket than leaves in the longest wait of a request. */
+function levelDelays(bucket: SharedBucket, { arrival, longest, pause, now }: Delay): boolean {
+  return levelWait(bucket, arrival.cost, { level: bucket.level(now), now, pause }) > longest
 }
 
 /** The demand on a part of the stack of a request. */

@@ -9,7 +9,8 @@
  *     blocked          when a block ends: a moment, or "when drained"
  *
  * *Admission* (docs/semantics.md) is on the level: every bucket of the stack takes the cost or none does. The reasons and
- * their order are those of admission/decide.ts. *A claim* takes the next slot of all buckets of a stack at once:
+ * their order are those of admission/decide.ts, but that a store knows no turns: it compares the level with `maxWait`. An instance
+ * that knows that a request has its turn in time asks for any wait (shared-shaper.ts). *A claim* takes the next slot of all buckets of a stack at once:
  *
  *     slot = max(now - min(since, back), free - slack / rate of each)      slack = max(0, burst - cost), or 0 without a burst
  *

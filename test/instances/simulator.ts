@@ -4,7 +4,7 @@ import type { BucketLimits } from '../../src/core/bucket/limits.js'
 import { BucketTable } from '../../src/core/bucket-table.js'
 import type { Clock } from '../../src/core/clock.js'
 import { type Arrival, Gate, type LaneRoute, type SharedBucket, Ticket } from '../../src/core/queue/lane.js'
-import { Shaper } from '../../src/core/shaper.js'
+import { type Rejection, Shaper } from '../../src/core/shaper.js'
 import { Sharing } from '../../src/sharing/sharing.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { random } from '../core/run.js'
@@ -28,6 +28,10 @@ export interface Source {
   /** 0 to 7; 3 if absent. */
   readonly priority?: number
   readonly weight?: number
+  /** Absent: one that all others without a name have. */
+  readonly route?: string
+  /** ms. Absent: any wait will do. */
+  readonly maxWait?: number
   /** It asks in this span only, in ms from the start of the load. */
   readonly from?: number
   readonly to?: number
@@ -50,6 +54,15 @@ export interface Release {
   readonly source: Source
 }
 
+/** A request that was rejected when it came, or that has waited for longer than its `maxWait`. */
+export interface Loss {
+  readonly at: number
+  readonly source: Source
+  readonly reason: Rejection['reason'] | 'expired'
+  /** ms */
+  readonly retryAfterMs: number | undefined
+}
+
 export interface SimulationOptions {
   readonly stack: readonly BucketLimits[]
   readonly count: number
@@ -69,6 +82,7 @@ export interface SimulationOptions {
 
 export interface Simulation {
   readonly releases: Release[]
+  readonly losses: Loss[]
   readonly connections: readonly Connection[]
   admitted: number
   rejected: number
@@ -111,6 +125,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
   const reach = { horizon: 0, back: 0 }
   const inner = createMemoryStore({ clock, reach })
   const releases: Release[] = []
+  const losses: Loss[] = []
   let hasAnswers = false
   /** The start of the load. */
   let start = 0
@@ -151,6 +166,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
       ...{ clock: own, store },
       unanswered: (stack, askedAt) => sharing.unanswered(stack, askedAt),
     })
+    sharing.group(new Map(), bucketsOfSeveralLanes(options))
     const bucketTable = new BucketTable(1e9, (limits, key) => sharing.createBucket(limits, key))
     const gate = new Gate()
     void sharing.join({
@@ -160,20 +176,29 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
       peek: () => undefined,
       gates: () => [gate],
     })
-    const route: LaneRoute = { name: 'route', gate }
+    const routes = new Map<string, LaneRoute>()
 
-    function arrivalOf({ keys, priority, weight, stack: own = stack }: Source): Arrival {
+    function routeOf(name: string): LaneRoute {
+      const route = routes.get(name) ?? { name, gate }
+      routes.set(name, route)
+      return route
+    }
+
+    function arrivalOf({ keys, priority, weight, route = 'route', stack: own = stack }: Source): Arrival {
       const buckets = own.map((whole, place) => {
         const limits = sharing.limitsOf(whole, keys[place]!)
         return bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
       })
-      const arrival = { route, stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
+      const arrival = { route: routeOf(route), stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
       return weight === undefined ? arrival : { ...arrival, weight }
     }
 
     function request(source: Source, ended: (how: Ending) => void): void {
       const arrivedAt = clock.now()
-      const { hangUp } = source
+      const { hangUp, maxWait = Infinity } = source
+      const lost = (reason: Loss['reason'], retryAfterMs?: number): void => {
+        losses.push({ at: clock.now() - start, source, reason, retryAfterMs })
+      }
       const arrival = arrivalOf(source)
       let isReleased = false
       sharing.shaper.admit(
@@ -182,6 +207,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
           decided(verdict) {
             if (verdict !== 'released' && 'reason' in verdict) {
               simulation.rejected += 1
+              lost(verdict.reason, verdict.retryAfterMs)
               return ended('rejected')
             }
             simulation.admitted += 1
@@ -199,10 +225,13 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
             for (const bucket of arrival.stack) bucket.leave()
             ended('released')
           },
-          expire: () => ended('cancelled'),
+          expire() {
+            lost('expired')
+            ended('cancelled')
+          },
           reject: () => ended('rejected'),
         },
-        Infinity,
+        maxWait,
       )
     }
     return { clock: own, connection, shaper, request, arrivalOf }
@@ -222,6 +251,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
 
   const simulation: Simulation = {
     releases,
+    losses,
     connections: processes.map(({ connection }) => connection),
     ...{ admitted: 0, rejected: 0, cancelled: 0 },
     run: until => run(start + until),
@@ -248,6 +278,18 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
   await run(start)
   for (const source of sources) startSource(source, processes[source.instance]!, { start, chance })
   return simulation
+}
+
+/** The names of buckets in which requests of several routes or classes wait. */
+function bucketsOfSeveralLanes({ stack, sources }: SimulationOptions): Set<string> {
+  const lanes = new Map<string, string>()
+  const several = new Set<string>()
+  for (const { route, priority, stack: own = stack } of sources) {
+    const lane = `${route} ${priority}`
+    for (const { name } of own) if ((lanes.get(name) ?? lane) !== lane) several.add(name)
+    for (const { name } of own) lanes.set(name, lane)
+  }
+  return several
 }
 
 function startSource(

@@ -21,16 +21,18 @@
  *
  * Where requests cost different amounts in the buckets of a stack: mixed-costs.ts.
  *
- * What a store counts in other instances is not seen here, but by `exactWaits`.
+ * What waits in other instances takes turns with what waits here, as far as the store has told of it (bucket/elsewhere.ts). Else
+ * only `exactWaits` sees that there is something.
  */
 
+import { costElsewhere, costOfClasses, type Elsewhere } from '../bucket/elsewhere.js'
 import { type BucketLimits, passedIn, slackOf, timeToPass, timeUntilDrained } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { sourceBefore } from '../bucket/waiting.js'
-import { DEFAULT_MIN_SHARE, DEFAULT_PRIORITY } from '../priority.js'
+import { DEFAULT_PRIORITY } from '../priority.js'
 import { FairQueue, sentIn, type TurnsBefore } from '../queue/fair-queue.js'
 import { type Arrival, type Gate, Lane, type SharedBucket, ShareNode, type Source } from '../queue/lane.js'
-import { SAME_TIME } from '../queue/ready-lanes.js'
+import { SAME_TIME, soleLane } from '../queue/ready-lanes.js'
 import { findLane, sourcesBelow } from '../queue/tree.js'
 import { type LookAhead, lookAhead, type Newcomer } from './look-ahead.js'
 import { isMixed, waitOfMixed } from './mixed-costs.js'
@@ -53,7 +55,7 @@ const RELEASES_AT_ONCE = 200
  * @returns ms
  */
 export function predictedWait(arrival: Arrival, now: number, pause: number, most = 0): number {
-  if (most > 0 && meetsOthers(arrival)) {
+  if (most > 0 && meetsOthers(arrival) && !sharesTurns(arrival, now)) {
     const ahead = lookAhead([{ arrival, pause }], { now, most })
     while (ahead?.next());
     const [wait] = ahead?.waits ?? []
@@ -75,11 +77,12 @@ interface Present {
  */
 export function* exactWaits(newcomers: readonly Newcomer[], present: Present): Generator<void, number[]> {
   const now = present.settle()
+  const isCopied = newcomers.map(({ arrival }) => meetsOthers(arrival) && !sharesTurns(arrival, now))
   const waits = newcomers.map(({ arrival, pause }) => {
     const between = meetsOthers(arrival) ? undefined : waitBetweenOthers(arrival, now)
     return Math.max(0, between === undefined ? estimate(arrival, now, pause) : Math.max(between, pause))
   })
-  const places = newcomers.flatMap(({ arrival }, place) => (meetsOthers(arrival) ? [place] : []))
+  const places = newcomers.flatMap((_, place) => (isCopied[place] ? [place] : []))
   const waiting = Math.max(0, ...places.map(place => waitingWith(newcomers[place]!.arrival)))
   const each = waiting * places.length <= MOST_COPIED ? 1 : places.length
   for (let from = 0; from < places.length; from += each) {
@@ -135,6 +138,11 @@ function waitingWith({ stack }: Arrival): number {
   return Math.max(...stack.map(({ waiting }) => waiting))
 }
 
+/** Whether it has turns among requests of other instances. What waits there is known by class only. */
+function sharesTurns({ stack }: Arrival, now: number): boolean {
+  return stack.some((bucket, place) => (bucket.elsewhere(now, place)?.others.length ?? 0) > 0)
+}
+
 /** Whether requests wait for any of its buckets, so that formulas may not be exact. */
 function meetsOthers({ stack }: Arrival): boolean {
   return stack.some(({ waiting }) => waiting > 0)
@@ -186,44 +194,111 @@ export function timeToLeave(limits: BucketLimits, { level, now, pause }: LevelAt
  * @param times is given the time after each bucket
  */
 function turnsWait(arrival: Arrival, now: number, times?: number[]): number {
-  const { route, stack, cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
+  const { route, stack, priority = DEFAULT_PRIORITY } = arrival
   const lane = findLane(arrival)
   const path = sourcesOn(route.gate.rootOf(priority), stack)
-  let own = lane?.queued ?? 0
-  let child: Source | undefined = lane
-  let time = 0
-  for (const [place, bucket] of stack.entries()) {
-    const source = path[place]
-    const before = timeToPass(bucket.limits, bucket.aheadElsewhere(now, place), now)
-    const start = Math.max(0, timeUntilDrained(bucket, now), before)
-    let others = 0
-    let turn = 0
-    if (source !== undefined && source !== lane) {
-      const joint = (child?.weight ?? 0) + (lane === undefined ? weight : 0)
-      const contention = { source, bucket, child, weight: joint, cost, now }
-      others = costOfOthers(contention, { ahead: own, start })
-      // It contends anew when it has passed the bucket before.
-      if (time > 0) turn = costOfOthers(contention, { ahead: 0, start: time })
-    }
-    others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
-    const { limits } = bucket
-    const slack = slackOf(limits, cost)
-    time = Math.max(
-      start + timeToPass(limits, own + others - slack, now + start),
-      time + timeToPass(limits, Math.max(0, turn - slack), now + time),
-    )
-    times?.push(time)
-    own += others
-    child = source
+  let before: Passed = { own: lane?.queued ?? 0, child: lane, time: 0 }
+  for (const [place, source] of path.entries()) {
+    before = passNext({ arrival, lane, place, source, now }, before)
+    times?.push(before.time)
   }
-  return time
+  return before.time
+}
+
+/** A bucket that a newcomer comes to. */
+interface Meeting {
+  readonly arrival: Arrival
+  /** In which it will wait, if that exists. */
+  readonly lane: Lane | undefined
+  /** The place of the bucket in its stack. */
+  readonly place: number
+  /** Of what waits there, as in `Contention`. Undefined: nothing. */
+  readonly source: Source | undefined
+  readonly now: number
+}
+
+/** What a newcomer has passed so far. */
+interface Passed {
+  /** Cost units here that go first, of its lane and of others. */
+  readonly own: number
+  /** Where it waits below the next bucket. */
+  readonly child: Source | undefined
+  /** ms from now. */
+  readonly time: number
+}
+
+function passNext(meeting: Meeting, { own, child, time }: Passed): Passed {
+  const { arrival, lane, place, source, now } = meeting
+  const { route, stack, cost, weight = 1, priority = DEFAULT_PRIORITY } = arrival
+  const bucket = stack[place]!
+  const { limits } = bucket
+  const elsewhere = elsewhereOf(meeting)
+  const start = startOf(bucket, place, elsewhere, now)
+  const added = lane === undefined ? weight : 0
+  let others = 0
+  let turn = 0
+  if (source !== undefined && source !== lane) {
+    const contention = { source, bucket, child, weight: (child?.weight ?? 0) + added, cost, now }
+    others = costOfOthers(contention, { ahead: own, start })
+    // It contends anew when it has passed the bucket before.
+    if (time > 0) turn = costOfOthers(contention, { ahead: 0, start: time })
+  }
+  others += costOfOtherTrees(bucket, { gate: route.gate, priority }, own + others + cost)
+  const slack = slackOf(limits, cost)
+  let until = start + timeToPass(limits, own + others - slack, now + start)
+  if (elsewhere !== undefined) {
+    const here = { priority, weight: (child?.weight ?? 0) + added, cost }
+    until = waitAmong(elsewhere, { ...here, own, before: own + others }, limits, now)
+    if (time > 0) turn += costElsewhere(elsewhere.others, { ...here, all: cost + turn }, limits)
+  }
+  return {
+    own: own + others,
+    child: source,
+    time: Math.max(until, time + timeToPass(limits, Math.max(0, turn - slack), now + time)),
+  }
+}
+
+function elsewhereOf({ arrival, lane, place, source, now }: Meeting): Elsewhere | undefined {
+  const isAlone = source === undefined || (lane !== undefined && soleLane(source) === lane)
+  return arrival.stack[place]!.elsewhere(now, place, isAlone ? arrival : undefined)
+}
+
+/** When a bucket is free for what waits here, in ms from now. */
+function startOf(bucket: SharedBucket, place: number, elsewhere: Elsewhere | undefined, now: number): number {
+  if (elsewhere !== undefined) return Math.max(0, elsewhere.until - now)
+  const before = timeToPass(bucket.limits, bucket.aheadElsewhere(now, place), now)
+  return Math.max(0, timeUntilDrained(bucket, now), before)
+}
+
+/** A newcomer where instances contend for a bucket. */
+interface Ahead {
+  readonly priority: number
+  /** Of the contender here to which it belongs. */
+  readonly weight: number
+  /** Its own, in cost units. */
+  readonly cost: number
+  /** Cost units here that go first, of that contender and of all. */
+  readonly own: number
+  readonly before: number
+}
+
+/** ms until it has its slot. */
+function waitAmong(elsewhere: Elsewhere, ahead: Ahead, limits: BucketLimits, now: number): number {
+  const { own, before, cost } = ahead
+  const all = before + cost - elsewhere.covered
+  if (all <= LEVEL_TOLERANCE) return elsewhere.slotAfter(before) - now
+  // Slots that are there serve its contender and the others alike.
+  const part = Math.min(1, all / (before + cost))
+  const others = costElsewhere(elsewhere.others, { ...ahead, cost: (own + cost) * part, all }, limits)
+  const start = Math.max(0, elsewhere.until - now)
+  const first = Math.max(0, before - elsewhere.covered) + others - slackOf(limits, cost)
+  return start + timeToPass(limits, Math.max(0, first), now + start)
 }
 
 /** Cost units that sources in other trees send before a source of this tree has sent `cost`. Upstreams take turns. */
 function costOfOtherTrees(bucket: SharedBucket, { gate, priority }: Tree, cost: number): number {
   const { otherSources } = bucket.extras ?? {}
   if (bucket.source === undefined || otherSources === undefined) return 0
-  const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
   let alike = 0
   let before = 0
   let behind = 0
@@ -232,8 +307,7 @@ function costOfOtherTrees(bucket: SharedBucket, { gate, priority }: Tree, cost: 
     else if (other.priority > priority) behind += other.queued
     else if (other.gate !== gate) alike += Math.min(other.queued, cost)
   }
-  const most = minShare === 0 ? Infinity : ((cost + alike) * (1 - minShare)) / minShare
-  return alike + Math.min(before, most) + Math.min(behind, ((cost + alike) * minShare) / (1 - minShare))
+  return costOfClasses({ alike, before, behind }, cost, bucket.limits)
 }
 
 /** Where a class of requests waits. */

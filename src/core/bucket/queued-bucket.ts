@@ -46,6 +46,7 @@
 
 import { NONE, withEntry, withoutEntry } from '../structures/compact-list.js'
 import type { Timed } from '../structures/due-heap.js'
+import type { Elsewhere, LaneName } from './elsewhere.js'
 import { type BucketLimits, slackOf } from './limits.js'
 import { LEVEL_TOLERANCE, Meter } from './meter.js'
 import { Promises } from './promises.js'
@@ -132,6 +133,16 @@ export class QueuedBucket<Source = unknown, Lane = unknown> extends Meter implem
    */
   aheadElsewhere(_now: number, _place: number): number {
     return 0
+  }
+
+  /**
+   * What is known of those that wait for it in other instances. Undefined: nothing, or nobody waits there.
+   *
+   * @param place of the bucket in the stack of a newcomer
+   * @param lane of the newcomer, if nobody of another lane of its class waits here
+   */
+  elsewhere(_now: number, _place: number, _lane?: LaneName): Elsewhere | undefined {
+    return undefined
   }
 
   /** How long a request of this cost waits between those of other instances, in ms. Undefined: no others are known. */

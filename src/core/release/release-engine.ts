@@ -311,6 +311,11 @@ export class Engine {
     this.#claims!.leases.startRoom(bucket as StoredBucket, cost)
   }
 
+  /** Asks what waits for a bucket in other instances, before a request of this cost is decided on. `then` is called after the answer. */
+  look(bucket: SharedBucket, cost: number, then: () => void): void {
+    this.#claims!.leases.look(bucket as StoredBucket, cost, then)
+  }
+
   /** A request has come to leased buckets. */
   arrivedAt(stack: readonly SharedBucket[]): void {
     for (const bucket of stack) this.#claims?.leases.arrived(bucket as StoredBucket)

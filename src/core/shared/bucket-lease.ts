@@ -249,6 +249,21 @@ export class BucketLease {
     this.#slots.sort((one, other) => one.at - other.at)
   }
 
+  /** Whether a report has been answered. */
+  get isKnown(): boolean {
+    return this.#instances !== undefined
+  }
+
+  /** When the slot is that comes behind those for this cost, in ms. Infinity: there is none. */
+  slotAfter(ahead: number): number {
+    let left = ahead + this.#debt
+    for (const { at, cost } of this.#slots) {
+      if (left < cost - LEVEL_TOLERANCE) return at
+      left -= cost
+    }
+    return Infinity
+  }
+
   /** Cost of the slots that are left. */
   get available(): number {
     let cost = -this.#debt

@@ -1,9 +1,9 @@
 /** When the requests of a lane came, in short: for a store that gives its slots to the oldest of all instances. */
 
+import type { LaneName } from '../bucket/elsewhere.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { costIn, type Lane, type SharedBucket, type Ticket } from '../queue/lane.js'
 import type { LaneArrivals } from '../store.js'
-import type { StoredBucket } from './stored-bucket.js'
 
 /** From one point to the next the cost before them grows by this part, or by a request. So the first ones are told exactly. */
 const GROWTH = 0.125
@@ -55,7 +55,7 @@ export function arrivalsOf(lane: Lane, rest: LaneRest): LaneArrivals {
   const { last } = lane.tickets
   const end = last && { cost: rest.queued - rest.covered - costIn(last, rest.bucket), at: last.arrivedAt }
   if (end !== undefined && end.cost > (points.at(-1)?.cost ?? -Infinity)) points.push(end)
-  return { lane: nameOf(lane), costs: points.map(({ cost }) => cost), times: points.map(({ at }) => at) }
+  return { lane: laneNameOf(lane), costs: points.map(({ cost }) => cost), times: points.map(({ at }) => at) }
 }
 
 /** The requests without a slot, or the last one that was looked at if all of these have one. */
@@ -73,6 +73,7 @@ function* pointsOf({ claiming, tickets }: Lane, { bucket, covered, span }: LaneR
   }
 }
 
-function nameOf({ route, stack }: Lane): string {
-  return [route.name, ...(stack as readonly StoredBucket[]).map(({ key }) => key)].join('\0')
+/** The same in all instances. */
+export function laneNameOf({ route, stack }: LaneName): string {
+  return [route.name, ...(stack as readonly { readonly key: string }[]).map(({ key }) => key)].join('\0')
 }

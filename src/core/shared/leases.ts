@@ -88,6 +88,17 @@ export class Leases {
     return lease
   }
 
+  /**
+   * Asks what waits for a bucket in other instances, if it is not known. A request of this cost is to be decided on. If nothing waits here
+   * nothing is leased. `then` is called after the answer.
+   */
+  look(bucket: StoredBucket, cost: number, then: () => void): void {
+    const waiting = this.#reports.get(bucket)
+    if (waiting !== undefined) waiting.push(then)
+    else if (bucket.lease === undefined && this.#begin(bucket, cost) !== undefined) this.#report(bucket, then)
+    else then()
+  }
+
   /** Reports a bucket before its time. */
   renew(bucket: StoredBucket): void {
     if (bucket.lease?.ending === false && !this.#reports.has(bucket)) this.#report(bucket)
@@ -169,6 +180,7 @@ export class Leases {
     const now = this.#clock.now()
     lease.answered(answer, now)
     bucket.levelReported(answer.level, now)
+    bucket.othersReported(answer.others, lease.until, now)
     if (!lease.ending) this.#plan(bucket, lease, lease.nextAt)
     else if (lease.isEmpty) bucket.endLease()
     else this.#at(lease.lastUse, () => this.#end(bucket, lease))

@@ -1,11 +1,13 @@
+import type { Elsewhere, LaneName } from '../bucket/elsewhere.js'
 import { type BucketLimits, slackOf, timeToPass } from '../bucket/limits.js'
 import { LEVEL_TOLERANCE } from '../bucket/meter.js'
 import { QueuedBucket } from '../bucket/queued-bucket.js'
 import { costAt, costIn, type Demand, type Lane, type SharedBucket, type Source } from '../queue/lane.js'
 import { laneAlone, SAME_TIME } from '../queue/ready-lanes.js'
-import { type BucketRef, FRAME } from '../store.js'
+import { type BucketRef, FRAME, type OtherDemand } from '../store.js'
 import { hashOf } from '../structures/string-hash.js'
 import { type BucketLease, MANY_REQUESTS } from './bucket-lease.js'
+import { laneNameOf } from './lane-arrivals.js'
 import { PromisingBucket } from './promising-bucket.js'
 
 /**
@@ -42,6 +44,9 @@ export interface Turn {
 
 /** Periods. A slot that is this much before its turn is in it. */
 const TURN_TOLERANCE = 1e-3
+
+/** ms. After a lease it is known for so long what waits in other instances. */
+const OTHERS_KNOWN = 1_000
 
 /** ms. Where three requests claim in a shorter time, slots are leased: a store has at most ten calls in a second. */
 const FEW_CLAIMS = 4 * FRAME
@@ -98,6 +103,11 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** The part of it that other instances caused, once the store cannot be asked: cost units, at a time in ms. */
   #fromOthers = 0
   #fromOthersAt = 0
+  /** What waits in other instances, as the store has said at a time in ms. */
+  #others: readonly OtherDemand[] = []
+  #othersAt = -Infinity
+  /** When all that was leased then by anybody has drained, in ms. */
+  #leasedUntil = -Infinity
   /** When the store may grant the next claim, in ms. Of a bucket with a burst: a claim without slack. */
   claimableAt = -Infinity
   /** What is leased of it. Then `claimableAt` is when the next leased slot can be given to a request. */
@@ -250,7 +260,12 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     const { mode, keepsOrder } = this.shard
     if (mode !== 'claimed' || !keepsOrder) return false
     if (this.waiting > 0) return laneAlone(this)?.stack[0] === this
-    // Who waits elsewhere is in the same lane, as far as the configuration says.
+    // Who waits elsewhere is in the same lane.
+    return this.#isOneLane(place)
+  }
+
+  /** Whether all that may wait for it is in one lane, as far as the configuration says. */
+  #isOneLane(place?: number): boolean {
     return place === 0 && !this.hasPriorities && !this.shard.hasSeveralLanes(this.limits.name)
   }
 
@@ -345,6 +360,56 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   override get engaged(): boolean {
     return this.asked || this.lease !== undefined || super.engaged
+  }
+
+  /** Takes note of what the store says that waits in other instances. Until then, in ms, all slots are given out. */
+  othersReported(others: readonly OtherDemand[], until: number, now: number): void {
+    this.#others = others
+    this.#leasedUntil = until
+    this.#othersAt = now
+  }
+
+  /** Whether it is known who waits in other instances, or that nobody does. A request of this cost may have left just now. */
+  knowsOthers(cost: number, now: number): boolean {
+    return this.#hearsOfOthers(now) || this.level(now) - this.queued <= cost + LEVEL_TOLERANCE
+  }
+
+  #hearsOfOthers(now: number): boolean {
+    return this.lease?.isKnown === true || now - this.#othersAt <= OTHERS_KNOWN
+  }
+
+  override elsewhere(now: number, place: number, lane?: LaneName): Elsewhere | undefined {
+    const { lease, shard } = this
+    if (shard.mode !== 'claimed' || !this.#hearsOfOthers(now)) return undefined
+    if (shard.keepsOrder && this.#isOneLane(place)) return undefined
+    const claiming = this.waiting === 0 ? 0 : (this.claiming * this.queued) / this.waiting
+    const available = lease?.available ?? 0
+    const until = Math.max(now, lease === undefined ? this.claimableAt : -Infinity, this.#leasedUntil)
+    const name = lane && shard.keepsOrder ? laneNameOf(lane) : undefined
+    const part = this.#growthOfOthers(claiming + available, until - now, now)
+    return {
+      others: this.#others.map(({ priority, weight, cost, lane }) => {
+        return { priority, weight, cost: cost * part, isBefore: lane !== undefined && lane === name }
+      }),
+      covered: Math.max(0, claiming + available),
+      slotAfter: ahead => Math.max(now, ahead < claiming ? now : (lease?.slotAfter(ahead - claiming) ?? now)),
+      until,
+    }
+  }
+
+  /**
+   * How much more waits elsewhere than was reported. Where buckets of their own let only a part of it through in a frame the rest is not
+   * reported.
+   *
+   * @param covered cost units of what waits here
+   * @param span ms for which the slots of all are given out
+   */
+  #growthOfOthers(covered: number, span: number, now: number): number {
+    let reported = 0
+    for (const { cost } of this.#others) reported += cost
+    const { rate } = this.limits.whole ?? this.limits
+    const withSlots = Math.max(0, span * rate - covered)
+    return reported === 0 ? 1 : Math.max(1, (this.level(now) - this.queued - withSlots) / reported)
   }
 
   /** What is left of the level that the store reported last. */
