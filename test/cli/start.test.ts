@@ -59,7 +59,9 @@ for (const [name, args] of [
     }
     const cwd = t.testdir({ 'shaper.config.json': JSON.stringify(config) })
     const { child, url, stderr, finished } = shaper(['start', ...args], { cwd })
-    const answers = Array.from({ length: 4 }, async () => request(await url))
+    t.teardown(() => child.kill('SIGKILL'))
+    const target = await url
+    const answers = Array.from({ length: 4 }, () => request(target))
     await until('one is sent', () => held.length === 1)
     t.equal((await Promise.race(answers)).statusCode, 429, 'all are decided')
     child.kill('SIGTERM')

@@ -15,7 +15,7 @@ import type { GivenUp, Observer } from '../../src/proxy/observe/observer.js'
 import { type RunningProxy, startProxy } from '../../src/proxy/server/server.js'
 
 /** After this long an event that is waited for does not come any more, in ms. */
-const PATIENCE = 10_000
+const PATIENCE = 30_000
 
 /** Nothing is limited. */
 export const OFF = { routes: [{ name: 'all', mode: 'off' }] }

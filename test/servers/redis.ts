@@ -9,8 +9,8 @@ import { Redis } from 'ioredis'
 import { endWithThisProcess } from './end-with-this-process.js'
 import { freePort } from './free-port.js'
 
-/** ms */
-const PATIENCE = 20_000
+/** ms. On a busy machine a process that is started may take half of it. */
+const PATIENCE = 60_000
 
 const SLOTS = 16_384
 

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import t from 'tap'
+import type { Clock } from '../../src/core/clock.js'
 import type { Slot } from '../../src/core/store.js'
 import { freePort } from '../servers/free-port.js'
 import { startRedis, until } from '../servers/redis.js'
@@ -43,7 +44,8 @@ t.test('two clients at 500/s: slots are spaced, and none is early', async t => {
   const take = async () => {
     const store = createStore(t, { url: server.url, timeout: 2_000 })
     let free = began
-    while (clock.now() < began + 1_500) {
+    // Enough of them, however long a busy machine takes.
+    while (slots.length < 400 && clock.now() < began + 60_000) {
       const answer = await claim(store, [one], 1, Math.max(0, clock.now() - free))
       if (answer.granted) slots.push(answer.slot)
       else {
@@ -58,8 +60,7 @@ t.test('two clients at 500/s: slots are spaced, and none is early', async t => {
     if (at > 0 && slot - theirs[at - 1]! < 2 - 1e-4)
       t.fail(`slot ${at} is ${slot - theirs[at - 1]!} ms after the one before`)
   const span = theirs.at(-1)! - theirs[0]!
-  // The number of claims depends on the load of the machine.
-  t.ok(slots.length > 300, `${slots.length} slots`)
+  t.ok(slots.length >= 400, `${slots.length} slots`)
   t.ok(slots.length - 1 <= span / 2 + 1e-3, `${slots.length} slots in ${span} ms`)
   // The drift of the clocks in this time is negligible.
   const early = slots.filter(({ at, token }) => at < (token as number) + ahead - 0.1)
@@ -73,12 +74,27 @@ async function calls(redis: Redis): Promise<number> {
   return Number(/cmdstat_evalsha:calls=(\d+)/.exec(await redis.info('commandstats'))?.[1] ?? 0)
 }
 
+/** A clock that stands still within a tick, also where a busy machine interrupts it. */
+function standing(): Clock {
+  let moment: number | undefined
+  const now = (): number => {
+    if (moment === undefined) {
+      moment = clock.now()
+      setImmediate(() => {
+        moment = undefined
+      })
+    }
+    return moment
+  }
+  return { ...clock, now }
+}
+
 t.test('requests of one tick go in one call, up to a bound', async t => {
   const server = await startRedis()
   t.teardown(() => server.stop())
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
   t.teardown(() => redis.disconnect())
-  const store = createStore(t, { url: server.url, timeout: 2_000 })
+  const store = createStore(t, { url: server.url, timeout: 2_000, clock: standing() })
   await store.beat('one')
   const ask = async (count: number) => {
     const before = await calls(redis)

@@ -157,7 +157,7 @@ export class RawClient {
   /** Waits until something holds that its frames change. */
   until(holds: (client: RawClient) => boolean): Promise<void> {
     return new Promise((resolve, reject) => {
-      const late = setTimeout(() => reject(new Error(`not true in time: ${holds}`)), 10_000)
+      const late = setTimeout(() => reject(new Error(`not true in time: ${holds}`)), 30_000)
       const look = (): void => {
         if (!holds(this)) return void this.#waiting.push(look)
         clearTimeout(late)
