@@ -74,19 +74,20 @@ async function calls(redis: Redis): Promise<number> {
   return Number(/cmdstat_evalsha:calls=(\d+)/.exec(await redis.info('commandstats'))?.[1] ?? 0)
 }
 
-/** A clock that stands still within a tick, also where a busy machine interrupts it. */
-function standing(): Clock {
+/** A clock, and a way to do something in one moment of it, also where a busy machine interrupts that. */
+function pausable(): { clock: Clock; inOneMoment<T>(run: () => T): T } {
   let moment: number | undefined
-  const now = (): number => {
-    if (moment === undefined) {
+  return {
+    clock: { ...clock, now: () => moment ?? clock.now() },
+    inOneMoment(run) {
       moment = clock.now()
-      setImmediate(() => {
+      try {
+        return run()
+      } finally {
         moment = undefined
-      })
-    }
-    return moment
+      }
+    },
   }
-  return { ...clock, now }
 }
 
 t.test('requests of one tick go in one call, up to a bound', async t => {
@@ -94,19 +95,19 @@ t.test('requests of one tick go in one call, up to a bound', async t => {
   t.teardown(() => server.stop())
   const redis = new Redis({ host: '127.0.0.1', port: server.port, protocol: 2 })
   t.teardown(() => redis.disconnect())
-  const store = createStore(t, { url: server.url, timeout: 2_000, clock: standing() })
+  const { clock, inOneMoment } = pausable()
+  const store = createStore(t, { url: server.url, timeout: 2_000, clock })
   await store.beat('one')
   const ask = async (count: number) => {
     const before = await calls(redis)
-    await Promise.all(
-      Array.from({ length: count }, (_, at) => {
-        const one = bucket(1, 1, { group: `group ${at % 5}` })
-        if (at % 7 === 6) return store.exchange(`upstream ${at}`)
-        if (at % 4 === 0) return claim(store, [one])
-        if (at % 4 === 1) return store.giveBack({ stack: [one], cost: 1 })
-        return at % 4 === 2 ? store.reset(one) : admit(store, [one], 1, true)
-      }),
-    )
+    const asked = (at: number) => {
+      const one = bucket(1, 1, { group: `group ${at % 5}` })
+      if (at % 7 === 6) return store.exchange(`upstream ${at}`)
+      if (at % 4 === 0) return claim(store, [one])
+      if (at % 4 === 1) return store.giveBack({ stack: [one], cost: 1 })
+      return at % 4 === 2 ? store.reset(one) : admit(store, [one], 1, true)
+    }
+    await Promise.all(inOneMoment(() => Array.from({ length: count }, (_, at) => asked(at))))
     return (await calls(redis)) - before
   }
   t.equal(await ask(1), 1)
@@ -117,11 +118,9 @@ t.test('requests of one tick go in one call, up to a bound', async t => {
   t.ok(many >= 16 && many <= 24, `${many} calls`)
   const long = Array.from({ length: 280 }, () => bucket(1, 1))
   const before = await calls(redis)
-  const answers = await Promise.all([
-    admit(store, long, 1, true),
-    admit(store, long, 1, true),
-    admit(store, [long[279]!]),
-  ])
+  const answers = await Promise.all(
+    inOneMoment(() => [admit(store, long, 1, true), admit(store, long, 1, true), admit(store, [long[279]!])]),
+  )
   t.same(
     answers.map(({ admitted }) => admitted),
     [true, false, false],
