@@ -744,8 +744,10 @@ export function conformance(
       await store.giveBack({ stack: both, cost: 0, slot: early.slot, slotCost: 1 })
       t.equal((await claim(store, both)).granted, false, 'nor an earlier one')
       await store.giveBack({ stack: both, cost: 0, slot: late.slot, slotCost: 1 })
-      const taken = slotOf(await claim(store, both))
-      t.ok(taken - slotOf(late) >= -MAPPING, 'taken again, not earlier')
+      // It may lie a little ahead, too. The one behind it is 500 ms later.
+      const again = await claim(store, both)
+      const after = (again.granted ? again.slot.at : again.freeAt[1]!) - slotOf(late)
+      t.ok(after >= -MAPPING && (again.granted || after < MAPPING), `taken again, not earlier: ${after} ms later`)
       const [shared, mine] = [perSecond(1), perSecond(1)]
       const slot = await claim(store, [shared, mine])
       if (!slot.granted) return t.fail('not granted')
