@@ -156,7 +156,13 @@ export class PostgresBatcher {
 
   async #send(connection: PostgresConnection, batch: Call[]): Promise<void> {
     const { clock, timeout, decide } = this.#options
-    const stuck = setTimeout(() => connection.destroy(), timeout + STUCK)
+    let isOver = false
+    const stuck = setTimeout(() => {
+      // An answer that arrived while this process was suspended is read first.
+      setImmediate(() => {
+        if (!isOver) connection.destroy()
+      })
+    }, timeout + STUCK)
     const sent = clock.now()
     try {
       const roundTrip = { horizon: this.horizon, back: this.#roundTrip.back }
@@ -167,6 +173,7 @@ export class PostgresBatcher {
     } catch (error) {
       await this.#failed(connection, batch, error as Error & { code?: string })
     } finally {
+      isOver = true
       clearTimeout(stuck)
       this.#options.giveBack(connection)
     }
