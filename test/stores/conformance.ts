@@ -54,6 +54,7 @@ const SLACK = 10_000
 const MAPPING = 5
 
 let keys = 0
+let marks = 0
 
 /** A new instance by default. */
 export function bucket(
@@ -89,8 +90,8 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
 
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
-  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, used: 0, want: 0, ahead: 0, returned: [] }
-  return store.lease!({ bucket, ...nothing, ...request })
+  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] }
+  return store.lease!({ bucket, ...nothing, mark: marks++, ...request })
 }
 
 function slotOf(answer: ClaimAnswer | undefined): number {
@@ -889,6 +890,38 @@ export function conformance(
       await level(49, 'the rest is back')
       await lease(store, one, { instance: 0.2 })
       await level(4, 'they have left')
+    })
+
+    await test('a report whose answer was lost counts once', async t => {
+      const one = bucket(1, 100)
+      const level = async (wanted: number, what: string) =>
+        expectLevels(t, await admit(store, [one], 0), [wanted], what)
+      await lease(store, one, { mark: 1, used: 3, want: 20 })
+      await level(23, 'used and set apart')
+      await lease(store, one, { mark: 1, used: 5, want: 20 })
+      await level(25, 'two more were used, and the same room is set apart')
+      await lease(store, one, { mark: 2, used: 5, want: -1 })
+      await level(10, 'after an answer what was used is more')
+    })
+
+    await test('what waits counts in the level, though the meter says less', async t => {
+      const one = bucket(1, 100)
+      const demand = [{ priority: 3, weight: 1, cost: 1 }]
+      const look = () => admit(store, [one], 0)
+      await admit(store, [one], 10)
+      const full = await lease(store, one, { demand, lacks: 130, want: 10 })
+      t.ok(Math.abs(full.level - 130) < SLACK / HOUR && full.spare < -29, `${full.level} wait, ${full.spare} fit`)
+      t.same([full.room, full.roomRate], [0, 0], 'nothing is admitted before it fits')
+      t.match(await admit(other, [one]), { reason: 'overflow' })
+      expectLevels(t, await look(), [130], 'though it is not leased by who asks')
+      // A slot of the schedule has been dealt for one of them.
+      const rest = await lease(store, one, { demand: [], lacks: 39, want: 0.5 })
+      t.ok(Math.abs(rest.level - 40) < SLACK / HOUR, `${rest.level}: they have left`)
+      await lease(store, one, { lacks: 0 })
+      expectLevels(t, await look(), [10], 'the meter is as before')
+      const filling = bucket(1, 100, { overflow: 'fill' })
+      await lease(store, filling, { demand, lacks: 30, want: -1 })
+      expectLevels(t, await admit(store, [filling], 0), [0], 'but a bucket that a rejected request fills')
     })
 
     await test('who leases nothing is told the level without leased room and its growth, and leaves no trace', async t => {
