@@ -362,6 +362,8 @@ export class SharedShaper {
   #hasTurnInTime(arrival: Arrival, longest: number): boolean {
     const now = this.#options.clock.now()
     const stack = arrival.stack as readonly StoredBucket[]
+    // In one lane everybody has the turn that the level says.
+    if (stack.every((bucket, place) => bucket.isOneLane(place))) return false
     if (isMixed(arrival) || !stack.every(bucket => bucket.knowsOthers(arrival.cost, now))) return false
     return predictedWait(arrival, now, arrival.route.gate.pausedFor(now)) <= longest
   }

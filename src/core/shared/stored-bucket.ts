@@ -294,11 +294,11 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     if (mode !== 'claimed' || !keepsOrder) return false
     if (this.waiting > 0) return laneAlone(this)?.stack[0] === this
     // Who waits elsewhere is in the same lane.
-    return this.#isOneLane(place)
+    return this.isOneLane(place)
   }
 
   /** Whether all that may wait for it is in one lane, as far as the configuration says. */
-  #isOneLane(place?: number): boolean {
+  isOneLane(place?: number): boolean {
     return place === 0 && !this.hasPriorities && !this.shard.hasSeveralLanes(this.limits.name)
   }
 
@@ -416,7 +416,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   override elsewhere(now: number, place: number, lane?: LaneName): Elsewhere | undefined {
     const { lease, shard } = this
     if (shard.mode !== 'claimed' || !this.#hearsOfOthers(now)) return undefined
-    if (shard.keepsOrder && this.#isOneLane(place)) return undefined
+    if (shard.keepsOrder && this.isOneLane(place)) return undefined
     const claiming = this.waiting === 0 ? 0 : (this.claiming * this.queued) / this.waiting
     const available = lease?.available ?? 0
     const until = Math.max(now, lease === undefined ? this.claimableAt : -Infinity, this.#leasedUntil)
