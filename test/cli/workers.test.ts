@@ -239,11 +239,11 @@ t.test('SIGTERM to one worker: no new connection notices', async t => {
 
 t.test('SIGTERM under load: every request has an answer, exit 0, no process is left', async t => {
   const more = { limits: { shutdownTimeout: '1s' }, admin: { listen: '127.0.0.1:0' } }
-  const command = start(t, config({ rate: '20/s', capacity: 200 }, more))
+  const command = start(t, config({ rate: '20/s', capacity: 400 }, more))
   const url = await command.url
   const startedAt = performance.now()
   const workers = workersOf(command)
-  // Those that wait would take 10 s.
+  // Those that wait would take 10 s. What one worker has leased of the capacity is not there for the other.
   const answers = Array.from({ length: 200 }, () => ask(url))
   // Later connections are refused.
   await until('all have come', async () => {

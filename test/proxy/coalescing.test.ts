@@ -18,6 +18,7 @@ import {
   type Rig,
   type RigOptions,
   rawUpstream,
+  stalled,
   startRig,
   turns,
 } from './harness.js'
@@ -410,6 +411,8 @@ async function slowLeader(t: Test): Promise<{ rig: Rig; upstream: Held; res: Ser
   const res = await upstream.response(0)
   res.write('a'.repeat(300_000))
   await eventually(() => buffered(rig) > 300_000)
+  // What it takes while time passes counts for it.
+  await stalled(() => buffered(rig))
   while (!isClosed && rig.clock.now() < 100_000) {
     rig.clock.runUntil(rig.clock.now() + 1_000)
     await turns(40)
