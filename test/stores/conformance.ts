@@ -222,6 +222,17 @@ export function conformance(
       t.same((await many(other, 100)).slice(1), [0, false])
     })
 
+    await test('promises without bookings: what is over before the rate rises is over at the new rate', async t => {
+      const slow = bucket(1, 10)
+      const first = await ask(store, { bucket: slow, client: 0, cost: 0.5, more: 100 })
+      t.same([first.made, first.more], [true, 9.5], 'its moment is now, and 9.5 hours of what follows it are left')
+      t.match(await ask(other, { bucket: slow, client: 1, cost: 2 }), { made: false })
+      const fast = { ...slow, limits: { ...slow.limits, rate: 128 / HOUR } }
+      await store.giveBack({ stack: [fast], cost: 0 })
+      const next = await ask(other, { bucket: fast, client: 1, cost: 0.5 })
+      t.ok(next.made && Math.abs(next.after - (9.5 + 0.5 / 128) * HOUR) < SLACK, `${next.made}: ${next.after}`)
+    })
+
     await test('bookings: claimed at any instance, in time, once, by its client at its cost; newcomers are kept out', async t => {
       // One booking is due every 100 ms, and a newcomer fits beside the room that is kept for all after 10 s.
       const ref = perSecond(20, 4_000)

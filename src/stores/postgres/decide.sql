@@ -372,6 +372,9 @@ BEGIN
       capacity := ops[first + 2];
       DELETE FROM @promises@ p
         WHERE p.key = keys[i] AND (kept_untils[i] = '-Infinity' OR p.booking = 0 AND p.at <= now OR p.booking <> 0 AND p.until < now);
+      -- Of the promises without bookings, which are one row, those are over whose moments have come.
+      UPDATE @promises@ p SET cost = rate * (p.at - now)
+        WHERE p.key = keys[i] AND p.booking = 0 AND p.cost > rate * (p.at - now);
       SELECT p.booking, p.cost, p.at, p.until INTO booked FROM @promises@ p
         WHERE p.key = keys[i] AND p.client = ops[last + 1] AND p.booking <> 0;
       is_new := true;
@@ -386,8 +389,7 @@ BEGIN
       more := 0;
       o := o + 1;
       IF is_new THEN
-        -- Of the promises without bookings, which are one row, those are over whose moments have come.
-        SELECT count(*) AS number, coalesce(sum(CASE WHEN p.booking = 0 THEN least(p.cost, rate * (p.at - now)) ELSE p.cost END), 0) AS total,
+        SELECT count(*) AS number, coalesce(sum(p.cost), 0) AS total,
             coalesce(sum(p.cost) FILTER (WHERE p.booking <> 0), 0) AS booked, coalesce(max(p.at), '-Infinity') AS last
           INTO promised FROM @promises@ p WHERE p.key = keys[i];
         room := capacity - promised.total - cost;
@@ -419,7 +421,7 @@ BEGIN
             slot := slot + more / rate;
             INSERT INTO @promises@ AS p (key, client, booking, cost, at, until) VALUES (keys[i], 0, 0, cost + more, slot, slot)
               ON CONFLICT (key, client) DO UPDATE
-                SET cost = least(p.cost, rate * (p.at - now)) + excluded.cost, at = excluded.at, until = excluded.until
+                SET cost = p.cost + excluded.cost, at = excluded.at, until = excluded.until
               RETURNING p.booking, p.cost, p.at, p.until INTO booked;
           END IF;
         END IF;
