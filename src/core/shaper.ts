@@ -315,9 +315,9 @@ export class Shaper {
     return this.#engine.claimAhead(stack)
   }
 
-  /** A bucket of a store, which has no room for this cost or is asked too often, is leased from now on. */
-  lease(bucket: SharedBucket, cost: number, why?: 'crowded'): void {
-    this.#engine.lease(bucket, cost, why)
+  /** A bucket of a store, which has no room for this cost, is leased from now on. */
+  lease(bucket: SharedBucket, cost: number): void {
+    this.#engine.lease(bucket, cost)
   }
 
   /** Asks what waits for a bucket in other instances, before a request of this cost is decided on. `then` is called after the answer. */
