@@ -315,9 +315,9 @@ export class Shaper {
     return this.#engine.claimAhead(stack)
   }
 
-  /** A bucket of a store, which has no room for this cost, is leased from now on. */
-  lease(bucket: SharedBucket, cost: number): void {
-    this.#engine.lease(bucket, cost)
+  /** A bucket of a store, which has no room for this cost or is asked too often, is leased from now on. */
+  lease(bucket: SharedBucket, cost: number, why?: 'crowded'): void {
+    this.#engine.lease(bucket, cost, why)
   }
 
   /** Asks for more room of a leased bucket. `then` is called after the answer. */

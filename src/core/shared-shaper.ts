@@ -7,13 +7,14 @@
 import { promiseKept } from './admission/appointments.js'
 import { decide, placeless, shutOut, timeUntilFit } from './admission/decide.js'
 import { timeUntilQueued } from './admission/drain-time.js'
-import { passedIn, timeToPass } from './bucket/limits.js'
+import { passedIn, slackOf, timeToPass } from './bucket/limits.js'
 import { LEVEL_TOLERANCE } from './bucket/meter.js'
 import type { Clock } from './clock.js'
 import { ignore, when } from './maybe-promise.js'
 import { DEFAULT_PRIORITY } from './priority.js'
 import { costAt, costIn, type Demand, type Rejection, type SharedBucket, type Waiter } from './queue/lane.js'
 import type { Arrival, Shaper, Verdict } from './shaper.js'
+import { fitsFrame } from './shared/bucket-lease.js'
 import { type RejectedArrival, SharedPromises } from './shared/shared-promises.js'
 import { type Inquiries, type Inquiry, refsFor, type StoredBucket } from './shared/stored-bucket.js'
 import type { Admission, AdmitRequest, Store } from './store.js'
@@ -86,13 +87,13 @@ export class SharedShaper {
       if (!this.#asks(arrival)) {
         const decideAlone = (): void => callbacks.decided(this.#admitAlone(arrival, callbacks, maxWait, arrivedAt))
         this.#afterEarlier(arrival, decideAlone)
-      } else if (stack.some(isLeased) && this.#promises.claimOf(arrival) === undefined)
+      } else if (isLeasedAnywhere(arrival) && this.#promises.claimOf(arrival) === undefined)
         this.#admitByLease(arrival, callbacks, maxWait, arrivedAt)
       else this.#admitByStore(arrival, callbacks, maxWait, arrivedAt)
     }
     const { awaitsRoom, refills } = stack[0] as StoredBucket
     // Those that wait for leased room came first, though it is not leased any more.
-    if (awaitsRoom && !(this.#asks(arrival) && stack.some(isLeased))) refills.answered(refills.ask(), admit)
+    if (awaitsRoom && !(this.#asks(arrival) && isLeasedAnywhere(arrival))) refills.answered(refills.ask(), admit)
     else admit()
   }
 
@@ -113,7 +114,7 @@ export class SharedShaper {
     }
     const ahead = shaper.claimAhead(arrival.stack)
     const booked = this.#promises.claimOf(arrival)
-    const claim = booked === undefined && mayGo(arrival, ahead)
+    const claim = booked === undefined && mayGo(arrival, ahead, arrivedAt)
     this.#ask(
       arrival,
       { cost: arrival.cost, maxWait: toldWait(arrival, patience, arrivedAt), claim, ahead, ...(booked && { booked }) },
@@ -144,7 +145,7 @@ export class SharedShaper {
         callbacks.decided(rejection)
         return shaper.wake()
       }
-      const leased = stack.filter(isLeased)
+      const leased = stack.filter(bucket => isLeased(bucket, arrival))
       useRoom(leased, arrival)
       const enqueue = (): void => {
         const ticket = shaper.enqueue({ arrival, waiter: callbacks, maxWait, arrivedAt })
@@ -152,7 +153,7 @@ export class SharedShaper {
         callbacks.decided(ticket)
         shaper.wake()
       }
-      const rest = stack.filter(bucket => !isLeased(bucket))
+      const rest = stack.filter(bucket => !leased.includes(bucket))
       if (rest.length === 0) return this.#afterEarlier(arrival, enqueue)
       this.#askOnce({
         ...{ arrival, stack: rest, request: { cost, maxWait: longest - pause, claim: false } },
@@ -173,9 +174,9 @@ export class SharedShaper {
   #whenRoomIsKnown(arrival: Arrival, then: () => void): void {
     const { shaper, clock } = this.#options
     const buckets = arrival.stack as readonly StoredBucket[]
-    for (const bucket of buckets) if (isLeased(bucket)) bucket.lease!.ask(costIn(arrival, bucket))
+    for (const bucket of buckets) if (isLeased(bucket, arrival)) bucket.lease!.ask(costIn(arrival, bucket))
     const poorAt = (now: number): StoredBucket | undefined =>
-      buckets.find(bucket => isLeased(bucket) && bucket.lease!.canRefill(costIn(arrival, bucket), now))
+      buckets.find(bucket => isLeased(bucket, arrival) && bucket.lease!.canRefill(costIn(arrival, bucket), now))
     const [own] = buckets as readonly [StoredBucket]
     if (!own.awaitsRoom && poorAt(clock.now()) === undefined) return then()
     const lists = buckets.map(({ refills }) => refills)
@@ -207,7 +208,7 @@ export class SharedShaper {
   #rejectByLease(arrival: Arrival, longest: number, pause: number): Rejection | undefined {
     const { shaper, clock } = this.#options
     const { stack } = arrival
-    const leased = stack.filter(isLeased)
+    const leased = stack.filter(bucket => isLeased(bucket, arrival))
     // The others are not known here. Nor are the turns of a part of a stack.
     const asked = leased.length === stack.length ? arrival : { ...arrival, ...partOf(arrival, leased) }
     const judge = (): Rejection | undefined => {
@@ -225,8 +226,8 @@ export class SharedShaper {
   #roomless(arrival: Arrival): Rejection | undefined {
     const now = this.#options.clock.now()
     const stack = arrival.stack as readonly StoredBucket[]
-    const times = stack.map(({ lease, hasRoom }, place) => {
-      return hasRoom ? lease!.timeUntilRoom(costAt(arrival, place), now) : 0
+    const times = stack.map((bucket, place) => {
+      return isLeased(bucket, arrival) ? bucket.lease!.timeUntilRoom(costAt(arrival, place), now) : 0
     })
     const buckets = stack.filter((_, place) => times[place]! > 0)
     if (buckets.length === 0 || buckets.some(bucket => !bucket.canEverFit(costIn(arrival, bucket)))) return undefined
@@ -242,7 +243,7 @@ export class SharedShaper {
     const shutBefore = shutOut(gate, clock.now()) ?? placeless(arrival)
     if (shutBefore !== undefined) return callbacks.decided(shutBefore)
     const booked = this.#promises.claimOf(arrival)
-    if (arrival.stack.some(isLeased) && booked === undefined) return this.#meterByLease(arrival, callbacks)
+    if (isLeasedAnywhere(arrival) && booked === undefined) return this.#meterByLease(arrival, callbacks)
     // Nobody makes room for a request that does not wait.
     this.#askOnce({
       ...{
@@ -271,9 +272,9 @@ export class SharedShaper {
       if (!this.#asks(arrival)) return callbacks.decided(this.#meterAlone(arrival))
       const rejection = this.#rejectByLease(arrival, Infinity, 0)
       if (rejection !== undefined) return callbacks.decided(rejection)
-      const leased = stack.filter(isLeased)
+      const leased = stack.filter(bucket => isLeased(bucket, arrival))
       useRoom(leased, arrival)
-      const rest = stack.filter(bucket => !isLeased(bucket))
+      const rest = stack.filter(bucket => !leased.includes(bucket))
       const pass = (): void => {
         const shut = shutOut(route.gate, clock.now()) ?? placeless(arrival)
         if (shut === undefined) shaper.enter(route.gate, stack)
@@ -337,6 +338,8 @@ export class SharedShaper {
     const askedAt = clock.now()
     const lists = all.map(({ inquiries }) => inquiries)
     const asked = lists.map(inquiries => (isAgain ? inquiries.askAgain() : inquiries.ask()))
+    const known = isAgain || request.booked !== undefined ? undefined : knownOverflow(stack, arrival, askedAt)
+    if (known !== undefined) return inOrder(lists, asked, () => decided(known))
     for (const bucket of stack) bucket.lease?.askStore(costIn(arrival, bucket))
     when(
       store.admit({ ...request, stack: refsFor(stack, arrival) }),
@@ -348,9 +351,11 @@ export class SharedShaper {
             if (!bucket.hasRoom) bucket.levelReported(admission.levels[place]!, now)
             else if (admission.admitted) bucket.levelChanged(costIn(arrival, bucket))
           }
+          noteOverflow(stack, admission, now)
           // With a second bucket there would be a call all the same.
-          if (stack.length === 1 && stack[0]!.askedOften(now))
-            this.#options.shaper.lease(stack[0]!, costIn(arrival, stack[0]!))
+          if (stack.length === 1 && stack[0]!.askedOften(now)) {
+            this.#options.shaper.lease(stack[0]!, costIn(arrival, stack[0]!), 'crowded')
+          }
           decided(admission)
         }),
       () => {
@@ -365,7 +370,9 @@ export class SharedShaper {
     if (admission.admitted || admission.reason !== 'overflow') return
     for (const place of admission.refusing) {
       const bucket = stack[place]!
-      this.#options.shaper.lease(bucket, costIn(arrival, bucket))
+      const cost = costIn(arrival, bucket)
+      // A request that a frame has no room for would wait for room of its own in each instance, and find it in none.
+      if (fitsFrame(cost, (bucket.limits.whole ?? bucket.limits).rate)) this.#options.shaper.lease(bucket, cost)
     }
   }
 
@@ -461,9 +468,18 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
  * Whether no request here goes before it. Those that are set aside do not, nor those that have their slots, where
  * slots may be ahead by this many ms.
  */
-function mayGo(arrival: Arrival, ahead: number): boolean {
+function mayGo(arrival: Arrival, ahead: number, now: number): boolean {
   const { route, stack } = arrival
-  return route.gate.open && !stack.some(bucket => isAwaited(bucket as StoredBucket, ahead) || bucket.shut)
+  const buckets = stack as readonly StoredBucket[]
+  // What left in the last slots of a lease may have cost more than they were for, and the store does not know that.
+  if (buckets.some(bucket => bucket.leaseDrainedAt > now + timeOfSlack(bucket, arrival))) return false
+  return route.gate.open && !buckets.some(bucket => isAwaited(bucket, ahead) || bucket.shut)
+}
+
+/** ms by which it may leave before the bucket has drained. */
+function timeOfSlack(bucket: StoredBucket, arrival: Arrival): number {
+  const limits = bucket.limits.whole ?? bucket.limits
+  return slackOf(limits, costIn(arrival, bucket)) / limits.rate
 }
 
 function isAwaited({ waiting, aside, claiming, lease }: StoredBucket, ahead: number): boolean {
@@ -475,9 +491,13 @@ function isFull({ queued, waiting, limits }: SharedBucket, cost: number): boolea
   return waiting > 0 && queued + cost > limits.capacity + LEVEL_TOLERANCE
 }
 
-/** Whether requests are admitted to it by room that is leased. */
-function isLeased(bucket: SharedBucket): boolean {
-  return (bucket as StoredBucket).hasRoom
+/** Whether a request is admitted to it by room that is leased. */
+function isLeased(bucket: SharedBucket, arrival: Arrival): boolean {
+  return (bucket as StoredBucket).hasRoomFor(costIn(arrival, bucket))
+}
+
+function isLeasedAnywhere(arrival: Arrival): boolean {
+  return arrival.stack.some(bucket => isLeased(bucket, arrival))
 }
 
 function useRoom(leased: readonly SharedBucket[], arrival: Arrival): void {
@@ -507,6 +527,30 @@ function countIn(arrival: Arrival, times: number): void {
 function inOrder(lists: readonly Inquiries[], asked: readonly Inquiry[], deal: () => void): void {
   for (let place = 1; place < lists.length; place += 1) lists[place]!.answered(asked[place]!, ignore)
   lists[0]!.answered(asked[0]!, deal)
+}
+
+/** The answer of a store that has said lately that its buckets are full. Undefined: it has to be asked. */
+function knownOverflow(
+  stack: readonly StoredBucket[],
+  arrival: Arrival,
+  now: number,
+): Extract<Admission, { admitted: false }> | undefined {
+  const times = stack.map(bucket => {
+    return bucket.lacksFor(costIn(arrival, bucket), now) / (bucket.limits.whole ?? bucket.limits).rate
+  })
+  const refusing = [...times.keys()].filter(place => times[place]! > 0)
+  if (refusing.length === 0) return undefined
+  const levels = stack.map(bucket => bucket.level(now))
+  return { admitted: false, reason: 'overflow', levels, refusing, retryAfterMs: Math.max(...times) }
+}
+
+function noteOverflow(stack: readonly StoredBucket[], admission: Admission, now: number): void {
+  if (admission.admitted || admission.reason !== 'overflow') return
+  for (const place of admission.refusing) {
+    const { overflow, blockFor } = stack[place]!.limits
+    // Each overflow of such a bucket has consequences there.
+    if (overflow !== 'fill' && blockFor === undefined) stack[place]!.refused(admission.levels[place]!, now)
+  }
 }
 
 /**

@@ -227,7 +227,7 @@ t.test('a client that asks again while it is asked for is promised one moment', 
       const answered = (answer: 'admitted' | Rejection): void => {
         if (answer !== 'admitted') told.set(name, [...(told.get(name) ?? []), world.clock.now() + answer.retryAfterMs!])
       }
-      world.ask(name, answered, { cost: 20 })
+      world.ask(name, answered, { cost: 40 })
     }
   }
   await world.pass(300)
@@ -237,7 +237,7 @@ t.test('a client that asks again while it is asked for is promised one moment', 
     [1, 1, 1],
   )
   const [one, two, three] = moments.flat() as [number, number, number]
-  t.same([two - one, three - two], [200, 200], 'nothing is promised in between')
+  t.same([two - one, three - two], [400, 400], 'nothing is promised in between')
 })
 
 t.test('in an outage those that wait for their moments are spread by their instance', async t => {

@@ -306,9 +306,9 @@ export class Engine {
     return this.#claims?.ahead(stack) ?? 0
   }
 
-  /** The room of a bucket is leased from now on, which has no room for this cost. */
-  lease(bucket: SharedBucket, cost: number): void {
-    this.#claims!.leases.startRoom(bucket as StoredBucket, cost)
+  /** The room of a bucket is leased from now on, which has no room for this cost or is asked too often. */
+  lease(bucket: SharedBucket, cost: number, why?: 'crowded'): void {
+    this.#claims!.leases.startRoom(bucket as StoredBucket, cost, why)
   }
 
   /** A request has come to leased buckets. */

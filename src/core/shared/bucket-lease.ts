@@ -53,9 +53,11 @@ export class BucketLease {
   readonly #mayLeaseRoom: boolean
   /** Whether room is leased, too. Until then the store is asked about each request, and exactly b are admitted. */
   #isRoomOpen = false
+  /** Whether there is too much to ask the store about. Then room is leased for large costs, too. */
+  #isCrowded = false
   /** Whether the store has answered how much room there is. */
   #isRoomKnown = false
-  /** Cost units that the store was asked about since the last report. */
+  /** Cost units that the store was asked about since the last report, of requests that leased room can be for. */
   #askedStore = 0
   /** When what has left has drained, in ms. */
   drainedAt = -Infinity
@@ -132,8 +134,14 @@ export class BucketLease {
     return this.#isRoomOpen && !this.ending
   }
 
+  /** Whether a request of this cost is. One that a frame has no room for asks the store: its room would never be in one piece here. */
+  leasesRoomFor(cost: number): boolean {
+    return this.leasesRoom && (this.#isCrowded || fitsFrame(cost, this.#rate))
+  }
+
   /** Room is leased from now on: the bucket is full, or there is too much to ask the store about. */
-  openRoom(): void {
+  openRoom(why?: 'crowded'): void {
+    if (why === 'crowded') this.#isCrowded = true
     if (this.#isRoomOpen || !this.#mayLeaseRoom) return
     this.#isRoomOpen = true
     this.#asked += this.#askedStore
@@ -141,7 +149,7 @@ export class BucketLease {
 
   /** The store is asked about a cost. */
   askStore(cost: number): void {
-    this.#askedStore += cost
+    if (fitsFrame(cost, this.#rate)) this.#askedStore += cost
   }
 
   /**
@@ -320,16 +328,19 @@ export class BucketLease {
     const { lead, now, isCalm, arrivals } = times
     this.#isCalm = isCalm
     // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
-    if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
+    const isFast = this.#askedStore > 0 || fitsFrame(this.#largestBefore, this.#rate)
+    if (this.#instances !== undefined && isFast) this.openRoom()
     // Each time that it asks before a frame has passed, it asks for twice as much.
     const isEarly = this.#instances === undefined || now < this.nextAt
     this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
+    if (!isEarly && this.#requests < MANY_REQUESTS) this.#isCrowded = false
     this.#lapse(now)
     const largest = Math.max(this.#largest, this.#largestBefore)
+    const next = this.leasesRoomFor(largest) ? largest : 0
     const elapsed = Math.max(1, now - this.#reportedAt)
     // Requests come while the answer is on its way.
     const kept = this.leasesRoom
-      ? Math.max(0, Math.min(this.roomAt(now), largest + (2 * this.#asked * lead) / elapsed))
+      ? Math.max(0, Math.min(this.roomAt(now), next + (2 * this.#asked * lead) / elapsed))
       : 0
     const isLimited = this.#lapsed > LEVEL_TOLERANCE
     const returned = [...this.#unwanted, ...this.#surplus(demand, claiming, now + lead)]
@@ -343,7 +354,7 @@ export class BucketLease {
       }),
       largest,
       used: this.#unreported + kept,
-      want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
+      want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : next) : -1,
       returned,
     }
     this.#known = 0
@@ -494,6 +505,11 @@ interface ReportTimes {
   readonly isCalm: boolean
   /** When what waits of a class came, behind what is covered of it. Undefined: the store does not keep the order. */
   readonly arrivals?: ArrivalsOf | undefined
+}
+
+/** Whether a frame has room for it. */
+export function fitsFrame(cost: number, rate: number): boolean {
+  return cost <= rate * FRAME + LEVEL_TOLERANCE
 }
 
 type ArrivalsOf = (priority: number, covered: number) => LaneArrivals | undefined

@@ -66,11 +66,11 @@ export class Leases {
   }
 
   /** Leases the room of a bucket from now on as well as its slots. A request of this cost has asked for it. */
-  startRoom(bucket: StoredBucket, cost: number): void {
-    if (bucket.lease !== undefined) return bucket.lease.openRoom()
+  startRoom(bucket: StoredBucket, cost: number, why?: 'crowded'): void {
+    if (bucket.lease !== undefined) return bucket.lease.openRoom(why)
     const lease = this.#begin(bucket, cost)
     if (lease === undefined) return
-    lease.openRoom()
+    lease.openRoom(why)
     // It has asked the store, and goes on asking: without this the lease would end with its first report.
     lease.ask(cost)
     this.#report(bucket)

@@ -430,7 +430,10 @@ export class Claims {
   /** Returns what the store counts itself. */
   #countOut(demand: Demand): BucketRef[] {
     const stack = stored(demand.stack)
-    for (const [place, bucket] of stack.entries()) if (bucket.hasRoom) bucket.lease!.use(-costAt(demand, place))
+    for (const [place, bucket] of stack.entries()) {
+      if (bucket.hasRoom) bucket.lease!.use(-costAt(demand, place))
+      else bucket.gaveBack(costAt(demand, place))
+    }
     return refsFor(
       stack.filter(bucket => !bucket.hasRoom),
       demand,

@@ -46,6 +46,9 @@ const TURN_TOLERANCE = 1e-3
 /** ms. Where three requests claim in a shorter time, slots are leased: a store has at most ten calls in a second. */
 const FEW_CLAIMS = 4 * FRAME
 
+/** ms. For so long a full bucket stays full but for what drains: the store is not asked about each request that comes meanwhile. */
+const KNOWN_FULL = 2 * FRAME
+
 /** A question to the store. */
 export interface Inquiry {
   /** What to do with the answer. Undefined until it is there. */
@@ -95,6 +98,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   /** The level that the store reported last: cost units, at a time in ms. */
   #reported = 0
   #reportedAt = 0
+  /** The level at which it refused a request last: cost units, at a time in ms. */
+  #full = 0
+  #fullAt = -Infinity
   /** The part of it that other instances caused, once the store cannot be asked: cost units, at a time in ms. */
   #fromOthers = 0
   #fromOthersAt = 0
@@ -155,9 +161,33 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     return Math.max(super.drainedAt, this.claimableAt)
   }
 
-  /** Whether requests are admitted by room that is leased. */
+  /** Whether room is leased. */
   get hasRoom(): boolean {
     return this.lease?.leasesRoom === true
+  }
+
+  /** Whether requests of this cost are admitted by it. */
+  hasRoomFor(cost: number): boolean {
+    return this.lease?.leasesRoomFor(cost) === true
+  }
+
+  /** The store has no room for a request, at this level with all that is kept for others. */
+  refused(level: number, now: number): void {
+    this.#full = level
+    this.#fullAt = now
+  }
+
+  /** A cost that the store had admitted is given back to it. */
+  gaveBack(cost: number): void {
+    this.#full -= cost
+  }
+
+  /** By how many cost units the store has no room for a cost, as it said lately. 0: it has to be asked. */
+  lacksFor(cost: number, now: number): number {
+    if (now - this.#fullAt > KNOWN_FULL || this.changedAt >= this.#fullAt) return 0
+    const { rate, capacity } = this.limits.whole ?? this.limits
+    const lacks = this.#full - (now - this.#fullAt) * rate + cost - capacity
+    return lacks > LEVEL_TOLERANCE ? lacks : 0
   }
 
   override freeFor(cost: number): number {
