@@ -50,6 +50,26 @@ t.test('room is leased from when the bucket is full, or from the second report w
   t.equal(blocking.leasesRoom, false, 'all have to know of a bucket that blocks')
 })
 
+t.test('room is leased for what drains in a frame; for more only where too much asks the store', async t => {
+  const times = (now: number) => ({ lead: 5, now, isCalm: false })
+  const lease = new BucketLease(QUICK, 13)
+  lease.openRoom()
+  t.same([lease.leasesRoomFor(12), lease.leasesRoomFor(13)], [true, false])
+  t.equal(lease.report(waiting(26), 0, times(0)).want, 0, 'none for the next one that waits')
+  lease.answered(answer({}), 0)
+  lease.askStore(13)
+  t.equal(lease.report(waiting(26), 0, times(120)).want, 0)
+  lease.answered(answer({ nextAt: 240 }), 120)
+  lease.openRoom('crowded')
+  t.equal(lease.leasesRoomFor(13), true)
+  lease.ask(13)
+  t.ok(lease.report(waiting(26), 0, times(130)).want > 26)
+  lease.answered(answer({ nextAt: 250 }), 130)
+  lease.ask(13)
+  lease.report(waiting(26), 0, times(250))
+  t.equal(lease.leasesRoomFor(13), false, 'it is over')
+})
+
 t.test('what has passed of a slot for many requests can be used', async t => {
   const lease = leased({ rate: 10 }, [0, 20, 40], { instances: 2 }, 10)
   t.equal(lease.pastFor(1), 2, 'between two slots of one instance there is one of the other')

@@ -376,3 +376,41 @@ t.test('with a store, too, lower numbers leave first', t => {
   )
   t.end()
 })
+
+t.test('a full bucket of large requests is asked once in two frames, and when the request fits', async t => {
+  const { clock, store, log, meter, bucket } = instance()
+  const own = bucket(limits(5, 10), 'a')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  const asked: number[] = []
+  const { admit } = store
+  store.admit = request => {
+    asked.push(clock.now())
+    return admit(request)
+  }
+  const come = (name: string): void => meter({ name, route: api, stack: [own], cost: 5 })
+  come('first')
+  come('second')
+  for (let at = 0; at <= 1_000; at += 10) {
+    clock.runUntil(at)
+    come(`${at}`)
+  }
+  t.same(asked, [0, 0, 0, 250, 500, 750, 1_000], 'a level that drains is known')
+  t.equal(log.at(-1), '1000 released')
+  t.equal(log.filter(line => line.endsWith('overflow of client')).length, 100)
+})
+
+t.test('an overflow that has consequences is told to the store each time', async t => {
+  for (const consequence of [{ overflow: 'fill' }, { blockFor: 60_000 }] as const) {
+    const { store, meter, bucket } = instance()
+    const own = bucket({ ...limits(5, 10), ...consequence }, 'a')
+    const api: LaneRoute = { name: 'api', gate: new Gate() }
+    let asked = 0
+    const { admit } = store
+    store.admit = request => {
+      asked += 1
+      return admit(request)
+    }
+    for (const name of ['first', 'second', 'third']) meter({ name, route: api, stack: [own], cost: 6 })
+    t.equal(asked, 3)
+  }
+})

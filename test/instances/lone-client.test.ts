@@ -65,24 +65,25 @@ async function run({ mode, rate, capacity, costs, count, way, think, requests }:
   return { first: atFirst / rejected, rejected, used, excess: world.excess() }
 }
 
+/** One and four instances, near and far, at once after an admission and after the time in which a request drains. */
+function casesOf(mode: Options['mode']): Options[] {
+  const places = [1, 4].flatMap(count => [0.5, 30].map(way => ({ count, way })))
+  return SLOW.flatMap(each => {
+    const period = (1_000 * each.costs[0]!) / each.rate
+    return places.flatMap(place => [5, period].map(think => ({ ...each, ...place, mode, think, requests: 100 })))
+  })
+}
+
 for (const mode of ['shape', 'meter'] as const) {
   t.test(`${mode}: it is admitted at its first return`, async t => {
-    for (const each of SLOW) {
-      const period = (1_000 * each.costs[0]!) / each.rate
-      for (const count of [1, 4]) {
-        for (const way of [0.5, 30]) {
-          for (const think of [5, period]) {
-            const { first, rejected, excess } = await run({ ...each, mode, count, way, think, requests: 100 })
-            const { rate, capacity, costs } = each
-            const what = `${costs} of ${capacity} at ${rate}/s, ${count} instances, ${way} ms away, after ${think} ms`
-            if (rejected > 0) t.equal(first, 1, `${what}: ${rejected} rejected`)
-            // What was admitted by the store leaves up to a way later.
-            const most =
-              mode === 'meter' ? capacity + (rate * 2 * way) / 1_000 : rate * 0.01 + count * Math.max(...costs)
-            t.ok(excess <= most, `${what}: ${excess} beyond r times the window`)
-          }
-        }
-      }
+    for (const options of casesOf(mode)) {
+      const { rate, capacity, costs, count, way, think } = options
+      const { first, rejected, excess } = await run(options)
+      const what = `${costs} of ${capacity} at ${rate}/s, ${count} instances, ${way} ms away, after ${think} ms`
+      if (rejected > 0) t.equal(first, 1, `${what}: ${rejected} rejected`)
+      // What the store has admitted leaves up to a way later.
+      const most = mode === 'meter' ? capacity + (rate * 2 * way) / 1_000 : rate * 0.01 + count * Math.max(...costs)
+      t.ok(excess <= most, `${what}: ${excess} beyond r times the window`)
     }
   })
 }

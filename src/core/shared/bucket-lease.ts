@@ -134,7 +134,10 @@ export class BucketLease {
     return this.#isRoomOpen && !this.ending
   }
 
-  /** Whether a request of this cost is. One that a frame has no room for asks the store: its room would never be in one piece here. */
+  /**
+   * Whether a request of this cost is. One that costs more than drains in a frame asks the store. Each instance would have to gather room
+   * for it over several frames. Nobody would have enough meanwhile, and a client that comes back to another instance is rejected again.
+   */
   leasesRoomFor(cost: number): boolean {
     return this.leasesRoom && (this.#isCrowded || fitsFrame(cost, this.#rate))
   }
@@ -327,15 +330,10 @@ export class BucketLease {
   report(demand: readonly ClassDemand[], claiming: number, times: ReportTimes): Report {
     const { lead, now, isCalm, arrivals } = times
     this.#isCalm = isCalm
-    // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
-    const isFast = this.#askedStore > 0 || fitsFrame(this.#largestBefore, this.#rate)
-    if (this.#instances !== undefined && isFast) this.openRoom()
-    // Each time that it asks before a frame has passed, it asks for twice as much.
-    const isEarly = this.#instances === undefined || now < this.nextAt
-    this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
-    if (!isEarly && this.#requests < MANY_REQUESTS) this.#isCrowded = false
+    this.#reviewRoom(now)
     this.#lapse(now)
     const largest = Math.max(this.#largest, this.#largestBefore)
+    // The next request, if room is leased for it.
     const next = this.leasesRoomFor(largest) ? largest : 0
     const elapsed = Math.max(1, now - this.#reportedAt)
     // Requests come while the answer is on its way.
@@ -378,6 +376,17 @@ export class BucketLease {
     this.#reportedAt = now
     this.#lead = lead
     return report
+  }
+
+  /** Whether room is leased from this report on, and how much it asks for. */
+  #reviewRoom(now: number): void {
+    // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
+    const isFast = this.#askedStore > 0 || fitsFrame(this.#largestBefore, this.#rate)
+    if (this.#instances !== undefined && isFast) this.openRoom()
+    // Each time that it asks before a frame has passed, it asks for twice as much.
+    const isEarly = this.#instances === undefined || now < this.nextAt
+    this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
+    if (!isEarly && this.#requests < MANY_REQUESTS) this.#isCrowded = false
   }
 
   /** The last report. Slots for what waits are kept. */
