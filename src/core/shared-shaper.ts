@@ -471,8 +471,8 @@ const UNAVAILABLE: Rejection = { reason: 'unavailable', buckets: [], retryAfterM
 function mayGo(arrival: Arrival, ahead: number, now: number): boolean {
   const { route, stack } = arrival
   const buckets = stack as readonly StoredBucket[]
-  // What left in the last slots of a lease may have cost more than they were for, and the store does not know that.
-  if (buckets.some(bucket => bucket.leaseDrainedAt > now + timeOfSlack(bucket, arrival))) return false
+  // The store would grant a slot before what has left has drained.
+  if (buckets.some(bucket => bucket.overdrawnUntil > now + timeOfSlack(bucket, arrival))) return false
   return route.gate.open && !buckets.some(bucket => isAwaited(bucket, ahead) || bucket.shut)
 }
 

@@ -110,6 +110,8 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
   lease: BucketLease | undefined = undefined
   /** When what has left by a lease that has ended has drained, in ms. */
   leaseDrainedAt = -Infinity
+  /** The same, if its last slots were for less than what has left in them: the store does not know of the rest. */
+  overdrawnUntil = -Infinity
   /** How many of the requests that wait have a slot or ask for one. */
   claiming = 0
   /** ms. A slot is given to a request so much earlier, where it has to claim slots of other buckets as well. */
@@ -338,7 +340,9 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
 
   /** Slots are claimed one by one again. The first one not before what has left has drained here, as the store does not know when. */
   endLease(): void {
-    this.leaseDrainedAt = this.lease!.drainedAt
+    const { drainedAt, until } = this.lease!
+    this.leaseDrainedAt = drainedAt
+    this.overdrawnUntil = drainedAt > until + SAME_TIME ? drainedAt : -Infinity
     this.lease = undefined
   }
 
