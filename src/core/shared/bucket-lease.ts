@@ -455,7 +455,12 @@ export class BucketLease {
     }
   }
 
-  /** The beginning of a slot is used, or lost: so many cost units, which take so many ms. */
+  /**
+   * A slot begins later, as its first part was used or lost.
+   *
+   * @param cost of that part, in cost units
+   * @param time that the part takes at the rate, in ms
+   */
   #shorten(slot: OwnSlot, cost: number, time: number): void {
     slot.at += time
     slot.cost -= cost
