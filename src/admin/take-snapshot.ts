@@ -1,5 +1,5 @@
 /** Takes snapshots of a running proxy. */
-import { isAnyRate } from '../config/default-capacity.js'
+import { isAnyRate } from '../config/derived/default-capacity.js'
 import { formatKeyPart } from '../config/schema/key.js'
 import type { BucketSettings, Settings } from '../config/settings.js'
 import type { ProxyContext } from '../proxy/context.js'

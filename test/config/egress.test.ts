@@ -1,5 +1,5 @@
 import t from 'tap'
-import { withEgressRoutes } from '../../src/config/egress-routes.js'
+import { withEgressRoutes } from '../../src/config/derived/egress-routes.js'
 import { effective } from '../../src/config/report/effective-config.js'
 import { warnings } from '../../src/config/warnings/index.js'
 import { faults, least, parse } from './sample.js'

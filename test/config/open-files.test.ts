@@ -1,6 +1,6 @@
 import t from 'tap'
+import { openFileLimit } from '../../src/config/derived/open-files.js'
 import { loadConfig } from '../../src/config/load.js'
-import { openFileLimit } from '../../src/config/open-files.js'
 import { openFileWarnings } from '../../src/config/warnings/open-files.js'
 import { least, parse } from './sample.js'
 

@@ -1,7 +1,7 @@
 /** What a store is told of the buckets of a configuration. */
 import t from 'tap'
+import { bucketsOfSeveralLanes } from '../../src/config/derived/store-groups.js'
 import { parseConfig } from '../../src/config/load.js'
-import { bucketsOfSeveralLanes } from '../../src/config/store-groups.js'
 
 t.test('buckets of several routes or classes have several lanes', async t => {
   const rate = '5/s'

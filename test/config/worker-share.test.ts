@@ -1,6 +1,6 @@
 import t from 'tap'
+import { workerShare } from '../../src/config/derived/worker-share.js'
 import { loadConfig } from '../../src/config/load.js'
-import { workerShare } from '../../src/config/worker-share.js'
 import { least, linesOf, parse } from './sample.js'
 
 const FILE = {

@@ -1,6 +1,6 @@
 /** Prometheus metrics. Labels are route, bucket and the like, never a key. */
 import { Counter, Gauge, Histogram, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
-import { isAnyRate } from '../../config/default-capacity.js'
+import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { BucketLimits } from '../../core/bucket/limits.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'
 import type { Observer } from '../../proxy/observe/observer.js'

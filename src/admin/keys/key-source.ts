@@ -1,5 +1,5 @@
 /** Answers about single keys of a running proxy, and changes to them. */
-import { isAnyRate } from '../../config/default-capacity.js'
+import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { BucketSettings } from '../../config/settings.js'
 import type { ProxyContext } from '../../proxy/context.js'
 import { hashedKey } from '../../proxy/routing/key.js'

@@ -1,5 +1,5 @@
 /** What is told of a single key: its bucket, what a newcomer would wait, and how its latest requests ended. */
-import { isAnyRate } from '../../config/default-capacity.js'
+import { isAnyRate } from '../../config/derived/default-capacity.js'
 import type { Override } from '../../core/board.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import { StoredBucket } from '../../core/shared/stored-bucket.js'

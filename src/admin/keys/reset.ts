@@ -1,5 +1,5 @@
 /** DELETE of a key: empties its bucket except for the requests that wait. */
-import { ANY_RATE, isAnyRate } from '../../config/default-capacity.js'
+import { ANY_RATE, isAnyRate } from '../../config/derived/default-capacity.js'
 import { type BucketLimits, slackOf } from '../../core/bucket/limits.js'
 import type { SharedBucket } from '../../core/queue/lane.js'
 import { StoredBucket } from '../../core/shared/stored-bucket.js'

@@ -1,5 +1,5 @@
+import { openFileLimit } from '../../config/derived/open-files.js'
 import { ConfigError, type ConfigSources, type Flags } from '../../config/load.js'
-import { openFileLimit } from '../../config/open-files.js'
 import { parseUpstreamUrl } from '../../config/schema/address.js'
 import type { Terminal } from '../terminal.js'
 

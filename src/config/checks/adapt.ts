@@ -1,5 +1,5 @@
 /** Checks of `upstream.adapt` that need other parts of the file. */
-import { ADAPTIVE } from '../adapted-upstreams.js'
+import { ADAPTIVE } from '../derived/adapted-upstreams.js'
 import { quote } from '../messages.js'
 import { type Finding, formatPath } from '../problems.js'
 import { parseUpstreamUrl } from '../schema/address.js'

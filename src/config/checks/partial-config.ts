@@ -1,6 +1,6 @@
 /** The valid parts of a file, for checks that run even when other parts are invalid. */
 import * as z from 'zod'
-import { capacityOf } from '../default-capacity.js'
+import { capacityOf } from '../derived/default-capacity.js'
 import { bucket, tier } from '../schema/buckets.js'
 import { slowest } from '../schema/rates.js'
 import { route } from '../schema/routes.js'

@@ -1,9 +1,9 @@
 /** The flag `--workers`. */
 import { availableParallelism } from 'node:os'
+import { DIVIDED } from '../derived/worker-share.js'
 import { quote } from '../messages.js'
 import type { Finding } from '../problems.js'
 import { LEAST_BUFFER_MEMORY } from '../schema/schema.js'
-import { DIVIDED } from '../worker-share.js'
 import { isObject } from './partial-config.js'
 
 /** More workers than this are taken for a mistake. */
@@ -31,7 +31,7 @@ export function workerFaults(workers: string | undefined, file: Record<string, u
   return count === undefined ? [] : tooSmall(count, file)
 }
 
-/** Finds bounds of which some worker would have no part (config/worker-share.ts). */
+/** Finds bounds of which some worker would have no part (config/derived/worker-share.ts). */
 function tooSmall(count: number, { limits, upstream, routes, buckets }: Record<string, unknown>): Finding[] {
   const bounds = (path: PropertyKey[], value: unknown, names: readonly string[]): Finding[] =>
     names.flatMap(name => {

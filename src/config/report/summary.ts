@@ -1,4 +1,4 @@
-import { adaptedUpstreams } from '../adapted-upstreams.js'
+import { adaptedUpstreams } from '../derived/adapted-upstreams.js'
 import type { Settings } from '../settings.js'
 import { exactRate } from './exact-units.js'
 import { type LongestWait, longestWaitOf, longestWaits, longestWaitText } from './longest-waits.js'

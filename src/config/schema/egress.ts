@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { formatAuthority, readAuthority } from '../../http/authority.js'
-import { EGRESS } from '../egress-routes.js'
+import { EGRESS } from '../derived/egress-routes.js'
 import { quote, quoteUrl, wants } from '../messages.js'
 import type { EgressSettings, UpstreamSettings } from '../settings.js'
 import { egressOptions, settingsOf } from './upstream.js'

@@ -1,5 +1,5 @@
+import { filesOf } from '../derived/open-files.js'
 import type { Problem } from '../load.js'
-import { filesOf } from '../open-files.js'
 import type { Settings } from '../settings.js'
 
 /**

@@ -1,7 +1,7 @@
 /**
  * Egress: programs name the server that a request is for, and it goes there if the configuration allows it.
  *
- * Each allowed origin is an upstream like any other (config/egress-routes.ts), so a request only has to say which one it
+ * Each allowed origin is an upstream like any other (config/derived/egress-routes.ts), so a request only has to say which one it
  * means. What it says is read into one spelling and looked up among the allowed ones. Nothing that a client sends reaches the
  * connection, the certificate check or the Host header: those come from the entry that was found.
  *
@@ -11,7 +11,7 @@
 import { type LookupAddress, type LookupOptions, lookup as lookupName } from 'node:dns'
 import type { LookupFunction } from 'node:net'
 import ipaddr from 'ipaddr.js'
-import { type EgressOrigins, originsOf } from '../../config/egress-routes.js'
+import { type EgressOrigins, originsOf } from '../../config/derived/egress-routes.js'
 import type { EgressSettings } from '../../config/settings.js'
 import { createTokenCheck, pageDenial } from '../../http/access.js'
 import { formatAuthority, readAuthority } from '../../http/authority.js'

@@ -1,5 +1,5 @@
-import { routeKey } from '../../config/egress-routes.js'
-import { needsOf } from '../../config/header-needs.js'
+import { routeKey } from '../../config/derived/egress-routes.js'
+import { needsOf } from '../../config/derived/header-needs.js'
 import type { BucketSettings, CostSettings, KeySettings, RouteSettings, TierSettings } from '../../config/settings.js'
 import { Patience } from '../../core/patience/patience.js'
 import { ServiceTime } from '../../core/patience/service-time.js'

@@ -2,11 +2,11 @@
 
 import { randomUUID } from 'node:crypto'
 import { readKeyPair } from '../../config/checks/readable-files.js'
-import { routeKey, withEgressRoutes } from '../../config/egress-routes.js'
+import { routeKey, withEgressRoutes } from '../../config/derived/egress-routes.js'
+import { bucketsOfSeveralLanes, groupsOf } from '../../config/derived/store-groups.js'
 import { presentRates } from '../../config/schedule.js'
 import { formatListen } from '../../config/schema/address.js'
 import type { Settings } from '../../config/settings.js'
-import { bucketsOfSeveralLanes, groupsOf } from '../../config/store-groups.js'
 import { BucketTable } from '../../core/bucket-table.js'
 import type { Clock } from '../../core/clock.js'
 import { Shaper } from '../../core/shaper.js'

@@ -1,6 +1,6 @@
-import { adaptedUpstreams } from '../../config/adapted-upstreams.js'
 import { readAuthorities } from '../../config/checks/readable-files.js'
-import { routeKey } from '../../config/egress-routes.js'
+import { adaptedUpstreams } from '../../config/derived/adapted-upstreams.js'
+import { routeKey } from '../../config/derived/egress-routes.js'
 import type { RouteSettings, UpstreamSettings } from '../../config/settings.js'
 import { AdaptiveLimit } from './adaptive-limit.js'
 import { type Echo, startEcho } from './echo.js'

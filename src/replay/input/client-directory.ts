@@ -1,5 +1,5 @@
 /** Numbers the clients of a log, and with a configuration the kinds of requests. */
-import { needsOf } from '../../config/header-needs.js'
+import { needsOf } from '../../config/derived/header-needs.js'
 import type { Settings } from '../../config/settings.js'
 import type { BucketLimits } from '../../core/bucket/queued-bucket.js'
 import { DEFAULT_PRIORITY } from '../../core/priority.js'

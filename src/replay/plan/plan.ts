@@ -1,6 +1,6 @@
 /** What a replay has to do, and checks of the limits against it. */
 
-import { needsOf } from '../../config/header-needs.js'
+import { needsOf } from '../../config/derived/header-needs.js'
 import { ConfigError, type Problem } from '../../config/load.js'
 import type { BucketSettings, RouteSettings, Settings } from '../../config/settings.js'
 import type { FieldNames, FieldUse } from '../formats/field-names.js'

@@ -1,5 +1,5 @@
 /** What sharing needs to know of the buckets of all routes: which ones a store keeps together, and in which several lanes may wait. */
-import type { BucketSettings, RouteSettings } from './settings.js'
+import type { BucketSettings, RouteSettings } from '../settings.js'
 
 /**
  * The group of each bucket, by name.

@@ -1,4 +1,4 @@
-import type { KeyPart, Settings } from './settings.js'
+import type { KeyPart, Settings } from '../settings.js'
 
 /**
  * The headers that a configuration reads, each with the place in the configuration that reads it. `host` stands for the

@@ -1,5 +1,5 @@
-import { createHostMatcher } from '../http/matching/host-pattern.js'
-import type { EgressSettings, RouteSettings, Settings } from './settings.js'
+import { createHostMatcher } from '../../http/matching/host-pattern.js'
+import type { EgressSettings, RouteSettings, Settings } from '../settings.js'
 
 /** The URL of an upstream that stands for all allowed origins. */
 export const EGRESS = 'egress:'

@@ -3,7 +3,7 @@
  * all parts together are the whole. config/checks/workers.ts refuses smaller ones that the file sets.
  * Rates and capacities are no such bounds: the workers have them in common.
  */
-import type { Settings } from './settings.js'
+import type { Settings } from '../settings.js'
 
 /** The bounds that are divided, by where they stand. */
 export const DIVIDED = {

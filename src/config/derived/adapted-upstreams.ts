@@ -1,4 +1,4 @@
-import type { AdaptSettings, UpstreamSettings } from './settings.js'
+import type { AdaptSettings, UpstreamSettings } from '../settings.js'
 
 /** The bucket of an upstream with `adapt`. With several such upstreams a colon and the host follow. */
 export const ADAPTIVE = 'adaptive'

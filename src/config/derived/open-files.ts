@@ -1,6 +1,6 @@
 /** Open files: what the limits of a configuration need, and what the system allows. */
 import { readFileSync } from 'node:fs'
-import type { RouteSettings, Settings } from './settings.js'
+import type { RouteSettings, Settings } from '../settings.js'
 import { workerShare } from './worker-share.js'
 
 /** Connections that are refused because there are too many (256), files, threads, the store, the admin server. */
