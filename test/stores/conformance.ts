@@ -241,7 +241,8 @@ export function conformance(
       const second = await ask(other, { bucket: ref, client: 2, booking: 72, cost: 2 })
       t.match(full, { booking: 71, made: true })
       t.match(second, { booking: 72, made: true })
-      t.ok(full.window > 9_000 && full.window <= 10_000, `${full.window}`)
+      // A window is a difference of moments, so it is rounded.
+      t.ok(full.window > 9_000 && full.window < 10_000.001, `${full.window}`)
       t.match(await ask(other, { bucket: ref, client: 1, booking: 73, cost: 2 }), { booking: 71 }, 'again')
       t.match(await ask(other, { bucket: ref, client: 1, booking: 74, cost: 1 }), { booking: 0 }, 'for its cost')
       const others = Array.from({ length: 98 }, (_, at) => 100 + at)
