@@ -53,3 +53,30 @@ t.test('a client that another bucket delays a little longer is told by the first
   t.same(told, [2 * WAY, retryAfterMs - 2 * WAY])
   t.equal(calls, 1)
 })
+
+t.test('after a reset nobody is told the last moment from before it', async t => {
+  const clock = createVirtualClock()
+  const bucket = new StoredBucket(limits(5, 10), 'all', () => '', shardIn('claimed'))
+  const promises = new SharedPromises({ store: createMemoryStore({ clock }), clock })
+  const route = { name: 'route', gate: new Gate() }
+  const told: number[] = []
+  const ask = (client: string): void =>
+    promises.ask(
+      {
+        arrival: { route, stack: [bucket], cost: 1, client },
+        rejection: { reason: 'overflow', buckets: [bucket], retryAfterMs: 10 },
+        maxWait: Infinity,
+        tell: rejection => told.push(rejection.retryAfterMs!),
+      },
+      () => t.fail('the store answers'),
+    )
+  bucket.promising.last = 9_000
+  bucket.promising.fullUntil = 100
+  ask('ann')
+  t.same(told.splice(0), [9_000], 'as much is promised as may be')
+  bucket.reset(0)
+  ask('bob')
+  bucket.promising.fullUntil = 100
+  ask('cid')
+  t.same(told, [10, 10])
+})

@@ -54,7 +54,7 @@ export interface DividedMoment {
 
 /** Times in ms. */
 export class PromisingBucket<C extends WaitingClient = WaitingClient> {
-  /** The last moment that is known. */
+  /** The last moment that is known. It falls with a reset only, as in the store: a rate that rises moves no moment that was told. */
   last = -Infinity
   /** Until then nothing more is promised. */
   fullUntil = -Infinity
@@ -78,6 +78,12 @@ export class PromisingBucket<C extends WaitingClient = WaitingClient> {
   /** How many wait for the next call. */
   get waiting(): number {
     return this.#waiting.length
+  }
+
+  /** The bucket was reset: the store has forgotten what it promised. */
+  reset(): void {
+    this.last = -Infinity
+    this.fullUntil = -Infinity
   }
 
   wait(client: C): void {

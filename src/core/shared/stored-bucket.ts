@@ -231,6 +231,7 @@ export class StoredBucket extends QueuedBucket<Source, Lane> {
     this.grantedUntil = now
     this.ownUntil = now
     this.changedAt = now
+    this.promising.reset()
   }
 
   /** Takes the level that the store has answered. */
