@@ -325,6 +325,13 @@ export class Shaper {
     this.#engine.look(bucket, cost, then)
   }
 
+  /**
+   * Lets a request that has its leased room pass by slots that are leased and there. It is in flight from now on. False: it has to line up.
+   */
+  passByLease(arrival: Arrival): boolean {
+    return this.#engine.passByLease(arrival)
+  }
+
   /** Asks for more room of a leased bucket. `then` is called after the answer. */
   refill(bucket: SharedBucket, then: () => void): void {
     this.#engine.refill(bucket, then)

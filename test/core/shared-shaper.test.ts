@@ -332,6 +332,71 @@ t.test('what is set aside is not waited for: a request claims its slot as it is 
   t.same(log.slice(2), ['behind queued', 'behind released'], 'it is not ready this time either, and its slot is free')
 })
 
+/** A bucket of 100,000/s whose slots and room are leased: 101 requests have come at once. */
+function leasedAtSpeed() {
+  const one = instance()
+  const { clock, log, admit, bucket } = one
+  const own = bucket(limits(100_000, 1_000), 'a')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  for (let count = 0; count < 101; count += 1) admit({ name: 'first', route: api, stack: [own] })
+  clock.runUntil(20)
+  t.ok(own.hasRoom)
+  t.equal(log.filter(entry => entry === 'first released').length, 101)
+  for (let count = 0; count < 101; count += 1) one.shaper.leave(api.gate, [own])
+  log.length = 0
+  return { ...one, own, api }
+}
+
+t.test('at high rates leased room and a leased slot let a request pass at once, and both are used', async t => {
+  const { clock, log, admit, own, api, shaper, tickets } = leasedAtSpeed()
+  tickets.clear()
+  const [room, level] = [own.lease!.roomAt(clock.now()), own.level(clock.now())]
+  for (let count = 0; count < 30; count += 1) admit({ name: 'next', route: api, stack: [own] })
+  t.same(new Set(log), new Set(['next released']))
+  t.equal(tickets.size, 0)
+  t.same([shaper.queued, api.gate.inFlight, own.inFlight], [0, 30, 30])
+  t.ok(Math.abs(room - own.lease!.roomAt(clock.now()) - 30) < 1e-6)
+  t.ok(Math.abs(own.level(clock.now()) - level - 30) < 1e-6)
+  log.length = 0
+  for (let count = 0; count < 500; count += 1) admit({ name: 'more', route: api, stack: [own] })
+  const passed = log.filter(entry => entry === 'more released').length
+  // A slot is for 94 requests, and none is used that is older.
+  t.ok(passed > 0 && passed <= 94, `${passed}`)
+  t.equal(shaper.queued, 500 - passed)
+})
+
+t.test('a request that passed at once by a lease does not pass before those that wait, nor a shut gate', async t => {
+  const { clock, log, admit, own, api, shaper, tickets } = leasedAtSpeed()
+  api.gate.maxInFlight = 1
+  admit({ name: 'one', route: api, stack: [own] })
+  admit({ name: 'two', route: api, stack: [own] })
+  admit({ name: 'three', route: api, stack: [own] })
+  t.same(log, ['one released', 'two queued', 'three queued'])
+  shaper.leave(api.gate, [own])
+  clock.runUntil(clock.now() + 5)
+  t.same(log.slice(3), ['two released'])
+  t.equal(tickets.get('three')?.slot, undefined)
+})
+
+t.test('a request that passed at once by a lease and is set aside goes on counting until it hangs up', async t => {
+  const { clock, own, api, shaper, shared } = leasedAtSpeed()
+  const arrival = { route: api, stack: [own], cost: 5 }
+  const waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
+  const level = own.level(clock.now())
+  let verdict: Verdict | undefined
+  const decided = (made: Verdict): void => {
+    verdict = made
+  }
+  shared.admit(arrival, { ...waiter, decided }, Infinity)
+  t.equal(verdict, 'released')
+  const ticket = shaper.aside.add(arrival, waiter, undefined, clock.now())
+  if (!(ticket instanceof Ticket)) throw new Error('it is set aside')
+  t.same([own.aside, api.gate.inFlight, own.inFlight], [1, 0, 0])
+  t.equal(own.level(clock.now()), level + 5)
+  shaper.cancel(ticket)
+  t.ok(Math.abs(own.level(clock.now()) - level) < 1e-6)
+})
+
 t.test('with a store, too, a full bucket makes room for a lower number, and both levels stay true', t => {
   const { clock, log, admit, bucket, store } = instance()
   const everyone = bucket({ ...limits(1_000, 4, 'everyone'), rate: 1e-6 }, 'all')

@@ -321,6 +321,14 @@ export class Engine {
     for (const bucket of stack) this.#claims?.leases.arrived(bucket as StoredBucket)
   }
 
+  /** Lets an arrival that has its leased room pass by leased slots that are there. False: it has to wait. */
+  passByLease(arrival: Arrival): boolean {
+    const now = this.settle()
+    const passes = this.#claims!.passAtOnce(arrival, now)
+    this.notify()
+    return passes
+  }
+
   /** Asks for more room of a leased bucket. `then` is called after the answer. */
   refill(bucket: SharedBucket, then: () => void): void {
     this.#claims!.leases.refill(bucket as StoredBucket, then)

@@ -33,8 +33,11 @@ export class SetAside {
     // One that has passed at once has not counted among those that wait.
     const rejection = passed === undefined ? this.#makePlace(arrival) : undefined
     const ticket = rejection ?? this.#standAside(arrival, waiter, arrivedAt)
-    if (passed === undefined) engine.restore(arrival, engine.passedAt, engine.passedAt)
-    else {
+    if (passed === undefined) {
+      // With a store it has passed by a lease.
+      if (ticket instanceof StoredTicket) ticket.counted = engine.releaseModeOf(arrival.stack) === 'claimed'
+      engine.restore(arrival, engine.passedAt, engine.passedAt)
+    } else {
       if (ticket instanceof StoredTicket) keepCounted(passed, ticket)
       engine.returnSlot(passed, passed.slot!)
     }

@@ -22,6 +22,7 @@ import { SHORTEST_GRACE } from '../bucket/queued-bucket.js'
 import type { Clock } from '../clock.js'
 import { ignore, type MaybePromise, when } from '../maybe-promise.js'
 import {
+  type Arrival,
   costAt,
   costIn,
   type Demand,
@@ -178,7 +179,7 @@ export class Claims {
   ask(ticket: Ticket, now: number): void {
     const { lane, cost, costs } = ticket
     const stack = stored(lane.stack)
-    this.#cutLeases(stack, ticket, now)
+    this.#cutLeases(stack, ticket, { arrivedAt: ticket.arrivedAt, now })
     // Its slot may be a little later than that of the lane before, which has to claim slots of other buckets. It keeps its turn.
     if (this.#waitsForLease(stack, now)) return this.#readyLanes.refund(ticket)
     // Those whose claims are on their way came first. They have the first slots.
@@ -213,6 +214,31 @@ export class Claims {
     asked.then(answered, () => answered())
   }
 
+  /**
+   * Lets an arrival pass at once by leased slots, where nobody waits before it and each slot is for many requests. False: it has to
+   * line up, or such a slot is not there.
+   */
+  passAtOnce(arrival: Arrival, now: number): boolean {
+    const { route, cost } = arrival
+    const stack = stored(arrival.stack)
+    const mayPass = route.gate.open && route.gate.fits(cost)
+    if (!mayPass || stack.some(({ waiting, shut }) => waiting > 0 || shut)) return false
+    this.#cutLeases(stack, arrival, { arrivedAt: now, now })
+    for (let place = 0; place < stack.length; place += 1) {
+      const { lease } = stack[place]!
+      if (lease!.pastFor(costAt(arrival, place)) === 0 || lease!.next(now) > now + SAME_TIME) return false
+    }
+    for (let place = 0; place < stack.length; place += 1) {
+      const bucket = stack[place]!
+      bucket.lease!.take(costAt(arrival, place), now)
+      this.#leaseChanged(bucket, now)
+      bucket.enter()
+      if (bucket.shut) this.#readyLanes.occupied(bucket)
+    }
+    route.gate.enter()
+    return true
+  }
+
   /** The leased slots of a ticket are there. */
   #passLeased(ticket: Ticket, slot: number, now: number): void {
     const { lane, arrivedAt } = ticket
@@ -226,8 +252,8 @@ export class Claims {
   }
 
   /** A slot from before a request came is not for it, nor one that comes before the slots of other buckets can be claimed. */
-  #cutLeases(stack: readonly StoredBucket[], ticket: Ticket, now: number): void {
-    const { arrivedAt } = ticket
+  #cutLeases(stack: readonly StoredBucket[], demand: Demand, times: { arrivedAt: number; now: number }): void {
+    const { arrivedAt, now } = times
     const claimed = stack.filter(({ lease }) => lease === undefined)
     if (claimed.length === stack.length) return
     const claimLead = claimed.length === 0 ? 0 : this.#horizon(claimed)
@@ -241,7 +267,7 @@ export class Claims {
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
       const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
       const lateForClaims = late - CLAIM_TIME * claimLead
-      const past = lease.pastFor(costIn(ticket, bucket))
+      const past = lease.pastFor(costIn(demand, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
     }
   }
