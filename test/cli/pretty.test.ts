@@ -98,7 +98,7 @@ async function onTerminal(t: Test, flags: string, env: NodeJS.ProcessEnv): Promi
   const given = `--upstream echo: --rate 5/s --capacity 10 --listen 127.0.0.1:${port} --admin 127.0.0.1:0 ${flags}`
   const terminal = spawn('script', ['-qec', `${process.execPath} ${ROOT}/bin/shaper.js start ${given}`, '/dev/null'], {
     cwd: t.testdir(),
-    stdio: ['ignore', 'pipe', 'ignore'],
+    stdio: ['pipe', 'pipe', 'ignore'],
     // Whether there are colours depends on NO_COLOR, CI and others.
     env: { PATH: process.env.PATH, TERM: 'xterm-256color', ...env },
   })
@@ -110,9 +110,10 @@ async function onTerminal(t: Test, flags: string, env: NodeJS.ProcessEnv): Promi
   await until('it listens', () => / -> echo:/.test(text))
   await (await request(`http://127.0.0.1:${port}/seen?secret`)).body.dump()
   await until('the request is logged', () => text.includes('/seen'))
-  terminal.kill('SIGTERM')
+  // Ctrl-C. The program would live on without its terminal: SIGHUP reloads.
+  terminal.stdin.write('\x03')
   await once(terminal, 'exit')
-  return text.replaceAll('\r\n', '\n')
+  return text.replace('^C', '').replaceAll('\r\n', '\n')
 }
 
 t.test('on a terminal: lines, in colours', { buffered: true }, async t => {
