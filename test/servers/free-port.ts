@@ -1,6 +1,9 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 
+/** Those of this process: whoever got one may not listen yet. */
+const given = new Set<number>()
+
 /**
  * A port that nobody listens to, below those that the system gives out itself. So no other server gets it by chance. The
  * port + 10000 is free too: the bus of a Redis Cluster uses it.
@@ -8,6 +11,8 @@ import { createServer } from 'node:net'
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = 12_000 + Math.floor(Math.random() * 10_000)
+    if (given.has(port)) continue
+    given.add(port)
     if ((await isFree(port)) && (await isFree(port + 10_000))) return port
   }
 }
