@@ -136,10 +136,13 @@ export function boardConformance(name: string, create: () => Promise<Pair>): voi
       }
     }
     heard.length = 0
+    const set = performance.now()
     await other.board!.setOverride({ bucket: 'client', key: '192.0.2.7', rate: 9, endsIn: 300 })
     const replaced = (await store.board!.overrides()).find(({ rate }) => rate === 9)
     t.notOk(replaced && 'capacity' in replaced, 'the new one replaces the old one')
-    t.equal((await store.board!.overrides()).length, 4)
+    const { length } = await store.board!.overrides()
+    // On a busy machine it has ended by then.
+    if (performance.now() - set < 300 - SLACK) t.equal(length, 4)
     await sleep(300 + SLACK)
     t.same((await store.board!.overrides()).map(({ bucket }) => bucket).sort(), ['client', 'other', 'other'])
   })

@@ -27,6 +27,7 @@ t.teardown(() => server.close())
 interface Options {
   table?: string
   timeout?: number
+  pruneEvery?: number
   timeSource?: string
   url?: string
   onError?(error: Error): void
@@ -156,7 +157,8 @@ t.test('a table of an older version gets the columns of leases, while that is in
 
 t.test('only drained instances are pruned', async t => {
   const table = `table_${tables++}`
-  const store = open(t, { table, timeout: 5_000 })
+  // Nothing is pruned before all is there.
+  const store = open(t, { table, timeout: 5_000, pruneEvery: Infinity })
   const held = bucket(1, 10)
   await admit(store, held, 5)
   const claimed = perSecond(0.001)
@@ -173,6 +175,7 @@ t.test('only drained instances are pruned', async t => {
   ])
   const count = async () => (await server.query<{ count: number }>(`SELECT count(*)::int FROM ${table}`))[0]!.count
   t.ok((await count()) >= 3_000)
+  await admit(open(t, { table, timeout: 5_000 }), held, 0)
   await eventually(async () => (await count()) === 4, 10_000, 'four rows left')
   t.ok((await store.exchange('held')).pausedFor > 3_500_000)
   t.ok(Math.abs((await levelOf(store, held)) - 5) < 0.01)
@@ -379,7 +382,7 @@ t.test('a statement that has timed out while a connection was opened is not run 
   })
   const side = new SideConnection({
     url: server.url,
-    timeout: 500,
+    timeout: 1_000,
     channel: 'side',
     prepare: () => opening,
     received: () => undefined,
@@ -387,7 +390,7 @@ t.test('a statement that has timed out while a connection was opened is not run 
   t.teardown(() => side.close())
   const ran: string[] = []
   const run = (name: string) => side.run(async () => ran.push(name))
-  await t.rejects(run('late'), new StoreError('PostgreSQL has not answered within 500 ms'))
+  await t.rejects(run('late'), new StoreError('PostgreSQL has not answered within 1000 ms'))
   isOpen()
   await run('next')
   t.same(ran, ['next'])

@@ -5,7 +5,8 @@ import { createShaper } from '../../src/index.js'
 import { bucketKey, hashSlot, hashTag } from '../../src/stores/redis/keys.js'
 import { moveAway } from '../servers/distance.js'
 import { type RedisServer, startCluster, startRedis, startSentinel, until } from '../servers/redis.js'
-import { bucket, clock, perSecond } from './conformance.js'
+import { watchStalls } from '../stalls.js'
+import { bucket, clock } from './conformance.js'
 import { admit, claim, createStore, fails, failure, levelOf, recovery } from './redis-sample.js'
 
 const THIRD = Math.ceil(16_384 / 3)
@@ -38,8 +39,8 @@ t.test('a stack on three servers', async t => {
     t.ok(Math.abs(refused.retryAfterMs! - 3_600_000) < 10_000)
     for (const bucket of stack) {
       t.equal(Math.round(await levelOf(other, bucket)), 3)
-      // A cost that was given back may be ahead by a round trip.
-      await until('and the slots', async () => (await claim(other, [bucket])).granted, 500)
+      // A cost that was given back may be ahead by a round trip. Were it not given back, the slot would be hours away.
+      await until('and the slots', async () => (await claim(other, [bucket])).granted)
     }
   })
 
@@ -71,19 +72,19 @@ t.test('a stack on three servers', async t => {
   })
 
   await t.test('slots', async t => {
-    const at = (master: number, rate: number): BucketRef => ({ ...perSecond(rate), group: groupOn(master) })
+    const at = (master: number, perHour: number): BucketRef => bucket(perHour, 1_000, { group: groupOn(master) })
     const stack = [at(0, 1), at(1, 2)]
     const first = await claim(store, stack)
     if (!first.granted) throw new Error('not granted')
     const refused = await claim(other, stack)
-    t.ok(!refused.granted && Math.abs(refused.freeAt[0]! - first.slot.at - 1_000) < 50)
+    t.ok(!refused.granted && Math.abs(refused.freeAt[0]! - first.slot.at - 3_600_000) < 50)
     t.equal(refused.granted ? 0 : refused.freeAt.length, 2)
     await store.giveBack({ stack, cost: 0, slot: first.slot, slotCost: 1 })
     const again = await admit(other, stack, 1, true)
     t.equal(again.admitted && again.claim?.granted, true)
     const idle = at(2, 1)
     t.equal((await claim(store, [idle, stack[0]!])).granted, false)
-    await until('the slot of the first is given back', async () => (await claim(store, [idle])).granted, 500)
+    await until('the slot of the first is given back', async () => (await claim(store, [idle])).granted)
   })
 
   await t.test('a server that does not answer', async t => {
@@ -253,13 +254,17 @@ t.test('buckets on a distant server have their full rate', async t => {
     const steady = times.slice(20)
     return ((steady.length - 1) / (steady.at(-1)! - steady[0]!)) * 1_000
   }
+  const stalls = watchStalls(t)
   const local = createShaper({ rate: '20/s', capacity: 1_000 })
   const [alone, slowest, ...others] = await Promise.all([
     rateOf(call => local.run(call)),
     ...[0, 1, 2].map(master => rateOf(call => shaper.run(keyOn(master), call))),
   ])
   // What a busy machine misses is forfeited, without a store, too. With one horizon for all nodes it was 9.5/s.
-  const told = `of 20/s, and ${alone}/s without a store`
-  t.ok(slowest! >= 0.75 * Math.min(...others) && slowest! <= 20.5, `far away: ${slowest}/s ${told}, ${others} near`)
-  for (const rate of others) t.ok(rate >= 0.75 * alone! && rate <= 20.5, `near: ${rate}/s ${told}`)
+  const late = stalls.longest()
+  const told = `of 20/s, and ${alone}/s without a store, noticed ${late} ms late`
+  // The first one may have been noticed late: 60 take 3 s.
+  const most = 20.5 / (1 - late / 3_000)
+  t.ok(slowest! >= 0.75 * Math.min(...others) && slowest! <= most, `far away: ${slowest}/s ${told}, ${others} near`)
+  for (const rate of others) t.ok(rate >= 0.75 * alone! && rate <= most, `near: ${rate}/s ${told}`)
 })
