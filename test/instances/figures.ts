@@ -66,15 +66,26 @@ export function stoodStill(pauses: readonly Pause[], from: number, to: number, p
 /** A span of this length in ms is quiet if processes stand still for less than this share of it. */
 const QUIET = { span: 500, stood: 0.03 }
 
-/** The number of quiet spans, and the events in them. */
-export function quietly(seen: readonly Seen[], from: number, to: number, stood: (from: number, to: number) => number) {
-  const quiet = { spans: 0, ms: 0, count: 0 }
+/**
+ * The number of quiet spans, the events in them, and for how long processes stood still in them, in ms. `delayed`: what was due in
+ * pauses just before them is seen in them; ms of such pauses.
+ */
+export function quietly(
+  seen: readonly Seen[],
+  { from, to }: { readonly from: number; readonly to: number },
+  stood: (from: number, to: number) => number,
+  pauses: readonly Pause[],
+) {
+  const quiet = { spans: 0, ms: 0, count: 0, stood: 0, delayed: 0 }
   for (let begin = from; begin + QUIET.span <= to; begin += QUIET.span) {
     const end = begin + QUIET.span
     if (stood(begin, end) >= QUIET.stood) continue
+    const before = pauses.filter(pause => pause.from < begin && pause.to > begin - SLACK.time)
     quiet.spans += 1
     quiet.ms += QUIET.span
     quiet.count += seen.filter(({ at }) => at >= begin && at < end).length
+    quiet.stood += stood(begin, end) * QUIET.span
+    quiet.delayed += Math.max(0, ...before.map(pause => begin - pause.from))
   }
   return quiet
 }

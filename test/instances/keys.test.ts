@@ -7,6 +7,8 @@ import type { KeySearch } from '../../src/admin/keys/search.js'
 import { freePort } from '../servers/free-port.js'
 import { startPostgres } from '../servers/postgres.js'
 import { startRedis, until } from '../servers/redis.js'
+import { watchStalls } from '../stalls.js'
+import { machinePauses } from './figures.js'
 import { Instance } from './system.js'
 
 const RATE = 5
@@ -62,10 +64,16 @@ async function start(t: Test, config: object, args: readonly string[] = []): Pro
   return new Seen(instance, port)
 }
 
-/** Whether the moments are no closer than the rate allows, but for what timers and pipes add. */
-function isSpaced(times: readonly number[]): boolean {
+/** Whether the moments are no closer than the rate allows, but for what timers and pipes add, and by how much this process noticed late. */
+function isSpaced(times: readonly number[], late: number): boolean {
   const sorted = times.toSorted((a, b) => a - b)
-  return sorted.slice(2).every((time, place) => time - sorted[place]! > PERIOD)
+  return sorted.slice(2).every((time, place) => time - sorted[place]! > PERIOD - late)
+}
+
+/** For how long the machine stood still at most, in ms. */
+function stoodStill({ instance }: Seen): number {
+  const pauses = machinePauses(instance.notes().flatMap(note => note.pauses))
+  return Math.max(0, ...pauses.map(({ from, to }) => to - from))
 }
 
 /** What an instance does for a key reaches the other one. */
@@ -91,15 +99,16 @@ async function check(t: Test, one: Seen, other: Seen): Promise<void> {
     t.same([await one.overrides(), await other.overrides()], [[], []])
     t.same((await statuses).filter(each => each === 429).length, 2, 'those that waited have left at the usual rate')
     for (const { instance } of [one, other]) {
+      await until('the end is logged', () => instance.stderr.includes('an override of limits has ended'))
       t.match(instance.stderr, /"forMs":\d+,"msg":"limits of a key are overridden"/)
-      t.match(instance.stderr, 'an override of limits has ended')
       t.notMatch(instance.stderr, /"ann"/)
     }
   })
 
   await t.test('what newcomers are told is what they wait, within a period, and both find the key', async t => {
-    const flood = other.send('flood', 30)
-    await until('they wait', async () => (await other.key('flood')).waiting >= 25)
+    // Enough of them, however long a busy machine takes to send them.
+    const flood = other.send('flood', 40)
+    await until('they wait', async () => (await other.key('flood')).waiting >= 20)
     await until('one finds it', async () => {
       const { buckets } = await one.ask<KeySearch>('/buckets?q=flo')
       return buckets[0]?.fullest[0]?.key === 'flood'
@@ -128,9 +137,11 @@ async function check(t: Test, one: Seen, other: Seen): Promise<void> {
   await t.test('a DELETE forgets what has passed; those who wait leave at the rate, wherever they wait', async t => {
     const left: number[] = []
     const from = performance.now()
-    const waiting = Array.from({ length: 12 }, () => other.send('reset', 1).then(() => left.push(performance.now())))
+    // Enough of them still wait when the other instance knows, however long that takes on a busy machine.
+    const count = 24
+    const waiting = Array.from({ length: count }, () => other.send('reset', 1).then(() => left.push(performance.now())))
     await until('they wait', async () => (await other.key('reset')).waiting >= 8)
-    await until('one knows', async () => (await one.key('reset')).waiting >= 5)
+    await until('one knows', async () => (await one.key('reset')).waiting >= 8)
     const {
       waiting: rest,
       level,
@@ -139,13 +150,15 @@ async function check(t: Test, one: Seen, other: Seen): Promise<void> {
     } = await one.ask<Reset>('/buckets/client/reset', {
       method: 'DELETE',
     })
-    t.ok(rest >= 5 && rest <= 12 && Math.abs(level - rest) < 1e-6, `${rest} waiting, a level of ${level}`)
+    t.ok(rest >= 5 && rest <= count && Math.abs(level - rest) < 1e-6, `${rest} waiting, a level of ${level}`)
     t.ok(forgotten <= 2.5, `${forgotten} is forgotten: what waits is not`)
     t.ok(lastWaitMs! >= (rest - 2) * PERIOD && lastWaitMs! <= rest * PERIOD, `the last waits ${lastWaitMs!} ms`)
+    const stalls = watchStalls(t)
     await Promise.all(waiting)
     const took = left.at(-1)! - from
-    t.ok(isSpaced(left.slice(-4)), 'the last ones leave at the rate')
-    t.ok(took > 8 * PERIOD, `they take ${took} ms`)
+    const late = stalls.longest() + stoodStill(other)
+    t.ok(isSpaced(left.slice(-4), late), `the last ones leave at the rate: ${left.slice(-4)}, noticed ${late} ms late`)
+    t.ok(took > (count - 4) * PERIOD, `they take ${took} ms`)
   })
 }
 
@@ -170,6 +183,7 @@ t.test('workers without a store are one', async t => {
   await until('what does not fit is rejected', async () => {
     return (await all.key('ann')).recent.filter(({ status }) => status === 429).length === 5
   })
+  await until('one has left and two wait', async () => (await all.key('ann')).waiting === 2)
   const state = await all.key('ann')
   t.match(state, { capacity: 3, waiting: 2, override: { capacity: 3, until: String } })
   t.ok(state.level > 2.9 && state.level < 3.1, `a level of ${state.level}`)
@@ -191,10 +205,15 @@ t.test('workers without a store are one', async t => {
     await until('it waits', async () => (await all.key('flood')).waiting === sent - 1)
   }
   await all.override('flood', { until: 'now' })
+  const stalls = watchStalls(t)
   const { predictedWaitMs } = await all.key('flood')
   // One at each worker. The second one leaves a period later.
   const [first, second] = (await all.send('flood', 2)).toSorted((one, other) => one - other)
-  t.ok(Math.abs(first! - predictedWaitMs) < PERIOD, `told ${predictedWaitMs} ms, waited ${first} ms`)
-  t.ok(Math.abs(second! - first! - PERIOD) < PERIOD / 2, `the second waited ${second} ms`)
+  const late = stalls.longest() + stoodStill(all)
+  t.ok(
+    Math.abs(first! - predictedWaitMs) < PERIOD + late,
+    `told ${predictedWaitMs} ms, waited ${first} ms, noticed ${late} ms late`,
+  )
+  t.ok(Math.abs(second! - first! - PERIOD) < PERIOD / 2 + late, `the second waited ${second} ms`)
   await Promise.all(flood)
 })
