@@ -11,6 +11,8 @@ import { startRedis, until } from './servers/redis.js'
 
 const FOLDER = `${ROOT}/deploy/kubernetes`
 const TOKEN = 'a-token-for-tests'
+/** Where a log line says that the admin API listens. */
+const ADMIN_URL = /"url":"(http[^"]+)"/
 /** ms in which last answers are read after `shutdownTimeout`. */
 const LINGER = 5_000
 
@@ -204,7 +206,8 @@ t.test('the pod: its probes answer as Kubernetes wants, and it ends with 0 in it
     command.child.kill('SIGKILL')
   })
   const url = await command.url
-  const admin = /"url":"(http[^"]+)"/.exec(command.stderr())![1]!
+  await until('it says where', async () => ADMIN_URL.test(command.stderr()))
+  const admin = ADMIN_URL.exec(command.stderr())![1]!
   const ask = async (target: string, headers = {}): Promise<number> => {
     const { statusCode, body } = await request(target, { headers })
     await body.dump()

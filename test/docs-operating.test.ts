@@ -10,6 +10,7 @@ import { keyLines } from '../src/cli/commands/key.js'
 import { ROOT, shaper, shaperHere } from './cli/command.js'
 import { blocks } from './docs-code.js'
 import { promtool } from './servers/promtool.js'
+import { until } from './servers/redis.js'
 
 /** The metrics that users may rely on, and their labels. */
 const PROMISED: Record<string, readonly string[]> = {
@@ -80,6 +81,13 @@ function rules(): Rule[] {
 
 const dashboard = (): Dashboard => JSON.parse(doc('grafana-dashboard.json')) as Dashboard
 
+/** The address of the admin API of a program that is ready: its log may come after the line that says so. */
+async function adminOf({ stderr }: { stderr(): string }): Promise<string> {
+  const told = (): string | undefined => /"url":"http:\/\/([^"]+)"/.exec(stderr())?.[1]
+  await until('it says where', async () => told() !== undefined)
+  return told()!
+}
+
 /** What a program that has had some traffic tells Prometheus. */
 const scraped = (async (): Promise<string> => {
   const cwd = mkdtempSync(join(tmpdir(), 'shaper-operating-'))
@@ -97,7 +105,7 @@ const scraped = (async (): Promise<string> => {
   const command = shaper(['start'], { cwd })
   const url = await command.url
   for (const path of ['/api', '/api', '/dry', '/dry', '/nowhere']) await fetch(url + path)
-  const admin = /"url":"(http[^"]+)"/.exec(command.stderr())![1]!
+  const admin = `http://${await adminOf(command)}`
   const text = await (await fetch(`${admin}/metrics`)).text()
   command.child.kill('SIGTERM')
   await command.finished
@@ -327,10 +335,10 @@ t.test('the commands of the README for one key work', async t => {
     await command.finished
   })
   await fetch(await command.url)
-  const [, admin] = /"url":"http:\/\/([^"]+)"/.exec(command.stderr())!
+  const admin = await adminOf(command)
   const [set, end] = block!.trim().split('\n')
   const run = (line: string): unknown =>
-    JSON.parse(execFileSync('bash', ['-c', line.replace('localhost:9090', admin!)], { stdio: 'pipe' }).toString())
+    JSON.parse(execFileSync('bash', ['-c', line.replace('localhost:9090', admin)], { stdio: 'pipe' }).toString())
   t.match(run(set!), { bucket: 'client', key: '203.0.113.7', rate: 50, capacity: 100, until: String })
   t.same(run(end!), { bucket: 'client', key: '203.0.113.7', until: 'now' })
   const found = await shaperHere(['key', '127.0', '--admin', `http://${admin}`])

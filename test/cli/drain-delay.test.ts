@@ -46,7 +46,9 @@ for (const [name, args] of [
     async t => {
       const command = start(t, `${DELAY}ms`, [...args])
       const url = await command.url
-      const admin = /"url":"(http[^"]+)"/.exec(command.stderr())![1]!
+      const told = () => /"url":"(http[^"]+)"/.exec(command.stderr())?.[1]
+      await until('the log has the address of the admin server', () => told() !== undefined)
+      const admin = told()!
       t.equal((await ask(`${admin}/readyz`)).status, 200)
       t.equal((await ask(url)).connection, 'keep-alive')
       const signalledAt = performance.now()

@@ -84,17 +84,19 @@ t.test('with an SDK', async t => {
       seen.push(req.rawHeaders)
       res.end('ok')
     })
-    const { proxy, pacer, over, untilQueued } = await startTraced(t, {
+    const { proxy, pacer, over, untilQueued, untilOver } = await startTraced(t, {
       upstream: upstream.url,
       buckets: { client: { key: 'all', rate: '10/s', capacity: 5 } },
       routes: [{ name: 'api' }],
     })
     await (await request(proxy.url)).body.dump()
+    await untilOver(1)
     const headers = { TraceParent: `00-${CLIENT}-01`, TraceState: 'a=1,b=2', Baggage: 'user=a%20b;x=1, other=2' }
     const held = request(`${proxy.url}/secret?token=1`, { headers })
     await untilQueued(1)
     pacer.runUntil(100)
     t.equal((await held).statusCode, 200)
+    await untilOver(2)
     const [first, second] = spansOf('server')
     const [forwarded, again] = spansOf('client')
     const [span] = spansOf('held')
@@ -142,9 +144,13 @@ t.test('with an SDK', async t => {
       seen = req.headersDistinct.traceparent ?? []
       res.end('ok')
     })
-    const { proxy } = await startTraced(t, { upstream: upstream.url, routes: [{ name: 'api', mode: 'off' }] })
+    const { proxy, untilOver } = await startTraced(t, {
+      upstream: upstream.url,
+      routes: [{ name: 'api', mode: 'off' }],
+    })
     const line = `00-${CLIENT}-01`
     await (await request(proxy.url, { headers: ['traceparent', line, 'traceparent', line] })).body.dump()
+    await untilOver(1)
     t.equal(seen.length, 1)
     t.notOk(seen[0]!.includes(CLIENT.slice(0, 32)))
     t.equal(spansOf('server')[0]!.parentSpanContext, undefined)
@@ -167,6 +173,7 @@ t.test('with an SDK', async t => {
     await t.rejects(waiting)
     await untilOver(3)
     t.equal((await request(proxy.url)).statusCode, 404)
+    await untilOver(4)
     t.equal(spansOf('client').length, 1)
     t.equal(spansOf('held').length, 1)
     t.match(
@@ -195,7 +202,7 @@ t.test('with an SDK', async t => {
       parents.push(req.headers.traceparent as string)
       res.writeHead(asked === 1 ? 503 : 200).end()
     })
-    const { proxy, pacer, untilQueued } = await startTraced(t, {
+    const { proxy, pacer, untilQueued, untilOver } = await startTraced(t, {
       upstream: { url: upstream.url, retry: { status: [503], max: 1 } },
       buckets: { client: { key: 'all', rate: '10/s', capacity: 5 } },
       routes: [{ name: 'api' }],
@@ -204,6 +211,7 @@ t.test('with an SDK', async t => {
     await untilQueued(1)
     pacer.runUntil(100)
     t.equal((await answer).statusCode, 200)
+    await untilOver(1)
     const [first, second] = spansOf('client')
     t.equal(spansOf('client').length, 2)
     t.equal(spansOf('held').length, 1)
@@ -218,13 +226,15 @@ t.test('with an SDK', async t => {
 
   await t.test('an upstream that fails, and a connection that breaks', async t => {
     const upstream = await httpUpstream(t, (req, res) => (req.url === '/' ? req.socket.destroy() : res.end()))
-    const { proxy } = await startTraced(t, {
+    const { proxy, untilOver } = await startTraced(t, {
       upstream: { url: upstream.url, breaker: false },
       routes: [{ name: 'api', mode: 'off' }],
     })
     await (await request(`${proxy.url}/fine`)).body.dump()
+    await untilOver(1)
     exporter.reset()
     t.equal((await request(proxy.url)).statusCode, 502)
+    await untilOver(2)
     t.same(
       spansOf('client').map(({ status }) => status.code),
       [2, 2],

@@ -11,6 +11,7 @@ import type { Snapshot } from '../../src/admin/snapshot/snapshot.js'
 import { FRAME } from '../../src/core/store.js'
 import { TLS } from '../proxy/harness.js'
 import { type RedisServer, startRedis, until } from '../servers/redis.js'
+import { watchStalls } from '../stalls.js'
 import { type Command, shaper } from './command.js'
 
 let redis: RedisServer
@@ -143,9 +144,9 @@ t.test('a worker that crashes is replaced; if all crash, the port stays open', a
   const [first] = workersOf(command)
   process.kill(first!, 'SIGKILL')
   await until('there are three again', () => workersOf(command).length === 3 && !isAlive(first!))
-  t.match(logged(command, /^worker \d ended: SIGKILL; another one starts in 100 ms$/), [
-    { level: 50, worker: Number, delay: 100 },
-  ])
+  const ended = () => logged(command, /^worker \d ended: SIGKILL; another one starts in 100 ms$/)
+  await until('it is logged', () => ended().length > 0)
+  t.match(ended(), [{ level: 50, worker: Number, delay: 100 }])
   t.same(new Set((await many(url, 6)).map(({ status }) => status)), new Set([200]))
 
   const all = workersOf(command)
@@ -163,8 +164,9 @@ t.test('a new worker serves the same configuration as the others, even if the fi
   const command = start(t, file, '2')
   const url = await command.url
   writeFileSync(command.file, JSON.stringify({ ...file, listen: '127.0.0.1:1', store: redisStore(), headers: false }))
-  await until('it is logged', () => logged(command, /^listen: .* takes effect at the next start$/).length === 1)
-  t.equal(logged(command, /^store: memory -> redis: takes effect at the next start$/).length, 1)
+  for (const what of [/^listen: .* takes effect/, /^store: memory -> redis: takes effect/])
+    await until(`${what} is logged`, () => logged(command, what).length > 0)
+  t.equal(logged(command, / takes effect at the next start$/).length, 2)
   writeFileSync(command.file, 'no JSON')
   await until('a bad file is reported', () => logged(command, /^not reloaded/).length === 1)
   const all = workersOf(command)
@@ -186,7 +188,9 @@ t.test('SIGTERM to one worker: it finishes its requests, and another one replace
   await until('there is another one', async () => {
     return workersOf(command).length === 1 && !isAlive(worker!) && (await ask(url)).status === 200
   })
-  t.match(logged(command, /^worker 1 ended: exit status 0; another one starts in 100 ms$/), [{ level: 30 }], 'no error')
+  const ended = () => logged(command, /^worker 1 ended: exit status 0; another one starts in 100 ms$/)
+  await until('it is logged', () => ended().length > 0)
+  t.match(ended(), [{ level: 30 }], 'no error')
   t.equal((await end(command)).code, 0)
 })
 
@@ -278,14 +282,16 @@ t.test('a signal to all workers, as from a terminal, counts as one', async t => 
 })
 
 /** Two workers that have been told to stop while one request waits. */
-async function shuttingDown(t: Tap, more: object = {}) {
-  const command = start(t, config({ rate: '1/m', capacity: 5 }, more), '2')
+async function shuttingDown(t: Tap) {
+  const command = start(t, config({ rate: '1/m', capacity: 5 }, { admin: { listen: '127.0.0.1:0' } }), '2')
   const url = await command.url
   const workers = workersOf(command)
   await ask(url)
   const waiting = ask(url).catch((error: Error) => error)
-  // A third one that would not wait is decided after it.
-  await request(url, { headers: { prefer: 'wait=0' } }).then(({ body }) => body.dump())
+  await until('it waits', async () => {
+    const [record] = logged(command, /the admin server listens/) as { url?: string }[]
+    return ((await (await request(`${record!.url}/buckets`)).body.json()) as Snapshot).queued === 1
+  })
   command.child.kill('SIGTERM')
   await until('the first signal is seen', () => logged(command, /^shutting down$/).length === 1)
   return { command, workers, waiting }
@@ -300,7 +306,7 @@ t.test('a second signal ends all at once', async t => {
 })
 
 t.test('a worker that dies while it drains: the first process ends all the same, with status 1', async t => {
-  const { command, workers, waiting } = await shuttingDown(t, { admin: { listen: '127.0.0.1:0' } })
+  const { command, workers, waiting } = await shuttingDown(t)
   for (const pid of workers) if (isAlive(pid)) process.kill(pid, 'SIGKILL')
   const { code, stderr } = await command.finished
   t.equal(code, 1)
@@ -359,6 +365,7 @@ for (const name of ['the first process', 'Redis']) {
     await many(url, 12)
     await sleep(200)
     seen.length = 0
+    const stalls = watchStalls(t)
     const begin = performance.now()
     // While sixty connections come the bucket leaks: until the last one is refused.
     let refusedAt = begin
@@ -377,9 +384,11 @@ for (const name of ['the first process', 'Redis']) {
     const least = 20 - 0.02 * FRAME - 1
     t.ok(served >= least && served <= most, `${served} of 60, where ${most} may be`)
     const span = seen.at(-1)! - seen[0]!
+    // This process is the upstream: it may have seen the first ones late.
+    const late = stalls.longest()
     // Contract 10, for four instances.
-    t.ok(served <= 0.02 * (span + 10) + 4, `within the bound: ${served} in ${span} ms`)
-    t.ok(span <= (served - 1) * 50 + 500, `${served} in ${span} ms`)
+    t.ok(served <= 0.02 * (span + 10 + late) + 4, `within the bound: ${served} in ${span} ms, seen ${late} ms late`)
+    t.ok(span <= (served - 1) * 50 + 500 + late, `${served} in ${span} ms`)
     t.equal((await end(command)).code, 0)
   })
 }
@@ -465,17 +474,18 @@ t.test('a pause that one worker hears of stops the other at once', async t => {
   t.same(await Promise.all([get(one, '/'), get(other, '/')]), [200, 200])
   const delays: number[] = []
   for (let round = 0; round < 5; round += 1) {
+    const told = performance.now()
     t.equal(await get(one, '/stop'), 429)
     const from = performance.now()
     let last = 0
-    for (let took = 0; took < 500; ) {
+    for (let isPaused = false; !isPaused; ) {
       if (performance.now() - from > 5_000) throw new Error('it never pauses')
       const asked = performance.now()
       t.equal(await get(other, '/'), 200)
-      took = performance.now() - asked
-      if (took < 500) last = performance.now() - from
+      // The pause lasts for a second from when it was told, so a busy machine held what is answered before.
+      isPaused = performance.now() - asked >= 500 && performance.now() - told > 990
+      if (!isPaused) last = performance.now() - from
     }
-    t.ok(performance.now() - from > 950, 'it was held by the pause, not by a busy machine')
     delays.push(last)
   }
   t.comment(`the other went on for ${delays.map(ms => ms.toFixed(1))} ms`)
