@@ -85,15 +85,21 @@ t.test('the process ends if it is drained while its store opens', async t => {
 t.test('a high rate is kept from the start, even while the clock starts', async t => {
   const { output } = await script(`
     const shaper = createShaper({ rate: 1000, capacity: 1000 })
-    const times = []
-    for (let at = 0; at < 400; at += 1) shaper.run(() => times.push(performance.now()))
-    await shaper.drain()
-    const gaps = times.slice(1).map((time, at) => time - times[at])
-    console.log('least', Math.min(...gaps), 'took', times.at(-1) - times[0])
+    const round = async () => {
+      const times = []
+      await Promise.all(Array.from({ length: 400 }, () => shaper.run(() => void times.push(performance.now()))))
+      const gaps = times.slice(1).map((time, at) => time - times[at])
+      return [Math.min(...gaps), times.at(-1) - times[0]]
+    }
+    const [least, took] = await round()
+    const [, again] = await round()
+    console.log('least', least, 'took', took, 'then', again)
   `)
-  const [, least, took] = /^least (\S+) took (\S+)$/m.exec(output) ?? []
+  const [, least, took, again] = /^least (\S+) took (\S+) then (\S+)$/m.exec(output) ?? []
   t.ok(Number(least) >= 0.4, `the least gap is ${least} ms`)
-  t.ok(Number(took) >= 398 && Number(took) < 1_200, `399 slots took ${took} ms`)
+  // A busy machine makes both late.
+  const most = Math.max(1_200, 2 * Number(again))
+  t.ok(Number(took) >= 398 && Number(took) < most, `399 slots took ${took} ms, and ${again} once the clock runs`)
 })
 
 t.test('memory stays flat over 300,000 calls', async t => {

@@ -151,7 +151,7 @@ t.test('precise: the thread tells when it has written the last of a lane, or fin
   const second = writes.arm({ text: 'second ', descriptor, slot: slot + 5, latest: Infinity, after: first })!
   await news()
   t.ok(second.sentAt !== undefined, 'not before the last of them')
-  const third = writes.arm({ text: 'third ', descriptor, slot: clock.now() + 300, latest: Infinity, after: second })!
+  const third = writes.arm({ text: 'third ', descriptor, slot: clock.now() + 1_000, latest: Infinity, after: second })!
   const next = news()
   // What is taken back before the thread has read it, it never sees.
   const { controls } = writes.memory

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { shaper } from '../cli/command.js'
 import { startWorkerServer, timeOf, type WorkerServerName } from '../servers/worker-servers.js'
+import { watchStalls } from '../stalls.js'
 
 /** ms of load for each server. By hand: `SHAPER_LOAD=60000 TAP_TIMEOUT=600 node build/test/upstreams/worker-servers.test.js`. */
 const LOAD = Number(process.env.SHAPER_LOAD ?? 5_000)
@@ -80,6 +81,7 @@ for (const { server, service, upstream, rate, least, within = 1_000 } of CASES) 
     const proxy = shaper(['start', '-c', `${file}/shaper.config.json`])
     t.teardown(() => proxy.child.kill('SIGKILL'))
     const url = await proxy.url
+    const stalls = watchStalls(t)
     const end = performance.now() + LOAD
     const times: number[] = []
     const probe = async (): Promise<void> => {
@@ -89,7 +91,8 @@ for (const { server, service, upstream, rate, least, within = 1_000 } of CASES) 
       }
     }
     const [answers] = await Promise.all([load(url, end), probe()])
-    const longest = Math.max(...times)
+    // What this process noticed late was answered before.
+    const longest = Math.max(...times) - stalls.longest()
     t.comment(`${[...answers].join(' ')}; ${times.length} checks, the longest ${longest.toFixed(0)} ms`)
     t.same([...answers.keys()], [200], 'every request is answered')
     t.ok(answers.get(200)! > (LOAD / 1_000) * least, 'as many as it can answer')
