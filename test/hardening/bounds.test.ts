@@ -127,7 +127,7 @@ async function untilStuck(client: Client, rig: Rig): Promise<number> {
   for (let sent = 50; ; sent += 50) {
     client.send(get('/').repeat(50))
     for (let tries = 0; tries < 100 && rig.outcomes.length < sent; tries += 1) await turns(1)
-    if (rig.outcomes.length < sent) return sent
+    if (rig.outcomes.length < sent && (await stalled(() => rig.outcomes.length)) < sent) return sent
   }
 }
 

@@ -5,6 +5,9 @@ import { readStrictly, type StrictRequest } from './strict.js'
 
 type Teardown = Parameters<typeof startRig>[0]
 
+/** What is not at rest after this long stays so, in ms. */
+const PATIENCE = 10_000
+
 /** How the bytes of a request are cut into writes. */
 export const CUTS = {
   'in one piece': (bytes: string): string[] => [bytes],
@@ -59,7 +62,9 @@ export async function startStage(t: Teardown, config: object = {}): Promise<Stag
     seen,
     faults,
     async rest() {
-      for (let tries = 0; tries < 200 && Object.values(now()).some(count => count !== 0); tries += 1) await turns(5)
+      const isAtRest = (): boolean => Object.values(now()).every(count => count === 0)
+      // The caller tells what is left if it stays.
+      for (const end = performance.now() + PATIENCE; !isAtRest() && performance.now() < end; ) await turns(5)
       return now()
     },
   }

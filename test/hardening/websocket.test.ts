@@ -94,8 +94,9 @@ async function listen(http: Server): Promise<ReadonlySet<Socket>> {
   return sockets
 }
 
+/** Until it holds, or long enough that it never will. */
 async function settled(holds: () => boolean): Promise<void> {
-  for (let tries = 0; tries < 200 && !holds(); tries += 1) await turns(10)
+  for (const end = performance.now() + 10_000; !holds() && performance.now() < end; ) await turns(10)
 }
 
 async function echoOf(client: WebSocket, send: () => void): Promise<{ data: Buffer; binary: boolean }> {

@@ -704,10 +704,10 @@ t.test('armed requests: those that came after the thread had written do not get 
   )
   await occupy(t, rig)
   const [one, two] = await queue(t, rig, get('/page'), get('/page'))
-  for (let turn = 0; hand.armed.length < 1 && turn < 2_000; turn += 1) {
-    await turns(1)
-    rig.proxy.context.shaper.wake()
-  }
+  await eventually(() => {
+    if (hand.armed.length === 0) rig.proxy.context.shaper.wake()
+    return hand.armed.length > 0
+  })
   hand.send(rig)
   const res = await upstream.response(0)
   const [late] = await queue(t, rig, get('/page'))

@@ -95,19 +95,18 @@ function config(upstream: object, more: object = {}): object {
   return { upstream, buckets: FAST, routes: ROUTES, ...more }
 }
 
-async function asking(t: Teardown, rig: Rig, path: string): Promise<Client> {
+/** Sends a request on a connection of its own. Returns when it has come. */
+async function asking(t: Teardown, rig: Rig, path: string, ...headers: string[]): Promise<Client> {
   const client = await connect(t, rig)
-  client.send(get(path))
+  const come = (): number => rig.proxy.context.inProgress + rig.outcomes.length
+  const before = come()
+  client.send(get(path, ...headers))
+  await eventually(() => come() > before)
   await turns()
   return client
 }
 
-async function tunnel(t: Teardown, rig: Rig, path: string): Promise<Client> {
-  const client = await connect(t, rig)
-  client.send(get(path, ...UPGRADE))
-  await turns()
-  return client
-}
+const tunnel = (t: Teardown, rig: Rig, path: string): Promise<Client> => asking(t, rig, path, ...UPGRADE)
 
 function gateOf(rig: Rig) {
   return rig.proxy.context.routes.at(-1)!.lane.gate
@@ -232,6 +231,7 @@ for (const bound of ['connections', 'maxInFlight']) {
     t.equal(upstream.seen.most, 2)
     third.hangUp()
     await upstream.settled(1)
+    await eventually(() => gateOf(rig).inFlight === 0)
     t.same([gateOf(rig).inFlight, gateOf(rig).maxInFlight], [0, 2])
   })
 }

@@ -8,7 +8,7 @@ import { ConnectionPool } from '../../src/proxy/http1/connection-pool.js'
 import { Opener } from '../../src/proxy/http1/open-connection.js'
 import type { ResponseHandler } from '../../src/proxy/http1/upstream-connection.js'
 import { freePort } from '../servers/free-port.js'
-import { askOnce, connect, get, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
+import { askOnce, connect, eventually, get, httpUpstream, OK, post, rawUpstream, startRig, turns } from './harness.js'
 
 type Teardown = { teardown(run: () => unknown): unknown }
 
@@ -33,10 +33,11 @@ async function listener(t: Teardown) {
     port,
     sockets,
     seen,
-    /** Waits until so many connections are open. */
+    /** Waits until so many connections are open, and returns how many there are a moment later. */
     async settled(count: number) {
       const open = (): number => sockets.filter(({ destroyed }) => !destroyed).length
-      for (let tries = 0; tries < 200 && open() !== count; tries += 1) await turns(2)
+      await eventually(() => open() === count)
+      await turns()
       return open()
     },
     async until(count: number) {
@@ -105,7 +106,7 @@ function send(pool: ConnectionPool): Promise<number> {
 
 t.test('connections are ready before they are needed', async t => {
   const clock = createVirtualClock()
-  const { port, sockets, until } = await listener(t)
+  const { port, sockets, settled, until } = await listener(t)
   const pool = poolTo(t, port, { clock })
   for (let count = 0; count < 10; count += 1) pool.keepReady(9)
   await until(4)
@@ -114,17 +115,11 @@ t.test('connections are ready before they are needed', async t => {
   t.equal(await send(pool), 200)
   t.equal(sockets.length, 4, 'the request took one of them')
   clock.runUntil(1_000)
-  for (let tries = 0; tries < 100 && sockets.some(({ destroyed }) => destroyed) === false; tries += 1) await turns()
-  await turns()
-  t.equal(sockets.filter(({ destroyed }) => !destroyed).length, 1, 'those without a request are closed after a second')
+  t.equal(await settled(1), 1, 'those without a request are closed after a second')
   t.equal(await send(pool), 200)
   t.equal(sockets.length, 4, 'the one that has served is kept')
   clock.runUntil(10_000)
-  for (let tries = 0; tries < 100 && !sockets.every(({ destroyed }) => destroyed); tries += 1) await turns()
-  t.ok(
-    sockets.every(({ destroyed }) => destroyed),
-    'for four seconds',
-  )
+  t.equal(await settled(0), 0, 'for four seconds')
 })
 
 t.test('after a connection was opened in vain none is opened ahead for ten seconds, unless one is missed', async t => {

@@ -286,9 +286,12 @@ t.test('a connected client with a large unread body is forwarded whole', async t
 
 t.test('late headers: 408; a connection that sent nothing is just closed', async t => {
   const upstream = await httpUpstream(t)
-  const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '200ms' }, ...OFF })
+  const config = { upstream: upstream.url, limits: { headersTimeout: '200ms' }, ...OFF }
+  const rig = await startRig(t, config, { virtualClock: true })
   const [slow, silent] = await Promise.all([connect(t, rig), connect(t, rig)])
   slow.send('GET / HTTP/1.1\r\nHost: h\r\nX-Sl')
+  await turns()
+  rig.clock.runUntil(200)
   const answer = await slow.answer()
   t.equal(answer.status, 408)
   t.equal(answer.header('content-type'), 'application/problem+json')
@@ -300,7 +303,8 @@ t.test('late headers: 408; a connection that sent nothing is just closed', async
 
 t.test('headersTimeout does not affect requests that wait, even with incomplete headers behind them', async t => {
   const upstream = await httpUpstream(t)
-  const rig = await startRig(t, { upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...ONE_A_SECOND })
+  const config = { upstream: upstream.url, limits: { headersTimeout: '100ms' }, ...ONE_A_SECOND }
+  const rig = await startRig(t, config, { virtualClock: true })
   await occupy(t, rig)
   const posting = await connect(t, rig)
   posting.send('POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo')
@@ -308,7 +312,8 @@ t.test('headersTimeout does not affect requests that wait, even with incomplete 
   const ahead = await connect(t, rig)
   ahead.send(`${get('/ahead')}GET /slow HTTP/1.1\r\nHo`)
   await rig.until(rig => rig.queued.length === 2)
-  await new Promise(resolve => setTimeout(resolve, 500))
+  rig.clock.runUntil(500)
+  await turns()
   t.equal(rig.outcomes.length, 1, 'both are still there')
   posting.send('dy')
   await turns()
@@ -316,6 +321,8 @@ t.test('headersTimeout does not affect requests that wait, even with incomplete 
   t.equal((await posting.answer()).status, 200)
   rig.pacer.runUntil(2_000)
   t.equal((await ahead.answer()).status, 200)
+  await turns()
+  rig.clock.runUntil(600)
   t.equal((await ahead.answer()).status, 408)
   await ahead.end()
   t.equal(rig.outcomes.filter(outcome => outcome === ' refused 408').length, 1)

@@ -569,8 +569,7 @@ t.test('a tunnel that is silent for too long, and one whose other side does not 
   client.send(tunnel(authority))
   await client.end()
   await rig.until(({ failures }) => failures.some(line => /a tunnel was closed after 50ms/.test(line)))
-  await turns()
-  t.ok((await upstream.connection(0)).closed)
+  await (await upstream.connection(0)).until(({ closed }) => closed)
   t.equal((await askOnce(t, rig, tunnel('127.0.0.1:1'))).status, 502)
 })
 

@@ -292,6 +292,8 @@ async function impatience(t: Parameters<typeof connect>[0], route: object = {}) 
     await rig.until(({ queued, outcomes }) => queued.length + outcomes.length > number)
   }
   await pass(rig, 600, 50)
+  // Those that have left by now have their answers.
+  await rig.finished(7)
   for (const client of clients) client.hangUp()
   await rig.finished(30)
   return { upstream, rig, config }

@@ -9,7 +9,7 @@ import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { gunzipSync } from 'node:zlib'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { Agent, request } from 'undici'
 import { parseConfig } from '../../src/config/load.js'
 import type { Clock } from '../../src/core/clock.js'
@@ -49,7 +49,11 @@ function readTrace(): Sent[] {
   return trace.map(sent => ({ ...sent, at: (sent.at / at) * SPAN }))
 }
 
-t.test('a day of real requests, compressed', async t => {
+/** A slot is lost above this, in ms, which the model does not know. */
+const GRACE = 250
+
+/** Sends the trace through a proxy of its own. */
+async function replay(t: Test, trace: readonly Sent[]) {
   const upstream = fork(fileURLToPath(new URL('../fixtures/upstream.js', import.meta.url)), { silent: true })
   t.teardown(() => upstream.disconnect())
   const [port] = (await once(upstream.stdout!, 'data')) as [Buffer]
@@ -71,7 +75,6 @@ t.test('a day of real requests, compressed', async t => {
     failed: 0,
     refused: 0,
   }
-  // Above the grace of 250 ms a slot is lost, which the model does not know: then the machine is too busy for this test.
   let latest = 0
   const proxy = await startProxy({
     settings: parseConfig(
@@ -109,7 +112,6 @@ t.test('a day of real requests, compressed', async t => {
     return verdict
   }
 
-  const trace = readTrace()
   const agent = new Agent({ connections: 512 })
   t.teardown(() => agent.close())
   const statuses = new Array<number>(trace.length)
@@ -128,7 +130,15 @@ t.test('a day of real requests, compressed', async t => {
   const seen = (await reported.body.json()) as { id: number; at: number }[]
   const toMonotonic = Number(process.hrtime.bigint()) / 1e6 - performance.now()
   const reached = new Map(seen.map(({ id, at }) => [id, at - toMonotonic]))
+  return { arrivals, latest, outcomes, reached, seen, statuses }
+}
 
+t.test('a day of real requests, compressed', async t => {
+  const trace = readTrace()
+  let replayed = await replay(t, trace)
+  // A machine that stood still for that long says nothing about the proxy.
+  for (let again = 0; again < 4 && replayed.latest >= GRACE; again += 1) replayed = await replay(t, trace)
+  const { arrivals, latest, outcomes, reached, seen, statuses } = replayed
   const model = run(
     [limits(RATE, CAPACITY)],
     arrivals.map(({ id, at }) => ({ at, keys: [trace[id]!.address] })),
@@ -168,11 +178,11 @@ t.test('a day of real requests, compressed', async t => {
   t.ok(Math.abs(rate / RATE - 1) < 0.01, `its rate was ${rate.toFixed(3)}/s of ${RATE}/s`)
 })
 
-/** How far apart neighbours are, by least squares: one that is late counts for little. */
+/** How far apart neighbours are: the median over all pairs half of them apart. A few that are late do not count. */
 function slope(times: readonly number[]): number {
-  const middle = (times.length - 1) / 2
-  const sum = (weigh: (place: number) => number): number => times.reduce((total, _, place) => total + weigh(place), 0)
-  return sum(place => (place - middle) * times[place]!) / sum(place => (place - middle) ** 2)
+  const half = times.length >> 1
+  const slopes = times.slice(half).map((at, place) => (at - times[place]!) / half)
+  return slopes.sort((one, other) => one - other)[slopes.length >> 1]!
 }
 
 function longestBusyPeriod(releases: { slot: number; at: number }[]): { slot: number; at: number }[] {

@@ -9,14 +9,14 @@ t.teardown(() => browser.close())
 
 const PAGE = '<!doctype html><link rel="icon" href="data:,"><title>There</title><h1 id="there">You are there</h1>'
 
-/** One a second, five at most, for everyone. Real time: a browser has no other. */
+/** One in two seconds, five at most, for everyone. Real time: a browser has no other, and it may take a second to ask. */
 async function start(t: Parameters<typeof startRig>[0], config: object = {}, capacity = 5) {
   const upstream = await httpUpstream(t, (_req, res) => res.setHeader('Content-Type', 'text/html').end(PAGE))
   const rig = await startRig(
     t,
     {
       ...{ upstream: upstream.url, trustProxy: ['127.0.0.1'] },
-      buckets: { all: { key: 'all', rate: '1/s', capacity } },
+      buckets: { all: { key: 'all', rate: '30/m', capacity } },
       routes: [{ name: 'all', mode: 'meter' }],
       ...config,
     },

@@ -120,8 +120,9 @@ t.test('an idle tunnel lives until tunnelIdleTimeout, and its end is logged', as
   await once(socket, 'close')
   const lived = performance.now() - begun
   t.ok(lived > 699, `${lived} ms`)
+  await rig.until(({ failures }) => failures.length > 0)
   t.same(rig.failures, ['ws a WebSocket was closed after 700ms without traffic (limits.tunnelIdleTimeout)'])
-  t.same(rig.outcomes, ['ws forwarded 101'], 'it is counted once')
+  t.same(await rig.finished(1), ['ws forwarded 101'], 'it is counted once')
 })
 
 t.test('a tunnel that ends in another way is no failure', async t => {
