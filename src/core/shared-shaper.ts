@@ -180,7 +180,7 @@ export class SharedShaper {
 
   /**
    * At high rates most requests find leased room and a leased slot. They pass without a ticket and a lane, as by the buckets of one
-   * process: 14 us of CPU where it was 24, of all that two workers add (docs/decisions/workers-pipe.md).
+   * process (docs/decisions/workers-pipe.md).
    */
   #passByLease(arrival: Arrival): boolean {
     const { stack } = arrival
