@@ -235,8 +235,12 @@ export interface LeaseRequest {
   readonly largest: number
   /** ms from the store's decision until this instance can use a slot. */
   readonly lead: number
-  /** Cost units admitted since the last report, and those that it goes on admitting until the answer. May be negative. */
+  /** Cost units that wait in it, less its slots. Negative: it has more slots than wait. */
+  readonly lacks: number
+  /** Cost units admitted since the last answer, and those that it goes on admitting until this one. May be negative. */
   readonly used: number
+  /** Another one after each answer. Of two reports with the same number the store counts what the later one has used. */
+  readonly mark: number
   /** Cost units that it would like to admit before its next report. Negative: it asks for each admission. */
   readonly want: number
   /** ms that the schedule which it knows reaches ahead. A store that has lost its data goes on after it. */
@@ -400,6 +404,12 @@ export const FRAME = 120
 
 /** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
 export const LEASE_LIFE = 3 * FRAME
+
+/** So many frames of slots, and two leads, have to wait, so that all slots are used. A bucket that holds less is not full before. */
+export const FRAMES_TO_WAIT = 3
+
+/** ms. An instance that was cut off for less than this gets back what the level counts for it. */
+export const GONE_LIFE = 60_000
 
 /** ms. What is kept for an instance goes to the others when its report is later than its lead by this. */
 export const REPORT_LATE = 20

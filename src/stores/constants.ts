@@ -9,6 +9,8 @@ import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
   FORECAST,
   FRAME,
+  FRAMES_TO_WAIT,
+  GONE_LIFE,
   LATENESS_STEP,
   LEAD_WAY,
   LEASE_LIFE,
@@ -56,6 +58,8 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LAST_PRIORITY,
   FORECAST,
   FRAME,
+  FRAMES_TO_WAIT,
+  GONE_LIFE,
   LATENESS_STEP,
   LEAD_WAY,
   LEASE_LIFE,

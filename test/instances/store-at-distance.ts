@@ -43,6 +43,8 @@ export interface Connection {
   readonly calls: Calls
   /** While true, no call has an answer. */
   down: boolean
+  /** While set, calls are carried out and have no answer: `cut` fails at once, `silent` after the timeout. */
+  loses: 'cut' | 'silent' | undefined
   /** The instance is gone: nothing is sent and no answer arrives any more. */
   gone: boolean
   /** Forgets what was counted so far. */
@@ -89,6 +91,7 @@ export function connect(options: ConnectionOptions): Connection {
     store: undefined as unknown as Store,
     calls: fresh(),
     down: false,
+    loses: undefined,
     gone: false,
     countAgain: () => Object.assign(connection.calls, fresh()),
   }
@@ -141,6 +144,7 @@ export function connect(options: ConnectionOptions): Connection {
       if (connection.down) return fail(calls)
       const theirs = clock.now()
       for (const call of calls) call.value = carryOut[call.verb]!(...call.args)
+      if (connection.loses !== undefined) return fail(calls)
       lastBack = Math.max(lastBack, theirs + distance.back())
       awake.at(lastBack, () => {
         if (connection.gone) return
@@ -154,7 +158,8 @@ export function connect(options: ConnectionOptions): Connection {
   }
 
   function fail(calls: readonly Call[]): void {
-    clock.at(clock.now() + TIMEOUT, () => {
+    const after = connection.loses === 'cut' ? 0 : TIMEOUT
+    clock.at(clock.now() + after, () => {
       if (connection.gone) return
       answered()
       for (const { reject } of calls) reject(new StoreError('no answer'))

@@ -183,7 +183,18 @@ t.test('slots that are given back late never let more pass than the burst', asyn
   )
 })
 
-const lessee = { instance: 1, demand: [], largest: 1, lead: 0, used: 0, want: 0, ahead: 0, returned: [] }
+const lessee = {
+  instance: 1,
+  demand: [],
+  largest: 1,
+  lead: 0,
+  lacks: 0,
+  used: 0,
+  mark: 0,
+  want: 0,
+  ahead: 0,
+  returned: [],
+}
 
 t.test('an instance that reports late has slots until its next report', async t => {
   const { time, store } = setUp(1_000)
@@ -216,6 +227,32 @@ t.test('what is set apart for an instance that is gone stays in the level and dr
   // It was only late: what it has admitted counts once more, none of it is forgotten.
   store.lease({ ...lessee, bucket, used: 100 })
   t.equal(level(), 600)
+})
+
+t.test('an instance that comes back, with requests that wait, holds no room from before it was cut off', async t => {
+  const { time, store } = setUp(0)
+  const bucket = client(100, 1_000)
+  let mark = 0
+  const report = (instance: number, want: number): number => {
+    mark += 1
+    const demand = [{ priority: 3, weight: 1, cost: 1 }]
+    return Math.round(store.lease({ ...lessee, instance, bucket, want, demand, lacks: 1, mark }).level)
+  }
+  store.admit({ stack: [bucket], cost: 500, maxWait: Infinity, claim: false })
+  t.equal(report(1, 100), 500)
+  t.equal(report(2, -1), 500)
+  const life = FRAME + LEASE_LIFE
+  for (let at = FRAME; at <= life; at += FRAME) {
+    time.runUntil(at)
+    t.equal(report(2, -1), 500 - at / 10, 'less room, which grows by what drains')
+  }
+  time.runUntil(life + 10)
+  const before = report(2, -1)
+  t.ok(before >= 599, `${before}: it may have used all of that`)
+  const back = report(1, -1)
+  // Reports are put off by up to 6 ms, and room grows for as long.
+  t.ok(before - back >= 148 && before - back < 149, `${back}: it waits, so it has not`)
+  t.equal(report(1, -1), back, 'once')
 })
 
 t.test('the rest of a frame is dealt to what instances expect', async t => {
@@ -261,8 +298,11 @@ t.test('what is expected gets no slots if all instances can do without', async t
 t.test('an instance keeps the room that it has not used', async t => {
   const { time, store } = setUp(0)
   const bucket = client(0.000_001, 100)
-  const room = (instance: number, want: number, used = 0) =>
-    Math.round(store.lease({ ...lessee, instance, bucket, want, used }).room * 100) / 100
+  let mark = 0
+  const room = (instance: number, want: number, used = 0) => {
+    mark += 1
+    return Math.round(store.lease({ ...lessee, instance, bucket, want, used, mark }).room * 100) / 100
+  }
   t.equal(room(1, 60), 50, 'half of what is left')
   t.equal(room(2, 100), 25)
   time.runUntil(FRAME)

@@ -80,6 +80,8 @@ export class BucketLease {
   #instances: number | undefined
   /** Admitted and not reported. */
   #unreported = 0
+  /** Another number after each answer. */
+  #mark = Math.random()
   /** What the last report said of it. */
   #reported = 0
   /** The same, until it is answered. */
@@ -336,7 +338,7 @@ export class BucketLease {
 
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
   report(demand: readonly ClassDemand[], claiming: number, times: ReportTimes): Report {
-    const { lead, now, isCalm, arrivals } = times
+    const { lead, now, isCalm, arrivals, waits } = times
     this.#isCalm = isCalm
     // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
     if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
@@ -348,11 +350,13 @@ export class BucketLease {
     const elapsed = Math.max(1, now - this.#reportedAt)
     // Requests come while the answer is on its way.
     const kept = this.leasesRoom
-      ? Math.max(0, Math.min(this.roomAt(now), largest + (2 * this.#asked * lead) / elapsed))
+      ? Math.max(0, Math.min(this.roomAt(now), largest + (2 * this.#asked * lead) / elapsed) + Math.min(0, this.#spare))
       : 0
     const isLimited = this.#lapsed > LEVEL_TOLERANCE
     const returned = [...this.#unwanted, ...this.#surplus(demand, claiming, now + lead)]
     const report = {
+      lacks: waits + (waits > 0 ? kept : 0) - this.available - claiming,
+      mark: this.#mark,
       demand: uncovered(demand, {
         covered: this.available + claiming,
         forecast: Math.max(demand.length === 0 ? 0 : largest, (this.#admitted * FRAME) / Math.max(FRAME, elapsed)),
@@ -361,7 +365,7 @@ export class BucketLease {
         most: isLimited ? GROWTH * this.#taken + largest : Infinity,
       }),
       largest,
-      used: this.#unreported + kept,
+      used: this.#underway + this.#unreported + kept,
       want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
       returned,
     }
@@ -389,15 +393,18 @@ export class BucketLease {
   }
 
   /** The last report. Slots for what waits are kept. */
-  finish(demand: readonly ClassDemand[], claiming: number, { lead, now }: ReportTimes): Report {
+  finish(demand: readonly ClassDemand[], claiming: number, { lead, now, waits }: ReportTimes): Report {
     this.#lapse(now)
     this.ending = true
     this.#admitted = 0
     const returned = [...this.#unwanted, ...this.#surplus(demand, claiming, now + lead)]
     this.#unwanted.length = 0
-    this.#reported = this.#unreported
+    this.#reported = this.#underway + this.#unreported
+    this.#underway = this.#reported
     this.#unreported = 0
     return {
+      lacks: waits - this.available - claiming,
+      mark: this.#mark,
       demand: [],
       largest: Math.max(this.#largest, this.#largestBefore),
       used: this.#reported,
@@ -408,6 +415,7 @@ export class BucketLease {
 
   answered(answer: LeaseAnswer, now: number): void {
     this.#answeredAt = now
+    this.#mark += 1
     this.#underway = 0
     this.nextAt = answer.nextAt
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
@@ -520,6 +528,8 @@ export class BucketLease {
 interface ReportTimes {
   readonly lead: number
   readonly now: number
+  /** Cost units that wait. */
+  readonly waits: number
   /** Whether it could claim one by one. */
   readonly isCalm: boolean
   /** When what waits of a class came, behind what is covered of it. Undefined: the store does not keep the order. */
@@ -529,6 +539,8 @@ interface ReportTimes {
 type ArrivalsOf = (priority: number, covered: number) => LaneArrivals | undefined
 
 export interface Report {
+  readonly lacks: number
+  readonly mark: number
   readonly demand: readonly ClassDemand[]
   readonly largest: number
   readonly used: number

@@ -138,7 +138,7 @@ export class Leases {
     const demand = isCalm ? soon : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
-    const times = { lead, now, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
+    const times = { lead, now, waits: bucket.queued, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)

@@ -9,6 +9,8 @@ import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
 import {
   FORECAST,
   FRAME,
+  FRAMES_TO_WAIT,
+  GONE_LIFE,
   LATENESS_STEP,
   type LaneArrivals,
   LEAD_WAY,
@@ -59,6 +61,11 @@ interface Lessee {
   room: number
   roomRate: number
   roomUntil: number
+  /** Cost units that wait in it, less the slots that it has or was dealt. Negative: more slots than wait. */
+  lacks: number
+  /** Of the last report, and what that has used. */
+  mark: number
+  used: number
 }
 
 /** The part of a bucket's state that leases touch. Moments in ms, the level in cost units at `at`. */
@@ -83,12 +90,25 @@ export interface BucketLeases {
   owed: number[]
   /** The lead by whose way slots are used late, in ms. */
   lateBy: number
+  /** The part of the level by which more is known to wait than the meter says, in cost units. */
+  beyond: number
+  gone: Gone[]
+}
+
+/** What the level counts for an instance that does not report any more, and that the instance does not hold if it comes back. */
+interface Gone {
+  readonly instance: number
+  readonly cost: number
+  /** When it is forgotten, in ms. */
+  readonly until: number
 }
 
 /** @param state at `now` */
 export function lease(state: LeasedState, request: LeaseRequest, now: number): LeaseAnswer {
-  state.leases ??= { lessees: [], spare: [], turns: zeros(FORECAST + 1), owed: zeros(LAST_PRIORITY), lateBy: 0 }
+  state.leases ??= newLeases()
   const { leases } = state
+  // What it counted has drained.
+  if (state.level === 0) leases.gone = []
   dropDead(leases, now)
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
@@ -96,11 +116,14 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   // The data was lost. Since its last report others may have been given a frame more than it knows.
   else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead + FRAME + REPORT_SHIFT)
   report(state, leases, lessee, request)
-  const unused = settleRoom(state, lessee, request.used, now)
+  state.level = Math.max(0, state.level - leases.beyond - comeBack(leases, request, now))
+  const unused = settleRoom(state, lessee, request, now)
   lessee.seenAt = now
   lessee.nextAt = now
   allocate(state, leases, request, now)
   const reserved = reservedOf(state, now)
+  leases.beyond = Math.max(0, waitingOf(state, leases, { ...request, reserved }, now) - state.level)
+  state.level += leases.beyond
   const isDone = request.demand.length === 0 && request.want <= 0
   if (isDone) leave(leases, lessee)
   else leaseRoom(state, leases, lessee, { ...request, unused, reserved })
@@ -121,7 +144,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     roomRate: lessee.roomRate,
     roomFrom: now,
     roomUntil: lessee.roomUntil,
-    spare: Math.max(0, request.bucket.limits.capacity - state.level - reserved),
+    spare: spareIn(state, request, reserved),
     level: Math.max(0, state.level - rooms),
     instances: leases.lessees.length,
     lead: leases.lateBy,
@@ -189,6 +212,13 @@ function apart({ lessees }: BucketLeases, lessee: Lessee, at: number): number {
   return Math.max(at, Math.min(before + FRAME / Math.max(1, lessees.length), at + REPORT_SHIFT))
 }
 
+function newLeases(): BucketLeases {
+  return {
+    ...{ lessees: [], spare: [], gone: [] },
+    ...{ turns: zeros(FORECAST + 1), owed: zeros(LAST_PRIORITY), lateBy: 0, beyond: 0 },
+  }
+}
+
 function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: number): Lessee {
   const lessee: Lessee = {
     instance,
@@ -201,6 +231,7 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
     room: 0,
     roomRate: 0,
     roomUntil: now,
+    ...{ lacks: 0, mark: -1, used: 0 },
   }
   leases.lessees.push(lessee)
   return lessee
@@ -208,11 +239,18 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
 
 /** What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. */
 function dropDead(leases: BucketLeases, now: number): void {
-  for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE))
+  for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE)) {
+    const { instance, lacks } = lessee
+    // What waits in it stays in the level, though it is not told of any more.
+    const waits = Math.min(leases.beyond, Math.max(0, lacks))
+    leases.beyond -= waits
+    leases.gone.push({ instance, cost: waits + setApart(lessee, now), until: now + GONE_LIFE })
     leave(leases, lessee)
+  }
   for (const lessee of leases.lessees) {
     if (now <= lessee.nextAt + lessee.lead + REPORT_LATE) continue
     addSpare(leases, lessee.slots)
+    for (const { cost } of lessee.slots) lessee.lacks += cost
     lessee.slots = []
     lessee.demand = []
   }
@@ -246,12 +284,13 @@ function report(
   state: LeasedState,
   leases: BucketLeases,
   lessee: Lessee,
-  { demand, largest, lead }: LeaseRequest,
+  { demand, largest, lead, lacks }: LeaseRequest,
 ): void {
   lessee.lead = lead
   lessee.largest = largest
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost
+  lessee.lacks = lacks - pending
   const share = (state.rate * FRAME) / leases.lessees.length
   lessee.demand = demand.map(({ priority, weight, cost, arrivals }) => {
     const known = lessee.demand.find(other => other.priority === priority)
@@ -289,12 +328,56 @@ function setApart({ room, roomRate, roomUntil, seenAt }: Lessee, now: number): n
 }
 
 /** Counts what it has admitted in place of what was set apart for it. Returns the rest of that, in cost units. */
-function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): number {
+function settleRoom(state: LeasedState, lessee: Lessee, { mark, used: all }: LeaseRequest, now: number): number {
   const set = setApart(lessee, now)
+  const used = mark === lessee.mark ? all - lessee.used : all
+  lessee.mark = mark
+  lessee.used = all
   state.level = Math.max(0, state.level + used - set)
   lessee.room = 0
   lessee.roomRate = 0
   return Math.max(0, set - used)
+}
+
+/** Cost units that are left for all. Negative: more waits than fits. */
+function spareIn({ level }: LeasedState, { bucket }: LeaseRequest, reserved: number): number {
+  const { capacity } = bucket.limits
+  return Math.min(capacity - level, Math.max(0, capacity - level - reserved))
+}
+
+/**
+ * What the level counts for this instance from before it was cut off, in cost units. Its requests wait, so it tells of them. Where nothing
+ * waits it may have let pass as much.
+ */
+function comeBack(leases: BucketLeases, { instance, demand }: LeaseRequest, now: number): number {
+  let cost = 0
+  if (demand.some(({ priority }) => priority < FORECAST))
+    for (const lost of leases.gone) if (lost.instance === instance) cost += lost.cost
+  leases.gone = leases.gone.filter(lost => lost.instance !== instance && now <= lost.until)
+  return cost
+}
+
+/**
+ * What is known to wait in those that lease, with room that was set apart for the others, in cost units. Each waits for a slot that it does
+ * not have yet, or for one of the schedule. Where slots were lost it is more than the meter says.
+ */
+function waitingOf(
+  state: LeasedState,
+  leases: BucketLeases,
+  { bucket, reserved }: Pick<RoomRequest, 'bucket' | 'reserved'>,
+  now: number,
+): number {
+  // A rejected request may have filled it.
+  if (bucket.limits.overflow === 'fill') return 0
+  const slack = slackOf(bucket.limits, largestOf(leases)) / state.rate
+  let waiting = Math.max(0, state.free - slack - now) * state.rate
+  for (const { cost } of leases.spare) waiting -= cost
+  for (const { lacks } of leases.lessees) waiting += lacks
+  if (waiting <= LEVEL_TOLERANCE) return 0
+  for (const lessee of leases.lessees) waiting += setApart(lessee, now)
+  // So much has to wait that all slots are used.
+  const ahead = (FRAMES_TO_WAIT * FRAME + 2 * leadOf(leases)) * state.rate
+  return waiting - Math.max(0, ahead - Math.max(0, bucket.limits.capacity - reserved))
 }
 
 interface RoomRequest extends LeaseRequest {
@@ -311,15 +394,18 @@ interface RoomRequest extends LeaseRequest {
 function leaseRoom(state: LeasedState, leases: BucketLeases, lessee: Lessee, request: RoomRequest): void {
   const { want, unused, largest, reserved } = request
   if (want < 0) return
-  const { capacity } = request.bucket.limits
   const alone = leases.lessees.length === 1
-  const spare = Math.max(0, capacity - state.level - reserved)
+  const left = spareIn(state, request, reserved)
+  const spare = Math.max(0, left)
   const room = Math.min(want, spare, Math.max(spare / 2, unused, alone ? largest : 0))
   let others = 0
   for (const other of leases.lessees) if (other !== lessee) others += other.roomRate
   lessee.room = room
   // What drains is for those who have booked.
-  lessee.roomRate = reserved > 0 ? 0 : Math.max(0, Math.min(state.rate / leases.lessees.length, state.rate - others))
+  lessee.roomRate =
+    reserved > 0
+      ? 0
+      : Math.max(0, Math.min(state.rate / leases.lessees.length, state.rate - others) + Math.min(0, left) / FRAME)
   state.level += room
 }
 
@@ -512,6 +598,7 @@ function give({ limits, leases }: Share, { lessee, demand, inTurn }: Taker, slot
   inTurn.turn += slot.cost / inTurn.weight
   pass(demand, slot.cost)
   lessee.slots.push(slot)
+  lessee.lacks -= slot.cost
   // So that those who got less have the next of the slots that nobody has a demand for.
   if (priority === FORECAST) return
   for (const forecast of lessee.demand) {

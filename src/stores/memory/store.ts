@@ -306,7 +306,9 @@ function shift(state: State, now: number): void {
     lessee.roomUntil += by
     lessee.slots = lessee.slots.map(({ at, cost }) => ({ at: at + by, cost }))
   }
-  if (state.leases !== undefined) state.leases.spare = []
+  if (state.leases === undefined) return
+  state.leases.spare = []
+  state.leases.gone = state.leases.gone.map(({ until, ...rest }) => ({ ...rest, until: until + by }))
 }
 
 function levelOf({ level, at, rate, leasedRate, leasedUntil }: State, now: number): number {

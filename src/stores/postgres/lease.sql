@@ -2,12 +2,12 @@
 -- src/stores/memory/leases.ts does. It only computes: decide.sql keeps what it returns.
 --
 --   INOUT lease         float8[]  null, or 9 turns, 7 owed, the moment until which it holds, how many instances, classes and slots, lateBy,
---                       then the arrays declared below, one after the other
+--                       beyond, how many are gone, then the arrays declared below, one after the other
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
 --   now, instance, largest
---   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, count, for each of count
---                       classes its priority, weight and cost, and for each returned slot its moment and cost
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, mark, count, for
+--                       each of count classes its priority, weight and cost, and for each returned slot its moment and cost
 --   reserved            the room that is kept from newcomers
 --   OUT leased_rate
 --   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
@@ -20,7 +20,8 @@ DECLARE
   used float8 := request[8];
   want float8 := request[9];
   min_share float8 := request[10];
-  classes int := request[12];
+  mark float8 := request[13];
+  classes int := request[14];
   turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
@@ -33,6 +34,14 @@ DECLARE
   rooms float8[];
   room_rates float8[];
   room_untils float8[];
+  lacks float8[];
+  marks float8[];
+  useds float8[];
+  -- What the level counts for those that do not report any more.
+  g int := 0;
+  gone_ids float8[];
+  gone_costs float8[];
+  gone_untils float8[];
   -- Their classes.
   m int := 0;
   owners float8[];        -- the place of the instance
@@ -55,6 +64,7 @@ DECLARE
 
   me int;
   is_new bool;
+  waits bool := false;
   expecting bool := false;  -- whether slots that nobody has a demand for are given out
   living int;
   done bool := classes = 0 AND want <= 0;
@@ -82,6 +92,7 @@ DECLARE
   unused float8;
   spare float8;
   late_by float8 := 0;      -- the lead by whose way slots are used late
+  beyond float8 := 0;       -- the part of the level by which more is known to wait than the meter says
   -- What waits in other instances and has no slot, by class.
   other_weights float8[] := array_fill(0::float8, '{8}');
   other_costs float8[] := array_fill(0::float8, '{8}');
@@ -97,7 +108,9 @@ BEGIN
     m := lease[19];
     k := lease[20];
     late_by := lease[21];
-    p := 21;
+    beyond := lease[22];
+    g := lease[23];
+    p := 23;
     ids := lease[p + 1 : p + n];
     seens := lease[p + n + 1 : p + 2 * n];
     nexts := lease[p + 2 * n + 1 : p + 3 * n];
@@ -106,7 +119,14 @@ BEGIN
     rooms := lease[p + 5 * n + 1 : p + 6 * n];
     room_rates := lease[p + 6 * n + 1 : p + 7 * n];
     room_untils := lease[p + 7 * n + 1 : p + 8 * n];
-    p := p + 8 * n;
+    lacks := lease[p + 8 * n + 1 : p + 9 * n];
+    marks := lease[p + 9 * n + 1 : p + 10 * n];
+    useds := lease[p + 10 * n + 1 : p + 11 * n];
+    p := p + 11 * n;
+    gone_ids := lease[p + 1 : p + g];
+    gone_costs := lease[p + g + 1 : p + 2 * g];
+    gone_untils := lease[p + 2 * g + 1 : p + 3 * g];
+    p := p + 3 * g;
     owners := lease[p + 1 : p + m];
     priorities := lease[p + m + 1 : p + 2 * m];
     weights := lease[p + 2 * m + 1 : p + 3 * m];
@@ -130,22 +150,35 @@ BEGIN
       FOR i IN 1 .. k LOOP
         slot_ats[i] := slot_ats[i] + (leased_until - lease[17]);
       END LOOP;
+      FOR i IN 1 .. g LOOP
+        gone_untils[i] := gone_untils[i] + (leased_until - lease[17]);
+      END LOOP;
       spares := 0;
     END IF;
   END IF;
 
   -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and
   -- drains.
+  -- What it counted has drained.
+  IF level = 0 THEN g := 0; END IF;
   living := n;
   FOR i IN 1 .. n LOOP
     lates[i] := now > nexts[i] + leads[i] + @REPORT_LATE@;
     IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
       nexts[i] := '-Infinity';
       living := living - 1;
+      -- What waits in it stays in the level, though it is not told of any more.
+      pending := least(beyond, greatest(0, lacks[i]));
+      beyond := beyond - pending;
+      g := g + 1;
+      gone_ids[g] := ids[i];
+      gone_costs[g] := pending + rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]);
+      gone_untils[g] := now + @GONE_LIFE@;
     ELSIF ids[i] = instance THEN
       me := i;
     END IF;
   END LOOP;
+  pending := 0;
   is_new := me IS NULL;
   IF is_new THEN
     n := n + 1;
@@ -157,12 +190,15 @@ BEGIN
     rooms[me] := 0;
     room_rates[me] := 0;
     room_untils[me] := now;
+    marks[me] := -1;
+    useds[me] := 0;
     lates[me] := false;
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     IF request[11] > 0 THEN free := greatest(free, now + request[11] + @FRAME@ + @REPORT_SHIFT@); END IF;
   END IF;
   leads[me] := request[7];
   largests[me] := largest;
+  lacks[me] := request[12];
   answer := array_fill(0::float8, '{11}');
   kept := 0;
   FOR i IN 1 .. k LOOP
@@ -172,10 +208,12 @@ BEGIN
       answer[13 + 2 * given] := slot_costs[i];
       given := given + 1;
       pending := pending + slot_costs[i];
+      lacks[me] := lacks[me] - slot_costs[i];
     ELSIF lates[p] THEN
       spares := spares + 1;
       spare_ats[spares] := slot_ats[i];
       spare_costs[spares] := slot_costs[i];
+      IF p <> me THEN lacks[p] := lacks[p] + slot_costs[i]; END IF;
     ELSE
       kept := kept + 1;
       holders[kept] := p;
@@ -188,7 +226,7 @@ BEGIN
   -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
-  kept := CASE WHEN is_new THEN cardinality(request) ELSE 12 + 3 * classes END;
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
   p := cardinality(request) - 1;
   WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
     free := request[p] + slack;
@@ -217,7 +255,7 @@ BEGIN
   END LOOP;
   m := kept;
   firsts := nobody;
-  FOR i IN 13 .. 12 + 3 * classes BY 3 LOOP
+  FOR i IN 15 .. 14 + 3 * classes BY 3 LOOP
     m := m + 1;
     class := request[i] + 1;
     owners[m] := me;
@@ -233,6 +271,7 @@ BEGIN
     IF request[i] = @FORECAST@ THEN
       own_turns[m] := least(own_turns[m], turns[class] + rate * @FRAME@ / living / nullif(weights[m], 0));
     END IF;
+    waits := waits OR request[i] < @FORECAST@;
     firsts[class] := m;
   END LOOP;
   -- Slots that wait for it serve the lowest class first.
@@ -246,6 +285,24 @@ BEGIN
   END IF;
 
   -- Counts what it has admitted in place of what was set apart for it.
+  level := greatest(0, level - beyond);
+  kept := 0;
+  FOR i IN 1 .. g LOOP
+    IF gone_ids[i] = instance THEN
+      -- The level counts it from before it was cut off. Where nothing waits it may have let pass as much.
+      IF waits THEN level := greatest(0, level - gone_costs[i]); END IF;
+    ELSIF now <= gone_untils[i] THEN
+      kept := kept + 1;
+      gone_ids[kept] := gone_ids[i];
+      gone_costs[kept] := gone_costs[i];
+      gone_untils[kept] := gone_untils[i];
+    END IF;
+  END LOOP;
+  g := kept;
+  -- The answer to an earlier report did not arrive.
+  IF mark = marks[me] THEN used := used - useds[me]; END IF;
+  marks[me] := mark;
+  useds[me] := request[8];
   unused := rooms[me] + room_rates[me] * greatest(0, least(now, room_untils[me]) - seens[me]) - used;
   level := greatest(0, level - unused);
   unused := greatest(0, unused);
@@ -357,6 +414,7 @@ BEGIN
       d := forecasts[owners[taker]];
       IF d IS NOT NULL THEN own_turns[d] := own_turns[d] + cost / weights[d]; END IF;
     END IF;
+    lacks[owners[taker]::int] := lacks[owners[taker]::int] - cost;
     IF owners[taker] = me THEN
       answer[12 + 2 * given] := at;
       answer[13 + 2 * given] := cost;
@@ -374,6 +432,29 @@ BEGIN
   END LOOP;
   spares := kept;
 
+  -- What is known to wait in those that lease, with room that was set apart for the others. A rejected request may have filled it.
+  pending := CASE WHEN request[4] = 1 THEN 0 ELSE greatest(0, free - slack - now) * rate END;
+  IF request[4] <> 1 THEN
+    FOR i IN 1 .. spares LOOP
+      pending := pending - spare_costs[i];
+    END LOOP;
+    FOR i IN 1 .. n LOOP
+      IF nexts[i] > '-Infinity' THEN pending := pending + lacks[i]; END IF;
+    END LOOP;
+  END IF;
+  IF pending > @LEVEL_TOLERANCE@ THEN
+    FOR i IN 1 .. n LOOP
+      CONTINUE WHEN nexts[i] = '-Infinity';
+      pending := pending + (rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]));
+    END LOOP;
+    -- So much has to wait that all slots are used.
+    pending := pending - greatest(0, (@FRAMES_TO_WAIT@ * @FRAME@ + 2 * lead) * rate - greatest(0, capacity - reserved));
+  ELSE
+    pending := 0;
+  END IF;
+  beyond := greatest(0, pending - level);
+  level := level + beyond;
+
   IF done THEN
     -- It leaves. What it has not fetched is spare.
     nexts[me] := '-Infinity';
@@ -390,10 +471,11 @@ BEGIN
     FOR i IN 1 .. n LOOP
       IF i <> me AND nexts[i] > '-Infinity' THEN others := others + room_rates[i]; END IF;
     END LOOP;
+    top := least(0, capacity - level);
     spare := greatest(0, capacity - level - reserved);
     rooms[me] := least(want, spare, greatest(spare / 2, unused, CASE WHEN living = 1 THEN largest ELSE 0 END));
     -- What drains is for those who have booked.
-    room_rates[me] := CASE WHEN reserved > 0 THEN 0 ELSE greatest(0, least(rate / living, rate - others)) END;
+    room_rates[me] := CASE WHEN reserved > 0 THEN 0 ELSE greatest(0, least(rate / living, rate - others) + top / @FRAME@) END;
     level := level + rooms[me];
   END IF;
   lead := 0;
@@ -425,7 +507,8 @@ BEGIN
     room_untils[me] := answer[2] + leads[me] + @LEASE_LIFE@;
   END IF;
   answer[6] := answer[2] + leads[me] + @LEASE_LIFE@;
-  answer[7] := greatest(0, capacity - level - reserved);
+  -- Negative: more waits than fits.
+  answer[7] := least(capacity - level, greatest(0, capacity - level - reserved));
 
   FOR i IN 1 .. m LOOP
     CONTINUE WHEN owners[i] = me OR priorities[i] = @FORECAST@ OR costs[i] <= @LEVEL_TOLERANCE@;
@@ -456,6 +539,9 @@ BEGIN
     rooms[kept] := rooms[i];
     room_rates[kept] := room_rates[i];
     room_untils[kept] := room_untils[i];
+    lacks[kept] := lacks[i];
+    marks[kept] := marks[i];
+    useds[kept] := useds[i];
   END LOOP;
   IF kept < n THEN
     FOR i IN 1 .. m LOOP
@@ -475,9 +561,10 @@ BEGIN
     answer := answer || ARRAY[i - 1, other_weights[i], other_costs[i]];
     answer[12 + 2 * given] := answer[12 + 2 * given] + 1;
   END LOOP;
-  lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by]
+  lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by, beyond, g]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
+    || lacks[1 : kept] || marks[1 : kept] || useds[1 : kept] || gone_ids[1 : g] || gone_costs[1 : g] || gone_untils[1 : g]
     || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]
     || holders[1 : k] || slot_ats[1 : k] || slot_costs[1 : k] || spare_ats[1 : spares] || spare_costs[1 : spares] END;
 END

@@ -2,11 +2,13 @@
 -- includes this.
 --
 -- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
--- the turn of the last slot of each class, what each but the last owes, lateBy, how many spare slots, how many lessees, time and cost of
--- each spare slot, and of each lessee: instance, seenAt, nextAt, lead, largest, room, roomRate, roomUntil, how many demands, how
--- many slots, of each demand priority, weight, cost and turn, of each slot time and cost.
+-- the turn of the last slot of each class, what each but the last owes, lateBy, beyond, how many spare slots, how many lessees, how many
+-- are gone, time and cost of each spare slot, instance, cost and until of each that is gone, and of each lessee: instance, seenAt, nextAt,
+-- lead, largest, room, roomRate, roomUntil, lacks, mark, used, how many demands, how many slots, of each demand priority, weight, cost and
+-- turn, of each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
+local FRAMES_TO_WAIT, GONE_LIFE = @FRAMES_TO_WAIT@, @GONE_LIFE@
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LEAD_WAY, LATENESS_STEP = @LEAD_WAY@, @LATENESS_STEP@
@@ -20,7 +22,10 @@ end
 local function open_leases(key, place)
   local packed = stored[place]
   if leased_untils[key] == 0 or not packed then
-    return { place = place, turns = zeros(FORECAST + 1), owed = zeros(LAST_PRIORITY), late_by = 0, spare = {}, lessees = {} }
+    return {
+      place = place, turns = zeros(FORECAST + 1), owed = zeros(LAST_PRIORITY), late_by = 0, beyond = 0, spare = {}, lessees = {},
+      gone = {},
+    }
   end
   local numbers = unpack_all(packed)
   local at = 1
@@ -41,26 +46,31 @@ local function open_leases(key, place)
     return list
   end
   at = 2
-  local opened = { place = place, turns = take(FORECAST + 1), owed = take(LAST_PRIORITY), lessees = {} }
-  opened.late_by = numbers[at]
-  local spares, lessees = numbers[at + 1], numbers[at + 2]
-  at = at + 3
+  local opened = { place = place, turns = take(FORECAST + 1), owed = take(LAST_PRIORITY), lessees = {}, gone = {} }
+  opened.late_by, opened.beyond = numbers[at], numbers[at + 1]
+  local spares, lessees, gone = numbers[at + 2], numbers[at + 3], numbers[at + 4]
+  at = at + 5
   opened.spare = take_slots(spares)
   if by ~= 0 then opened.spare = {} end
+  for index = 1, gone do
+    opened.gone[index] = { instance = numbers[at], cost = numbers[at + 1], till = numbers[at + 2] + by }
+    at = at + 3
+  end
   for index = 1, lessees do
     local head = at
     local lessee = {
       instance = numbers[head], seen_at = numbers[head + 1] + by, next_at = numbers[head + 2] + by, lead = numbers[head + 3],
       largest = numbers[head + 4], room = numbers[head + 5], room_rate = numbers[head + 6],
-      room_until = numbers[head + 7] + by, demand = {},
+      room_until = numbers[head + 7] + by, lacks = numbers[head + 8], mark = numbers[head + 9], used = numbers[head + 10],
+      demand = {},
     }
-    at = head + 10
-    for class = 1, numbers[head + 8] do
+    at = head + 13
+    for class = 1, numbers[head + 11] do
       lessee.demand[class] =
         { priority = numbers[at], weight = numbers[at + 1], cost = numbers[at + 2], turn = numbers[at + 3] }
       at = at + 4
     end
-    lessee.slots = take_slots(numbers[head + 9])
+    lessee.slots = take_slots(numbers[head + 12])
     opened.lessees[index] = lessee
   end
   return opened
@@ -82,9 +92,16 @@ local function keep_leases(key, opened)
   for _, turn in ipairs(opened.turns) do put(turn) end
   for _, cost in ipairs(opened.owed) do put(cost) end
   put(opened.late_by)
+  put(opened.beyond)
   put(#opened.spare)
   put(#opened.lessees)
+  put(#opened.gone)
   put_slots(opened.spare)
+  for _, lost in ipairs(opened.gone) do
+    put(lost.instance)
+    put(lost.cost)
+    put(lost.till)
+  end
   for _, lessee in ipairs(opened.lessees) do
     put(lessee.instance)
     put(lessee.seen_at)
@@ -94,6 +111,9 @@ local function keep_leases(key, opened)
     put(lessee.room)
     put(lessee.room_rate)
     put(lessee.room_until)
+    put(lessee.lacks)
+    put(lessee.mark)
+    put(lessee.used)
     put(#lessee.demand)
     put(#lessee.slots)
     for _, entry in ipairs(lessee.demand) do
@@ -104,7 +124,7 @@ local function keep_leases(key, opened)
     end
     put_slots(lessee.slots)
   end
-  local expiry = min(LONGEST, math.ceil(max(0, leased_untils[key] - now)) + KEEP_MARGIN)
+  local expiry = min(LONGEST, math.ceil(max(0, leased_untils[key] - now)) + GONE_LIFE)
   redis.call('SET', KEYS[opened.place], pack(numbers, size), 'PX', expiry)
 end
 
@@ -138,14 +158,54 @@ local function leave_lease(opened, lessee)
   lessee.slots, lessee.room, lessee.room_rate = {}, 0, 0
 end
 
+-- What counts in the level for it, admitted or not: room that was set apart, and what that has grown by since.
+local function set_apart(lessee)
+  return lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
+end
+
+-- What the level counts for an instance from before it was cut off. Where nothing waits it may have let pass as much.
+local function come_back(opened, instance, demand)
+  local cost, others, waits = 0, {}, false
+  for _, entry in ipairs(demand) do waits = waits or entry.priority < FORECAST end
+  for _, lost in ipairs(opened.gone) do
+    if lost.instance == instance then cost = cost + (waits and lost.cost or 0)
+    elseif now <= lost.till then others[#others + 1] = lost end
+  end
+  opened.gone = others
+  return cost
+end
+
+-- What is known to wait in those that lease, with room that was set apart for the others.
+local function waiting_in(key, opened, place)
+  local capacity, largest, lead = input[place + 2], 0, 0
+  -- A rejected request may have filled it.
+  if input[place + 3] == 1 then return 0 end
+  for _, lessee in ipairs(opened.lessees) do largest, lead = max(largest, lessee.largest), max(lead, lessee.lead) end
+  local waiting = max(0, frees[key] - max(0, input[place + 5] - largest) / rates[key] - now) * rates[key]
+  for _, slot in ipairs(opened.spare) do waiting = waiting - slot.cost end
+  for _, lessee in ipairs(opened.lessees) do waiting = waiting + lessee.lacks end
+  if waiting <= LEVEL_TOLERANCE then return 0 end
+  for _, lessee in ipairs(opened.lessees) do waiting = waiting + set_apart(lessee) end
+  -- So much has to wait that all slots are used.
+  local ahead = (FRAMES_TO_WAIT * FRAME + 2 * lead) * rates[key]
+  return waiting - max(0, ahead - max(0, capacity - reserved_in(key)))
+end
+
 -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains.
 local function drop_dead(opened)
   for _, lessee in ipairs(opened.lessees) do
-    if now > lessee.next_at + lessee.lead + LEASE_LIFE then leave_lease(opened, lessee) end
+    if now > lessee.next_at + lessee.lead + LEASE_LIFE then
+      -- What waits in it stays in the level, though it is not told of any more.
+      local waits = min(opened.beyond, max(0, lessee.lacks))
+      opened.beyond = opened.beyond - waits
+      opened.gone[#opened.gone + 1] = { instance = lessee.instance, cost = waits + set_apart(lessee), till = now + GONE_LIFE }
+      leave_lease(opened, lessee)
+    end
   end
   for _, lessee in ipairs(opened.lessees) do
     if now > lessee.next_at + lessee.lead + REPORT_LATE then
       add_spare(opened.spare, lessee.slots)
+      for _, slot in ipairs(lessee.slots) do lessee.lacks = lessee.lacks + slot.cost end
       lessee.slots, lessee.demand = {}, {}
     end
   end
@@ -166,6 +226,7 @@ end
 local function report_demand(key, opened, lessee, demand)
   local pending, share = 0, rates[key] * FRAME / #opened.lessees
   for _, slot in ipairs(lessee.slots) do pending = pending + slot.cost end
+  lessee.lacks = lessee.lacks - pending
   for _, entry in ipairs(demand) do
     local expects = entry.weight > 0 and entry.cost > LEVEL_TOLERANCE
     if entry.priority == FORECAST then entry.weight, entry.cost = entry.cost, expects and math.huge or 0 end
@@ -316,6 +377,7 @@ local function give_slot(opened, entry, slot, min_share)
   if forecast and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.weight end
   local slots = entry.lessee.slots
   slots[#slots + 1] = slot
+  entry.lessee.lacks = entry.lessee.lacks - slot.cost
 end
 
 -- Gives out the schedule up to the end of the next frame, to those who are there in time for it.
@@ -365,16 +427,22 @@ local function allocate(key, opened, burst, min_share)
   end
 end
 
+-- What is left for all. Negative: more waits than fits.
+local function spare_in(key, capacity)
+  return min(capacity - levels[key], max(0, capacity - levels[key] - reserved_in(key)))
+end
+
 -- Sets room apart for an instance until its next report. Half of what is left stays for those that come. It
 -- keeps what was set apart for it and is unused.
 local function lease_room(key, opened, lessee, want, unused, capacity)
   if want < 0 then return end
   local sharing, others = #opened.lessees, 0
-  local spare = max(0, capacity - levels[key] - reserved_in(key))
+  local left = spare_in(key, capacity)
+  local spare = max(0, left)
   for _, other in ipairs(opened.lessees) do if other ~= lessee then others = others + other.room_rate end end
   lessee.room = min(want, spare, max(spare / 2, unused, sharing == 1 and lessee.largest or 0))
   -- What drains is for those who have booked.
-  lessee.room_rate = reserved_in(key) > 0 and 0 or max(0, min(rates[key] / sharing, rates[key] - others))
+  lessee.room_rate = reserved_in(key) > 0 and 0 or max(0, min(rates[key] / sharing, rates[key] - others) + min(0, left) / FRAME)
   levels[key] = levels[key] + lessee.room
 end
 
@@ -405,11 +473,6 @@ local function follow_lead(key, opened, lead)
   frees[key] = frees[key] + max(0, before - opened.late_by) * LEAD_WAY
 end
 
--- What counts in the level for it, admitted or not: room that was set apart, and what that has grown by since.
-local function set_apart(lessee)
-  return lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
-end
-
 -- What waits in the others and has no slot, by class.
 local function tell_others(opened, lessee)
   local weights, costs, count = {}, {}, 0
@@ -438,9 +501,9 @@ local function lease(first, behind, largest, lead)
   local opened = leases[key] or open_leases(key, input[first + 7])
   leases[key] = opened
   local numbers = first + 14
-  local instance, used, want, min_share, ahead, classes =
-    input[numbers], input[numbers + 1], input[numbers + 2], input[numbers + 3], input[numbers + 4], input[numbers + 5]
-  local at = numbers + 6
+  local instance, all_used, want, min_share, ahead = unpack(input, numbers, numbers + 4)
+  local lacks, mark, classes = unpack(input, numbers + 5, numbers + 7)
+  local at = numbers + 8
   local demand, returned = {}, {}
   for class = 1, classes do
     demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
@@ -451,6 +514,8 @@ local function lease(first, behind, largest, lead)
     at = at + 2
   end
 
+  -- What it counted has drained.
+  if levels[key] == 0 then opened.gone = {} end
   drop_dead(opened)
   local lessee
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
@@ -459,16 +524,24 @@ local function lease(first, behind, largest, lead)
   else
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     if ahead > 0 then frees[key] = max(frees[key], now + ahead + FRAME + REPORT_SHIFT) end
-    lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
+    lessee = {
+      instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now, mark = -1, used = 0,
+    }
     opened.lessees[#opened.lessees + 1] = lessee
   end
-  lessee.lead, lessee.largest = lead, largest
+  lessee.lead, lessee.largest, lessee.lacks = lead, largest, lacks
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
-  local set = set_apart(lessee)
+  levels[key] = max(0, levels[key] - opened.beyond - come_back(opened, instance, demand))
+  local set, used = set_apart(lessee), all_used
+  -- The answer to an earlier report did not arrive.
+  if mark == lessee.mark then used = all_used - lessee.used end
+  lessee.mark, lessee.used = mark, all_used
   levels[key] = max(0, levels[key] + used - set)
   lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
   allocate(key, opened, burst, min_share)
+  opened.beyond = max(0, waiting_in(key, opened, first) - levels[key])
+  levels[key] = levels[key] + opened.beyond
   if classes == 0 and want <= 0 then leave_lease(opened, lessee)
   else lease_room(key, opened, lessee, want, max(0, set - used), capacity) end
   follow_lead(key, opened, lead)
@@ -489,7 +562,7 @@ local function lease(first, behind, largest, lead)
   tell(lessee.room_rate)
   tell(now)
   tell(lessee.room_until)
-  tell(max(0, capacity - levels[key] - reserved_in(key)))
+  tell(spare_in(key, capacity))
   tell(max(0, levels[key] - rooms))
   tell(#opened.lessees)
   tell(opened.late_by)
