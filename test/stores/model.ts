@@ -128,7 +128,7 @@ type Step = ReturnType<typeof scaled>['step'] extends fc.Arbitrary<infer S> ? S 
 type Limits = ReturnType<typeof scaled>['limits'] extends fc.Arbitrary<infer L> ? L : never
 
 function differ(what: string, one: unknown, other: unknown): string | undefined {
-  return one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-6)
+  return one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-5)
     ? undefined
     : `${what} ${one}, wanted ${other}`
 }
