@@ -237,10 +237,8 @@ export interface LeaseRequest {
   readonly lead: number
   /** Cost units that wait in it, less its slots. Negative: it has more slots than wait. */
   readonly lacks: number
-  /** Cost units admitted since the last answer, and those that it goes on admitting until this one. May be negative. */
+  /** Cost units admitted since the last report, and those that it goes on admitting until the answer. May be negative. */
   readonly used: number
-  /** Another one after each answer. Of two reports with the same number the store counts what the later one has used. */
-  readonly mark: number
   /** Cost units that it would like to admit before its next report. Negative: it asks for each admission. */
   readonly want: number
   /** ms that the schedule which it knows reaches ahead. A store that has lost its data goes on after it. */
@@ -407,9 +405,6 @@ export const LEASE_LIFE = 3 * FRAME
 
 /** So many frames of slots, and two leads, have to wait, so that all slots are used. A bucket that holds less is not full before. */
 export const FRAMES_TO_WAIT = 3
-
-/** ms. An instance that was cut off for less than this gets back what the level counts for it. */
-export const GONE_LIFE = 60_000
 
 /** ms. What is kept for an instance goes to the others when its report is later than its lead by this. */
 export const REPORT_LATE = 20

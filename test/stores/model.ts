@@ -97,8 +97,6 @@ function scaled(unit: number) {
     known: fc.constantFrom(0, 0, 0, 1, 30).map(units => units * Math.min(8, unit)),
     used: fc.constantFrom(0, 0, 1, 3, -1),
     lacks: fc.constantFrom(0, 0, 1, 3, 9, -2),
-    /** The answer before did not arrive. */
-    isLost: fc.constantFrom(true, false, false),
     want: fc.constantFrom(-1, 0, 1, 4, 20),
     returns: fc.constantFrom(0, 0, 1, 3, 100),
     client: fc.constantFrom(1, 1, 1, 2, 3, 4, 2 ** 52 - 1),
@@ -310,7 +308,6 @@ export function modelled(
         /** What clients have booked. */
         const bookings = new Map<number, { booking: number; cost: number; at: number }>()
         let serial = 0
-        let marks = 0
         for (const [index, each] of steps.entries()) {
           const {
             gap,
@@ -418,8 +415,7 @@ export function modelled(
             continue
           }
           if (verb === 'lease') {
-            const { instance, demand, lead, known, lacks, used, isLost, want, returns } = each
-            if (!isLost) marks += 1
+            const { instance, demand, lead, known, lacks, used, want, returns } = each
             const owner = `${places[0]} ${instance}`
             const slots = owned.get(owner) ?? [[], []]
             const answers: LeaseAnswer[] = []
@@ -427,9 +423,7 @@ export function modelled(
               const mine = slots[which]!
               const returned = mine.splice(Math.max(0, mine.length - returns))
               const request = { bucket: stack[0]!, instance: INSTANCES[instance]!, demand, largest: cost }
-              answers.push(
-                await one.lease!({ ...request, lead, lacks, used, mark: marks, want, ahead: known, returned }),
-              )
+              answers.push(await one.lease!({ ...request, lead, lacks, used, want, ahead: known, returned }))
               if (which === 1 && returned.length > 0) seen.returned += 1
             }
             const [got, wanted] = answers as [LeaseAnswer, LeaseAnswer]

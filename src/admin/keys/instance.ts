@@ -49,7 +49,6 @@ const NOTHING: Omit<LeaseRequest, 'bucket'> = {
   lead: 0,
   lacks: 0,
   used: 0,
-  mark: 0,
   want: 0,
   ahead: 0,
   returned: [],

@@ -80,8 +80,6 @@ export class BucketLease {
   #instances: number | undefined
   /** Admitted and not reported. */
   #unreported = 0
-  /** Another number after each answer. */
-  #mark = Math.random()
   /** What the last report said of it. */
   #reported = 0
   /** The same, until it is answered. */
@@ -338,7 +336,7 @@ export class BucketLease {
 
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
   report(demand: readonly ClassDemand[], claiming: number, times: ReportTimes): Report {
-    const { lead, now, isCalm, arrivals, waits } = times
+    const { lead, now, waits, isCalm, arrivals } = times
     this.#isCalm = isCalm
     // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
     if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
@@ -356,7 +354,6 @@ export class BucketLease {
     const returned = [...this.#unwanted, ...this.#surplus(demand, claiming, now + lead)]
     const report = {
       lacks: waits + (waits > 0 ? kept : 0) - this.available - claiming,
-      mark: this.#mark,
       demand: uncovered(demand, {
         covered: this.available + claiming,
         forecast: Math.max(demand.length === 0 ? 0 : largest, (this.#admitted * FRAME) / Math.max(FRAME, elapsed)),
@@ -365,7 +362,7 @@ export class BucketLease {
         most: isLimited ? GROWTH * this.#taken + largest : Infinity,
       }),
       largest,
-      used: this.#underway + this.#unreported + kept,
+      used: this.#unreported + kept,
       want: this.leasesRoom ? this.#wanted + (demand.length === 0 ? 0 : largest) : -1,
       returned,
     }
@@ -399,12 +396,10 @@ export class BucketLease {
     this.#admitted = 0
     const returned = [...this.#unwanted, ...this.#surplus(demand, claiming, now + lead)]
     this.#unwanted.length = 0
-    this.#reported = this.#underway + this.#unreported
-    this.#underway = this.#reported
+    this.#reported = this.#unreported
     this.#unreported = 0
     return {
       lacks: waits - this.available - claiming,
-      mark: this.#mark,
       demand: [],
       largest: Math.max(this.#largest, this.#largestBefore),
       used: this.#reported,
@@ -415,7 +410,6 @@ export class BucketLease {
 
   answered(answer: LeaseAnswer, now: number): void {
     this.#answeredAt = now
-    this.#mark += 1
     this.#underway = 0
     this.nextAt = answer.nextAt
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
@@ -436,9 +430,12 @@ export class BucketLease {
     this.#instances = answer.instances
   }
 
-  /** The store has not answered. It may have counted the report, which is counted once more then. */
-  failed(): void {
-    this.#unreported += this.#reported
+  /**
+   * The store has not answered. It may have counted the report. What waits is told with the next one, so what was admitted need not be. Where
+   * nothing waits it is told once more: rather that too little is admitted.
+   */
+  failed(waits: number): void {
+    if (waits === 0) this.#unreported += this.#reported
     this.#underway = 0
   }
 
@@ -540,7 +537,6 @@ type ArrivalsOf = (priority: number, covered: number) => LaneArrivals | undefine
 
 export interface Report {
   readonly lacks: number
-  readonly mark: number
   readonly demand: readonly ClassDemand[]
   readonly largest: number
   readonly used: number

@@ -154,7 +154,7 @@ export class Leases {
       },
       () => {
         this.#reports.delete(bucket)
-        lease.failed()
+        lease.failed(bucket.queued)
         // Then it ends with the next report.
         lease.ending = false
         this.#lessor.failed(bucket, now)

@@ -10,7 +10,6 @@ import {
   FORECAST,
   FRAME,
   FRAMES_TO_WAIT,
-  GONE_LIFE,
   LATENESS_STEP,
   type LaneArrivals,
   LEAD_WAY,
@@ -23,7 +22,7 @@ import {
   SLOT_RESERVE,
   SLOTS_PER_FRAME,
 } from '../../core/store.js'
-import { SAME_SLOT } from '../constants.js'
+import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
 import { type PromisingState, reservedOf } from './promises.js'
 
 /** What a class of an instance still needs. */
@@ -63,9 +62,6 @@ interface Lessee {
   roomUntil: number
   /** Cost units that wait in it, less the slots that it has or was dealt. Negative: more slots than wait. */
   lacks: number
-  /** Of the last report, and what that has used. */
-  mark: number
-  used: number
 }
 
 /** The part of a bucket's state that leases touch. Moments in ms, the level in cost units at `at`. */
@@ -95,11 +91,12 @@ export interface BucketLeases {
   gone: Gone[]
 }
 
-/** What the level counts for an instance that does not report any more, and that the instance does not hold if it comes back. */
+/** What waits in an instance that does not report any more. It counts until the instance reports again, or until it is known to be gone. */
 interface Gone {
   readonly instance: number
-  readonly cost: number
-  /** When it is forgotten, in ms. */
+  /** Cost units. */
+  readonly waits: number
+  /** ms */
   readonly until: number
 }
 
@@ -107,17 +104,17 @@ interface Gone {
 export function lease(state: LeasedState, request: LeaseRequest, now: number): LeaseAnswer {
   state.leases ??= newLeases()
   const { leases } = state
-  // What it counted has drained.
-  if (state.level === 0) leases.gone = []
-  dropDead(leases, now)
+  // Without what was known to wait beyond it.
+  state.level = Math.max(0, state.level - leases.beyond)
+  dropDead(state, leases, now)
+  forget(state, leases, request, now)
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
   if (known !== undefined) takeBack(state, leases, request)
   // The data was lost. Since its last report others may have been given a frame more than it knows.
   else if (request.ahead > 0) state.free = Math.max(state.free, now + request.ahead + FRAME + REPORT_SHIFT)
   report(state, leases, lessee, request)
-  state.level = Math.max(0, state.level - leases.beyond - comeBack(leases, request, now))
-  const unused = settleRoom(state, lessee, request, now)
+  const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now
   lessee.nextAt = now
   allocate(state, leases, request, now)
@@ -231,29 +228,36 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
     room: 0,
     roomRate: 0,
     roomUntil: now,
-    ...{ lacks: 0, mark: -1, used: 0 },
+    lacks: 0,
   }
   leases.lessees.push(lessee)
   return lessee
 }
 
-/** What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. */
-function dropDead(leases: BucketLeases, now: number): void {
+/**
+ * What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. Where requests
+ * wait in it, it would stay there for as long as others keep the bucket full: only what waits goes on counting.
+ */
+function dropDead(state: LeasedState, leases: BucketLeases, now: number): void {
   for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE)) {
-    const { instance, lacks } = lessee
-    // What waits in it stays in the level, though it is not told of any more.
-    const waits = Math.min(leases.beyond, Math.max(0, lacks))
-    leases.beyond -= waits
-    leases.gone.push({ instance, cost: waits + setApart(lessee, now), until: now + GONE_LIFE })
+    const { instance, lacks: waits } = lessee
+    if (waits > 0) {
+      state.level = Math.max(0, state.level - setApart(lessee, now))
+      leases.gone.push({ instance, waits, until: now + BEAT_LIFE })
+    }
     leave(leases, lessee)
   }
   for (const lessee of leases.lessees) {
-    if (now <= lessee.nextAt + lessee.lead + REPORT_LATE) continue
+    if (!isLate(lessee, now)) continue
     addSpare(leases, lessee.slots)
     for (const { cost } of lessee.slots) lessee.lacks += cost
     lessee.slots = []
     lessee.demand = []
   }
+}
+
+function isLate({ nextAt, lead }: Lessee, now: number): boolean {
+  return now > nextAt + lead + REPORT_LATE
 }
 
 function leave(leases: BucketLeases, lessee: Lessee): void {
@@ -328,11 +332,8 @@ function setApart({ room, roomRate, roomUntil, seenAt }: Lessee, now: number): n
 }
 
 /** Counts what it has admitted in place of what was set apart for it. Returns the rest of that, in cost units. */
-function settleRoom(state: LeasedState, lessee: Lessee, { mark, used: all }: LeaseRequest, now: number): number {
+function settleRoom(state: LeasedState, lessee: Lessee, used: number, now: number): number {
   const set = setApart(lessee, now)
-  const used = mark === lessee.mark ? all - lessee.used : all
-  lessee.mark = mark
-  lessee.used = all
   state.level = Math.max(0, state.level + used - set)
   lessee.room = 0
   lessee.roomRate = 0
@@ -345,21 +346,16 @@ function spareIn({ level }: LeasedState, { bucket }: LeaseRequest, reserved: num
   return Math.min(capacity - level, Math.max(0, capacity - level - reserved))
 }
 
-/**
- * What the level counts for this instance from before it was cut off, in cost units. Its requests wait, so it tells of them. Where nothing
- * waits it may have let pass as much.
- */
-function comeBack(leases: BucketLeases, { instance, demand }: LeaseRequest, now: number): number {
-  let cost = 0
-  if (demand.some(({ priority }) => priority < FORECAST))
-    for (const lost of leases.gone) if (lost.instance === instance) cost += lost.cost
-  leases.gone = leases.gone.filter(lost => lost.instance !== instance && now <= lost.until)
-  return cost
+/** An instance that comes back tells what waits in it. One that does not leaves nothing. */
+function forget(state: LeasedState, leases: BucketLeases, { instance }: LeaseRequest, now: number): void {
+  const isOver = (gone: Gone): boolean => gone.instance === instance || now > gone.until
+  for (const gone of leases.gone) if (isOver(gone)) state.level = Math.max(0, state.level - gone.waits)
+  leases.gone = leases.gone.filter(gone => !isOver(gone))
 }
 
 /**
- * What is known to wait in those that lease, with room that was set apart for the others, in cost units. Each waits for a slot that it does
- * not have yet, or for one of the schedule. Where slots were lost it is more than the meter says.
+ * What is known to wait in those that lease, with room that was set apart for those that are not late, in cost units. Each waits for a slot
+ * that it does not have yet, or for one of the schedule. Where slots were lost it is more than the meter says.
  */
 function waitingOf(
   state: LeasedState,
@@ -373,8 +369,9 @@ function waitingOf(
   let waiting = Math.max(0, state.free - slack - now) * state.rate
   for (const { cost } of leases.spare) waiting -= cost
   for (const { lacks } of leases.lessees) waiting += lacks
+  for (const { waits } of leases.gone) waiting += waits
   if (waiting <= LEVEL_TOLERANCE) return 0
-  for (const lessee of leases.lessees) waiting += setApart(lessee, now)
+  for (const lessee of leases.lessees) if (!isLate(lessee, now)) waiting += setApart(lessee, now)
   // So much has to wait that all slots are used.
   const ahead = (FRAMES_TO_WAIT * FRAME + 2 * leadOf(leases)) * state.rate
   return waiting - Math.max(0, ahead - Math.max(0, bucket.limits.capacity - reserved))

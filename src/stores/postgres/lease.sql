@@ -6,7 +6,7 @@
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
 --   now, instance, largest
---   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, mark, count, for
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, count, for
 --                       each of count classes its priority, weight and cost, and for each returned slot its moment and cost
 --   reserved            the room that is kept from newcomers
 --   OUT leased_rate
@@ -20,8 +20,7 @@ DECLARE
   used float8 := request[8];
   want float8 := request[9];
   min_share float8 := request[10];
-  mark float8 := request[13];
-  classes int := request[14];
+  classes int := request[13];
   turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
@@ -35,12 +34,10 @@ DECLARE
   room_rates float8[];
   room_untils float8[];
   lacks float8[];
-  marks float8[];
-  useds float8[];
-  -- What the level counts for those that do not report any more.
+  -- What waits in those that do not report any more, until when.
   g int := 0;
   gone_ids float8[];
-  gone_costs float8[];
+  gone_waits float8[];
   gone_untils float8[];
   -- Their classes.
   m int := 0;
@@ -64,7 +61,6 @@ DECLARE
 
   me int;
   is_new bool;
-  waits bool := false;
   expecting bool := false;  -- whether slots that nobody has a demand for are given out
   living int;
   done bool := classes = 0 AND want <= 0;
@@ -120,11 +116,9 @@ BEGIN
     room_rates := lease[p + 6 * n + 1 : p + 7 * n];
     room_untils := lease[p + 7 * n + 1 : p + 8 * n];
     lacks := lease[p + 8 * n + 1 : p + 9 * n];
-    marks := lease[p + 9 * n + 1 : p + 10 * n];
-    useds := lease[p + 10 * n + 1 : p + 11 * n];
-    p := p + 11 * n;
+    p := p + 9 * n;
     gone_ids := lease[p + 1 : p + g];
-    gone_costs := lease[p + g + 1 : p + 2 * g];
+    gone_waits := lease[p + g + 1 : p + 2 * g];
     gone_untils := lease[p + 2 * g + 1 : p + 3 * g];
     p := p + 3 * g;
     owners := lease[p + 1 : p + m];
@@ -157,28 +151,40 @@ BEGIN
     END IF;
   END IF;
 
+  -- Without what was known to wait beyond it.
+  level := greatest(0, level - beyond);
   -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and
-  -- drains.
-  -- What it counted has drained.
-  IF level = 0 THEN g := 0; END IF;
+  -- drains. Where requests wait in it only these go on counting.
   living := n;
   FOR i IN 1 .. n LOOP
     lates[i] := now > nexts[i] + leads[i] + @REPORT_LATE@;
     IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
       nexts[i] := '-Infinity';
       living := living - 1;
-      -- What waits in it stays in the level, though it is not told of any more.
-      pending := least(beyond, greatest(0, lacks[i]));
-      beyond := beyond - pending;
-      g := g + 1;
-      gone_ids[g] := ids[i];
-      gone_costs[g] := pending + rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]);
-      gone_untils[g] := now + @GONE_LIFE@;
+      IF lacks[i] > 0 THEN
+        level := greatest(0, level - rooms[i] - room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]));
+        g := g + 1;
+        gone_ids[g] := ids[i];
+        gone_waits[g] := lacks[i];
+        gone_untils[g] := now + @BEAT_LIFE@;
+      END IF;
     ELSIF ids[i] = instance THEN
       me := i;
     END IF;
   END LOOP;
-  pending := 0;
+  -- An instance that comes back tells what waits in it. One that does not leaves nothing.
+  kept := 0;
+  FOR i IN 1 .. g LOOP
+    IF gone_ids[i] = instance OR now > gone_untils[i] THEN
+      level := greatest(0, level - gone_waits[i]);
+    ELSE
+      kept := kept + 1;
+      gone_ids[kept] := gone_ids[i];
+      gone_waits[kept] := gone_waits[i];
+      gone_untils[kept] := gone_untils[i];
+    END IF;
+  END LOOP;
+  g := kept;
   is_new := me IS NULL;
   IF is_new THEN
     n := n + 1;
@@ -190,8 +196,6 @@ BEGIN
     rooms[me] := 0;
     room_rates[me] := 0;
     room_untils[me] := now;
-    marks[me] := -1;
-    useds[me] := 0;
     lates[me] := false;
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     IF request[11] > 0 THEN free := greatest(free, now + request[11] + @FRAME@ + @REPORT_SHIFT@); END IF;
@@ -226,7 +230,7 @@ BEGIN
   -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
-  kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 13 + 3 * classes END;
   p := cardinality(request) - 1;
   WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
     free := request[p] + slack;
@@ -255,7 +259,7 @@ BEGIN
   END LOOP;
   m := kept;
   firsts := nobody;
-  FOR i IN 15 .. 14 + 3 * classes BY 3 LOOP
+  FOR i IN 14 .. 13 + 3 * classes BY 3 LOOP
     m := m + 1;
     class := request[i] + 1;
     owners[m] := me;
@@ -271,7 +275,6 @@ BEGIN
     IF request[i] = @FORECAST@ THEN
       own_turns[m] := least(own_turns[m], turns[class] + rate * @FRAME@ / living / nullif(weights[m], 0));
     END IF;
-    waits := waits OR request[i] < @FORECAST@;
     firsts[class] := m;
   END LOOP;
   -- Slots that wait for it serve the lowest class first.
@@ -285,24 +288,6 @@ BEGIN
   END IF;
 
   -- Counts what it has admitted in place of what was set apart for it.
-  level := greatest(0, level - beyond);
-  kept := 0;
-  FOR i IN 1 .. g LOOP
-    IF gone_ids[i] = instance THEN
-      -- The level counts it from before it was cut off. Where nothing waits it may have let pass as much.
-      IF waits THEN level := greatest(0, level - gone_costs[i]); END IF;
-    ELSIF now <= gone_untils[i] THEN
-      kept := kept + 1;
-      gone_ids[kept] := gone_ids[i];
-      gone_costs[kept] := gone_costs[i];
-      gone_untils[kept] := gone_untils[i];
-    END IF;
-  END LOOP;
-  g := kept;
-  -- The answer to an earlier report did not arrive.
-  IF mark = marks[me] THEN used := used - useds[me]; END IF;
-  marks[me] := mark;
-  useds[me] := request[8];
   unused := rooms[me] + room_rates[me] * greatest(0, least(now, room_untils[me]) - seens[me]) - used;
   level := greatest(0, level - unused);
   unused := greatest(0, unused);
@@ -432,19 +417,21 @@ BEGIN
   END LOOP;
   spares := kept;
 
-  -- What is known to wait in those that lease, with room that was set apart for the others. A rejected request may have filled it.
-  pending := CASE WHEN request[4] = 1 THEN 0 ELSE greatest(0, free - slack - now) * rate END;
-  IF request[4] <> 1 THEN
-    FOR i IN 1 .. spares LOOP
-      pending := pending - spare_costs[i];
-    END LOOP;
+  -- What is known to wait in those that lease, with room that was set apart for those that are not late.
+  pending := greatest(0, free - slack - now) * rate;
+  FOR i IN 1 .. spares LOOP
+    pending := pending - spare_costs[i];
+  END LOOP;
+  FOR i IN 1 .. n LOOP
+    IF nexts[i] > '-Infinity' THEN pending := pending + lacks[i]; END IF;
+  END LOOP;
+  FOR i IN 1 .. g LOOP
+    pending := pending + gone_waits[i];
+  END LOOP;
+  -- A rejected request may have filled it.
+  IF request[4] <> 1 AND pending > @LEVEL_TOLERANCE@ THEN
     FOR i IN 1 .. n LOOP
-      IF nexts[i] > '-Infinity' THEN pending := pending + lacks[i]; END IF;
-    END LOOP;
-  END IF;
-  IF pending > @LEVEL_TOLERANCE@ THEN
-    FOR i IN 1 .. n LOOP
-      CONTINUE WHEN nexts[i] = '-Infinity';
+      CONTINUE WHEN nexts[i] = '-Infinity' OR (i <> me AND lates[i]);
       pending := pending + (rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]));
     END LOOP;
     -- So much has to wait that all slots are used.
@@ -540,8 +527,6 @@ BEGIN
     room_rates[kept] := room_rates[i];
     room_untils[kept] := room_untils[i];
     lacks[kept] := lacks[i];
-    marks[kept] := marks[i];
-    useds[kept] := useds[i];
   END LOOP;
   IF kept < n THEN
     FOR i IN 1 .. m LOOP
@@ -564,7 +549,7 @@ BEGIN
   lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by, beyond, g]
     || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
-    || lacks[1 : kept] || marks[1 : kept] || useds[1 : kept] || gone_ids[1 : g] || gone_costs[1 : g] || gone_untils[1 : g]
+    || lacks[1 : kept] || gone_ids[1 : g] || gone_waits[1 : g] || gone_untils[1 : g]
     || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]
     || holders[1 : k] || slot_ats[1 : k] || slot_costs[1 : k] || spare_ats[1 : spares] || spare_costs[1 : spares] END;
 END

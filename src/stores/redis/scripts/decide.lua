@@ -21,7 +21,7 @@
 --           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
 --                 last place may be ahead besides, and by which the slot may be after the one it is not before
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
---                 want, minShare, ahead, lacks, mark, how many classes, for each priority, weight and cost, for each returned slot
+--                 want, minShare, ahead, lacks, how many classes, for each priority, weight and cost, for each returned slot
 --                 its time and cost
 --           promise: x is maxWait. The places are the bucket and what is promised of it. Numbers: client, booking (0: none), fit,
 --                 more

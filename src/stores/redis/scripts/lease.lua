@@ -3,12 +3,12 @@
 --
 -- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
 -- the turn of the last slot of each class, what each but the last owes, lateBy, beyond, how many spare slots, how many lessees, how many
--- are gone, time and cost of each spare slot, instance, cost and until of each that is gone, and of each lessee: instance, seenAt, nextAt,
--- lead, largest, room, roomRate, roomUntil, lacks, mark, used, how many demands, how many slots, of each demand priority, weight, cost and
--- turn, of each slot time and cost.
+-- are gone, time and cost of each spare slot, instance, waits and until of each that is gone, and of each lessee: instance, seenAt, nextAt,
+-- lead, largest, room, roomRate, roomUntil, lacks, how many demands, how many slots, of each demand priority, weight, cost and turn, of
+-- each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
-local FRAMES_TO_WAIT, GONE_LIFE = @FRAMES_TO_WAIT@, @GONE_LIFE@
+local FRAMES_TO_WAIT = @FRAMES_TO_WAIT@
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LEAD_WAY, LATENESS_STEP = @LEAD_WAY@, @LATENESS_STEP@
@@ -53,7 +53,7 @@ local function open_leases(key, place)
   opened.spare = take_slots(spares)
   if by ~= 0 then opened.spare = {} end
   for index = 1, gone do
-    opened.gone[index] = { instance = numbers[at], cost = numbers[at + 1], till = numbers[at + 2] + by }
+    opened.gone[index] = { instance = numbers[at], waits = numbers[at + 1], till = numbers[at + 2] + by }
     at = at + 3
   end
   for index = 1, lessees do
@@ -61,16 +61,15 @@ local function open_leases(key, place)
     local lessee = {
       instance = numbers[head], seen_at = numbers[head + 1] + by, next_at = numbers[head + 2] + by, lead = numbers[head + 3],
       largest = numbers[head + 4], room = numbers[head + 5], room_rate = numbers[head + 6],
-      room_until = numbers[head + 7] + by, lacks = numbers[head + 8], mark = numbers[head + 9], used = numbers[head + 10],
-      demand = {},
+      room_until = numbers[head + 7] + by, lacks = numbers[head + 8], demand = {},
     }
-    at = head + 13
-    for class = 1, numbers[head + 11] do
+    at = head + 11
+    for class = 1, numbers[head + 9] do
       lessee.demand[class] =
         { priority = numbers[at], weight = numbers[at + 1], cost = numbers[at + 2], turn = numbers[at + 3] }
       at = at + 4
     end
-    lessee.slots = take_slots(numbers[head + 12])
+    lessee.slots = take_slots(numbers[head + 10])
     opened.lessees[index] = lessee
   end
   return opened
@@ -99,7 +98,7 @@ local function keep_leases(key, opened)
   put_slots(opened.spare)
   for _, lost in ipairs(opened.gone) do
     put(lost.instance)
-    put(lost.cost)
+    put(lost.waits)
     put(lost.till)
   end
   for _, lessee in ipairs(opened.lessees) do
@@ -112,8 +111,6 @@ local function keep_leases(key, opened)
     put(lessee.room_rate)
     put(lessee.room_until)
     put(lessee.lacks)
-    put(lessee.mark)
-    put(lessee.used)
     put(#lessee.demand)
     put(#lessee.slots)
     for _, entry in ipairs(lessee.demand) do
@@ -124,7 +121,7 @@ local function keep_leases(key, opened)
     end
     put_slots(lessee.slots)
   end
-  local expiry = min(LONGEST, math.ceil(max(0, leased_untils[key] - now)) + GONE_LIFE)
+  local expiry = min(LONGEST, math.ceil(max(0, leased_untils[key] - now)) + BEAT_LIFE + KEEP_MARGIN)
   redis.call('SET', KEYS[opened.place], pack(numbers, size), 'PX', expiry)
 end
 
@@ -163,19 +160,21 @@ local function set_apart(lessee)
   return lessee.room + lessee.room_rate * max(0, min(now, lessee.room_until) - lessee.seen_at)
 end
 
--- What the level counts for an instance from before it was cut off. Where nothing waits it may have let pass as much.
-local function come_back(opened, instance, demand)
-  local cost, others, waits = 0, {}, false
-  for _, entry in ipairs(demand) do waits = waits or entry.priority < FORECAST end
-  for _, lost in ipairs(opened.gone) do
-    if lost.instance == instance then cost = cost + (waits and lost.cost or 0)
-    elseif now <= lost.till then others[#others + 1] = lost end
+-- An instance that comes back tells what waits in it. One that does not leaves nothing.
+local function forget(key, opened, instance)
+  local others = {}
+  for _, gone in ipairs(opened.gone) do
+    if gone.instance == instance or now > gone.till then levels[key] = max(0, levels[key] - gone.waits)
+    else others[#others + 1] = gone end
   end
   opened.gone = others
-  return cost
 end
 
--- What is known to wait in those that lease, with room that was set apart for the others.
+local function is_late(lessee)
+  return now > lessee.next_at + lessee.lead + REPORT_LATE
+end
+
+-- What is known to wait in those that lease, with room that was set apart for those that are not late.
 local function waiting_in(key, opened, place)
   local capacity, largest, lead = input[place + 2], 0, 0
   -- A rejected request may have filled it.
@@ -184,26 +183,28 @@ local function waiting_in(key, opened, place)
   local waiting = max(0, frees[key] - max(0, input[place + 5] - largest) / rates[key] - now) * rates[key]
   for _, slot in ipairs(opened.spare) do waiting = waiting - slot.cost end
   for _, lessee in ipairs(opened.lessees) do waiting = waiting + lessee.lacks end
+  for _, gone in ipairs(opened.gone) do waiting = waiting + gone.waits end
   if waiting <= LEVEL_TOLERANCE then return 0 end
-  for _, lessee in ipairs(opened.lessees) do waiting = waiting + set_apart(lessee) end
+  for _, lessee in ipairs(opened.lessees) do if not is_late(lessee) then waiting = waiting + set_apart(lessee) end end
   -- So much has to wait that all slots are used.
   local ahead = (FRAMES_TO_WAIT * FRAME + 2 * lead) * rates[key]
   return waiting - max(0, ahead - max(0, capacity - reserved_in(key)))
 end
 
--- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains.
-local function drop_dead(opened)
+-- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. Where
+-- requests wait in it only these go on counting.
+local function drop_dead(key, opened)
   for _, lessee in ipairs(opened.lessees) do
     if now > lessee.next_at + lessee.lead + LEASE_LIFE then
-      -- What waits in it stays in the level, though it is not told of any more.
-      local waits = min(opened.beyond, max(0, lessee.lacks))
-      opened.beyond = opened.beyond - waits
-      opened.gone[#opened.gone + 1] = { instance = lessee.instance, cost = waits + set_apart(lessee), till = now + GONE_LIFE }
+      if lessee.lacks > 0 then
+        levels[key] = max(0, levels[key] - set_apart(lessee))
+        opened.gone[#opened.gone + 1] = { instance = lessee.instance, waits = lessee.lacks, till = now + BEAT_LIFE }
+      end
       leave_lease(opened, lessee)
     end
   end
   for _, lessee in ipairs(opened.lessees) do
-    if now > lessee.next_at + lessee.lead + REPORT_LATE then
+    if is_late(lessee) then
       add_spare(opened.spare, lessee.slots)
       for _, slot in ipairs(lessee.slots) do lessee.lacks = lessee.lacks + slot.cost end
       lessee.slots, lessee.demand = {}, {}
@@ -501,9 +502,8 @@ local function lease(first, behind, largest, lead)
   local opened = leases[key] or open_leases(key, input[first + 7])
   leases[key] = opened
   local numbers = first + 14
-  local instance, all_used, want, min_share, ahead = unpack(input, numbers, numbers + 4)
-  local lacks, mark, classes = unpack(input, numbers + 5, numbers + 7)
-  local at = numbers + 8
+  local instance, used, want, min_share, ahead, lacks, classes = unpack(input, numbers, numbers + 6)
+  local at = numbers + 7
   local demand, returned = {}, {}
   for class = 1, classes do
     demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
@@ -514,9 +514,10 @@ local function lease(first, behind, largest, lead)
     at = at + 2
   end
 
-  -- What it counted has drained.
-  if levels[key] == 0 then opened.gone = {} end
-  drop_dead(opened)
+  -- Without what was known to wait beyond it.
+  levels[key] = max(0, levels[key] - opened.beyond)
+  drop_dead(key, opened)
+  forget(key, opened, instance)
   local lessee
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
   -- What an instance returns that is not known is of a schedule before a reset.
@@ -524,19 +525,13 @@ local function lease(first, behind, largest, lead)
   else
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     if ahead > 0 then frees[key] = max(frees[key], now + ahead + FRAME + REPORT_SHIFT) end
-    lessee = {
-      instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now, mark = -1, used = 0,
-    }
+    lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
     opened.lessees[#opened.lessees + 1] = lessee
   end
   lessee.lead, lessee.largest, lessee.lacks = lead, largest, lacks
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
-  levels[key] = max(0, levels[key] - opened.beyond - come_back(opened, instance, demand))
-  local set, used = set_apart(lessee), all_used
-  -- The answer to an earlier report did not arrive.
-  if mark == lessee.mark then used = all_used - lessee.used end
-  lessee.mark, lessee.used = mark, all_used
+  local set = set_apart(lessee)
   levels[key] = max(0, levels[key] + used - set)
   lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
   allocate(key, opened, burst, min_share)
