@@ -403,9 +403,6 @@ export const FRAME = 120
 /** ms. Of an instance that is late with its report nothing more is leased, and after this its part goes to the others. */
 export const LEASE_LIFE = 3 * FRAME
 
-/** So many frames of slots, and two leads, have to wait, so that all slots are used. A bucket that holds less is not full before. */
-export const FRAMES_TO_WAIT = 3
-
 /** ms. What is kept for an instance goes to the others when its report is later than its lead by this. */
 export const REPORT_LATE = 20
 

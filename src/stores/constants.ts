@@ -9,7 +9,6 @@ import { SAME_TIME } from '../core/queue/ready-lanes.js'
 import {
   FORECAST,
   FRAME,
-  FRAMES_TO_WAIT,
   LATENESS_STEP,
   LEAD_WAY,
   LEASE_LIFE,
@@ -57,7 +56,6 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   LAST_PRIORITY,
   FORECAST,
   FRAME,
-  FRAMES_TO_WAIT,
   LATENESS_STEP,
   LEAD_WAY,
   LEASE_LIFE,

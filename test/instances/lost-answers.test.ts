@@ -44,6 +44,7 @@ async function waitingIn(simulation: Simulation, from: number, to: number): Prom
 }
 
 for (const [rate, count, loss] of [
+  [50, 2, { how: 'silent', lasts: 50, of: 1 }],
   [200, 2, { how: 'silent', lasts: 50, of: 2 }],
   [200, 2, { how: 'silent', lasts: 50, of: 1 }],
   [200, 2, { how: 'silent', lasts: 300, of: 2 }],
@@ -69,10 +70,17 @@ for (const [rate, count, loss] of [
       t.ok(after[0] >= 95 && after[1] <= 104, `after ${losses + 1}: ${after.join(' to ')} wait`)
       const times = simulation.releases.map(({ at }) => at)
       const released = ratePerSecond(times, back, from + lasts + APART)
-      t.ok(Math.abs(released - rate) < 0.01 * rate, `${released} released per second`)
+      const within = Math.max(0.01 * rate, 1_000 / (APART - RECOVERY))
+      t.ok(Math.abs(released - rate) < within, `${released} released per second`)
     }
-    // An instance that alone has lost the store adds its share to the rate.
-    if (of < count) return
+    // An instance that alone has lost the store adds its share to the rate. The others use the slots that it does not.
+    if (of < count) {
+      const end = 5_000 + 3 * (lasts + APART) + 2 * 37
+      const released = simulation.releases.filter(({ at }) => at > 5_000 && at <= end).length
+      const idle = (rate * (end - 5_000)) / 1_000 - released
+      t.ok(idle < (how === 'cut' ? 0.02 : 0.3) * rate * 3, `${idle} slots idle`)
+      return
+    }
     const burst = worstBurst(
       simulation.releases.map(({ at }) => at),
       rate / 1_000,
@@ -80,3 +88,14 @@ for (const [rate, count, loss] of [
     t.ok(burst <= allowedBurst(rate / 1_000, count), `${burst} in one go`)
   })
 }
+
+t.test('an instance that is killed while it has most of what waits leaves the capacity to the others', async t => {
+  const simulation = await saturated(200, 2)
+  await simulation.run(5_000)
+  simulation.kill(0)
+  await simulation.run(10_000)
+  const left = simulation.releases.filter(({ at }) => at > 9_500)
+  const mean = left.reduce((sum, { at, arrivedAt }) => sum + at - arrivedAt, 0) / left.length
+  t.ok(left.length >= 99, `${left.length} released in half a second`)
+  t.ok(Math.abs(mean - (1_000 * CAPACITY) / 200) < 25, `what is left waits for ${mean} ms, as behind b`)
+})

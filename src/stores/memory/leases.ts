@@ -9,7 +9,6 @@ import { DEFAULT_MIN_SHARE, LAST_PRIORITY } from '../../core/priority.js'
 import {
   FORECAST,
   FRAME,
-  FRAMES_TO_WAIT,
   LATENESS_STEP,
   type LaneArrivals,
   LEAD_WAY,
@@ -106,7 +105,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const { leases } = state
   // Without what was known to wait beyond it.
   state.level = Math.max(0, state.level - leases.beyond)
-  dropDead(state, leases, now)
+  dropDead(state, leases, request, now)
   forget(state, leases, request, now)
   const known = leases.lessees.find(({ instance }) => instance === request.instance)
   const lessee = known ?? newLessee(leases, request, now)
@@ -133,6 +132,8 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   summarise(state, leases)
   let rooms = 0
   for (const other of leases.lessees) rooms += setApart(other, now)
+  // Where it gets less room than it asks for, what waits is why.
+  const isScarce = lessee.room < request.want - LEVEL_TOLERANCE
   return {
     slots,
     nextAt: lessee.nextAt,
@@ -142,7 +143,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     roomFrom: now,
     roomUntil: lessee.roomUntil,
     spare: spareIn(state, request, reserved),
-    level: Math.max(0, state.level - rooms),
+    level: Math.max(0, state.level - rooms - (isScarce ? 0 : leases.beyond)),
     instances: leases.lessees.length,
     lead: leases.lateBy,
     others: othersOf(leases, lessee),
@@ -238,10 +239,10 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
  * What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. Where requests
  * wait in it, it would stay there for as long as others keep the bucket full: only what waits goes on counting.
  */
-function dropDead(state: LeasedState, leases: BucketLeases, now: number): void {
+function dropDead(state: LeasedState, leases: BucketLeases, { bucket }: LeaseRequest, now: number): void {
   for (const lessee of leases.lessees.filter(({ nextAt, lead }) => now > nextAt + lead + LEASE_LIFE)) {
     const { instance, lacks: waits } = lessee
-    if (waits > 0) {
+    if (waits > 0 && bucket.limits.overflow !== 'fill') {
       state.level = Math.max(0, state.level - setApart(lessee, now))
       leases.gone.push({ instance, waits, until: now + BEAT_LIFE })
     }
@@ -372,8 +373,8 @@ function waitingOf(
   for (const { waits } of leases.gone) waiting += waits
   if (waiting <= LEVEL_TOLERANCE) return 0
   for (const lessee of leases.lessees) if (!isLate(lessee, now)) waiting += setApart(lessee, now)
-  // So much has to wait that all slots are used.
-  const ahead = (FRAMES_TO_WAIT * FRAME + 2 * leadOf(leases)) * state.rate
+  // Slots are dealt out by what waits, for a frame and what reports and answers take. If less could wait, slots would lie idle.
+  const ahead = (FRAME + 2 * leadOf(leases)) * state.rate
   return waiting - Math.max(0, ahead - Math.max(0, bucket.limits.capacity - reserved))
 }
 

@@ -161,7 +161,7 @@ BEGIN
     IF now > nexts[i] + leads[i] + @LEASE_LIFE@ THEN
       nexts[i] := '-Infinity';
       living := living - 1;
-      IF lacks[i] > 0 THEN
+      IF lacks[i] > 0 AND request[4] <> 1 THEN
         level := greatest(0, level - rooms[i] - room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]));
         g := g + 1;
         gone_ids[g] := ids[i];
@@ -434,8 +434,8 @@ BEGIN
       CONTINUE WHEN nexts[i] = '-Infinity' OR (i <> me AND lates[i]);
       pending := pending + (rooms[i] + room_rates[i] * greatest(0, least(now, room_untils[i]) - seens[i]));
     END LOOP;
-    -- So much has to wait that all slots are used.
-    pending := pending - greatest(0, (@FRAMES_TO_WAIT@ * @FRAME@ + 2 * lead) * rate - greatest(0, capacity - reserved));
+    -- If less could wait than slots are dealt out for, slots would lie idle.
+    pending := pending - greatest(0, (@FRAME@ + 2 * lead) * rate - greatest(0, capacity - reserved));
   ELSE
     pending := 0;
   END IF;
@@ -536,7 +536,8 @@ BEGIN
       holders[i] := places[holders[i]::int];
     END LOOP;
   END IF;
-  answer[8] := greatest(0, level - others);
+  -- Where it gets less room than it asks for, what waits is why.
+  answer[8] := greatest(0, level - others - CASE WHEN answer[4] < want - @LEVEL_TOLERANCE@ THEN 0 ELSE beyond END);
   answer[9] := kept;
   answer[10] := late_by;
   answer[11] := given;

@@ -8,7 +8,6 @@
 -- each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
-local FRAMES_TO_WAIT = @FRAMES_TO_WAIT@
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LEAD_WAY, LATENESS_STEP = @LEAD_WAY@, @LATENESS_STEP@
@@ -186,17 +185,17 @@ local function waiting_in(key, opened, place)
   for _, gone in ipairs(opened.gone) do waiting = waiting + gone.waits end
   if waiting <= LEVEL_TOLERANCE then return 0 end
   for _, lessee in ipairs(opened.lessees) do if not is_late(lessee) then waiting = waiting + set_apart(lessee) end end
-  -- So much has to wait that all slots are used.
-  local ahead = (FRAMES_TO_WAIT * FRAME + 2 * lead) * rates[key]
+  -- If less could wait than slots are dealt out for, slots would lie idle.
+  local ahead = (FRAME + 2 * lead) * rates[key]
   return waiting - max(0, ahead - max(0, capacity - reserved_in(key)))
 end
 
 -- What an instance that is gone has not fetched goes to the others. What it may have admitted stays in the level, and drains. Where
 -- requests wait in it only these go on counting.
-local function drop_dead(key, opened)
+local function drop_dead(key, opened, fill)
   for _, lessee in ipairs(opened.lessees) do
     if now > lessee.next_at + lessee.lead + LEASE_LIFE then
-      if lessee.lacks > 0 then
+      if lessee.lacks > 0 and fill ~= 1 then
         levels[key] = max(0, levels[key] - set_apart(lessee))
         opened.gone[#opened.gone + 1] = { instance = lessee.instance, waits = lessee.lacks, till = now + BEAT_LIFE }
       end
@@ -516,7 +515,7 @@ local function lease(first, behind, largest, lead)
 
   -- Without what was known to wait beyond it.
   levels[key] = max(0, levels[key] - opened.beyond)
-  drop_dead(key, opened)
+  drop_dead(key, opened, input[first + 3])
   forget(key, opened, instance)
   local lessee
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
@@ -558,7 +557,8 @@ local function lease(first, behind, largest, lead)
   tell(now)
   tell(lessee.room_until)
   tell(spare_in(key, capacity))
-  tell(max(0, levels[key] - rooms))
+  -- Where it gets less room than it asks for, what waits is why.
+  tell(max(0, levels[key] - rooms - (lessee.room < want - LEVEL_TOLERANCE and 0 or opened.beyond)))
   tell(#opened.lessees)
   tell(opened.late_by)
   tell(#slots)
