@@ -132,8 +132,8 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   summarise(state, leases)
   let rooms = 0
   for (const other of leases.lessees) rooms += setApart(other, now)
-  // Where it gets less room than it asks for, what waits is why.
-  const isScarce = lessee.room < request.want - LEVEL_TOLERANCE
+  // Where it gets less room than it asks for, what waits is why. Who only looks, or leaves, is told what waits as well.
+  const isTold = isDone || lessee.room < request.want - LEVEL_TOLERANCE
   return {
     slots,
     nextAt: lessee.nextAt,
@@ -143,7 +143,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     roomFrom: now,
     roomUntil: lessee.roomUntil,
     spare: spareIn(state, request, reserved),
-    level: Math.max(0, state.level - rooms - (isScarce ? 0 : leases.beyond)),
+    level: Math.max(0, state.level - rooms - (isTold ? 0 : leases.beyond)),
     instances: leases.lessees.length,
     lead: leases.lateBy,
     others: othersOf(leases, lessee),

@@ -536,8 +536,8 @@ BEGIN
       holders[i] := places[holders[i]::int];
     END LOOP;
   END IF;
-  -- Where it gets less room than it asks for, what waits is why.
-  answer[8] := greatest(0, level - others - CASE WHEN answer[4] < want - @LEVEL_TOLERANCE@ THEN 0 ELSE beyond END);
+  -- Where it gets less room than it asks for, what waits is why. Who only looks, or leaves, is told what waits as well.
+  answer[8] := greatest(0, level - others - CASE WHEN done OR answer[4] < want - @LEVEL_TOLERANCE@ THEN 0 ELSE beyond END);
   answer[9] := kept;
   answer[10] := late_by;
   answer[11] := given;

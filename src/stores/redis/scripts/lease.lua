@@ -536,7 +536,8 @@ local function lease(first, behind, largest, lead)
   allocate(key, opened, burst, min_share)
   opened.beyond = max(0, waiting_in(key, opened, first) - levels[key])
   levels[key] = levels[key] + opened.beyond
-  if classes == 0 and want <= 0 then leave_lease(opened, lessee)
+  local done = classes == 0 and want <= 0
+  if done then leave_lease(opened, lessee)
   else lease_room(key, opened, lessee, want, max(0, set - used), capacity) end
   follow_lead(key, opened, lead)
   local slots = lessee.slots
@@ -557,8 +558,9 @@ local function lease(first, behind, largest, lead)
   tell(now)
   tell(lessee.room_until)
   tell(spare_in(key, capacity))
-  -- Where it gets less room than it asks for, what waits is why.
-  tell(max(0, levels[key] - rooms - (lessee.room < want - LEVEL_TOLERANCE and 0 or opened.beyond)))
+  -- Where it gets less room than it asks for, what waits is why. Who only looks, or leaves, is told what waits as well.
+  local told = done or lessee.room < want - LEVEL_TOLERANCE
+  tell(max(0, levels[key] - rooms - (told and 0 or opened.beyond)))
   tell(#opened.lessees)
   tell(opened.late_by)
   tell(#slots)
