@@ -90,7 +90,7 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
 
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
-  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, used: 0, want: 0, ahead: 0, returned: [] }
+  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] }
   return store.lease!({ bucket, ...nothing, ...request })
 }
 
@@ -1006,6 +1006,33 @@ export function conformance(
         await level(49, 'the rest is back')
         await lease(store, one, { instance: 0.2 })
         await level(4, 'they have left')
+      }))
+
+    await test('what waits counts in the level, though the meter says less', t =>
+      within(t, FRAME + LEASE_LIFE, async t => {
+        const one = bucket(1, 100)
+        const demand = [{ priority: 3, weight: 1, cost: 1 }]
+        const look = () => admit(store, [one], 0)
+        await admit(store, [one], 10)
+        const full = await lease(store, one, { demand, lacks: 130, want: 10 })
+        t.ok(Math.abs(full.level - 130) < SLACK / HOUR && full.spare < -29, `${full.level} wait, ${full.spare} fit`)
+        t.same([full.room, full.roomRate], [0, 0], 'nothing is admitted before it fits')
+        t.match(await admit(other, [one]), { reason: 'overflow' })
+        expectLevels(t, await look(), [130], 'though it is not leased by who asks')
+        // A slot of the schedule has been dealt for one of them.
+        const rest = await lease(store, one, { demand: [], lacks: 39, want: 0.5 })
+        t.ok(
+          Math.abs(rest.level - 10) < SLACK / HOUR,
+          `${rest.level}: who has the room that it asks for is told the meter's`,
+        )
+        expectLevels(t, await look(), [40.5], 'they have left')
+        const looks = await lease(other, one, { instance: -1 })
+        t.ok(Math.abs(looks.level - 40) < SLACK / HOUR, `${looks.level}: who only looks is told what waits`)
+        await lease(store, one, { lacks: 0 })
+        expectLevels(t, await look(), [10], 'the meter is as before')
+        const filling = bucket(1, 100, { overflow: 'fill' })
+        await lease(store, filling, { demand, lacks: 30, want: -1 })
+        expectLevels(t, await admit(store, [filling], 0), [0], 'but a bucket that a rejected request fills')
       }))
 
     await test('who leases nothing is told the level without leased room and its growth, and leaves no trace', t =>
