@@ -22,8 +22,8 @@ interface Request {
 }
 
 /** One instance on a store. `log` says what became of each request, in order. */
-function instance(maxQueued = Infinity) {
-  const clock = createVirtualClock()
+function instance(maxQueued = Infinity, lateness = () => 0) {
+  const clock = createVirtualClock({ lateness })
   const store = createMemoryStore({ clock })
   const shaper = new Shaper({ clock, store, maxQueued })
   const shared = new SharedShaper({ shaper, store, clock, onOutage: 'local', unanswered() {} })
@@ -330,6 +330,23 @@ t.test('what is set aside is not waited for: a request claims its slot as it is 
   admit({ name: 'behind', route: api, stack: [own] })
   clock.runUntil(10_010)
   t.same(log.slice(2), ['behind queued', 'behind released'], 'it is not ready this time either, and its slot is free')
+})
+
+t.test('a costly request whose slot was missed claims by its own cost, and nobody starves', async t => {
+  let late = 12
+  const { clock, log, admit, bucket } = instance(Infinity, () => late)
+  const own = bucket(limits(100, 100), 'a')
+  const api: LaneRoute = { name: 'api', gate: new Gate() }
+  const costs = { first: 1, costly: 2, third: 1, fourth: 1, last: 1 }
+  for (const [name, cost] of Object.entries(costs)) admit({ name, route: api, stack: [own], cost })
+  clock.runUntil(25)
+  late = 0
+  clock.runUntil(1_000)
+  const left = log.filter(entry => entry.endsWith(' released'))
+  t.same(
+    left,
+    Object.keys(costs).map(name => `${name} released`),
+  )
 })
 
 /** A bucket of 100,000/s whose slots and room are leased: 101 requests have come at once. */

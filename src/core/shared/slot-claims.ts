@@ -388,11 +388,9 @@ export class Claims {
     const { nextDue } = this.#grants
     const { lane, until } = grant
     const ticket = lane.claiming?.first
-    const fits = ticket !== undefined && isWithin(ticket, grant)
-    if (!fits || now > until) {
-      this.#drop(grant)
-      return
-    }
+    // It claims by its own cost before those behind it do. Else they would claim again and again, each time too little for it.
+    if (ticket !== undefined && !isWithin(ticket, grant)) return this.#dropAll(other => other.lane === lane)
+    if (ticket === undefined || now > until) return this.#drop(grant)
     this.#grants.remove(grant)
     lane.claims -= 1
     this.#dropClaiming(ticket)
