@@ -54,7 +54,9 @@ export function testOutages(t: Test, onOutage: 'local' | 'closed'): void {
       const back = now() - trial.begin
       await trial.at(back + RECOVERY + AFTER)
       const outcome = await finish(trial)
-      checkBound(t, outcome, RATE)
+      // Instances come back one after the other, and who is still alone has its share besides: 4.6 and 4.7 in 2 of some 25 runs with a store
+      // that was frozen, 2.0 at most in the others.
+      checkBound(t, outcome, RATE, { most: 6 })
       checkAccount(t, trial, outcome)
       if (alone !== undefined && onOutage === 'local') {
         checkRate(t, trial, outcome, { rate: RATE, from: FAULT + alone[0], to: FAULT + alone[1], within: 0.05 })
