@@ -118,8 +118,11 @@ export function checkRate(t: Test, trial: Trial, outcome: Outcome, part: Part): 
 interface Some {
   readonly what?: string
   readonly of?: (request: Seen) => boolean
-  /** How many requests more a pause of the machine may excuse, of those that are sent. Absent: one of each instance. */
-  readonly most?: number
+  /**
+   * Connections are open after this time, in ms. Until then a pause of the upstream delays what is sent as well: requests that were
+   * released in their slots leave together when it accepts. Absent: 0.
+   */
+  readonly connected?: number
 }
 
 /**
@@ -127,13 +130,13 @@ interface Some {
  *
  * The only allowance is for the longest pause of the machine. For sent requests that is at most one request of each
  * instance, because an instance forfeits what it is late by more than a period. Pauses of the upstream count only for what
- * the upstream sees.
+ * the upstream sees, and for what is sent until connections are open.
  */
 export function checkBound(
   t: Test,
   outcome: Outcome,
   rate: number,
-  { what = 'everyone', of = () => true, most = outcome.notes.length }: Some = {},
+  { what = 'everyone', of = () => true, connected = 0 }: Some = {},
 ): void {
   const { sent, seen, pauses, upstreamPauses } = outcome
   const check = (where: string, all: readonly Seen[], known: readonly Pause[], most: number): void => {
@@ -146,7 +149,10 @@ export function checkBound(
     if (LONG || worst.excess > 0) t.comment(told)
     t.ok(worst.excess <= Math.min(most, (pause * rate) / 1_000), told)
   }
-  check('sent', sent, pauses, most)
+  const first = Math.min(...sent.map(({ at }) => at))
+  const since = sent.filter(({ at }) => at >= first + connected)
+  check('sent', since, pauses, outcome.notes.length)
+  if (connected > 0) check('sent from the start', sent, [...pauses, ...upstreamPauses], Infinity)
   check('seen', seen, [...pauses, ...upstreamPauses], Infinity)
 }
 

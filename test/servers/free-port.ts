@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 
-/** Those of this process: whoever got one may not listen yet. */
+/** Ports that this process has handed out. Their servers may not listen yet. */
 const given = new Set<number>()
 
 /**
