@@ -6,8 +6,10 @@ import { Gate, Ticket, type Waiter } from '../../src/core/queue/lane.js'
 import { Shaper } from '../../src/core/shaper.js'
 import { StoredBucket } from '../../src/core/shared/stored-bucket.js'
 import type { ClaimAnswer, ClaimRequest, Store } from '../../src/core/store.js'
+import { random } from '../core/run.js'
 import { shardIn } from '../core/shard.js'
 import { createWorld } from '../proxy/instances.js'
+import { simulate } from './simulator.js'
 
 const limits: BucketLimits = { name: 'all', rate: 0.2, capacity: 10 }
 const NOBODY: Waiter = { release: () => undefined, expire: () => undefined, reject: () => undefined }
@@ -164,3 +166,23 @@ t.test('an instance with the last slot does not ask again and again while anothe
   t.equal(world.sent.length, 20)
   t.ok(world.claims <= 8, `${world.claims} claims`)
 })
+
+for (const seed of [181, 388, 440, 503, 536]) {
+  t.test(`a slot that was missed while the bucket became leased is asked for again, stalls ${seed}`, async t => {
+    const chance = random(seed)
+    const instances = [0, 1, 2, 3]
+    const stalls = instances.map(() => [0, 1].map(() => ({ from: chance() * 20, lasts: chance() * 20 })))
+    const stillUntil = (instance: number, at: number): number => {
+      const stall = stalls[instance]!.find(({ from, lasts }) => at >= from && at < from + lasts)
+      return stall === undefined ? -Infinity : stall.from + stall.lasts
+    }
+    const simulation = await simulate({
+      ...{ stack: [{ name: 'all', rate: 1 / 3_600_000, capacity: 40 }], count: 4, jitter: 2, isReal: true, seed },
+      sources: instances.map(instance => ({ instance, keys: ['all'], load: { kind: 'at-once', count: 15 } })),
+      stillUntil,
+    })
+    await simulation.run(1_000)
+    t.equal(simulation.rejected, 20)
+    t.equal(simulation.releases.length, 1, 'and not only after an hour')
+  })
+}

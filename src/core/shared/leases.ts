@@ -110,10 +110,24 @@ export class Leases {
     if (lease === undefined) return
     const now = this.#clock.now()
     if (lease.isBare(now)) this.renew(bucket)
-    else if (this.#store.keepsOrder === true && lease.mayLoseTurn(now)) {
-      lease.nextAt = lease.soonest(now)
-      this.#plan(bucket, lease, lease.nextAt)
+    else if (this.#store.keepsOrder === true && lease.mayLoseTurn(now)) this.#hasten(bucket, lease, now)
+  }
+
+  /** A slot that this instance had was returned. The next report may be as far away as the next slot: it has to ask for this one. */
+  slotReturned(bucket: StoredBucket): void {
+    const underway = this.#reports.get(bucket)
+    if (underway !== undefined) {
+      underway.push(() => this.slotReturned(bucket))
+      return
     }
+    const { lease } = bucket
+    const now = this.#clock.now()
+    if (lease?.ending === false && lease.nextAt - now > FRAME) this.#hasten(bucket, lease, now)
+  }
+
+  #hasten(bucket: StoredBucket, lease: BucketLease, now: number): void {
+    lease.nextAt = lease.soonest(now)
+    this.#plan(bucket, lease, lease.nextAt)
   }
 
   /** Asks for more room. `then` is called after the answer. */

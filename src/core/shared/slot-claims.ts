@@ -632,6 +632,7 @@ export class Claims {
   #free(lane: Lane): void {
     const now = this.#claimant.now()
     for (const bucket of stored(lane.stack)) {
+      if (bucket.lease !== undefined) this.leases.slotReturned(bucket)
       // This instance's share has been used, whether granted or not. A leased slot that is there still is known.
       if (bucket.limits.whole !== undefined || bucket.lease !== undefined) continue
       bucket.claimableAt = now
