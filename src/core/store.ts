@@ -235,6 +235,8 @@ export interface LeaseRequest {
   readonly largest: number
   /** ms from the store's decision until this instance can use a slot. */
   readonly lead: number
+  /** About how late moments of the store are mapped here, in ms. */
+  readonly late: number
   /** Cost units that wait in it, less its slots. Negative: it has more slots than wait. */
   readonly lacks: number
   /** Cost units admitted since the last report, and those that it goes on admitting until the answer. May be negative. */
@@ -266,8 +268,8 @@ export interface LeaseAnswer {
   readonly level: number
   /** How many instances lease of this bucket instance. */
   readonly instances: number
-  /** By the way of this lead, in ms, moments of all of them are late. It is the longest of theirs, or was not long ago. */
-  readonly lead: number
+  /** How late all of them use their slots, in ms: as late as the latest of them, or little less than they did before. */
+  readonly lateBy: number
   /** What waits in the others, one entry for each class, or for each class and lane. */
   readonly others: readonly OtherDemand[]
 }
@@ -289,7 +291,7 @@ export interface GiveBackRequest {
   readonly cost: number
   /**
    * A claimed slot that is not used, and the cost it was claimed for. It is free again if it was the last one. With a burst
-   * `free` goes back by what has not drained of the cost since the slot, never before what it would be without the claim.
+   * `free` goes back by what has not drained of the cost since the slot: but not where slots lie ahead.
    */
   readonly slot?: Slot
   readonly slotCost?: number
@@ -331,6 +333,8 @@ export interface Store {
   readonly horizon: number
   /** The same for a stack, if buckets live at different distances. */
   horizonOf?(stack: readonly BucketRef[]): number
+  /** About how late its moments are mapped here, in ms: half of what the fastest round trip takes. Absent: they are exact. */
+  latenessOf?(bucket: BucketRef): number
   admit(request: AdmitRequest): MaybePromise<Admission>
   claim(request: ClaimRequest): MaybePromise<ClaimAnswer>
   giveBack(request: GiveBackRequest): MaybePromise<void>
@@ -408,9 +412,6 @@ export const REPORT_LATE = 20
 
 /** A frame has at most this many slots. At high rates one is for several requests. */
 export const SLOTS_PER_FRAME = 128
-
-/** How much of its lead an instance needs for an answer to come, on average. As `LEASE_LEAD` in shared/leases.ts has it. */
-export const LEAD_WAY = 1 / 2.5
 
 /** ms. By so much the lateness of all who lease falls in a frame, once the farthest of them has left. */
 export const LATENESS_STEP = 1

@@ -68,6 +68,10 @@ export class DeferredStore implements Store {
     return this.#store?.horizonOf?.(stack) ?? this.horizon
   }
 
+  latenessOf(bucket: BucketRef): number {
+    return this.#store?.latenessOf?.(bucket) ?? 0
+  }
+
   admit(request: AdmitRequest): MaybePromise<Admission> {
     return this.#store?.admit(request) ?? missing()
   }

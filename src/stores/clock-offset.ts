@@ -12,14 +12,23 @@ const DRIFT = 2e-4
 
 export class Offset {
   #upper = Infinity
+  #lower = -Infinity
   #at = 0
 
   /** All in ms: `sent` and `received` by our clock, `theirs` by the store's. */
   learn(sent: number, received: number, theirs: number): void {
-    const upper = received - theirs
-    const loosened = this.#upper + (received - this.#at) * DRIFT
-    this.#upper = loosened < sent - theirs ? upper : Math.min(loosened, upper)
+    const [lower, upper] = [sent - theirs, received - theirs]
+    const drift = (received - this.#at) * DRIFT
+    const [loosenedLower, loosenedUpper] = [this.#lower - drift, this.#upper + drift]
+    const isChanged = loosenedUpper < lower || loosenedLower > upper
+    this.#upper = isChanged ? upper : Math.min(loosenedUpper, upper)
+    this.#lower = isChanged ? lower : Math.max(loosenedLower, lower)
     this.#at = received
+  }
+
+  /** How late moments of the store's clock are by ours, in ms, if both ways take as long. 0: nothing is known. */
+  get lateness(): number {
+    return this.#upper === Infinity ? 0 : (this.#upper - this.#lower) / 2
   }
 
   /** A moment of the store's clock by ours, in ms. */

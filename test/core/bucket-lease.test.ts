@@ -9,7 +9,7 @@ const QUICK = { rate: 0.1 }
 const SLOW = { rate: 0.01 }
 
 const nothing = { slots: [], nextAt: 120, until: 0, room: 0, roomRate: 0, roomFrom: 0, roomUntil: 480 }
-const alone = { spare: 0, level: 0, instances: 1, lead: 5, others: [] }
+const alone = { spare: 0, level: 0, instances: 1, lateBy: 2, others: [] }
 
 function answer(more: Partial<LeaseAnswer>): LeaseAnswer {
   return { ...nothing, ...alone, ...more }
@@ -22,13 +22,13 @@ function waiting(cost: number): ClassDemand[] {
 /** A lease with slots of this cost at these times. */
 function leased(limits: { rate: number }, moments: readonly number[], more: Partial<LeaseAnswer> = {}, cost = 1) {
   const lease = new BucketLease(limits, 1)
-  lease.report(waiting(moments.length), 0, { lead: 5, now: 0, waits: 0, isCalm: false })
+  lease.report(waiting(moments.length), 0, { lead: 5, late: 2, now: 0, waits: 0, isCalm: false })
   lease.answered(answer({ slots: moments.map(at => ({ at, cost, token: at })), ...more }), 0)
   return lease
 }
 
 t.test('room is leased from when the bucket is full, or from the second report where a frame has some', async t => {
-  const times = { lead: 5, now: 0, waits: 0, isCalm: false }
+  const times = { lead: 5, late: 2, now: 0, waits: 0, isCalm: false }
   for (const [limits, second] of [
     [QUICK, 4],
     [{ rate: 0.001 }, -1],
@@ -64,13 +64,13 @@ t.test('the first report has no room and has used what was admitted', async t =>
   t.equal(lease.roomAt(1_000), 0)
   lease.ask(1)
   lease.use(1)
-  const report = lease.report(waiting(5), 0, { lead: 10, now: 1_000, waits: 0, isCalm: false })
+  const report = lease.report(waiting(5), 0, { lead: 10, late: 2, now: 1_000, waits: 0, isCalm: false })
   t.match(report, { used: 1, want: 4, largest: 2 })
   const many = new BucketLease(QUICK, 1, 60)
   many.openRoom()
   many.ask(1)
   t.equal(
-    many.report([], 0, { lead: 10, now: 0, waits: 0, isCalm: false }).want,
+    many.report([], 0, { lead: 10, late: 2, now: 0, waits: 0, isCalm: false }).want,
     120,
     'twice of what has asked before it was leased',
   )
@@ -87,7 +87,7 @@ t.test('where much waits it is leased on, also if the bucket has drained', async
   lease.answered(answer({ level: 0 }), 0)
   lease.refuse()
   t.equal(lease.isEasy(waiting(1), 100), false, 'nor if there was no room')
-  lease.report([], 0, { lead: 5, now: 0, waits: 0, isCalm: false })
+  lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, isCalm: false })
   t.equal(lease.isEasy(waiting(1), 100), true, 'since the last report')
 })
 
@@ -95,21 +95,21 @@ t.test('claims are granted where nobody else leases or has slots far ahead', asy
   const lease = new BucketLease(QUICK, 1)
   lease.answered(answer({ until: 1_000 }), 0)
   t.equal(lease.isLeft(50), true)
-  lease.answered(answer({ until: 49, instances: 2, lead: 0 }), 0)
+  lease.answered(answer({ until: 49, instances: 2, lateBy: 0 }), 0)
   t.equal(lease.isLeft(50), true)
-  lease.answered(answer({ until: 50, instances: 2, lead: 0 }), 0)
+  lease.answered(answer({ until: 50, instances: 2, lateBy: 0 }), 0)
   t.equal(lease.isLeft(50), false)
 })
 
 t.test('an instance that could do without slots says so, and asks once it needs one', async t => {
   const lease = new BucketLease(QUICK, 1)
-  const { demand } = lease.report(waiting(1), 0, { lead: 5, now: 0, waits: 0, isCalm: true })
+  const { demand } = lease.report(waiting(1), 0, { lead: 5, late: 2, now: 0, waits: 0, isCalm: true })
   t.same(demand, [...waiting(1), { priority: FORECAST, weight: 0, cost: 1 }])
   lease.answered(answer({ slots: [{ at: 50, cost: 1, token: 50 }] }), 0)
   t.equal(lease.isBare(50), false, 'there is one')
   lease.take(1, 50)
   t.equal(lease.isBare(51), true)
-  lease.report(waiting(1), 0, { lead: 5, now: 60, waits: 0, isCalm: false })
+  lease.report(waiting(1), 0, { lead: 5, late: 2, now: 60, waits: 0, isCalm: false })
   t.equal(lease.isBare(61), false, 'it waits for slots')
 })
 
@@ -117,7 +117,7 @@ t.test('what is expected is what was admitted, whatever slots are there', async 
   const lease = leased(QUICK, [100, 110, 120, 130])
   lease.ask(3)
   lease.use(3)
-  const { demand } = lease.report(waiting(2), 0, { lead: 5, now: 50, waits: 0, isCalm: false })
+  const { demand } = lease.report(waiting(2), 0, { lead: 5, late: 2, now: 50, waits: 0, isCalm: false })
   t.same(demand, [...waiting(0), { priority: FORECAST, weight: 1, cost: Math.sqrt(3) }])
 })
 
@@ -161,10 +161,10 @@ t.test('the slots of other buckets may be later by half of a slot, and not by mu
 })
 
 t.test('all times are later by the way to the farthest instance', async t => {
-  const lease = leased(QUICK, [1_000], { lead: 55, until: 1_010 })
+  const lease = leased(QUICK, [1_000], { lateBy: 22, until: 1_010 })
   t.equal(lease.next(0), 1_020)
   t.equal(lease.until, 1_030)
-  t.equal(leased(QUICK, [1_000], { lead: 5, until: 1_010 }).next(0), 1_000, 'which is this one')
+  t.equal(leased(QUICK, [1_000], { lateBy: 2, until: 1_010 }).next(0), 1_000, 'which is this one')
 })
 
 t.test('who asks for room before its time asks for twice as much', async t => {
@@ -172,7 +172,7 @@ t.test('who asks for room before its time asks for twice as much', async t => {
   lease.answered(answer({ nextAt: 0 }), 0)
   const asks = (cost: number, now: number) => {
     lease.ask(cost)
-    const { want } = lease.report([], 0, { lead: 5, now, waits: 0, isCalm: false })
+    const { want } = lease.report([], 0, { lead: 5, late: 2, now, waits: 0, isCalm: false })
     lease.answered(answer({ nextAt: now + 120 }), now)
     return want
   }
@@ -184,7 +184,7 @@ t.test('who asks for room before its time asks for twice as much', async t => {
 
 t.test('it asks for more room if the store has enough, and not again at once', async t => {
   const lease = new BucketLease(QUICK, 1)
-  const report = () => lease.report([], 0, { lead: 5, now: 0, waits: 0, isCalm: false })
+  const report = () => lease.report([], 0, { lead: 5, late: 2, now: 0, waits: 0, isCalm: false })
   t.equal(lease.canRefill(100, 0), true, 'before the first answer nothing is known')
   lease.answered(answer({ nextAt: 0 }), 0)
   lease.ask(1)
@@ -231,10 +231,10 @@ t.test('a request that is larger than a slot is paid for by the next ones', asyn
 t.test('a slot that is given back after the report of its use does not make later demand negative', async t => {
   const lease = leased({ rate: 0.1 }, [0, 10])
   const { at } = lease.take(1, 0)
-  lease.report(waiting(1), 0, { lead: 5, now: 1, waits: 0, isCalm: false })
+  lease.report(waiting(1), 0, { lead: 5, late: 2, now: 1, waits: 0, isCalm: false })
   lease.untake(at, 1)
   // All slots lapse, so no more is asked for than has been used lately.
-  const { demand } = lease.report(waiting(5), 0, { lead: 5, now: 500, waits: 0, isCalm: false })
+  const { demand } = lease.report(waiting(5), 0, { lead: 5, late: 2, now: 500, waits: 0, isCalm: false })
   t.ok(
     demand.every(({ cost }) => cost >= 0),
     `${demand.map(({ cost }) => cost)}`,

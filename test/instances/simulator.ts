@@ -91,7 +91,7 @@ export interface Simulation {
   run(until: number): Promise<void>
   /** Ends an instance as SIGKILL does. */
   kill(instance: number): void
-  /** The requests of all instances that wait now. */
+  /** The requests that wait now, in all instances that were not killed. */
   readonly waiting: number
   /** How long a request would wait that came now, in ms: as requests are told on arrival, and as the admin side tells. */
   told(source: Source): { readonly arrival: number; readonly admin: number; readonly estimate: number }
@@ -269,7 +269,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
       return { arrival: onArrival!, admin: step.value[0]!, estimate: estimate! }
     },
     get waiting() {
-      return processes.reduce((sum, { shaper }) => sum + shaper.queued, 0)
+      return processes.reduce((sum, { shaper, connection }) => sum + (connection.gone ? 0 : shaper.queued), 0)
     },
   }
 

@@ -160,6 +160,7 @@ export function connect(options: ConnectionOptions): Connection {
   function fail(calls: readonly Call[]): void {
     const after = connection.loses === 'cut' ? 0 : TIMEOUT
     clock.at(clock.now() + after, () => {
+      if (open === calls) open = undefined
       if (connection.gone) return
       answered()
       for (const { reject } of calls) reject(new StoreError('no answer'))
@@ -175,6 +176,7 @@ export function connect(options: ConnectionOptions): Connection {
   const store = Object.fromEntries(verbs) as Store
   Object.defineProperties(store, {
     horizon: { get: () => roundTrip.horizon },
+    latenessOf: { value: () => offset.lateness },
     keepsOrder: { value: options.keepsOrder === true },
     close: { value: async () => undefined },
   })

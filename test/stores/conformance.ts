@@ -90,7 +90,18 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
 
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
-  const nothing = { instance: 0.1, demand: [], largest: 1, lead: 0, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] }
+  const nothing = {
+    instance: 0.1,
+    demand: [],
+    largest: 1,
+    lead: 0,
+    late: 0,
+    lacks: 0,
+    used: 0,
+    want: 0,
+    ahead: 0,
+    returned: [],
+  }
   return store.lease!({ bucket, ...nothing, ...request })
 }
 
@@ -678,6 +689,24 @@ export function conformance(
         t.equal((await claim(other, stack, 0.99)).granted, true, `${count}`)
       }
       t.equal((await claim(other, stack, 0.99)).granted, false)
+    })
+
+    await test('a slot of a burst that is given back while later ones lie ahead moves none of them', async t => {
+      // Further apart than the calls take.
+      const stack = [bucket(360, 100, { burst: 2 })]
+      const ahead = () => store.claim({ stack, cost: 1, since: 0, ahead: 600_000 })
+      const answers: ClaimAnswer[] = []
+      for (let count = 0; count < 6; count += 1) answers.push(await ahead())
+      const slots = answers.map(slotOf)
+      for (const place of [3, 4])
+        await store.giveBack({ stack, cost: 0, slot: (answers[place] as { slot: Slot }).slot, slotCost: 1 })
+      const next = slotOf(await ahead())
+      t.ok(next >= slots[5]! + 10_000 - MAPPING, `${next - slots[5]!} ms after the last`)
+      // The last one is free again.
+      const last = await ahead()
+      if (last.granted) await store.giveBack({ stack, cost: 0, slot: last.slot, slotCost: 1 })
+      const again = slotOf(await ahead()) - slotOf(last)
+      t.ok(Math.abs(again) < MAPPING, `${again} ms after the one that was given back`)
     })
 
     await test('a burst shortens the predicted wait', async t => {

@@ -189,6 +189,7 @@ const lessee = {
   demand: [],
   largest: 1,
   lead: 0,
+  late: 0,
   lacks: 0,
   used: 0,
   want: 0,

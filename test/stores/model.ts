@@ -94,6 +94,7 @@ function scaled(unit: number) {
     demand,
     /** No answer takes days. */
     lead: fc.constantFrom(0, 0.5, 1, 5, 25).map(units => units * Math.min(8, unit)),
+    late: fc.constantFrom(0, 0, 0.5, 2, 20).map(units => units * Math.min(8, unit)),
     known: fc.constantFrom(0, 0, 0, 1, 30).map(units => units * Math.min(8, unit)),
     used: fc.constantFrom(0, 0, 1, 3, -1),
     lacks: fc.constantFrom(0, 0, 1, 3, 9, -2),
@@ -125,8 +126,8 @@ function scaled(unit: number) {
 type Step = ReturnType<typeof scaled>['step'] extends fc.Arbitrary<infer S> ? S : never
 type Limits = ReturnType<typeof scaled>['limits'] extends fc.Arbitrary<infer L> ? L : never
 
-function differ(what: string, one: unknown, other: unknown): string | undefined {
-  return one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= 1e-5)
+function differ(what: string, one: unknown, other: unknown, by = 1e-5): string | undefined {
+  return one === other || (typeof one === 'number' && typeof other === 'number' && Math.abs(one - other) <= by)
     ? undefined
     : `${what} ${one}, wanted ${other}`
 }
@@ -154,7 +155,7 @@ function difference(got: Admission | ClaimAnswer, wanted: Admission | ClaimAnswe
     common.push(
       differ('reason', got.reason, admission.reason),
       differ('refusing', `${got.refusing}`, `${admission.refusing}`),
-      differ('retryAfterMs', got.retryAfterMs, admission.retryAfterMs),
+      differ('retryAfterMs', got.retryAfterMs, admission.retryAfterMs, SAME),
     )
   }
   return common.find(text => text !== undefined)
@@ -171,7 +172,7 @@ function leaseDifference(got: LeaseAnswer, wanted: LeaseAnswer): string | undefi
   for (const name of ['nextAt', 'until', 'roomUntil'] as const) {
     if (Math.abs(one[name] - other[name]) > SAME) return differ(name, one[name], other[name])
   }
-  for (const name of ['room', 'roomRate', 'spare', 'level', 'instances', 'lead'] as const) {
+  for (const name of ['room', 'roomRate', 'spare', 'level', 'instances', 'lateBy'] as const) {
     const text = differ(name, one[name], other[name])
     if (text !== undefined) return text
   }
@@ -415,7 +416,7 @@ export function modelled(
             continue
           }
           if (verb === 'lease') {
-            const { instance, demand, lead, known, lacks, used, want, returns } = each
+            const { instance, demand, lead, late, known, lacks, used, want, returns } = each
             const owner = `${places[0]} ${instance}`
             const slots = owned.get(owner) ?? [[], []]
             const answers: LeaseAnswer[] = []
@@ -423,7 +424,7 @@ export function modelled(
               const mine = slots[which]!
               const returned = mine.splice(Math.max(0, mine.length - returns))
               const request = { bucket: stack[0]!, instance: INSTANCES[instance]!, demand, largest: cost }
-              answers.push(await one.lease!({ ...request, lead, lacks, used, want, ahead: known, returned }))
+              answers.push(await one.lease!({ ...request, lead, late, lacks, used, want, ahead: known, returned }))
               if (which === 1 && returned.length > 0) seen.returned += 1
             }
             const [got, wanted] = answers as [LeaseAnswer, LeaseAnswer]

@@ -9,6 +9,7 @@ import { clock } from './conformance.js'
 const MEMBERS: Required<{ [name in keyof Store]: 'optional' | 'always' }> = {
   horizon: 'always',
   horizonOf: 'optional',
+  latenessOf: 'optional',
   admit: 'always',
   claim: 'always',
   giveBack: 'always',

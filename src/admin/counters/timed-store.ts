@@ -18,6 +18,7 @@ export function timedStore(store: Store, { now }: Pick<Clock, 'now'>, metrics: S
       return store.horizon
     },
     horizonOf: stack => store.horizonOf?.(stack) ?? store.horizon,
+    latenessOf: bucket => store.latenessOf?.(bucket) ?? 0,
     admit: request => timed(store.admit(request), now()),
     claim: request => timed(store.claim(request), now()),
     giveBack: request => timed(store.giveBack(request), now()),

@@ -47,6 +47,7 @@ const NOTHING: Omit<LeaseRequest, 'bucket'> = {
   demand: [],
   largest: 0,
   lead: 0,
+  late: 0,
   lacks: 0,
   used: 0,
   want: 0,

@@ -8,7 +8,6 @@ import {
   FORECAST,
   FRAME,
   type LaneArrivals,
-  LEAD_WAY,
   type LeaseAnswer,
   type LeasedSlot,
   SLOT_GRACE,
@@ -98,7 +97,7 @@ export class BucketLease {
   /** Whether the last report said that it could claim one by one. */
   #isCalm = false
   /** As it was reported last. */
-  #lead = 0
+  #late = 0
   /** Cost units of what waits and has no slot, as far as the store knows. */
   #known = 0
   /** Cost units of room that the last report asked for. */
@@ -336,7 +335,7 @@ export class BucketLease {
 
   /** What to report: the demand less what is leased already, and the slots that nothing waits for. */
   report(demand: readonly ClassDemand[], claiming: number, times: ReportTimes): Report {
-    const { lead, now, waits, isCalm, arrivals } = times
+    const { lead, late, now, waits, isCalm, arrivals } = times
     this.#isCalm = isCalm
     // A burst is over by the second report. Of a slow bucket a frame has less room than a request needs.
     if (this.#instances !== undefined && this.#rate * FRAME >= this.#largestBefore) this.openRoom()
@@ -385,7 +384,7 @@ export class BucketLease {
     if (this.#largest > 0) this.#largestBefore = this.#largest
     this.#largest = 0
     this.#reportedAt = now
-    this.#lead = lead
+    this.#late = late
     return report
   }
 
@@ -413,7 +412,7 @@ export class BucketLease {
     this.#underway = 0
     this.nextAt = answer.nextAt
     // Moments of an instance far away are late by the way of the answer. So that all slots keep their distances, all are as late.
-    const later = Math.max(0, answer.lead - this.#lead) * LEAD_WAY
+    const later = Math.max(0, answer.lateBy - this.#late)
     this.until = answer.until + later
     for (const slot of answer.slots) this.#slots.push({ ...slot, at: slot.at + later, whole: slot.cost })
     for (const { cost } of answer.slots) this.#known = Math.max(0, this.#known - cost)
@@ -524,6 +523,7 @@ export class BucketLease {
 /** Times in ms. */
 interface ReportTimes {
   readonly lead: number
+  readonly late: number
   readonly now: number
   /** Cost units that wait. */
   readonly waits: number

@@ -152,12 +152,13 @@ export class Leases {
     const demand = isCalm ? soon : later
     const claiming = this.#lessor.claimingOf(bucket)
     const isDone = (demand.length === 0 && !lease.isAsked) || (isCalm && lease.isLeft(lead + 2 * EASY))
-    const times = { lead, now, waits: bucket.queued, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
+    const late = this.#store.latenessOf?.(bucket.ref) ?? 0
+    const times = { lead, late, now, waits: bucket.queued, isCalm, arrivals: this.#arrivalsOf(bucket, demand, lead) }
     const report = isDone ? lease.finish(demand, claiming, times) : lease.report(demand, claiming, times)
     const waiting = then === undefined ? [] : [then]
     this.#reports.set(bucket, waiting)
     const ahead = Math.max(0, lease.until - now)
-    const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, ahead, ...report }
+    const request: LeaseRequest = { bucket: bucket.ref, instance: this.#instance, lead, late, ahead, ...report }
     when(
       this.#store.lease!(request),
       answer => {

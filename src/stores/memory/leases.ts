@@ -11,7 +11,6 @@ import {
   FRAME,
   LATENESS_STEP,
   type LaneArrivals,
-  LEAD_WAY,
   LEASE_LIFE,
   type LeaseAnswer,
   type LeaseRequest,
@@ -51,6 +50,8 @@ interface Lessee {
   /** When it reports next. */
   nextAt: number
   lead: number
+  /** About how late moments are mapped there, in ms. */
+  late: number
   largest: number
   demand: Demand[]
   /** Not fetched yet. */
@@ -83,7 +84,7 @@ export interface BucketLeases {
   turns: number[]
   /** What each class owes to those behind it, in cost units (min-share.ts). */
   owed: number[]
-  /** The lead by whose way slots are used late, in ms. */
+  /** How late all use their slots, in ms. */
   lateBy: number
   /** The part of the level by which more is known to wait than the meter says, in cost units. */
   beyond: number
@@ -123,7 +124,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const isDone = request.demand.length === 0 && request.want <= 0
   if (isDone) leave(leases, lessee)
   else leaseRoom(state, leases, lessee, { ...request, unused, reserved })
-  followLead(state, leases, lessee)
+  followLateness(state, leases, lessee)
   const slots = lessee.slots.map(({ at, cost }) => ({ at, cost, token: at }))
   lessee.slots = []
   const slack = slackOf(request.bucket.limits, largestOf(leases)) / state.rate
@@ -145,7 +146,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
     spare: spareIn(state, request, reserved),
     level: Math.max(0, state.level - rooms - (isTold ? 0 : leases.beyond)),
     instances: leases.lessees.length,
-    lead: leases.lateBy,
+    lateBy: leases.lateBy,
     others: othersOf(leases, lessee),
   }
 }
@@ -174,12 +175,12 @@ function othersOf({ lessees }: BucketLeases, lessee: Lessee): OtherDemand[] {
  * the others. So the lateness falls little by little, and the schedule gives up as much time. Where nobody leases any more it falls at
  * once.
  */
-function followLead(state: LeasedState, leases: BucketLeases, lessee: Lessee): void {
+function followLateness(state: LeasedState, leases: BucketLeases, lessee: Lessee): void {
   const { lessees, lateBy } = leases
-  const { length } = lessees
+  const latest = Math.max(0, ...lessees.map(({ late }) => late))
   leases.lateBy =
-    length === 0 ? Math.min(lateBy, lessee.lead) : Math.max(leadOf(leases), lateBy - LATENESS_STEP / LEAD_WAY / length)
-  state.free += Math.max(0, lateBy - leases.lateBy) * LEAD_WAY
+    lessees.length === 0 ? Math.min(lateBy, lessee.late) : Math.max(latest, lateBy - LATENESS_STEP / lessees.length)
+  state.free += Math.max(0, lateBy - leases.lateBy)
 }
 
 /**
@@ -223,6 +224,7 @@ function newLessee(leases: BucketLeases, { instance, lead }: LeaseRequest, now: 
     seenAt: now,
     nextAt: now,
     lead,
+    late: 0,
     largest: 0,
     demand: [],
     slots: [],
@@ -289,9 +291,10 @@ function report(
   state: LeasedState,
   leases: BucketLeases,
   lessee: Lessee,
-  { demand, largest, lead, lacks }: LeaseRequest,
+  { demand, largest, lead, lacks, late }: LeaseRequest,
 ): void {
   lessee.lead = lead
+  lessee.late = late
   lessee.largest = largest
   let pending = 0
   for (const { cost } of lessee.slots) pending += cost

@@ -60,6 +60,24 @@ export interface MemoryStore {
   readonly size: number
 }
 
+interface Returned {
+  /** ms */
+  readonly at: number
+  readonly cost: number
+  readonly now: number
+}
+
+/**
+ * When what was granted has drained, in ms, without a slot that is given back. The last slot takes with it all that it added. Of a burst an
+ * earlier one takes what has not drained of it, as long as no slot lies ahead. Those that do stay where they are, so the next comes after them.
+ */
+function freeWithout(free: number, limits: BucketLimits, { at, cost, now }: Returned): number {
+  const { rate, burst = 0 } = limits
+  const [length, slack] = [cost / rate, slackOf(limits, cost) / rate]
+  if (Math.abs(free - (at + slack + length)) <= SAME_SLOT) return free - length
+  return free <= now + burst / rate ? free - Math.max(0, length - Math.max(0, now - at)) : free
+}
+
 /** Where the slots of a claim may lie, in ms from now: as far ahead as the horizon, and `longestBackDate` back. */
 export interface Reach {
   horizon: number
@@ -170,11 +188,11 @@ export function createMemoryStore({ clock, reach = NEAR }: MemoryStoreOptions): 
         const ref = stack[place]!
         change(state, -costOfRef(ref, cost), now)
         if (slot === undefined) continue
-        const token = slot.token as number
-        const { burst, rate } = ref.limits
-        const length = costOfRef(ref, slotCost) / rate
-        if (burst !== undefined) state.free = Math.min(state.free, state.free - length + Math.max(0, now - token))
-        else if (Math.abs(state.free - (token + length)) <= SAME_SLOT) state.free = token
+        state.free = freeWithout(state.free, ref.limits, {
+          at: slot.token as number,
+          cost: costOfRef(ref, slotCost),
+          now,
+        })
       }
     },
 

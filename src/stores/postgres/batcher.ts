@@ -73,6 +73,11 @@ export class PostgresBatcher {
     return this.#roundTrip.horizon
   }
 
+  /** About how late moments of the server's clock are by ours, in ms. */
+  get lateness(): number {
+    return this.#offset.lateness
+  }
+
   get waiting(): number {
     return this.#waiting.length
   }

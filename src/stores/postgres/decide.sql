@@ -345,10 +345,12 @@ BEGIN
         cost := CASE WHEN whole = 0 OR ops[f + 6] = 'NaN' THEN whole ELSE ops[f + 6] END;
         levels[i] := greatest(0, levels[i] - cost);
         cost := CASE WHEN b > 0 AND ops[f + 6] <> 'NaN' THEN ops[f + 6] ELSE b END;
-        IF b >= 0 AND ops[f + 5] > 0 THEN
-          frees[i] := least(frees[i], frees[i] - cost / rate + greatest(0, now - a));
-        ELSIF b >= 0 AND abs(frees[i] - (a + cost / rate)) <= @SAME_SLOT@ THEN
-          frees[i] := a;
+        IF b >= 0 THEN
+          lasts := cost / rate;
+          frees[i] := frees[i] - CASE
+            WHEN abs(frees[i] - (a + greatest(0, ops[f + 5] - cost) / rate + lasts)) <= @SAME_SLOT@ THEN lasts
+            WHEN frees[i] <= now + ops[f + 5] / rate THEN greatest(0, lasts - greatest(0, now - a))
+            ELSE 0 END;
         END IF;
         ends[i] := 'Infinity';
       END LOOP;

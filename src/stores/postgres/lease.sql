@@ -6,11 +6,11 @@
 --   INOUT leased_until  that moment by the present clock: if that goes back, this goes back with it
 --   INOUT level, free   of the bucket instance, at `now`
 --   now, instance, largest
---   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, count, for
---                       each of count classes its priority, weight and cost, and for each returned slot its moment and cost
+--   request             float8[]  place, rate, capacity, fill, blockFor, burst, lead, used, want, minShare, ahead, lacks, late, count,
+--                       for each of count classes its priority, weight and cost, and for each returned slot its moment and cost
 --   reserved            the room that is kept from newcomers
 --   OUT leased_rate
---   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, the longest lead, count, and for each of count
+--   OUT answer          float8[]  now, nextAt, until, room, roomRate, roomUntil, spare, level, instances, lateBy, count, and for each of count
 --                       slots its moment and cost, how many classes wait in other instances, and for each its priority, weight and cost
 #variable_conflict use_variable
 DECLARE
@@ -20,7 +20,8 @@ DECLARE
   used float8 := request[8];
   want float8 := request[9];
   min_share float8 := request[10];
-  classes int := request[13];
+  late float8 := request[13];
+  classes int := request[14];
   turns float8[] := array_fill(0::float8, '{9}');
   owed float8[] := array_fill(0::float8, '{7}');
   -- The instances.
@@ -29,6 +30,7 @@ DECLARE
   seens float8[];
   nexts float8[];         -- when each reports next; -Infinity: it is gone
   leads float8[];
+  latenesses float8[];    -- how late moments are mapped there
   largests float8[];
   rooms float8[];
   room_rates float8[];
@@ -87,7 +89,7 @@ DECLARE
   others float8 := 0;
   unused float8;
   spare float8;
-  late_by float8 := 0;      -- the lead by whose way slots are used late
+  late_by float8 := 0;      -- how late all use their slots
   beyond float8 := 0;       -- the part of the level by which more is known to wait than the meter says
   -- What waits in other instances and has no slot, by class.
   other_weights float8[] := array_fill(0::float8, '{8}');
@@ -111,12 +113,13 @@ BEGIN
     seens := lease[p + n + 1 : p + 2 * n];
     nexts := lease[p + 2 * n + 1 : p + 3 * n];
     leads := lease[p + 3 * n + 1 : p + 4 * n];
-    largests := lease[p + 4 * n + 1 : p + 5 * n];
-    rooms := lease[p + 5 * n + 1 : p + 6 * n];
-    room_rates := lease[p + 6 * n + 1 : p + 7 * n];
-    room_untils := lease[p + 7 * n + 1 : p + 8 * n];
-    lacks := lease[p + 8 * n + 1 : p + 9 * n];
-    p := p + 9 * n;
+    latenesses := lease[p + 4 * n + 1 : p + 5 * n];
+    largests := lease[p + 5 * n + 1 : p + 6 * n];
+    rooms := lease[p + 6 * n + 1 : p + 7 * n];
+    room_rates := lease[p + 7 * n + 1 : p + 8 * n];
+    room_untils := lease[p + 8 * n + 1 : p + 9 * n];
+    lacks := lease[p + 9 * n + 1 : p + 10 * n];
+    p := p + 10 * n;
     gone_ids := lease[p + 1 : p + g];
     gone_waits := lease[p + g + 1 : p + 2 * g];
     gone_untils := lease[p + 2 * g + 1 : p + 3 * g];
@@ -201,6 +204,7 @@ BEGIN
     IF request[11] > 0 THEN free := greatest(free, now + request[11] + @FRAME@ + @REPORT_SHIFT@); END IF;
   END IF;
   leads[me] := request[7];
+  latenesses[me] := late;
   largests[me] := largest;
   lacks[me] := request[12];
   answer := array_fill(0::float8, '{11}');
@@ -230,7 +234,7 @@ BEGIN
   -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
-  kept := CASE WHEN is_new THEN cardinality(request) ELSE 13 + 3 * classes END;
+  kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
   p := cardinality(request) - 1;
   WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
     free := request[p] + slack;
@@ -259,7 +263,7 @@ BEGIN
   END LOOP;
   m := kept;
   firsts := nobody;
-  FOR i IN 14 .. 13 + 3 * classes BY 3 LOOP
+  FOR i IN 15 .. 14 + 3 * classes BY 3 LOOP
     m := m + 1;
     class := request[i] + 1;
     owners[m] := me;
@@ -466,14 +470,16 @@ BEGIN
     level := level + rooms[me];
   END IF;
   lead := 0;
+  IF living > 0 THEN late := 0; END IF;
   FOR i IN 1 .. n LOOP
-    IF nexts[i] > '-Infinity' THEN lead := greatest(lead, leads[i]); END IF;
+    CONTINUE WHEN nexts[i] = '-Infinity';
+    lead := greatest(lead, leads[i]);
+    late := greatest(late, latenesses[i]);
   END LOOP;
   -- When the farthest has left, its lateness falls little by little, and the schedule gives up as much time.
   spare := late_by;
-  late_by := CASE WHEN living = 0 THEN least(spare, leads[me])
-    ELSE greatest(lead, spare - @LATENESS_STEP@ / @LEAD_WAY@::float8 / living) END;
-  free := free + greatest(0, spare - late_by) * @LEAD_WAY@;
+  late_by := CASE WHEN living = 0 THEN least(spare, late) ELSE greatest(late, spare - @LATENESS_STEP@::float8 / living) END;
+  free := free + greatest(0, spare - late_by);
   answer[1] := now;
   top := 0;
   FOR i IN 1 .. n LOOP
@@ -522,6 +528,7 @@ BEGIN
     seens[kept] := seens[i];
     nexts[kept] := nexts[i];
     leads[kept] := leads[i];
+    latenesses[kept] := latenesses[i];
     largests[kept] := largests[i];
     rooms[kept] := rooms[i];
     room_rates[kept] := room_rates[i];
@@ -548,7 +555,7 @@ BEGIN
     answer[12 + 2 * given] := answer[12 + 2 * given] + 1;
   END LOOP;
   lease := CASE WHEN kept > 0 THEN turns || owed || ARRAY[leased_until, kept, m, k, late_by, beyond, g]
-    || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept]
+    || ids[1 : kept] || seens[1 : kept] || nexts[1 : kept] || leads[1 : kept] || latenesses[1 : kept]
     || largests[1 : kept] || rooms[1 : kept] || room_rates[1 : kept] || room_untils[1 : kept]
     || lacks[1 : kept] || gone_ids[1 : g] || gone_waits[1 : g] || gone_untils[1 : g]
     || owners[1 : m] || priorities[1 : m] || weights[1 : m] || costs[1 : m] || own_turns[1 : m]

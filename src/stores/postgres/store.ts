@@ -108,6 +108,7 @@ export function createPostgresStore(options: PostgresOptions): Store {
     get horizon() {
       return batcher.horizon
     },
+    latenessOf: () => batcher.lateness,
     admit: request => ask(admitOperation(request)),
     claim: request => ask(claimOperation(request)),
     giveBack: request => ask(giveBackOperation(request)),

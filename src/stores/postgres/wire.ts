@@ -160,9 +160,9 @@ export function promiseOperation(request: PromiseRequest): PostgresOperation<Pro
 }
 
 export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAnswer> {
-  const { bucket, instance, demand, largest, lead, lacks, used, want, ahead, returned } = request
+  const { bucket, instance, demand, largest, lead, late, lacks, used, want, ahead, returned } = request
   const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-  const more = [lead, used, want, minShare, ahead, lacks, demand.length]
+  const more = [lead, used, want, minShare, ahead, lacks, late, demand.length]
   for (const { priority, weight, cost } of demand) more.push(priority, weight, cost)
   for (const { token, cost } of returned) more.push(token as number, cost)
   return operation(8, [bucket], [largest, instance, more.length, ...more], (_, answer, offset) => {
@@ -176,7 +176,7 @@ export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAn
     const spare = answer.number()
     const level = answer.number()
     const instances = answer.number()
-    const lead = answer.number()
+    const lateBy = answer.number()
     const slots = Array.from({ length: answer.number() }, () => {
       const token = answer.number()
       return { at: offset.ours(token), cost: answer.number(), token }
@@ -185,7 +185,7 @@ export function leaseOperation(request: LeaseRequest): PostgresOperation<LeaseAn
       const [priority, weight, cost] = answer.numbers(3) as [number, number, number]
       return { priority, weight, cost }
     })
-    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead, others }
+    return { slots, nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lateBy, others }
   })
 }
 

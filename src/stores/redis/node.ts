@@ -112,6 +112,11 @@ export class RedisNode {
     return this.#roundTrip.horizon
   }
 
+  /** About how late moments of its clock are by ours, in ms. */
+  get lateness(): number {
+    return this.#offset.lateness
+  }
+
   /** A moment of the server's clock by ours, in ms. Infinity: nothing is known of its clock. */
   ours(theirs: number): number {
     return this.#offset.ours(theirs)

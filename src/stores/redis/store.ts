@@ -112,6 +112,10 @@ class RedisStore implements Store {
     return Math.max(...stack.map(({ group }) => this.#router.horizonOf(this.#router.partitionOf(group))))
   }
 
+  latenessOf({ group }: BucketRef): number {
+    return this.#router.find(this.#router.partitionOf(group))?.lateness ?? 0
+  }
+
   admit(request: AdmitRequest): Promise<Admission> {
     const deadline = this.#deadline()
     const parts = this.#parts(request.stack)
@@ -142,9 +146,9 @@ class RedisStore implements Store {
   }
 
   lease(request: LeaseRequest): Promise<LeaseAnswer> {
-    const { bucket, instance, demand, largest, lead, lacks, used, want, ahead, returned } = request
+    const { bucket, instance, demand, largest, lead, late, lacks, used, want, ahead, returned } = request
     const { minShare = DEFAULT_MIN_SHARE } = bucket.limits
-    const numbers = [instance, used, want, minShare, ahead, lacks, demand.length]
+    const numbers = [instance, used, want, minShare, ahead, lacks, late, demand.length]
     for (const { priority, weight, cost } of demand) numbers.push(priority, weight, cost)
     for (const { token, cost } of returned) numbers.push(token as number, cost)
     const key = this.#keyOf(bucket)
@@ -366,7 +370,7 @@ function readClaim(answer: Answer, length: number): ClaimAnswer {
 
 function readLease(answer: Answer): LeaseAnswer {
   const { ours } = answer
-  const [nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lead, count] = answer.list(
+  const [nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lateBy, count] = answer.list(
     11,
   ) as [number, number, number, number, number, number, number, number, number, number, number]
   const slots = Array.from({ length: count }, () => {
@@ -388,7 +392,7 @@ function readLease(answer: Answer): LeaseAnswer {
     spare,
     level,
     instances,
-    lead,
+    lateBy,
     others,
   }
 }

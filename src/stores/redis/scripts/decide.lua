@@ -21,8 +21,8 @@
 --           claims, also with admissions, have three numbers: ms by which slots may be ahead of the horizon, by which the
 --                 last place may be ahead besides, and by which the slot may be after the one it is not before
 --           lease: cost is the largest. The places are the bucket and what is leased of it. Numbers: the instance, used,
---                 want, minShare, ahead, lacks, how many classes, for each priority, weight and cost, for each returned slot
---                 its time and cost
+--                 want, minShare, ahead, lacks, late, how many classes, for each priority, weight and cost, for each returned
+--                 slot its time and cost
 --           promise: x is maxWait. The places are the bucket and what is promised of it. Numbers: client, booking (0: none), fit,
 --                 more
 --           admission that claims a booking: behind the places of the stack that of what is promised of one of them. Numbers: which one
@@ -36,7 +36,7 @@
 --   claim        1, slot, from when it may be used; or 0, free of each place; after the levels if it came with an admission
 --   giveBack, reset, leave  nothing
 --   settle       by how much each place has changed, in its level or its schedule, whichever is more
---   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, the longest lead, how many slots,
+--   lease        nextAt, until, room, roomRate, roomFrom, roomUntil, spare, level, instances, lateBy, how many slots,
 --                for each its time and cost, how many classes wait in other instances, for each priority, weight and cost
 --   promise      ms until the client is to come back, booking, its window, 1 if it was made, more that is promised
 --   beat         how many there are, how many have left, how many of those that are there have a lower id
@@ -311,15 +311,12 @@ local function give_back(first, last, cost, slot, slot_cost)
     local lasts = cost_in(place, slot_cost) / input[place + 1]
     -- Kept also if it only leaked: a clock that goes back must not bring it back.
     if stored[key] then changed[key] = true end
-    if input[place + 5] > 0 then
-      -- Without a slot, which is -infinite then, this changes nothing.
-      local free = min(frees[key], frees[key] - lasts + max(0, now - slot))
-      if free ~= frees[key] then changed[key] = true end
-      frees[key] = free
-    elseif math.abs(frees[key] - slot - lasts) <= SAME_SLOT then
-      frees[key] = slot
-      changed[key] = true
-    end
+    local free, rate, burst = frees[key], input[place + 1], input[place + 5]
+    local slack = max(0, burst - lasts * rate) / rate
+    -- Without a slot, which is -infinite then, this changes nothing.
+    if math.abs(free - slot - slack - lasts) <= SAME_SLOT then frees[key] = free - lasts
+    elseif free <= now + burst / rate then frees[key] = free - max(0, lasts - max(0, now - slot)) end
+    if frees[key] ~= free then changed[key] = true end
   end
 end
 

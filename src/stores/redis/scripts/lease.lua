@@ -4,13 +4,13 @@
 -- What is leased of a bucket is kept as doubles: until when (as in the bucket; if it differs, the clock went back and moved that),
 -- the turn of the last slot of each class, what each but the last owes, lateBy, beyond, how many spare slots, how many lessees, how many
 -- are gone, time and cost of each spare slot, instance, waits and until of each that is gone, and of each lessee: instance, seenAt, nextAt,
--- lead, largest, room, roomRate, roomUntil, lacks, how many demands, how many slots, of each demand priority, weight, cost and turn, of
+-- lead, late, largest, room, roomRate, roomUntil, lacks, how many demands, how many slots, of each demand priority, weight, cost and turn, of
 -- each slot time and cost.
 
 local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRAME@
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
-local LEAD_WAY, LATENESS_STEP = @LEAD_WAY@, @LATENESS_STEP@
+local LATENESS_STEP = @LATENESS_STEP@
 
 local function zeros(number)
   local list = {}
@@ -59,16 +59,16 @@ local function open_leases(key, place)
     local head = at
     local lessee = {
       instance = numbers[head], seen_at = numbers[head + 1] + by, next_at = numbers[head + 2] + by, lead = numbers[head + 3],
-      largest = numbers[head + 4], room = numbers[head + 5], room_rate = numbers[head + 6],
-      room_until = numbers[head + 7] + by, lacks = numbers[head + 8], demand = {},
+      late = numbers[head + 4], largest = numbers[head + 5], room = numbers[head + 6], room_rate = numbers[head + 7],
+      room_until = numbers[head + 8] + by, lacks = numbers[head + 9], demand = {},
     }
-    at = head + 11
-    for class = 1, numbers[head + 9] do
+    at = head + 12
+    for class = 1, numbers[head + 10] do
       lessee.demand[class] =
         { priority = numbers[at], weight = numbers[at + 1], cost = numbers[at + 2], turn = numbers[at + 3] }
       at = at + 4
     end
-    lessee.slots = take_slots(numbers[head + 10])
+    lessee.slots = take_slots(numbers[head + 11])
     opened.lessees[index] = lessee
   end
   return opened
@@ -105,6 +105,7 @@ local function keep_leases(key, opened)
     put(lessee.seen_at)
     put(lessee.next_at)
     put(lessee.lead)
+    put(lessee.late)
     put(lessee.largest)
     put(lessee.room)
     put(lessee.room_rate)
@@ -466,11 +467,12 @@ local function summarise(key, opened)
 end
 
 -- When the farthest has left, its lateness falls little by little, and the schedule gives up as much time.
-local function follow_lead(key, opened, lead)
-  local before, living = opened.late_by, #opened.lessees
-  if living == 0 then opened.late_by = min(before, lead)
-  else opened.late_by = max(lead_of(opened), before - LATENESS_STEP / LEAD_WAY / living) end
-  frees[key] = frees[key] + max(0, before - opened.late_by) * LEAD_WAY
+local function follow_lateness(key, opened, late)
+  local before, living, latest = opened.late_by, #opened.lessees, 0
+  for _, lessee in ipairs(opened.lessees) do latest = max(latest, lessee.late) end
+  if living == 0 then opened.late_by = min(before, late)
+  else opened.late_by = max(latest, before - LATENESS_STEP / living) end
+  frees[key] = frees[key] + max(0, before - opened.late_by)
 end
 
 -- What waits in the others and has no slot, by class.
@@ -501,8 +503,8 @@ local function lease(first, behind, largest, lead)
   local opened = leases[key] or open_leases(key, input[first + 7])
   leases[key] = opened
   local numbers = first + 14
-  local instance, used, want, min_share, ahead, lacks, classes = unpack(input, numbers, numbers + 6)
-  local at = numbers + 7
+  local instance, used, want, min_share, ahead, lacks, late, classes = unpack(input, numbers, numbers + 7)
+  local at = numbers + 8
   local demand, returned = {}, {}
   for class = 1, classes do
     demand[class] = { priority = input[at], weight = input[at + 1], cost = input[at + 2] }
@@ -527,7 +529,7 @@ local function lease(first, behind, largest, lead)
     lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
     opened.lessees[#opened.lessees + 1] = lessee
   end
-  lessee.lead, lessee.largest, lessee.lacks = lead, largest, lacks
+  lessee.lead, lessee.late, lessee.largest, lessee.lacks = lead, late, largest, lacks
   report_demand(key, opened, lessee, demand)
   -- What it has admitted counts in place of what was set apart for it.
   local set = set_apart(lessee)
@@ -539,7 +541,7 @@ local function lease(first, behind, largest, lead)
   local done = classes == 0 and want <= 0
   if done then leave_lease(opened, lessee)
   else lease_room(key, opened, lessee, want, max(0, set - used), capacity) end
-  follow_lead(key, opened, lead)
+  follow_lateness(key, opened, late)
   local slots = lessee.slots
   lessee.slots = {}
   local most = 0
