@@ -449,6 +449,68 @@ async function postgres(): Promise<Row[]> {
   ]
 }
 
+/** Two instances of which one or both lose answers three times, while more clients come than fit. */
+async function lostAnswers(store: (port: number) => object, port: number): Promise<Row[]> {
+  const relays = [await startRelay(port, 0), await startRelay(port, 0)]
+  for (const relay of relays) ends.push(() => relay.close())
+  const place: Place = { store: instance => store(relays[instance]!.port), calls: async () => 0 }
+  const rows: Row[] = []
+  for (const perSecond of [5, 50, 200, 5_000]) {
+    for (const [how, lasts, of] of [
+      ['cut', 50, 2],
+      ['cut', 300, 1],
+      ['silent', 50, 1],
+      ['silent', 400, 2],
+    ] as const) {
+      const waiting: string[] = []
+      rows.push({
+        what: `${perSecond}/s, ${of} of 2, ${how} for ${lasts} ms`,
+        ...{ place, perSecond, buckets: everyone(perSecond, 100), count: 2, ms: 1_000 },
+        load: perSecond < 1_000 ? ofClients(70) : ofClients(120),
+        async meanwhile(running) {
+          await sleep(1_500)
+          waiting.push(await waitingIn(running))
+          for (let loss = 0; loss < 3; loss += 1) {
+            await Promise.all(relays.slice(0, of).map(relay => relay.lose(how, lasts)))
+            await sleep(2_500)
+            waiting.push(await waitingIn(running))
+          }
+        },
+        more: () => ({ waiting: waiting.join(', ') }),
+      })
+    }
+  }
+  return rows
+}
+
+/** How many wait during a second, the least and the most. */
+async function waitingIn({ load }: Running): Promise<string> {
+  const counts: number[] = []
+  for (let look = 0; look < 50; look += 1) {
+    await sleep(20)
+    counts.push(load.sent - load.answers.length)
+  }
+  return `${Math.min(...counts)} to ${Math.max(...counts)}`
+}
+
+async function lostByRedis(): Promise<Row[]> {
+  const redis = await startRedis()
+  ends.push(() => redis.stop())
+  const store = (port: number): object => {
+    return { type: 'redis', url: `redis://127.0.0.1:${port}`, prefix: `row-${prefixes}:` }
+  }
+  return lostAnswers(store, redis.port)
+}
+
+async function lostByPostgres(): Promise<Row[]> {
+  const postgres = await startPostgres()
+  ends.push(() => postgres.close())
+  const store = (port: number): object => {
+    return { type: 'postgres', table: `row_${prefixes}`, url: postgres.url.replace(/:\d+\//, `:${port}/`) }
+  }
+  return lostAnswers(store, postgres.port)
+}
+
 const PARTS: Readonly<Record<string, () => Promise<Row[]>>> = {
   'Redis: shares by distance': () => distances(redisAt, [0, 2, 15, 30]),
   'Redis: far away': () => distances(redisAt, [50, 100]),
@@ -459,6 +521,8 @@ const PARTS: Readonly<Record<string, () => Promise<Row[]>>> = {
   'Redis Cluster: one node at 60 ms': distantNode,
   'Redis Cluster: near': nearNodes,
   PostgreSQL: postgres,
+  'Lost answers, Redis': lostByRedis,
+  'Lost answers, PostgreSQL': lostByPostgres,
 }
 
 const wanted = process.argv.slice(2)

@@ -5,9 +5,10 @@
 import t from 'tap'
 import { limits, random } from '../core/run.js'
 import { type Demand, type Simulation, type SimulationOptions, type Source, simulate } from './simulator.js'
-import { allowedBurst, worstBurst } from './spacing.js'
+import { worstBurst } from './spacing.js'
 
-const RUNS = 250
+/** 507: a slot of cost 4 was used two periods late by the only instance. */
+const SEEDS = [...Array.from({ length: 250 }, (_, at) => at + 1), 507]
 
 /** ms. Load comes until then, and faults happen until then. */
 const LOAD = 6_000
@@ -45,7 +46,7 @@ function loadOf(chance: Chance, perSecond: number, count: number): Demand {
   ])()
 }
 
-function sourceOf(chance: Chance, instance: number, { perSecond, count, isStacked }: Load): Source {
+function sourceOf(chance: Chance, instance: number, { perSecond, count, isStacked, largest }: Load): Source {
   return {
     instance,
     keys: isStacked ? [`client ${Math.floor(3 * chance())}`, 'all'] : ['all'],
@@ -54,6 +55,7 @@ function sourceOf(chance: Chance, instance: number, { perSecond, count, isStacke
     ...(chance() < 0.4 && { hangUp: { part: chance(), after: (3_000 * chance()) / perSecond } }),
     ...(chance() < 0.2 && { priority: Math.floor(8 * chance()) }),
     ...(chance() < 0.2 && { route: 'other' }),
+    ...(largest > 1 && { cost: 1 + Math.floor(largest * chance()) }),
     ...(chance() < 0.2 && { maxWait: (5_000 * chance()) / perSecond }),
   }
 }
@@ -62,6 +64,8 @@ interface Load {
   readonly perSecond: number
   readonly count: number
   readonly isStacked: boolean
+  /** The largest cost, in cost units. */
+  readonly largest: number
 }
 
 /** Faults begin as they come in this list, and end with another or by themselves. */
@@ -104,6 +108,8 @@ interface Run {
   readonly rate: number
   readonly slowest: number
   readonly burst: number
+  /** The largest cost, in cost units. */
+  readonly largest: number
 }
 
 function faultOf(chance: Chance, count: number): Fault {
@@ -122,6 +128,7 @@ function runOf(seed: number, hasFaults: boolean): Run {
   const ownPerSecond = perSecond * (0.2 + chance())
   const burst = chance() < 0.3 ? 1 + Math.floor(4 * chance()) : undefined
   const far = oneOf(chance, [0.25, 0.25, 2, 15])
+  const largest = chance() < 0.3 ? 2 + Math.floor(5 * chance()) : 1
   const shared = { ...limits(perSecond, 12, 'everyone'), ...(burst !== undefined && { burst }) }
   const stalls = listOf(count, () =>
     listOf(12 * chance(), (): Span => {
@@ -131,10 +138,12 @@ function runOf(seed: number, hasFaults: boolean): Run {
   )
   const faults = listOf(hasFaults ? 4 * chance() : 0, () => faultOf(chance, count))
   const sources = stalls.flatMap((_, instance) =>
-    listOf(3 * chance() + (instance === 0 ? 1 : 0), () => sourceOf(chance, instance, { perSecond, count, isStacked })),
+    listOf(3 * chance() + (instance === 0 ? 1 : 0), () =>
+      sourceOf(chance, instance, { perSecond, count, isStacked, largest }),
+    ),
   )
   return {
-    what: `seed ${seed}: ${count} at ${perSecond}/s, ${far} ms away, burst ${burst}, ${JSON.stringify(faults)}`,
+    what: `seed ${seed}: ${count} at ${perSecond}/s, ${far} ms away, burst ${burst}, cost ${largest}, ${JSON.stringify(faults)}`,
     options: {
       ...{ stack: isStacked ? [limits(ownPerSecond, 8, 'own'), shared] : [shared], count, seed, isReal: true, sources },
       ...{ distance: () => far, jitter: 4 * chance(), keepsOrder: chance() < 0.3 },
@@ -144,37 +153,40 @@ function runOf(seed: number, hasFaults: boolean): Run {
     faults: faults.filter(({ what }) => what !== 'kill' || count > 1),
     rate: perSecond / 1_000,
     slowest: Math.min(perSecond, isStacked ? ownPerSecond : perSecond) / 1_000,
+    largest,
     burst: burst ?? 1,
   }
 }
 
 /** The longest time, in ms, in which nothing may leave though something waits. */
-function patienceOf({ faults, slowest, options: { count } }: Run): number {
+function patienceOf({ faults, slowest, largest, options: { count } }: Run): number {
   const outage = Math.max(0, ...faults.map(({ what, from, to }) => (what === 'kill' ? 1_000 : to - from)))
   // After an outage an instance waits for a slot of its share first.
   const slots = 3.2 + (faults.length > 0 ? count : 0)
-  return slots / slowest + 1_500 + 2 * outage + 700 * faults.length
+  return (slots * largest) / slowest + 1_500 + 2 * outage + 700 * faults.length
 }
 
 async function problemOf(run: Run): Promise<string | undefined> {
-  const { options, faults, rate, slowest, burst } = run
+  const { options, faults, rate, slowest, burst, largest } = run
   const simulation = await simulate(options)
-  const stop = await longestStop(simulation, faults, LOAD + 30 / slowest + 14_000)
+  const stop = await longestStop(simulation, faults, LOAD + (30 * largest) / slowest + 14_000)
   if (simulation.waiting > 0) return `${simulation.waiting} wait for ever`
   if (stop > patienceOf(run)) return `nothing left for ${stop} ms`
   // While shares of the rate hold, another bound does (outage-local).
   if (faults.length > 0) return undefined
   const times = simulation.releases.map(({ at }) => at)
+  const costs = simulation.releases.map(({ source }) => source.cost ?? 1)
+  const one = Math.max(largest, burst)
   // One instance has the bound of 2.4.
-  const allowed = Math.max(1 + Math.max(1, 2 * rate), allowedBurst(rate, options.count)) + burst - 1
-  const worst = worstBurst(times, rate)
+  const allowed = Math.max(one + Math.max(1, 2 * rate), 10 * rate + (options.count - 1) * largest + one)
+  const worst = worstBurst(times, rate, costs)
   return worst <= allowed ? undefined : `${worst} in a window, allowed are ${allowed}`
 }
 
 for (const hasFaults of [false, true]) {
   const what = hasFaults ? 'stalls, hang-ups, outages and killed instances' : 'stalls and hang-ups'
-  t.test(`${RUNS} random runs with ${what}`, async t => {
-    for (let seed = 1; seed <= RUNS; seed += 1) {
+  t.test(`${SEEDS.length} random runs with ${what}`, async t => {
+    for (const seed of SEEDS) {
       const run = runOf(seed, hasFaults)
       const problem = await problemOf(run)
       if (problem !== undefined) t.fail(`${run.what}: ${problem}`)

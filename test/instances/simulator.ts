@@ -28,6 +28,8 @@ export interface Source {
   /** 0 to 7; 3 if absent. */
   readonly priority?: number
   readonly weight?: number
+  /** Cost units of each request. Absent: 1. */
+  readonly cost?: number
   /** Absent: one that all others without a name have. */
   readonly route?: string
   /** ms. Absent: any wait will do. */
@@ -184,12 +186,12 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
       return route
     }
 
-    function arrivalOf({ keys, priority, weight, route = 'route', stack: own = stack }: Source): Arrival {
+    function arrivalOf({ keys, priority, weight, cost = 1, route = 'route', stack: own = stack }: Source): Arrival {
       const buckets = own.map((whole, place) => {
         const limits = sharing.limitsOf(whole, keys[place]!)
         return bucketTable.find(limits, keys[place]!, clock.now()) as SharedBucket
       })
-      const arrival = { route: routeOf(route), stack: buckets, cost: 1, ...(priority !== undefined && { priority }) }
+      const arrival = { route: routeOf(route), stack: buckets, cost, ...(priority !== undefined && { priority }) }
       return weight === undefined ? arrival : { ...arrival, weight }
     }
 

@@ -5,14 +5,21 @@ export function ratePerSecond(times: readonly number[], from: number, to: number
   return (times.filter(at => at > from && at <= to).length / (to - from)) * 1_000
 }
 
-/** The most by which any window, however short or long, has more requests than `rate` times its length. One pass. */
-export function worstBurst(times: readonly number[], rate: number): number {
+/**
+ * The most by which any window, however short or long, has more than `rate` times its length. One pass.
+ *
+ * @param costs of the requests; absent: 1
+ */
+export function worstBurst(times: readonly number[], rate: number, costs?: readonly number[]): number {
   let worst = 0
   let least = Infinity
+  let before = 0
   for (const [place, at] of times.entries()) {
-    const ahead = place - rate * at
+    const cost = costs?.[place] ?? 1
+    const ahead = before - rate * at
     least = Math.min(least, ahead)
-    worst = Math.max(worst, ahead - least + 1)
+    worst = Math.max(worst, ahead - least + cost)
+    before += cost
   }
   return worst
 }

@@ -265,7 +265,8 @@ export class Claims {
       }
       if (lease === undefined) continue
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
-      const late = bucket === stack.at(-1) ? Math.max(lease.half, SHORTEST_GRACE) : Infinity
+      const grace = Math.max(Math.min(lease.half, 1 / bucket.limits.rate), SHORTEST_GRACE)
+      const late = bucket === stack.at(-1) ? grace : Infinity
       const lateForClaims = late - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(demand, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
