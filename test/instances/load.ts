@@ -32,6 +32,8 @@ export class Load {
   readonly outcomes = new Map<string, Outcome>()
   /** The times of the answers with an outcome. */
   readonly answers: { at: number; outcome: Outcome }[] = []
+  /** When requests came and ended, in ms, but for those that were rejected. Infinity: there is no answer yet. */
+  readonly stays = new Set<{ readonly from: number; to: number }>()
   readonly #options: LoadOptions
   readonly #loops: Promise<void>[] = []
   #sent = 0
@@ -81,6 +83,8 @@ export class Load {
     last += 1
     const path = `/${client}/${last}`
     this.#sent += 1
+    const stay = { from: now(), to: Infinity }
+    this.stays.add(stay)
     const controller = new AbortController()
     const leaves = this.#options.leaves?.()
     const leaving = leaves === undefined ? undefined : setTimeout(() => controller.abort(), leaves)
@@ -94,6 +98,8 @@ export class Load {
     clearTimeout(leaving)
     this.outcomes.set(path, outcome)
     this.answers.push({ at: now(), outcome })
+    stay.to = now()
+    if (outcome === 'rejected') this.stays.delete(stay)
     return outcome
   }
 }

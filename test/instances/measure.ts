@@ -462,34 +462,48 @@ async function lostAnswers(store: (port: number) => object, port: number): Promi
       ['silent', 50, 1],
       ['silent', 400, 2],
     ] as const) {
-      const waiting: string[] = []
+      /** Seconds in which it is looked how many wait: before the first loss, and after each. */
+      const spans: Span[] = []
       rows.push({
         what: `${perSecond}/s, ${of} of 2, ${how} for ${lasts} ms`,
-        ...{ place, perSecond, buckets: everyone(perSecond, 100), count: 2, ms: 1_000 },
+        ...{
+          place,
+          perSecond,
+          buckets: everyone(perSecond, 100),
+          count: 2,
+          ms: 1_000,
+          routes: [{ name: 'api', maxWait: '1m' }],
+        },
         load: perSecond < 1_000 ? ofClients(70) : ofClients(120),
-        async meanwhile(running) {
+        async meanwhile() {
+          const look = async (): Promise<void> => {
+            const from = now()
+            await sleep(1_000)
+            spans.push({ from, to: now(), calls: 0 })
+          }
           await sleep(1_500)
-          waiting.push(await waitingIn(running))
+          await look()
           for (let loss = 0; loss < 3; loss += 1) {
             await Promise.all(relays.slice(0, of).map(relay => relay.lose(how, lasts)))
             await sleep(2_500)
-            waiting.push(await waitingIn(running))
+            await look()
           }
+          // Until it is known which of them were rejected.
+          await sleep(500)
         },
-        more: () => ({ waiting: waiting.join(', ') }),
+        more: running => ({ waiting: spans.map(span => waitingIn(running, span)).join(', ') }),
       })
     }
   }
   return rows
 }
 
-/** How many wait during a second, the least and the most. */
-async function waitingIn({ load }: Running): Promise<string> {
-  const counts: number[] = []
-  for (let look = 0; look < 50; look += 1) {
-    await sleep(20)
-    counts.push(load.sent - load.answers.length)
-  }
+/** How many wait during a span, the least and the most. Those that are rejected do not wait. */
+function waitingIn({ load }: Running, { from, to }: Span): string {
+  const counts = [0, 0.2, 0.4, 0.6, 0.8, 1].map(part => {
+    const moment = from + part * (to - from)
+    return [...load.stays].filter(stay => stay.from <= moment && stay.to > moment).length
+  })
   return `${Math.min(...counts)} to ${Math.max(...counts)}`
 }
 

@@ -11,7 +11,6 @@ import {
   type LeaseAnswer,
   type LeasedSlot,
   SLOT_GRACE,
-  SLOT_RESERVE,
 } from '../store.js'
 
 /** The part of a frame's growth by which an instance that has let slots lapse may ask for more than it used. */
@@ -31,8 +30,6 @@ export interface TakenSlot {
   readonly at: number
   /** It can be used until then. */
   readonly until: number
-  /** ms. The slots of other buckets may be so much later: the next slot is half of one away then. */
-  readonly slack: number
 }
 
 /** So many requests of an instance in a frame are not worth a call to the store each. */
@@ -197,11 +194,6 @@ export class BucketLease {
     return this.#slots[0]?.at ?? Infinity
   }
 
-  /** ms by which the slots of other buckets may be later than the first one: the next slot is half of one away then. */
-  get slack(): number {
-    return Math.min(SLOT_RESERVE, this.half)
-  }
-
   /**
    * ms. At high rates a slot is for several requests, and the instance has the next one only after those of the others. So a request
    * may use what has passed in this time: it leaves at once, and the cost is within the lateness that the bound has room for.
@@ -227,14 +219,13 @@ export class BucketLease {
     const { at } = this.#slots[0]!
     // What is left of a slot may be as late as it can be. Time goes on until the request leaves.
     const until = Math.max(at + this.#graceOf(this.#slots[0]!), now + SHORTEST_GRACE)
-    const slack = this.slack
     this.#taken += cost
     this.#lapsed = 0
     this.drainedAt = at + cost / this.#rate
     this.#largest = Math.max(this.#largest, cost)
     this.#debt += cost
     this.#settleDebt()
-    return { at, until, slack }
+    return { at, until }
   }
 
   /** The slot of a request that does not leave. */
