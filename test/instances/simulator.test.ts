@@ -56,6 +56,21 @@ t.test('one instance, near or far, loses no slot of a busy bucket', async t => {
   }
 })
 
+for (const count of [2, 4]) {
+  t.test(`${count} instances that often wake up to 5 ms late lose no slot at 1000/s`, async t => {
+    const stillUntil = (instance: number, at: number): number => {
+      const into = (at + 17 * instance) % 40
+      return into < 5 ? at - into + 5 : -Infinity
+    }
+    const options = { stack: [limits(1_000, 400, 'everyone')], count, sources: saturated(count, 200 / count) }
+    const { releases } = await run({ ...options, stillUntil }, 5_000)
+    const times = releases.map(({ at }) => at)
+    const rate = ratePerSecond(times, 1_000, 5_000)
+    t.ok(Math.abs(rate - 1_000) <= 1, `${rate} per second`)
+    t.ok(worstBurst(times, 1) <= allowedBurst(1, count), `${worstBurst(times, 1)} in a window`)
+  })
+}
+
 t.test('near instances share a rate evenly', async t => {
   const { releases } = await run({ stack, count: 4, sources: saturated(4) }, 3_000)
   const times = releases.map(({ at }) => at)

@@ -56,6 +56,12 @@ const RETRY = 0.25
 /** ms. A bucket is free when this instance has used its slots, or this much later: moments of a store are mapped anew each time. */
 const SAME_GRANT = 0.5
 
+/**
+ * ms. A leased slot of the last bucket can be used so late where half of it is less than `SHORTEST_GRACE`. Gaps are not even there on a
+ * machine that wakes late. The bound has room for `SLOT_GRACE`, and moments are mapped a little late.
+ */
+const QUICK_GRACE = 6
+
 /** After so many in a row a bucket is leased. */
 const FEW_REFUSALS = 3
 
@@ -265,8 +271,8 @@ export class Claims {
       }
       if (lease === undefined) continue
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
-      const grace = Math.max(Math.min(lease.half, 1 / bucket.limits.rate), SHORTEST_GRACE)
-      const late = bucket === stack.at(-1) ? grace : Infinity
+      const grace = Math.min(lease.half, 1 / bucket.limits.rate)
+      const late = bucket === stack.at(-1) ? (grace < SHORTEST_GRACE ? QUICK_GRACE : grace) : Infinity
       const lateForClaims = late - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(demand, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
