@@ -4,7 +4,8 @@
  * An answer carries the store's time `theirs`. It was asked for at `sent` and arrived at `received`. So the offset
  * ours - theirs lies between sent - theirs and received - theirs. The least upper end is the best one: a moment mapped with
  * it is late by no more than the fastest answer took, and never early. Clocks drift apart, so the bound loosens with time.
- * If the upper bound falls below a lower one, a clock was changed. Then only the new answer counts.
+ * The greatest lower end counts as well: half of what lies between them is about how late such a moment is. If an upper bound
+ * falls below a lower one, a clock was changed. Then only the new answer counts.
  */
 
 /** How much faster one clock may run than the other. */

@@ -88,21 +88,14 @@ async function ask(store: Store, request: Partial<PromiseRequest> & Pick<Promise
   return store.promise!({ cost: 1, more: 0, booking: 0, maxWait: Infinity, fit: 0, ...request })
 }
 
+/** The report of an instance that has nothing and needs nothing. */
+export const IDLE: Omit<LeaseRequest, 'bucket'> = {
+  ...{ instance: 0.1, demand: [], largest: 1, lead: 0, late: 0, lacks: 0, used: 0, want: 0, ahead: 0, returned: [] },
+}
+
 /** What is left out is nothing. */
 async function lease(store: Store, bucket: BucketRef, request: Partial<LeaseRequest>): Promise<LeaseAnswer> {
-  const nothing = {
-    instance: 0.1,
-    demand: [],
-    largest: 1,
-    lead: 0,
-    late: 0,
-    lacks: 0,
-    used: 0,
-    want: 0,
-    ahead: 0,
-    returned: [],
-  }
-  return store.lease!({ bucket, ...nothing, ...request })
+  return store.lease!({ bucket, ...IDLE, ...request })
 }
 
 function slotOf(answer: ClaimAnswer | undefined): number {

@@ -17,7 +17,7 @@ import { BEAT_LIFE } from '../../src/stores/constants.js'
 import { createMemoryStore } from '../../src/stores/memory/store.js'
 import { MemoryUpstreams } from '../../src/stores/memory/upstreams.js'
 import { boardConformance } from './board-conformance.js'
-import { clock, conformance } from './conformance.js'
+import { clock, conformance, IDLE } from './conformance.js'
 import { exchangeConformance } from './exchange-conformance.js'
 
 conformance('memory', async () => {
@@ -184,18 +184,7 @@ t.test('slots that are given back late never let more pass than the burst', asyn
   )
 })
 
-const lessee = {
-  instance: 1,
-  demand: [],
-  largest: 1,
-  lead: 0,
-  late: 0,
-  lacks: 0,
-  used: 0,
-  want: 0,
-  ahead: 0,
-  returned: [],
-}
+const lessee = { ...IDLE, instance: 1 }
 
 t.test('an instance that reports late has slots until its next report', async t => {
   const { time, store } = setUp(1_000)

@@ -46,7 +46,7 @@ import {
 } from '../store.js'
 import { DueHeap, type Timed } from '../structures/due-heap.js'
 import { LinkedList } from '../structures/linked-list.js'
-import type { TakenSlot } from './bucket-lease.js'
+import type { BucketLease, TakenSlot } from './bucket-lease.js'
 import { Leases } from './leases.js'
 import { refsFor, type StoredBucket } from './stored-bucket.js'
 
@@ -57,8 +57,9 @@ const RETRY = 0.25
 const SAME_GRANT = 0.5
 
 /**
- * ms. A leased slot of the last bucket can be used so late where half of it is less than `SHORTEST_GRACE`. Gaps are not even there on a
- * machine that wakes late. The bound has room for `SLOT_GRACE`, and moments are mapped a little late.
+ * ms. Where several lease the last bucket, and half of a slot is less than `SHORTEST_GRACE`, a slot can be used so late. Gaps are not even
+ * there on a machine that wakes late. The bound has room for `SLOT_GRACE`, and moments are mapped a little late. One instance has the
+ * grace that a process has.
  */
 const QUICK_GRACE = 6
 
@@ -271,8 +272,7 @@ export class Claims {
       }
       if (lease === undefined) continue
       // So the gaps behind the last bucket stay even. A wake-up that is late by less loses nothing.
-      const grace = Math.min(lease.half, 1 / bucket.limits.rate)
-      const late = bucket === stack.at(-1) ? (grace < SHORTEST_GRACE ? QUICK_GRACE : grace) : Infinity
+      const late = bucket === stack.at(-1) ? graceOf(lease, bucket) : Infinity
       const lateForClaims = late - CLAIM_TIME * claimLead
       const past = lease.pastFor(costIn(demand, bucket))
       lease.cut(Math.max(Math.min(arrivedAt, now - past), now - Math.max(past, lateForClaims)))
@@ -695,6 +695,12 @@ function latest(taken: readonly TakenSlot[]): number {
   let last = -Infinity
   for (const { at } of taken) last = Math.max(last, at)
   return last
+}
+
+/** How late a leased slot of the last bucket can be used, in ms. */
+function graceOf({ half, isSole }: BucketLease, { limits }: SharedBucket): number {
+  const even = Math.min(half, 1 / limits.rate)
+  return even >= SHORTEST_GRACE ? even : isSole ? SHORTEST_GRACE : QUICK_GRACE
 }
 
 /** Until when all leased slots can be used, in ms. */
