@@ -203,6 +203,13 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
       }
       const arrival = arrivalOf(source)
       let isReleased = false
+      const release = (): void => {
+        isReleased = true
+        releases.push({ at: clock.now() - start, arrivedAt: arrivedAt - start, source })
+        gate.leave()
+        for (const bucket of arrival.stack) bucket.leave()
+        ended('released')
+      }
       sharing.shaper.admit(
         arrival,
         {
@@ -213,6 +220,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
               return ended('rejected')
             }
             simulation.admitted += 1
+            if (verdict === 'released') return release()
             if (!(verdict instanceof Ticket) || hangUp === undefined || chance() >= hangUp.part) return
             own.at(arrivedAt - hangUp.after * Math.log(1 - chance()), () => {
               if (isReleased || !shaper.cancel(verdict)) return
@@ -220,13 +228,7 @@ export async function simulate(options: SimulationOptions): Promise<Simulation> 
               ended('cancelled')
             })
           },
-          release() {
-            isReleased = true
-            releases.push({ at: clock.now() - start, arrivedAt: arrivedAt - start, source })
-            gate.leave()
-            for (const bucket of arrival.stack) bucket.leave()
-            ended('released')
-          },
+          release,
           expire() {
             lost('expired')
             ended('cancelled')
