@@ -65,16 +65,30 @@ for (const { what, rate, times } of [
   })
 }
 
+/** Requests that come at random, 1.5 times as many as leave: 70 % at the first instance. Times in ms, for each instance. */
+function atRandom({ count, rate, seconds, seed = 0 }: Arrivals): number[][] {
+  const chance = random(count + rate + 1_000 * seed)
+  const times = Array.from({ length: count }, (): number[] => [])
+  for (let at = 0; at < seconds * 1_000; at += (-Math.log(1 - chance()) * 1_000) / (1.5 * rate)) {
+    const instance = chance() < 0.7 ? 0 : 1 + Math.floor(chance() * (count - 1))
+    times[instance]!.push(at)
+  }
+  return times
+}
+
+interface Arrivals {
+  readonly count: number
+  /** Of the bucket, per second. */
+  readonly rate: number
+  readonly seconds: number
+  readonly seed?: number
+}
+
 for (const count of [2, 4]) {
   for (const rate of [20, 100, 200, 1_000]) {
     t.test(`${count} instances at ${rate}/s, one with 70 %, 1.5 r come at random`, async t => {
-      const chance = random(count + rate)
-      const times = Array.from({ length: count }, (): number[] => [])
       const seconds = rate > 200 ? 3 : 10
-      for (let at = 0; at < seconds * 1_000; at += (-Math.log(1 - chance()) * 1_000) / (1.5 * rate)) {
-        const instance = chance() < 0.7 ? 0 : 1 + Math.floor(chance() * (count - 1))
-        times[instance]!.push(at)
-      }
+      const times = atRandom({ count, rate, seconds })
       const simulation = await run({ stack: [bucket(rate)], count, sources: comeAt(times) }, 1_000 * seconds)
       const { releases, connections } = simulation
       const left = releases.map(({ at }) => at)
@@ -94,6 +108,19 @@ for (const count of [2, 4]) {
     })
   }
 }
+
+t.test('a part of a slot that is left lets nobody overtake', async t => {
+  for (const [count, rate, seed, before] of [
+    [4, 100, 0, 203],
+    [4, 200, 15, 83],
+    [2, 200, 3, 17],
+  ] as const) {
+    const times = atRandom({ count, rate, seconds: 12, seed })
+    const { releases } = await run({ stack: [bucket(rate)], count, sources: comeAt(times) }, 12_000)
+    const overtaking = longestOvertaking(releases.filter(({ arrivedAt }) => arrivedAt > 1_000))
+    t.ok(overtaking <= 10, `${overtaking} ms of ${count} at ${rate}/s, ${before} before`)
+  }
+})
 
 t.test('four instances at 2000/s whose shares change every 300 ms', async t => {
   const chance = random(1)

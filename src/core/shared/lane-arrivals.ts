@@ -20,7 +20,7 @@ const MOST_SEEN = 1_000
 /** The requests of a lane that have no slot of a bucket yet. Costs are in cost units. */
 export interface LaneRest {
   readonly bucket: SharedBucket
-  /** Of those that have one. */
+  /** Of those that have one. Negative: what has left still owes a part of one. */
   readonly covered: number
   /** Of all that wait. */
   readonly queued: number
@@ -53,22 +53,26 @@ export function arrivalsOf(lane: Lane, rest: LaneRest): LaneArrivals {
     previous = point
   }
   const { last } = lane.tickets
-  const end = last && { cost: rest.queued - rest.covered - costIn(last, rest.bucket), at: last.arrivedAt }
-  if (end !== undefined && end.cost > (points.at(-1)?.cost ?? -Infinity)) points.push(end)
+  const end = last && { cost: Math.max(0, rest.queued - rest.covered - costIn(last, rest.bucket)), at: last.arrivedAt }
+  const known = points.at(-1)
+  if (end !== undefined && (known === undefined || (end.cost > known.cost && end.at > known.at))) points.push(end)
   return { lane: laneNameOf(lane), costs: points.map(({ cost }) => cost), times: points.map(({ at }) => at) }
 }
 
-/** The requests without a slot, or the last one that was looked at if all of these have one. */
+/**
+ * The requests without a slot, or the last one that was looked at if all of these have one. Who has a part of one leaves with it, and so do
+ * all behind it: what is owed is paid last.
+ */
 function* pointsOf({ claiming, tickets }: Lane, { bucket, covered, span }: LaneRest): Generator<Point> {
-  let before = -covered
+  let before = Math.min(0, -covered)
   let seen = 0
   let at: Ticket | undefined = claiming?.first ?? tickets.first
   for (; at !== undefined && before <= span && seen < MOST_SEEN; seen += 1) {
     const cost = costIn(at, bucket)
-    const isCovered = before + cost <= LEVEL_TOLERANCE
+    const isCovered = before < -LEVEL_TOLERANCE || before + cost <= LEVEL_TOLERANCE
     if (!isCovered) yield { cost: Math.max(0, before), at: at.arrivedAt }
     else if (seen === MOST_SEEN - 1) yield { cost: before, at: at.arrivedAt }
-    before += cost
+    before = before < -LEVEL_TOLERANCE ? Math.min(0, before + cost) : before + cost
     at = at.next ?? (at.list === claiming ? tickets.first : undefined)
   }
 }
