@@ -40,6 +40,15 @@ export const MOST_PROMISES = 1_000
 /** ms. A booking that would keep room for a shorter time is not made: an answer takes its time, and room is leased for frames. */
 export const SHORTEST_WINDOW = 2 * FRAME
 
+/** If more than this part of a frame is expected, all of it is in use. */
+export const MOST_EXPECTED = 0.95
+
+/** So many roots of what an instance expects may come in addition. */
+export const VARIATION = 4
+
+/** What is kept for an instance in a frame is at least so many slots. */
+export const SLOTS_OF_EACH = 4
+
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
 
@@ -60,6 +69,9 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   SLOTS_PER_FRAME,
   REPORT_SHIFT,
   REPORT_LATE,
+  MOST_EXPECTED,
+  VARIATION,
+  SLOTS_OF_EACH,
   MOST_PROMISES,
   SHORTEST_WINDOW,
   LONGEST_WINDOW,

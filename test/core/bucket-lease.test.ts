@@ -118,7 +118,16 @@ t.test('what is expected is what was admitted, whatever slots are there', async 
   lease.ask(3)
   lease.use(3)
   const { demand } = lease.report(waiting(2), 0, { lead: 5, late: 2, now: 50, waits: 0, isCalm: false })
-  t.same(demand, [...waiting(0), { priority: FORECAST, weight: 1, cost: Math.sqrt(3) }])
+  t.same(demand, [...waiting(0), { priority: FORECAST, weight: 1, cost: 3 }])
+})
+
+t.test('as many as came in the last frame are expected from the first report on', async t => {
+  const lease = new BucketLease(QUICK, 1, 150)
+  const report = () =>
+    lease.report([], 0, { lead: 5, late: 2, now: 50, waits: 0, isCalm: false }).demand.map(({ cost }) => cost)
+  t.same(report(), [150])
+  lease.answered(answer({}), 50)
+  t.same(report(), [], 'but only once')
 })
 
 t.test('a slot of a slow bucket can be used until another one is due, of a quick one for the grace', async t => {

@@ -263,25 +263,70 @@ t.test('what waits in an instance that is gone counts until it comes back, or is
 t.test('the rest of a frame is dealt to what instances expect', async t => {
   const { time, store } = setUp(1_000)
   const bucket = client(100, 1_000)
-  const report = (instance: number, expected: number, waiting = 0, weight = 1) => {
-    const demand = [{ priority: FORECAST, weight, cost: expected }]
+  const report = (instance: number, expected: number, waiting = 0) => {
+    const demand = [{ priority: FORECAST, weight: 1, cost: expected }]
     if (waiting > 0) demand.push({ priority: 3, weight: 1, cost: waiting })
     return store.lease({ ...lessee, instance, bucket, want: 1, demand }).slots.map(({ at }) => at - 1_000)
   }
   const times = (...numbers: number[]) => numbers.map(number => 10 * number)
-  t.same(report(1, 3), times(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), 'all that there is, to one')
-  t.same(report(2, 1), [], 'the frame is dealt')
+  t.same(report(1, 6), times(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), 'all that there is, to one')
+  t.same(report(2, 2), [], 'the frame is dealt')
   time.runUntil(1_000 + FRAME)
-  t.same(report(1, 3), times(12, 14, 15, 17, 18, 19, 21, 22, 23), 'three quarters')
-  t.same(report(2, 1), times(13, 16, 20), 'a quarter')
+  t.same(report(1, 6), times(12, 14, 16, 17, 18, 20, 21, 23))
+  t.same(report(2, 2), times(13, 15, 19, 22))
   time.runUntil(1_000 + 2 * FRAME)
-  t.same(report(1, 3, 4).slice(0, 5), times(24, 25, 26, 27, 30), 'what waits goes first')
-  t.same(report(2, 0), times(28, 29, 32), 'what was dealt to it before')
-  time.runUntil(1_000 + 3 * FRAME)
-  t.equal(report(1, 3).length, 12, 'who expects nothing gets nothing')
-  t.same(report(2, 1), [])
-  time.runUntil(1_000 + 4 * FRAME)
-  t.equal(report(1, 3).length, 5, 'and has its turns again, with those of half a frame that it has missed')
+  t.same(report(1, 6, 4).slice(0, 4), times(24, 25, 26, 27), 'what waits goes first')
+})
+
+t.test('instances have what they expect, then some more by its root, then as much each', async t => {
+  const frames = 40
+  const shares = (perSecond: number, expected: readonly number[]): number[] => {
+    const { time, store } = setUp(1_000)
+    const bucket = client(perSecond, 1_000)
+    const got = expected.map(() => 0)
+    for (let frame = 0; frame <= frames; frame += 1) {
+      for (const [instance, cost] of expected.entries()) {
+        const demand = [{ priority: FORECAST, weight: 1, cost }]
+        const { slots } = store.lease({ ...lessee, instance, bucket, want: 1, demand })
+        for (const slot of slots) if (frame > 0) got[instance]! += slot.cost / frames
+      }
+      time.runUntil(1_000 + (frame + 1) * FRAME)
+    }
+    return got
+  }
+  const cases = [
+    {
+      what: 'a frame has 12: 4 roots are more than what is left',
+      perSecond: 100,
+      expected: [6, 1],
+      wanted: [9.5, 2.5],
+    },
+    { what: 'all is in use', perSecond: 100, expected: [16, 1], wanted: [9.6, 2.4] },
+    { what: 'a frame has 120: 83 are left', perSecond: 1_000, expected: [16, 1], wanted: [73.5, 46.5] },
+    { what: 'who expects nothing has its part of them', perSecond: 1_000, expected: [16, 0], wanted: [76, 44] },
+    { what: 'a slow bucket', perSecond: 20, expected: [2, 0.1, 0.1], wanted: [2.14, 0.13, 0.13] },
+  ]
+  for (const { what, perSecond, expected, wanted } of cases) {
+    const got = shares(perSecond, expected)
+    const isRight = got.every((cost, place) => Math.abs(cost - wanted[place]!) < 0.05 * wanted[0]!)
+    t.ok(isRight, `${what}: ${got.map(cost => cost.toFixed(2))}, wanted ${wanted}`)
+  }
+})
+
+t.test('slots are small where little of a frame is kept for each instance', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(100_000, 1_000)
+  const report = (instance: number) => {
+    const demand = [{ priority: FORECAST, weight: 1, cost: instance === 0 ? 9_000 : 20 }]
+    return store.lease({ ...lessee, instance, bucket, want: 1, demand }).slots
+  }
+  for (let instance = 0; instance < 50; instance += 1) report(instance)
+  time.runUntil(1_000 + FRAME)
+  for (let instance = 0; instance < 50; instance += 1) report(instance)
+  time.runUntil(1_000 + 2 * FRAME)
+  const [busy, ...others] = Array.from({ length: 50 }, (_, instance) => report(instance))
+  t.ok(Math.max(...busy!.map(({ cost }) => cost)) > 90, 'a frame has 128 of the others')
+  for (const slots of others) t.ok(slots.length >= 3, `${slots.length} in a frame`)
 })
 
 t.test('what is expected gets no slots if all instances can do without', async t => {

@@ -123,6 +123,8 @@ export class BucketLease {
     this.#rate = rate
     this.#largest = cost
     this.#wanted = asked
+    // As many may come until the next report. Without slots for them they would wait for it.
+    this.#admitted = asked
     // All have to know of a full bucket that blocks or fills.
     this.#mayLeaseRoom = overflow !== 'fill' && blockFor === undefined
   }
@@ -335,7 +337,7 @@ export class BucketLease {
     this.#wanted = 2 * (isEarly ? Math.max(this.#asked, this.#wanted) : this.#asked)
     this.#lapse(now)
     const largest = Math.max(this.#largest, this.#largestBefore)
-    const elapsed = Math.max(1, now - this.#reportedAt)
+    const elapsed = this.#elapsed(now)
     // Requests come while the answer is on its way.
     const kept = this.leasesRoom
       ? Math.max(0, Math.min(this.roomAt(now), largest + (2 * this.#asked * lead) / elapsed) + Math.min(0, this.#spare))
@@ -377,6 +379,11 @@ export class BucketLease {
     this.#reportedAt = now
     this.#late = late
     return report
+  }
+
+  /** ms since the last report. The first one tells of the frame before it. */
+  #elapsed(now: number): number {
+    return this.#reportedAt === -Infinity ? FRAME : Math.max(1, now - this.#reportedAt)
   }
 
   /** The last report. Slots for what waits are kept. */
@@ -561,7 +568,7 @@ function uncovered(
     const arrivals = rest > LEVEL_TOLERANCE ? arrivalsOf?.(priority, served) : undefined
     return { priority, weight, cost: rest, ...(arrivals && { arrivals }) }
   })
-  // What it has leased serves what comes before the next slots. By the root, as who gets more slots will expect more.
-  if (forecast > LEVEL_TOLERANCE) asked.push({ priority: FORECAST, weight: isCalm ? 0 : 1, cost: Math.sqrt(forecast) })
+  // What it has leased serves what comes before the next slots.
+  if (forecast > LEVEL_TOLERANCE) asked.push({ priority: FORECAST, weight: isCalm ? 0 : 1, cost: forecast })
   return asked
 }

@@ -20,13 +20,16 @@ import {
   SLOT_RESERVE,
   SLOTS_PER_FRAME,
 } from '../../core/store.js'
-import { BEAT_LIFE, SAME_SLOT } from '../constants.js'
+import { BEAT_LIFE, MOST_EXPECTED, SAME_SLOT, SLOTS_OF_EACH, VARIATION } from '../constants.js'
 import { type PromisingState, reservedOf } from './promises.js'
 
 /** What a class of an instance still needs. */
 interface Demand {
   readonly priority: number
-  weight: number
+  /** Of a forecast: the cost units that are expected in a frame. */
+  readonly weight: number
+  /** What its turns count by: the weight, but of a forecast the cost units that are kept for it in a frame. */
+  part: number
   /** Cost units without a slot. */
   cost: number
   /** The virtual time at which it has its turn: cost units per weight. */
@@ -303,16 +306,15 @@ function report(
   lessee.demand = demand.map(({ priority, weight, cost, arrivals }) => {
     const known = lessee.demand.find(other => other.priority === priority)
     if (priority === FORECAST) {
-      const turn = turnOf(known, leases.turns[priority]!, share / cost)
-      const most = leases.turns[priority]! + share / cost
+      const present = leases.turns[priority]!
       return {
-        ...{ priority, weight: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0 },
-        turn: Math.min(turn, most),
+        ...{ priority, weight: cost, part: cost, cost: weight > 0 && cost > LEVEL_TOLERANCE ? Infinity : 0 },
+        turn: known === undefined ? present : known.turn,
         ...{ arrivals: undefined, passed: 0, point: 0 },
       }
     }
     const turn = turnOf(known, leases.turns[priority]!, share / weight)
-    return { priority, weight, cost, turn, arrivals, passed: 0, point: 0 }
+    return { priority, weight, part: weight, cost, turn, arrivals, passed: 0, point: 0 }
   })
   // Slots that wait for it serve the lowest class first.
   for (const entry of [...lessee.demand].sort((one, other) => one.priority - other.priority)) {
@@ -429,6 +431,7 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
   const largest = largestOf(leases)
   const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
   const end = endOf(leases, now)
+  divide(leases, rate * FRAME)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
   const share: Share = { limits, leases, lead, isExpecting, late: lead + Math.min(SLOT_RESERVE, most / rate / 2) }
 
@@ -453,10 +456,37 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
       continue
     }
     const { demand } = taker
-    const cost = demand.priority === FORECAST ? most : Math.min(most, demand.cost)
+    const enough = demand.priority === FORECAST ? Math.max(largest, demand.part / SLOTS_OF_EACH) : demand.cost
+    const cost = Math.min(most, enough)
     give(share, taker, { at, cost })
     at += cost / rate
     state.free = at + slack
+  }
+}
+
+/**
+ * Divides what a frame lets through among what is expected. Each instance has what it expects, then some more, as requests do not come
+ * evenly: by the root, as their number varies by the root. What is left is divided equally, so that who seldom asks finds a slot soon. Where
+ * all is in use, all is by the root: who got more expects more.
+ */
+function divide({ lessees, turns }: BucketLeases, frame: number): void {
+  const forecasts = lessees.flatMap(({ demand }) => demand.filter(({ priority }) => priority === FORECAST))
+  let expected = 0
+  let roots = 0
+  for (const { weight } of forecasts) {
+    expected += weight
+    roots += Math.sqrt(weight)
+  }
+  const isFull = expected > MOST_EXPECTED * frame
+  const byRoot = isFull ? frame : Math.min(frame - expected, VARIATION * roots)
+  const left = isFull ? 0 : frame - expected - byRoot
+  const present = turns[FORECAST]!
+  for (const forecast of forecasts) {
+    const { weight } = forecast
+    forecast.part =
+      (isFull ? 0 : weight) + (weight > 0 ? (byRoot * Math.sqrt(weight)) / roots : 0) + left / forecasts.length
+    const most = forecast.part > 0 ? frame / forecasts.length / forecast.part : 0
+    forecast.turn = Math.min(Math.max(forecast.turn, present - most), present + most)
   }
 }
 
@@ -478,8 +508,8 @@ interface Taker {
 }
 
 /** Whether it takes slots. A forecast of nothing has no weight, so it gets nothing. */
-function takes({ isExpecting }: Share, { priority, weight, cost }: Demand): boolean {
-  return priority === FORECAST ? isExpecting && weight > LEVEL_TOLERANCE : cost > LEVEL_TOLERANCE
+function takes({ isExpecting }: Share, { priority, part, cost }: Demand): boolean {
+  return priority === FORECAST ? isExpecting && part > LEVEL_TOLERANCE : cost > LEVEL_TOLERANCE
 }
 
 /** Not before it has reported. */
@@ -596,14 +626,14 @@ function give({ limits, leases }: Share, { lessee, demand, inTurn }: Taker, slot
     owed[priority] = isAwaited ? owed[priority]! + minShare * slot.cost : 0
   }
   leases.turns[priority] = inTurn.turn
-  inTurn.turn += slot.cost / inTurn.weight
+  inTurn.turn += slot.cost / inTurn.part
   pass(demand, slot.cost)
   lessee.slots.push(slot)
   lessee.lacks -= slot.cost
   // So that those who got less have the next of the slots that nobody has a demand for.
   if (priority === FORECAST) return
   for (const forecast of lessee.demand) {
-    if (forecast.priority === FORECAST && forecast.weight > 0) forecast.turn += slot.cost / forecast.weight
+    if (forecast.priority === FORECAST && forecast.part > 0) forecast.turn += slot.cost / forecast.part
   }
 }
 

@@ -46,11 +46,12 @@ DECLARE
   owners float8[];        -- the place of the instance
   priorities float8[];
   weights float8[];
+  parts float8[];         -- what turns count by: the weight, or what is kept for a forecast in a frame
   costs float8[];         -- cost units without a slot
   own_turns float8[];
   takes bool[];           -- whether they take slots
   lates bool[];           -- what is kept for them goes to the others
-  forecasts int[];        -- of each instance, the place of its forecast
+  forecasts int[] := '{}';  -- of each instance, the place of its forecast
   -- Slots that they have not fetched.
   k int := 0;
   holders float8[];       -- the place of the instance
@@ -64,6 +65,12 @@ DECLARE
   me int;
   is_new bool;
   expecting bool := false;  -- whether slots that nobody has a demand for are given out
+  expected float8 := 0;
+  roots float8 := 0;
+  sharing int := 0;
+  is_full bool;
+  by_root float8;
+  unexpected float8;
   living int;
   done bool := classes = 0 AND want <= 0;
   pending float8 := 0;
@@ -274,11 +281,8 @@ BEGIN
       weights[m] := costs[m];
       costs[m] := CASE WHEN request[i + 1] > 0 AND costs[m] > @LEVEL_TOLERANCE@ THEN 'Infinity'::float8 ELSE 0 END;
     END IF;
-    own_turns[m] := CASE WHEN known[class] IS NULL THEN turns[class]
+    own_turns[m] := CASE WHEN known[class] IS NULL THEN turns[class] WHEN request[i] = @FORECAST@ THEN known[class]
       ELSE greatest(known[class], turns[class] - rate * @FRAME@ / living / nullif(weights[m], 0)) END;
-    IF request[i] = @FORECAST@ THEN
-      own_turns[m] := least(own_turns[m], turns[class] + rate * @FRAME@ / living / nullif(weights[m], 0));
-    END IF;
     firsts[class] := m;
   END LOOP;
   -- Slots that wait for it serve the lowest class first.
@@ -315,11 +319,31 @@ BEGIN
     last_class := greatest(last_class, priorities[i]);
     expecting := expecting OR costs[i] = 'Infinity';
   END LOOP;
-  -- A forecast of nothing has no weight, so it gets nothing.
+  -- Divides what a frame lets through among what is expected. What is left is divided by the root, then equally. Where all is in use, all
+  -- is by the root. A forecast takes slots if something is kept for it.
+  parts := weights;
   FOR i IN 1 .. m LOOP
-    takes[i] := CASE WHEN priorities[i] = @FORECAST@ THEN expecting AND weights[i] > @LEVEL_TOLERANCE@
+    IF priorities[i] = @FORECAST@ THEN forecasts[owners[i]] := i; END IF;
+  END LOOP;
+  FOREACH d IN ARRAY forecasts LOOP
+    CONTINUE WHEN d IS NULL;
+    expected := expected + weights[d];
+    roots := roots + sqrt(weights[d]);
+    sharing := sharing + 1;
+  END LOOP;
+  is_full := expected > @MOST_EXPECTED@ * (rate * @FRAME@);
+  by_root := CASE WHEN is_full THEN rate * @FRAME@ ELSE least(rate * @FRAME@ - expected, @VARIATION@ * roots) END;
+  unexpected := CASE WHEN is_full THEN 0 ELSE rate * @FRAME@ - expected - by_root END;
+  FOREACH d IN ARRAY forecasts LOOP
+    CONTINUE WHEN d IS NULL;
+    parts[d] := CASE WHEN is_full THEN 0 ELSE weights[d] END + CASE WHEN weights[d] > 0 THEN by_root * sqrt(weights[d]) / roots ELSE 0 END
+      + unexpected / sharing;
+    cost := coalesce(rate * @FRAME@ / sharing / nullif(parts[d], 0), 0);
+    own_turns[d] := least(greatest(own_turns[d], turns[@FORECAST@ + 1] - cost), turns[@FORECAST@ + 1] + cost);
+  END LOOP;
+  FOR i IN 1 .. m LOOP
+    takes[i] := CASE WHEN priorities[i] = @FORECAST@ THEN expecting AND parts[i] > @LEVEL_TOLERANCE@
       ELSE costs[i] > @LEVEL_TOLERANCE@ END;
-    IF priorities[i] = @FORECAST@ AND weights[i] > 0 THEN forecasts[owners[i]] := i; END IF;
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
   slack := greatest(0, burst - top) / rate;
@@ -378,8 +402,8 @@ BEGIN
       CONTINUE;
     END IF;
 
-    cost := CASE WHEN early IS NULL THEN spare_costs[looked] WHEN priorities[taker] = @FORECAST@ THEN most
-      ELSE least(most, costs[taker]) END;
+    cost := CASE WHEN early IS NULL THEN spare_costs[looked] ELSE least(most, CASE
+      WHEN priorities[taker] = @FORECAST@ THEN greatest(top, parts[taker] / @SLOTS_OF_EACH@) ELSE costs[taker] END) END;
     class := priorities[taker] + 1;
     FOR i IN 1 .. least(class - 1, 7) LOOP
       owed[i] := greatest(0, owed[i] - (1 - min_share) * cost);
@@ -395,13 +419,13 @@ BEGIN
       owed[class] := CASE WHEN behind THEN owed[class] + min_share * cost ELSE 0 END;
     END IF;
     turns[class] := own_turns[taker];
-    own_turns[taker] := own_turns[taker] + cost / weights[taker];
+    own_turns[taker] := own_turns[taker] + cost / parts[taker];
     IF priorities[taker] < @FORECAST@ THEN
       costs[taker] := greatest(0, costs[taker] - cost);
       takes[taker] := costs[taker] > @LEVEL_TOLERANCE@;
       -- So that those who got less have the next of the slots that nobody has a demand for.
       d := forecasts[owners[taker]];
-      IF d IS NOT NULL THEN own_turns[d] := own_turns[d] + cost / weights[d]; END IF;
+      IF parts[d] > 0 THEN own_turns[d] := own_turns[d] + cost / parts[d]; END IF;
     END IF;
     lacks[owners[taker]::int] := lacks[owners[taker]::int] - cost;
     IF owners[taker] = me THEN

@@ -11,6 +11,7 @@ local FRAME, LEASE_LIFE, SLOTS_PER_FRAME = @FRAME@, @LEASE_LIFE@, @SLOTS_PER_FRA
 local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LATENESS_STEP = @LATENESS_STEP@
+local MOST_EXPECTED, VARIATION, SLOTS_OF_EACH = @MOST_EXPECTED@, @VARIATION@, @SLOTS_OF_EACH@
 
 local function zeros(number)
   local list = {}
@@ -234,9 +235,10 @@ local function report_demand(key, opened, lessee, demand)
     local present = opened.turns[entry.priority + 1]
     entry.turn = present
     for _, known in ipairs(lessee.demand) do
-      if known.priority == entry.priority then entry.turn = max(known.turn, present - share / entry.weight) end
+      if known.priority == entry.priority then
+        entry.turn = entry.priority == FORECAST and known.turn or max(known.turn, present - share / entry.weight)
+      end
     end
-    if entry.priority == FORECAST then entry.turn = min(entry.turn, present + share / entry.weight) end
   end
   lessee.demand = demand
   for priority = 0, LAST_PRIORITY do
@@ -260,9 +262,9 @@ end
 -- Whether slots that nobody has a demand for are given out.
 local expecting
 
--- Whether an entry takes slots. A forecast of nothing has no weight, so it gets nothing.
+-- Whether an entry takes slots. A forecast takes them if something is kept for it.
 local function takes(entry)
-  if entry.priority == FORECAST then return expecting and entry.weight > LEVEL_TOLERANCE end
+  if entry.priority == FORECAST then return expecting and entry.part > LEVEL_TOLERANCE end
   return entry.cost > LEVEL_TOLERANCE
 end
 
@@ -369,31 +371,52 @@ local function give_slot(opened, entry, slot, min_share)
     owed[priority + 1] = is_awaited(priority) and owed[priority + 1] + min_share * slot.cost or 0
   end
   opened.turns[priority + 1] = entry.turn
-  entry.turn = entry.turn + slot.cost / entry.weight
+  entry.turn = entry.turn + slot.cost / entry.part
   entry.cost = max(0, entry.cost - slot.cost)
   if not takes(entry) then waiting[priority + 1] = waiting[priority + 1] - 1 end
   replace_first(heaps[priority + 1], entry)
   -- So that those who got less have the next of the slots that nobody has a demand for.
   local forecast = entry.lessee.forecast
-  if forecast and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.weight end
+  if forecast and forecast.part > 0 and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.part end
   local slots = entry.lessee.slots
   slots[#slots + 1] = slot
   entry.lessee.lacks = entry.lessee.lacks - slot.cost
 end
 
+-- Divides what a frame lets through among what is expected. What is left is divided by the root, then equally. Where all is in use, all is by
+-- the root.
+local function divide(forecasts, frame, present)
+  local expected, roots, sharing = 0, 0, #forecasts
+  for _, forecast in ipairs(forecasts) do
+    expected = expected + forecast.weight
+    roots = roots + math.sqrt(forecast.weight)
+  end
+  local full = expected > MOST_EXPECTED * frame
+  local by_root = full and frame or min(frame - expected, VARIATION * roots)
+  local left = full and 0 or frame - expected - by_root
+  for _, forecast in ipairs(forecasts) do
+    local weight = forecast.weight
+    local part = (full and 0 or weight) + (weight > 0 and by_root * math.sqrt(weight) / roots or 0) + left / sharing
+    local most = part > 0 and frame / sharing / part or 0
+    forecast.part, forecast.turn = part, min(max(forecast.turn, present - most), present + most)
+  end
+end
+
 -- Gives out the schedule up to the end of the next frame, to those who are there in time for it.
 local function allocate(key, opened, burst, min_share)
-  local rate, lead, largest = rates[key], lead_of(opened), 0
+  local rate, lead, largest, forecasts = rates[key], lead_of(opened), 0, {}
   expecting = false
   for _, lessee in ipairs(opened.lessees) do
     largest = max(largest, lessee.largest)
     lessee.ready_at = lessee.next_at + lessee.lead
     for _, entry in ipairs(lessee.demand) do
       if entry.cost == math.huge then expecting = true end
-      if entry.priority == FORECAST and entry.weight > 0 then lessee.forecast = entry end
+      if entry.priority < FORECAST then entry.part = entry.weight
+      else forecasts[#forecasts + 1], lessee.forecast = entry, entry end
     end
     lessee.latest = lessee.next_at + lessee.lead + lead + FRAME
   end
+  divide(forecasts, rate * FRAME, opened.turns[FORECAST + 1])
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
@@ -416,7 +439,8 @@ local function allocate(key, opened, burst, min_share)
   while at < stop do
     local entry = next_turn(opened, at)
     if entry then
-      local cost = entry.priority == FORECAST and most or min(most, entry.cost)
+      local enough = entry.priority == FORECAST and max(largest, entry.part / SLOTS_OF_EACH) or entry.cost
+      local cost = min(most, enough)
       give_slot(opened, entry, { at = at, cost = cost }, min_share)
       at = at + cost / rate
       frees[key] = at + slack
