@@ -49,6 +49,12 @@ export const VARIATION = 4
 /** What is kept for an instance in a frame is at least so many slots. */
 export const SLOTS_OF_EACH = 4
 
+/** Slots. Where half of a frame is left, or more, one that is more than this after the last one is kept for instances that come. */
+export const KEPT_APART = 7.5
+
+/** An instance that comes gets one in so many of these. */
+export const KEPT_FOR_OTHERS = 4
+
 /** Seconds. Servers' clocks count from 2025, so that a double holds a hundredth of a microsecond. */
 export const CLOCK_ORIGIN = Date.UTC(2025, 0, 1) / 1_000
 
@@ -72,6 +78,8 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   MOST_EXPECTED,
   VARIATION,
   SLOTS_OF_EACH,
+  KEPT_APART,
+  KEPT_FOR_OTHERS,
   MOST_PROMISES,
   SHORTEST_WINDOW,
   LONGEST_WINDOW,

@@ -5,6 +5,7 @@ import { QueuedBucket } from '../../src/core/bucket/queued-bucket.js'
 import { createVirtualClock } from '../../src/core/clock.js'
 import {
   type BucketRef,
+  type ClassDemand,
   FORECAST,
   FRAME,
   HORIZON,
@@ -302,8 +303,13 @@ t.test('instances have what they expect, then some more by its root, then as muc
       wanted: [9.5, 2.5],
     },
     { what: 'all is in use', perSecond: 100, expected: [16, 1], wanted: [9.6, 2.4] },
-    { what: 'a frame has 120: 83 are left', perSecond: 1_000, expected: [16, 1], wanted: [73.5, 46.5] },
-    { what: 'who expects nothing has its part of them', perSecond: 1_000, expected: [16, 0], wanted: [76, 44] },
+    {
+      what: 'a frame has 120: 83 are left, and 15 kept for others',
+      perSecond: 1_000,
+      expected: [16, 1],
+      wanted: [64.3, 40.7],
+    },
+    { what: 'who expects nothing has its part of them', perSecond: 1_000, expected: [16, 0], wanted: [66.5, 38.5] },
     { what: 'a slow bucket', perSecond: 20, expected: [2, 0.1, 0.1], wanted: [2.14, 0.13, 0.13] },
   ]
   for (const { what, perSecond, expected, wanted } of cases) {
@@ -311,6 +317,32 @@ t.test('instances have what they expect, then some more by its root, then as muc
     const isRight = got.every((cost, place) => Math.abs(cost - wanted[place]!) < 0.05 * wanted[0]!)
     t.ok(isRight, `${what}: ${got.map(cost => cost.toFixed(2))}, wanted ${wanted}`)
   }
+})
+
+t.test('while half of a frame is left, some slots are kept for an instance that comes', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(1_000, 1_000)
+  const report = (instance: number, demand: ClassDemand[]) =>
+    store.lease({ ...lessee, instance, bucket, want: 1, demand }).slots
+  const expects = (cost: number) => ({ priority: FORECAST, weight: 1, cost })
+  t.equal(report(1, [expects(16)]).length, 105, 'each eighth of 120 is kept')
+  time.runUntil(1_050)
+  const comes = report(2, [{ priority: 3, weight: 1, cost: 1 }, expects(1)]).map(({ at }) => at - 1_050)
+  t.ok(comes[0]! <= 8, `what waits has its slot after ${comes[0]} ms, not after the frame`)
+  const within = comes.filter(at => at < 70)
+  t.ok(within.length >= 2 && within.length <= 4, `and what it expects the slots at ${within}: others may come`)
+  const next = report(3, [expects(1)]).map(({ at }) => at - 1_050)
+  t.ok(next.length >= 2, `as one does: ${next}`)
+})
+
+t.test('slots that are kept for others shorten the schedule, once nobody leases it', async t => {
+  const { time, store } = setUp(1_000)
+  const bucket = client(1_000, 1_000)
+  const expects = { priority: FORECAST, weight: 1, cost: 16 }
+  const { slots } = store.lease({ ...lessee, bucket, want: 1, demand: [expects] })
+  time.runUntil(1_010.5)
+  store.lease({ ...lessee, bucket, want: 0, demand: [], returned: slots.filter(({ at }) => at > 1_010.5) })
+  t.match(store.claim({ stack: [bucket], cost: 1, since: 0 }), { granted: true, slot: { at: 1_011 } })
 })
 
 t.test('slots are small where little of a frame is kept for each instance', async t => {

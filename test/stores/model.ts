@@ -397,7 +397,7 @@ export function modelled(
           const { booking, cost: bookedCost, at: bookedAt } = bookings.get(each.client) ?? NO_BOOKING
           if (verb === 'admit' && each.redeems && booking > 0) {
             // Mostly in time, but not at its moment: servers round moments, and what is kept for others changes there.
-            if (claim && bookedAt > now) now = bookedAt + 0.3
+            if (claim && bookedAt > now) now = bookedAt + 0.25
             await setTime(now)
             await store.beat('model')
             const request = {

@@ -20,7 +20,15 @@ import {
   SLOT_RESERVE,
   SLOTS_PER_FRAME,
 } from '../../core/store.js'
-import { BEAT_LIFE, MOST_EXPECTED, SAME_SLOT, SLOTS_OF_EACH, VARIATION } from '../constants.js'
+import {
+  BEAT_LIFE,
+  KEPT_APART,
+  KEPT_FOR_OTHERS,
+  MOST_EXPECTED,
+  SAME_SLOT,
+  SLOTS_OF_EACH,
+  VARIATION,
+} from '../constants.js'
 import { type PromisingState, reservedOf } from './promises.js'
 
 /** What a class of an instance still needs. */
@@ -120,7 +128,7 @@ export function lease(state: LeasedState, request: LeaseRequest, now: number): L
   const unused = settleRoom(state, lessee, request.used, now)
   lessee.seenAt = now
   lessee.nextAt = now
-  allocate(state, leases, request, now)
+  allocate(state, leases, { bucket: request.bucket, newcomer: known === undefined ? lessee : undefined }, now)
   const reserved = reservedOf(state, now)
   leases.beyond = Math.max(0, waitingOf(state, leases, { ...request, reserved }, now) - state.level)
   state.level += leases.beyond
@@ -278,16 +286,19 @@ function addSpare(leases: BucketLeases, slots: readonly OwnedSlot[]): void {
   if (slots.length > 0) leases.spare = [...leases.spare, ...slots].sort((one, other) => one.at - other.at)
 }
 
-/** The last slots shorten the schedule, the others are spare. What an instance returns that is not known is of a schedule before a reset. */
+/** All are spare. The last of the spare ones shorten the schedule. What an instance returns that is not known is of a schedule before a reset. */
 function takeBack(state: LeasedState, leases: BucketLeases, { returned, bucket, largest }: LeaseRequest): void {
   const slack = slackOf(bucket.limits, largest) / state.rate
-  const left = returned.map(({ token, cost }) => ({ at: token as number, cost }))
-  for (let last = left.at(-1); last !== undefined; last = left.at(-1)) {
+  addSpare(
+    leases,
+    returned.map(({ token, cost }) => ({ at: token as number, cost })),
+  )
+  const { spare } = leases
+  for (let last = spare.at(-1); last !== undefined; last = spare.at(-1)) {
     if (Math.abs(last.at + last.cost / state.rate + slack - state.free) > SAME_SLOT) break
     state.free = last.at + slack
-    left.pop()
+    spare.pop()
   }
-  addSpare(leases, left)
 }
 
 function report(
@@ -422,28 +433,46 @@ function summarise(state: LeasedState, leases: BucketLeases): void {
   if (leases.lessees.length === 0) state.leases = undefined
 }
 
-/** Gives out the schedule up to the end of the next frame, to those who are there in time for it. */
-function allocate(state: LeasedState, leases: BucketLeases, request: LeaseRequest, now: number): void {
-  const { limits } = request.bucket
+/** Gives out the schedule up to the end of the next frame, to those who are there in time for it. `newcomer` reports for the first time. */
+function allocate(state: LeasedState, leases: BucketLeases, { bucket, newcomer }: Allocation, now: number): void {
+  const { limits } = bucket
   const { rate } = state
   const { lessees } = leases
   const lead = leadOf(leases)
-  const largest = largestOf(leases)
-  const most = Math.max(largest, (rate * FRAME) / SLOTS_PER_FRAME)
-  const end = endOf(leases, now)
-  divide(leases, rate * FRAME)
+  const most = Math.max(largestOf(leases), (rate * FRAME) / SLOTS_PER_FRAME)
+  const isIdle = divide(leases, rate * FRAME)
   const isExpecting = lessees.some(({ demand }) => demand.some(({ cost }) => cost === Infinity))
-  const share: Share = { limits, leases, lead, isExpecting, late: lead + Math.min(SLOT_RESERVE, most / rate / 2) }
+  const late = lead + Math.min(SLOT_RESERVE, most / rate / 2)
+  const share: Share = { limits, leases, lead, isExpecting, late, isIdle, most, apart: (KEPT_APART * most) / rate }
+  dealSpare(share, newcomer, now)
+  dealSchedule(share, state, now)
+}
 
+interface Allocation {
+  readonly bucket: LeaseRequest['bucket']
+  readonly newcomer: Lessee | undefined
+}
+
+/** What is kept for those who come is for what waits, and for a newcomer. */
+function dealSpare(share: Share, newcomer: Lessee | undefined, now: number): void {
+  const { leases, isIdle } = share
   const unclaimed: OwnedSlot[] = []
   for (const slot of leases.spare) {
     if (slot.at < now) continue
     const taker = nextTurn(share, slot.at)
-    if (taker === undefined) unclaimed.push(slot)
-    else give(share, taker, slot)
+    const isKept = isIdle && (taker === undefined || taker.demand.priority === FORECAST)
+    const user = isKept ? newcomer && keptFor(share, newcomer, slot.at) : taker
+    if (user === undefined) unclaimed.push(slot)
+    else give(share, user, slot)
   }
   leases.spare = unclaimed
+}
 
+function dealSchedule(share: Share, state: LeasedState, now: number): void {
+  const { limits, leases, most } = share
+  const { rate } = state
+  const largest = largestOf(leases)
+  const end = endOf(leases, now)
   const slack = slackOf(limits, largest) / rate
   let at = Math.max(state.free - slack, now)
   while (at < end) {
@@ -457,19 +486,33 @@ function allocate(state: LeasedState, leases: BucketLeases, request: LeaseReques
     }
     const { demand } = taker
     const enough = demand.priority === FORECAST ? Math.max(largest, demand.part / SLOTS_OF_EACH) : demand.cost
-    const cost = Math.min(most, enough)
-    give(share, taker, { at, cost })
-    at += cost / rate
+    const slot = { at, cost: Math.min(most, enough) }
+    if (isKept(share, demand, at)) leases.spare.push(slot)
+    else give(share, taker, slot)
+    at += slot.cost / rate
     state.free = at + slack
   }
+}
+
+/** Whether a slot is kept for those who come. */
+function isKept({ leases, isIdle, apart }: Share, { priority }: Demand, at: number): boolean {
+  return isIdle && priority === FORECAST && at - (leases.spare.at(-1)?.at ?? -Infinity) > apart
+}
+
+/** A newcomer gets some of the slots that are kept: others may come. */
+function keptFor(share: Share, lessee: Lessee, at: number): Taker | undefined {
+  const demand = lessee.demand.find(({ priority }) => priority === FORECAST)
+  const last = lessee.slots.at(-1)?.at ?? -Infinity
+  const isThere = demand !== undefined && takes(share, demand) && at >= readyAt(lessee)
+  return isThere && at - last > KEPT_FOR_OTHERS * share.apart ? { lessee, demand, inTurn: demand } : undefined
 }
 
 /**
  * Divides what a frame lets through among what is expected. Each instance has what it expects, then some more, as requests do not come
  * evenly: by the root, as their number varies by the root. What is left is divided equally, so that who seldom asks finds a slot soon. Where
- * all is in use, all is by the root: who got more expects more.
+ * all is in use, all is by the root: who got more expects more. Returns whether half of a frame is left, or more.
  */
-function divide({ lessees, turns }: BucketLeases, frame: number): void {
+function divide({ lessees, turns }: BucketLeases, frame: number): boolean {
   const forecasts = lessees.flatMap(({ demand }) => demand.filter(({ priority }) => priority === FORECAST))
   let expected = 0
   let roots = 0
@@ -488,6 +531,7 @@ function divide({ lessees, turns }: BucketLeases, frame: number): void {
     const most = forecast.part > 0 ? frame / forecasts.length / forecast.part : 0
     forecast.turn = Math.min(Math.max(forecast.turn, present - most), present + most)
   }
+  return left > frame / 2
 }
 
 interface Share {
@@ -498,6 +542,12 @@ interface Share {
   readonly isExpecting: boolean
   /** ms. The oldest request has a slot that is so much before the time for which its instance has leases. */
   readonly late: number
+  /** Whether half of a frame is left, or more. */
+  readonly isIdle: boolean
+  /** Cost units. A slot has no more. */
+  readonly most: number
+  /** ms. Slots that are so far apart are kept for those who come, while it is idle. */
+  readonly apart: number
 }
 
 interface Taker {

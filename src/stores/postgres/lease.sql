@@ -69,6 +69,8 @@ DECLARE
   roots float8 := 0;
   sharing int := 0;
   is_full bool;
+  is_idle bool;
+  apart float8;
   by_root float8;
   unexpected float8;
   living int;
@@ -238,19 +240,23 @@ BEGIN
   END LOOP;
   k := kept;
 
-  -- Of the slots that it returns the last ones shorten the schedule. The others are spare.
+  -- The slots that it returns are spare. The last of the spare ones shorten the schedule.
   slack := greatest(0, burst - largest) / rate;
   -- What an instance returns that is not known is of a schedule before a reset.
   kept := CASE WHEN is_new THEN cardinality(request) ELSE 14 + 3 * classes END;
   p := cardinality(request) - 1;
-  WHILE p > kept AND abs(request[p] + request[p + 1] / rate + slack - free) <= @SAME_SLOT@ LOOP
-    free := request[p] + slack;
-    p := p - 2;
-  END LOOP;
   FOR i IN kept + 1 .. p BY 2 LOOP
     spares := spares + 1;
     spare_ats[spares] := request[i];
     spare_costs[spares] := request[i + 1];
+  END LOOP;
+  IF spares > 1 THEN
+    SELECT array_agg(s.at ORDER BY s.at, s.place), array_agg(s.cost ORDER BY s.at, s.place) INTO spare_ats, spare_costs
+      FROM unnest(spare_ats[1 : spares], spare_costs[1 : spares]) WITH ORDINALITY s (at, cost, place);
+  END IF;
+  WHILE NOT is_new AND spares > 0 AND abs(spare_ats[spares] + spare_costs[spares] / rate + slack - free) <= @SAME_SLOT@ LOOP
+    free := spare_ats[spares] + slack;
+    spares := spares - 1;
   END LOOP;
 
   -- What it needs now replaces what it needed. What a class was behind is made up for, but no more than a part of a frame.
@@ -334,6 +340,7 @@ BEGIN
   is_full := expected > @MOST_EXPECTED@ * (rate * @FRAME@);
   by_root := CASE WHEN is_full THEN rate * @FRAME@ ELSE least(rate * @FRAME@ - expected, @VARIATION@ * roots) END;
   unexpected := CASE WHEN is_full THEN 0 ELSE rate * @FRAME@ - expected - by_root END;
+  is_idle := unexpected > rate * @FRAME@ / 2;
   FOREACH d IN ARRAY forecasts LOOP
     CONTINUE WHEN d IS NULL;
     parts[d] := CASE WHEN is_full THEN 0 ELSE weights[d] END + CASE WHEN weights[d] > 0 THEN by_root * sqrt(weights[d]) / roots ELSE 0 END
@@ -346,13 +353,10 @@ BEGIN
       ELSE costs[i] > @LEVEL_TOLERANCE@ END;
   END LOOP;
   most := greatest(top, rate * @FRAME@ / @SLOTS_PER_FRAME@);
+  apart := @KEPT_APART@ * most / rate;
   slack := greatest(0, burst - top) / rate;
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   finish := now + lead + @FRAME@ + CASE WHEN living = 1 THEN lead ELSE 0 END;
-  IF spares > 1 THEN
-    SELECT array_agg(s.at ORDER BY s.at, s.place), array_agg(s.cost ORDER BY s.at, s.place) INTO spare_ats, spare_costs
-      FROM unnest(spare_ats[1 : spares], spare_costs[1 : spares]) WITH ORDINALITY s (at, cost, place);
-  END IF;
   kept := 0;
   LOOP
     IF looked < spares THEN
@@ -384,6 +388,11 @@ BEGIN
       EXIT WHEN owed[priorities[taker]::int + 1] + @LEVEL_TOLERANCE@ < least(largests[owners[d]::int], costs[d]);
       taker := d;
     END LOOP;
+    -- A newcomer gets some of the slots that are kept: others may come.
+    IF early IS NULL AND is_idle AND coalesce(priorities[taker], @FORECAST@) = @FORECAST@ THEN
+      taker := CASE WHEN is_new AND takes[forecasts[me]] AND at >= readies[me]
+        AND (given = 0 OR at - answer[10 + 2 * given] > @KEPT_FOR_OTHERS@ * apart) THEN forecasts[me] END;
+    END IF;
     IF taker IS NULL THEN
       IF early IS NULL THEN
         kept := kept + 1;
@@ -404,6 +413,14 @@ BEGIN
 
     cost := CASE WHEN early IS NULL THEN spare_costs[looked] ELSE least(most, CASE
       WHEN priorities[taker] = @FORECAST@ THEN greatest(top, parts[taker] / @SLOTS_OF_EACH@) ELSE costs[taker] END) END;
+    IF early IS NOT NULL AND is_idle AND priorities[taker] = @FORECAST@ AND (kept = 0 OR at - spare_ats[kept] > apart) THEN
+      kept := kept + 1;
+      spare_ats[kept] := at;
+      spare_costs[kept] := cost;
+      at := at + cost / rate;
+      free := at + slack;
+      CONTINUE;
+    END IF;
     class := priorities[taker] + 1;
     FOR i IN 1 .. least(class - 1, 7) LOOP
       owed[i] := greatest(0, owed[i] - (1 - min_share) * cost);

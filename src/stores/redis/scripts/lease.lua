@@ -12,6 +12,7 @@ local REPORT_SHIFT, REPORT_LATE = @REPORT_SHIFT@, @REPORT_LATE@
 local LAST_PRIORITY, FORECAST = @LAST_PRIORITY@, @FORECAST@
 local LATENESS_STEP = @LATENESS_STEP@
 local MOST_EXPECTED, VARIATION, SLOTS_OF_EACH = @MOST_EXPECTED@, @VARIATION@, @SLOTS_OF_EACH@
+local KEPT_APART, KEPT_FOR_OTHERS = @KEPT_APART@, @KEPT_FOR_OTHERS@
 
 local function zeros(number)
   local list = {}
@@ -213,15 +214,16 @@ local function drop_dead(key, opened, fill)
   end
 end
 
--- The last slots shorten the schedule, the others are spare.
+-- All are spare. The last of the spare ones shorten the schedule.
 local function take_back(key, opened, returned, slack)
-  for place = #returned, 1, -1 do
-    local last = returned[place]
+  local spare = opened.spare
+  add_spare(spare, returned)
+  for place = #spare, 1, -1 do
+    local last = spare[place]
     if math.abs(last.at + last.cost / rates[key] + slack - frees[key]) > SAME_SLOT then break end
     frees[key] = last.at + slack
-    returned[place] = nil
+    spare[place] = nil
   end
-  add_spare(opened.spare, returned)
 end
 
 -- Merges the demand with what is known of its turns. Slots that wait for it serve the lowest class first.
@@ -374,7 +376,8 @@ local function give_slot(opened, entry, slot, min_share)
   entry.turn = entry.turn + slot.cost / entry.part
   entry.cost = max(0, entry.cost - slot.cost)
   if not takes(entry) then waiting[priority + 1] = waiting[priority + 1] - 1 end
-  replace_first(heaps[priority + 1], entry)
+  -- One that is not the first gets its place when it is.
+  if heaps[priority + 1][1] == entry then replace_first(heaps[priority + 1], entry) end
   -- So that those who got less have the next of the slots that nobody has a demand for.
   local forecast = entry.lessee.forecast
   if forecast and forecast.part > 0 and priority < FORECAST then forecast.turn = forecast.turn + slot.cost / forecast.part end
@@ -384,7 +387,7 @@ local function give_slot(opened, entry, slot, min_share)
 end
 
 -- Divides what a frame lets through among what is expected. What is left is divided by the root, then equally. Where all is in use, all is by
--- the root.
+-- the root. Returns whether half of a frame is left, or more.
 local function divide(forecasts, frame, present)
   local expected, roots, sharing = 0, 0, #forecasts
   for _, forecast in ipairs(forecasts) do
@@ -400,10 +403,19 @@ local function divide(forecasts, frame, present)
     local most = part > 0 and frame / sharing / part or 0
     forecast.part, forecast.turn = part, min(max(forecast.turn, present - most), present + most)
   end
+  return left > frame / 2
+end
+
+-- A newcomer gets some of the slots that are kept: others may come.
+local function kept_for(lessee, at, apart)
+  local slots, forecast = lessee.slots, lessee.forecast
+  if not forecast or not takes(forecast) or at < lessee.ready_at then return nil end
+  if #slots > 0 and at - slots[#slots].at <= KEPT_FOR_OTHERS * apart then return nil end
+  return forecast
 end
 
 -- Gives out the schedule up to the end of the next frame, to those who are there in time for it.
-local function allocate(key, opened, burst, min_share)
+local function allocate(key, opened, burst, min_share, newcomer)
   local rate, lead, largest, forecasts = rates[key], lead_of(opened), 0, {}
   expecting = false
   for _, lessee in ipairs(opened.lessees) do
@@ -416,8 +428,9 @@ local function allocate(key, opened, burst, min_share)
     end
     lessee.latest = lessee.next_at + lessee.lead + lead + FRAME
   end
-  divide(forecasts, rate * FRAME, opened.turns[FORECAST + 1])
+  local idle = divide(forecasts, rate * FRAME, opened.turns[FORECAST + 1])
   local most = max(largest, rate * FRAME / SLOTS_PER_FRAME)
+  local apart = KEPT_APART * most / rate
   -- The report of the only one is on its way for a part of the next frame, and nobody else reports meanwhile.
   local stop = now + lead + FRAME + (#opened.lessees == 1 and lead or 0)
 
@@ -427,6 +440,7 @@ local function allocate(key, opened, burst, min_share)
     for _, slot in ipairs(opened.spare) do
       if slot.at >= now then
         local entry = next_turn(opened, slot.at)
+        if idle and (not entry or entry.priority == FORECAST) then entry = newcomer and kept_for(newcomer, slot.at, apart) end
         if entry then give_slot(opened, entry, slot, min_share) else unclaimed[#unclaimed + 1] = slot end
       end
     end
@@ -440,9 +454,10 @@ local function allocate(key, opened, burst, min_share)
     local entry = next_turn(opened, at)
     if entry then
       local enough = entry.priority == FORECAST and max(largest, entry.part / SLOTS_OF_EACH) or entry.cost
-      local cost = min(most, enough)
-      give_slot(opened, entry, { at = at, cost = cost }, min_share)
-      at = at + cost / rate
+      local slot, spare = { at = at, cost = min(most, enough) }, opened.spare
+      local keeps = idle and entry.priority == FORECAST and (#spare == 0 or at - spare[#spare].at > apart)
+      if keeps then spare[#spare + 1] = slot else give_slot(opened, entry, slot, min_share) end
+      at = at + slot.cost / rate
       frees[key] = at + slack
     else
       -- Nobody is there so early. The time until somebody is passes unused.
@@ -546,12 +561,13 @@ local function lease(first, behind, largest, lead)
   local lessee
   for _, other in ipairs(opened.lessees) do if other.instance == instance then lessee = other end end
   -- What an instance returns that is not known is of a schedule before a reset.
+  local newcomer
   if lessee then take_back(key, opened, returned, max(0, burst - largest) / rates[key])
   else
     -- The data was lost. Since its last report others may have been given a frame more than it knows.
     if ahead > 0 then frees[key] = max(frees[key], now + ahead + FRAME + REPORT_SHIFT) end
     lessee = { instance = instance, seen_at = now, demand = {}, slots = {}, room = 0, room_rate = 0, room_until = now }
-    opened.lessees[#opened.lessees + 1] = lessee
+    opened.lessees[#opened.lessees + 1], newcomer = lessee, lessee
   end
   lessee.lead, lessee.late, lessee.largest, lessee.lacks = lead, late, largest, lacks
   report_demand(key, opened, lessee, demand)
@@ -559,7 +575,7 @@ local function lease(first, behind, largest, lead)
   local set = set_apart(lessee)
   levels[key] = max(0, levels[key] + used - set)
   lessee.room, lessee.room_rate, lessee.seen_at, lessee.next_at = 0, 0, now, now
-  allocate(key, opened, burst, min_share)
+  allocate(key, opened, burst, min_share, newcomer)
   opened.beyond = max(0, waiting_in(key, opened, first) - levels[key])
   levels[key] = levels[key] + opened.beyond
   local done = classes == 0 and want <= 0
