@@ -1,5 +1,6 @@
 /** One of several processes that serve the same port. It obeys the primary and reads no configuration file. */
 import { Socket } from 'node:net'
+import { setFlagsFromString } from 'node:v8'
 import type { AdminSource } from '../../admin/http/server.js'
 import { closeLog, createLog } from '../logging/log.js'
 import type { LogChoice } from '../logging/log-options.js'
@@ -9,6 +10,8 @@ import { type Order, PIPE, type Question, type WorkerReport } from './worker-pro
 
 /** Serves until the primary orders it to drain. Without its primary a worker ends by itself. */
 export async function runWorker(choice: LogChoice): Promise<void> {
+  // Workers share the cores. The helpers of a collection would spin while its main thread waits for one (docs/decisions/workers-pipe.md).
+  setFlagsFromString('--no-parallel-scavenge')
   const log = createLog({ worker: Number(process.env[WORKER]) }, { ...choice, isShared: true })
   let proxy: Served | undefined
   let timeout = 0
